@@ -1,0 +1,39 @@
+# Two commands set everything up on a machine with Python, git and g++:
+#   make demo    create .venv, install, train on handwritten digits
+#   make test    create .venv, install, run the tests
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+
+.DEFAULT_GOAL := demo
+.PHONY: demo test test-gpu check bench clean
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+# One stamp a set of extras, so that nothing is installed twice.
+$(VENV)/.installed-%: pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt --editable '.[$*]'
+	@touch $@
+
+demo: $(VENV)/.installed-examples
+	$(BIN)/anyrig devices
+	$(BIN)/anyrig run examples/digits.py
+
+test: $(VENV)/.installed-test
+	$(BIN)/python -m pytest
+
+test-gpu: $(VENV)/.installed-test
+	$(BIN)/python -m pytest -m cuda
+
+check: $(VENV)/.installed-check $(VENV)/.installed-test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest tests/house
+
+bench: $(VENV)/.installed-test
+	for script in benchmarks/*.py; do $(BIN)/python $$script || exit; done
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

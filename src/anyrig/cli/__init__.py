@@ -1,0 +1,1 @@
+"""The `anyrig` command: one file a command; each parses, calls and renders."""

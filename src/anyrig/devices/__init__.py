@@ -1,0 +1,1 @@
+"""Which devices exist, which are free, which to use."""

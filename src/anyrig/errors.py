@@ -1,0 +1,60 @@
+"""Every error anyrig raises on purpose, in one tree.
+
+::
+
+    AnyrigError
+    ├── DeviceTextError      (ValueError)    a text such as "cuda:9" names no device here
+    ├── NoDeviceError        (RuntimeError)  no device meets what was asked of it
+    ├── DeviceFailedError    (RuntimeError)  a device is there, but answers with an error
+    ├── MixedDevicesError    (ValueError)    one object lives on several devices, or on none
+    ├── TooLateError         (RuntimeError)  CUDA has started; what was asked can no longer change
+    ├── UnknownHardwareError (ValueError)    no facts are known for a card of this name
+    └── MoveError            (TypeError)     a value cannot be moved to a device
+
+Each message says what happened, the values seen, and what to do next. Each class also derives
+from the built-in exception that code written against plain PyTorch would catch.
+"""
+
+from __future__ import annotations
+
+
+class AnyrigError(Exception):
+    """Base of every error anyrig raises on purpose.
+
+    Attributes:
+        exit_code: the status with which a command ends when this error reaches its top level.
+    """
+
+    exit_code = 1
+
+
+class DeviceTextError(AnyrigError, ValueError):
+    """A text does not name devices of this machine."""
+
+    exit_code = 2
+
+
+class NoDeviceError(AnyrigError, RuntimeError):
+    """No device, or too few, meet what was asked."""
+
+
+class DeviceFailedError(AnyrigError, RuntimeError):
+    """A device exists but answers with an error."""
+
+
+class MixedDevicesError(AnyrigError, ValueError):
+    """An object has no single device."""
+
+
+class TooLateError(AnyrigError, RuntimeError):
+    """CUDA has started, and what was asked can no longer take effect."""
+
+
+class UnknownHardwareError(AnyrigError, ValueError):
+    """No facts are known for a card of this name."""
+
+    exit_code = 2
+
+
+class MoveError(AnyrigError, TypeError):
+    """A value cannot be moved to a device."""

@@ -1,0 +1,130 @@
+"""What is known of a card: memory, rates, links. Looked up by exact name, never guessed."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import resources
+from types import MappingProxyType
+from typing import Any
+
+from ..errors import UnknownHardwareError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+
+@dataclass(frozen=True)
+class Spec:
+    """The published facts of one card.
+
+    Attributes:
+        key: anyrig's name for the card, as in ``anyrig rehearse --rig 4xA100-80GB``.
+        names: the exact names by which a driver reports it.
+        architecture: ``"ampere"``, ``"hopper"``, …
+        capability: CUDA compute capability ``(major, minor)``; None for cards without one.
+        multiprocessors: streaming multiprocessors, or compute units.
+        memory_bytes: what a program can use, which is less than the figure on the box.
+        memory_bytes_per_second: bandwidth of the card's own memory.
+        flops_per_second: dense rate by dtype name (``"float32"``, ``"tfloat32"``, ``"bfloat16"``,
+            ``"float16"``); a dtype that is absent is unknown or not accelerated.
+        link: the fastest path to another card of its kind: ``"nvlink"``, ``"pcie"``, ``"xgmi"``.
+        link_bytes_per_second: of that path, in one direction; None if unknown.
+        pcie_bytes_per_second: to the host, in one direction.
+        source: where the figures were read.
+    """
+
+    key: str
+    names: tuple[str, ...]
+    architecture: str
+    capability: tuple[int, int] | None
+    multiprocessors: int
+    memory_bytes: int
+    memory_bytes_per_second: float
+    flops_per_second: Mapping[str, float]
+    link: str
+    link_bytes_per_second: float | None
+    pcie_bytes_per_second: float
+    source: str
+
+    def __post_init__(self) -> None:
+        if self.memory_bytes <= 0 or self.memory_bytes_per_second <= 0:
+            raise ValueError(f"{self.key}: memory size and bandwidth must be positive")
+        if any(rate <= 0 for rate in self.flops_per_second.values()):
+            raise ValueError(f"{self.key}: a rate that is not positive is unknown; leave it out")
+
+    @property
+    def strength(self) -> float:
+        """FLOP/s by which cards are ordered: half precision where known, else single."""
+        rates = self.flops_per_second
+        return max(rates.get(dtype, 0.0) for dtype in ("bfloat16", "float16", "float32"))
+
+
+@functools.cache
+def specs() -> Mapping[str, Spec]:
+    """Every known card by its key, in the order of `specs.toml`."""
+    text = resources.files(__package__).joinpath("specs.toml").read_text(encoding="utf-8")
+    tables = tomllib.loads(text)
+    return MappingProxyType({key: _spec(key, table) for key, table in tables.items()})
+
+
+def find_spec(name: str) -> Spec | None:
+    """Return the facts of the card a driver calls `name`, or None where nothing is known.
+
+    The name must match exactly: an "L40" is not an "L4", and an "A100-PCIE-40GB" not an "A100".
+    """
+    return _by_driver_name().get(name)
+
+
+def spec_of_key(key: str) -> Spec:
+    """Return the facts of the card anyrig calls `key`, such as ``"A100-80GB"``.
+
+    Raises:
+        UnknownHardwareError: no card has that key; the message lists the nearest ones.
+    """
+    try:
+        return specs()[key]
+    except KeyError:
+        raise UnknownHardwareError(
+            f"no card is called {key!r}; the nearest are {', '.join(nearest_keys(key))}. "
+            f"All of them: {', '.join(specs())}"
+        ) from None
+
+
+def nearest_keys(key: str, count: int = 3) -> list[str]:
+    """Return up to `count` keys that read most like `key`, the nearest first."""
+    by_folded = {known.casefold(): known for known in specs()}
+    close = difflib.get_close_matches(key.casefold(), by_folded, n=count, cutoff=0.0)
+    return [by_folded[folded] for folded in close]
+
+
+@functools.cache
+def _by_driver_name() -> Mapping[str, Spec]:
+    return {name: spec for spec in specs().values() for name in spec.names}
+
+
+def _spec(key: str, table: Mapping[str, Any]) -> Spec:
+    capability = table.get("capability")
+    return Spec(
+        key=key,
+        names=tuple(table["names"]),
+        architecture=table["architecture"],
+        capability=None if capability is None else (capability[0], capability[1]),
+        multiprocessors=table["multiprocessors"],
+        memory_bytes=int(table["memory_gib"] * 2**30),
+        memory_bytes_per_second=table["memory_gb_per_second"] * 1e9,
+        flops_per_second=MappingProxyType(
+            {dtype: rate * 1e12 for dtype, rate in table["tflops"].items()}
+        ),
+        link=table["link"],
+        link_bytes_per_second=table["link_gb_per_second"] * 1e9
+        if "link_gb_per_second" in table
+        else None,
+        pcie_bytes_per_second=table["pcie_gb_per_second"] * 1e9,
+        source=table["source"],
+    )

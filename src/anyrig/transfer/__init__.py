@@ -1,0 +1,1 @@
+"""Moving nested batches and modules: pinned, asynchronous, prefetched."""

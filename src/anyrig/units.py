@@ -1,0 +1,39 @@
+"""Quantities at the edge: inside anyrig bytes are integers, here they become text and back."""
+
+from __future__ import annotations
+
+import re
+
+_BINARY = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+_DECIMAL = {"kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+_FACTORS = {"": 1, "B": 1, **_BINARY, **_DECIMAL}
+_QUANTITY = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
+
+
+def format_bytes(count: int | None) -> str:
+    """Return `count` bytes as people read it, in binary units: ``format_bytes(3 * 2**30)`` is
+    ``'3.00 GiB'``. An unknown quantity (``None``) is ``'?'``.
+    """
+    if count is None:
+        return "?"
+    for unit, factor in reversed(_BINARY.items()):
+        if abs(count) >= factor:
+            return f"{count / factor:.2f} {unit}"
+    return f"{count} B"
+
+
+def parse_bytes(text: str) -> int:
+    """Return the bytes that a text such as ``"16GiB"``, ``"1.5 GB"`` or ``"4096"`` names.
+
+    Units ending in ``iB`` are powers of 1024, the others powers of 1000.
+
+    Raises:
+        ValueError: the text is not a number followed by a known unit.
+    """
+    match = _QUANTITY.fullmatch(text.strip())
+    if match is None or match[2] not in _FACTORS:
+        units = ", ".join(unit for unit in _FACTORS if unit)
+        raise ValueError(
+            f"cannot read {text!r} as a number of bytes; write a number and one of {units}"
+        )
+    return int(float(match[1]) * _FACTORS[match[2]])
