@@ -10,21 +10,74 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    pass
+    from .cli.device_table import show_utilization as show_utilization
+    from .devices.arguments import add_device_arguments as add_device_arguments
+    from .devices.arguments import rig_from_arguments as rig_from_arguments
+    from .devices.arguments import rig_from_options as rig_from_options
+    from .devices.choose import Choice as Choice
+    from .devices.choose import Verdict as Verdict
+    from .devices.choose import choose as choose
+    from .devices.current import current_device as current_device
+    from .devices.current import device_capability as device_capability
+    from .devices.current import device_count as device_count
+    from .devices.current import device_name as device_name
+    from .devices.current import select_device as select_device
+    from .devices.current import use_device as use_device
+    from .devices.defaults import defaults as defaults
+    from .devices.device import Device as Device
+    from .devices.link import Link as Link
+    from .devices.options import DeviceOption as DeviceOption
+    from .devices.options import DisableCudaOption as DisableCudaOption
+    from .devices.reading import Reading as Reading
+    from .devices.rig import Rig as Rig
+    from .devices.survey import peak_bytes as peak_bytes
+    from .devices.survey import read as read
+    from .devices.survey import survey as survey
+    from .errors import AnyrigError as AnyrigError
+    from .units import format_bytes as format_bytes
+    from .units import parse_bytes as parse_bytes
 
 __version__ = "0.1.0"
 
-# Each public name and the room that holds it. `tests/test_public_names.py` pins this list.
-_ROOM_OF_NAME: dict[str, str] = {}
+# Where each public name lives. A test holds this table, the imports above and the pinned list of
+# public names together.
+_MODULE_OF_NAME = {
+    "AnyrigError": ".errors",
+    "Choice": ".devices.choose",
+    "Device": ".devices.device",
+    "DeviceOption": ".devices.options",
+    "DisableCudaOption": ".devices.options",
+    "Link": ".devices.link",
+    "Reading": ".devices.reading",
+    "Rig": ".devices.rig",
+    "Verdict": ".devices.choose",
+    "add_device_arguments": ".devices.arguments",
+    "choose": ".devices.choose",
+    "current_device": ".devices.current",
+    "defaults": ".devices.defaults",
+    "device_capability": ".devices.current",
+    "device_count": ".devices.current",
+    "device_name": ".devices.current",
+    "format_bytes": ".units",
+    "parse_bytes": ".units",
+    "peak_bytes": ".devices.survey",
+    "read": ".devices.survey",
+    "rig_from_arguments": ".devices.arguments",
+    "rig_from_options": ".devices.arguments",
+    "select_device": ".devices.current",
+    "show_utilization": ".cli.device_table",
+    "survey": ".devices.survey",
+    "use_device": ".devices.current",
+}
 
-__all__ = ["__version__", *_ROOM_OF_NAME]
+__all__ = ["__version__", *_MODULE_OF_NAME]
 
 
 def __getattr__(name: str) -> object:
-    room = _ROOM_OF_NAME.get(name)
-    if room is None:
+    module = _MODULE_OF_NAME.get(name)
+    if module is None:
         raise AttributeError(f"module 'anyrig' has no attribute {name!r}")
-    value = getattr(import_module(room, __name__), name)
+    value = getattr(import_module(module, __name__), name)
     globals()[name] = value
     return value
 

@@ -1,0 +1,123 @@
+"""Train a convolutional network on handwritten digits, on whatever devices there are.
+
+    python examples/digits.py                      # the accelerator if there is one, else the CPU
+    python examples/digits.py --device cuda:1      # this one
+    python examples/digits.py --disable-cuda       # the CPU
+
+The data are the 1,797 digits of 8x8 pixels from the UCI repository that scikit-learn ships.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from sklearn.datasets import load_digits
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset, random_split
+
+import anyrig
+
+
+def build_network() -> nn.Module:
+    """Three convolutions over one channel of 8x8 pixels, ten classes out."""
+
+    def block(inputs: int, outputs: int) -> nn.Sequential:
+        convolution = nn.Conv2d(inputs, outputs, kernel_size=3, padding=1, bias=False)
+        return nn.Sequential(convolution, nn.BatchNorm2d(outputs), nn.ReLU())
+
+    return nn.Sequential(
+        block(1, 32),
+        block(32, 64),
+        nn.MaxPool2d(2),
+        block(64, 64),
+        nn.Flatten(),
+        nn.Dropout(0.3),
+        nn.Linear(64 * 4 * 4, 10),
+    )
+
+
+def load_parts(held_out: int = 360) -> tuple[TensorDataset, TensorDataset]:
+    """The digits, divided once and for all into those to learn from and those held out."""
+    digits = load_digits()
+    images = torch.tensor(digits.images, dtype=torch.float32).unsqueeze(1) / 16
+    dataset = TensorDataset(images, torch.tensor(digits.target))
+    parts = [len(dataset) - held_out, held_out]
+    train, test = random_split(dataset, parts, generator=torch.Generator().manual_seed(0))
+    return train, test
+
+
+def train(network: nn.Module, loader: DataLoader, rig: anyrig.Rig, epochs: int) -> float:
+    """Train in place; return samples per second."""
+    optimizer = torch.optim.AdamW(network.parameters(), lr=3e-3)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, max_lr=3e-3, total_steps=epochs * len(loader)
+    )
+    criterion = nn.CrossEntropyLoss()
+    network.train()
+    samples = 0
+    columns = (
+        TextColumn("epoch {task.fields[epoch]}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("loss {task.fields[loss]:.3f}"),
+        TimeElapsedColumn(),
+    )
+    started = time.perf_counter()
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        task = progress.add_task("train", total=epochs * len(loader), epoch=1, loss=float("nan"))
+        for epoch in range(1, epochs + 1):
+            for images, labels in anyrig.prefetch(loader, rig):
+                loss = criterion(network(images), labels)
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                schedule.step()
+                samples += len(labels)
+                progress.update(task, advance=1, epoch=epoch)
+            # Once an epoch: reading the value makes the host wait for the device.
+            progress.update(task, loss=loss.item())
+    return samples / (time.perf_counter() - started)
+
+
+@torch.inference_mode()
+def measure_accuracy(network: nn.Module, loader: DataLoader, rig: anyrig.Rig) -> float:
+    """The part of the samples that is recognised."""
+    network.eval()
+    right = torch.zeros((), dtype=torch.long, device=rig.lead.torch_device)
+    samples = 0
+    for images, labels in anyrig.prefetch(loader, rig):
+        right += (network(images).argmax(dim=1) == labels).sum()
+        samples += len(labels)
+    return right.item() / samples
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    anyrig.add_device_arguments(parser)
+    parser.add_argument("--epochs", type=int, default=12)
+    parser.add_argument("--batch-size", type=int, default=64)
+    arguments = parser.parse_args()
+    rig = anyrig.rig_from_arguments(arguments)
+    print(f"rig: {rig} - {rig.reason}")
+
+    torch.manual_seed(0)
+    train_part, test_part = load_parts()
+    network = anyrig.move(build_network(), rig.lead)
+    train_loader = DataLoader(train_part, arguments.batch_size, shuffle=True)
+    test_loader = DataLoader(test_part, arguments.batch_size)
+
+    samples_per_second = train(network, train_loader, rig, arguments.epochs)
+    accuracy = measure_accuracy(network, test_loader, rig)
+
+    print(f"samples per second {samples_per_second:,.0f}")
+    for device in rig:
+        print(f"peak memory {device.text} {anyrig.format_bytes(anyrig.peak_bytes(device))}")
+    print(f"accuracy {accuracy:.3f}")
+
+
+if __name__ == "__main__":
+    main()

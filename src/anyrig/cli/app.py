@@ -1,0 +1,55 @@
+"""The command `anyrig`: which commands there are, and how their errors reach the terminal."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from .. import __version__
+from ..errors import AnyrigError
+from .devices import devices
+from .run import run
+
+# A command that starts a script leaves everything behind the script's name to the script.
+SCRIPT_CONTEXT = {
+    "allow_extra_args": True,
+    "allow_interspersed_args": False,
+    "ignore_unknown_options": False,
+}
+
+app = typer.Typer(
+    name="anyrig",
+    help="Run a PyTorch model on any rig: no GPU, one, several unequal ones, several machines.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(devices)
+app.command(context_settings=SCRIPT_CONTEXT)(run)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"anyrig {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print it.")
+    ] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Run the command line; an error of anyrig's own becomes one message and its exit code."""
+    try:
+        app()
+    except AnyrigError as error:
+        sys.stderr.write(f"anyrig: error: {error}\n")
+        sys.exit(error.exit_code)

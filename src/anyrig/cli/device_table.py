@@ -1,0 +1,79 @@
+"""Devices as a table that fits 80 columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, TextIO
+
+from rich.console import Console, Group
+from rich.table import Table
+from rich.text import Text
+
+from ..devices.reading import Reading
+from ..devices.survey import read, survey
+from ..units import format_bytes
+
+if TYPE_CHECKING:
+    from ..devices.rig import Rig
+
+_NARROWEST_COLUMNS = 80
+
+
+def show_utilization(rig: Rig | None = None, file: TextIO | None = None) -> None:
+    """Print what the devices are doing now: free memory, utilization, temperature, processes.
+
+    Call it anywhere in a program, on any rig, where you would have written
+    ``GPUtil.showUtilization()``.
+
+    Args:
+        rig: show these devices; by default all of the machine.
+        file: print there; by default on standard output.
+    """
+    devices = survey() if rig is None else rig.devices
+    console = Console(file=file)
+    if not console.is_terminal:
+        console = Console(file=file, width=_NARROWEST_COLUMNS)
+    console.print(device_table(read(device) for device in devices))
+
+
+def device_table(readings: Iterable[Reading]) -> Group:
+    """Return the table, and under it a line for each device that cannot be used."""
+    table = Table(box=None, pad_edge=False, header_style="bold", expand=False)
+    table.add_column("device", no_wrap=True)
+    table.add_column("name", no_wrap=True, overflow="ellipsis", ratio=1, min_width=12)
+    table.add_column("free", justify="right", no_wrap=True)
+    table.add_column("total", justify="right", no_wrap=True)
+    table.add_column("busy", justify="right", no_wrap=True)
+    table.add_column("°C", justify="right", no_wrap=True)
+    table.add_column("used by", no_wrap=True, overflow="ellipsis")
+    troubles = []
+    for reading in readings:
+        trouble = reading.device.error or reading.error
+        table.add_row(*_row(reading), style="dim" if trouble else None)
+        if trouble:
+            troubles.append(Text(f"{reading.device}: {trouble}", style="red"))
+    return Group(table, *troubles)
+
+
+def _row(reading: Reading) -> tuple[str, ...]:
+    device = reading.device
+    return (
+        device.text,
+        device.name,
+        format_bytes(reading.free_bytes),
+        format_bytes(device.total_bytes),
+        "?" if reading.utilization is None else f"{reading.utilization:.0%}",
+        "?" if reading.temperature_celsius is None else f"{reading.temperature_celsius:.0f}",
+        _users(reading),
+    )
+
+
+def _users(reading: Reading) -> str:
+    """The largest process, and how many more there are."""
+    if reading.processes is None:
+        return "" if reading.device.kind == "cpu" else "?"
+    if not reading.processes:
+        return "nobody"
+    largest, *others = sorted(reading.processes, key=lambda p: p.used_bytes or 0, reverse=True)
+    more = f" +{len(others)}" if others else ""
+    return f"{largest.name or 'process'} {largest.pid}{more}"

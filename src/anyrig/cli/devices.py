@@ -1,0 +1,67 @@
+"""`anyrig devices`: what there is, what is free, who uses it."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+import typer
+
+from ..devices.reading import Reading
+
+
+def devices(
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Keep it up to date; Ctrl-C ends.")
+    ] = False,
+    interval_seconds: Annotated[
+        float, typer.Option("--interval", min=0.1, help="Seconds between two looks of --watch.")
+    ] = 1.0,
+) -> None:
+    """Show every device: memory, utilization, temperature, and who uses it."""
+    if json:
+        _print_json(watch, interval_seconds)
+    elif watch:
+        _watch(interval_seconds)
+    else:
+        from .device_table import show_utilization
+
+        show_utilization()
+
+
+def _readings() -> tuple[Reading, ...]:
+    from ..devices.survey import read, survey
+
+    return tuple(read(device) for device in survey())
+
+
+def _print_json(watch: bool, interval_seconds: float) -> None:
+    """One object; with --watch one a line, until the reader has enough."""
+    import json
+
+    from .device_facts import device_facts
+
+    try:
+        while True:
+            facts = {"devices": [device_facts(reading) for reading in _readings()]}
+            typer.echo(json.dumps(facts, indent=None if watch else 2))
+            if not watch:
+                return
+            time.sleep(interval_seconds)
+    except (KeyboardInterrupt, BrokenPipeError):
+        pass
+
+
+def _watch(interval_seconds: float) -> None:
+    from rich.live import Live
+
+    from .device_table import device_table
+
+    try:
+        with Live(device_table(_readings()), auto_refresh=False) as live:
+            while True:
+                time.sleep(interval_seconds)
+                live.update(device_table(_readings()), refresh=True)
+    except KeyboardInterrupt:
+        pass

@@ -1,0 +1,171 @@
+"""Which devices to use, by what they are doing now, and why."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from types import TracebackType
+
+from ..errors import NoDeviceError
+from ..units import format_bytes
+from .device import Device
+from .lease import Lease, LeaseHolder, acquire_lease
+from .reading import Reading
+from .rig import Rig
+from .survey import read, survey, usable
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether a device was taken, and why."""
+
+    device: Device
+    taken: bool
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.device}: {'taken' if self.taken else 'not taken'}, {self.reason}"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The devices that were chosen, and the reason for each that was or was not.
+
+    The leases on them end with the process, or with `release`, or with the ``with`` block.
+    """
+
+    rig: Rig
+    verdicts: tuple[Verdict, ...]
+    leases: tuple[Lease, ...] = ()
+
+    def release(self) -> None:
+        """Let other processes choose these devices again."""
+        for lease in self.leases:
+            lease.release()
+
+    def __enter__(self) -> Choice:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.release()
+
+    def __str__(self) -> str:
+        return "\n".join(str(verdict) for verdict in self.verdicts)
+
+
+def choose(
+    count: int = 1,
+    *,
+    min_free_bytes: int | None = None,
+    max_utilization: float | None = None,
+    exclude_busy: bool = False,
+    lease: bool = True,
+    devices: Iterable[Device] | None = None,
+) -> Choice:
+    """Choose the `count` devices with the most free memory, and then the least work.
+
+    A lease on each keeps another process from choosing it, from this call until the process ends,
+    however it ends: two jobs started together, neither of which has allocated anything yet, get
+    different cards. The CPU is chosen where there is no accelerator; it is shared, never leased.
+
+    Args:
+        count: how many devices.
+        min_free_bytes: take only devices with at least this much free memory.
+        max_utilization: take only devices that are busy for at most this part of the time, 0 to 1.
+        exclude_busy: take only devices that no other process uses.
+        lease: whether to take leases and to respect those of other processes.
+        devices: choose among these; by default among the working accelerators of the machine.
+
+    Raises:
+        NoDeviceError: fewer than `count` devices qualify; the message has the reason of each.
+        ValueError: an argument is out of its range.
+    """
+    if count < 1:
+        raise ValueError(f"count must be at least 1, got {count}")
+    if max_utilization is not None and not 0 <= max_utilization <= 1:
+        raise ValueError(
+            f"max_utilization is a part from 0 to 1, got {max_utilization}; for 50 % write 0.5"
+        )
+    candidates = usable(survey()) if devices is None else tuple(devices)
+    readings = sorted((read(device) for device in candidates), key=_preference)
+    verdicts: list[Verdict] = []
+    leases: list[Lease] = []
+    for reading in readings:
+        objection = _objection(reading, min_free_bytes, max_utilization, exclude_busy)
+        if objection is None and sum(verdict.taken for verdict in verdicts) == count:
+            objection = f"{count} wanted, and others have more free memory or less work"
+        if objection is None and lease and reading.device.uuid is not None:
+            answer = acquire_lease(reading.device.uuid)
+            if isinstance(answer, LeaseHolder):
+                objection = f"leased by {answer}"
+            else:
+                leases.append(answer)
+        verdicts.append(Verdict(reading.device, objection is None, objection or _describe(reading)))
+    taken = tuple(verdict.device for verdict in verdicts if verdict.taken)
+    if len(taken) < count:
+        for held in leases:
+            held.release()
+        reasons = "; ".join(str(verdict) for verdict in verdicts)
+        raise NoDeviceError(
+            f"{count} device{'s' if count > 1 else ''} wanted, {len(taken)} qualify: {reasons}. "
+            "Ask for fewer, lower the thresholds, or wait until a device is free"
+        )
+    return Choice(
+        Rig(taken, "the most free memory, then the least work"), tuple(verdicts), tuple(leases)
+    )
+
+
+def _preference(reading: Reading) -> tuple[int, float]:
+    """Sorts the best first: free bytes descending, then utilization ascending."""
+    return (-(reading.free_bytes or 0), reading.utilization or 0.0)
+
+
+def _objection(
+    reading: Reading,
+    min_free_bytes: int | None,
+    max_utilization: float | None,
+    exclude_busy: bool,
+) -> str | None:
+    """Why a device does not qualify. What is unknown cannot be held against a threshold, so a
+    device that does not tell does not meet one.
+    """
+    trouble = reading.device.error or reading.error
+    if trouble is not None:
+        return trouble
+    if min_free_bytes is not None and (reading.free_bytes or 0) < min_free_bytes:
+        return f"{format_bytes(reading.free_bytes)} free, {format_bytes(min_free_bytes)} wanted"
+    if max_utilization is not None:
+        if reading.utilization is None:
+            return "it does not tell its utilization"
+        if reading.utilization > max_utilization:
+            return f"{reading.utilization:.0%} busy, at most {max_utilization:.0%} wanted"
+    if exclude_busy and reading.processes is None:
+        return _objection_to_bytes(reading)
+    if exclude_busy and (strangers := _strangers(reading)):
+        return f"in use by {', '.join(strangers)}"
+    return None
+
+
+def _objection_to_bytes(reading: Reading) -> str | None:
+    """Where a device does not list processes, memory that is not ours shows that it is in use."""
+    if reading.others_bytes is None:
+        return "it does not tell who uses it"
+    if reading.others_bytes > 0:
+        return f"{format_bytes(reading.others_bytes)} held by other processes"
+    return None
+
+
+def _strangers(reading: Reading) -> list[str]:
+    others = (process for process in reading.processes or () if process.pid != os.getpid())
+    return [f"{process.name or 'process'} {process.pid}" for process in others]
+
+
+def _describe(reading: Reading) -> str:
+    work = "" if reading.utilization is None else f", {reading.utilization:.0%} busy"
+    return f"{format_bytes(reading.free_bytes)} free{work}"

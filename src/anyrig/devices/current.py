@@ -1,0 +1,78 @@
+"""The current device, whatever its kind: what people write `torch.cuda.*` calls for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from .device import Device, as_torch_device
+
+if TYPE_CHECKING:
+    import torch
+
+
+def current_device() -> torch.device:
+    """Return the device on which ``torch.empty(n, device="cuda")`` would allocate now: the current
+    accelerator with its index, or the CPU where there is none.
+    """
+    import torch
+
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    if accelerator is None:
+        return torch.device("cpu")
+    return torch.device(accelerator.type, torch.accelerator.current_device_index())
+
+
+def select_device(device: Device | torch.device | str | int) -> None:
+    """Make a device the current one of this thread. The CPU is always current, so it changes
+    nothing.
+    """
+    chosen = as_torch_device(device)
+    if chosen.type != "cpu" and chosen.index is not None:
+        import torch
+
+        torch.accelerator.set_device_index(chosen.index)
+
+
+@contextmanager
+def use_device(device: Device | torch.device | str | int) -> Iterator[torch.device]:
+    """Make a device the current one within a ``with`` block, and restore the one before."""
+    before = current_device()
+    chosen = as_torch_device(device)
+    select_device(chosen)
+    try:
+        yield chosen
+    finally:
+        select_device(before)
+
+
+def device_count() -> int:
+    """Return how many accelerators PyTorch sees; 0 on a machine with only a CPU."""
+    import torch
+
+    return torch.accelerator.device_count()
+
+
+def device_name(device: Device | torch.device | str | int | None = None) -> str:
+    """Return the name of a device, by default of the current one."""
+    return _found(device).name
+
+
+def device_capability(
+    device: Device | torch.device | str | int | None = None,
+) -> tuple[int, int] | None:
+    """Return the CUDA compute capability ``(major, minor)`` of a device, by default of the current
+    one; None for a device that has none.
+    """
+    return _found(device).capability
+
+
+def _found(device: Any) -> Device:
+    if isinstance(device, Device):
+        return device
+    from .survey import survey
+    from .text import select_devices
+
+    text = str(current_device() if device is None else as_torch_device(device))
+    return select_devices(text, survey())[0]

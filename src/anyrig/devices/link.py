@@ -1,0 +1,56 @@
+"""The path between two devices."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+from . import nvml
+from .device import Device
+
+
+@dataclass(frozen=True)
+class Link:
+    """How two devices reach each other; what is unknown is None.
+
+    Attributes:
+        first, second: the two ends.
+        peer_access: whether they read each other's memory without going through the host.
+        kind: ``"nvlink"``, ``"pcie"``, …
+        bytes_per_second: in one direction.
+    """
+
+    first: Device
+    second: Device
+    peer_access: bool | None
+    kind: str | None
+    bytes_per_second: float | None
+
+
+def find_links(devices: tuple[Device, ...]) -> tuple[Link, ...]:
+    """Return the link of every pair of `devices`."""
+    return tuple(_find_link(*pair) for pair in itertools.combinations(devices, 2))
+
+
+def _find_link(first: Device, second: Device) -> Link:
+    path = nvml.link(first.uuid, second.uuid) if first.uuid and second.uuid else None
+    return Link(
+        first,
+        second,
+        peer_access=_peer_access(first, second),
+        kind=path.kind if path else None,
+        bytes_per_second=path.bytes_per_second if path else None,
+    )
+
+
+def _peer_access(first: Device, second: Device) -> bool | None:
+    import torch
+
+    module = torch.get_device_module(first.torch_device)
+    ask = getattr(module, "can_device_access_peer", None)
+    if ask is None:
+        return None
+    try:
+        return bool(ask(first.index, second.index) and ask(second.index, first.index))
+    except RuntimeError:
+        return None

@@ -1,0 +1,14 @@
+"""How each kind of device is found and read: one file a kind, each a `Probe`."""
+
+from .cpu import CpuProbe
+from .cuda import CudaProbe
+from .mps import MpsProbe
+from .probe import Probe
+from .xpu import XpuProbe
+
+# In the order of preference: the first kind with a working device is the accelerator.
+PROBES: dict[str, Probe] = {
+    probe.kind: probe for probe in (CudaProbe(), XpuProbe(), MpsProbe(), CpuProbe())
+}
+
+__all__ = ["PROBES", "Probe"]

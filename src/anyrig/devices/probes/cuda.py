@@ -1,0 +1,151 @@
+"""CUDA and ROCm GPUs: NVML says what the machine has, torch what this process may use of it.
+
+The two are matched by UUID. Their indices differ as soon as ``CUDA_VISIBLE_DEVICES`` is set or the
+cards are unequal, because CUDA lists the fastest first and NVML goes by the PCI bus.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+from ...hardware import find_spec
+from .. import nvml
+from ..device import Device
+from ..identity import bare_uuid, normalise_uuid
+from ..process import DeviceProcess
+from ..reading import Reading
+
+_IN_MIG_MODE = "the card is in MIG mode; programs use its instances"
+
+
+class CudaProbe:
+    """Everything behind `torch.cuda`, ROCm included, and the NVIDIA cards hidden from it."""
+
+    kind = "cuda"
+
+    def find(self) -> tuple[Device, ...]:
+        cards = nvml.cards()
+        by_bare_uuid = {bare_uuid(card.uuid): card for card in cards if card.uuid}
+        reachable, trouble = _reachable(by_bare_uuid)
+        seen = {device.uuid for device in reachable}
+        return (
+            *reachable,
+            *(_unreachable(card, trouble) for card in cards if card.uuid not in seen),
+        )
+
+    def read(self, device: Device) -> Reading:
+        moment = nvml.moment(device.uuid) if device.uuid is not None else None
+        if moment is None:
+            return _read_through_torch(device)
+        own_bytes = _own_bytes(device, moment.processes)
+        others_bytes = None
+        if moment.used_bytes is not None and own_bytes is not None:
+            others_bytes = max(0, moment.used_bytes - own_bytes)
+        return Reading(
+            device,
+            free_bytes=moment.free_bytes,
+            own_bytes=own_bytes,
+            others_bytes=others_bytes,
+            utilization=moment.utilization,
+            temperature_celsius=moment.temperature_celsius,
+            processes=moment.processes,
+            error=moment.error,
+        )
+
+    def peak_bytes(self, device: Device) -> int | None:
+        import torch
+
+        return int(torch.cuda.max_memory_allocated(device.index))
+
+
+def _reachable(cards: Mapping[str, nvml.NvmlCard]) -> tuple[list[Device], str]:
+    """The devices torch lists, and otherwise why it lists no more."""
+    import torch
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        except RuntimeError as error:
+            return [], str(error)
+    devices = [_device(index, cards) for index in range(count)]
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if count == 0 and torch.version.cuda is None and torch.version.hip is None:
+        return devices, f"PyTorch {torch.__version__} is built without CUDA"
+    if visible is not None:
+        return devices, f"hidden by CUDA_VISIBLE_DEVICES={visible!r}"
+    if caught:
+        return devices, str(caught[-1].message)
+    return devices, "PyTorch does not list it"
+
+
+def _device(index: int, cards: Mapping[str, nvml.NvmlCard]) -> Device:
+    import torch
+
+    try:
+        properties: Any = torch.cuda.get_device_properties(index)
+    except (RuntimeError, AssertionError) as error:
+        return Device(kind="cuda", index=index, name="unknown", error=str(error))
+    # PyTorch writes the UUID of a MIG instance like that of a whole card, without either's prefix.
+    card = cards.get(bare_uuid(str(properties.uuid)))
+    return Device(
+        kind="cuda",
+        index=index,
+        name=properties.name,
+        uuid=card.uuid if card else normalise_uuid(str(properties.uuid)),
+        pci_bus_id=card.pci_bus_id if card else None,
+        capability=(properties.major, properties.minor),
+        total_bytes=properties.total_memory,
+        spec=find_spec(properties.name),
+        error=card.error if card else None,
+    )
+
+
+def _unreachable(card: nvml.NvmlCard, trouble: str) -> Device:
+    return Device(
+        kind="cuda",
+        index=None,
+        name=card.name or "unknown",
+        uuid=card.uuid,
+        pci_bus_id=card.pci_bus_id,
+        capability=card.capability,
+        total_bytes=card.total_bytes,
+        spec=find_spec(card.name) if card.name else None,
+        error=card.error or (_IN_MIG_MODE if card.mig_enabled else trouble),
+    )
+
+
+def _read_through_torch(device: Device) -> Reading:
+    """Where NVML does not know the card: ROCm, and cards without a driver library."""
+    if device.index is None or device.error is not None:
+        return Reading(device, error=device.error)
+    import torch
+
+    try:
+        free_bytes, total_bytes = torch.cuda.mem_get_info(device.index)
+    except RuntimeError as error:
+        return Reading(device, error=str(error))
+    own_bytes = torch.cuda.memory_reserved(device.index)
+    return Reading(
+        device,
+        free_bytes=free_bytes,
+        own_bytes=own_bytes,
+        others_bytes=max(0, total_bytes - free_bytes - own_bytes),
+    )
+
+
+def _own_bytes(device: Device, processes: tuple[DeviceProcess, ...] | None) -> int | None:
+    if processes is None:
+        return None
+    own = [process for process in processes if process.pid == os.getpid()]
+    if own:
+        return own[0].used_bytes
+    import torch
+
+    # In a container NVML knows this process by another number; the allocator knows its own part.
+    if device.index is not None and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return int(torch.cuda.memory_reserved(device.index))
+    return 0

@@ -1,0 +1,134 @@
+"""The set of devices a program runs on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from ..errors import DeviceTextError, NoDeviceError
+from .device import Device
+from .link import Link, find_links
+from .survey import survey, usable
+from .text import select_devices
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True)
+class Rig:
+    """An ordered set of working devices of one kind; the first is the lead.
+
+    Attributes:
+        devices: in order. `detect` puts the strongest first; a text or a list keeps its own order,
+            as ``device_ids`` does in `torch.nn.DataParallel`.
+        reason: why these devices, in this order.
+    """
+
+    devices: tuple[Device, ...]
+    reason: str = "given"
+
+    def __post_init__(self) -> None:
+        if not self.devices:
+            raise NoDeviceError("a rig needs at least one device; `anyrig devices` lists them")
+        texts = [device.text for device in self.devices]
+        if len(set(texts)) < len(texts):
+            raise DeviceTextError(f"a rig has each device once; got {', '.join(texts)}")
+        if len({device.kind for device in self.devices}) > 1:
+            raise DeviceTextError(
+                f"a rig is of one kind of device; got {', '.join(texts)}. "
+                "Take the accelerators or the CPU, not both"
+            )
+        for device in self.devices:
+            device.torch_device  # noqa: B018 - raises for a device that cannot be used
+
+    @classmethod
+    def detect(cls) -> Rig:
+        """Return every working accelerator of the machine, the strongest first; without one, the
+        CPU.
+        """
+        present = survey()
+        devices, order = order_by_strength(usable(present))
+        if devices[0].kind == "cpu":
+            broken = "; ".join(f"{device}: {device.error}" for device in present if device.error)
+            return cls(devices, "no working accelerator, so the CPU" + (broken and f" ({broken})"))
+        return cls(devices, f"every working {devices[0].kind} device, {order}")
+
+    @classmethod
+    def parse(cls, text: str) -> Rig:
+        """Return the devices that a text names.
+
+        ``"auto"`` is `detect`; ``"all"`` every accelerator; ``"cpu"`` the CPU; ``"cuda"`` the
+        current CUDA device, as in PyTorch; ``"cuda:1"``, ``"cuda:0,cuda:2"`` and ``"cuda:0,2"``
+        name devices by index; ``"0,2"`` and ``"2"`` do so for the accelerator there is (``"2"``
+        is the third device, not two of them); ``"GPU-8932f937"`` names one by the start of its
+        UUID. The order of the text is kept.
+
+        Raises:
+            DeviceTextError: the text names no device here; the message lists those there are.
+            DeviceFailedError: the text names a device that cannot be used.
+        """
+        if text == "auto":
+            return cls.detect()
+        devices = select_devices(text, survey())
+        if text == "all":
+            devices, order = order_by_strength(devices)
+            return cls(devices, f"every working {devices[0].kind} device, {order}")
+        return cls(devices, f"named by {text!r}")
+
+    @property
+    def lead(self) -> Device:
+        """The first device, where the caller's tensors and gathered results live."""
+        return self.devices[0]
+
+    @property
+    def kind(self) -> str:
+        """PyTorch's device type, the same for all."""
+        return self.lead.kind
+
+    @property
+    def torch_devices(self) -> tuple[torch.device, ...]:
+        """The devices as PyTorch knows them, in order."""
+        return tuple(device.torch_device for device in self.devices)
+
+    @cached_property
+    def links(self) -> tuple[Link, ...]:
+        """The path between every two devices."""
+        return find_links(self.devices)
+
+    def __len__(self) -> int:
+        return len(self.devices)
+
+    def __iter__(self) -> Iterator[Device]:
+        return iter(self.devices)
+
+    def __getitem__(self, position: int) -> Device:
+        return self.devices[position]
+
+    def __str__(self) -> str:
+        return ", ".join(str(device) for device in self.devices)
+
+
+def order_by_strength(devices: tuple[Device, ...]) -> tuple[tuple[Device, ...], str]:
+    """Return `devices` with the strongest first, and by what they were compared.
+
+    Published rates decide if they are known for every device; a rate that is known for some only
+    cannot be compared, and capability and memory decide then. Equals keep their order.
+    """
+    if all(device.spec for device in devices):
+        reason = "the fastest first by published FLOP/s, then memory"
+        ordered = sorted(devices, key=_published_strength, reverse=True)
+    else:
+        reason = "the highest compute capability first, then memory"
+        ordered = sorted(devices, key=_reported_strength, reverse=True)
+    return tuple(ordered), reason
+
+
+def _published_strength(device: Device) -> tuple[float, int]:
+    return (device.spec.strength if device.spec else 0.0, device.total_bytes or 0)
+
+
+def _reported_strength(device: Device) -> tuple[tuple[int, int], int]:
+    return (device.capability or (0, 0), device.total_bytes or 0)

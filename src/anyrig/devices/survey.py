@@ -1,0 +1,40 @@
+"""Every device of the machine, and what each is doing."""
+
+from __future__ import annotations
+
+from .device import Device
+from .probes import PROBES
+from .reading import Reading
+
+
+def survey() -> tuple[Device, ...]:
+    """Return every device of the machine, the CPU last.
+
+    Those that cannot be used are there too, with their `error`: a card hidden by
+    ``CUDA_VISIBLE_DEVICES``, a card that has fallen off the bus, a card this PyTorch was not built
+    for.
+    """
+    return tuple(device for probe in PROBES.values() for device in probe.find())
+
+
+def read(device: Device) -> Reading:
+    """Return what a device is doing now; what cannot be told is None."""
+    return PROBES[device.kind].read(device)
+
+
+def peak_bytes(device: Device) -> int | None:
+    """Return the most memory this process has held on a device: tensors on an accelerator, the
+    whole process on the CPU. None where the backend keeps no peak.
+    """
+    return PROBES[device.kind].peak_bytes(device)
+
+
+def usable(devices: tuple[Device, ...]) -> tuple[Device, ...]:
+    """Return the accelerators among `devices` that work, all of the first kind that has any;
+    without one, the CPU.
+    """
+    for kind in PROBES:
+        working = tuple(d for d in devices if d.kind == kind and d.error is None)
+        if working:
+            return working
+    return ()

@@ -1,0 +1,113 @@
+"""From the text a person writes to the devices it names.
+
+::
+
+    text     = "all" | item { "," item }
+    item     = kind [ ":" index ] | index | uuid
+    kind     = "cuda" | "xpu" | "mps" | "cpu"
+    uuid     = "GPU-…" | "MIG-…", or a start of one that only one device has
+
+Spaces may stand around a comma, nowhere else. An index without a kind takes the kind before it,
+or the kind of the accelerator there is.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ..errors import DeviceTextError
+from .device import Device
+from .probes import PROBES
+from .survey import usable
+
+_NAMED = re.compile(r"(?P<kind>[a-z]+)(?::(?P<index>\d+))?", re.ASCII)
+_UUID = re.compile(r"(GPU|MIG)-[0-9A-Za-z/-]+", re.ASCII)
+
+
+def select_devices(text: str, present: tuple[Device, ...]) -> tuple[Device, ...]:
+    """Return the devices among `present` that `text` names, in the order of the text.
+
+    Raises:
+        DeviceTextError: see the grammar above; the message lists the devices there are.
+    """
+    if text == "all":
+        return _every_accelerator(present)
+    chosen: list[Device] = []
+    kind: str | None = None
+    for item in text.split(","):
+        device = _select(item.strip(" "), text, kind, present)
+        if device in chosen:
+            raise _refusal(text, f"{device.text} stands in it twice", present)
+        chosen.append(device)
+        kind = device.kind
+    return tuple(chosen)
+
+
+def _every_accelerator(present: tuple[Device, ...]) -> tuple[Device, ...]:
+    devices = usable(present)
+    if devices[0].kind == "cpu":
+        raise _refusal("all", "there is no working accelerator; 'auto' takes the CPU then", present)
+    return devices
+
+
+def _select(item: str, text: str, kind: str | None, present: tuple[Device, ...]) -> Device:
+    if _UUID.fullmatch(item):
+        return _select_by_uuid(item, text, present)
+    if item.isascii() and item.isdigit():
+        kind = kind or usable(present)[0].kind
+        if kind == "cpu":
+            raise _refusal(text, f"{item} is the index of an accelerator, and none works", present)
+        return _select_by_index(kind, int(item), text, present)
+    match = _NAMED.fullmatch(item)
+    if match is None or match["kind"] not in PROBES:
+        what = f"{item!r} is not a device" if item else "it names no device"
+        raise _refusal(text, what, present)
+    if match["index"] is None:
+        return _select_by_index(match["kind"], _current_index(match["kind"]), text, present)
+    return _select_by_index(match["kind"], int(match["index"]), text, present)
+
+
+def _select_by_index(
+    kind: str, index: int | None, text: str, present: tuple[Device, ...]
+) -> Device:
+    if kind == "cpu":
+        index = None if index in (None, 0) else index
+    for device in present:
+        if device.kind == kind and device.index == index and _is_reachable(device):
+            return device
+    wanted = kind if index is None else f"{kind}:{index}"
+    raise _refusal(text, f"there is no {wanted}", present)
+
+
+def _select_by_uuid(start: str, text: str, present: tuple[Device, ...]) -> Device:
+    matches = [d for d in present if d.uuid is not None and d.uuid.startswith(start)]
+    if len(matches) == 1:
+        return matches[0]
+    what = "no device has" if not matches else f"{len(matches)} devices have"
+    raise _refusal(text, f"{what} a UUID that starts with {start!r}", present)
+
+
+def _current_index(kind: str) -> int | None:
+    """What PyTorch means by a kind without an index: the current device."""
+    import torch
+
+    if kind == "cpu":
+        return None
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    if accelerator is None or accelerator.type != kind:
+        return 0
+    return torch.accelerator.current_device_index()
+
+
+def _is_reachable(device: Device) -> bool:
+    return device.index is not None or device.kind == "cpu"
+
+
+def _refusal(text: str, what: str, present: tuple[Device, ...]) -> DeviceTextError:
+    there = ", ".join(str(device) for device in present if device.error is None)
+    broken = "; ".join(f"{device}: {device.error}" for device in present if device.error)
+    unusable = f" Not usable: {broken}." if broken else ""
+    return DeviceTextError(
+        f"cannot take {text!r} as devices: {what}. There are: {there}.{unusable} "
+        "Write for example 'auto', 'all', 'cpu', 'cuda:1' or 'cuda:0,cuda:2'"
+    )

@@ -1,0 +1,30 @@
+"""Importing anyrig does nothing and is fast."""
+
+import json
+import subprocess
+import sys
+
+IMPORT = """
+import sys, time
+before = set(sys.modules)
+started = time.perf_counter()
+import anyrig
+seconds = time.perf_counter() - started
+import json
+print(json.dumps({"seconds": seconds, "modules": sorted(set(sys.modules) - before)}))
+"""
+
+
+def import_once() -> dict:
+    command = [sys.executable, "-c", IMPORT]
+    return json.loads(subprocess.run(command, capture_output=True, check=True, timeout=60).stdout)
+
+
+def test_import_loads_neither_torch_nor_rich() -> None:
+    heavy = {"torch", "rich", "typer", "numpy", "psutil", "pynvml"}
+    assert heavy.isdisjoint(import_once()["modules"])
+
+
+def test_import_takes_under_50_ms() -> None:
+    # The best of several: a busy machine makes single runs slow, never fast.
+    assert min(import_once()["seconds"] for _ in range(5)) < 0.050
