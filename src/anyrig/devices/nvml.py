@@ -1,0 +1,270 @@
+"""What the NVIDIA driver says of its cards, asked through NVML and without starting CUDA.
+
+NVML sees every card of the machine, whatever `CUDA_VISIBLE_DEVICES` holds, in the order of the
+PCI bus; CUDA may number them otherwise. Cards are therefore named by UUID, never by index. A card
+that does not answer is a card with an error; a quantity a card does not tell is None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from .identity import bare_uuid, normalise_pci_bus_id, normalise_uuid
+from .nvml_link import NvmlLink, link_between
+from .nvml_session import (
+    UNKNOWN_ERROR,
+    NvmlUnavailableError,
+    Questions,
+    Session,
+    session,
+    words_for,
+)
+from .process import DeviceProcess, process_name
+
+__all__ = [
+    "NvmlCard",
+    "NvmlLink",
+    "NvmlMoment",
+    "cards",
+    "link",
+    "moment",
+    "session",
+    "unavailable_reason",
+]
+
+_TEMPERATURE_OF_GPU = 0  # NVML_TEMPERATURE_GPU
+_MEMORY_V2 = 0x02000028  # nvmlMemory_v2: its "used" leaves out what the driver keeps for itself
+_NOT_AVAILABLE = frozenset({2**32 - 1, 2**64 - 1})  # NVML_VALUE_NOT_AVAILABLE, by width
+_PROCESS_LISTS = (
+    "nvmlDeviceGetComputeRunningProcesses",
+    "nvmlDeviceGetGraphicsRunningProcesses",
+    "nvmlDeviceGetMPSComputeRunningProcesses",
+)
+
+
+@dataclass(frozen=True)
+class NvmlCard:
+    """One card, or one MIG instance of a card, as it stays while the driver is loaded.
+
+    Attributes:
+        uuid: ``"GPU-…"``, or ``"MIG-…"`` for an instance; None if the card does not answer.
+        pci_bus_id: ``"0000:3b:00.0"``; an instance has that of its card.
+        name: the driver's name for it.
+        total_bytes: of memory; None for chips that share the host's.
+        capability: CUDA compute capability ``(major, minor)``.
+        error: what the card answered instead, and what to do; None for a sound card.
+        parent_uuid: the card that an instance is part of; None for a whole card.
+        mig_enabled: a whole card in MIG mode, on which CUDA runs only in its instances.
+    """
+
+    uuid: str | None
+    pci_bus_id: str | None
+    name: str | None
+    total_bytes: int | None
+    capability: tuple[int, int] | None
+    error: str | None
+    parent_uuid: str | None = None
+    mig_enabled: bool = False
+
+
+@dataclass(frozen=True)
+class NvmlMoment:
+    """What a card was doing when it was asked.
+
+    Attributes:
+        free_bytes: of memory.
+        used_bytes: by all processes together, without what the driver keeps for itself.
+        utilization: 0 to 1, the part of the last sample period (a sixth of a second to a second)
+            in which a kernel ran; None for MIG instances.
+        temperature_celsius: of the chip.
+        processes: that use it, by pid; None if the driver does not list them.
+        error: what the card answered instead, and what to do.
+    """
+
+    free_bytes: int | None = None
+    used_bytes: int | None = None
+    utilization: float | None = None
+    temperature_celsius: int | None = None
+    processes: tuple[DeviceProcess, ...] | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class _Handle:
+    """A card in an open session: its own handle, and that of the whole card it is part of."""
+
+    own: Any
+    whole: Any
+
+    @property
+    def is_instance(self) -> bool:
+        return self.own is not self.whole
+
+
+def unavailable_reason() -> str | None:
+    """Return why NVML cannot be asked and what to do about it, or None if it answers."""
+    try:
+        with session():
+            return None
+    except NvmlUnavailableError as unavailable:
+        return str(unavailable)
+
+
+def cards() -> tuple[NvmlCard, ...]:
+    """Return every card in the order of the PCI bus, each followed by its MIG instances.
+
+    Nothing where NVML cannot be asked, for which `unavailable_reason` has the words.
+    """
+    try:
+        with session() as opened:
+            return tuple(card for card, _ in _walk(opened))
+    except NvmlUnavailableError:
+        return ()
+
+
+def moment(uuid: str) -> NvmlMoment | None:
+    """Return what the card `uuid` is doing, or None if no driver knows such a card.
+
+    A card or driver that no longer answers is a moment with that error. The UUID may be PyTorch's,
+    without a prefix.
+    """
+    try:
+        with session() as opened:
+            handle = _find(opened, uuid)
+            if handle is not None:
+                return _moment(opened, handle)
+            # A card that was lost no longer tells its UUID; it may be the one in question.
+            return NvmlMoment(error="; ".join(opened.silent)) if opened.silent else None
+    except NvmlUnavailableError as unavailable:
+        return NvmlMoment(error=str(unavailable)) if unavailable.driver_present else None
+
+
+def link(uuid_a: str, uuid_b: str) -> NvmlLink | None:
+    """Return the fastest path between two cards, or None if no driver knows both or they are one.
+
+    MIG instances have no NVLink: theirs is the path over PCIe.
+    """
+    try:
+        with session() as opened:
+            a, b = _find(opened, uuid_a), _find(opened, uuid_b)
+            if a is None or b is None or a is b:
+                return None
+            return link_between(
+                opened, a.whole, b.whole, allow_nvlink=not (a.is_instance or b.is_instance)
+            )
+    except NvmlUnavailableError:
+        return None
+
+
+def _walk(opened: Session) -> Iterator[tuple[NvmlCard, _Handle | None]]:
+    """Yield every card and instance with its handle.
+
+    By index, because `nvmlDeviceGetHandleByUUID` fails for a sound card when another is lost.
+    """
+    try:
+        count = opened.call("nvmlDeviceGetCount")
+    except opened.nvml.NVMLError as error:
+        raise NvmlUnavailableError(words_for(error), driver_present=True) from error
+    for index in range(count):
+        try:
+            own = opened.call("nvmlDeviceGetHandleByIndex", index)
+        except opened.nvml.NVMLError as error:
+            yield NvmlCard(None, None, None, None, None, words_for(error)), None
+            continue
+        card = _card(opened, _Handle(own, own))
+        yield card, _Handle(own, own)
+        if card.mig_enabled:
+            yield from _instances(opened, card, own)
+
+
+def _instances(
+    opened: Session, parent: NvmlCard, whole: Any
+) -> Iterator[tuple[NvmlCard, _Handle | None]]:
+    questions = Questions(opened)
+    for index in range(questions.ask("nvmlDeviceGetMaxMigDeviceCount", whole) or 0):
+        own = questions.ask("nvmlDeviceGetMigDeviceHandleByIndex", whole, index)
+        if own is not None:  # an index without an instance is "not found"
+            handle = _Handle(own, whole)
+            yield _card(opened, handle, parent.uuid), handle
+
+
+def _card(opened: Session, handle: _Handle, parent_uuid: str | None = None) -> NvmlCard:
+    questions = Questions(opened)
+    uuid = questions.ask("nvmlDeviceGetUUID", handle.own)
+    pci = questions.ask("nvmlDeviceGetPciInfo", handle.whole)
+    name = questions.ask("nvmlDeviceGetName", handle.own)
+    memory = _memory(questions, handle)
+    capability = questions.ask("nvmlDeviceGetCudaComputeCapability", handle.whole)
+    mig_mode = None if handle.is_instance else questions.ask("nvmlDeviceGetMigMode", handle.own)
+    return NvmlCard(
+        uuid=None if uuid is None else normalise_uuid(uuid),
+        pci_bus_id=None if pci is None else normalise_pci_bus_id(pci.busId),
+        name=name,
+        total_bytes=None if memory is None else _known(memory.total),
+        capability=None if capability is None else (capability[0], capability[1]),
+        error=questions.error,
+        parent_uuid=parent_uuid,
+        mig_enabled=mig_mode is not None and mig_mode[0] == 1,  # [current, after the next reset]
+    )
+
+
+def _find(opened: Session, uuid: str) -> _Handle | None:
+    if opened.handles is None:
+        walked = list(_walk(opened))
+        opened.silent = [card.error for card, _ in walked if card.uuid is None and card.error]
+        opened.handles = {bare_uuid(card.uuid): handle for card, handle in walked if card.uuid}
+    found: _Handle | None = opened.handles.get(bare_uuid(uuid))
+    return found
+
+
+def _moment(opened: Session, handle: _Handle) -> NvmlMoment:
+    questions = Questions(opened)
+    memory = _memory(questions, handle)
+    rates = questions.ask("nvmlDeviceGetUtilizationRates", handle.own)
+    busy_percent = None if rates is None else _known(rates.gpu)
+    temperature = questions.ask("nvmlDeviceGetTemperature", handle.whole, _TEMPERATURE_OF_GPU)
+    return NvmlMoment(
+        free_bytes=None if memory is None else _known(memory.free),
+        used_bytes=None if memory is None else _known(memory.used),
+        utilization=None if busy_percent is None else busy_percent / 100,
+        temperature_celsius=None if temperature is None else _known(temperature),
+        processes=_processes(questions, handle),
+        error=questions.error,
+    )
+
+
+def _memory(questions: Questions, handle: _Handle) -> Any:
+    memory = questions.ask("nvmlDeviceGetMemoryInfo", handle.own, _MEMORY_V2)
+    if memory is None:  # drivers before R510
+        memory = questions.ask("nvmlDeviceGetMemoryInfo", handle.own)
+    return memory
+
+
+def _processes(questions: Questions, handle: _Handle) -> tuple[DeviceProcess, ...] | None:
+    """Return the processes of all kinds; one that computes and draws is in two lists of NVML."""
+    used_bytes: dict[int, int | None] = {}
+    listed = False
+    for function in _PROCESS_LISTS:
+        # Under WSL the list is an unknown error, which there means only that it is not told.
+        ignore = frozenset({UNKNOWN_ERROR})
+        found = questions.ask(function, handle.own, ignore=ignore)
+        if found is None:  # drivers before R510
+            found = questions.ask(function + "_v2", handle.own, ignore=ignore)
+        if found is None:
+            continue
+        listed = True
+        for process in found:
+            amount = _known(process.usedGpuMemory)
+            known = used_bytes.get(process.pid)
+            used_bytes[process.pid] = amount if known is None else max(known, amount or 0)
+    if not listed:
+        return None
+    return tuple(
+        DeviceProcess(pid, process_name(pid), amount) for pid, amount in sorted(used_bytes.items())
+    )
+
+
+def _known(value: int | None) -> int | None:
+    return None if value is None or value in _NOT_AVAILABLE else int(value)

@@ -1,0 +1,274 @@
+"""The NVIDIA driver's view of the cards, through the real pynvml and a stand-in of the driver."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+GIB = 2**30
+SERVER = f"""\
+card uuid=GPU-aaaa0000-0000-0000-0000-000000000000 bus=00000000:3B:00.0 name=NVIDIA_H200 \
+total={140 * GIB} free={100 * GIB} used={39 * GIB} utilization=35 temperature=41 major=9 minor=0 \
+generation=5 width=16
+process pid={os.getpid()} used={30 * GIB} list=compute
+process pid={os.getpid()} used={30 * GIB} list=graphics
+process pid=4194305 list=compute
+nvlink to=00000000:86:00.0 version=6 mbps=26562
+nvlink to=00000000:86:00.0 version=6 mbps=26562
+nvlink to=nothing version=6
+card error=15
+card uuid=GPU-bbbb0000-0000-0000-0000-000000000000 bus=00000000:86:00.0 name=NVIDIA_H200 \
+total={140 * GIB} free={140 * GIB} used=0 temperature=4294967295 major=9 minor=0 \
+generation=4 width=8 mig=0
+nvlink to=00000000:3B:00.0 version=6 mbps=26562
+nvlink to=00000000:3B:00.0 version=6 mbps=26562
+card uuid=GPU-cccc0000-0000-0000-0000-000000000000 bus=00000000:AF:00.0 name=NVIDIA_A100 \
+total={80 * GIB} free={79 * GIB} used=0 temperature=30 major=8 minor=0 mig=1 processes=3
+mig uuid=MIG-dddd0000-0000-0000-0000-000000000000 name=NVIDIA_A100_MIG_1g.10gb \
+total={10 * GIB} free={9 * GIB} used={GIB}
+"""
+A, B, C = (f"GPU-{letter * 4}0000-0000-0000-0000-000000000000" for letter in "abc")
+INSTANCE = "MIG-dddd0000-0000-0000-0000-000000000000"
+
+Environment = Callable[[str], dict[str, str]]
+
+
+def ask(environment: dict[str, str], code: str) -> object:
+    """Run `code`, which sets `answer`, in a process with that driver and return the answer."""
+    program = (
+        "import dataclasses, json, os\n"
+        "from anyrig.devices import nvml\n"
+        f"{code}\n"
+        "print(json.dumps(answer, default=dataclasses.asdict))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_every_card_and_instance_is_listed(environment_with_cards: Environment) -> None:
+    cards = ask(environment_with_cards(SERVER), "answer = nvml.cards()")
+    assert [card["uuid"] for card in cards] == [A, None, B, C, INSTANCE]
+    assert cards[0] == {
+        "uuid": A,
+        "pci_bus_id": "0000:3b:00.0",
+        "name": "NVIDIA H200",
+        "total_bytes": 140 * GIB,
+        "capability": [9, 0],
+        "error": None,
+        "parent_uuid": None,
+        "mig_enabled": False,
+    }
+    assert cards[3]["mig_enabled"]
+    assert cards[4]["parent_uuid"] == C
+    assert cards[4]["total_bytes"] == 10 * GIB
+    assert cards[4]["capability"] == [8, 0]
+    assert cards[4]["pci_bus_id"] == "0000:af:00.0"
+
+
+def test_a_lost_card_has_an_error_that_says_what_to_do(environment_with_cards: Environment) -> None:
+    lost = ask(environment_with_cards(SERVER), "answer = nvml.cards()[1]")
+    assert lost["error"] == (
+        "the GPU is lost: it has fallen off the bus or stopped answering; see `dmesg` for an Xid "
+        "message, then reset it (`sudo nvidia-smi --gpu-reset`) or restart the machine "
+        "(NVML: GPU is lost)"
+    )
+    assert lost["uuid"] is lost["name"] is lost["total_bytes"] is None
+
+
+def test_a_card_that_fails_keeps_what_it_told(environment_with_cards: Environment) -> None:
+    scenario = f"card uuid={A} bus=00000000:3B:00.0 name=NVIDIA_H200 total=1 fails=999\n"
+    environment = environment_with_cards(scenario)
+    card = ask(environment, "answer = nvml.cards()[0]")
+    assert (card["uuid"], card["name"], card["total_bytes"]) == (A, "NVIDIA H200", None)
+    assert card["error"] == "NVML: Unknown Error (code 999)"
+    assert ask(environment, f"answer = nvml.moment({A!r})")["error"] == card["error"]
+
+
+def test_a_moment_has_what_the_card_tells(environment_with_cards: Environment) -> None:
+    moment = ask(environment_with_cards(SERVER), f"answer = nvml.moment({A!r})")
+    processes = moment.pop("processes")
+    assert moment == {
+        "free_bytes": 100 * GIB,
+        "used_bytes": 39 * GIB,
+        "utilization": 0.35,
+        "temperature_celsius": 41,
+        "error": None,
+    }
+    # This process is in two of NVML's lists; no process has the other pid.
+    assert [(p["pid"], p["used_bytes"]) for p in processes] == [
+        (os.getpid(), 30 * GIB),
+        (4194305, None),
+    ]
+    assert processes[0]["name"]
+    assert processes[1]["name"] is None
+
+
+def test_what_a_card_does_not_tell_is_none(environment_with_cards: Environment) -> None:
+    environment = environment_with_cards(SERVER)
+    whole = ask(environment, f"answer = nvml.moment({B!r})")
+    assert whole["utilization"] is whole["temperature_celsius"] is None
+    assert whole["processes"] == []
+    assert whole["error"] is None
+    assert ask(environment, f"answer = nvml.moment({C!r})")["processes"] is None
+    instance = ask(environment, f"answer = nvml.moment({INSTANCE!r})")
+    assert (instance["used_bytes"], instance["utilization"]) == (GIB, None)
+    assert instance["temperature_celsius"] == 30  # of its card
+
+
+def test_a_uuid_is_found_in_pytorchs_form(environment_with_cards: Environment) -> None:
+    bare = [uuid.partition("-")[2] for uuid in (A, INSTANCE)]
+    code = f"answer = [nvml.moment(uuid).used_bytes for uuid in {bare}]"
+    assert ask(environment_with_cards(SERVER), code) == [39 * GIB, GIB]
+
+
+def test_an_unknown_uuid_may_be_the_lost_card(environment_with_cards: Environment) -> None:
+    environment = environment_with_cards(SERVER)
+    assert "the GPU is lost" in ask(environment, "answer = nvml.moment('GPU-ffff')")["error"]
+    environment = environment_with_cards(SERVER.replace("card error=15\n", ""))
+    assert ask(environment, "answer = nvml.moment('GPU-ffff')") is None
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "expected"),
+    [
+        # Two NVLinks of version 4: 25 GB/s each, though the driver tells the line's 26.562.
+        (A, B, {"kind": "nvlink", "bytes_per_second": 50e9}),
+        # The driver does not tell the generation of the third card.
+        (A, C, {"kind": "pcie", "bytes_per_second": None}),
+        (A, A, None),
+        (A, "GPU-ffff", None),
+    ],
+)
+def test_links(environment_with_cards: Environment, a: str, b: str, expected: object) -> None:
+    assert ask(environment_with_cards(SERVER), f"answer = nvml.link({a!r}, {b!r})") == expected
+
+
+def test_a_pcie_link_is_as_fast_as_its_slower_end(environment_with_cards: Environment) -> None:
+    scenario = "\n".join(line for line in SERVER.splitlines() if not line.startswith("nvlink"))
+    found = ask(environment_with_cards(scenario), f"answer = nvml.link({A!r}, {B!r})")
+    assert found["kind"] == "pcie"
+    assert found["bytes_per_second"] == pytest.approx(8 * 16e9 / 8 * 128 / 130)
+
+
+@pytest.mark.parametrize(
+    ("of_link", "bytes_per_second"),
+    [
+        ("version=5 mbps=25000", 2 * 25e9),  # A100
+        ("version=5 mbps=14062", 2 * 14.062e9),  # RTX 3090
+        ("version=5", None),
+        ("version=7", 2 * 50e9),
+    ],
+)
+def test_cards_at_a_switch_share_as_many_links_as_both_have(
+    environment_with_cards: Environment, of_link: str, bytes_per_second: float | None
+) -> None:
+    line = f"nvlink to=switch {of_link}\n"
+    scenario = f"card uuid={A} bus=1:0:0.0\n{3 * line}card uuid={B} bus=2:0:0.0\n{2 * line}"
+    expected = {"kind": "nvlink", "bytes_per_second": bytes_per_second}
+    assert ask(environment_with_cards(scenario), f"answer = nvml.link({A!r}, {B!r})") == expected
+
+
+def test_every_opening_is_closed_and_a_session_opens_once(
+    environment_with_cards: Environment, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    environment = environment_with_cards(f"driver log={log}\n{SERVER}")
+    ask(environment, f"answer = [nvml.cards(), nvml.moment({A!r}), nvml.link({A!r}, {B!r})]")
+    assert [log.read_text().count(f"{word}\n") for word in ("open", "close")] == [3, 3]
+    log.unlink()
+    code = (
+        "with nvml.session():\n"
+        f"    for _ in range(100): answer = [nvml.moment({A!r}), nvml.moment({B!r})]"
+    )
+    ask(environment, code)
+    # Four handles: one walk over the four whole cards.
+    assert [log.read_text().count(word) for word in ("open", "close", "handle")] == [1, 1, 4]
+
+
+def test_threads_share_a_session(environment_with_cards: Environment, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    code = (
+        "from concurrent.futures import ThreadPoolExecutor\n"
+        "with ThreadPoolExecutor(8) as threads:\n"
+        f"    moments = threads.map(lambda _: nvml.moment({A!r}), range(400))\n"
+        "    answer = {moment.used_bytes for moment in moments}.__len__()"
+    )
+    assert ask(environment_with_cards(f"driver log={log}\n{SERVER}"), code) == 1
+    assert log.read_text().count("open\n") == log.read_text().count("close\n")
+
+
+def test_a_child_of_a_session_asks_for_itself(environment_with_cards: Environment) -> None:
+    code = (
+        "import multiprocessing\n"
+        "with nvml.session(), multiprocessing.get_context('fork').Pool(1) as pool:\n"
+        f"    answer = pool.apply(nvml.moment, ({A!r},))"
+    )
+    assert ask(environment_with_cards(SERVER), code)["used_bytes"] == 39 * GIB
+
+
+def test_a_driver_that_goes_away_is_an_error_of_the_moment(
+    environment_with_cards: Environment,
+) -> None:
+    code = (
+        f"before = nvml.moment({A!r})\n"
+        "open(os.environ['NVML_STAND_IN'], 'w').write('driver init=18')\n"
+        f"after = nvml.moment({A!r})\n"
+        "answer = [before.error, after.error, nvml.cards(), nvml.unavailable_reason()]"
+    )
+    before, after, cards, reason = ask(environment_with_cards(SERVER), code)
+    assert before is None
+    assert after == reason
+    assert after.startswith("the NVIDIA driver was updated while the old kernel module stayed")
+    assert cards == []
+
+
+@pytest.mark.parametrize(
+    ("code", "start"),
+    [
+        (4, "the driver refuses access; check the permissions of /dev/nvidia*"),
+        (9, "the NVIDIA driver is installed but its kernel module is not loaded"),
+        (999, "NVML: Unknown Error (code 999)"),
+    ],
+)
+def test_a_driver_that_does_not_answer_is_explained(
+    environment_with_cards: Environment, code: int, start: str
+) -> None:
+    answer = ask(
+        environment_with_cards(f"driver init={code}"),
+        "answer = [nvml.cards(), nvml.unavailable_reason()]",
+    )
+    assert answer[0] == []
+    assert answer[1].startswith(start)
+
+
+def test_a_machine_without_a_driver_has_no_cards(tmp_path: Path) -> None:
+    # A library that cannot be loaded stands before any real one on the path.
+    (tmp_path / "libnvidia-ml.so.1").write_bytes(b"not a library")
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}
+    cards, moment, link, reason = ask(
+        environment,
+        f"answer = [nvml.cards(), nvml.moment({A!r}), nvml.link({A!r}, {B!r}), "
+        "nvml.unavailable_reason()]",
+    )
+    assert (cards, moment, link) == ([], None, None)
+    assert reason.startswith("there is no NVIDIA driver here (libnvidia-ml.so.1 cannot be loaded)")
+
+
+def test_a_machine_with_a_driver_has_no_reason(environment_with_cards: Environment) -> None:
+    assert ask(environment_with_cards(SERVER), "answer = nvml.unavailable_reason()") is None
+
+
+def test_importing_asks_nothing_and_loads_little(environment_with_cards: Environment) -> None:
+    code = "import sys; answer = [name in sys.modules for name in ('pynvml', 'torch')]"
+    assert ask(environment_with_cards(SERVER), code) == [False, False]
