@@ -170,7 +170,7 @@ class _Sessions:
 
 def _open() -> Session:
     try:
-        import pynvml  # type: ignore[import-untyped]
+        import pynvml
     except ImportError as error:
         raise NvmlUnavailableError(
             f"the package nvidia-ml-py cannot be imported ({error}); "
