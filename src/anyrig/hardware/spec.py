@@ -98,9 +98,14 @@ def spec_of_key(key: str) -> Spec:
 
 def nearest_keys(key: str, count: int = 3) -> list[str]:
     """Return up to `count` keys that read most like `key`, the nearest first."""
-    by_folded = {known.casefold(): known for known in specs()}
-    close = difflib.get_close_matches(key.casefold(), by_folded, n=count, cutoff=0.0)
-    return [by_folded[folded] for folded in close]
+    wanted = key.casefold()
+
+    def distance(known: str) -> tuple[bool, float]:
+        folded = known.casefold()
+        likeness = difflib.SequenceMatcher(None, wanted, folded).ratio()
+        return (not folded.startswith(wanted), -likeness)
+
+    return sorted(specs(), key=distance)[:count]
 
 
 @functools.cache

@@ -1,0 +1,83 @@
+"""`anyrig run`: the script's arguments, streams, exit code and signals are its own."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ANYRIG = [sys.executable, "-m", "anyrig"]
+SHOW = """
+import os, sys
+words = [os.environ.get(word) for word in ("ANYRIG_DEVICE", "CUDA_VISIBLE_DEVICES")]
+print(sys.argv[1:], __name__, *words)
+print(sys.stdin.read(), file=sys.stderr, end="")
+sys.exit(7)
+"""
+
+
+def anyrig(*arguments: str, **options: object) -> subprocess.CompletedProcess:
+    environment = {
+        key: value
+        for key, value in os.environ.items()
+        if key not in ("ANYRIG_DEVICE", "CUDA_VISIBLE_DEVICES")
+    }
+    command = [*ANYRIG, *arguments]
+    options = {"env": environment, "capture_output": True, "text": True, "timeout": 60, **options}
+    return subprocess.run(command, **options)
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> str:
+    path = tmp_path / "show.py"
+    path.write_text(SHOW)
+    return str(path)
+
+
+def test_everything_behind_the_script_is_its_own(script: str) -> None:
+    done = anyrig("run", script, "--device", "x", "-h", "--", "-m", input="typed")
+    assert done.stdout == "['--device', 'x', '-h', '--', '-m'] __main__ None None\n"
+    assert done.stderr == "typed"
+    assert done.returncode == 7
+
+
+def test_a_device_is_passed_on(script: str) -> None:
+    assert anyrig("run", "--device", "cpu", script).stdout == "[] __main__ cpu \n"
+
+
+def test_a_module(script: str) -> None:
+    done = anyrig("run", "-m", "show", "one", cwd=Path(script).parent)
+    assert done.stdout == "['one'] __main__ None None\n"
+    assert done.returncode == 7
+
+
+def test_a_signal_reaches_the_script(tmp_path: Path) -> None:
+    path = tmp_path / "wait.py"
+    path.write_text("import time; print('ready', flush=True); time.sleep(60)")
+    with subprocess.Popen([*ANYRIG, "run", str(path)], stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"ready\n"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=10) == -signal.SIGTERM
+
+
+@pytest.mark.parametrize("text", ["cuda: 0", "cuda:77", "gpu0", ""])
+def test_bad_device_text(text: str, script: str) -> None:
+    done = anyrig("run", "--device", text, script)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith(f"anyrig: error: cannot take {text!r} as devices: ")
+    assert "There are: " in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_script_that_is_not_there() -> None:
+    done = anyrig("run", "no_such_script.py")
+    assert done.returncode == 2
+    assert "there is no script 'no_such_script.py'" in done.stderr
+
+
+def test_version_and_help() -> None:
+    assert anyrig("--version").stdout.startswith("anyrig 0.")
+    assert "devices" in anyrig("--help").stdout

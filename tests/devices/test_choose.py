@@ -1,0 +1,157 @@
+"""Choosing devices on machines of which only the driver is a stand-in, by real processes."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+
+import pytest
+
+from anyrig.devices.choose import Choice, choose
+from anyrig.devices.rig import Rig
+from anyrig.errors import NoDeviceError
+
+Environment = Callable[[str], dict[str, str]]
+
+GIB = 2**30
+A, B, C = (f"GPU-{letter * 4}0000-0000-0000-0000-000000000000" for letter in "abc")
+
+
+def card(uuid: str, free_gib: int, utilization: int, process: int | None = None) -> str:
+    lines = f"card uuid={uuid} name=NVIDIA_A100 total={80 * GIB} free={free_gib * GIB} "
+    lines += f"used={(80 - free_gib) * GIB} utilization={utilization} major=8 minor=0 "
+    lines += f"bus=00000000:{uuid[4:6].upper()}:00.0\n"
+    if process is not None:
+        lines += f"process pid={process} used={GIB} list=compute\n"
+    return lines
+
+
+EQUAL = card(A, 80, 0) + card(B, 80, 0)
+UNEQUAL = card(A, 20, 0) + card(B, 70, 90, process=4194305) + card(C, 70, 10)
+
+# torch.device("cuda:0") is a name; nothing here starts CUDA.
+PRELUDE = f"""
+import json, sys, time
+from anyrig.devices.device import Device
+from anyrig.devices.choose import choose
+from anyrig.errors import NoDeviceError
+cards = [
+    Device(kind="cuda", index=index, name="NVIDIA A100", uuid=uuid, total_bytes=80 * 2**30)
+    for index, uuid in enumerate({[A, B, C]!r})
+]
+"""
+
+
+def ask(environment: Mapping[str, str], call: str) -> tuple[list[str], dict[str, str]]:
+    """The chosen devices and the reason of every device."""
+    program = PRELUDE + (
+        f"try:\n    choice = {call}\n"
+        "    print(json.dumps([[d.text for d in choice.rig],"
+        " {v.device.text: v.reason for v in choice.verdicts}]))\n"
+        "except NoDeviceError as error:\n    print(json.dumps([[], {'error': str(error)}]))\n"
+    )
+    command = [sys.executable, "-W", "error", "-c", program]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    chosen, reasons = json.loads(done.stdout)
+    return chosen, reasons
+
+
+def test_the_most_free_memory_then_the_least_work(environment_with_cards: Environment) -> None:
+    chosen, reasons = ask(environment_with_cards(UNEQUAL), "choose(2, devices=cards)")
+    assert chosen == ["cuda:2", "cuda:1"]
+    assert reasons["cuda:2"] == "70.00 GiB free, 10% busy"
+    assert reasons["cuda:0"] == "2 wanted, and others have more free memory or less work"
+
+
+@pytest.mark.parametrize(
+    ("threshold", "chosen", "reason_of_1"),
+    [
+        ("max_utilization=0.5", ["cuda:2", "cuda:0"], "90% busy, at most 50% wanted"),
+        ("exclude_busy=True", ["cuda:2", "cuda:0"], "in use by process 4194305"),
+        ("min_free_bytes=30 * 2**30", ["cuda:2", "cuda:1"], "70.00 GiB free, 90% busy"),
+    ],
+)
+def test_thresholds(
+    threshold: str, chosen: list[str], reason_of_1: str, environment_with_cards: Environment
+) -> None:
+    environment = environment_with_cards(UNEQUAL)
+    answer, reasons = ask(environment, f"choose(2, devices=cards, {threshold})")
+    assert answer == chosen
+    assert reasons["cuda:1"] == reason_of_1
+
+
+def test_too_few_is_an_error_with_every_reason(environment_with_cards: Environment) -> None:
+    environment = environment_with_cards(UNEQUAL)
+    _, reasons = ask(environment, "choose(2, devices=cards, min_free_bytes=75 * 2**30)")
+    assert reasons["error"] == (
+        "2 devices wanted, 0 qualify: "
+        "cuda:2 (NVIDIA A100): not taken, 70.00 GiB free, 75.00 GiB wanted; "
+        "cuda:1 (NVIDIA A100): not taken, 70.00 GiB free, 75.00 GiB wanted; "
+        "cuda:0 (NVIDIA A100): not taken, 20.00 GiB free, 75.00 GiB wanted. "
+        "Ask for fewer, lower the thresholds, or wait until a device is free"
+    )
+
+
+def test_a_device_that_does_not_tell_does_not_meet_a_threshold(
+    environment_with_cards: Environment,
+) -> None:
+    silent = card(A, 80, 0).replace(" utilization=0", "")
+    _, reasons = ask(
+        environment_with_cards(silent), "choose(1, devices=cards[:1], max_utilization=0.9)"
+    )
+    assert "it does not tell its utilization" in reasons["error"]
+
+
+def test_two_processes_at_the_same_moment_get_different_cards(
+    environment_with_cards: Environment,
+) -> None:
+    # Each waits for the word, so that both choose at once; then they hold until they are killed.
+    program = PRELUDE + (
+        "print('ready', flush=True); sys.stdin.readline()\n"
+        "choice = choose(1, devices=cards[:2])\n"
+        "print(choice.rig.lead.text, flush=True); time.sleep(60)\n"
+    )
+    environment = environment_with_cards(EQUAL)
+    command = [sys.executable, "-c", program]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    processes = [subprocess.Popen(command, env=environment, **pipes) for _ in range(2)]
+    try:
+        for process in processes:
+            assert process.stdout.readline() == "ready\n"
+        for process in processes:
+            process.stdin.write("go\n")
+            process.stdin.flush()
+        chosen = {process.stdout.readline().strip() for process in processes}
+        assert chosen == {"cuda:0", "cuda:1"}
+        _, reasons = ask(environment, "choose(1, devices=cards[:2])")
+        assert reasons["error"].count("leased by") == 2
+        assert all(str(process.pid) in reasons["error"] for process in processes)
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+    chosen, _ = ask(environment, "choose(2, devices=cards[:2])")
+    assert sorted(chosen) == ["cuda:0", "cuda:1"]
+
+
+def test_the_cpu_is_shared_never_leased() -> None:
+    (cpu,) = Rig.parse("cpu")
+    with choose(devices=[cpu]) as first, choose(devices=[cpu]) as second:
+        assert isinstance(first, Choice)
+        assert first.rig.devices == second.rig.devices == (cpu,)
+        assert first.leases == ()
+        assert "cpu" in str(first)
+        assert "taken" in str(first)
+
+
+def test_two_cpus_are_not_to_be_had() -> None:
+    with pytest.raises(NoDeviceError, match="2 devices wanted, 1 qualify: cpu"):
+        choose(2, devices=Rig.parse("cpu"))
+
+
+def test_arguments_out_of_range() -> None:
+    with pytest.raises(ValueError, match="count must be at least 1, got 0"):
+        choose(0)
+    with pytest.raises(ValueError, match=r"from 0 to 1, got 50; for 50 % write 0\.5"):
+        choose(1, max_utilization=50)

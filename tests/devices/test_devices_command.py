@@ -1,0 +1,110 @@
+"""`anyrig devices` on this machine, and on machines of which only the driver is a stand-in."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+
+import pytest
+import torch
+
+import anyrig
+
+Environment = Callable[[str], dict[str, str]]
+
+GIB = 2**30
+A = "GPU-aaaa0000-0000-0000-0000-000000000000"
+SERVER = f"""\
+card uuid={A} bus=00000000:3B:00.0 name=NVIDIA_H200 total={140 * GIB} free={100 * GIB} \
+used={39 * GIB} utilization=35 temperature=41 major=9 minor=0
+process pid=4194305 used={30 * GIB} list=compute
+card error=15
+"""
+
+needs_no_gpu = pytest.mark.skipif(
+    torch.accelerator.is_available(), reason="says what a machine without an accelerator shows"
+)
+
+
+def devices(*flags: str, environment: Mapping[str, str] = os.environ) -> str:
+    command = [sys.executable, "-m", "anyrig", "devices", *flags]
+    return subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=60, check=True
+    ).stdout
+
+
+def test_json_is_one_object_with_integers_and_nulls() -> None:
+    answer = json.loads(devices("--json"))
+    cpu = answer["devices"][-1]
+    assert cpu["kind"] == "cpu"
+    assert isinstance(cpu["total_bytes"], int)
+    assert isinstance(cpu["free_bytes"], int)
+    assert cpu["index"] is cpu["uuid"] is cpu["capability"] is None
+
+
+def test_the_table_fits_80_columns(environment_with_cards: Environment) -> None:
+    table = devices(environment=environment_with_cards(SERVER))
+    first, *_ = table.splitlines()
+    assert first.split() == ["device", "name", "free", "total", "busy", "°C", "used", "by"]
+    assert max(len(line) for line in table.splitlines()) <= 80
+
+
+@needs_no_gpu
+def test_cards_that_pytorch_cannot_use_are_shown_with_the_reason(
+    environment_with_cards: Environment,
+) -> None:
+    answer = json.loads(devices("--json", environment=environment_with_cards(SERVER)))
+    card, lost, cpu = answer["devices"]
+    assert card["uuid"] == A
+    assert card["name"] == "NVIDIA H200"
+    assert card["spec"] == "H200-SXM"
+    assert card["capability"] == [9, 0]
+    assert card["total_bytes"] == 140 * GIB
+    assert card["free_bytes"] == 100 * GIB
+    assert card["utilization"] == 0.35
+    assert card["temperature_celsius"] == 41
+    assert card["processes"] == [{"pid": 4194305, "name": None, "used_bytes": 30 * GIB}]
+    assert card["own_bytes"] == 0
+    assert card["others_bytes"] == 39 * GIB
+    assert card["index"] is None
+    assert card["error"]
+    assert lost["error"]
+    assert lost["error"] != card["error"]
+    assert cpu["error"] is None
+
+
+@needs_no_gpu
+def test_hidden_cards_name_the_variable(environment_with_cards: Environment) -> None:
+    environment = {**environment_with_cards(SERVER), "CUDA_VISIBLE_DEVICES": ""}
+    card = json.loads(devices("--json", environment=environment))["devices"][0]
+    built = torch.version.cuda or torch.version.hip
+    expected = "hidden by CUDA_VISIBLE_DEVICES=''" if built else "is built without CUDA"
+    assert expected in card["error"]
+
+
+@needs_no_gpu
+def test_the_rig_says_what_it_could_not_use(environment_with_cards: Environment) -> None:
+    code = "import anyrig; print(anyrig.Rig.detect().reason)"
+    command = [sys.executable, "-c", code]
+    environment = environment_with_cards(SERVER)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.stdout.startswith("no working accelerator, so the CPU (cuda (NVIDIA H200, GPU-aaaa")
+
+
+def test_watch_ends_with_ctrl_c() -> None:
+    command = [sys.executable, "-m", "anyrig", "devices", "--watch", "--json", "--interval", "0.1"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        looks = [json.loads(process.stdout.readline()) for _ in range(2)]
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=10) == 0
+        assert process.stderr.read() == b""
+    assert all(look["devices"] for look in looks)
+
+
+def test_show_utilization_prints_where_it_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    anyrig.show_utilization(anyrig.Rig.parse("cpu"))
+    assert capsys.readouterr().out.splitlines()[1].startswith("cpu ")
+    anyrig.show_utilization(anyrig.Rig.parse("cpu"), file=sys.stderr)
+    assert capsys.readouterr().err.splitlines()[1].startswith("cpu ")

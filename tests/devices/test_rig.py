@@ -1,0 +1,106 @@
+import dataclasses
+
+import pytest
+import torch
+
+import anyrig
+from anyrig.devices.device import Device, as_torch_device
+from anyrig.devices.rig import Rig, order_by_strength
+from anyrig.errors import AnyrigError, DeviceFailedError, DeviceTextError, NoDeviceError
+from anyrig.hardware import spec_of_key
+
+CPU = Device(kind="cpu", index=None, name="EPYC")
+
+
+def card(index: int, key: str | None = None, **more: object) -> Device:
+    spec = spec_of_key(key) if key else None
+    return Device(kind="cuda", index=index, name=key or "card", spec=spec, **more)
+
+
+def test_detect_always_finds_a_rig_and_says_why() -> None:
+    rig = Rig.detect()
+    assert rig.lead.error is None
+    assert rig.reason
+    assert {device.type for device in rig.torch_devices} == {rig.kind}
+
+
+def test_parse_auto_is_detect() -> None:
+    assert Rig.parse("auto").devices == Rig.detect().devices
+
+
+def test_parse_cpu() -> None:
+    rig = Rig.parse("cpu")
+    assert (len(rig), rig.kind, rig.reason) == (1, "cpu", "named by 'cpu'")
+    assert rig.torch_devices == (torch.device("cpu"),)
+    assert rig.links == ()
+    assert list(rig) == [rig[0]] == [rig.lead]
+    assert str(rig) == f"cpu ({rig.lead.name})"
+
+
+def test_the_fastest_leads_where_rates_are_known_for_all() -> None:
+    ordered, reason = order_by_strength((card(0, "T4"), card(1, "A100-80GB"), card(2, "RTX-4090")))
+    assert [device.index for device in ordered] == [1, 2, 0]
+    assert reason == "the fastest first by published FLOP/s, then memory"
+
+
+def test_a_rate_known_for_some_only_decides_nothing() -> None:
+    devices = (
+        card(0, "A100-80GB", capability=(8, 0), total_bytes=80),
+        card(1, capability=(9, 0), total_bytes=10),
+        card(2, capability=(9, 0), total_bytes=20),
+    )
+    ordered, reason = order_by_strength(devices)
+    assert [device.index for device in ordered] == [2, 1, 0]
+    assert reason == "the highest compute capability first, then memory"
+
+
+def test_equals_keep_their_order() -> None:
+    ordered, _ = order_by_strength(tuple(card(index, "T4") for index in range(4)))
+    assert [device.index for device in ordered] == [0, 1, 2, 3]
+
+
+def test_a_rig_is_valid_or_is_not_made() -> None:
+    with pytest.raises(NoDeviceError, match="a rig needs at least one device"):
+        Rig(())
+    with pytest.raises(DeviceTextError, match="each device once; got cuda:0, cuda:0"):
+        Rig((card(0), card(0)))
+    with pytest.raises(DeviceTextError, match="one kind of device; got cuda:0, cpu"):
+        Rig((card(0), CPU))
+    with pytest.raises(DeviceFailedError, match=r"cuda:0 \(card\) cannot be used: fell off"):
+        Rig((card(0, error="fell off the bus"),))
+
+
+def test_devices_and_rigs_are_frozen() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        CPU.name = "other"  # type: ignore[misc]
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Rig((CPU,)).reason = "other"  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("spelling", [CPU, torch.device("cpu"), "cpu"])
+def test_every_spelling_of_a_device(spelling: object) -> None:
+    assert as_torch_device(spelling) == torch.device("cpu")
+
+
+def test_misspelt_devices() -> None:
+    with pytest.raises(DeviceTextError, match="PyTorch cannot read 'gpu0' as a device"):
+        as_torch_device("gpu0")
+    if not torch.accelerator.is_available():
+        with pytest.raises(DeviceTextError, match="device 1 is the index of an accelerator"):
+            as_torch_device(1)
+
+
+def test_errors_are_also_what_plain_pytorch_code_catches() -> None:
+    assert issubclass(DeviceTextError, ValueError)
+    assert issubclass(DeviceTextError, AnyrigError)
+    assert DeviceTextError.exit_code == 2
+
+
+def test_the_cpu_is_read_like_any_device() -> None:
+    (cpu,) = Rig.parse("cpu")
+    reading = anyrig.read(cpu)
+    assert 0 < reading.own_bytes < cpu.total_bytes
+    assert 0 < reading.free_bytes <= cpu.total_bytes
+    assert reading.used_bytes == cpu.total_bytes - reading.free_bytes
+    assert 0 <= reading.utilization <= 1
+    assert reading.own_bytes <= anyrig.peak_bytes(cpu)

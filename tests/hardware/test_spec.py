@@ -1,0 +1,61 @@
+import dataclasses
+
+import pytest
+
+from anyrig.errors import UnknownHardwareError
+from anyrig.hardware import Spec, find_spec, nearest_keys, spec_of_key, specs
+
+
+def test_figures_of_one_card() -> None:
+    a100 = spec_of_key("A100-80GB")
+    assert a100.capability == (8, 0)
+    assert a100.memory_bytes == int(79.15 * 2**30)
+    assert a100.memory_bytes_per_second == 2039e9
+    assert a100.flops_per_second == {
+        "float32": 19.5e12,
+        "tfloat32": 156e12,
+        "bfloat16": 312e12,
+        "float16": 312e12,
+    }
+    assert (a100.link, a100.link_bytes_per_second) == ("nvlink", 300e9)
+
+
+def test_what_no_source_gives_is_absent() -> None:
+    assert "bfloat16" not in spec_of_key("T4").flops_per_second
+    assert spec_of_key("T4").link_bytes_per_second is None
+    assert spec_of_key("MI300X").capability is None
+
+
+@pytest.mark.parametrize("key", specs())
+def test_every_card_is_plausible_and_has_its_source(key: str) -> None:
+    spec = spec_of_key(key)
+    assert spec.names
+    assert spec.source
+    assert 2**33 < spec.memory_bytes < 2**39
+    assert 1e11 < spec.memory_bytes_per_second < 1e13
+    assert 8e12 < spec.strength < 3e15
+
+
+def test_names_are_unambiguous() -> None:
+    names = [name for spec in specs().values() for name in spec.names]
+    assert len(names) == len(set(names))
+
+
+def test_a_name_must_match_exactly() -> None:
+    assert find_spec("NVIDIA L4") is spec_of_key("L4")
+    assert find_spec("NVIDIA L40") is None
+    assert find_spec("NVIDIA A100-PCIE-40GB") is None
+
+
+def test_an_unknown_key_names_the_nearest() -> None:
+    assert nearest_keys("a100") == ["A100-40GB", "A100-80GB", "A10G"]
+    with pytest.raises(UnknownHardwareError, match="no card is called 'H1000'; the nearest are"):
+        spec_of_key("H1000")
+
+
+def test_a_rate_of_zero_is_refused() -> None:
+    with pytest.raises(ValueError, match="T4: a rate that is not positive is unknown"):
+        dataclasses.replace(spec_of_key("T4"), flops_per_second={"float32": 0.0})
+    with pytest.raises(ValueError, match="T4: memory size and bandwidth must be positive"):
+        dataclasses.replace(spec_of_key("T4"), memory_bytes=0)
+    assert isinstance(spec_of_key("T4"), Spec)
