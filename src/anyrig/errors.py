@@ -7,6 +7,7 @@
     ├── NoDeviceError        (RuntimeError)  no device meets what was asked of it
     ├── DeviceFailedError    (RuntimeError)  a device is there, but answers with an error
     ├── MixedDevicesError    (ValueError)    one object lives on several devices, or on none
+    ├── LeaseDirectoryError  (OSError)       the directory of device leases cannot be used
     ├── TooLateError         (RuntimeError)  CUDA has started; what was asked can no longer change
     ├── UnknownHardwareError (ValueError)    no facts are known for a card of this name
     └── MoveError            (TypeError)     a value cannot be moved to a device
@@ -44,6 +45,10 @@ class DeviceFailedError(AnyrigError, RuntimeError):
 
 class MixedDevicesError(AnyrigError, ValueError):
     """An object has no single device."""
+
+
+class LeaseDirectoryError(AnyrigError, OSError):
+    """The directory in which leases on devices are kept cannot be used."""
 
 
 class TooLateError(AnyrigError, RuntimeError):
