@@ -1,0 +1,137 @@
+"""Whether CUDA has started in this process, and what started it.
+
+CUDA reads `CUDA_VISIBLE_DEVICES` once, when it starts, and a process in which it has started
+cannot fork and use it. PyTorch starts it at the first use of a CUDA device; asking
+`torch.cuda.is_available()` starts the driver beneath it, and so do other libraries.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from types import CodeType, FrameType
+
+_DRIVER = "libcuda.so.1"
+_NOT_INITIALIZED = 3  # CUDA_ERROR_NOT_INITIALIZED, of cuda.h
+_USERS_OF_THE_DRIVER = ("torch", "cupy", "numba.cuda", "jax", "tensorflow", "pycuda", "cuda")
+
+_HOW_TO_WATCH = (
+    "to learn which line it was, call anyrig.devices.cuda_start.watch_cuda_start() as the first "
+    "thing the program does"
+)
+
+
+@dataclass(frozen=True)
+class CudaStart:
+    """CUDA has started in this process, or in the one it was forked from.
+
+    Attributes:
+        reason: what started it, in words; if that was not watched, how to find out.
+        line: ``"file.py:12"``, the innermost line outside PyTorch; None if it was not watched.
+        imports: the modules that were being imported then, the outermost first.
+    """
+
+    reason: str
+    line: str | None = None
+    imports: tuple[str, ...] = ()
+
+
+_watching = False
+_watched: CudaStart | None = None
+
+
+def cuda_start() -> CudaStart | None:
+    """Return what started CUDA, or None if it has not started. Starts and imports nothing."""
+    torch = sys.modules.get("torch")
+    cuda = getattr(torch, "cuda", None)  # None while torch is being imported
+    # PyTorch calls itself not initialised in a forked child, where it can never be either.
+    is_in_bad_fork = getattr(cuda, "_is_in_bad_fork", None)
+    if is_in_bad_fork is not None and is_in_bad_fork():
+        before = "" if _watched is None else f" ({_watched.reason})"
+        return CudaStart(
+            f"it had started before this process was forked{before}; start processes with the "
+            "method 'spawn' or 'forkserver', or fork before CUDA is used"
+        )
+    if cuda is not None and cuda.is_initialized():
+        return _watched or CudaStart(f"PyTorch started it; {_HOW_TO_WATCH}")
+    if _driver_has_started():
+        return _watched or CudaStart(_words_for_driver(torch_watched=_watching))
+    return None
+
+
+def watch_cuda_start() -> bool:
+    """Remember, from now on, which line makes PyTorch start CUDA. Imports torch.
+
+    Returns:
+        Whether it was in time: False if CUDA has started already.
+    """
+    global _watching
+    if _watching:
+        return True
+    if cuda_start() is not None:
+        return False
+    import torch
+
+    # The private queue of what PyTorch runs when it starts CUDA, on the stack of the line that
+    # needed it. There is no public hook; torch.manual_seed uses this one.
+    torch.cuda._lazy_call(_remember)  # type: ignore[no-untyped-call]
+    _watching = True
+    return True
+
+
+def _remember() -> None:
+    """Record the stack as text: its frames would keep the caller's tensors alive."""
+    global _watched
+    code, line, imports = _blame(sys._getframe(1))
+    if code is None:
+        _watched = CudaStart("PyTorch started it, from no line of Python", None, imports)
+        return
+    place = f"{code.co_filename}:{line}"
+    function = "" if code.co_name == "<module>" else f" in {code.co_name}()"
+    importing = f", while {' > '.join(imports)} was imported" if imports else ""
+    _watched = CudaStart(f"{place}{function} started it{importing}", place, imports)
+
+
+def _blame(frame: FrameType | None) -> tuple[CodeType | None, int, tuple[str, ...]]:
+    """Return the innermost frame's code and line outside PyTorch, and the imports around it."""
+    import torch
+
+    ours = (str(Path(torch.__file__).parent) + os.sep, __file__)
+    found: tuple[CodeType | None, int] = (None, 0)
+    imports: list[str] = []
+    while frame is not None:
+        code = frame.f_code
+        if code.co_filename.startswith("<frozen importlib"):
+            # The one function of the import system that is entered once for each module.
+            if code.co_name == "_find_and_load":
+                imports.append(str(frame.f_locals.get("name", "?")))
+        elif found[0] is None and not code.co_filename.startswith(ours):
+            found = (code, frame.f_lineno)
+        frame = frame.f_back
+    return (*found, tuple(reversed(imports)))
+
+
+def _driver_has_started() -> bool:
+    """Return whether `cuInit` has run, asking only a driver that is loaded already."""
+    only_if_loaded = getattr(os, "RTLD_NOLOAD", None)
+    if only_if_loaded is None:  # Windows: PyTorch's own state must do
+        return False
+    try:
+        driver = ctypes.CDLL(_DRIVER, mode=only_if_loaded | os.RTLD_NOW)
+    except OSError:
+        return False
+    count = ctypes.c_int()
+    return bool(driver.cuDeviceGetCount(ctypes.byref(count)) != _NOT_INITIALIZED)
+
+
+def _words_for_driver(*, torch_watched: bool) -> str:
+    loaded = [name for name in _USERS_OF_THE_DRIVER if name in sys.modules]
+    suspects = f"; imported here and able to: {', '.join(loaded)}" if loaded else ""
+    watched = "" if torch_watched else f"; for starts by PyTorch, {_HOW_TO_WATCH}"
+    return (
+        "the CUDA driver was started directly, as torch.cuda.is_available() and other CUDA "
+        f"libraries do{suspects}{watched}"
+    )

@@ -1,0 +1,236 @@
+"""`CUDA_VISIBLE_DEVICES`: what CUDA will make of it, and setting it by UUID before it is too late.
+
+CUDA reads the variable once, when it starts. An index in it counts in the driver's order, the
+fastest card first unless `CUDA_DEVICE_ORDER` is ``PCI_BUS_ID``, while nvidia-smi counts along the
+PCI bus; so anyrig writes UUIDs, which mean the same to everyone.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import warnings
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import Protocol, TypeVar
+
+from ..errors import NoDeviceError, TooLateError
+from .cuda_start import cuda_start
+from .identity import normalise_uuid
+
+VARIABLE = "CUDA_VISIBLE_DEVICES"
+ORDER_VARIABLE = "CUDA_DEVICE_ORDER"
+
+# What strtoul reads at the start of an entry: "1gpu2" is 1, and "0x10" is 0.
+_NUMBER = re.compile(r"[+-]?[0-9]+")
+_PREFIXES = ("GPU-", "MIG-")
+_ALIKE = 0.92  # CUDA_VISIBLE_DEVICE is 0.97 alike, CUDA_VISIBLE_DEVICES_OLD 0.91
+
+
+_Entry = TypeVar("_Entry", int, str)
+_warned: set[str] = set()
+
+
+class VisibilityWarning(UserWarning):
+    """A variable looks like `CUDA_VISIBLE_DEVICES`, but CUDA does not read it."""
+
+
+class HasUuid(Protocol):
+    """Anything with a UUID, such as a `Device`."""
+
+    @property
+    def uuid(self) -> str | None:
+        """``"GPU-…"`` or ``"MIG-…"``."""
+
+
+@dataclass(frozen=True)
+class Visibility:
+    """What CUDA reads in `CUDA_VISIBLE_DEVICES`.
+
+    Attributes:
+        text: the variable's value; None if it is not set.
+        indices: of the visible devices, in the driver's order; None unless the text is of indices.
+        uuids: of the visible devices, each the whole or the start of one; None unless the text is
+            of UUIDs.
+        reason: how the text is read, in words.
+    """
+
+    text: str | None
+    indices: tuple[int, ...] | None
+    uuids: tuple[str, ...] | None
+    reason: str
+
+    @property
+    def hides_all(self) -> bool:
+        """Whether no device is visible, whatever there is."""
+        return self.text is not None and not self.indices and not self.uuids
+
+    def __str__(self) -> str:
+        return self.reason
+
+    def select(self, uuids: Sequence[str]) -> tuple[str, ...]:
+        """Return those of a machine's devices that CUDA will show, in the order it will.
+
+        Args:
+            uuids: of all devices of the machine, in the driver's order (any order will do if
+                this visibility is not of indices).
+        """
+        if self.text is None:
+            return tuple(uuids)
+        if self.uuids is not None:
+            named = [[uuid for uuid in uuids if uuid.startswith(prefix)] for prefix in self.uuids]
+            # A prefix of no device, or of several, ends the list.
+            shown = [found[0] for found in takewhile(lambda found: len(found) == 1, named)]
+        else:
+            valid = takewhile(lambda index: index < len(uuids), self.indices or ())
+            shown = [uuids[index] for index in valid]
+        return tuple(shown) if len(set(shown)) == len(shown) else ()
+
+
+def read_visibility(environ: Mapping[str, str] = os.environ) -> Visibility:
+    """Return what CUDA reads in the environment, as `parse_visibility` does.
+
+    Warns, once for each, of variables that look like a misspelling of the name.
+    """
+    for name in _misspellings(environ):
+        if name not in _warned:
+            _warned.add(name)
+            warnings.warn(
+                f"{name}={environ[name]!r} is set, but CUDA does not read it: the variable is "
+                f"called {VARIABLE}",
+                VisibilityWarning,
+                stacklevel=2,
+            )
+    return parse_visibility(environ.get(VARIABLE), order=environ.get(ORDER_VARIABLE))
+
+
+def parse_visibility(text: str | None, *, order: str | None = None) -> Visibility:
+    """Read a value of `CUDA_VISIBLE_DEVICES` as CUDA does, and PyTorch before CUDA has started.
+
+    Not set, all devices are visible; empty, none. The first entry decides whether the list is of
+    indices, of GPUs or of MIG instances. It ends at the first entry that is no such thing, and
+    an entry that comes twice hides every device.
+
+    Args:
+        text: the value; None if the variable is not set.
+        order: the value of `CUDA_DEVICE_ORDER`, for the explanation.
+    """
+    if text is None:
+        return Visibility(None, None, None, f"{VARIABLE} is not set: every device is visible")
+    if not text.strip():
+        return Visibility(text, (), None, f"{VARIABLE} is empty: no device is visible")
+    entries = text.split(",")
+    for prefix in _PREFIXES:
+        if text.startswith(prefix):
+            uuids, oddity = _read_list(entries, lambda entry: _read_uuid(entry, prefix))  # noqa: B023
+            return Visibility(text, None, uuids, _words(text, uuids, oddity))
+    indices, oddity = _read_list(entries, _read_index)
+    return Visibility(text, indices, None, _words(text, indices, oddity or _words_of_order(order)))
+
+
+def write_visibility(
+    devices: Iterable[HasUuid | str], environ: MutableMapping[str, str] = os.environ
+) -> Visibility:
+    """Make only `devices` visible to CUDA, by UUID and in this order.
+
+    Args:
+        devices: devices, or UUIDs.
+        environ: this process's environment, or one that is being made for a child.
+
+    Raises:
+        TooLateError: `environ` is this process's own, and CUDA has started.
+        NoDeviceError: a device has no UUID, there is none, or GPUs and MIG instances are mixed.
+    """
+    uuids = list(dict.fromkeys(_uuid_of(device) for device in devices))
+    if not uuids:
+        raise NoDeviceError("no device is named; to hide every device, call hide_all()")
+    if len({uuid[:4] for uuid in uuids}) > 1:
+        raise NoDeviceError(
+            f"CUDA shows either whole GPUs or MIG instances, never both: {', '.join(uuids)}; "
+            "leave one kind out"
+        )
+    return _write(",".join(uuids), environ)
+
+
+def hide_all(environ: MutableMapping[str, str] = os.environ) -> Visibility:
+    """Make no device visible to CUDA.
+
+    Raises:
+        TooLateError: `environ` is this process's own, and CUDA has started.
+    """
+    # Not the empty text: setting a variable to that removes it on Windows.
+    return _write("-1", environ)
+
+
+def _write(text: str, environ: MutableMapping[str, str]) -> Visibility:
+    start = cuda_start() if environ is os.environ and environ.get(VARIABLE) != text else None
+    if start is not None:
+        raise TooLateError(
+            f"{VARIABLE} is {environ.get(VARIABLE)!r} and cannot become {text!r}: CUDA has started "
+            f"in this process and read it then. What started it: {start.reason}. Set it earlier, "
+            f"or for the whole program: `{VARIABLE}={text} python …`"
+        )
+    environ[VARIABLE] = text
+    return read_visibility(environ)
+
+
+def _uuid_of(device: HasUuid | str) -> str:
+    uuid = device if isinstance(device, str) else device.uuid
+    if not uuid:
+        raise NoDeviceError(
+            f"{device} has no UUID, by which {VARIABLE} would name it; only CUDA devices have one"
+        )
+    return normalise_uuid(uuid)
+
+
+def _read_list(
+    entries: list[str], read: Callable[[str], _Entry | None]
+) -> tuple[tuple[_Entry, ...], str]:
+    """Return what the list is read as, and what is odd about it in words."""
+    values: list[_Entry] = []
+    for position, entry in enumerate(entries):
+        value = read(entry)
+        if value is None:
+            unread = ",".join(entries[position + 1 :])
+            return tuple(values), f"{entry!r} ends the list" + (
+                f", and {unread!r} is not read" if unread else ""
+            )
+        if value in values:
+            return (), f"{entry!r} comes twice, which hides every device"
+        values.append(value)
+    return tuple(values), ""
+
+
+def _read_index(entry: str) -> int | None:
+    match = _NUMBER.match(entry.strip())
+    index = -1 if match is None else int(match[0])
+    return index if index >= 0 else None
+
+
+def _read_uuid(entry: str, prefix: str) -> str | None:
+    return entry if entry.startswith(prefix) else None
+
+
+def _words(text: str, values: tuple[int, ...] | tuple[str, ...], oddity: str) -> str:
+    shown = ", ".join(map(str, values))
+    visible = f"{shown} visible" if values else "no device is visible"
+    return f"{VARIABLE}={text!r}: {visible}" + (f"; {oddity}" if oddity else "")
+
+
+def _words_of_order(order: str | None) -> str:
+    if order == "PCI_BUS_ID":
+        return f"indices along the PCI bus, as {ORDER_VARIABLE} asks and nvidia-smi counts"
+    return (
+        f"indices with the fastest card first, unlike nvidia-smi's, since {ORDER_VARIABLE} is "
+        + ("not set" if order is None else repr(order))
+    )
+
+
+def _misspellings(environ: Mapping[str, str]) -> list[str]:
+    by_upper = {name.upper(): name for name in environ if name != VARIABLE}
+    close = difflib.get_close_matches(VARIABLE, by_upper, n=3, cutoff=_ALIKE)
+    words = set(VARIABLE.split("_"))
+    swapped = [upper for upper in by_upper if set(upper.split("_")) == words]
+    return [by_upper[upper] for upper in dict.fromkeys([*close, *swapped])]
