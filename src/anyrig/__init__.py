@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .devices.choose import Choice as Choice
     from .devices.choose import Verdict as Verdict
     from .devices.choose import choose as choose
+    from .devices.cuda_start import watch_cuda_start as watch_cuda_start
     from .devices.current import current_device as current_device
     from .devices.current import device_capability as device_capability
     from .devices.current import device_count as device_count
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from .devices.current import use_device as use_device
     from .devices.defaults import defaults as defaults
     from .devices.device import Device as Device
+    from .devices.lease import Lease as Lease
+    from .devices.lease import acquire_lease as acquire_lease
     from .devices.link import Link as Link
     from .devices.options import DeviceOption as DeviceOption
     from .devices.options import DisableCudaOption as DisableCudaOption
@@ -33,7 +36,15 @@ if TYPE_CHECKING:
     from .devices.survey import peak_bytes as peak_bytes
     from .devices.survey import read as read
     from .devices.survey import survey as survey
+    from .devices.visibility import read_visibility as read_visibility
+    from .devices.visibility import write_visibility as write_visibility
     from .errors import AnyrigError as AnyrigError
+    from .transfer.host_copy import HostCopy as HostCopy
+    from .transfer.host_copy import copy_to_host as copy_to_host
+    from .transfer.location import device_of as device_of
+    from .transfer.move import move as move
+    from .transfer.pin import pin as pin
+    from .transfer.prefetch import prefetch as prefetch
     from .units import format_bytes as format_bytes
     from .units import parse_bytes as parse_bytes
 
@@ -47,27 +58,38 @@ _MODULE_OF_NAME = {
     "Device": ".devices.device",
     "DeviceOption": ".devices.options",
     "DisableCudaOption": ".devices.options",
+    "HostCopy": ".transfer.host_copy",
+    "Lease": ".devices.lease",
     "Link": ".devices.link",
     "Reading": ".devices.reading",
     "Rig": ".devices.rig",
     "Verdict": ".devices.choose",
+    "acquire_lease": ".devices.lease",
     "add_device_arguments": ".devices.arguments",
     "choose": ".devices.choose",
+    "copy_to_host": ".transfer.host_copy",
     "current_device": ".devices.current",
     "defaults": ".devices.defaults",
     "device_capability": ".devices.current",
     "device_count": ".devices.current",
     "device_name": ".devices.current",
+    "device_of": ".transfer.location",
     "format_bytes": ".units",
+    "move": ".transfer.move",
     "parse_bytes": ".units",
     "peak_bytes": ".devices.survey",
+    "pin": ".transfer.pin",
+    "prefetch": ".transfer.prefetch",
     "read": ".devices.survey",
+    "read_visibility": ".devices.visibility",
     "rig_from_arguments": ".devices.arguments",
     "rig_from_options": ".devices.arguments",
     "select_device": ".devices.current",
     "show_utilization": ".cli.device_table",
     "survey": ".devices.survey",
     "use_device": ".devices.current",
+    "watch_cuda_start": ".devices.cuda_start",
+    "write_visibility": ".devices.visibility",
 }
 
 __all__ = ["__version__", *_MODULE_OF_NAME]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from types import TracebackType
 
 from ..errors import NoDeviceError
 from ..units import format_bytes
 from .device import Device
-from .lease import Lease, LeaseHolder, acquire_lease
+from .lease import Lease, LeaseHolder, acquire_lease, one_chooser_at_a_time
 from .reading import Reading
 from .rig import Rig
 from .survey import read, survey, usable
@@ -94,10 +95,30 @@ def choose(
         )
     candidates = usable(survey()) if devices is None else tuple(devices)
     readings = sorted((read(device) for device in candidates), key=_preference)
+    objections = [
+        _objection(reading, min_free_bytes, max_utilization, exclude_busy) for reading in readings
+    ]
+    with one_chooser_at_a_time() if lease else nullcontext():
+        verdicts, leases = _take(count, readings, objections, lease)
+    taken = tuple(verdict.device for verdict in verdicts if verdict.taken)
+    if len(taken) == count:
+        return Choice(Rig(taken, "the most free memory, then the least work"), verdicts, leases)
+    for held in leases:
+        held.release()
+    raise NoDeviceError(
+        f"{count} device{'s' if count > 1 else ''} wanted, {len(taken)} qualify: "
+        f"{'; '.join(map(str, verdicts))}. "
+        "Ask for fewer, lower the thresholds, or wait until a device is free"
+    )
+
+
+def _take(
+    count: int, readings: list[Reading], objections: list[str | None], lease: bool
+) -> tuple[tuple[Verdict, ...], tuple[Lease, ...]]:
+    """Take the first `count` devices without an objection that can be leased."""
     verdicts: list[Verdict] = []
     leases: list[Lease] = []
-    for reading in readings:
-        objection = _objection(reading, min_free_bytes, max_utilization, exclude_busy)
+    for reading, objection in zip(readings, objections, strict=True):
         if objection is None and sum(verdict.taken for verdict in verdicts) == count:
             objection = f"{count} wanted, and others have more free memory or less work"
         if objection is None and lease and reading.device.uuid is not None:
@@ -107,18 +128,7 @@ def choose(
             else:
                 leases.append(answer)
         verdicts.append(Verdict(reading.device, objection is None, objection or _describe(reading)))
-    taken = tuple(verdict.device for verdict in verdicts if verdict.taken)
-    if len(taken) < count:
-        for held in leases:
-            held.release()
-        reasons = "; ".join(str(verdict) for verdict in verdicts)
-        raise NoDeviceError(
-            f"{count} device{'s' if count > 1 else ''} wanted, {len(taken)} qualify: {reasons}. "
-            "Ask for fewer, lower the thresholds, or wait until a device is free"
-        )
-    return Choice(
-        Rig(taken, "the most free memory, then the least work"), tuple(verdicts), tuple(leases)
-    )
+    return tuple(verdicts), tuple(leases)
 
 
 def _preference(reading: Reading) -> tuple[int, float]:

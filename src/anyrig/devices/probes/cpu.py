@@ -47,7 +47,9 @@ class CpuProbe:
         import resource
 
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return peak if sys.platform == "darwin" else peak * 1024
+        peak_bytes = peak if sys.platform == "darwin" else peak * 1024
+        # Linux brings its record up to date now and then, and it may lag behind the present.
+        return max(peak_bytes, psutil.Process().memory_info().rss)
 
 
 def _usable_bytes() -> int:
