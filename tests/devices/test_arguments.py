@@ -1,11 +1,13 @@
-"""`--device` and `--disable-cuda` in a script of one's own, run as one."""
+"""`--device` and `--disable-cuda` in a script of one's own."""
 
-import os
+import argparse
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+import anyrig
 
 ARGPARSE = """
 import argparse, anyrig
@@ -21,55 +23,79 @@ typer.run(main)
 """
 
 
-@pytest.fixture(params=[ARGPARSE, TYPER], ids=["argparse", "typer"])
-def script(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    path = tmp_path / "train.py"
-    path.write_text(request.param)
-    return path
+def rig_from(*arguments: str) -> anyrig.Rig:
+    parser = argparse.ArgumentParser()
+    anyrig.add_device_arguments(parser)
+    return anyrig.rig_from_arguments(parser.parse_args(arguments))
 
 
-def run(script: Path, *arguments: str, word: str | None = None) -> subprocess.CompletedProcess:
-    environment = {key: value for key, value in os.environ.items() if key != "ANYRIG_DEVICE"}
-    if word is not None:
-        environment["ANYRIG_DEVICE"] = word
-    command = [sys.executable, str(script), *arguments]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+@pytest.fixture(autouse=True)
+def _no_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ANYRIG_DEVICE", raising=False)
+    monkeypatch.setattr(sys, "argv", ["some/where/train.py"])
 
 
 @pytest.mark.parametrize(
-    ("arguments", "word", "reason"),
+    ("arguments", "word"),
     [
-        (["--device", "cpu"], None, "named by 'cpu'"),
-        (["--disable-cuda"], None, "named by 'cpu'"),
-        (["--disable-cuda", "--device", "cpu"], None, "named by 'cpu'"),
-        ([], "cpu", "named by 'cpu'"),
-        (["--device", "cpu"], "cuda:77", "named by 'cpu'"),
-        (["--disable-cuda"], "cuda:77", "named by 'cpu'"),
+        (["--device", "cpu"], None),
+        (["--disable-cuda"], None),
+        (["--disable-cuda", "--device", "cpu"], None),
+        ([], "cpu"),
+        (["--device", "cpu"], "cuda:77"),
+        (["--disable-cuda"], "cuda:77"),
     ],
 )
-def test_flag_then_environment(script: Path, arguments: list, word: str, reason: str) -> None:
-    done = run(script, *arguments, word=word)
-    assert (done.returncode, done.stdout, done.stderr) == (0, f"{reason}\n", "")
+def test_flag_then_environment(
+    arguments: list[str], word: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if word is not None:
+        monkeypatch.setenv("ANYRIG_DEVICE", word)
+    assert rig_from(*arguments).reason == "named by 'cpu'"
+
+
+def test_neither_flag_nor_environment_is_auto() -> None:
+    assert rig_from().devices == anyrig.Rig.detect().devices
 
 
 @pytest.mark.parametrize("text", ["cuda: 0", "cuda:77", "gpu0", ""])
-@pytest.mark.parametrize("by_flag", [True, False])
-def test_bad_text_ends_the_script_with_2(script: Path, text: str, by_flag: bool) -> None:
-    done = run(script, "--device", text) if by_flag else run(script, word=text)
-    source = "--device" if by_flag else "ANYRIG_DEVICE"
+@pytest.mark.parametrize("source", ["--device", "ANYRIG_DEVICE"])
+def test_bad_text_ends_with_2_and_one_message(
+    text: str,
+    source: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("ANYRIG_DEVICE", text)
+    with pytest.raises(SystemExit) as end:
+        rig_from(*(["--device", text] if source == "--device" else []))
+    assert end.value.code == 2
+    message = capsys.readouterr().err
+    assert message.startswith(f"train.py: error: {source}: cannot take {text!r} as devices: ")
+    assert message.count("\n") == 1
+    assert "There are: " in message
+
+
+def test_flags_that_contradict_each_other(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        rig_from("--disable-cuda", "--device", "cuda:0")
+    assert "--disable-cuda and --device cuda:0 contradict each other" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("script", [ARGPARSE, TYPER], ids=["argparse", "typer"])
+def test_a_real_script(script: str, tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(script)
+
+    def run(*arguments: str) -> subprocess.CompletedProcess:
+        command = [sys.executable, str(path), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+    done = run("--disable-cuda")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "named by 'cpu'\n", "")
+    done = run("--device", "gpu0")
     assert done.returncode == 2
-    assert done.stderr.startswith(f"train.py: error: {source}: cannot take {text!r} as devices: ")
-    assert done.stderr.count("\n") == 1
-    assert "There are: " in done.stderr
-
-
-def test_flags_that_contradict_each_other(script: Path) -> None:
-    done = run(script, "--disable-cuda", "--device", "cuda:0")
-    assert done.returncode == 2
-    assert "--disable-cuda and --device cuda:0 contradict each other" in done.stderr
-
-
-def test_help_shows_both(script: Path) -> None:
-    help_text = run(script, "--help").stdout
+    assert done.stderr.startswith("train.py: error: --device: cannot take 'gpu0' as devices: ")
+    help_text = run("--help").stdout
     assert "--device" in help_text
     assert "--disable-cuda" in help_text

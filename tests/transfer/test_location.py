@@ -1,0 +1,42 @@
+import pytest
+import torch
+from torch import nn
+
+from anyrig import device_of
+from anyrig.errors import MixedDevicesError
+
+CPU, META = torch.device("cpu"), torch.device("meta")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        torch.zeros(2),
+        nn.Linear(2, 2),
+        nn.BatchNorm1d(3, affine=False),
+        {"x": [torch.zeros(2), ("a", None)], "model": nn.Linear(2, 2)},
+        nn.utils.rnn.pack_sequence([torch.zeros(2)]),
+    ],
+)
+def test_one_device(value: object) -> None:
+    assert device_of(value) == CPU
+
+
+def test_a_module_on_another_device() -> None:
+    assert device_of(nn.Linear(2, 2, device="meta")) == META
+
+
+def test_parts_on_several_devices_are_named() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2, device="meta"))
+    with pytest.raises(MixedDevicesError) as error:
+        device_of({"models": [model]})
+    assert str(error.value) == (
+        "this dict lies on 2 devices: ['models'][0].0.weight on cpu, "
+        "['models'][0].1.weight on meta. Bring it together with move(value, device)"
+    )
+
+
+@pytest.mark.parametrize("value", [3, "text", [], nn.ReLU(), {"a": None}])
+def test_nothing_that_lies_anywhere(value: object) -> None:
+    with pytest.raises(MixedDevicesError, match="lies on no device"):
+        device_of(value)
