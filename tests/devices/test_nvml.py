@@ -208,11 +208,17 @@ def test_threads_share_a_session(environment_with_cards: Environment, tmp_path: 
     assert log.read_text().count("open\n") == log.read_text().count("close\n")
 
 
-def test_a_child_of_a_session_asks_for_itself(environment_with_cards: Environment) -> None:
+def test_a_child_forked_while_a_thread_opens_a_session_can_ask(
+    environment_with_cards: Environment,
+) -> None:
     code = (
         "import multiprocessing\n"
-        "with nvml.session(), multiprocessing.get_context('fork').Pool(1) as pool:\n"
-        f"    answer = pool.apply(nvml.moment, ({A!r},))"
+        "from anyrig.devices import nvml_session\n"
+        "with nvml.session():\n"
+        "    nvml_session._sessions._lock.acquire()\n"
+        "    with multiprocessing.get_context('fork').Pool(1) as pool:\n"
+        f"        answer = pool.apply_async(nvml.moment, ({A!r},)).get(timeout=20)\n"
+        "    nvml_session._sessions._lock.release()"
     )
     assert ask(environment_with_cards(SERVER), code)["used_bytes"] == 39 * GIB
 
