@@ -19,7 +19,7 @@ del torch.cuda._queued_calls[:]
 """
 UNWATCHED = (
     "PyTorch started it; to learn which line it was, call "
-    "anyrig.devices.cuda_start.watch_cuda_start() as the first thing the program does"
+    "anyrig.watch_cuda_start() as the first thing the program does"
 )
 
 
@@ -139,7 +139,7 @@ def test_a_driver_that_was_started_without_pytorch_is_noticed(tmp_path: Path, dr
         "None",
         "the CUDA driver was started directly, as torch.cuda.is_available() and other CUDA "
         "libraries do; for starts by PyTorch, to learn which line it was, call "
-        "anyrig.devices.cuda_start.watch_cuda_start() as the first thing the program does",
+        "anyrig.watch_cuda_start() as the first thing the program does",
         "False False",
     ]
 
