@@ -1,0 +1,174 @@
+"""Taking a container apart into items and attributes, and building it again with others."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections import UserDict, UserList, deque
+from collections.abc import Callable, Iterator, Mapping
+from types import MemberDescriptorType
+from typing import Any
+
+import torch
+
+# How a step of a path is written, and with what; formatted only when an error needs it.
+Part = tuple[str, object]
+
+_ITEM_TYPES = (Mapping, list, tuple, set, frozenset, deque)
+_WITHOUT_ATTRIBUTES = frozenset({dict, list, tuple, set, frozenset, deque})
+
+
+def is_container(value: object) -> bool:
+    """Say whether `value` is a container: see `anyrig.transfer.tree` for what counts as one."""
+    if isinstance(value, (UserDict, UserList)):
+        return True  # with or without a `to` of its own: its layout is known
+    if isinstance(value, torch.Tensor) or has_method(value, "to"):
+        return False
+    if isinstance(value, _ITEM_TYPES):
+        return True
+    return dataclasses.is_dataclass(value) and not isinstance(value, type)
+
+
+def has_method(value: object, name: str) -> bool:
+    """Say whether the class of `value` defines a method `name`.
+
+    Asked of the class, because an instance may answer for any name (a dictionary with attribute
+    access), and because a class is itself a value that may lie in a tree.
+    """
+    return not isinstance(value, type) and callable(getattr(type(value), name, None))
+
+
+def items_of(container: Any) -> Iterator[tuple[Part, Any]]:
+    """Yield what a container contains, in order; nothing if its attributes say all."""
+    if isinstance(container, (UserDict, UserList)) or not isinstance(container, _ITEM_TYPES):
+        return
+    if isinstance(container, Mapping):
+        for key, value in container.items():
+            yield ("[{!r}]", key), value
+    elif isinstance(container, (set, frozenset)):
+        for element in container:
+            yield ("{{{}}}", "…"), element
+    elif isinstance(container, tuple) and hasattr(container, "_fields"):
+        for name, element in zip(container._fields, container, strict=True):
+            yield (".{}", name), element
+    else:
+        for index, element in enumerate(container):
+            yield ("[{}]", index), element
+
+
+def attributes_of(value: object) -> dict[str, Any]:
+    """Return the attributes that an object stores, in its ``__dict__`` or in slots."""
+    if type(value) in _WITHOUT_ATTRIBUTES or _is_structure_sequence(value):
+        return {}
+    stored = getattr(value, "__dict__", None)
+    # A dictionary whose __dict__ is itself has its items as attributes: they are met as items.
+    attributes = dict(stored) if isinstance(stored, dict) and stored is not value else {}
+    for cls in type(value).__mro__:
+        for name, member in cls.__dict__.items():
+            if isinstance(member, MemberDescriptorType):
+                try:
+                    attributes[name] = member.__get__(value)
+                except AttributeError:
+                    continue  # a slot that was never filled
+    return attributes
+
+
+def rebuild(container: Any, items: list[Any], attributes: dict[str, Any]) -> Any:
+    """Return a container of the same class with other items and attributes, given in full.
+
+    No constructor runs, except of mappings that are no dict: what a constructor checks or converts
+    was checked and converted when `container` was made.
+
+    Raises:
+        Exception: the class does not let it; any that its code raises.
+    """
+    if type(container) is dict:
+        return dict(zip(container, items, strict=True))
+    clone = _builder(container)(container, items)
+    if clone is container:
+        raise TypeError("copy.copy() returns the object itself")
+    for name, attribute in attributes.items():
+        _set_attribute(clone, name, attribute)
+    return clone
+
+
+def _builder(container: Any) -> Callable[[Any, list[Any]], Any]:
+    if isinstance(container, (UserDict, UserList)) or not isinstance(container, _ITEM_TYPES):
+        return _build_blank
+    if _is_structure_sequence(container):
+        return _build_structure_sequence
+    for base, build in _BUILDERS.items():
+        if isinstance(container, base):
+            return build
+    raise TypeError(f"no container: {type(container).__name__}")
+
+
+def _build_blank(container: Any, items: list[Any]) -> Any:
+    return object.__new__(type(container))
+
+
+def _build_dict(container: Any, items: list[Any]) -> Any:
+    # The copy keeps what a dict subclass knows beside its items, such as a default factory.
+    clone = copy.copy(container)
+    for key, item in zip(container, items, strict=True):
+        dict.__setitem__(clone, key, item)
+    if getattr(container, "__dict__", None) is container:
+        clone.__dict__ = clone
+    return clone
+
+
+def _build_mapping(container: Any, items: list[Any]) -> Any:
+    clone = type(container)(dict(zip(container, items, strict=True)))
+    if list(clone) != list(container):
+        raise TypeError("its constructor does not take a dict of its items")
+    return clone
+
+
+def _build_list(container: Any, items: list[Any]) -> Any:
+    clone = copy.copy(container)
+    list.__setitem__(clone, slice(None), items)
+    return clone
+
+
+def _build_deque(container: Any, items: list[Any]) -> Any:
+    clone = copy.copy(container)  # with its length limit
+    for index, item in enumerate(items):
+        clone[index] = item
+    return clone
+
+
+def _build_set(container: Any, items: list[Any]) -> Any:
+    clone = copy.copy(container)
+    set.clear(clone)
+    set.update(clone, items)
+    return clone
+
+
+def _build_structure_sequence(container: Any, items: list[Any]) -> Any:
+    return type(container)(items)
+
+
+_BUILDERS: dict[type, Callable[[Any, list[Any]], Any]] = {
+    dict: _build_dict,
+    Mapping: _build_mapping,
+    list: _build_list,
+    deque: _build_deque,
+    set: _build_set,
+    tuple: lambda container, items: tuple.__new__(type(container), items),
+    frozenset: lambda container, items: frozenset.__new__(type(container), items),
+}
+
+
+def _is_structure_sequence(value: object) -> bool:
+    """Say whether a value is one of C's named tuples, such as those of torch.return_types."""
+    return isinstance(value, tuple) and hasattr(type(value), "n_sequence_fields")
+
+
+def _set_attribute(clone: Any, name: str, attribute: Any) -> None:
+    stored = getattr(clone, "__dict__", None)
+    if isinstance(stored, dict) and not isinstance(
+        getattr(type(clone), name, None), MemberDescriptorType
+    ):
+        stored[name] = attribute  # past frozen dataclasses and overridden __setattr__
+    else:
+        object.__setattr__(clone, name, attribute)

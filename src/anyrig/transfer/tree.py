@@ -1,0 +1,119 @@
+"""Mapping the leaves of a nested structure and keeping the rest as it is.
+
+::
+
+    {"image": [a, b],        map_leaves(f)       {"image": [f(a), f(b)],
+     "again": a,          ─────────────────▶      "again": f(a),        the same object as above
+     "name": "seven"}                             "name": "seven"}
+
+Containers are mappings, lists, tuples, named tuples, sets, deques, dataclasses, `UserDict`,
+`UserList` and `PackedSequence`, with their subclasses and the attributes of these. Everything else
+is a leaf, and so is any object whose class has a method `to`: it knows best how to move itself.
+A container in which nothing changed is returned as itself, as `torch.Tensor.to` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch.nn.utils.rnn import PackedSequence
+
+from ..errors import MoveError
+from .containers import Part, attributes_of, is_container, items_of, rebuild
+
+Path = tuple[Part, ...]
+LeafMap = Callable[[Any, Path], Any]
+
+ATOM_TYPES = frozenset({type(None), bool, int, float, complex, str, bytes})
+
+
+def map_leaves(tree: Any, map_leaf: LeafMap) -> Any:
+    """Return `tree` with each leaf replaced by ``map_leaf(leaf, path)``.
+
+    An object that appears twice, leaf or container, is mapped once and is one object afterwards.
+    Numbers, texts and None are kept without asking `map_leaf`.
+
+    Args:
+        tree: any value; it is not changed.
+        map_leaf: called once for each leaf, in order, with the leaf and its path.
+
+    Raises:
+        MoveError: a container contains itself, has a tensor as a key, or cannot be rebuilt.
+    """
+    return _Walk(map_leaf).map(tree, ())
+
+
+def format_path(path: Path) -> str:
+    """Return a path as Python writes it: ``"['image'][0].mask"``; the root is ``"the value"``."""
+    return "".join(form.format(key) for form, key in path) or "the value"
+
+
+class _Walk:
+    """One pass over one tree: what was met already, and what is being entered."""
+
+    def __init__(self, map_leaf: LeafMap) -> None:
+        self._map_leaf = map_leaf
+        # The originals are kept beside the results, so that no id is given to a second object.
+        self._done: dict[int, tuple[Any, Any]] = {}
+        self._entered: set[int] = set()
+
+    def map(self, value: Any, path: Path) -> Any:
+        if type(value) in ATOM_TYPES:
+            return value
+        known = self._done.get(id(value))
+        if known is not None:
+            return known[1]
+        if id(value) in self._entered:
+            raise MoveError(
+                f"{type(value).__name__} at {format_path(path)} contains itself; "
+                "break the cycle, or move its parts one by one"
+            )
+        self._entered.add(id(value))
+        if isinstance(value, PackedSequence):
+            result = self._map_packed(value, path)
+        elif is_container(value):
+            result = self._map_container(value, path)
+        else:
+            result = self._map_leaf(value, path)
+        self._entered.discard(id(value))
+        self._done[id(value)] = (value, result)
+        return result
+
+    def _map_container(self, container: Any, path: Path) -> Any:
+        if isinstance(container, Mapping) and any(isinstance(k, torch.Tensor) for k in container):
+            raise MoveError(
+                f"{type(container).__name__} at {format_path(path)} has a tensor as a key, and "
+                "keys are not moved; use a name or an index as the key"
+            )
+        before = list(items_of(container))
+        kept = attributes_of(container)
+        items = [self.map(item, (*path, part)) for part, item in before]
+        attributes = {name: self.map(kept[name], (*path, (".{}", name))) for name in kept}
+        if all(new is old for new, (_, old) in zip(items, before, strict=True)) and all(
+            attributes[name] is kept[name] for name in kept
+        ):
+            return container
+        try:
+            return rebuild(container, items, attributes)
+        except Exception as error:
+            raise MoveError(
+                f"{type(container).__name__} at {format_path(path)} cannot be built again with its "
+                f"tensors replaced ({type(error).__name__}: {error}); "
+                "give its class a method `to(device)`"
+            ) from error
+
+    def _map_packed(self, packed: PackedSequence, path: Path) -> PackedSequence:
+        # batch_sizes stays on the CPU by the class's own rule; torch.nn.RNN reads it there.
+        data, sorted_indices, unsorted_indices = (
+            self.map(getattr(packed, name), (*path, (".{}", name)))
+            for name in ("data", "sorted_indices", "unsorted_indices")
+        )
+        if (
+            data is packed.data
+            and sorted_indices is packed.sorted_indices
+            and unsorted_indices is packed.unsorted_indices
+        ):
+            return packed
+        return type(packed)(data, packed.batch_sizes, sorted_indices, unsorted_indices)
