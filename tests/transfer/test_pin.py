@@ -7,8 +7,9 @@ from anyrig.transfer import pin
 from anyrig.transfer.pin import is_plain_host_tensor, pinning_helps
 
 
-@pytest.mark.skipif(torch.accelerator.is_available(), reason="there is an accelerator here")
 def test_without_an_accelerator_the_tree_itself_is_returned() -> None:
+    if torch.accelerator.is_available():  # asked here: virtual GPUs may have come since
+        pytest.skip("there is an accelerator, real or virtual")
     tree = {"x": torch.ones(2)}
     assert pin(tree) is tree
 
