@@ -21,7 +21,7 @@ def test_on_the_cpu_it_is_a_snapshot_made_at_once(beside: bool) -> None:
     assert copy.value["again"][0] is copy.value["x"]
     assert copy.value["step"] == 7
     assert copy.value is copy.value
-    assert copy.wait(limit_s=0) is copy.value
+    assert copy.wait(timeout_seconds=0) is copy.value
 
 
 def test_it_is_detached() -> None:

@@ -64,7 +64,7 @@ def test_the_value_comes_after_the_copy_and_the_work_before_it(
 def test_waiting_with_a_limit(gpu: torch.device, beside: bool) -> None:
     copy = copy_to_host(busy(torch.ones(512, 512, device=gpu)), beside=beside)
     try:
-        value = copy.wait(limit_s=0)
+        value = copy.wait(timeout_seconds=0)
     except TimeoutError:  # unless the device is very fast, or virtual and without a clock
         value = copy.wait()
     assert value.eq(1).all()

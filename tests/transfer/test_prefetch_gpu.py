@@ -339,7 +339,7 @@ def test_a_copy_that_takes_too_long(gpu: torch.device) -> None:
         def record_stream(self, stream: torch.Stream) -> None: ...
 
     slow = Slow()
-    iterator = iter(prefetch([slow], gpu, limit_s=0.05))
+    iterator = iter(prefetch([slow], gpu, timeout_seconds=0.05))
     with pytest.raises(TimeoutError, match=r"not on its way to \w+:0 after 0.05 s"):
         next(iterator)
     time.sleep(0.4)

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..devices.reading import Reading
-from ..devices.survey import read, survey
+from ..devices.survey import read_all, survey
 from ..units import format_bytes
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def show_utilization(rig: Rig | None = None, file: TextIO | None = None) -> None
     console = Console(file=file)
     if not console.is_terminal:
         console = Console(file=file, width=_NARROWEST_COLUMNS)
-    console.print(device_table(read(device) for device in devices))
+    console.print(device_table(read_all(devices)))
 
 
 def device_table(readings: Iterable[Reading]) -> Group:

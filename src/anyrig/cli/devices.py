@@ -31,9 +31,9 @@ def devices(
 
 
 def _readings() -> tuple[Reading, ...]:
-    from ..devices.survey import read, survey
+    from ..devices.survey import read_all, survey
 
-    return tuple(read(device) for device in survey())
+    return read_all(survey())
 
 
 def _print_json(watch: bool, interval_seconds: float) -> None:

@@ -14,7 +14,7 @@ from .device import Device
 from .lease import Lease, LeaseHolder, acquire_lease, one_chooser_at_a_time
 from .reading import Reading
 from .rig import Rig
-from .survey import read, survey, usable
+from .survey import read_all, survey, usable
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def choose(
             f"max_utilization is a part from 0 to 1, got {max_utilization}; for 50 % write 0.5"
         )
     candidates = usable(survey()) if devices is None else tuple(devices)
-    readings = sorted((read(device) for device in candidates), key=_preference)
+    readings = sorted(read_all(candidates), key=_preference)
     objections = [
         _objection(reading, min_free_bytes, max_utilization, exclude_busy) for reading in readings
     ]

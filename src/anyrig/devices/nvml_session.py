@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -141,6 +141,19 @@ def session() -> Iterator[Session]:
         yield opened
     finally:
         _sessions.leave()
+
+
+@contextmanager
+def shared_session() -> Iterator[None]:
+    """Let all questions within the block share one opening of NVML; without a driver, do nothing.
+
+    Opening takes the driver many times longer than an answer, so a table of many cards, or one
+    that is drawn every second, asks within one.
+    """
+    with ExitStack() as stack:
+        with suppress(NvmlUnavailableError):
+            stack.enter_context(session())
+        yield
 
 
 class _Sessions:

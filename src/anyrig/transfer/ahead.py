@@ -57,13 +57,13 @@ class CopiesAhead(Iterator[T], Generic[T]):
         device: torch.device,
         stream: torch.Stream,
         depth: int,
-        limit_s: float,
+        timeout_seconds: float,
     ) -> None:
         self._batches = iter(loader)
         self._device = device
         self._stream = stream
         self._depth = depth
-        self._limit_s = limit_s
+        self._timeout_seconds = timeout_seconds
         self._pending: deque[Future[_Copies] | Exception] = deque()
         self._drained = False
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="anyrig-prefetch")
@@ -114,11 +114,11 @@ class CopiesAhead(Iterator[T], Generic[T]):
 
     def _take(self, first: Future[_Copies]) -> _Copies:
         # It leaves the queue only when it is done, so that Ctrl-C in this wait loses nothing.
-        if not concurrent.futures.wait([first], self._limit_s).done:
+        if not concurrent.futures.wait([first], self._timeout_seconds).done:
             raise TimeoutError(
-                f"a batch was not on its way to {self._device} after {self._limit_s:g} s; "
+                f"a batch was not on its way to {self._device} after {self._timeout_seconds:g} s; "
                 "the device may hang, or the host may have no memory left to pin. "
-                "Allow more with prefetch(…, limit_s=…)"
+                "Allow more with prefetch(…, timeout_seconds=…)"
             )
         self._pending.popleft()
         return first.result()

@@ -16,7 +16,7 @@ from .unreachable import refuse_unreachable
 
 T = TypeVar("T")
 
-_LONGEST_PAUSE_S = 1e-3
+_LONGEST_PAUSE_SECONDS = 1e-3
 
 
 class HostCopy(Generic[T]):
@@ -33,22 +33,22 @@ class HostCopy(Generic[T]):
         """The tree on the CPU. Waits until it is written; afterwards the same object each time."""
         return self.wait()
 
-    def wait(self, limit_s: float | None = None) -> T:
+    def wait(self, timeout_seconds: float | None = None) -> T:
         """Return the tree on the CPU as soon as it is written.
 
         Args:
-            limit_s: how long to wait at most, in seconds; None waits as long as it takes.
+            timeout_seconds: how long to wait at most, in seconds; None waits as long as it takes.
 
         Raises:
             TimeoutError: it was not written by then. It may be waited for again.
         """
-        if limit_s is None:
+        if timeout_seconds is None:
             for event in self._events:
                 event.synchronize()
-        elif not self._wait_until(time.monotonic() + limit_s):
+        elif not self._wait_until(time.monotonic() + timeout_seconds):
             raise TimeoutError(
-                f"a copy to the host was not done after {limit_s:g} s; the device has not finished "
-                "the work that was queued before it. Wait again, or longer"
+                f"a copy to the host was not done after {timeout_seconds:g} s; the device has not "
+                "finished the work that was queued before it. Wait again, or longer"
             )
         self._events = ()
         return self._tree
@@ -60,12 +60,12 @@ class HostCopy(Generic[T]):
     def _wait_until(self, deadline: float) -> bool:
         # An event cannot be waited for with a limit; asking more and more seldom costs the host
         # little and the caller at most a millisecond.
-        pause_s = 1e-5
+        pause_seconds = 1e-5
         while not self.done():
             if time.monotonic() >= deadline:
                 return False
-            time.sleep(pause_s)
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+            time.sleep(pause_seconds)
+            pause_seconds = min(2 * pause_seconds, _LONGEST_PAUSE_SECONDS)
         return True
 
     def __repr__(self) -> str:

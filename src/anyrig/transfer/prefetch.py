@@ -22,7 +22,7 @@ def prefetch(
     rig: Rig | Device | torch.device | str | int,
     depth: int = 2,
     *,
-    limit_s: float = 300.0,
+    timeout_seconds: float = 300.0,
 ) -> LoaderT:
     """Return a loader whose batches are on the lead of `rig`, copied ahead of their use.
 
@@ -39,7 +39,7 @@ def prefetch(
         rig: a rig, whose lead is taken, or a device.
         depth: how many batches are on the way beside the one in use, at least 1. Up to
             ``depth + 2`` batches lie on the device at a time.
-        limit_s: how long to wait for a batch to be pinned and its copy queued.
+        timeout_seconds: how long to wait for a batch to be pinned and its copy queued.
 
     Raises:
         MoveError: `loader` cannot be iterated over.
@@ -59,23 +59,28 @@ def prefetch(
     if device.type == "cpu":
         return loader
     cls = SizedPrefetchedLoader if hasattr(type(loader), "__len__") else PrefetchedLoader
-    return cast("LoaderT", cls(loader, device, depth, limit_s))
+    return cast("LoaderT", cls(loader, device, depth, timeout_seconds))
 
 
 class PrefetchedLoader:
     """Stands before a loader; what it does not have itself, the loader has."""
 
-    __slots__ = ("_depth", "_device", "_limit_s", "_loader")
+    __slots__ = ("_depth", "_device", "_loader", "_timeout_seconds")
 
     _loader: Iterable[Any]
     _device: torch.device
     _depth: int
-    _limit_s: float
+    _timeout_seconds: float
 
     def __init__(
-        self, loader: Iterable[Any], device: torch.device, depth: int, limit_s: float
+        self, loader: Iterable[Any], device: torch.device, depth: int, timeout_seconds: float
     ) -> None:
-        own = {"_loader": loader, "_device": device, "_depth": depth, "_limit_s": limit_s}
+        own = {
+            "_loader": loader,
+            "_device": device,
+            "_depth": depth,
+            "_timeout_seconds": timeout_seconds,
+        }
         for name, value in own.items():
             object.__setattr__(self, name, value)
 
@@ -83,7 +88,7 @@ class PrefetchedLoader:
         stream = copy_stream(self._device, "to device")
         if stream is None:
             return self._without_streams()
-        return CopiesAhead(self._loader, self._device, stream, self._depth, self._limit_s)
+        return CopiesAhead(self._loader, self._device, stream, self._depth, self._timeout_seconds)
 
     def _without_streams(self) -> Iterator[Any]:
         for batch in self._loader:
