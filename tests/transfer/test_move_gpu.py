@@ -50,6 +50,8 @@ def test_module_and_optimizer(gpu: torch.device) -> None:
     assert optimizer.state[module.weight]["exp_avg"].device == gpu
 
 
+# Without cuDNN, as on a virtual GPU, PyTorch warns when a recurrent module reaches CUDA.
+@pytest.mark.filterwarnings("ignore:PyTorch was compiled without cuDNN")
 @pytest.mark.gpus(1)
 def test_packed_sequence_is_computed_on_as_on_the_cpu(gpu: torch.device) -> None:
     packed = pack_sequence([torch.randn(2, 3), torch.randn(4, 3)], enforce_sorted=False)

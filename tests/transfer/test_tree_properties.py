@@ -65,6 +65,7 @@ def has_tensor(tree: Any) -> bool:
 
 
 @given(TREES)
+@settings(deadline=None)
 def test_keeping_every_leaf_keeps_the_tree(tree: Any) -> None:
     assert map_leaves(tree, lambda leaf, path: leaf) is tree
 
