@@ -36,6 +36,10 @@ def test_every_card_is_plausible_and_has_its_source(key: str) -> None:
     assert 8e12 < spec.strength < 3e15
 
 
+def test_cards_can_stand_in_a_set() -> None:
+    assert len({*specs().values(), spec_of_key("T4")}) == len(specs())
+
+
 def test_names_are_unambiguous() -> None:
     names = [name for spec in specs().values() for name in spec.names]
     assert len(names) == len(set(names))

@@ -6,7 +6,7 @@ import difflib
 import functools
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import resources
 from types import MappingProxyType
 from typing import Any
@@ -46,7 +46,7 @@ class Spec:
     multiprocessors: int
     memory_bytes: int
     memory_bytes_per_second: float
-    flops_per_second: Mapping[str, float]
+    flops_per_second: Mapping[str, float] = field(hash=False)
     link: str
     link_bytes_per_second: float | None
     pcie_bytes_per_second: float
