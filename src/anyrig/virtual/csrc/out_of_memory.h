@@ -1,0 +1,71 @@
+// What is thrown when a device is full, with the numbers of CUDA's text and the text itself.
+#pragma once
+
+#include <cstddef>
+#include <cstdio>
+#include <exception>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace anyrig::virtual_gpu {
+
+/// Bytes as c10::CachingAllocator::format_size prints them: a bound belongs to the smaller unit.
+inline std::string format_bytes(size_t bytes) {
+  const double value = static_cast<double>(bytes);
+  char text[48];
+  if (bytes <= size_t{1} << 10) {
+    std::snprintf(text, sizeof text, "%zu bytes", bytes);
+  } else if (bytes <= size_t{1} << 20) {
+    std::snprintf(text, sizeof text, "%.2f KiB", value / (size_t{1} << 10));
+  } else if (bytes <= size_t{1} << 30) {
+    std::snprintf(text, sizeof text, "%.2f MiB", value / (size_t{1} << 20));
+  } else {
+    std::snprintf(text, sizeof text, "%.2f GiB", value / (size_t{1} << 30));
+  }
+  return text;
+}
+
+struct ProcessMemory {
+  std::optional<int> pid;  // none: this process
+  size_t bytes;            // all it holds on the card, not only PyTorch's
+};
+
+struct OutOfMemory : std::exception {
+  static constexpr size_t kExabyte = size_t{1} << 60;
+
+  size_t tried_bytes = 0;  // the segment asked of the driver, not the request
+  size_t total_bytes = 0;
+  size_t free_bytes = 0;
+  std::vector<ProcessMemory> processes;
+  std::optional<size_t> allowed_bytes;  // set_per_process_memory_fraction
+  size_t allocated_bytes = 0;
+  size_t reserved_bytes = 0;
+
+  const char* what() const noexcept override { return "out of memory on a virtual device"; }
+
+  /// The text of torch.OutOfMemoryError in 2.13 for device `index`.
+  std::string message(int index) const {
+    if (tried_bytes >= kExabyte)
+      return "CUDA out of memory. Tried to allocate more than 1EB memory.";
+    std::string text = "CUDA out of memory. Tried to allocate " + format_bytes(tried_bytes) +
+                       ". GPU " + std::to_string(index) + " has a total capacity of " +
+                       format_bytes(total_bytes) + " of which " + format_bytes(free_bytes) +
+                       " is free. ";
+    for (const ProcessMemory& process : processes) {
+      text += process.pid ? "Process " + std::to_string(*process.pid)
+                          : "Including non-PyTorch memory, this process";
+      text += " has " + format_bytes(process.bytes) + " memory in use. ";
+    }
+    if (allowed_bytes) text += format_bytes(*allowed_bytes) + " allowed; ";
+    return text + "Of the allocated memory " + format_bytes(allocated_bytes) +
+           " is allocated by PyTorch, and " + format_bytes(reserved_bytes - allocated_bytes) +
+           " is reserved by PyTorch but unallocated. If reserved but unallocated memory is large"
+           " try setting PYTORCH_ALLOC_CONF=expandable_segments:True to avoid fragmentation."
+           "  See documentation for Memory Management "
+           " (https://docs.pytorch.org/docs/stable/notes/cuda.html"
+           "#optimizing-memory-usage-with-pytorch-alloc-conf)";
+  }
+};
+
+}  // namespace anyrig::virtual_gpu

@@ -1,0 +1,120 @@
+// A C face of caching_allocator.h for ctypes. Streams are driven by hand: `queue` puts a piece of
+// work on one, `finish` completes all that is queued there.
+#include "caching_allocator.h"
+
+#include <cstring>
+
+using namespace anyrig::virtual_gpu;
+
+namespace {
+
+class HandDrivenStreams final : public StreamEvents {
+ public:
+  Mark record(StreamKey stream) override { return queued[stream]; }
+  bool passed(StreamKey stream, Mark mark) override { return finished[stream] >= mark; }
+  void wait(StreamKey stream, Mark mark) override {
+    finished[stream] = std::max(finished[stream], mark);
+  }
+  std::map<StreamKey, Mark> queued, finished;
+};
+
+struct Device {
+  Device(size_t bytes, const AllocatorOptions& options)
+      : card(bytes), allocator(card, streams, kFirstAddress, options) {}
+  static constexpr uint64_t kFirstAddress = uint64_t{1} << 52;
+  PrivateCard card;
+  HandDrivenStreams streams;
+  CachingAllocator allocator;
+  OutOfMemory last_error;
+};
+
+}  // namespace
+
+extern "C" {
+
+Device* device_new(size_t bytes) { return new Device(bytes, {}); }
+void device_delete(Device* device) { delete device; }
+
+void set_options(Device* device, bool expandable, size_t large_segment, size_t max_split,
+                 size_t max_rounding, double garbage, const size_t* divisions) {
+  AllocatorOptions options;
+  options.expandable_segments = expandable;
+  options.large_segment_bytes = large_segment;
+  options.max_split_bytes = max_split;
+  options.max_non_split_rounding_bytes = max_rounding;
+  options.garbage_collection_threshold = garbage;
+  std::copy(divisions, divisions + 16, options.roundup_power2_divisions.begin());
+  device->allocator.set_options(options);
+}
+
+/// Null when out of memory; `shape` receives address and bytes.
+Block* allocate(Device* device, size_t bytes, StreamKey stream, uint64_t* shape) {
+  try {
+    Block* block = device->allocator.allocate(bytes, stream);
+    shape[0] = block ? block->address : 0;
+    shape[1] = block ? block->bytes : 0;
+    return block;
+  } catch (const OutOfMemory& error) {
+    device->last_error = error;
+    shape[1] = ~uint64_t{0};
+    return nullptr;
+  }
+}
+void free_block(Device* device, Block* block) { device->allocator.free(block); }
+void record_stream(Device* device, Block* block, StreamKey stream) {
+  device->allocator.record_stream(block, stream);
+}
+void empty_cache(Device* device) { device->allocator.empty_cache(); }
+void queue_work(Device* device, StreamKey stream) { ++device->streams.queued[stream]; }
+void finish_work(Device* device, StreamKey stream) {
+  device->streams.finished[stream] = device->streams.queued[stream];
+}
+bool work_is_finished(Device* device, StreamKey stream) {
+  return device->streams.passed(stream, device->streams.record(stream));
+}
+void set_memory_fraction(Device* device, double fraction) {
+  device->allocator.set_memory_fraction(fraction);
+}
+double memory_fraction(Device* device) { return device->allocator.memory_fraction(); }
+void reset_peaks(Device* device) { device->allocator.reset_peaks(); }
+void reset_accumulated(Device* device) { device->allocator.reset_accumulated(); }
+bool take_elsewhere(Device* device, size_t bytes) { return device->card.reserve(bytes); }
+size_t card_free_bytes(Device* device) { return device->card.free_bytes(); }
+
+/// Four numbers a statistic (current, peak, allocated, freed), then the five counters.
+void read_stats(Device* device, int64_t* out) {
+  AllocatorStats stats = device->allocator.stats();
+  stats.for_each([&out](const Stat& stat) {
+    for (int64_t value : {stat.current, stat.peak, stat.allocated, stat.freed}) *out++ = value;
+  });
+  for (int64_t value : {stats.num_alloc_retries, stats.num_ooms, stats.num_sync_all_streams,
+                        stats.num_device_alloc, stats.num_device_free})
+    *out++ = value;
+}
+
+/// Nine numbers a block; returns how many there are, at most `limit` are written.
+size_t read_snapshot(Device* device, uint64_t* out, size_t limit) {
+  size_t count = 0;
+  for (const SegmentSnapshot& segment : device->allocator.snapshot()) {
+    for (const SegmentSnapshot::Part& part : segment.parts) {
+      if (count++ >= limit) continue;
+      for (uint64_t value :
+           {segment.address, uint64_t{segment.total_bytes}, static_cast<uint64_t>(segment.stream),
+            uint64_t{segment.small}, part.address, uint64_t{part.bytes},
+            uint64_t{part.requested_bytes}, uint64_t{part.allocated}, uint64_t{part.active}})
+        *out++ = value;
+    }
+  }
+  return count;
+}
+
+void read_error(Device* device, int index, char* text, size_t limit) {
+  std::strncpy(text, device->last_error.message(index).c_str(), limit - 1);
+  text[limit - 1] = 0;
+}
+
+void format_bytes_of(size_t bytes, char* text, size_t limit) {
+  std::strncpy(text, format_bytes(bytes).c_str(), limit - 1);
+  text[limit - 1] = 0;
+}
+}

@@ -1,0 +1,154 @@
+"""The allocator model under random traffic: against a slow reference, and for what must hold."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from itertools import pairwise
+
+import pytest
+from allocator_reference import OutOfMemoryError as ReferenceFull
+from allocator_reference import ReferenceAllocator
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from virtual_card import GIB, KIB, MIB, Block, OutOfMemoryError, VirtualCard
+
+SIZES = st.one_of(
+    st.integers(1, 4 * KIB),
+    st.integers(1, 2 * MIB),
+    st.integers(1, 40 * MIB),
+    st.sampled_from([512, 1 * MIB, 1 * MIB + 1, 10 * MIB - 1, 10 * MIB, 20 * MIB]),
+)
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("allocate"), SIZES, st.integers(0, 2)),
+        st.tuples(st.just("free"), st.integers(0, 1000), st.just(0)),
+        st.tuples(st.just("record"), st.integers(0, 1000), st.integers(0, 2)),
+        st.tuples(st.just("queue"), st.integers(0, 2), st.just(0)),
+        st.tuples(st.just("finish"), st.integers(0, 2), st.just(0)),
+        st.tuples(st.just("empty"), st.just(0), st.just(0)),
+    ),
+    max_size=60,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(steps=STEPS, capacity=st.sampled_from([64 * MIB, 200 * MIB, GIB]))
+def test_agrees_with_the_slow_reference(
+    allocator_library: ctypes.CDLL, steps: list[tuple[str, int, int]], capacity: int
+) -> None:
+    card, reference = VirtualCard(allocator_library, capacity), ReferenceAllocator(capacity)
+    live = []
+    try:
+        for action, number, stream in steps:
+            if action == "allocate":
+                try:
+                    segment, part = reference.allocate(number, stream)
+                except ReferenceFull:
+                    with pytest.raises(OutOfMemoryError):
+                        card.allocate(number, stream)
+                    continue
+                block = card.allocate(number, stream)
+                assert (block.address, block.size) == (segment.address_of(part), part.size)
+                live.append((block, segment, part))
+            elif action == "free" and live:
+                block, segment, part = live.pop(number % len(live))
+                card.free(block)
+                reference.free(segment, part)
+            elif action == "record" and live:
+                block, segment, part = live[number % len(live)]
+                card.record_stream(block, stream)
+                part.used_on |= {stream} - {segment.stream}
+            elif action in ("queue", "finish"):
+                getattr(card, action)(number)
+                getattr(reference, action)(number)
+            elif action == "empty":
+                card.empty_cache()
+                reference.empty_cache()
+            assert card.now("reserved_bytes") == reference.reserved()
+            assert card.now("allocated_bytes") == reference.allocated()
+            assert card.now("active_bytes") == reference.active()
+            assert card.now("requested_bytes") == reference.requested()
+            splits = (card.now("inactive_split"), card.now("inactive_split_bytes"))
+            assert splits == reference.inactive_split()
+    finally:
+        card.close()
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    steps=STEPS,
+    expandable=st.booleans(),
+    max_split=st.sampled_from([24 * MIB, 2**64 - 1]),
+    garbage=st.sampled_from([0.0, 0.3]),
+    divisions=st.sampled_from([0, 4]),
+)
+def test_sums_hold_under_every_option(
+    allocator_library: ctypes.CDLL,
+    steps: list[tuple[str, int, int]],
+    expandable: bool,
+    max_split: int,
+    garbage: float,
+    divisions: int,
+) -> None:
+    card = VirtualCard(allocator_library, 300 * MIB)
+    card.configure(
+        expandable_segments=expandable,
+        max_split=max_split,
+        garbage_collection_threshold=garbage,
+        roundup_power2_divisions=(divisions,) * 16,
+    )
+    card.set_memory_fraction(0.9)
+    live: list[Block] = []
+    peaks = {"allocated_bytes": 0, "reserved_bytes": 0}
+    try:
+        for action, number, stream in steps:
+            if action == "allocate":
+                with contextlib.suppress(OutOfMemoryError):
+                    live.append(card.allocate(number, stream))
+            elif action == "free" and live:
+                card.free(live.pop(number % len(live)))
+            elif action == "record" and live:
+                card.record_stream(live[number % len(live)], stream)
+            elif action in ("queue", "finish"):
+                getattr(card, action)(number)
+            elif action == "empty":
+                card.empty_cache()
+            check_sums(card, live)
+            for name in peaks:
+                peaks[name] = max(peaks[name], card.now(name))
+                assert card.peak(name) >= peaks[name]
+        for block in live:
+            card.free(block)
+        card.empty_cache()
+        assert all(value == 0 for key, value in card.stats().items() if key.endswith("current"))
+        assert card.free_bytes() == 300 * MIB
+        assert card.parts() == []
+    finally:
+        card.close()
+
+
+def check_sums(card: VirtualCard, live: list[Block]) -> None:
+    parts = card.parts()
+    stats = card.stats()
+    for before, after in pairwise(parts):
+        assert before.address + before.size <= after.address
+        if before.segment == after.segment:
+            assert before.address + before.size == after.address
+            idle = not before.active and not after.active
+            assert not idle, "two free neighbours were not merged"
+    assert {(b.address, b.size) for b in live} == {
+        (p.address, p.size) for p in parts if p.allocated
+    }
+    assert stats["allocated_bytes.all.current"] == sum(b.size for b in live)
+    assert stats["allocation.all.current"] == len(live)
+    assert stats["reserved_bytes.all.current"] == sum(p.size for p in parts)
+    assert stats["active_bytes.all.current"] == sum(p.size for p in parts if p.active)
+    assert stats["requested_bytes.all.current"] == sum(p.requested for p in parts if p.active)
+    assert card.free_bytes() == 300 * MIB - stats["reserved_bytes.all.current"]
+    for key, value in stats.items():
+        if ".all." in key and key.endswith(("current", "allocated", "freed")):
+            pools = (key.replace(".all.", f".{pool}_pool.") for pool in ("small", "large"))
+            assert value == sum(stats[pool] for pool in pools), key
+        if key.endswith(".current"):
+            assert 0 <= value <= stats[key.replace("current", "peak")]

@@ -1,0 +1,166 @@
+"""The allocator model of one card, driven from Python through its C shim."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+
+KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+NO_LIMIT = (1 << 64) - 1
+STATS = (
+    "allocation",
+    "segment",
+    "active",
+    "inactive_split",
+    "allocated_bytes",
+    "reserved_bytes",
+    "active_bytes",
+    "inactive_split_bytes",
+    "requested_bytes",
+)
+COUNTERS = (
+    "num_alloc_retries",
+    "num_ooms",
+    "num_sync_all_streams",
+    "num_device_alloc",
+    "num_device_free",
+)
+FIELDS = ("current", "peak", "allocated", "freed")
+
+
+class OutOfMemoryError(RuntimeError):
+    """Carries the text for device 3."""
+
+
+@dataclass(frozen=True)
+class Block:
+    handle: int
+    address: int
+    size: int
+
+
+@dataclass(frozen=True)
+class Part:
+    """One block of a snapshot."""
+
+    segment: int
+    segment_size: int
+    stream: int
+    small: bool
+    address: int
+    size: int
+    requested: int
+    allocated: bool
+    active: bool
+
+
+class VirtualCard:
+    def __init__(self, library: ctypes.CDLL, size: int) -> None:
+        for name in ("device_new", "allocate"):
+            getattr(library, name).restype = ctypes.c_void_p
+        library.memory_fraction.restype = ctypes.c_double
+        library.card_free_bytes.restype = library.read_snapshot.restype = ctypes.c_size_t
+        library.take_elsewhere.restype = library.work_is_finished.restype = ctypes.c_bool
+        self._library = library
+        self._device = ctypes.c_void_p(library.device_new(ctypes.c_size_t(size)))
+
+    def close(self) -> None:
+        self._library.device_delete(self._device)
+
+    def configure(
+        self,
+        *,
+        expandable_segments: bool = False,
+        large_segment: int = 20 * MIB,
+        max_split: int = NO_LIMIT,
+        max_non_split_rounding: int = 20 * MIB,
+        garbage_collection_threshold: float = 0.0,
+        roundup_power2_divisions: tuple[int, ...] = (0,) * 16,
+    ) -> None:
+        self._library.set_options(
+            self._device,
+            ctypes.c_bool(expandable_segments),
+            ctypes.c_size_t(large_segment),
+            ctypes.c_size_t(max_split),
+            ctypes.c_size_t(max_non_split_rounding),
+            ctypes.c_double(garbage_collection_threshold),
+            (ctypes.c_size_t * 16)(*roundup_power2_divisions),
+        )
+
+    def allocate(self, size: int, stream: int = 0) -> Block:
+        shape = (ctypes.c_uint64 * 2)()
+        handle = self._library.allocate(
+            self._device, ctypes.c_size_t(size), ctypes.c_int64(stream), shape
+        )
+        if shape[1] == NO_LIMIT:
+            raise OutOfMemoryError(self.error(3))
+        return Block(handle or 0, shape[0], shape[1])
+
+    def free(self, block: Block) -> None:
+        self._library.free_block(self._device, ctypes.c_void_p(block.handle))
+
+    def record_stream(self, block: Block, stream: int) -> None:
+        handle = ctypes.c_void_p(block.handle)
+        self._library.record_stream(self._device, handle, ctypes.c_int64(stream))
+
+    def queue(self, stream: int) -> None:
+        self._library.queue_work(self._device, ctypes.c_int64(stream))
+
+    def finish(self, stream: int) -> None:
+        self._library.finish_work(self._device, ctypes.c_int64(stream))
+
+    def is_finished(self, stream: int) -> bool:
+        return bool(self._library.work_is_finished(self._device, ctypes.c_int64(stream)))
+
+    def empty_cache(self) -> None:
+        self._library.empty_cache(self._device)
+
+    def set_memory_fraction(self, fraction: float) -> None:
+        self._library.set_memory_fraction(self._device, ctypes.c_double(fraction))
+
+    def memory_fraction(self) -> float:
+        return float(self._library.memory_fraction(self._device))
+
+    def reset_peaks(self) -> None:
+        self._library.reset_peaks(self._device)
+
+    def reset_accumulated(self) -> None:
+        self._library.reset_accumulated(self._device)
+
+    def take_elsewhere(self, size: int) -> bool:
+        """Lets another program take memory of the card."""
+        return bool(self._library.take_elsewhere(self._device, ctypes.c_size_t(size)))
+
+    def free_bytes(self) -> int:
+        return int(self._library.card_free_bytes(self._device))
+
+    def error(self, index: int) -> str:
+        text = ctypes.create_string_buffer(2000)
+        self._library.read_error(self._device, index, text, ctypes.c_size_t(2000))
+        return text.value.decode()
+
+    def stats(self) -> dict[str, int]:
+        """Keys as torch.cuda.memory_stats names them."""
+        out = (ctypes.c_int64 * ((3 * len(STATS) + 2) * 4 + len(COUNTERS)))()
+        self._library.read_stats(self._device, out)
+        names = [
+            f"{stat}.{pool}" for stat in STATS for pool in ("all", "small_pool", "large_pool")
+        ] + ["oversize_allocations", "oversize_segments"]
+        keys = [f"{name}.{field}" for name in names for field in FIELDS] + list(COUNTERS)
+        return dict(zip(keys, out, strict=True))
+
+    def now(self, name: str, pool: str = "all") -> int:
+        return self.stats()[f"{name}.{pool}.current"]
+
+    def peak(self, name: str, pool: str = "all") -> int:
+        return self.stats()[f"{name}.{pool}.peak"]
+
+    def parts(self) -> list[Part]:
+        limit = 4096
+        out = (ctypes.c_uint64 * (9 * limit))()
+        count = self._library.read_snapshot(self._device, out, ctypes.c_size_t(limit))
+        assert count <= limit
+        rows = [out[9 * i : 9 * i + 9] for i in range(count)]
+        return [
+            Part(a, b, c, bool(d), e, f, g, bool(h), bool(i)) for a, b, c, d, e, f, g, h, i in rows
+        ]
