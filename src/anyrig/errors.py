@@ -10,7 +10,11 @@
     ├── LeaseDirectoryError  (OSError)       the directory of device leases cannot be used
     ├── TooLateError         (RuntimeError)  CUDA has started; what was asked can no longer change
     ├── UnknownHardwareError (ValueError)    no facts are known for a card of this name
-    └── MoveError            (TypeError)     a value cannot be moved to a device
+    ├── MoveError            (TypeError)     a value cannot be moved to a device
+    ├── BuildError           (RuntimeError)  the C++ part of virtual GPUs cannot be built or loaded
+    │   └── NoCompilerError                  a compiler, or Python's headers, are not installed
+    ├── VirtualRigError      (RuntimeError)  a virtual rig cannot be put into this process
+    └── ValueNeededError     (RuntimeError)  a shape-only rehearsal came to where a value decides
 
 Each message says what happened, the values seen, and what to do next. Each class also derives
 from the built-in exception that code written against plain PyTorch would catch.
@@ -63,3 +67,19 @@ class UnknownHardwareError(AnyrigError, ValueError):
 
 class MoveError(AnyrigError, TypeError):
     """A value cannot be moved to a device."""
+
+
+class BuildError(AnyrigError, RuntimeError):
+    """The C++ part of virtual GPUs cannot be built or loaded."""
+
+
+class NoCompilerError(BuildError):
+    """A C++ compiler, or the headers of this Python, are not installed."""
+
+
+class VirtualRigError(AnyrigError, RuntimeError):
+    """A virtual rig cannot be put into this process."""
+
+
+class ValueNeededError(AnyrigError, RuntimeError):
+    """A shape-only rehearsal came to an operator whose result depends on values."""

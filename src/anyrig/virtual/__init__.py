@@ -1,0 +1,39 @@
+"""GPUs that are not there: CUDA devices that PyTorch takes for real, on a machine without any.
+
+Importing this package imports neither torch nor a compiler; `install` does.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .build import load_extension as load_extension
+    from .installed import Installation as Installation
+    from .installed import install as install
+    from .installed import installation as installation
+    from .rig import VirtualDevice as VirtualDevice
+    from .rig import VirtualRig as VirtualRig
+
+# Each public name and the file that holds it. No file may have the name of a function here: when it
+# is imported, the file would take the function's place.
+_FILE_OF_NAME = {
+    "Installation": "installed",
+    "VirtualDevice": "rig",
+    "VirtualRig": "rig",
+    "install": "installed",
+    "installation": "installed",
+    "load_extension": "build",
+}
+
+__all__ = sorted(_FILE_OF_NAME)
+
+
+def __getattr__(name: str) -> object:
+    file = _FILE_OF_NAME.get(name)
+    if file is None:
+        raise AttributeError(f"module 'anyrig.virtual' has no attribute {name!r}")
+    value = getattr(import_module(f".{file}", __name__), name)
+    globals()[name] = value
+    return value

@@ -1,0 +1,258 @@
+"""The C++ compiler of this machine, and how the virtual backend is compiled with it.
+
+Most of the time of compiling goes into PyTorch's headers, so the sources are put together into two
+units, compiled at once: 33 s of processor time, where a unit a file took 87 s. A name that a file
+keeps to itself must therefore be its own in the whole backend. The compiler is called directly;
+neither ninja nor setuptools needs to be installed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import platform
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import BuildError, NoCompilerError
+
+MODULE_NAME = "anyrig_virtual_extension"
+
+_UNITS = 2
+
+# What a build consists of: compiling the units, and linking them.
+STEPS = _UNITS + 1
+
+# A unit takes less than this while it compiles; PyTorch's headers are most of it.
+_BYTES_A_UNIT = 1.5 * 2**30
+
+# How to install a compiler, and the headers of Python, by the family of the system.
+_INSTALL = {
+    "debian": ("sudo apt-get install g++", "sudo apt-get install python{version}-dev"),
+    "fedora": ("sudo dnf install gcc-c++", "sudo dnf install python{version}-devel"),
+    "suse": ("sudo zypper install gcc-c++", "sudo zypper install python{digits}-devel"),
+    "arch": ("sudo pacman -S gcc", "sudo pacman -S python"),
+    "darwin": ("xcode-select --install", "brew install python@{version}"),
+}
+_INSTALL_ANYWHERE = ("conda install cxx-compiler", "conda install python={version}")
+
+
+@dataclass(frozen=True)
+class Compiler:
+    """A C++ compiler that answers.
+
+    Attributes:
+        command: the words it is called by, such as ``("g++",)`` or ``("ccache", "g++")``.
+        version: the first line of its ``--version``.
+    """
+
+    command: tuple[str, ...]
+    version: str
+
+    @classmethod
+    def find(cls) -> Compiler:
+        """Return the compiler that ``$CXX`` names, else the first of g++, clang++ and c++.
+
+        Raises:
+            NoCompilerError: there is none; the message holds the command that installs one.
+        """
+        chosen = os.environ.get("CXX")
+        for candidate in [chosen] if chosen else ["g++", "clang++", "c++"]:
+            command = tuple(shlex.split(candidate))
+            if shutil.which(command[0]) is None:
+                continue
+            asked = subprocess.run(
+                [*command, "--version"], capture_output=True, text=True, check=False
+            )
+            if asked.returncode == 0 and asked.stdout:
+                return cls(command, asked.stdout.splitlines()[0])
+        looked_for = f"the compiler {chosen!r}, which CXX names," if chosen else "a C++ compiler"
+        raise NoCompilerError(
+            f"virtual GPUs need {looked_for} once, and none was found on this machine; "
+            f"install one with: {_install_commands()[0]}"
+        )
+
+
+def compile_extension(
+    compiler: Compiler,
+    sources: Sequence[Path],
+    flags: Sequence[str],
+    folder: Path,
+    on_step: Callable[[], None],
+) -> Path:
+    """Compile `sources`, link them, and return the library, which lies in `folder`.
+
+    `on_step` is called in this thread after each of the `STEPS` but the last.
+
+    Raises:
+        BuildError: the compiler refused a file; the message holds its first errors.
+        NoCompilerError: the headers of this Python are not installed.
+    """
+    flags = [*flags, *_header_flags()]
+    units = _write_units(sources, folder)
+    objects = [unit.with_suffix(".o") for unit in units]
+    # Leaving ends the compilers first, so that no thread is waited for after a failure.
+    with ThreadPoolExecutor(_jobs(len(units))) as threads, _Processes() as processes:
+        compilations = [
+            threads.submit(
+                processes.run,
+                [*compiler.command, *flags, "-c", str(unit), "-o", str(target)],
+                "the virtual backend could not be compiled",
+            )
+            for unit, target in zip(units, objects, strict=True)
+        ]
+        for compilation in as_completed(compilations):
+            compilation.result()
+            on_step()
+        library = folder / f"{MODULE_NAME}.so"
+        processes.run(
+            [*compiler.command, *map(str, objects), *_link_flags(), "-o", str(library)],
+            "the virtual backend could not be linked",
+        )
+    return library
+
+
+def _write_units(sources: Sequence[Path], folder: Path) -> list[Path]:
+    """Write files that include all `sources` between them, about as much in each."""
+    units: list[list[Path]] = [[] for _ in range(_UNITS)]
+    for source in sorted(sources, key=lambda source: source.stat().st_size, reverse=True):
+        min(units, key=lambda unit: sum(file.stat().st_size for file in unit)).append(source)
+    paths = [folder / f"unit_{number}.cpp" for number in range(_UNITS)]
+    for path, unit in zip(paths, units, strict=True):
+        path.write_text("".join(f'#include "{source}"\n' for source in sorted(unit)))
+    return paths
+
+
+def compile_flags() -> list[str]:
+    """Return the flags that decide what a library of this PyTorch contains.
+
+    Raises:
+        BuildError: on Windows, where virtual GPUs do not run.
+    """
+    import torch
+    import torch.distributed
+
+    if sys.platform == "win32":
+        raise BuildError("virtual GPUs need Linux or macOS; on Windows use them within WSL")
+    flags = ["-std=c++20", "-fPIC", "-O2", "-g0", "-fvisibility=hidden", "-w"]
+    flags += [f"-DTORCH_EXTENSION_NAME={MODULE_NAME}", "-DTORCH_API_INCLUDE_EXTENSION_H"]
+    flags += [f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"]
+    # PyTorch's own headers hide the process groups from whoever does not define these.
+    if torch.distributed.is_available():
+        flags += ["-DUSE_DISTRIBUTED"]
+        flags += ["-DUSE_C10D_GLOO"] if torch.distributed.is_gloo_available() else []
+    return flags
+
+
+class _Processes:
+    """The compilers that run at this moment, so that all end when one fails."""
+
+    def __init__(self) -> None:
+        self._running: set[subprocess.Popen[str]] = set()
+        self._stopped = False
+
+    def __enter__(self) -> _Processes:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def run(self, command: Sequence[str], failure: str) -> None:
+        if self._stopped:
+            return
+        # A session of its own, since a compiler is a driver whose children must end with it.
+        process = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        self._running.add(process)
+        if self._stopped:  # between the two lines above
+            _kill(process)
+        output, _ = process.communicate()
+        self._running.discard(process)
+        if process.returncode != 0 and not self._stopped:
+            raise BuildError(
+                f"{failure} (exit status {process.returncode}) by: {shlex.join(command)}\n"
+                f"{_first_errors(output)}"
+            )
+
+    def stop(self) -> None:
+        self._stopped = True
+        for process in list(self._running):
+            _kill(process)
+
+
+def _kill(process: subprocess.Popen[str]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def _first_errors(output: str, most: int = 12) -> str:
+    """Return the lines of a compiler's `output` that say what is wrong, without what follows."""
+    lines = output.splitlines()
+    wrong = [line for line in lines if "error" in line]
+    return "\n".join(wrong[:most] or lines[-most:])
+
+
+def _jobs(most: int) -> int:
+    """Return how many compilers may run at once: one a core, as far as memory goes."""
+    import psutil
+
+    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    fitting = int(psutil.virtual_memory().available / _BYTES_A_UNIT)
+    return max(1, min(most, cores, fitting))
+
+
+def _link_flags() -> list[str]:
+    from torch.utils.cpp_extension import library_paths
+
+    flags = ["-shared", *(f"-L{path}" for path in library_paths())]
+    flags += ["-lc10", "-ltorch_cpu", "-ltorch", "-ltorch_python"]
+    # Python's own symbols are found when the library is loaded; only this linker must be told.
+    return [*flags, "-undefined", "dynamic_lookup"] if sys.platform == "darwin" else flags
+
+
+def _header_flags() -> list[str]:
+    """Return where the headers of PyTorch and Python lie."""
+    from torch.utils.cpp_extension import include_paths
+
+    python_headers = Path(sysconfig.get_path("include"))
+    if not (python_headers / "Python.h").is_file():
+        raise NoCompilerError(
+            f"virtual GPUs are compiled once, which needs the headers of Python "
+            f"{platform.python_version()}, and {python_headers} has no Python.h; "
+            f"install them with: {_install_commands()[1]}"
+        )
+    return [word for path in [*include_paths(), python_headers] for word in ("-isystem", str(path))]
+
+
+@functools.cache
+def _install_commands() -> tuple[str, str]:
+    """Return what installs a compiler here, and what installs the headers of this Python."""
+    families = ["darwin"] if sys.platform == "darwin" else _linux_families()
+    compiler, headers = next(
+        (_INSTALL[family] for family in families if family in _INSTALL), _INSTALL_ANYWHERE
+    )
+    version = "{}.{}".format(*sys.version_info[:2])
+    return compiler, headers.format(version=version, digits=version.replace(".", ""))
+
+
+def _linux_families() -> list[str]:
+    try:
+        release = platform.freedesktop_os_release()
+    except OSError:
+        return []
+    # openSUSE calls itself "opensuse-leap" and says that it is like "suse".
+    return [release.get("ID", ""), *release.get("ID_LIKE", "").split()]

@@ -1,0 +1,105 @@
+"""The text of a virtual rig: what it names, and what it is refused for."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from anyrig.errors import DeviceTextError, UnknownHardwareError
+from anyrig.hardware import spec_of_key, specs
+from anyrig.virtual.rig import MOST_DEVICES, VirtualRig
+
+CUDA_KEYS = [key for key, spec in specs().items() if spec.capability is not None]
+
+
+def test_a_count_and_a_card() -> None:
+    rig = VirtualRig.parse("4xA100-80GB")
+    assert len(rig.devices) == 4
+    first = rig.devices[0]
+    assert first.name == "NVIDIA A100-SXM4-80GB"
+    assert first.capability == (8, 0)
+    assert first.multiprocessors == 108
+    assert first.memory_bytes == spec_of_key("A100-80GB").memory_bytes
+    assert first.spec is first.rates is spec_of_key("A100-80GB")
+
+
+def test_unequal_cards_are_numbered_from_left_to_right() -> None:
+    rig = VirtualRig.parse("A100-40GB + 2xT4")
+    assert [device.key for device in rig.devices] == ["A100-40GB", "T4", "T4"]
+
+
+def test_a_plain_card_has_its_size_and_is_otherwise_like_an_a100() -> None:
+    first, second = VirtualRig.parse("2x16GiB").devices
+    assert first.memory_bytes == 16 * 2**30
+    assert first.name == "Virtual GPU 16GiB"
+    assert first.capability == (8, 0)
+    assert first.spec is None
+    assert first.rates.key == "A100-80GB"
+    assert first.uuid != second.uuid
+
+
+def test_a_uuid_looks_like_a_drivers_and_is_the_same_every_time() -> None:
+    uuids = [device.uuid for device in VirtualRig.parse("64xT4").devices]
+    assert len(set(uuids)) == 64
+    assert all(re.fullmatch(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", u) for u in uuids)
+    assert uuids == [device.uuid for device in VirtualRig.parse("64xT4").devices]
+
+
+sizes = st.integers(2 * 2**20, 2**42).map(lambda count: f"{count}B") | st.sampled_from(
+    ["16GiB", "24GB", "1TiB", "2.5GiB", "1TB", "700GiB", "1024GiB"]
+)
+groups = st.tuples(st.integers(1, 8), st.sampled_from(CUDA_KEYS) | sizes)
+
+
+@given(st.lists(groups, min_size=1, max_size=8))
+def test_the_text_of_a_rig_names_the_same_rig(parts: list[tuple[int, str]]) -> None:
+    rig = VirtualRig.parse("+".join(f"{count}x{card}" for count, card in parts))
+    assert len(rig.devices) == sum(count for count, _ in parts)
+    assert VirtualRig.parse(str(rig)) == rig
+
+
+@pytest.mark.parametrize(
+    ("text", "shortest"),
+    [
+        ("T4+T4", "2xT4"),
+        ("1x1024MiB", "1GiB"),
+        ("3x16000MB", "3x16GB"),
+        ("T4+2xL4+T4", "T4+2xL4+T4"),
+    ],
+)
+def test_the_text_of_a_rig_is_short(text: str, shortest: str) -> None:
+    assert str(VirtualRig.parse(text)) == shortest
+
+
+@pytest.mark.parametrize("text", ["", "+", "T4+", "2x", "+T4", "2x16", "16", "0xT4", "65xT4"])
+def test_what_follows_no_grammar_is_refused(text: str) -> None:
+    with pytest.raises(DeviceTextError):
+        VirtualRig.parse(text)
+
+
+def test_too_many_devices_in_all_are_refused() -> None:
+    with pytest.raises(DeviceTextError, match=f"1 to {MOST_DEVICES} devices.* have 80"):
+        VirtualRig.parse("40xT4+40xL4")
+
+
+def test_a_number_without_a_unit_is_told_its_unit() -> None:
+    with pytest.raises(DeviceTextError, match="write 16GiB for a plain card"):
+        VirtualRig.parse("2x16")
+
+
+def test_a_card_too_small_for_the_allocator_is_refused() -> None:
+    with pytest.raises(DeviceTextError, match=r"could hold nothing: .* 2\.00 MiB at least"):
+        VirtualRig.parse("1MiB")
+
+
+def test_an_unknown_card_is_refused_with_the_nearest_names() -> None:
+    with pytest.raises(UnknownHardwareError, match=r"'A100'; the nearest are .*A100-80GB"):
+        VirtualRig.parse("8xA100")
+
+
+def test_a_card_that_cuda_does_not_drive_is_refused() -> None:
+    with pytest.raises(UnknownHardwareError, match="MI300X is not a CUDA card"):
+        VirtualRig.parse("8xMI300X")
