@@ -1,0 +1,15 @@
+#pragma once
+
+namespace anyrig::virtual_gpu {
+
+// Returns when PyTorch's backward thread of each device has let go of every backward that was
+// started before.
+//
+// PyTorch keeps one thread a device for backwards. It tells the caller that a backward is done
+// before it drops what it holds of it, a Python object among that; a program that ends in between
+// meets a thread that asks a closing interpreter for its lock, and is aborted. On a card the gap is
+// the same, but where the threads share few processors it is wide. Call it before the interpreter
+// closes, with Python's lock released.
+void settle_backward_threads();
+
+} // namespace anyrig::virtual_gpu

@@ -1,0 +1,15 @@
+// The workspaces that cuBLAS holds inside the pools of the caching allocator.
+#pragma once
+
+#include <c10/core/Device.h>
+
+namespace anyrig::virtual_gpu {
+
+// Allocates, once per handle and stream, what PyTorch gives cuBLAS to work in. A thread takes a
+// handle for a device at its first product there and leaves it to other threads when it ends.
+void provide_cublas_workspace(c10::DeviceIndex device);
+
+// torch._C._cuda_clearCublasWorkspaces
+void clear_cublas_workspaces();
+
+} // namespace anyrig::virtual_gpu

@@ -1,0 +1,12 @@
+// The errors of CUDA's runtime that a program can meet, as PyTorch raises them.
+#pragma once
+
+namespace anyrig::virtual_gpu {
+
+// Numbers from CUDA's driver_types.h.
+enum class CudaError { Initialization = 3, InvalidDevice = 101, NotReady = 600 };
+
+// Raises torch.AcceleratorError with the number and CUDA's text.
+[[noreturn]] void raise_cuda_error(CudaError error);
+
+} // namespace anyrig::virtual_gpu

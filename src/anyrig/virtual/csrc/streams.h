@@ -1,0 +1,18 @@
+// Streams of the virtual devices: numbers from CUDA's pools, and the current one of each thread.
+#pragma once
+
+#include <c10/core/Stream.h>
+
+namespace anyrig::virtual_gpu {
+
+// The default stream of a device has this id, as in CUDA.
+inline constexpr c10::StreamId kDefaultStream = 0;
+
+c10::Stream current_stream(c10::DeviceIndex device);
+c10::Stream default_stream(c10::DeviceIndex device);
+// Makes `stream` current on its device for this thread and returns the one before it.
+c10::Stream exchange_stream(c10::Stream stream);
+// The next of the 32 streams of the pool for `priority` (negative is high), in turn.
+c10::Stream stream_from_pool(c10::DeviceIndex device, int priority);
+
+} // namespace anyrig::virtual_gpu

@@ -1,0 +1,138 @@
+"""Streams and events: the classes under `torch.cuda.Stream` and `torch.cuda.Event`.
+
+PyTorch's own `torch.Stream` and `torch.Event` do the work, through the device guard; the classes
+here add what CUDA's have beyond them.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import torch
+
+# c10/cuda/CUDAStream.h: PyTorch keeps at most four priorities, 0 the lowest.
+_PRIORITY_RANGE = (0, -3)
+_FIRST_HIGH_PRIORITY_STREAM = 33  # streams.cpp: ids 33 to 64
+
+_CUDA = 1  # c10/core/DeviceType.h
+
+_C: Any = torch._C
+
+
+class CudaStreamBase(torch.Stream):
+    """What `torch.cuda.Stream` derives from."""
+
+    def __new__(  # noqa: D102
+        cls,
+        priority: int = 0,
+        stream_id: int | None = None,
+        device_index: int | None = None,
+        device_type: int | None = None,
+        stream_ptr: int | None = None,
+    ) -> CudaStreamBase:
+        if stream_ptr is not None:
+            # A stream of another library: this rig has none, so it is one of ours again.
+            stream_id, device_index = stream_ptr, torch.cuda.current_device()
+        if stream_id is None or device_index is None:
+            device_index = torch.cuda.current_device()
+            stream_id, *_ = _C._cuda_getStreamFromPool(device_index, priority)
+        return super().__new__(
+            cls,
+            stream_id=stream_id,
+            device_index=device_index,
+            device_type=_CUDA,
+        )
+
+    @property
+    def cuda_stream(self) -> int:
+        """The address of the stream; the default one is 0, as in CUDA."""
+        return self.stream_id
+
+    @property
+    def priority(self) -> int:
+        """The priority: lower runs first."""
+        return -1 if self.stream_id >= _FIRST_HIGH_PRIORITY_STREAM else 0
+
+    @staticmethod
+    def priority_range() -> tuple[int, int]:
+        """Return the lowest and the highest priority."""
+        return _PRIORITY_RANGE
+
+
+class CudaEventBase(torch.Event):
+    """What `torch.cuda.Event` derives from."""
+
+    def __new__(  # noqa: D102
+        cls,
+        enable_timing: bool = False,
+        blocking: bool = False,
+        interprocess: bool = False,
+        external: bool = False,
+    ) -> CudaEventBase:
+        event = super().__new__(
+            cls,
+            device="cuda",
+            enable_timing=enable_timing,
+            blocking=blocking,
+            interprocess=interprocess,
+        )
+        event._enable_timing = enable_timing
+        return event
+
+    _enable_timing: bool
+
+    def elapsed_time(self, end_event: Any) -> float:
+        """Return the milliseconds of the virtual clock from this event to `end_event`.
+
+        The errors are those of `at::cuda::CUDAEvent`.
+        """
+        if not (self._enable_timing and end_event._enable_timing):
+            raise ValueError("Both events must be created with argument 'enable_timing=True'.")
+        if not (self.cuda_event and end_event.cuda_event):
+            raise ValueError("Both events must be recorded before calculating elapsed time.")
+        return float(_C._cuda_elapsedMilliseconds(self.cuda_event, end_event.cuda_event))
+
+    @property
+    def cuda_event(self) -> int:
+        """The address of the event; 0 before it is recorded."""
+        return self.event_id
+
+
+def bindings(core: ModuleType) -> dict[str, Callable[..., Any]]:
+    """Return the functions by their names in `torch._C`."""
+
+    def set_stream(stream_id: int, device_index: int, device_type: int) -> None:
+        core.set_stream(stream_id, device_index)
+
+    def from_external(pointer: int, device: int) -> tuple[int, int, int]:
+        return pointer, device, _CUDA
+
+    return {
+        "_cuda_getCurrentStream": core.current_stream,
+        "_cuda_getDefaultStream": core.default_stream,
+        "_cuda_getStreamFromPool": core.stream_from_pool,
+        "_cuda_getStreamFromExternal": from_external,
+        "_cuda_setStream": set_stream,
+        "_cuda_getCurrentRawStream": lambda device: core.current_stream(device)[0],
+        "_cuda_elapsedMilliseconds": core.elapsed_milliseconds,
+        "_CudaStreamBase": CudaStreamBase,
+        "_CudaEventBase": CudaEventBase,
+    }
+
+
+def patch() -> None:
+    """Derive `torch.cuda.Stream`, `ExternalStream` and `Event` from the classes here."""
+    streams = importlib.import_module("torch.cuda.streams")
+    old = {name: getattr(streams, name) for name in ("Stream", "ExternalStream", "Event")}
+    importlib.reload(streams)
+    # Modules that took the classes by name while torch was imported.
+    for name, module in list(sys.modules.items()):
+        if module is None or not name.startswith("torch"):
+            continue
+        for class_name, old_class in old.items():
+            if vars(module).get(class_name) is old_class:
+                setattr(module, class_name, getattr(streams, class_name))

@@ -1,0 +1,183 @@
+"""Calls attention on the virtual rig named in the arguments, and prints what happened as JSON.
+
+    python attention_calls.py RIG [--shape-only]
+
+A program of its own, since a process has one rig in one mode for its whole life.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import warnings
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
+
+from anyrig.virtual import install
+
+SHAPE = (2, 4, 128, 64)  # batch, heads, tokens, numbers of a head
+
+
+@dataclass(frozen=True)
+class Call:
+    """Arguments of scaled_dot_product_attention, as far as they are not the usual ones."""
+
+    query: tuple[int, ...] = SHAPE
+    key: tuple[int, ...] = SHAPE
+    value: tuple[int, ...] = SHAPE
+    dtype: torch.dtype = torch.float16
+    mask: tuple[int, ...] | None = None
+    dropout: float = 0.0
+    causal: bool = False
+    gqa: bool = False
+    gradient: bool = True
+    permuted: bool = False  # the last dimension is not contiguous
+    tokens_first: bool = False  # in memory, as a projection leaves it
+    shifted: int = 0  # numbers before the query in its memory
+    backends: tuple[SDPBackend, ...] = ()
+    deterministic: bool = False
+
+    def tensor(self, shape: tuple[int, ...], shift: int = 0) -> torch.Tensor:
+        if self.permuted:
+            batch, heads, tokens, head = shape
+            made = torch.zeros(batch, heads, head, tokens, device="cuda", dtype=self.dtype)
+            made = made.transpose(-1, -2)
+        elif self.tokens_first:
+            batch, heads, tokens, head = shape
+            made = torch.zeros(batch, tokens, heads, head, device="cuda", dtype=self.dtype)
+            made = made.transpose(1, 2)
+        else:
+            size = torch.Size(shape).numel()
+            made = torch.zeros(size + shift, device="cuda", dtype=self.dtype)[shift:].view(shape)
+        return made.requires_grad_(self.gradient)
+
+
+def sized(heads: int = 4, tokens: int = 128, head: int = 64, batch: int = 2) -> Any:
+    return batch, heads, tokens, head
+
+
+def all_of(shape: tuple[int, ...], **rest: Any) -> Call:
+    return Call(query=shape, key=shape, value=shape, **rest)
+
+
+EFFICIENT, FLASH = SDPBackend.EFFICIENT_ATTENTION, SDPBackend.FLASH_ATTENTION
+CUDNN, MATH = SDPBackend.CUDNN_ATTENTION, SDPBackend.MATH
+
+CALLS = {
+    "half": Call(),
+    "bfloat16": Call(dtype=torch.bfloat16),
+    "float": Call(dtype=torch.float32),
+    "double": Call(dtype=torch.float64),
+    "tokens_first": Call(tokens_first=True),
+    "no_gradient": Call(gradient=False),
+    "causal": Call(causal=True),
+    "causal_not_square": Call(key=sized(tokens=64), value=sized(tokens=64), causal=True),
+    "mask": Call(mask=(128, 128)),
+    "dropout": Call(dropout=0.25),
+    "odd_dropout": Call(dropout=0.1),
+    "head_of_20": all_of(sized(head=20)),
+    "float_head_of_20": all_of(sized(head=20), dtype=torch.float32),
+    "float_head_of_6": all_of(sized(head=6), dtype=torch.float32),
+    "head_of_160": all_of(sized(head=160)),
+    "head_of_224": all_of(sized(head=224)),
+    "head_of_224_no_gradient": all_of(sized(head=224), gradient=False),
+    "head_of_512": all_of(sized(head=512)),
+    "value_of_other_head": Call(value=sized(head=32)),
+    "grouped_query": Call(key=sized(heads=2), value=sized(heads=2), gqa=True),
+    "float_grouped_query": Call(
+        key=sized(heads=2), value=sized(heads=2), gqa=True, dtype=torch.float32
+    ),
+    "one_key": Call(key=sized(tokens=1), value=sized(tokens=1)),
+    "decoding": Call(
+        query=sized(tokens=1), key=sized(tokens=4096), value=sized(tokens=4096), gradient=False
+    ),
+    "three_dimensions": all_of((4, 128, 64)),
+    "permuted": Call(permuted=True),
+    "float_shifted": Call(dtype=torch.float32, shifted=1),
+    "deterministic": Call(deterministic=True),
+    "only_math": Call(backends=(MATH,)),
+    "only_efficient": Call(backends=(EFFICIENT,)),
+    "only_cudnn": Call(backends=(CUDNN,)),
+    "efficient_or_math": Call(backends=(EFFICIENT, MATH)),
+    "only_flash_float": Call(backends=(FLASH,), dtype=torch.float32),
+}
+
+
+def described(tensor: torch.Tensor | None) -> Any:
+    if tensor is None:
+        return None
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    return [dtype, list(tensor.shape), list(tensor.stride()), tensor.device.type]
+
+
+def saved(output: torch.Tensor) -> dict[str, Any]:
+    """Return what the node of a fused operator keeps for its backward."""
+    node: Any = output.grad_fn
+    if node is None or "ScaledDotProduct" not in type(node).__name__:
+        return {}
+    names = sorted(name for name in dir(node) if name.startswith("_saved_"))
+    values = {name.removeprefix("_saved_"): getattr(node, name) for name in names}
+    return {
+        name: described(value) if isinstance(value, torch.Tensor) else str(value)
+        for name, value in values.items()
+    }
+
+
+def run(call: Call) -> dict[str, Any]:
+    query = call.tensor(call.query, call.shifted)
+    key, value = call.tensor(call.key), call.tensor(call.value)
+    mask = None
+    if call.mask is not None:
+        mask = torch.ones(call.mask, dtype=torch.bool, device="cuda")
+    arguments = (query, key, value, mask, call.dropout, call.causal)
+    chosen: AbstractContextManager[None] = (
+        sdpa_kernel(list(call.backends)) if call.backends else nullcontext()
+    )
+    torch.use_deterministic_algorithms(call.deterministic)
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    with chosen:
+        choice = SDPBackend(torch._fused_sdp_choice(*arguments, enable_gqa=call.gqa))
+        offset = torch.cuda._get_rng_state_offset()
+        output = scaled_dot_product_attention(*arguments, enable_gqa=call.gqa)
+    result: dict[str, Any] = {
+        "choice": choice.name,
+        "offset": torch.cuda._get_rng_state_offset() - offset,
+        "output": described(output),
+        "saved": saved(output),
+        "forward": [torch.cuda.memory_allocated(), torch.cuda.max_memory_allocated()],
+    }
+    if call.gradient:
+        output.backward(torch.zeros_like(output))
+        result["gradients"] = [described(t.grad) for t in (query, key, value)]
+    torch.use_deterministic_algorithms(False)
+    result["end"] = [torch.cuda.memory_allocated(), torch.cuda.max_memory_allocated()]
+    return result
+
+
+def main() -> None:
+    rig, *options = sys.argv[1:]
+    install(rig, shape_only=options == ["--shape-only"])
+    results = {}
+    for device in range(torch.cuda.device_count()):
+        torch.cuda.set_device(device)
+        torch.zeros(8, 8, device="cuda", requires_grad=True).sum().backward()
+        for name, call in CALLS.items():
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                try:
+                    result = run(call)
+                except RuntimeError as error:
+                    result = {"error": str(error)}
+            result["warnings"] = [str(warning.message) for warning in caught]
+            results[f"{torch.cuda.get_device_name(device)}: {name}"] = result
+    print(json.dumps(results))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,34 @@
+"""Runs programs in processes of their own: a virtual rig stays in its process for ever."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+PROGRAMS = Path(__file__).parent / "programs"
+
+
+def run(
+    *command: str, timeout: float = 180, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-W", "error", *command],
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+
+
+def output_of(*command: str, **environment: str) -> str:
+    finished = run(*command, **environment)
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    return finished.stdout
+
+
+def output_of_lines(program: str, **environment: str) -> list[str]:
+    return output_of("-c", textwrap.dedent(program), **environment).splitlines()

@@ -1,0 +1,306 @@
+"""What the attention operators of a card compute, against the plain formula in float64."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+from torch.nn.attention.varlen import varlen_attn
+from torch.nn.functional import scaled_dot_product_attention
+
+aten = torch.ops.aten
+
+EFFICIENT, FLASH = SDPBackend.EFFICIENT_ATTENTION, SDPBackend.FLASH_ATTENTION
+CUDNN, MATH = SDPBackend.CUDNN_ATTENTION, SDPBackend.MATH
+
+TOLERANCE = {torch.float32: 1e-5, torch.float16: 1e-2}
+FUSED = [(EFFICIENT, torch.float32), (FLASH, torch.float16), (CUDNN, torch.float16)]
+
+
+def operands(
+    dtype: torch.dtype = torch.float32, key_heads: int = 4, key_tokens: int = 24
+) -> list[torch.Tensor]:
+    torch.manual_seed(0)
+    shapes = [(2, 4, 24, 16), (2, key_heads, key_tokens, 16), (2, key_heads, key_tokens, 16)]
+    return [torch.randn(shape, device="cuda", dtype=dtype, requires_grad=True) for shape in shapes]
+
+
+def compare(call: Callable[..., torch.Tensor], tensors: list[torch.Tensor]) -> None:
+    """Run `call` on the card and on the CPU in float64; compare results and gradients."""
+    exact = [tensor.detach().cpu().double().requires_grad_() for tensor in tensors]
+    with sdpa_kernel(MATH):
+        theirs = call(*exact)
+    ours = call(*tensors)
+    gradient = torch.randn(theirs.shape, dtype=torch.float64)
+    ours.backward(gradient.to(ours))
+    theirs.backward(gradient)
+    within = {"atol": TOLERANCE[tensors[0].dtype], "rtol": TOLERANCE[tensors[0].dtype]}
+    torch.testing.assert_close(ours.cpu().double(), theirs, **within)
+    for mine, other in zip(tensors, exact, strict=True):
+        assert mine.grad is not None
+        torch.testing.assert_close(mine.grad.cpu().double(), other.grad, **within)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("backend", "dtype"), FUSED)
+def test_results_and_gradients(backend: SDPBackend, dtype: torch.dtype, causal: bool) -> None:
+    def call(*tensors: torch.Tensor) -> torch.Tensor:
+        with sdpa_kernel([backend] if tensors[0].is_cuda else [MATH]):
+            return scaled_dot_product_attention(*tensors, is_causal=causal, scale=0.3)
+
+    compare(call, operands(dtype))
+
+
+def test_a_causal_mask_that_is_not_square() -> None:
+    compare(
+        lambda q, k, v: scaled_dot_product_attention(q, k, v, is_causal=True),
+        operands(key_tokens=9),
+    )
+
+
+@pytest.mark.parametrize(("backend", "dtype"), [FUSED[1], FUSED[2]])
+def test_groups_of_heads_share_keys(backend: SDPBackend, dtype: torch.dtype) -> None:
+    def call(*tensors: torch.Tensor) -> torch.Tensor:
+        with sdpa_kernel([backend] if tensors[0].is_cuda else [MATH]):
+            return scaled_dot_product_attention(*tensors, enable_gqa=True)
+
+    compare(call, operands(dtype, key_heads=2))
+
+
+def test_a_bias_gets_its_gradient() -> None:
+    bias = torch.randn(2, 4, 24, 24, device="cuda", requires_grad=True)
+    compare(lambda q, k, v, mask: scaled_dot_product_attention(q, k, v, mask), [*operands(), bias])
+
+
+def test_rows_that_see_nothing_are_zero() -> None:
+    q, k, v = operands()
+    mask = torch.ones(24, 24, dtype=torch.bool, device="cuda")
+    mask[3] = False
+    output = scaled_dot_product_attention(q, k, v, mask)
+    assert output[:, :, 3].abs().max() == 0
+    output.sum().backward()
+    assert q.grad is not None
+    assert q.grad.isfinite().all()
+    assert q.grad[:, :, 3].abs().max() == 0
+
+
+@pytest.mark.parametrize(("backend", "dtype"), FUSED)
+def test_the_backward_drops_what_the_forward_dropped(
+    backend: SDPBackend, dtype: torch.dtype
+) -> None:
+    q, k, _ = operands(dtype)
+    # With the identity for values the output is the attention after dropout itself.
+    v = torch.eye(24, 16, device="cuda", dtype=dtype).expand(2, 4, 24, 16).contiguous()
+    v.requires_grad_()
+    with sdpa_kernel([backend]):
+        torch.cuda.manual_seed(5)
+        output = scaled_dot_product_attention(q, k, v, dropout_p=0.25)
+        again = scaled_dot_product_attention(q, k, v, dropout_p=0.25)
+        torch.cuda.manual_seed(5)
+        same = scaled_dot_product_attention(q, k, v, dropout_p=0.25)
+    assert torch.equal(output, same)
+    assert not torch.equal(output, again)
+    dropped = (output == 0).double().mean().item()
+    assert 0.2 < dropped < 0.3
+    output.sum().backward()
+    # d output / d value is the attention, dropped alike: its columns' sums.
+    assert v.grad is not None
+    torch.testing.assert_close(
+        v.grad[:, :, :16, 0].float(), output.detach().float().sum(2), atol=1e-2, rtol=1e-2
+    )
+
+
+def test_logsumexp() -> None:
+    q, k, v = operands()
+    scores = (q @ k.transpose(-1, -2)).double() / 4
+    sums = aten._scaled_dot_product_efficient_attention(q, k, v, None, True)[1]
+    assert sums.shape == (2, 4, 32)  # rows up to a multiple of 32
+    torch.testing.assert_close(sums[..., :24].double(), scores.logsumexp(-1), atol=1e-5, rtol=1e-5)
+    assert aten._scaled_dot_product_efficient_attention(q, k, v, None, False)[1].numel() == 0
+    half = [tensor.detach().half() for tensor in (q, k, v)]
+    sums = aten._scaled_dot_product_flash_attention(*half)[1]
+    torch.testing.assert_close(sums.double(), scores.logsumexp(-1), atol=1e-2, rtol=1e-2)
+
+
+def test_heads_are_padded_to_a_multiple_of_eight() -> None:
+    q = torch.randn(1, 2, 5, 12, device="cuda", dtype=torch.float16, requires_grad=True)
+    output = scaled_dot_product_attention(q, q, q)
+    assert output.shape == q.shape
+    assert output.stride() == (2 * 5 * 16, 5 * 16, 16, 1)
+    output.sum().backward()
+    assert q.grad is not None
+    assert q.grad.shape == q.shape
+
+
+def test_packed_sequences() -> None:
+    torch.manual_seed(0)
+    lengths = [3, 8, 5]
+    starts = torch.tensor([0, 3, 11, 16], dtype=torch.int32, device="cuda")
+    packed = [
+        torch.randn(16, 4, 16, device="cuda", dtype=torch.float16, requires_grad=True)
+        for _ in range(3)
+    ]
+    output = varlen_attn(*packed, starts, starts, 8, 8, window_size=(-1, 0))
+    exact = [tensor.detach().cpu().double().requires_grad_() for tensor in packed]
+    parts = [
+        scaled_dot_product_attention(*(part.transpose(0, 1) for part in sequence), is_causal=True)
+        for sequence in zip(*(tensor.split(lengths) for tensor in exact), strict=True)
+    ]
+    expected = torch.cat([part.transpose(0, 1) for part in parts])
+    torch.testing.assert_close(output.cpu().double(), expected, atol=1e-2, rtol=1e-2)
+    output.sum().backward()
+    expected.sum().backward()
+    for mine, other in zip(packed, exact, strict=True):
+        assert mine.grad is not None
+        torch.testing.assert_close(mine.grad.cpu().double(), other.grad, atol=2e-2, rtol=1e-2)
+
+
+def test_packed_sequences_of_the_efficient_operator() -> None:
+    torch.manual_seed(0)
+    starts = torch.tensor([0, 3, 11], dtype=torch.int32, device="cuda")
+    q, k, v = (torch.randn(1, 11, 2, 8, device="cuda") for _ in range(3))
+    output, sums, *_ = aten._efficient_attention_forward(
+        q, k, v, None, starts, starts, 8, 8, 0.0, 2, True
+    )
+    assert sums.shape == (2, 2, 32)
+    expected = scaled_dot_product_attention(
+        *(tensor[:, 3:].transpose(1, 2) for tensor in (q, k, v)), is_causal=True
+    )
+    torch.testing.assert_close(output[:, 3:].transpose(1, 2), expected, atol=1e-5, rtol=1e-5)
+
+
+def test_a_window_and_slopes() -> None:
+    q, k, v = (tensor.detach().half().transpose(1, 2) for tensor in operands())
+    slopes = torch.tensor([0.5, 0.25, 0.125, 0.0625], device="cuda")
+    output = aten._flash_attention_forward(
+        q, k, v, None, None, 24, 24, 0.0, True, False, window_size_left=4, alibi_slopes=slopes
+    )[0]
+    place = torch.arange(24, device="cuda")
+    distance = place[:, None] - place[None]
+    bias = -slopes[:, None, None] * distance.abs()
+    bias = bias.masked_fill((distance < 0) | (distance > 4), float("-inf"))
+    wide = [tensor.transpose(1, 2).double() for tensor in (q, k, v)]
+    with sdpa_kernel(MATH):
+        expected = scaled_dot_product_attention(*wide, attn_mask=bias.double()[None])
+    torch.testing.assert_close(output.transpose(1, 2).double(), expected, atol=1e-2, rtol=1e-2)
+
+
+def test_autocast_makes_it_flash() -> None:
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        output = scaled_dot_product_attention(*operands())
+    assert output.dtype == torch.bfloat16
+    assert type(output.grad_fn).__name__ == "ScaledDotProductFlashAttentionBackward0"
+
+
+def test_operands_on_two_devices() -> None:
+    q, k, v = (tensor.detach() for tensor in operands())
+    with pytest.raises(
+        RuntimeError,
+        match="Expected all tensors to be on the same device, but got key is on cuda:1, different "
+        r"from other tensors on cuda:0 \(when checking argument in method "
+        r"wrapper_CUDA___scaled_dot_product_efficient_attention\)",
+    ):
+        aten._scaled_dot_product_efficient_attention(q, k.to("cuda:1"), v, None, False)
+
+
+def test_the_checks_that_programs_ask() -> None:
+    q, k, v = (tensor.detach().half() for tensor in operands())
+    params = torch.backends.cuda.SDPAParams(q, k, v, None, 0.0, False, False)
+    assert torch.backends.cuda.is_flash_attention_available()
+    assert torch.backends.cuda.can_use_flash_attention(params)
+    assert torch.backends.cuda.can_use_efficient_attention(params)
+    assert torch.backends.cuda.can_use_cudnn_attention(params)
+    wide = torch.backends.cuda.SDPAParams(q.float(), k.float(), v.float(), None, 0.0, False, False)
+    assert not torch.backends.cuda.can_use_flash_attention(wide)
+    assert torch.backends.cuda.can_use_efficient_attention(wide)
+
+
+def test_all_backends_disabled() -> None:
+    with (
+        sdpa_kernel([]),
+        pytest.raises(RuntimeError, match="No viable backend for scaled_dot_product_attention"),
+    ):
+        scaled_dot_product_attention(*operands())
+
+
+def test_multi_head_attention_in_inference() -> None:
+    torch.manual_seed(0)
+    module = nn.MultiheadAttention(32, 4, batch_first=True).eval()
+    x = torch.randn(2, 5, 32)
+    padding = torch.tensor([[False] * 5, [False] * 3 + [True] * 2])
+    on_card = nn.MultiheadAttention(32, 4, batch_first=True).eval().cuda()
+    on_card.load_state_dict(module.state_dict())
+    with torch.no_grad():
+        for options in (
+            {"need_weights": False},
+            {"need_weights": True},
+            {"need_weights": False, "key_padding_mask": padding},
+        ):
+            there = {
+                name: value.cuda() if isinstance(value, torch.Tensor) else value
+                for name, value in options.items()
+            }
+            expected, weights = module(x, x, x, **options)
+            output, own_weights = on_card(x.cuda(), x.cuda(), x.cuda(), **there)
+            torch.testing.assert_close(output.cpu(), expected, atol=1e-5, rtol=1e-5)
+            if weights is not None:
+                torch.testing.assert_close(own_weights.cpu(), weights, atol=1e-5, rtol=1e-5)
+
+
+def test_an_encoder_in_inference() -> None:
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True)
+    encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
+    x = torch.randn(2, 5, 32)
+    with torch.no_grad():
+        expected = encoder(x)
+        with torch.profiler.profile() as profile:
+            output = encoder.cuda()(x.cuda())
+    torch.testing.assert_close(output.cpu(), expected, atol=1e-5, rtol=1e-5)
+    names = {event.name for event in profile.events()}
+    assert {"aten::_transformer_encoder_layer_fwd", "aten::_native_multi_head_attention"} <= names
+    assert "aten::_scaled_dot_product_efficient_attention" in names
+
+
+def test_flex_attention_without_compilation() -> None:
+    q, k, v = (tensor.detach() for tensor in operands())
+    block_mask = create_block_mask(lambda b, h, i, j: i >= j, 2, 4, 24, 24, device="cuda")
+    with pytest.warns(UserWarning, match="flex_attention called without torch.compile"):
+        output = flex_attention(q, k, v, block_mask=block_mask)
+    expected = scaled_dot_product_attention(q, k, v, is_causal=True)
+    torch.testing.assert_close(output, expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_nested_tensors(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    parts = [torch.randn(length, 64, device="cuda", dtype=dtype) for length in (3, 5)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # nested tensors are a prototype
+        nested = torch.nested.nested_tensor(parts)
+    heads = nested.view(2, -1, 4, 16).transpose(1, 2)
+    results = scaled_dot_product_attention(heads, heads, heads).unbind()
+    for part, result in zip(parts, results, strict=True):
+        alone = part.double().view(1, -1, 4, 16).transpose(1, 2)
+        with sdpa_kernel(MATH):
+            expected = scaled_dot_product_attention(alone, alone, alone)[0]
+        within = TOLERANCE[dtype]
+        torch.testing.assert_close(result.double(), expected, atol=within, rtol=within)
+
+
+def test_an_encoder_leaves_padding_out() -> None:
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True)
+    encoder = nn.TransformerEncoder(layer, 2).eval()
+    x = torch.randn(2, 5, 32)
+    padding = torch.tensor([[False] * 5, [False] * 3 + [True] * 2])
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # nested tensors are a prototype
+        expected = encoder(x, src_key_padding_mask=padding)
+        output = encoder.cuda()(x.cuda(), src_key_padding_mask=padding.cuda())
+    torch.testing.assert_close(output.cpu(), expected, atol=1e-5, rtol=1e-5)

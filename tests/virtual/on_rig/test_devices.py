@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+BEYOND = 9
+
+
+def test_a_device_is_a_cuda_device() -> None:
+    tensor = torch.ones(2, device="cuda:1")
+    assert tensor.is_cuda
+    assert tensor.device == torch.device("cuda", 1)
+    assert tensor.get_device() == 1
+    assert torch.cuda.is_available()
+    assert torch.cuda.device_count() == 8
+    assert torch.accelerator.current_accelerator() == torch.device("cuda")
+
+
+def test_an_index_beyond_the_rig_is_refused_in_cudas_words() -> None:
+    with pytest.raises(
+        torch.AcceleratorError, match=r"CUDA error: invalid device ordinal\nGPU"
+    ) as e:
+        torch.ones(1, device=f"cuda:{BEYOND}")
+    assert e.value.error_code == 101
+    with pytest.raises(torch.AcceleratorError, match="invalid device ordinal"):
+        torch.cuda.set_device(BEYOND)
+    with pytest.raises(torch.AcceleratorError, match="invalid device ordinal"):
+        torch.ones(1).cuda(BEYOND)
+    with pytest.raises(AssertionError, match="Invalid device id"):
+        torch.cuda.get_device_properties(BEYOND)
+
+
+def test_the_current_device_is_where_cuda_means() -> None:
+    assert torch.ones(1, device="cuda").get_device() == 0
+    with torch.cuda.device(2):
+        assert torch.cuda.current_device() == 2
+        assert torch.ones(1).cuda().get_device() == 2
+        assert torch.empty(1, device="cuda").get_device() == 2
+    assert torch.cuda.current_device() == 0
+    with torch.cuda.device_of(torch.ones(1, device="cuda:3")):
+        assert torch.cuda.current_device() == 3
+    with torch.device("cuda:1"):
+        assert torch.ones(1).get_device() == 1
+
+
+def test_what_a_device_is_called_and_has() -> None:
+    properties = torch.cuda.get_device_properties(0)
+    assert properties.name == torch.cuda.get_device_name(0) == "NVIDIA A100-SXM4-80GB"
+    assert torch.cuda.get_device_capability(0) == (8, 0)
+    assert properties.multi_processor_count == 108
+    assert properties.total_memory == torch.cuda.mem_get_info(0)[1]
+    assert len({str(torch.cuda.get_device_properties(i).uuid) for i in range(8)}) == 8
+    assert "NVIDIA A100" in repr(properties)
+    assert torch.cuda.is_bf16_supported()
+    assert torch.cuda.can_device_access_peer(0, 1)
+
+
+def test_the_typed_tensor_classes() -> None:
+    tensor = torch.cuda.FloatTensor(2, 3)
+    assert tensor.is_cuda
+    assert tensor.dtype == torch.float32
+    assert isinstance(torch.ones(1, dtype=torch.half, device="cuda"), torch.cuda.HalfTensor)
+    assert torch.ones(1).type("torch.cuda.DoubleTensor").is_cuda
+    assert torch.ones(1, device="cuda").type() == "torch.cuda.FloatTensor"
+
+
+def test_marks_and_the_runtime() -> None:
+    assert torch.cuda.nvtx.range_push("outer") == 0
+    torch.cuda.nvtx.mark("here")
+    torch.cuda.nvtx.range_pop()
+    with torch.cuda.nvtx.range("inner"):
+        pass
+    torch.cuda.cudart().cudaProfilerStart()
+    torch.cuda._sleep(1000)
+    torch.cuda.synchronize()
+
+
+def test_the_default_device_can_be_virtual() -> None:
+    torch.set_default_device("cuda:1")
+    try:
+        assert torch.ones(1).get_device() == 1
+    finally:
+        torch.set_default_device(None)

@@ -1,0 +1,73 @@
+"""Dtypes that a card takes and the CPU does not, and the reverse."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+DEVICE = torch.device("cuda", 1)
+
+
+@pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental:UserWarning")
+def test_half_precision_where_the_cpu_has_none() -> None:
+    numbers = torch.arange(8.0)
+    there = numbers.to(DEVICE).half()
+    spectrum = torch.fft.rfft(there)
+    assert spectrum.dtype == torch.complex32
+    torch.testing.assert_close(
+        spectrum.to(torch.complex64).cpu(), torch.fft.rfft(numbers), rtol=1e-3, atol=1e-3
+    )
+    torch.testing.assert_close(torch.fft.irfft(spectrum), there, rtol=1e-3, atol=2e-3)
+
+
+def test_half_precision_gradients_where_the_cpu_has_none() -> None:
+    x = torch.arange(64.0).view(1, 1, 4, 4, 4)
+    gradients = []
+    for tensor in (x.clone(), x.to(DEVICE).half()):
+        tensor.requires_grad_()
+        functional.avg_pool3d(tensor, 2).sum().backward()
+        gradients.append(tensor.grad.cpu().float())
+    torch.testing.assert_close(*gradients)
+
+
+def test_histogram_of_integers() -> None:
+    counts = torch.histc(torch.tensor([1, 2, 2], device=DEVICE), bins=2)
+    assert counts.dtype == torch.long
+    assert counts.tolist() == [1, 2]
+
+
+def test_the_result_goes_where_out_says() -> None:
+    out = torch.empty(0, dtype=torch.half, device=DEVICE)
+    x = torch.ones(1, 1, 2, 2, 2, dtype=torch.half, device=DEVICE)
+    assert torch._C._nn.avg_pool3d(x, 2, out=out) is out
+    assert out.shape == (1, 1, 1, 1, 1)
+    assert out.item() == 1
+
+
+REFUSED: dict[str, tuple[Callable[[Tensor], Tensor], torch.dtype, str]] = {
+    "mm": (lambda x: x @ x, torch.long, "addmm_cuda"),
+    "addmm": (lambda x: torch.addmm(x, x, x), torch.int, "addmm_cuda"),
+    "bmm": (lambda x: x[None] @ x[None], torch.long, "baddbmm_cuda"),
+    "mv": (lambda x: x @ x[0], torch.long, "addmv_impl_cuda"),
+    "dot": (lambda x: x[0] @ x[0], torch.long, "dot"),
+    "linear": (lambda x: functional.linear(x, x), torch.long, "addmm_cuda"),
+    "convolution": (
+        lambda x: functional.conv2d(x[None, None], x[None, None]),
+        torch.long,
+        "slow_conv2d_cuda",
+    ),
+    "igamma": (lambda x: torch.igamma(x, x), torch.half, "igamma_cuda"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused_as_on_a_card(case: str) -> None:
+    call, dtype, kernel = REFUSED[case]
+    call(torch.ones(2, 2))
+    call(torch.ones(2, 2, dtype=torch.float, device=DEVICE))
+    with pytest.raises(NotImplementedError, match=f'"{kernel}" not implemented for '):
+        call(torch.ones(2, 2, dtype=dtype, device=DEVICE))

@@ -1,0 +1,56 @@
+"""The generator's state is CUDA's: a seed and an offset."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+
+def test_the_state_is_a_seed_and_an_offset() -> None:
+    generator = torch.Generator(device="cuda:1")
+    generator.manual_seed(3)
+    state = generator.get_state()
+    assert state.dtype == torch.uint8
+    assert state.device.type == "cpu"
+    assert state.tolist() == [3] + [0] * 15
+    generator.set_offset(4)
+    assert generator.get_offset() == 4
+    assert generator.get_state().tolist() == [3] + [0] * 7 + [4] + [0] * 7
+    with pytest.raises(RuntimeError, match="offset must be a multiple of 4"):
+        generator.set_offset(3)
+    with pytest.raises(RuntimeError, match="RNG state is wrong size"):
+        generator.set_state(torch.zeros(5, dtype=torch.uint8))
+
+
+def test_the_same_seed_gives_the_same_numbers() -> None:
+    torch.manual_seed(1)
+    first = torch.randn(5, device="cuda")
+    second = torch.randn(5, device="cuda")
+    assert not torch.equal(first, second)
+    torch.cuda.manual_seed_all(1)
+    assert torch.equal(first, torch.randn(5, device="cuda"))
+    state = torch.cuda.get_rng_state()
+    drawn = torch.rand(3, device="cuda")
+    torch.cuda.set_rng_state(state)
+    assert torch.equal(drawn, torch.rand(3, device="cuda"))
+    assert torch.cuda.initial_seed() == 1
+
+
+def test_generators_share_a_state_for_graphs() -> None:
+    first = torch.Generator(device="cuda")
+    second = torch.Generator(device="cuda")
+    first.manual_seed(9)
+    second.graphsafe_set_state(first.graphsafe_get_state())
+    torch.rand(2, device="cuda", generator=first)
+    assert second.get_offset() == first.get_offset() > 0
+    clone = first.clone_state()
+    torch.rand(2, device="cuda", generator=first)
+    assert clone.get_offset() < first.get_offset()
+
+
+def test_forking_the_state_restores_it() -> None:
+    before = torch.cuda.get_rng_state_all()
+    with torch.random.fork_rng(devices=range(4)):
+        torch.rand(2, device="cuda:2")
+    after = torch.cuda.get_rng_state_all()
+    assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))

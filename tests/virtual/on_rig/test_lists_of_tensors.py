@@ -1,0 +1,70 @@
+"""Operators over lists, which optimizers and gradient clipping are made of."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+DEVICE = torch.device("cuda", 1)
+
+
+def test_tensors_of_several_devices_are_worked_off_one_by_one() -> None:
+    tensors = [torch.ones(2, device="cuda:0"), torch.ones(2, device=DEVICE)]
+    results = torch._foreach_add(tensors, tensors)
+    assert [t.device for t in results] == [t.device for t in tensors]
+    torch._foreach_mul_(tensors, 3.0)
+    assert [t.sum().item() for t in tensors] == [6, 6]
+    norms = torch._foreach_norm(tensors)
+    assert [t.device for t in norms] == [t.device for t in tensors]
+
+
+def test_a_pair_on_two_devices_is_refused() -> None:
+    with pytest.raises(RuntimeError, match="found at least two devices, cuda:0 and cuda:1!"):
+        torch._foreach_add([torch.ones(2, device="cuda:0")], [torch.ones(2, device=DEVICE)])
+
+
+def test_clipping_gradients_of_several_devices() -> None:
+    parameters = [torch.nn.Parameter(torch.ones(2, device=device)) for device in ("cuda:0", DEVICE)]
+    for parameter in parameters:
+        parameter.grad = torch.ones_like(parameter)
+    assert torch.nn.utils.clip_grad_norm_(parameters, 1.0).item() == pytest.approx(2)
+    assert parameters[1].grad.device == DEVICE
+
+
+@pytest.mark.parametrize("how", ["fused", "foreach"])
+@pytest.mark.parametrize(
+    ("optimizer", "options"),
+    [
+        (torch.optim.Adam, {}),
+        (torch.optim.AdamW, {"amsgrad": True}),
+        (torch.optim.SGD, {"momentum": 0.9}),
+        (torch.optim.Adagrad, {}),
+    ],
+)
+def test_optimizers_step_as_on_the_cpu(
+    optimizer: type[torch.optim.Optimizer], options: dict[str, object], how: str
+) -> None:
+    weights = []
+    for device in ("cpu", DEVICE):
+        torch.manual_seed(0)
+        model = torch.nn.Linear(4, 3).to(device)
+        steps = optimizer(model.parameters(), lr=0.1, **options, **{how: True})
+        for _ in range(3):
+            steps.zero_grad()
+            model(torch.ones(2, 4, device=device)).pow(2).sum().backward()
+            steps.step()
+        weights.append(model.weight.detach().cpu())
+    torch.testing.assert_close(*weights)
+
+
+def test_a_fused_step_unscales_gradients() -> None:
+    model = torch.nn.Linear(4, 3).to(DEVICE)
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    scaler = torch.amp.GradScaler("cuda", init_scale=8.0)
+    with torch.autocast("cuda"):
+        loss = model(torch.ones(2, 4, device=DEVICE)).sum()
+    scaler.scale(loss).backward()
+    before = model.weight.detach().clone()
+    scaler.step(optimizer)
+    scaler.update()
+    assert not torch.equal(before, model.weight)

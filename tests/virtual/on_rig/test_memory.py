@@ -1,0 +1,166 @@
+"""Bytes that torch.cuda reports, by the rules of CUDA's caching allocator."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+MIB = 2**20
+GIB = 2**30
+CUBLAS_WORKSPACE = 8_519_680  # compute capability 8.0
+
+DEVICE = 3  # used by no other test
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    gc.collect()
+    with torch.cuda.device(DEVICE):
+        torch._C._cuda_clearCublasWorkspaces()
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+        assert torch.cuda.memory_allocated() == torch.cuda.memory_reserved() == 0
+        yield
+        torch._C._cuda_clearCublasWorkspaces()
+
+
+def take(size: int) -> torch.Tensor:
+    return torch.empty(size, dtype=torch.uint8, device="cuda")
+
+
+def test_blocks_and_segments() -> None:
+    one = take(1)
+    assert torch.cuda.memory_allocated() == 512
+    assert torch.cuda.memory_reserved() == 2 * MIB
+    large = take(MIB + 1)
+    assert torch.cuda.memory_allocated() == 512 + MIB + 512
+    assert torch.cuda.memory_reserved() == 22 * MIB
+    del one, large
+    assert torch.cuda.memory_allocated() == 0
+    assert torch.cuda.memory_reserved() == 22 * MIB
+    assert torch.cuda.max_memory_allocated() == MIB + 1024
+    torch.cuda.empty_cache()
+    assert torch.cuda.memory_reserved() == 0
+    assert torch.cuda.mem_get_info()[0] == torch.cuda.mem_get_info()[1]
+
+
+def test_statistics_by_pool() -> None:
+    kept = take(600), take(3 * MIB)
+    stats = torch.cuda.memory_stats()
+    assert stats["allocated_bytes.small_pool.current"] == 1024
+    assert stats["allocated_bytes.large_pool.current"] == 3 * MIB
+    assert stats["requested_bytes.all.current"] == 600 + 3 * MIB
+    assert stats["segment.all.current"] == 2
+    assert "Allocated memory" in torch.cuda.memory_summary()
+    segments = [s for s in torch.cuda.memory_snapshot() if s["device"] == DEVICE]
+    assert sum(s["total_size"] for s in segments) == torch.cuda.memory_reserved()
+    del kept
+
+
+def test_results_of_operators_count() -> None:
+    a = torch.ones(1024, device="cuda")
+    b = a + a
+    assert torch.cuda.memory_allocated() == 2 * 4096
+    view = b.view(32, 32).t()[1:]
+    assert torch.cuda.memory_allocated() == 2 * 4096
+    a.add_(1)
+    assert torch.cuda.memory_allocated() == 2 * 4096
+    del b
+    assert torch.cuda.memory_allocated() == 2 * 4096
+    del view
+    assert torch.cuda.memory_allocated() == 4096
+    a.resize_(2048)
+    assert torch.cuda.memory_allocated() == 8192
+
+
+def test_a_copy_that_is_not_plain_takes_a_temporary() -> None:
+    source = torch.ones(64, 128).t()
+    target = torch.empty(128, 64, device="cuda")
+    torch.cuda.reset_peak_memory_stats()
+    target.copy_(source)
+    assert torch.cuda.max_memory_allocated() == 32768  # gathered on the host
+    torch.empty(64, 128, device="cuda").t().copy_(source.contiguous())
+    assert torch.cuda.max_memory_allocated() == 3 * 32768
+
+
+def test_a_product_takes_a_workspace_once_a_stream() -> None:
+    a = torch.ones(16, 16, device="cuda")
+    a @ a
+    assert torch.cuda.memory_allocated() == 1024 + CUBLAS_WORKSPACE
+    a @ a
+    assert torch.cuda.memory_allocated() == 1024 + CUBLAS_WORKSPACE
+    with torch.cuda.stream(torch.cuda.Stream()):
+        a @ a
+    assert torch.cuda.memory_allocated() == 1024 + 2 * CUBLAS_WORKSPACE
+
+
+def test_out_of_memory_in_cudas_words_and_after_it() -> None:
+    first = take(70 * GIB)
+    words = (
+        r"CUDA out of memory\. Tried to allocate 20\.00 GiB\. GPU 3 has a total capacity of "
+        r"79\.15 GiB of which 9\.15 GiB is free\. Including non-PyTorch memory, this process has "
+        r"70\.00 GiB memory in use\. Of the allocated memory 70\.00 GiB is allocated by PyTorch"
+    )
+    with pytest.raises(torch.OutOfMemoryError, match=words):
+        take(20 * GIB)
+    assert torch.cuda.memory_stats()["num_ooms"] >= 1
+    del first
+    assert take(20 * GIB).numel() == 20 * GIB
+
+
+def test_out_of_memory_comes_before_the_operator_computes() -> None:
+    kept = take(79 * GIB)
+    small = torch.ones(1, 1, device="cuda")
+    # A result of 4 TiB, which the host could not hold either.
+    with pytest.raises(torch.OutOfMemoryError, match=r"Tried to allocate 4096\.00 GiB"):
+        small.expand(2**20, 2**20).neg()
+    del kept
+
+
+def test_a_fraction_of_the_card() -> None:
+    torch.cuda.set_per_process_memory_fraction(0.5)
+    try:
+        with pytest.raises(torch.OutOfMemoryError, match=r"39\.57 GiB allowed"):
+            take(40 * GIB)
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    take(40 * GIB)
+
+
+def test_a_block_in_use_on_another_stream_waits() -> None:
+    side = torch.cuda.Stream()
+    tensor = take(MIB)
+    address = tensor.data_ptr()
+    blocks = torch.cuda.memory_stats()["active.all.current"]
+    with torch.cuda.stream(side):
+        torch.cuda._sleep(10**9)
+    tensor.record_stream(side)
+    del tensor
+    assert address
+    assert torch.cuda.memory_allocated() == 0
+    assert torch.cuda.memory_stats()["active.all.current"] == blocks
+    torch.cuda.synchronize()
+    take(MIB)
+    assert torch.cuda.memory_stats()["active.all.current"] == blocks - 1
+
+
+def test_a_block_of_one_stream_is_not_given_to_another() -> None:
+    tensor = take(MIB)
+    del tensor
+    with torch.cuda.stream(torch.cuda.Stream()):
+        other = take(MIB)
+    assert torch.cuda.memory_reserved() == 4 * MIB
+    del other
+
+
+def test_storages_shrink_and_grow() -> None:
+    tensor = torch.arange(1024.0, device="cuda")
+    storage = tensor.untyped_storage()
+    storage.resize_(0)
+    assert torch.cuda.memory_allocated() == 0
+    storage.resize_(4096)
+    assert torch.cuda.memory_allocated() == 4096
+    assert torch.UntypedStorage(600, device="cuda").device.type == "cuda"

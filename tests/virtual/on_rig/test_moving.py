@@ -1,0 +1,110 @@
+"""Between host and cards: pinned memory, loaders, files, copies of objects."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+
+def test_pinned_memory() -> None:
+    pinned = torch.arange(5.0).pin_memory()
+    assert pinned.is_pinned()
+    assert not torch.ones(1).is_pinned()
+    assert pinned[2:].is_pinned()
+    assert torch.empty(3, pin_memory=True).is_pinned()
+    assert pinned.cuda(1, non_blocking=True).tolist() == [0, 1, 2, 3, 4]
+    with pytest.raises(RuntimeError, match="Only dense CPU tensors can be pinned"):
+        torch.empty(3, device="cuda", pin_memory=True)
+
+
+def test_a_loader_with_workers_pins() -> None:
+    loader = DataLoader(
+        TensorDataset(torch.arange(12.0), torch.arange(12)),
+        batch_size=4,
+        num_workers=2,
+        pin_memory=True,
+    )
+    batches = list(loader)
+    assert len(batches) == 3
+    for values, labels in batches:
+        assert values.is_pinned()
+        assert torch.equal(values.cuda(non_blocking=True).long(), labels.cuda())
+
+
+@pytest.mark.parametrize(
+    ("map_location", "device"),
+    [
+        (None, "cuda:1"),
+        ("cpu", "cpu"),
+        ("cuda:2", "cuda:2"),
+        (torch.device("cuda", 3), "cuda:3"),
+        ({"cuda:1": "cuda:0"}, "cuda:0"),
+        (lambda storage, location: storage, "cpu"),
+        (lambda storage, location: storage.cuda(2), "cuda:2"),
+    ],
+)
+def test_saving_and_loading(map_location: Any, device: str) -> None:
+    file = io.BytesIO()
+    saved = torch.arange(6.0, device="cuda:1")[1:].view(5, 1)
+    torch.save({"x": saved}, file)
+    file.seek(0)
+    loaded = torch.load(file, map_location=map_location)["x"]
+    assert loaded.device == torch.device(device)
+    assert torch.equal(loaded.cpu(), saved.cpu())
+
+
+def test_a_file_of_a_card_that_is_not_here() -> None:
+    file = io.BytesIO()
+    torch.save(torch.ones(1, device="cuda:3"), file)
+    data = file.getvalue().replace(b"cuda:3", b"cuda:9")
+    with pytest.raises(RuntimeError, match="Attempting to deserialize object on CUDA device 9"):
+        torch.load(io.BytesIO(data))
+
+
+def test_copies_of_objects() -> None:
+    module = nn.Linear(3, 2).cuda(1)
+    twin = copy.deepcopy(module)
+    assert twin.weight.device == module.weight.device
+    assert twin.weight.data_ptr() != module.weight.data_ptr()
+    again = pickle.loads(pickle.dumps(module))
+    assert again.weight.device == module.weight.device
+    assert torch.equal(again.weight, module.weight)
+    optimizer = torch.optim.AdamW(module.parameters())
+    module(torch.ones(1, 3, device="cuda:1")).sum().backward()
+    optimizer.step()
+    restored = torch.optim.AdamW(module.parameters())
+    restored.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    state = restored.state[module.weight]
+    assert state["exp_avg"].device == module.weight.device
+
+
+def test_views_share_memory() -> None:
+    base = torch.zeros(4, 4, device="cuda")
+    base[1, 1:3] = 7
+    base.t()[0].add_(1)
+    base.view(-1).as_strided((2,), (5,)).mul_(3)
+    expected = torch.zeros(4, 4)
+    expected[1, 1:3] = 7
+    expected.t()[0].add_(1)
+    expected.view(-1).as_strided((2,), (5,)).mul_(3)
+    assert torch.equal(base.cpu(), expected)
+    assert base[1].data_ptr() == base.data_ptr() + 16
+    assert torch.view_as_complex(base.view(8, 2)).real.untyped_storage().data_ptr() == (
+        base.untyped_storage().data_ptr()
+    )
+
+
+def test_between_cards_and_types() -> None:
+    x = torch.arange(6.0).view(2, 3)
+    there = x.t().to("cuda:1", dtype=torch.float64)
+    back = there.to("cuda:2").half().to("cpu", non_blocking=True)
+    assert torch.equal(back.float(), x.t())
+    complex_ = torch.tensor([1 + 2j]).cuda().conj()
+    assert torch.equal(complex_.cpu(), torch.tensor([1 - 2j]))

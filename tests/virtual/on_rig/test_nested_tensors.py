@@ -1,0 +1,67 @@
+"""Nested tensors on a device, of both layouts."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn import functional
+
+# PyTorch calls nested tensors a prototype, once a process.
+pytestmark = pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+
+DEVICE = torch.device("cuda", 1)
+PARTS = (torch.arange(8.0).view(2, 4), torch.arange(12.0).view(3, 4))
+
+
+def nested(device: torch.device | str, layout: torch.layout = torch.strided) -> torch.Tensor:
+    return torch.nested.nested_tensor(list(PARTS), device=device, layout=layout, requires_grad=True)
+
+
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
+def test_a_layer(layout: torch.layout) -> None:
+    linear = torch.nn.Linear(4, 2)
+    expected = [linear(part) for part in PARTS]
+    results = linear.to(DEVICE)(nested(DEVICE, layout))
+    assert results.device == DEVICE
+    for result, wanted in zip(results.unbind(), expected, strict=True):
+        torch.testing.assert_close(result.cpu(), wanted)
+
+
+def test_gradient_through_padding() -> None:
+    gradients = []
+    for device in ("cpu", DEVICE):
+        tensor = nested(device)
+        result = (functional.relu(tensor) * tensor + tensor).softmax(-1)
+        torch.nested.to_padded_tensor(result, 0.0).pow(2).sum().backward()
+        assert tensor.grad.device == torch.device(device)
+        gradients.append([part.cpu() for part in tensor.grad.unbind()])
+    torch.testing.assert_close(*gradients)
+
+
+def test_moves() -> None:
+    tensor = nested("cpu").detach().to(DEVICE)
+    assert tensor.device == DEVICE
+    for part, wanted in zip(tensor.cpu().unbind(), PARTS, strict=True):
+        assert torch.equal(part, wanted)
+
+
+def test_batched_product_of_ragged_matrices() -> None:
+    tensor = nested(DEVICE).detach()
+    products = tensor.bmm(tensor.transpose(1, 2))
+    for product, part in zip(products.unbind(), PARTS, strict=True):
+        torch.testing.assert_close(product.cpu(), part @ part.T)
+
+
+def test_attention_over_jagged_sequences() -> None:
+    heads = nested(DEVICE, torch.jagged).unflatten(-1, [2, 2]).transpose(1, 2)
+    assert functional.scaled_dot_product_attention(heads, heads, heads).device == DEVICE
+
+
+def test_padded_batch_of_a_transformer() -> None:
+    layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    encoder = torch.nn.TransformerEncoder(layer, 1).to(DEVICE).eval()
+    padding = torch.tensor([[False, False, True], [False, False, False]], device=DEVICE)
+    with torch.no_grad():  # the fast path, which is nested inside
+        result = encoder(torch.ones(2, 3, 8, device=DEVICE), src_key_padding_mask=padding)
+    assert result.device == DEVICE
+    assert result[0, 2].abs().sum().item() == 0

@@ -1,0 +1,82 @@
+"""Operands on several devices: the words of each operator's CUDA kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+
+@pytest.fixture
+def here() -> Tensor:
+    return torch.ones(3, 3, device="cuda:1")
+
+
+REFUSED: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
+    "iterator, with the host": (
+        lambda x: x + torch.ones(3),
+        "Expected all tensors to be on the same device, but found at least two devices, "
+        "cuda:1 and cpu!",
+    ),
+    "iterator, with another card": (
+        lambda x: x + x.to("cuda:2"),
+        "but found at least two devices, cuda:1 and cuda:2!",
+    ),
+    "structured": (
+        lambda x: x @ torch.ones(3, 3),
+        "but got mat2 is on cpu, different from other tensors on cuda:1 "
+        r"\(when checking argument in method wrapper_CUDA_mm\)",
+    ),
+    "unstructured": (
+        lambda x: x.index_select(0, torch.tensor([0])),
+        "but got index is on cpu, different from other tensors on cuda:1 "
+        r"\(when checking argument in method wrapper_CUDA__index_select\)",
+    ),
+    "a list": (
+        lambda x: torch.cat([x, x.cpu()]),
+        r"but got tensors is on cpu, .* wrapper_CUDA_cat\)",
+    ),
+    "an optional argument": (
+        lambda x: functional.layer_norm(x, (3,), torch.ones(3)),
+        r"but got weight is on cpu, .* wrapper_CUDA__native_layer_norm\)",
+    ),
+    "the host first": (
+        lambda x: torch.mm(torch.ones(3, 3), x),
+        r"but got mat2 is on cuda:1, different from other tensors on cpu .*wrapper_CUDA_mm\)",
+    ),
+    "an index": (
+        lambda x: x[torch.tensor([0], device="cuda:2")],
+        r"indices should be either on cpu or on the same device as the indexed tensor \(cuda:1\)",
+    ),
+    "a loss": (
+        lambda x: functional.nll_loss(x, torch.zeros(3, dtype=torch.long)),
+        r"but got target is on cpu, .* wrapper_CUDA_nll_loss_forward\)",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused(here: Tensor, case: str) -> None:
+    call, words = REFUSED[case]
+    with pytest.raises(RuntimeError, match=words):
+        call(here)
+
+
+def test_a_number_of_the_host_may_take_part(here: Tensor) -> None:
+    assert (here * torch.tensor(2.0)).device == here.device
+    assert here[torch.tensor([0, 2])].shape == (2, 3)
+    here[torch.tensor([0])] = torch.tensor(5.0)
+    assert here.sum().item() == 21
+
+
+def test_numpy_is_refused(here: Tensor) -> None:
+    with pytest.raises(TypeError, match="can't convert cuda:1 device type tensor to numpy"):
+        here.numpy()
+
+
+def test_a_generator_of_the_host_is_refused() -> None:
+    with pytest.raises(RuntimeError, match="Expected a 'cuda' device type for generator"):
+        torch.rand(2, device="cuda", generator=torch.Generator())

@@ -1,0 +1,165 @@
+"""Whole programs: training, mixed precision, checkpointing, transforms, compilation."""
+
+from __future__ import annotations
+
+import copy
+import threading
+import warnings
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+
+def networks() -> dict[str, tuple[nn.Module, torch.Tensor]]:
+    torch.manual_seed(0)
+    convolutional = nn.Sequential(
+        nn.Conv2d(3, 8, 3),
+        nn.BatchNorm2d(8),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(72, 5),
+    )
+    transformer = nn.Sequential(
+        nn.TransformerEncoderLayer(16, 4, 32, batch_first=True, dropout=0.0),
+        nn.Flatten(),
+        nn.Linear(64, 5),
+    )
+    return {
+        "perceptron": (
+            nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 5)),
+            torch.randn(6, 8),
+        ),
+        "convolutional": (convolutional, torch.randn(6, 3, 8, 8)),
+        "transformer": (transformer, torch.randn(6, 4, 16)),
+    }
+
+
+def losses(model: nn.Module, x: torch.Tensor, device: str) -> list[float]:
+    model, x = copy.deepcopy(model).to(device), x.to(device)
+    y = torch.arange(len(x), device=device) % 5
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    result = []
+    for _ in range(3):
+        optimizer.zero_grad()
+        loss = functional.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        result.append(loss.item())
+    return result
+
+
+@pytest.mark.parametrize("name", ["perceptron", "convolutional", "transformer"])
+def test_training_gives_the_numbers_of_the_host(name: str) -> None:
+    model, x = networks()[name]
+    assert losses(model, x, "cuda:1") == pytest.approx(losses(model, x, "cpu"), rel=1e-4)
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_recurrent_networks(kind: type[nn.RNNBase]) -> None:
+    torch.manual_seed(0)
+    model = kind(4, 6, num_layers=2, bidirectional=True)
+    x = torch.randn(5, 3, 4)
+    results = []
+    for device in ("cpu", "cuda:2"):
+        there = copy.deepcopy(model).to(device)
+        there(x.to(device))[0].pow(2).sum().backward()
+        results.append([p.grad.cpu() for p in there.parameters() if p.grad is not None])
+    torch.testing.assert_close(results[0], results[1], rtol=1e-4, atol=1e-5)
+
+
+def test_a_model_over_two_cards() -> None:
+    first, second = nn.Linear(4, 4).cuda(0), nn.Linear(4, 2).cuda(1)
+    out = second(first(torch.ones(3, 4, device="cuda:0")).to("cuda:1"))
+    out.sum().backward()
+    assert first.weight.grad is not None
+    assert first.weight.grad.device == torch.device("cuda:0")
+
+
+def test_mixed_precision() -> None:
+    model = nn.Linear(8, 8).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    scaler = torch.amp.GradScaler("cuda")
+    x = torch.randn(4, 8, device="cuda")
+    with torch.autocast("cuda"):
+        y = model(x)
+        assert y.dtype == torch.float16
+        loss = y.float().pow(2).mean()
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    assert scaler.get_scale() > 0
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        assert model(x).dtype == torch.bfloat16
+
+
+def test_checkpointing_repeats_dropout() -> None:
+    block = nn.Sequential(nn.Linear(16, 16), nn.Dropout(0.5)).cuda()
+    x = torch.randn(8, 16, device="cuda", requires_grad=True)
+    torch.manual_seed(5)
+    checkpoint(block, x, use_reentrant=False).sum().backward()
+    found, x.grad = x.grad, None
+    torch.manual_seed(5)
+    block(x).sum().backward()
+    assert torch.equal(found, x.grad)
+
+
+def test_transforms() -> None:
+    x = torch.randn(4, 3, device="cuda:1")
+    assert torch.func.vmap(torch.sin)(x).device == x.device
+    gradient = torch.func.grad(lambda a: (a**2).sum())(x)
+    torch.testing.assert_close(gradient, 2 * x)
+    module = nn.Linear(3, 2).cuda(1)
+    parameters = dict(module.named_parameters())
+    out = torch.func.functional_call(module, parameters, (x,))
+    torch.testing.assert_close(out, module(x))
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_compilation(backend: str) -> None:
+    def function(a: torch.Tensor) -> torch.Tensor:
+        return (a * 2 + 1).relu().sum()
+
+    x = torch.randn(4, 4, device="cuda:1", requires_grad=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        y = torch.compile(function, backend=backend)(x)
+    y.backward()
+    assert y.device == x.device
+    torch.testing.assert_close(y, function(x))
+
+
+def test_printing() -> None:
+    assert repr(torch.ones(2, device="cuda:1")) == "tensor([1., 1.], device='cuda:1')"
+
+
+def test_threads_on_several_devices() -> None:
+    failures: list[BaseException] = []
+
+    def train(index: int) -> None:
+        try:
+            device = f"cuda:{index % 4}"
+            model = nn.Linear(16, 16).to(device)
+            optimizer = torch.optim.SGD(model.parameters(), 0.1)
+            for _ in range(40):
+                optimizer.zero_grad()
+                model(torch.randn(8, 16, device=device)).pow(2).mean().backward()
+                optimizer.step()
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=train, args=(index,)) for index in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+
+
+def test_an_operator_of_the_host_alone_is_refused() -> None:
+    q = torch.ones(1, 1, 4, 8, device="cuda")
+    with pytest.raises(NotImplementedError, match=r"Could not run 'aten::.*' with arguments from"):
+        torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, q, q)

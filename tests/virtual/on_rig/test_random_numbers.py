@@ -1,0 +1,248 @@
+"""Random operators give the numbers of an A100 with the same seed, and move its generator on.
+
+What the kernels draw is tested beside their headers; here it is what PyTorch makes of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+DEVICE = "cuda:1"
+FLOATING = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
+
+
+def offset() -> int:
+    return torch.cuda.default_generators[1].get_offset()
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    torch.manual_seed(0)
+
+
+def shown(values: Tensor) -> list[float]:
+    return [round(value, 4) for value in values.flatten().tolist()]
+
+
+def test_numbers_that_cards_gave() -> None:
+    # Sources: test_published_random_numbers.py.
+    assert shown(torch.rand(5, device=DEVICE)) == [0.3990, 0.5167, 0.0249, 0.9401, 0.9459]
+    assert shown(torch.rand(5, device=DEVICE)) == [0.9722, 0.7910, 0.4690, 0.3300, 0.3345]
+    torch.manual_seed(42)
+    assert shown(torch.randn(5, device=DEVICE)) == [0.1940, 2.1614, -0.1721, 0.8491, -1.9244]
+    generator = torch.Generator(DEVICE).manual_seed(1)
+    values = torch.randn(1, 49 * 12 * 112 * 144, device=DEVICE, generator=generator)
+    assert shown(values[0, -3:]) == [0.1549, -0.6797, -0.1656]
+
+
+def test_layer_made_on_the_card_has_the_card_s_weights() -> None:
+    torch.manual_seed(42)
+    layer = torch.nn.Linear(1, 1, device=DEVICE)
+    assert shown(layer.weight) == [0.2259]
+    assert shown(layer.bias) == [0.9754]
+
+
+# Offsets: DistributionTemplates.h, Dropout.cu, Randperm.cuh. An A100 has 221,184 threads.
+DRAWS: dict[str, tuple[Callable[[], object], int]] = {
+    "rand": (lambda: torch.rand(221_184 * 4, device=DEVICE), 4),
+    "rand in two rounds": (lambda: torch.rand(221_184 * 4 + 1, device=DEVICE), 8),
+    "double, two a thread": (lambda: torch.rand(221_185 * 2, device=DEVICE).double(), 4),
+    "double in two rounds": (
+        lambda: torch.rand(221_184 * 2 + 1, device=DEVICE, dtype=torch.double),
+        8,
+    ),
+    "randn": (lambda: torch.randn(7, device=DEVICE), 4),
+    "randint": (lambda: torch.randint(10, (7,), device=DEVICE), 4),
+    "random_": (lambda: torch.empty(7, device=DEVICE).random_(), 4),
+    "bernoulli of a number": (lambda: torch.empty(7, device=DEVICE).bernoulli_(0.5), 4),
+    "bernoulli of a tensor": (lambda: torch.bernoulli(torch.ones(7, device=DEVICE) / 2), 12),
+    "dropout": (lambda: functional.dropout(torch.ones(7, device=DEVICE)), 4),
+    "dropout not training": (
+        lambda: functional.dropout(torch.ones(7, device=DEVICE), training=False),
+        0,
+    ),
+    "randperm": (lambda: torch.randperm(10, device=DEVICE), 4 + 12),
+    "multinomial": (lambda: torch.multinomial(torch.ones(7, device=DEVICE), 1), 4),
+    "normal of tensors": (
+        lambda: torch.normal(torch.zeros(7, device=DEVICE), torch.ones(7, device=DEVICE)),
+        4,
+    ),
+    "complex": (lambda: torch.randn(7, device=DEVICE, dtype=torch.cfloat), 4),
+    "nothing": (lambda: torch.rand(0, device=DEVICE), 0),
+}
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_generator_moves_on_as_cuda_s_does(name: str) -> None:
+    draw, increment = DRAWS[name]
+    draw()
+    assert offset() == increment
+    assert torch.cuda.default_generators[0].get_offset() == 0
+
+
+@pytest.mark.parametrize("dtype", FLOATING)
+def test_half_precision_is_rounded_from_float(dtype: torch.dtype) -> None:
+    generator = torch.Generator(DEVICE)
+
+    def drawn(name: str, of: torch.dtype) -> Tensor:
+        generator.manual_seed(5)
+        empty = torch.empty(1000, device=DEVICE, dtype=of)
+        return getattr(empty, name)(generator=generator).cpu()
+
+    assert torch.equal(drawn("normal_", torch.float32).to(torch.half), drawn("normal_", torch.half))
+    uniform = drawn("uniform_", dtype)
+    assert uniform.dtype == dtype
+    assert uniform.min() >= 0
+    assert uniform.max() < 1
+    assert abs(uniform.double().mean() - 0.5) < 0.03
+    assert abs(drawn("normal_", dtype).double().std() - 1) < 0.1
+    assert abs(drawn("exponential_", dtype).double().mean() - 1) < 0.15
+
+
+def test_strided_tensors_are_filled_in_the_order_of_memory() -> None:
+    plain = torch.rand(20, 30, device=DEVICE)
+    torch.manual_seed(0)
+    transposed = torch.empty(20, 30, device=DEVICE).t().uniform_()
+    assert torch.equal(transposed.t(), plain)
+    torch.manual_seed(0)
+    whole = torch.zeros(20, 45, device=DEVICE)
+    whole[:, 5:35].uniform_()  # two dimensions that are not one: rows with a gap between them
+    assert torch.equal(whole[:, 5:35], plain)
+    assert whole[:, :5].count_nonzero() == whole[:, 35:].count_nonzero() == 0
+
+
+def test_view_with_an_offset_is_filled_where_it_lies() -> None:
+    expected = torch.rand(5, device=DEVICE)
+    torch.manual_seed(0)
+    whole = torch.zeros(12, device=DEVICE)
+    whole[4:9].uniform_()
+    assert torch.equal(whole[4:9], expected)
+    assert whole[:4].count_nonzero() == whole[9:].count_nonzero() == 0
+
+
+@pytest.mark.parametrize("dtype", FLOATING)
+@pytest.mark.parametrize("layout", ["plain", "transposed", "gaps"])
+def test_dropout_scales_what_it_keeps(dtype: torch.dtype, layout: str) -> None:
+    source = torch.randn(40, 60, device=DEVICE, dtype=dtype)
+    if layout == "transposed":
+        source = source.t()
+    elif layout == "gaps":
+        source = source[:, ::2]
+    kept, mask = torch.native_dropout(source, 0.25, True)
+    assert mask.dtype == torch.bool
+    assert 0.6 < mask.float().mean() < 0.9
+    scaled = source.double() * mask * (1 / 0.75)
+    assert torch.allclose(kept.double(), scaled, rtol=1e-2 if dtype.itemsize == 2 else 1e-6)
+    assert torch.equal(kept != 0, mask & (source != 0))
+
+
+def test_dropout_counts_a_dense_tensor_as_it_lies_in_memory() -> None:
+    _, plain = torch.native_dropout(torch.ones(40, 60, device=DEVICE), 0.5, True)
+    torch.manual_seed(0)
+    _, transposed = torch.native_dropout(torch.ones(40, 60, device=DEVICE).t(), 0.5, True)
+    assert torch.equal(transposed.t(), plain)
+
+
+def test_dropout_backward_uses_the_mask() -> None:
+    source = torch.ones(100, device=DEVICE, requires_grad=True)
+    kept = functional.dropout(source, 0.5)
+    kept.sum().backward()
+    assert torch.equal(source.grad, kept.detach())
+
+
+def test_checkpoint_repeats_dropout() -> None:
+    source = torch.ones(1000, device=DEVICE, requires_grad=True)
+
+    def run(x: Tensor) -> Tensor:
+        return functional.dropout(x, 0.5)
+
+    with torch.cuda.device(DEVICE):
+        kept = torch.utils.checkpoint.checkpoint(run, source, use_reentrant=False)
+        torch.rand(3, device=DEVICE)
+        kept.sum().backward()
+    assert torch.equal(source.grad, kept.detach())
+
+
+@pytest.mark.parametrize("n", [1, 2, 100, 100_000])
+def test_randperm_is_a_permutation(n: int) -> None:
+    order = torch.randperm(n, device=DEVICE)
+    assert torch.equal(order.sort().values, torch.arange(n, device=DEVICE))
+    assert torch.randperm(n, device=DEVICE, dtype=torch.int32).dtype == torch.int32
+
+
+def test_bernoulli_of_a_tensor_follows_its_chances() -> None:
+    chances = torch.tensor([0.0, 0.25, 1.0], device=DEVICE).repeat(10_000, 1)
+    drawn = torch.bernoulli(chances).mean(0)
+    assert drawn[0] == 0
+    assert drawn[2] == 1
+    assert abs(drawn[1] - 0.25) < 0.02
+    columns = torch.empty(3, 10_000, device=DEVICE).t()
+    torch.manual_seed(0)
+    assert abs(columns.bernoulli_(chances).mean(0)[1] - 0.25) < 0.02
+
+
+def test_multinomial_follows_its_chances() -> None:
+    chances = torch.tensor([0.0, 1.0, 3.0], device=DEVICE)
+    drawn = torch.multinomial(chances.expand(20_000, 3), 1)
+    assert abs((drawn == 2).float().mean() - 0.75) < 0.02
+    assert drawn.min() == 1
+    assert sorted(torch.multinomial(chances, 2).tolist()) == [1, 2]
+    assert torch.multinomial(chances, 5, replacement=True).shape == (5,)
+
+
+def test_integers_cover_their_range() -> None:
+    assert torch.randint(-3, 4, (1000,), device=DEVICE).unique().tolist() == list(range(-3, 4))
+    far = torch.randint(2**40, (1000,), device=DEVICE)
+    assert far.max() > 2**39
+    signed = torch.empty(1000, device=DEVICE, dtype=torch.long).random_(-(2**63), None)
+    assert signed.min() < 0 < signed.max()
+    assert torch.empty(1000, device=DEVICE, dtype=torch.bool).random_().unique().numel() == 2
+
+
+REFUSED: dict[str, tuple[Callable[[], object], str]] = {
+    "an integer tensor": (
+        lambda: torch.empty(3, device=DEVICE, dtype=torch.long).normal_(),
+        "\"normal_kernel_cuda\" not implemented for 'Long'",
+    ),
+    "a negative deviation": (
+        lambda: torch.empty(3, device=DEVICE).normal_(0, -1),
+        "normal expects std >= 0.0",
+    ),
+    "turned bounds": (
+        lambda: torch.empty(3, device=DEVICE).uniform_(2, 1),
+        r"uniform_ expects to return a \[from, to\) range",
+    ),
+    "a generator of the host": (
+        lambda: torch.rand(3, device=DEVICE, generator=torch.Generator()),
+        "Expected a 'cuda' device type for generator but found 'cpu'",
+    ),
+    "a chance above one": (
+        lambda: torch.empty(3, device=DEVICE).bernoulli_(2.0),
+        r"bernoulli_ expects p to be in \[0, 1\]",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refusals_have_cuda_s_words(name: str) -> None:
+    draw, words = REFUSED[name]
+    with pytest.raises(RuntimeError, match=words):
+        draw()
+
+
+def test_fake_tensors_draw_nothing() -> None:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():
+        fake = torch.rand(3, device=DEVICE)
+        functional.dropout(fake)
+        torch.empty(3, device=DEVICE).normal_()
+        torch.randperm(3, device=DEVICE)
+        torch.multinomial(fake, 1)
+    assert fake.device == torch.device(DEVICE)
+    assert offset() == 0

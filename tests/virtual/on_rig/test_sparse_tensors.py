@@ -1,0 +1,100 @@
+"""Sparse tensors on a device: made, moved, computed with, trained."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+# PyTorch calls its own support of compressed layouts a prototype, and says that it does not check
+# indices, once a process.
+pytestmark = pytest.mark.filterwarnings("ignore:Sparse:UserWarning")
+
+DEVICE = torch.device("cuda", 1)
+
+
+@pytest.fixture
+def dense() -> torch.Tensor:
+    return torch.randn(4, 5, generator=torch.Generator().manual_seed(0)).relu()
+
+
+def test_coordinates_are_made_of_device_tensors(dense: torch.Tensor) -> None:
+    sparse = dense.to(DEVICE).to_sparse()
+    assert sparse.is_cuda
+    assert sparse.is_sparse
+    assert sparse.indices().device == sparse.values().device == DEVICE
+    assert torch.equal(sparse.to_dense().cpu(), dense)
+
+
+def test_values_are_the_operand_itself() -> None:
+    indices = torch.tensor([[0, 1, 1], [2, 0, 2]], device=DEVICE)
+    values = torch.tensor([3.0, 4.0, 5.0], device=DEVICE)
+    sparse = torch.sparse_coo_tensor(indices, values, (2, 3))
+    assert sparse._values().data_ptr() == values.data_ptr()
+    values.mul_(2)
+    assert sparse.to_dense().sum().item() == 24
+
+
+def test_made_of_lists() -> None:
+    sparse = torch.sparse_coo_tensor([[0, 1], [2, 0]], [3.0, 4.0], (2, 3), device=DEVICE)
+    assert sparse.device == DEVICE
+    assert (sparse + sparse).to_dense().sum().item() == 14
+
+
+@pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr, torch.sparse_csc])
+def test_moves_and_multiplies(dense: torch.Tensor, layout: torch.layout) -> None:
+    sparse = dense.to_sparse(layout=layout)
+    there = sparse.to(DEVICE)
+    assert there.device == DEVICE
+    assert there.layout == layout
+    assert there.cpu().device.type == "cpu"
+    assert there.to("cuda:0").get_device() == 0
+    assert torch.equal(there.to_dense().cpu(), dense)
+    right = torch.randn(5, 3)
+    torch.testing.assert_close((there @ right.to(DEVICE)).cpu(), dense @ right)
+
+
+def test_changes_in_place(dense: torch.Tensor) -> None:
+    sparse = dense.to(DEVICE).to_sparse()
+    sparse.mul_(2)
+    sparse.add_(sparse)
+    assert torch.equal(sparse.to_dense().cpu(), dense * 4)
+    sparse.zero_()
+    assert sparse._nnz() == 0
+
+
+def test_gradient_of_a_sparse_product(dense: torch.Tensor) -> None:
+    sparse = dense.to(DEVICE).to_sparse().requires_grad_()
+    right = torch.ones(5, 3, device=DEVICE, requires_grad=True)
+    torch.sparse.mm(sparse, right).sum().backward()
+    assert sparse.grad.is_sparse
+    assert sparse.grad.device == right.grad.device == DEVICE
+    torch.testing.assert_close(right.grad.cpu(), dense.t() @ torch.ones(4, 3))
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.SparseAdam])
+def test_sparse_gradients_of_an_embedding(optimizer: type[torch.optim.Optimizer]) -> None:
+    weights = []
+    for device in ("cpu", DEVICE):
+        torch.manual_seed(0)
+        embedding = torch.nn.Embedding(10, 3, sparse=True).to(device)
+        steps = optimizer(embedding.parameters(), lr=0.1)
+        for rows in ([1, 2, 2], [3, 2]):
+            embedding(torch.tensor(rows, device=device)).pow(2).sum().backward()
+        steps.step()
+        assert embedding.weight.grad.is_sparse
+        weights.append(embedding.weight.detach().cpu())
+    torch.testing.assert_close(*weights)
+
+
+def test_two_devices_are_refused_in_cudas_words(dense: torch.Tensor) -> None:
+    sparse = dense.to(DEVICE).to_sparse()
+    with pytest.raises(RuntimeError, match="wrapper_SparseCUDA_addmm"):
+        torch.sparse.mm(sparse, torch.ones(5, 3, device="cuda:0"))
+
+
+def test_nothing_stays_allocated(dense: torch.Tensor) -> None:
+    before = torch.cuda.memory_allocated(DEVICE)
+    sparse = dense.to(DEVICE).to_sparse()
+    assert torch.cuda.memory_allocated(DEVICE) > before
+    del sparse
+    assert torch.cuda.memory_allocated(DEVICE) == before

@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+SIZE = 2048
+
+
+def elapsed(work: object, device: int = 0) -> float:
+    assert callable(work)
+    start = torch.cuda.Event(enable_timing=True)
+    end = torch.cuda.Event(enable_timing=True)
+    torch.cuda.synchronize()
+    start.record()
+    work()
+    end.record()
+    torch.cuda.synchronize()
+    return start.elapsed_time(end)
+
+
+@pytest.fixture(scope="module")
+def square() -> torch.Tensor:
+    return torch.ones(SIZE, SIZE, device="cuda", dtype=torch.bfloat16)
+
+
+def test_a_product_takes_its_flops_over_the_rate(square: torch.Tensor) -> None:
+    milliseconds = elapsed(lambda: square @ square)
+    assert milliseconds == pytest.approx(2 * SIZE**3 / 312e12 * 1e3, rel=0.1)
+
+
+def test_a_copy_on_another_stream_overlaps(square: torch.Tensor) -> None:
+    pinned = torch.empty(64 * 2**20, dtype=torch.uint8).pin_memory()
+    side = torch.cuda.Stream()
+
+    def copy() -> None:
+        pinned.to("cuda", non_blocking=True)
+
+    def multiply() -> None:
+        for _ in range(20):
+            square @ square
+
+    def one_after_the_other() -> None:
+        copy()
+        multiply()
+
+    def together() -> None:
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            copy()
+        multiply()
+        torch.cuda.current_stream().wait_stream(side)
+
+    alone = elapsed(copy), elapsed(multiply)
+    assert elapsed(one_after_the_other) == pytest.approx(sum(alone), rel=0.1)
+    assert elapsed(together) == pytest.approx(max(alone), rel=0.1)
+
+
+def test_the_current_stream() -> None:
+    stream = torch.cuda.Stream()
+    assert torch.cuda.current_stream() == torch.cuda.default_stream()
+    with torch.cuda.stream(stream):
+        assert torch.cuda.current_stream() == stream
+        assert torch.cuda.current_stream().cuda_stream != 0
+    assert torch.cuda.current_stream().cuda_stream == 0
+    assert torch.cuda.Stream(device=1).device == torch.device("cuda:1")
+    assert torch.cuda.Stream(priority=-1).priority == -1
+    assert isinstance(stream, torch.Stream)
+
+
+def test_an_event_is_done_when_its_stream_is() -> None:
+    event = torch.cuda.Event()
+    assert event.query()
+    torch.cuda._sleep(10**8)
+    event.record()
+    assert not event.query()
+    event.synchronize()
+    assert event.query()
+    assert isinstance(event, torch.Event)
+    assert torch.cuda.current_stream().query()
+
+
+def test_events_without_timing_or_record_are_refused() -> None:
+    timed = torch.cuda.Event(enable_timing=True)
+    with pytest.raises(ValueError, match="created with argument 'enable_timing=True'"):
+        timed.elapsed_time(torch.cuda.Event())
+    with pytest.raises(ValueError, match="must be recorded"):
+        timed.elapsed_time(torch.cuda.Event(enable_timing=True))
+
+
+def test_two_devices_work_at_the_same_time(square: torch.Tensor) -> None:
+    other = square.to("cuda:1")
+
+    def both() -> None:
+        for _ in range(10):
+            square @ square
+            other @ other
+        torch.cuda.synchronize(1)
+
+    def one() -> None:
+        for _ in range(10):
+            square @ square
+
+    assert elapsed(both) < 1.5 * elapsed(one)

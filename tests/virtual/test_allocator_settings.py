@@ -1,0 +1,47 @@
+"""The settings of PYTORCH_ALLOC_CONF reach the allocator of a virtual card."""
+
+from __future__ import annotations
+
+import pytest
+from on_a_rig import output_of_lines
+
+MIB = 2**20
+
+# The bytes that the driver gave for a first request of 3 MiB, and the block that it took.
+RESERVED = """
+from anyrig.virtual import install
+install("1x2GiB")
+import torch
+x = torch.empty(3 * 2**20, dtype=torch.uint8, device="cuda")
+print(torch.cuda.memory_reserved(), torch.cuda.memory_allocated())
+"""
+
+
+@pytest.mark.parametrize(
+    ("variable", "settings", "reserved_mib", "allocated_mib"),
+    [
+        ("PYTORCH_ALLOC_CONF", "", 20, 3),
+        ("PYTORCH_ALLOC_CONF", "large_segment_size_mb:40", 40, 3),
+        ("PYTORCH_CUDA_ALLOC_CONF", "large_segment_size_mb:40", 40, 3),
+        ("PYTORCH_ALLOC_CONF", "backend:native,large_segment_size_mb:40", 40, 3),
+    ],
+)
+def test_a_setting_counts(
+    variable: str,
+    settings: str,
+    reserved_mib: int,
+    allocated_mib: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(variable, settings)
+    assert output_of_lines(RESERVED)[0].split() == [
+        str(reserved_mib * MIB),
+        str(allocated_mib * MIB),
+    ]
+
+
+def test_power_of_two_divisions_round_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    # 5 MiB lie between 4 and 8; the next of two steps between them is 6.
+    monkeypatch.setenv("PYTORCH_ALLOC_CONF", "roundup_power2_divisions:2")
+    lines = RESERVED.replace("3 * 2**20", "5 * 2**20")
+    assert output_of_lines(lines)[0].split() == [str(20 * MIB), str(6 * MIB)]

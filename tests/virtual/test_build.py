@@ -1,0 +1,205 @@
+"""The build of a C++ extension: kept, shared between processes, never taken for whole when half.
+
+A small real extension stands for the backend, which takes longer to compile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from anyrig.errors import BuildError, NoCompilerError
+from anyrig.virtual import build
+from anyrig.virtual.compiler import Compiler
+
+SOURCE = """
+#include <Python.h>
+static PyModuleDef definition = {PyModuleDef_HEAD_INIT, "anyrig_virtual_extension"};
+PyMODINIT_FUNC PyInit_anyrig_virtual_extension() { return PyModule_Create(&definition); }
+"""
+BUILD = "import sys, pathlib; from anyrig.virtual.build import build_extension; "
+BUILD += "print(build_extension(pathlib.Path(sys.argv[1])))"
+
+
+@pytest.fixture
+def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = tmp_path / "csrc"
+    folder.mkdir()
+    (folder / "module.cpp").write_text(SOURCE)
+    (folder / "other.cpp").write_text("int other() { return 1; }\n")
+    yield folder
+    # A compiler whose builder was killed still waits for the header: let it read an empty one.
+    with contextlib.suppress(OSError):
+        os.close(os.open(folder / "endless.h", os.O_WRONLY | os.O_NONBLOCK))
+
+
+def start_build(sources: Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", BUILD, str(sources)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def make_endless(sources: Path) -> None:
+    """Let the compiler wait for a header that nobody writes: a build to be killed."""
+    os.mkfifo(sources / "endless.h")
+    (sources / "other.cpp").write_text('#include "endless.h"\n')
+
+
+def leftovers(library: Path) -> list[str]:
+    return [path.name for path in library.parent.parent.glob("*.building-*")]
+
+
+def test_a_build_is_kept(sources: Path) -> None:
+    library = build.build_extension(sources)
+    first = library.stat().st_mtime_ns
+    assert build.build_extension(sources) == library
+    assert library.stat().st_mtime_ns == first
+    assert leftovers(library) == []
+
+
+def test_a_build_again_replaces_the_kept_one(sources: Path) -> None:
+    library = build.build_extension(sources)
+    library.write_bytes(b"broken")
+    assert build.build_extension(sources, again=True) == library
+    assert library.read_bytes()[:4] == b"\x7fELF"
+
+
+def test_changed_sources_and_headers_are_built_anew(sources: Path) -> None:
+    first = build.build_extension(sources)
+    (sources / "added.h").write_text("// a header\n")
+    assert build.build_extension(sources) != first
+
+
+def test_another_compiler_has_a_build_of_its_own(
+    sources: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = build.build_extension(sources)
+    monkeypatch.setenv("CXX", "g++ -pipe")
+    assert build.build_extension(sources) != first
+
+
+def test_processes_that_start_at_once_build_once(sources: Path) -> None:
+    builds = [start_build(sources) for _ in range(4)]
+    outputs = [process.communicate(timeout=120) for process in builds]
+    assert len({out for out, _ in outputs}) == 1
+    assert sum("building the virtual GPUs" in err for _, err in outputs) == 1
+
+
+def test_a_killed_build_is_not_taken_for_whole(sources: Path) -> None:
+    make_endless(sources)
+    killed = start_build(sources)
+    assert killed.stderr is not None
+    assert "building" in killed.stderr.readline()
+    time.sleep(0.5)
+    killed.send_signal(signal.SIGKILL)
+    killed.communicate(timeout=10)
+    versions = next(build.cache_folder().iterdir())
+    assert list(versions.glob("*.building-*"))
+    assert not list(versions.glob("*/*.so"))
+
+
+def test_what_a_killed_build_left_is_removed_by_the_next(sources: Path) -> None:
+    library = build.build_extension(sources)
+    left = library.parent.with_name(f"{library.parent.name}.building-killed")
+    left.mkdir()
+    (left / "module.o").write_bytes(b"half")
+    build.build_extension(sources, again=True)
+    assert leftovers(library) == []
+
+
+def test_waiting_has_an_end_and_names_who_builds(
+    sources: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    make_endless(sources)
+    builder = start_build(sources)
+    try:
+        assert builder.stderr is not None
+        assert "building" in builder.stderr.readline()
+        monkeypatch.setattr(build, "LONGEST_WAIT_SECONDS", 0.2)
+        with pytest.raises(BuildError, match=rf"being built by process {builder.pid} on .* 0 s"):
+            build.build_extension(sources)
+        assert f"which process {builder.pid} on" in capfd.readouterr().err
+    finally:
+        builder.send_signal(signal.SIGINT)
+        builder.communicate(timeout=10)
+
+
+def test_an_interrupted_build_ends_its_compilers_and_leaves_nothing(sources: Path) -> None:
+    make_endless(sources)
+    builder = start_build(sources)
+    assert builder.stderr is not None
+    assert "building" in builder.stderr.readline()
+    time.sleep(0.5)
+    builder.send_signal(signal.SIGINT)
+    builder.communicate(timeout=10)
+    versions = next(build.cache_folder().iterdir())
+    assert not list(versions.glob("*.building-*"))
+
+
+def test_a_refused_source_is_an_error_with_the_compilers_words(sources: Path) -> None:
+    (sources / "other.cpp").write_text("int other() { return nothing; }\n")
+    with pytest.raises(
+        BuildError, match=r"could not be compiled(.|\n)*other\.cpp:1.*nothing"
+    ) as raised:
+        build.build_extension(sources)
+    assert not isinstance(raised.value, NoCompilerError)
+
+
+def test_no_compiler_is_an_error_with_the_install_command(
+    sources: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    with pytest.raises(NoCompilerError, match=r"install one with: \w+"):
+        build.build_extension(sources)
+
+
+def test_a_compiler_that_cxx_names_and_is_not_there_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("CXX", "absent-g++")
+    with pytest.raises(NoCompilerError, match=r"the compiler 'absent-g..', which CXX names"):
+        Compiler.find()
+
+
+def test_a_library_built_elsewhere_needs_no_compiler(
+    sources: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    library = build.build_extension(sources)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert build.build_extension(sources) == library
+
+
+def test_missing_python_headers_are_an_error_with_the_install_command(
+    sources: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    real = build.sysconfig.get_path
+    monkeypatch.setattr(
+        build.sysconfig, "get_path", lambda name: str(tmp_path) if name == "include" else real(name)
+    )
+    with pytest.raises(NoCompilerError, match=r"has no Python\.h; install them with: \w+"):
+        build.build_extension(sources)
+
+
+def test_a_cache_that_cannot_be_written_is_an_error(
+    sources: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(sources / "module.cpp"))
+    with pytest.raises(BuildError, match=r"cannot be kept in .* with XDG_CACHE_HOME"):
+        build.build_extension(sources)
+
+
+def test_importing_the_package_imports_no_torch() -> None:
+    code = "import sys, anyrig.virtual, anyrig.virtual.build, anyrig.virtual.rig; "
+    code += "print([name for name in ('torch', 'rich') if name in sys.modules])"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert re.fullmatch(r"\[\]\n", out.stdout)

@@ -1,0 +1,120 @@
+"""Putting a rig into a process: once, before CUDA is used, and what the environment hides."""
+
+from __future__ import annotations
+
+import textwrap
+
+from on_a_rig import output_of_lines, run
+
+
+def test_a_second_rig_is_refused() -> None:
+    assert output_of_lines(
+        """
+        from anyrig.errors import VirtualRigError
+        from anyrig.virtual import install
+        first = install("2xA100-80GB")
+        assert install("2xA100-80GB") is first
+        for arguments in ({"rig": "1xT4"}, {"rig": "2xA100-80GB", "shape_only": True}):
+            try:
+                install(**arguments)
+            except VirtualRigError as error:
+                print(error)
+        """
+    ) == [
+        "this process already has the virtual rig 2xA100-80GB, and a rig stays until its process "
+        "ends; start another process for T4",
+        "this process already has the virtual rig 2xA100-80GB, and a rig stays until its process "
+        "ends; start another process for 2xA100-80GB, shape-only",
+    ]
+
+
+COUNT = """
+import torch
+from anyrig.virtual import install
+install("A100-80GB+T4+L4")
+print([torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())])
+"""
+
+
+def test_visible_devices_hide_and_reorder() -> None:
+    names = ["NVIDIA A100-SXM4-80GB", "Tesla T4", "NVIDIA L4"]
+    assert output_of_lines(COUNT) == [str(names)]
+    assert output_of_lines(COUNT, CUDA_VISIBLE_DEVICES="2,0") == [str([names[2], names[0]])]
+    assert output_of_lines(COUNT, CUDA_VISIBLE_DEVICES="1,9,0") == [str([names[1]])]
+    assert output_of_lines(COUNT, CUDA_VISIBLE_DEVICES="") == ["[]"]
+
+
+def test_visible_devices_count_until_the_first_use() -> None:
+    assert output_of_lines(
+        """
+        import os
+        import torch
+        from anyrig.virtual import install
+        install("4xT4")
+        print(torch.cuda.device_count())
+        os.environ["CUDA_VISIBLE_DEVICES"] = "3"
+        print(torch.cuda.device_count(), torch.cuda.is_available())
+        torch.ones(1).cuda()
+        os.environ["CUDA_VISIBLE_DEVICES"] = "0,1"
+        print(torch.cuda.device_count())
+        """
+    ) == ["4", "1 True", "1"]
+
+
+def test_a_child_forked_after_use_is_refused() -> None:
+    assert output_of_lines(
+        """
+        import multiprocessing
+        import torch
+        from anyrig.virtual import install
+        install("1xT4")
+        x = torch.ones(1).cuda()
+
+        def work():
+            for attempt in (lambda: torch.ones(1).cuda(), lambda: x + 1, torch.cuda.synchronize):
+                try:
+                    attempt()
+                except RuntimeError as error:
+                    print(type(error).__name__, str(error).splitlines()[0], flush=True)
+
+        child = multiprocessing.get_context("fork").Process(target=work)
+        child.start()
+        child.join()
+        print(x.item())
+        """
+    ) == [
+        "RuntimeError Cannot re-initialize CUDA in forked subprocess. To use CUDA with "
+        "multiprocessing, you must use the 'spawn' start method",
+        "AcceleratorError CUDA error: initialization error",
+        "RuntimeError Cannot re-initialize CUDA in forked subprocess. To use CUDA with "
+        "multiprocessing, you must use the 'spawn' start method",
+        "1.0",
+    ]
+
+
+def test_programs_end_well() -> None:
+    program = textwrap.dedent(
+        """
+        import threading
+        import torch
+        from torch import nn
+        from anyrig.virtual import install
+        install("2xA100-80GB")
+        kept = nn.DataParallel(nn.Linear(4, 4)).cuda()
+        kept(torch.randn(8, 4).pin_memory().cuda(non_blocking=True)).sum().backward()
+        stream, event = torch.cuda.Stream(), torch.cuda.Event()
+        event.record(stream)
+        generator = torch.Generator("cuda")
+        held = torch.randn(3, device="cuda", generator=generator)
+        worked = threading.Event()
+        def forever():
+            torch.ones(2, 2, device="cuda:1") @ torch.ones(2, 2, device="cuda:1")
+            worked.set()
+            threading.Event().wait()
+        threading.Thread(target=forever, daemon=True).start()
+        worked.wait()
+        """
+    )
+    for _ in range(3):
+        finished = run("-c", program)
+        assert (finished.returncode, finished.stdout, finished.stderr) == (0, "", "")
