@@ -10,7 +10,9 @@ import typer
 from .. import __version__
 from ..errors import AnyrigError
 from .devices import devices
+from .rehearse import rehearse
 from .run import run
+from .virtual import virtual
 
 # A command that starts a script leaves everything behind the script's name to the script.
 SCRIPT_CONTEXT = {
@@ -29,6 +31,8 @@ app = typer.Typer(
 )
 app.command()(devices)
 app.command(context_settings=SCRIPT_CONTEXT)(run)
+app.command(context_settings=SCRIPT_CONTEXT)(rehearse)
+app.add_typer(virtual, name="virtual")
 
 
 def _print_version(wanted: bool) -> None:

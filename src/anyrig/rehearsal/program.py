@@ -1,0 +1,136 @@
+"""A Python program, run in this process as the interpreter would run it in its own."""
+
+from __future__ import annotations
+
+import builtins
+import importlib.util
+import io
+import os
+import sys
+import traceback
+from dataclasses import dataclass
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from pathlib import Path
+from types import CodeType, ModuleType, TracebackType
+
+# What a shell reports of a program that Ctrl-C ended: 128 and the number of SIGINT.
+_INTERRUPTED = 130
+
+
+@dataclass(frozen=True)
+class Program:
+    """A script or a module, and its arguments.
+
+    Attributes:
+        name: the path of a script (or of a folder or zip file with a ``__main__.py``), as after
+            ``python``; or the name of a module, as after ``python -m``.
+        arguments: the rest of ``sys.argv``.
+        is_module: `name` is a module's.
+    """
+
+    name: str
+    arguments: tuple[str, ...] = ()
+    is_module: bool = False
+
+    def run(self) -> int:
+        """Run the program as ``__main__`` and return its exit status.
+
+        ``sys.argv``, ``sys.path[0]`` and ``sys.modules["__main__"]`` become the program's and stay
+        so, because its threads and exit handlers may outlive it. An exception that it does not
+        catch is shown as the interpreter shows it, without a frame of anyrig's, and gives 1.
+        """
+        try:
+            main, code = self._enter()
+            exec(code, main.__dict__)  # noqa: S102 - to run the program is the point
+            return 0
+        except BaseException as error:
+            ended_by = error.with_traceback(_own_frames(error.__traceback__))
+        # Outside the handler, where an error of the program's own hook gets no context.
+        return _status_of(ended_by)
+
+    def _enter(self) -> tuple[ModuleType, CodeType]:
+        """Make this process the program's; return the module to run and its code."""
+        sys.argv = [self.name, *self.arguments]
+        main = ModuleType("__main__")
+        main.__dict__["__builtins__"] = builtins
+        if self.is_module:
+            _set_first_path(str(Path.cwd()))
+            sys.argv[0] = "-m"
+            spec = _find_module(self.name)
+            sys.argv[0] = str(spec.origin)
+        elif spec_in_folder := PathFinder.find_spec("__main__", [_absolute(self.name)]):
+            _set_first_path(_absolute(self.name))
+            spec = spec_in_folder
+        else:
+            _set_first_path(str(Path(self.name).resolve().parent))
+            return _enter_script(main, _absolute(self.name))
+        sys.modules["__main__"] = main
+        main.__spec__, main.__loader__, main.__package__ = spec, spec.loader, spec.parent
+        main.__dict__.update(__file__=spec.origin, __cached__=spec.cached)
+        return main, _code_of(spec)
+
+
+def _enter_script(main: ModuleType, path: str) -> tuple[ModuleType, CodeType]:
+    sys.modules["__main__"] = main
+    main.__loader__ = SourceFileLoader("__main__", path)
+    main.__dict__.update(__file__=path, __cached__=None)
+    with io.open_code(path) as file:
+        return main, compile(file.read(), path, "exec", dont_inherit=True)
+
+
+def _absolute(path: str) -> str:
+    return os.path.abspath(path)  # noqa: PTH100 - links are kept, as the interpreter keeps them
+
+
+def _find_module(name: str) -> ModuleSpec:
+    """Return where the module's code is, or that of a package's ``__main__``."""
+    try:
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.submodule_search_locations is not None:
+            spec = importlib.util.find_spec(f"{name}.__main__")
+    except ModuleNotFoundError as error:
+        # A missing parent; a module that an existing parent needs is that parent's own error.
+        if not f"{name}.".startswith(f"{error.name}."):
+            raise
+        spec = None
+    if spec is None or spec.origin is None:
+        sys.exit(f"{sys.executable}: No module named {name}, or it cannot be executed")
+    return spec
+
+
+def _code_of(spec: ModuleSpec) -> CodeType:
+    code = getattr(spec.loader, "get_code", lambda _: None)(spec.name)
+    if code is None:
+        sys.exit(f"{sys.executable}: No code object available for {spec.name}")
+    assert isinstance(code, CodeType)
+    return code
+
+
+def _set_first_path(folder: str) -> None:
+    # With -P or PYTHONSAFEPATH the interpreter adds no such entry. (Python 3.10 knows neither.)
+    if not getattr(sys.flags, "safe_path", False):
+        sys.path[0:1] = [folder]
+
+
+def _own_frames(frames: TracebackType | None) -> TracebackType | None:
+    """Return the frames of the program, without those of this file that called it."""
+    while frames is not None and frames.tb_frame.f_code.co_filename == __file__:
+        frames = frames.tb_next
+    return frames
+
+
+def _status_of(error: BaseException) -> int:
+    """Return the exit status that `error` means for a program, and print what it prints."""
+    if isinstance(error, SystemExit):
+        if error.code is None or isinstance(error.code, int):
+            return error.code or 0
+        sys.stderr.write(f"{error.code}\n")
+        return 1
+    try:
+        sys.excepthook(type(error), error, error.__traceback__)
+    except Exception as broken:
+        sys.stderr.write("Error in sys.excepthook:\n")
+        traceback.print_exception(type(broken), broken, _own_frames(broken.__traceback__))
+        sys.stderr.write("\nOriginal exception was:\n")
+        traceback.print_exception(type(error), error, error.__traceback__)
+    return _INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1

@@ -1,0 +1,62 @@
+"""`Rehearsal`: a program, the rig it is to run on, and how faithfully."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..errors import AnyrigError
+from ..virtual.rig import VirtualRig
+from .program import Program
+from .torch_import import when_torch_is_imported
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """An unchanged program on virtual GPUs.
+
+    Attributes:
+        program: what runs.
+        rig: the GPUs it finds.
+        shape_only: keep no data and compute nothing; bytes, shapes and errors stay the same.
+        assume_values: with `shape_only`, go on with a constant where the program needs a value
+            that was never computed, instead of stopping there.
+    """
+
+    program: Program
+    rig: VirtualRig
+    shape_only: bool = False
+    assume_values: bool = False
+
+    def __post_init__(self) -> None:
+        if self.assume_values and not self.shape_only:
+            raise ValueError(
+                "assume_values without shape_only: a rehearsal that computes has every value; "
+                "leave assume_values out, or add shape_only"
+            )
+
+    def run(self) -> int:
+        """Run the program in this process, once; return its exit status.
+
+        The GPUs appear when the program imports torch.
+
+        Raises:
+            NoCompilerError: virtual GPUs must be built first, and there is no compiler.
+            BuildError: they cannot be built.
+            AnyrigError: they cannot be installed: a real GPU is present, or another rig is.
+        """
+        refusals: list[AnyrigError] = []
+
+        def install() -> None:
+            from ..virtual import install
+
+            try:
+                install(self.rig, shape_only=self.shape_only, assume_values=self.assume_values)
+            except AnyrigError as error:
+                refusals.append(error)
+                raise SystemExit(error.exit_code) from None
+
+        when_torch_is_imported(install)
+        status = self.program.run()
+        if refusals:
+            raise refusals[0]
+        return status

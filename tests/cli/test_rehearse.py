@@ -1,0 +1,150 @@
+"""`anyrig rehearse`: an unchanged script finds the GPUs of the rig, and is its own in the rest."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ANYRIG = [sys.executable, "-W", "error", "-m", "anyrig"]
+
+
+def anyrig(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    kept = {key: value for key, value in os.environ.items() if key != "CUDA_VISIBLE_DEVICES"}
+    return subprocess.run(
+        [*ANYRIG, *arguments],
+        env={**kept, "OMP_NUM_THREADS": "1", **environment},
+        input="typed",
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    return tmp_path / "train.py"
+
+
+def test_a_script_finds_the_devices_of_the_rig(script: Path) -> None:
+    script.write_text("""
+import torch
+for index in range(torch.cuda.device_count()):
+    print(torch.cuda.get_device_name(index), torch.cuda.get_device_capability(index))
+x = torch.ones(8, device="cuda:1", requires_grad=True)
+(x * 3).sum().backward()
+print(x.grad.tolist(), x.grad.device)
+""")
+    done = anyrig("rehearse", "--rig", "A100-40GB+2xT4", str(script))
+    assert done.stderr == ""
+    assert done.stdout.splitlines() == [
+        "NVIDIA A100-SXM4-40GB (8, 0)",
+        "Tesla T4 (7, 5)",
+        "Tesla T4 (7, 5)",
+        "[3.0, 3.0, 3.0, 3.0, 3.0, 3.0, 3.0, 3.0] cuda:1",
+    ]
+    assert done.returncode == 0
+
+
+def test_arguments_streams_and_exit_code_are_the_scripts(script: Path) -> None:
+    script.write_text(
+        "import sys, torch\n"
+        "print(sys.argv[1:], __name__, torch.cuda.device_count())\n"
+        "print(sys.stdin.read(), end='', file=sys.stderr)\nsys.exit(7)"
+    )
+    options = ["--rig", "3xT4", "-m", "--shape-only", "-h", "--", "x"]
+    done = anyrig("rehearse", "--rig", "2xT4", str(script), *options)
+    assert done.stdout == f"{options} __main__ 2\n"
+    assert done.stderr == "typed"
+    assert done.returncode == 7
+
+
+def test_a_module(tmp_path: Path) -> None:
+    (tmp_path / "tool").mkdir()
+    (tmp_path / "tool" / "__main__.py").write_text(
+        "import sys, torch; print(sys.argv[1:], __package__, torch.cuda.device_count())"
+    )
+    done = anyrig("rehearse", "--rig", "5xL4", "-m", "tool", "-v", PYTHONPATH=_path_with(tmp_path))
+    assert (done.stdout, done.stderr) == ("['-v'] tool 5\n", "")
+
+
+def test_what_the_script_sets_above_its_import_of_torch_counts(script: Path) -> None:
+    script.write_text(
+        "import os\nos.environ['CUDA_VISIBLE_DEVICES'] = '2,0'\n"
+        "os.environ['OMP_NUM_THREADS'] = '1'\n"
+        "import torch\nprint([torch.cuda.get_device_name(i) for i in range(2)])\n"
+        "print(torch.cuda.device_count(), torch.get_num_threads())"
+    )
+    done = anyrig("rehearse", "--rig", "T4+L4+A10G", str(script), OMP_NUM_THREADS="2")
+    assert done.stdout == "['NVIDIA A10G', 'Tesla T4']\n2 1\n"
+
+
+def test_a_script_without_torch_needs_no_build(script: Path) -> None:
+    script.write_text("print('no torch')")
+    done = anyrig("rehearse", "--rig", "T4", str(script), XDG_CACHE_HOME="/dev/null", CXX="absent")
+    assert (done.stdout, done.stderr, done.returncode) == ("no torch\n", "", 0)
+
+
+def test_out_of_memory_is_the_scripts_own_error(script: Path) -> None:
+    script.write_text("import torch\ntorch.empty(2**34, device='cuda')")
+    done = anyrig("rehearse", "--rig", "2x16GiB", str(script))
+    assert done.returncode == 1
+    assert f'  File "{script}", line 2, in <module>' in done.stderr
+    assert "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 64.00 GiB" in done.stderr
+    assert "anyrig" not in done.stderr
+
+
+def test_shape_only_stops_where_a_value_is_needed_and_can_assume_it(script: Path) -> None:
+    script.write_text("import torch\nx = torch.ones(2, device='cuda').sum()\nprint(x.item() > 0)")
+    stopped = anyrig("rehearse", "--rig", "T4", "--shape-only", str(script))
+    assert stopped.returncode == 1
+    assert re.search(r"--assume-values", stopped.stderr)
+    assumed = anyrig("rehearse", "--rig", "T4", "--shape-only", "--assume-values", str(script))
+    assert (assumed.returncode, assumed.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--rig", "4xA1000"], "anyrig: error: no card is called 'A1000'; the nearest are A100"),
+        (["--rig", "2x16"], "anyrig: error: '16' is neither a card nor a size"),
+        (["--assume-values", "--rig", "T4"], "only a rehearsal with --shape-only"),
+        ([], "Missing option '--rig'"),
+    ],
+)
+def test_a_call_that_cannot_be_meant(arguments: list[str], told: str, script: Path) -> None:
+    script.write_text("print('ran')")
+    done = anyrig("rehearse", *arguments, str(script))
+    assert told in done.stderr
+    assert (done.returncode, done.stdout) == (2, "")
+
+
+def test_a_script_that_is_not_there() -> None:
+    done = anyrig("rehearse", "--rig", "T4", "no_such_script.py")
+    assert "there is no script 'no_such_script.py'" in done.stderr
+    assert done.returncode == 2
+
+
+def test_no_compiler_is_one_message_without_a_traceback(script: Path) -> None:
+    script.write_text("try:\n    import torch\nexcept Exception:\n    print('went on')")
+    done = anyrig(
+        "rehearse", "--rig", "T4", str(script), XDG_CACHE_HOME=str(script.parent), CXX="no"
+    )
+    assert done.stdout == ""
+    assert re.fullmatch(r"anyrig: error: .*'no', which CXX names.* with: .*\n", done.stderr)
+    assert done.returncode == 1
+
+
+def test_building_ahead_names_the_library() -> None:
+    done = anyrig("virtual", "build")
+    library = re.fullmatch(r"(/.*\.so) \(\d+\.\d s\)\n", done.stdout)
+    assert library is not None
+    assert Path(library[1]).is_file()
+
+
+def _path_with(folder: Path) -> str:
+    return os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])

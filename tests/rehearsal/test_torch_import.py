@@ -1,0 +1,46 @@
+"""What is to happen when torch is imported happens then, once, and leaves torch untouched."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+WATCH = """
+import sys
+from anyrig.rehearsal.torch_import import when_torch_is_imported
+finders = list(sys.meta_path)
+when_torch_is_imported(lambda: print("imported", "torch" in sys.modules))
+"""
+
+
+def run(source: str, *, expected: str) -> None:
+    command = [sys.executable, "-W", "error", "-c", source]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.stdout == expected, done.stderr
+    assert done.returncode == 0, done.stderr
+
+
+def test_nothing_happens_before() -> None:
+    look = "import importlib.util; print(importlib.util.find_spec('torch') is not None)"
+    run(f"{WATCH}{look}; print('torch' in sys.modules)", expected="True\nFalse\n")
+
+
+def test_it_happens_within_the_import_and_once() -> None:
+    source = f"{WATCH}import torch; print('after'); import torch.nn, importlib"
+    run(source, expected="imported True\nafter\n")
+
+
+def test_it_happens_after_someone_only_looked_for_torch() -> None:
+    look = "import importlib.util; importlib.util.find_spec('torch')"
+    run(f"{WATCH}{look}; import torch.utils", expected="imported True\n")
+
+
+def test_torch_has_its_own_loader_afterwards() -> None:
+    check = "print(type(torch.__loader__).__name__, torch.__spec__.loader is torch.__loader__)"
+    restored = "print(sys.meta_path == finders)"
+    source = f"{WATCH}import torch; {check}; {restored}"
+    run(source, expected="imported True\nSourceFileLoader True\nTrue\n")
+
+
+def test_it_happens_at_once_when_torch_is_there() -> None:
+    run(f"import torch; {WATCH}print('after')", expected="imported True\nafter\n")
