@@ -1,0 +1,72 @@
+"""The pytest plugin: ``@pytest.mark.gpus(2)`` and ``--rig``.
+
+pytest loads this at every start, in projects that never use it too, so it imports nothing that
+takes time; torch least of all.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from .supply import DEFAULT_RIG, GpuSupply
+
+_SUPPLY = pytest.StashKey[GpuSupply]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add ``--rig``."""
+    parser.getgroup("anyrig").addoption(
+        "--rig",
+        metavar="RIG",
+        help="virtual GPUs for a machine without one, such as 4xA100-80GB, A100-40GB+2xT4 or "
+        "2x16GiB. If given, they are there as soon as torch is imported, for every test; if not, "
+        f"the first test marked gpus brings {DEFAULT_RIG}",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the marker; with ``--rig``, have the GPUs there before any test asks for them."""
+    config.addinivalue_line(
+        "markers",
+        "gpus(count): needs `count` CUDA devices: the machine's own if it has any, else virtual "
+        "ones; skipped where there are too few",
+    )
+    rig = config.getoption("--rig")
+    supply = config.stash[_SUPPLY] = GpuSupply(rig or DEFAULT_RIG)
+    if rig is None:
+        return
+    from ..errors import AnyrigError
+    from ..rehearsal.torch_import import when_torch_is_imported
+    from ..virtual.rig import VirtualRig
+
+    try:
+        VirtualRig.parse(rig)
+    except AnyrigError as error:
+        raise pytest.UsageError(f"--rig {rig}: {error}") from None
+    # Many suites ask torch.cuda.device_count() while they are collected.
+    when_torch_is_imported(supply.find)
+
+
+def pytest_report_collectionfinish(config: pytest.Config) -> str | None:
+    """Say which devices ``--rig`` brought, or why none."""
+    supply = config.stash[_SUPPLY]
+    if supply.found is None:
+        return None
+    count, where = supply.found
+    return f"anyrig: {count} CUDA devices, {where}"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Give a marked test its devices, or skip it with the reason."""
+    marker = item.get_closest_marker("gpus")
+    if marker is None:
+        return
+    if len(marker.args) != 1 or marker.kwargs or not isinstance(marker.args[0], int):
+        raise pytest.UsageError(
+            f"{item.nodeid} is marked gpus{marker.args}; write how many CUDA devices it needs: "
+            "@pytest.mark.gpus(2)"
+        )
+    lack = item.config.stash[_SUPPLY].lack(marker.args[0])
+    if lack is not None:
+        pytest.skip(lack)

@@ -1,0 +1,57 @@
+"""CUDA devices for the tests of one process: the machine's own, or virtual ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..errors import NoCompilerError
+
+DEFAULT_RIG = "4xA100-80GB"
+
+
+@dataclass
+class GpuSupply:
+    """Where this process's CUDA devices come from: decided at the first need, then kept.
+
+    Attributes:
+        rig: the text of the virtual rig for a machine without a GPU.
+        found: how many devices there are and where they are from; None before the first need.
+    """
+
+    rig: str = DEFAULT_RIG
+    found: tuple[int, str] | None = None
+
+    def find(self) -> tuple[int, str]:
+        """Return how many CUDA devices there are, and in words where they are from, or why none.
+
+        Where the machine has none, the virtual rig is installed, for the rest of the process.
+
+        Raises:
+            AnyrigError: virtual GPUs cannot be installed, for another reason than that there is no
+                compiler to build them.
+        """
+        if self.found is None:
+            self.found = self._decide()
+        return self.found
+
+    def lack(self, count: int) -> str | None:
+        """Return why there are not `count` CUDA devices, or None if there are."""
+        there, where = self.find()
+        if there >= count:
+            return None
+        return f"needs {count} CUDA devices, and there are {there}: {where}"
+
+    def _decide(self) -> tuple[int, str]:
+        import torch
+
+        from ..virtual import install, installation
+
+        if installation() is None:
+            if real := torch.cuda.device_count():
+                return real, "those of this machine"
+            try:
+                install(self.rig)
+            except NoCompilerError as error:
+                return 0, str(error)
+        there = torch.cuda.device_count()
+        return there, f"virtual ones, which `pytest --rig {self.rig}` chooses"

@@ -1,0 +1,129 @@
+"""The pytest plugin, in pytest processes of its own: it is found by its entry point."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import pytest
+
+pytest_plugins = ["pytester"]
+
+TWO_DEVICES = """
+    import pytest
+
+    @pytest.mark.gpus(2)
+    def test_two():
+        import torch
+        assert torch.cuda.device_count() == 4
+        moved = torch.ones(3, device="cuda:1") * 2
+        assert moved.device == torch.device("cuda", 1)
+        assert torch.cuda.get_device_name(1) == "NVIDIA A100-SXM4-80GB"
+"""
+
+
+# pytester moves HOME, and with it the built backend.
+CACHE = os.environ.get("XDG_CACHE_HOME", str(Path.home() / ".cache"))
+
+
+@pytest.fixture(autouse=True)
+def processes_like_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("XDG_CACHE_HOME", CACHE)
+
+
+def test_pytest_finds_the_plugin() -> None:
+    (found,) = entry_points(group="pytest11", name="anyrig")
+    assert found.value == "anyrig.testing.plugin"
+
+
+def test_a_marked_test_has_its_devices(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(TWO_DEVICES)
+    pytester.runpytest_subprocess("-W", "error", "--strict-markers").assert_outcomes(passed=1)
+
+
+def test_a_suite_that_asks_for_cuda_while_it_is_collected(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import os
+        import pytest
+        import torch
+
+        several = pytest.mark.skipif(torch.cuda.device_count() < 3, reason="needs three")
+
+        @several
+        @pytest.mark.parametrize("device", range(torch.cuda.device_count()))
+        def test_unmarked(device):
+            total = torch.cuda.get_device_properties(device).total_memory
+            assert total // 2**20 == (1024 if device == 0 else 14909)
+        """
+    )
+    plain = pytester.runpytest_subprocess("-rs")
+    plain.assert_outcomes(skipped=1)
+    rig = pytester.runpytest_subprocess("-W", "error", "--rig", "1GiB+2xT4")
+    rig.assert_outcomes(passed=3)
+    rig.stdout.fnmatch_lines(["anyrig: 3 CUDA devices, virtual ones, *--rig 1GiB+2xT4*"])
+
+
+def test_too_few_devices_skip_with_the_reason(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("import pytest\n@pytest.mark.gpus(3)\ndef test_three(): pass")
+    done = pytester.runpytest_subprocess("--rig", "2xT4", "-rs")
+    done.assert_outcomes(skipped=1)
+    done.stdout.fnmatch_lines(
+        ["SKIPPED*needs 3 CUDA devices, and there are 2: virtual*--rig 2xT4*"]
+    )
+
+
+def test_without_a_compiler_a_marked_test_is_skipped_with_the_reason(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(pytester.path / "empty"))
+    monkeypatch.setenv("CXX", "absent-g++")
+    pytester.makepyfile(TWO_DEVICES)
+    for arguments in ((), ("--rig", "4xA100-80GB")):
+        done = pytester.runpytest_subprocess("-W", "error", "-rs", *arguments)
+        done.assert_outcomes(skipped=1)
+        done.stdout.fnmatch_lines(["SKIPPED*absent-g++*install one with: *"])
+
+
+def test_a_fault_of_the_build_is_no_skip(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null")
+    pytester.makepyfile(TWO_DEVICES)
+    done = pytester.runpytest_subprocess()
+    done.assert_outcomes(errors=1)
+    done.stdout.fnmatch_lines(["*BuildError*XDG_CACHE_HOME*"])
+
+
+def test_a_rig_of_no_known_card_stops_pytest(pytester: pytest.Pytester) -> None:
+    done = pytester.runpytest_subprocess("--rig", "4xA1000")
+    assert done.ret == pytest.ExitCode.USAGE_ERROR
+    done.stderr.fnmatch_lines(["*--rig 4xA1000: no card is called 'A1000'*A100*"])
+
+
+@pytest.mark.parametrize("mark", ["gpus", "gpus('2')", "gpus(count=2)"])
+def test_a_mark_without_a_count_says_how_to_write_it(mark: str, pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(f"import pytest\n@pytest.mark.{mark}\ndef test_it(): pass")
+    done = pytester.runpytest_subprocess()
+    done.assert_outcomes(errors=1)
+    done.stdout.fnmatch_lines(["*@pytest.mark.gpus(2)*"])
+
+
+def test_the_marker_is_listed(pytester: pytest.Pytester) -> None:
+    pytester.runpytest_subprocess("--markers").stdout.fnmatch_lines(["*pytest.mark.gpus(count): *"])
+
+
+def test_a_start_of_pytest_imports_nothing_heavy() -> None:
+    heavy = ["torch", "rich", "typer", "filelock", "psutil", "anyrig.virtual", "anyrig.rehearsal"]
+    source = (
+        "import sys, pytest; pytest.main(['--collect-only', '-qq', '-p', 'no:cacheprovider']); "
+    )
+    source += f"print([name for name in {heavy} if name in sys.modules], 'anyrig' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", source], capture_output=True, text=True, check=True, cwd="/dev"
+    )
+    assert done.stdout.splitlines()[-1] == "[] True"
