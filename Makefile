@@ -6,7 +6,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 
 .DEFAULT_GOAL := demo
-.PHONY: demo test test-gpu check bench clean
+.PHONY: demo test test-gpu test-operators check bench clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -25,6 +25,10 @@ test: $(VENV)/.installed-test
 
 test-gpu: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -m cuda
+
+# OPERATORS=--all runs every dtype and form; see tests/operators/sweep.py.
+test-operators: $(VENV)/.installed-test
+	$(BIN)/python tests/operators/sweep.py $(OPERATORS)
 
 check: $(VENV)/.installed-check $(VENV)/.installed-test
 	$(BIN)/ruff check .

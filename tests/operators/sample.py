@@ -1,0 +1,240 @@
+"""One sample of an entry, called on a virtual device and on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from comparison import Mismatch, aliases, compare, tolerances
+from mirror import mirror, mirror_on_cpu
+from outcome import Outcome, describe
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten, tree_map
+from wider import ROUNDING, WIDER, cast, largest_magnitude, narrow
+
+if TYPE_CHECKING:
+    from entry import Entry
+
+# Their results are whatever the memory holds.
+UNINITIALISED = {
+    "empty",
+    "empty_like",
+    "empty_permuted",
+    "empty_strided",
+    "new_empty",
+    "new_empty_strided",
+}
+# A card lays out these results differently, so that there is nothing to compare strides with.
+OTHER_STRIDES = {
+    "nn.functional.scaled_dot_product_attention",  # another operator computes it
+}
+_ANY_CARD = torch.device("cuda")
+
+
+@dataclass
+class _Side:
+    """The operands on one of the two devices, and what a call made of them."""
+
+    arguments: tuple[Any, tuple[Any, ...], dict[str, Any]]
+    results: Any = None
+    error: Exception | None = None
+    gradients: Any = None
+    tensors: list[torch.Tensor] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.tensors = tensors_of(self.arguments)
+
+    def run(self, call: Callable[..., Any], seed: int = 1) -> None:
+        torch.manual_seed(seed)
+        try:
+            self.results = call(*self.arguments)
+        except Exception as error:
+            self.error = error
+
+
+class Sample:
+    def __init__(self, entry: Entry, sample: Any, outcome: Outcome) -> None:
+        self.entry = entry
+        self.outcome = outcome
+        self.process = sample.output_process_fn_grad
+        self.arguments = (sample.input, sample.args, sample.kwargs)
+        self.rtol, self.atol = tolerances(entry.op, entry.dtype)
+        self.values = entry.op.name not in UNINITIALISED
+        self.strides = entry.op.name not in OTHER_STRIDES
+        self.identical = True
+        self.widened = False
+
+    def check(self) -> None:
+        pristine = mirror_on_cpu(self.arguments)
+        host, card = _Side(mirror(pristine)), _Side(mirror(self.arguments))
+        host.run(self.call)
+        card.run(self.call)
+        if card.error is not None and not self.entry.kernel_on_card:
+            self.outcome.refused += 1
+            return
+        if host.error is not None:
+            if card.error is not None:
+                self.compare_refusals(host.error, card.error)
+                return
+            host = self.widen(pristine)
+        elif card.error is not None:
+            raise card.error
+        self.compare_results(host, card, pristine)
+        if self.entry.has_backward:
+            self.compare_gradients(host, card)
+        self.outcome.identical += self.identical
+        self.outcome.widened += self.widened
+        self.outcome.random |= not self.values
+
+    def call(self, input_: Any, args: Any, kwargs: Any) -> Any:
+        op, form = self.entry.op, self.entry.variant.form
+        if form == "inplace":
+            return op.get_inplace()(_clone(input_), *args, **kwargs)
+        if form == "out":
+            expected = op(input_, *args, **kwargs)
+            return [op(input_, *args, **kwargs, out=out) for out in _outs(expected)]
+        return op(input_, *args, **kwargs)
+
+    def compare_refusals(self, host: Exception, card: Exception) -> None:
+        if self.entry.kernel_on_cpu and type(host) is not type(card):
+            raise Mismatch(f"the CPU raises {describe(host)}, the device {describe(card)}")
+        if not self.entry.kernel_on_cpu:
+            raise card
+        self.outcome.refused += 1
+
+    def widen(self, pristine: Any) -> _Side:
+        """The reference in a wider dtype, where the CPU has no kernel for this one."""
+        wider = WIDER.get(self.entry.dtype)
+        if wider is None:
+            raise Mismatch("the CPU refuses this call, and the device does not")
+        side = _Side(cast(pristine, self.entry.dtype, wider))
+        side.run(self.call)
+        if side.error is not None:
+            raise side.error
+        side.results = narrow(side.results, self.entry.dtype)
+        self.widened, self.strides = True, False
+        # One side rounds after every operator, the other once.
+        self.rtol = ROUNDING[self.entry.dtype]
+        self.atol = self.rtol * max(1.0, largest_magnitude(side.results))
+        return side
+
+    def compare_results(self, host: _Side, card: _Side, pristine: Any) -> None:
+        devices = self.result_devices(card)
+        try:
+            self.compare(host.results, card.results, devices)
+        except Mismatch:
+            if not self.values or not self.is_random(pristine):
+                raise
+            self.values = False
+            self.compare(host.results, card.results, devices)
+        if self.widened:
+            return
+        expected = aliases(host.results, host.tensors)
+        actual = aliases(card.results, card.tensors)
+        if expected != actual:
+            raise Mismatch(f"results share storage with operands {expected} and {actual}")
+        # Running statistics and the like.
+        for mine, theirs in zip(host.tensors, card.tensors, strict=True):
+            self.compare(mine, theirs, [theirs.device])
+
+    def compare_gradients(self, host: _Side, card: _Side) -> None:
+        for side in (host, card):
+            try:
+                side.gradients = _gradients(self.process(side.results), side.tensors)
+            except Exception as error:
+                side.error = error
+        if host.error is not None and card.error is not None:
+            self.compare_refusals(host.error, card.error)
+            return
+        if card.error is not None:
+            raise card.error
+        if host.error is not None:
+            raise Mismatch(f"the CPU refuses the backward: {describe(host.error)}")
+        if host.gradients is None:
+            return
+        if self.widened:
+            host.gradients = narrow(host.gradients, self.entry.dtype)
+        try:
+            self.compare(host.gradients, card.gradients, self.result_devices(card))
+        except Mismatch as error:
+            raise Mismatch(f"gradient: {error}") from None
+        self.outcome.backward += 1
+
+    def compare(self, expected: Any, actual: Any, devices: Sequence[torch.device]) -> None:
+        self.identical &= compare(
+            expected,
+            actual,
+            devices,
+            values=self.values,
+            strides=self.strides,
+            rtol=self.rtol,
+            atol=self.atol,
+        )
+
+    def result_devices(self, card: _Side) -> list[torch.device]:
+        """Where results belong: a device among the arguments, else that of the operands."""
+        leaves = tree_flatten(card.arguments)[0]
+        named = [torch.device(leaf) for leaf in leaves if _names_device(leaf)]
+        if named:
+            return [
+                torch.device("cuda", torch.cuda.current_device()) if d == _ANY_CARD else d
+                for d in named
+            ]
+        on_card = any(tensor.device == self.entry.device for tensor in card.tensors)
+        return [self.entry.device if on_card else torch.device("cpu")]
+
+    def is_random(self, pristine: Any) -> bool:
+        """Whether the call draws random numbers, which a card draws differently."""
+        draws = _Draws()
+        with draws:
+            _Side(mirror(pristine)).run(self.call)
+        return draws.seen
+
+
+class _Draws(TorchDispatchMode):
+    """Notices operators that PyTorch marks as drawing from a generator."""
+
+    seen = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen |= torch.Tag.nondeterministic_seeded in func.tags
+        return func(*args, **(kwargs or {}))
+
+
+def _names_device(leaf: Any) -> bool:
+    if isinstance(leaf, str):
+        return leaf == "cpu" or leaf.startswith("cuda")
+    return isinstance(leaf, torch.device)
+
+
+def tensors_of(tree: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in tree_flatten(tree)[0] if isinstance(leaf, torch.Tensor)]
+
+
+def _clone(tree: Any) -> Any:
+    return tree_map(lambda leaf: leaf.clone() if isinstance(leaf, torch.Tensor) else leaf, tree)
+
+
+def _outs(expected: Any) -> list[Any]:
+    """What is given for ``out=``: of the right size, empty, and not contiguous."""
+
+    def scattered(tensor: torch.Tensor) -> torch.Tensor:
+        return torch.zeros((*tensor.shape, 2), dtype=tensor.dtype, device=tensor.device)[..., 0]
+
+    makers = (torch.zeros_like, lambda tensor: tensor.new_empty(0), scattered)
+    return [tree_map(maker, expected) for maker in makers]
+
+
+def _gradients(results: Any, inputs: list[torch.Tensor]) -> Any:
+    outputs = [tensor for tensor in tensors_of(results) if tensor.requires_grad]
+    inputs = [tensor for tensor in inputs if tensor.requires_grad]
+    if not outputs or not inputs:
+        return None
+    generator = torch.Generator().manual_seed(0)
+    weights = [
+        torch.randn(output.shape, dtype=output.dtype, generator=generator).to(output.device)
+        for output in outputs
+    ]
+    return torch.autograd.grad(outputs, inputs, weights, allow_unused=True)

@@ -1,0 +1,48 @@
+"""A process that checks entries: reads their numbers from its input, writes outcomes as JSON."""
+
+import argparse
+import faulthandler
+import gc
+import json
+import os
+import sys
+
+from anyrig.virtual import install
+
+RIG = "2xH100-SXM"
+DEVICE = "cuda:1"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--variant", required=True)
+    parser.add_argument("--most-samples", type=int)
+    arguments = parser.parse_args()
+    # Operators print; the parent reads outcomes only.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    faulthandler.enable()
+
+    install(RIG)
+    import torch
+    from entry import check_entry
+    from torch.testing._internal.common_methods_invocations import op_db
+    from variants import VARIANTS
+
+    torch.set_num_threads(1)
+    device = torch.device(DEVICE)
+    # cuBLAS keeps a workspace for each thread that computes a product, autograd's among them.
+    one = torch.ones(1, 1, device=device, requires_grad=True)
+    (one @ one).backward()
+    del one
+    gc.freeze()  # entries collect garbage to find what they leave on the device
+    for line in sys.stdin:
+        outcome = check_entry(
+            op_db[int(line)], VARIANTS[arguments.variant], device, arguments.most_samples
+        )
+        answers.write(json.dumps(outcome.as_dict()) + "\n")
+        answers.flush()
+
+
+if __name__ == "__main__":
+    main()
