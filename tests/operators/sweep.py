@@ -208,7 +208,7 @@ def main() -> int:
     parser.add_argument("--only", default=".*", help="entries whose name matches this pattern")
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--most-samples", type=int, help="calls of one entry; all if not given")
-    parser.add_argument("--limit-seconds", type=float, default=120, help="for one entry")
+    parser.add_argument("--limit-seconds", type=float, default=300, help="for one entry")
     parser.add_argument("--resume", action="store_true", help="keep what the last run found out")
     parser.add_argument("--json", type=Path, help="write all outcomes there")
     arguments = parser.parse_args()

@@ -118,3 +118,17 @@ def test_programs_end_well() -> None:
     for _ in range(3):
         finished = run("-c", program)
         assert (finished.returncode, finished.stdout, finished.stderr) == (0, "", "")
+
+
+def test_a_context_is_made_where_a_device_is_first_used() -> None:
+    assert output_of_lines(
+        """
+        import torch
+        from anyrig.virtual import install
+
+        install("2x1GiB")
+        x = torch.ones(1, device="cuda:1")
+        repr(x), x.to("cpu"), torch.ones(1).pin_memory()
+        print([torch._C._cuda_hasPrimaryContext(i) for i in range(2)])
+        """
+    ) == ["[False, True]"]

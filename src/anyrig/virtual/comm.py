@@ -13,9 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# The version that torch 2.13's wheels for CUDA 12.8 carry, as (major << 32 | minor << 16 | patch).
-_NCCL_VERSION = (2 << 32) | (27 << 16) | 5
-
 _HOST = -1
 
 # Its functions on lists of tensors, which have no types.
@@ -37,11 +34,7 @@ def broadcast(tensor: Tensor, devices: Sequence[int]) -> list[Tensor]:
 def broadcast_out(tensor: Tensor, outputs: Sequence[Tensor]) -> Sequence[Tensor]:
     """Copy `tensor` into each of `outputs`."""
     for index, output in enumerate(outputs):
-        if not output.is_cuda:
-            raise RuntimeError(
-                "Expected all output tensors to be CUDA tensors, but output tensor at index "
-                f"{index} has device '{output.device}'"
-            )
+        _require_output(output, index)
         if output.shape != tensor.shape:
             raise RuntimeError(
                 "Expected all output tensors to have same shape as the source tensor "
@@ -55,17 +48,28 @@ def broadcast_out(tensor: Tensor, outputs: Sequence[Tensor]) -> Sequence[Tensor]
 def broadcast_coalesced(
     tensors: Sequence[Tensor], devices: Sequence[int], buffer_size: int
 ) -> list[list[Tensor]]:
-    """Return `tensors` on each of `devices`, copied in buffers of up to `buffer_size` bytes."""
-    tensors = [tensor.detach() for tensor in tensors]
+    """Return `tensors` on each of `devices`, copied in buffers of up to `buffer_size` bytes.
+
+    On the first device they are the caller's own.
+    """
     if any(tensor.get_device() != devices[0] for tensor in tensors):
         raise RuntimeError("All tensors must be on devices[0]: " + str(devices[0]))
-    results: list[list[Tensor]] = [list(tensors)] + [[] for _ in devices[1:]]
-    for chunk in _lists._take_tensors(tensors, buffer_size):
-        flat = _lists._flatten_dense_tensors(chunk)
-        for result, copy in zip(results[1:], broadcast(flat, devices)[1:], strict=True):
-            result.extend(part.detach() for part in _lists._unflatten_dense_tensors(copy, chunk))
-    return [results[0]] + [
-        list(_lists._reorder_tensors_as(result, tensors)) for result in results[1:]
+    results: list[list[Tensor]] = [[] for _ in devices[1:]]
+    for chunk in _lists._take_tensors([tensor.detach() for tensor in tensors], buffer_size):
+        if chunk[0].is_sparse:
+            flat_indices, flat_values = _lists._flatten_sparse_tensors(chunk)
+            copies = zip(
+                broadcast(flat_indices, devices), broadcast(flat_values, devices), strict=True
+            )
+            parts = [_lists._unflatten_sparse_tensors(i, v, chunk) for i, v in copies]
+        else:
+            copies_dense = broadcast(_lists._flatten_dense_tensors(chunk), devices)
+            parts = [_lists._unflatten_dense_tensors(flat, chunk) for flat in copies_dense]
+        for result, of_device in zip(results, parts[1:], strict=True):
+            # Each is a tensor of its own: writing to one leaves the version of the others.
+            result.extend(part.data for part in of_device)
+    return [list(tensors)] + [
+        list(_lists._reorder_tensors_as(result, tensors)) for result in results
     ]
 
 
@@ -77,6 +81,14 @@ def scatter(
     streams: Sequence[torch.cuda.Stream | None] | None = None,
 ) -> list[Tensor]:
     """Return the parts of `tensor` along `dim`, each on its device."""
+    if not devices:
+        raise RuntimeError("Expected at least one device to scatter to")
+    if sizes is not None and len(sizes) != len(devices):
+        raise RuntimeError(
+            "Expected devices and chunk_sizes to be of same length, but got len(devices) = "
+            f"{len(devices)} and len(chunk_sizes) = {len(sizes)}"
+        )
+    dim = _wrap(dim, tensor)
     parts = (
         tensor.chunk(len(devices), dim)
         if sizes is None
@@ -84,7 +96,7 @@ def scatter(
     )
     results = []
     for index, (part, device) in enumerate(zip(parts, devices)):  # noqa: B905 - may be fewer parts
-        with _on(streams[index] if streams is not None else None):
+        with _on(streams, index, device):
             target = torch.device("cuda", device)
             results.append(part.to(target, non_blocking=True, memory_format=torch.preserve_format))
     return results
@@ -97,30 +109,34 @@ def scatter_out(
     streams: Sequence[torch.cuda.Stream | None] | None = None,
 ) -> Sequence[Tensor]:
     """Copy the parts of `tensor` along `dim` into `outputs`."""
-    parts = tensor.split_with_sizes([output.size(dim) for output in outputs], dim)
+    if not outputs:
+        raise RuntimeError("Expected at least one output tensor to scatter to")
+    dim = _wrap(dim, tensor)
+    for index, output in enumerate(outputs):
+        _require_output(output, index)
+        if output.dim() != tensor.dim() or _without(output, dim) != _without(tensor, dim):
+            raise RuntimeError(
+                f"Output tensor at index {index} has incorrect shape: {list(output.shape)}. "
+                f"Expected same shape except for scatter dim {dim} as the source tensor: "
+                f"{list(tensor.shape)}"
+            )
+    sizes = [output.size(dim) for output in outputs]
+    if sum(sizes) != tensor.size(dim):
+        raise RuntimeError(
+            f"Total size for output tensors along scatter dim {dim} does not match the source "
+            f"tensor size at dim {dim}. Expected {tensor.size(dim)}, but got total size "
+            f"{sum(sizes)}"
+        )
+    parts = tensor.split_with_sizes(sizes, dim)
     for index, (part, output) in enumerate(zip(parts, outputs, strict=True)):
-        with _on(streams[index] if streams is not None else None):
+        with _on(streams, index, output.get_device()):
             output.copy_(part, non_blocking=True)
     return outputs
 
 
 def gather(tensors: Sequence[Tensor], dim: int, destination: int | None = None) -> Tensor:
     """Return `tensors` joined along `dim` on `destination`: a device, -1 for the host."""
-    first = tensors[0]
-    dim = dim + first.dim() if dim < 0 else dim
-    for index, tensor in enumerate(tensors):
-        if not tensor.is_cuda:
-            raise RuntimeError(
-                "Expected all input tensors to be CUDA tensors, but tensor at index "
-                f"{index} has device '{tensor.device}'"
-            )
-        expected = [*first.shape[:dim], tensor.size(dim), *first.shape[dim + 1 :]]
-        if list(tensor.shape) != expected:
-            raise RuntimeError(
-                f"Input tensor at index {index} has invalid shape {list(tensor.shape)}, but "
-                f"expected {expected}"
-            )
-    size = [*first.shape[:dim], sum(t.size(dim) for t in tensors), *first.shape[dim + 1 :]]
+    size = _gathered_size(tensors, dim)
     memory_format = torch.contiguous_format
     if all(tensor.is_contiguous(memory_format=torch.channels_last) for tensor in tensors):
         memory_format = torch.channels_last
@@ -129,53 +145,18 @@ def gather(tensors: Sequence[Tensor], dim: int, destination: int | None = None) 
     else:
         index = torch.cuda.current_device() if destination is None else destination
         device = torch.device("cuda", index)
-    output = torch.empty(size, dtype=first.dtype, device=device, memory_format=memory_format)
-    return gather_out(tensors, output, dim)
+    output = torch.empty(size, dtype=tensors[0].dtype, device=device, memory_format=memory_format)
+    return _fill(output, tensors, dim)
 
 
 def gather_out(tensors: Sequence[Tensor], output: Tensor, dim: int = 0) -> Tensor:
     """Copy `tensors` one after another along `dim` into `output`."""
-    parts = output.split_with_sizes([tensor.size(dim) for tensor in tensors], dim)
-    for tensor, part in zip(tensors, parts, strict=True):
-        part.copy_(tensor, non_blocking=output.is_cuda)
-    return output
-
-
-def reduce(inputs: Sequence[Tensor], output: Tensor, root: int, *_: object) -> None:
-    """Sum `inputs`, one a device, into `output` on the device of ``inputs[root]``."""
-    total = inputs[root].clone()
-    for index, tensor in enumerate(inputs):
-        if index != root:
-            total.add_(tensor.to(total.device, non_blocking=True))
-    output.copy_(total)
-
-
-def all_reduce(inputs: Sequence[Tensor], outputs: Sequence[Tensor], *_: object) -> None:
-    """Sum `inputs`, one a device, into each of `outputs`."""
-    reduce(inputs, outputs[0], 0)
-    nccl_broadcast([outputs[0], *outputs[1:]], 0)
-
-
-def nccl_broadcast(inputs: Sequence[Tensor], root: int, *_: object) -> None:
-    """Copy ``inputs[root]`` into the other tensors."""
-    for index, tensor in enumerate(inputs):
-        if index != root:
-            tensor.copy_(inputs[root], non_blocking=True)
-
-
-def all_gather(inputs: Sequence[Tensor], outputs: Sequence[Tensor], *_: object) -> None:
-    """Copy all `inputs`, one after another, into each of `outputs`."""
-    for output in outputs:
-        parts = output.view(len(inputs), *inputs[0].shape)
-        for part, tensor in zip(parts, inputs, strict=True):
-            part.copy_(tensor, non_blocking=True)
-
-
-def reduce_scatter(inputs: Sequence[Tensor], outputs: Sequence[Tensor], *_: object) -> None:
-    """Sum `inputs`, one a device, and leave one part of the sum in each of `outputs`."""
-    for index, output in enumerate(outputs):
-        parts = [tensor.view(len(outputs), *output.shape)[index] for tensor in inputs]
-        reduce(parts, output, index)
+    size = _gathered_size(tensors, dim)
+    if list(output.shape) != size:
+        raise RuntimeError(
+            f"Expected out tensor to have shape {size}, but got {list(output.shape)}"
+        )
+    return _fill(output, tensors, dim)
 
 
 def bindings(core: ModuleType) -> dict[str, Callable[..., Any]]:
@@ -188,15 +169,70 @@ def bindings(core: ModuleType) -> dict[str, Callable[..., Any]]:
         "_scatter_out": scatter_out,
         "_gather": gather,
         "_gather_out": gather_out,
-        "_nccl_reduce": reduce,
-        "_nccl_all_reduce": all_reduce,
-        "_nccl_broadcast": nccl_broadcast,
-        "_nccl_all_gather": all_gather,
-        "_nccl_reduce_scatter": reduce_scatter,
-        "_nccl_version": lambda: _NCCL_VERSION,
-        "_nccl_version_suffix": lambda: b"",
     }
 
 
-def _on(stream: torch.cuda.Stream | None) -> AbstractContextManager[Any]:
-    return nullcontext() if stream is None else torch.cuda.stream(stream)
+def _require_output(output: Tensor, index: int) -> None:
+    if not output.is_cuda:
+        raise RuntimeError(
+            "Expected all output tensors to be CUDA tensors, but output tensor at index "
+            f"{index} has device '{output.device}'"
+        )
+
+
+def _wrap(dim: int, tensor: Tensor) -> int:
+    if tensor.dim() > 0:
+        tensor.size(dim)  # raises PyTorch's IndexError
+    return dim % max(tensor.dim(), 1)
+
+
+def _without(tensor: Tensor, dim: int) -> tuple[int, ...]:
+    return (*tensor.shape[:dim], *tensor.shape[dim + 1 :])
+
+
+def _gathered_size(tensors: Sequence[Tensor], dim: int) -> list[int]:
+    if not tensors:
+        raise RuntimeError("Expected at least one tensor to gather from")
+    first = tensors[0]
+    dim = _wrap(dim, first)
+    size = list(first.shape)
+    for index, tensor in enumerate(tensors):
+        if not tensor.is_cuda:
+            raise RuntimeError(
+                "Expected all input tensors to be CUDA tensors, but tensor at index "
+                f"{index} has device '{tensor.device}'"
+            )
+        if tensor.dim() != first.dim():
+            raise RuntimeError(
+                "Expected all input tensors to have the same number of dimensions, but tensor at "
+                f"index {index} has {tensor.dim()} dimensions, (expected {first.dim()})"
+            )
+        size[dim] = tensor.size(dim)
+        if list(tensor.shape) != size:
+            raise RuntimeError(
+                f"Input tensor at index {index} has invalid shape {list(tensor.shape)}, but "
+                f"expected {size}"
+            )
+    size[dim] = sum(tensor.size(dim) for tensor in tensors)
+    return size
+
+
+def _fill(output: Tensor, tensors: Sequence[Tensor], dim: int) -> Tensor:
+    parts = output.split_with_sizes([tensor.size(dim) for tensor in tensors], dim)
+    for tensor, part in zip(tensors, parts, strict=True):
+        part.copy_(tensor, non_blocking=output.is_cuda)
+    return output
+
+
+def _on(
+    streams: Sequence[torch.cuda.Stream | None] | None, index: int, device: int
+) -> AbstractContextManager[Any]:
+    stream = streams[index] if streams is not None and index < len(streams) else None
+    if stream is None:
+        return nullcontext()
+    if stream.device.index != device:
+        raise RuntimeError(
+            f"Expected the device associated with the stream at index {index} (was "
+            f"{stream.device.index}) to match the device supplied at that index (expected {device})"
+        )
+    return torch.cuda.stream(stream)

@@ -216,9 +216,7 @@ def _jobs(most: int) -> int:
 
 
 def _link_flags() -> list[str]:
-    from torch.utils.cpp_extension import library_paths
-
-    flags = ["-shared", *(f"-L{path}" for path in library_paths())]
+    flags = ["-shared", f"-L{_pytorch_folder() / 'lib'}"]
     flags += ["-lc10", "-ltorch_cpu", "-ltorch", "-ltorch_python"]
     # Python's own symbols are found when the library is loaded; only this linker must be told.
     return [*flags, "-undefined", "dynamic_lookup"] if sys.platform == "darwin" else flags
@@ -226,8 +224,6 @@ def _link_flags() -> list[str]:
 
 def _header_flags() -> list[str]:
     """Return where the headers of PyTorch and Python lie."""
-    from torch.utils.cpp_extension import include_paths
-
     python_headers = Path(sysconfig.get_path("include"))
     if not (python_headers / "Python.h").is_file():
         raise NoCompilerError(
@@ -235,7 +231,16 @@ def _header_flags() -> list[str]:
             f"{platform.python_version()}, and {python_headers} has no Python.h; "
             f"install them with: {_install_commands()[1]}"
         )
-    return [word for path in [*include_paths(), python_headers] for word in ("-isystem", str(path))]
+    include = _pytorch_folder() / "include"
+    folders = [include, include / "torch" / "csrc" / "api" / "include", python_headers]
+    return [word for folder in folders for word in ("-isystem", str(folder))]
+
+
+def _pytorch_folder() -> Path:
+    """Return where PyTorch lies; its `cpp_extension` knows too, but looks for a CUDA toolkit."""
+    import torch
+
+    return Path(torch.__file__).parent
 
 
 @functools.cache

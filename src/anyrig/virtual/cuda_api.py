@@ -10,6 +10,9 @@ from typing import Any
 
 import torch
 
+# What a build for the CPU passes for: the toolkit of the wheels most people have.
+_TOOLKIT = "12.8"
+
 # Architectures that the wheels of CUDA 12.8 are compiled for, and Volta, which older ones are: no
 # card of a rig is refused for being too new or too old for a build that does not exist.
 _ARCHITECTURES = "sm_70 sm_75 sm_80 sm_86 sm_89 sm_90 sm_100 sm_120"
@@ -67,11 +70,14 @@ def bindings(core: ModuleType) -> dict[str, Callable[..., Any]]:
     """Return the functions by their names in `torch._C`."""
 
     def init() -> None:
-        core.watch_forks()
+        core.start()
         atexit.register(core.settle_backward_threads)
         torch.cuda.default_generators = tuple(
             core.default_generator(index) for index in range(core.device_count())
         )
+
+    major, minor = _toolkit().split(".")[:2]
+    compiled_version = int(major) * 1000 + int(minor) * 10
 
     def sleep(cycles: int) -> None:
         core.run_for(cycles / _CYCLES_PER_SECOND)
@@ -85,6 +91,7 @@ def bindings(core: ModuleType) -> dict[str, Callable[..., Any]]:
     return {
         "_cuda_init": init,
         "_cuda_isInBadFork": core.forked_after_use,
+        "_cuda_hasPrimaryContext": core.has_context,
         "_cuda_getDeviceCount": core.device_count,
         "_cuda_getDevice": core.current_device,
         "_cuda_setDevice": core.set_device,
@@ -94,7 +101,7 @@ def bindings(core: ModuleType) -> dict[str, Callable[..., Any]]:
         "_cuda_synchronize": lambda: core.synchronize(core.current_device()),
         "_cuda_canDeviceAccessPeer": lambda device, peer: device != peer,
         "_cuda_getArchFlags": lambda: _ARCHITECTURES,
-        "_cuda_getCompiledVersion": lambda: 12080,
+        "_cuda_getCompiledVersion": lambda: compiled_version,
         "_cuda_sleep": sleep,
         "_cuda_busy_wait_for_flag": lambda: None,
         "_cuda_clear_flag": lambda: None,
@@ -130,4 +137,9 @@ def patch(core: ModuleType) -> None:
     cuda._is_in_bad_fork = core.forked_after_use
     cuda._device_count_nvml = count_visible
     # Code asks for the toolkit's version to see whether this is a CUDA build.
-    torch.version.cuda = "12.8"
+    torch.version.cuda = _toolkit()
+
+
+def _toolkit() -> str:
+    """Return the version of CUDA's toolkit that PyTorch was built with, or passes for."""
+    return torch.version.cuda or _TOOLKIT

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
+from importlib import import_module
 from types import ModuleType
 from typing import Any
 
@@ -71,15 +72,18 @@ def install(
 
 
 def _install(wanted: Installation) -> None:
-    import torch
-
     from . import (
         attention_api,
         comm,
         cuda_api,
         memory_api,
+        nccl,
         printing,
+        rebinding,
+        refused,
         runtime,
+        sensors,
+        settings_api,
         storage,
         streams,
         tensor_types,
@@ -87,7 +91,7 @@ def _install(wanted: Installation) -> None:
 
     if wanted.shape_only:
         # The shapes of what C++ has no Meta kernel for.
-        import torch._meta_registrations
+        import_module("torch._meta_registrations")
 
     core = load_extension()
     core.install(
@@ -106,12 +110,13 @@ def _install(wanted: Installation) -> None:
         printing.raise_value_needed,
     )
     core.set_clock_enabled(wanted.clock)
-    for functions in (attention_api, cuda_api, memory_api, streams, comm):
-        for name, function in functions.bindings(core).items():
-            setattr(torch._C, name, function)
+    for functions in (attention_api, cuda_api, memory_api, streams, comm, nccl, settings_api):
+        rebinding.bind(functions.bindings(core))
     cuda_api.patch(core)
     streams.patch()
     runtime.patch(core)
+    sensors.patch(core)
+    refused.patch()
     storage.patch(core)
     tensor_types.patch()
     if wanted.shape_only:

@@ -39,5 +39,5 @@ def bindings(core: ModuleType) -> dict[str, Callable[..., Any]]:
         "_cuda_resetAccumulatedHostMemoryStats": lambda: None,
         "_cuda_record_memory_history_legacy": lambda *arguments: None,
         "_cuda_record_memory_history": lambda *arguments: None,
-        "_cuda_attach_out_of_memory_observer": lambda observer: None,
+        "_cuda_attach_out_of_memory_observer": core.add_out_of_memory_observer,
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 from collections.abc import Callable
 from types import ModuleType, SimpleNamespace
@@ -12,20 +13,28 @@ import torch
 _SUCCESS = 0
 
 # Functions of the runtime that have nothing to do here and succeed at it.
-_DONE_AT_ONCE = (
-    "cudaProfilerStart",
-    "cudaProfilerStop",
-    "cudaHostRegister",
-    "cudaHostUnregister",
-    "cudaStreamCreate",
-    "cudaStreamDestroy",
-)
+_DONE_AT_ONCE = ("cudaProfilerStart", "cudaProfilerStop", "cudaStreamDestroy")
+
+# What cudaGetErrorString says: CUDA's driver_types.h.
+_ERROR_TEXTS = {
+    0: "no error",
+    1: "invalid argument",
+    2: "out of memory",
+    3: "initialization error",
+    100: "no CUDA-capable device is detected",
+    101: "invalid device ordinal",
+    400: "invalid resource handle",
+    600: "device not ready",
+    700: "an illegal memory access was encountered",
+    710: "device-side assert triggered",
+    801: "operation not supported",
+}
 
 
 class CudaError(int):
-    """The runtime's error numbers; here there is only success."""
+    """An error number of the runtime; only success comes back from it here."""
 
-    success = _SUCCESS
+    success: int = _SUCCESS
 
 
 def cuda_runtime(core: ModuleType) -> SimpleNamespace:
@@ -34,10 +43,26 @@ def cuda_runtime(core: ModuleType) -> SimpleNamespace:
     def succeed(*arguments: object) -> int:
         return _SUCCESS
 
+    def host_register(address: int, size_bytes: int, flags: int) -> int:
+        core.pin(address, size_bytes)
+        return _SUCCESS
+
+    def host_unregister(address: int) -> int:
+        core.unpin(address)
+        return _SUCCESS
+
+    def create_stream(address: int) -> int:
+        stream, _, _ = core.stream_from_pool(core.current_device(), 0)
+        ctypes.c_uint64.from_address(address).value = stream
+        return _SUCCESS
+
     functions: dict[str, Callable[..., Any]] = dict.fromkeys(_DONE_AT_ONCE, succeed)
     return SimpleNamespace(
         cudaError=CudaError,
-        cudaGetErrorString=lambda error: "no error" if error == _SUCCESS else "unknown error",
+        cudaGetErrorString=lambda error: _ERROR_TEXTS.get(int(error), "unrecognized error code"),
+        cudaHostRegister=host_register,
+        cudaHostUnregister=host_unregister,
+        cudaStreamCreate=create_stream,
         cudaMemGetInfo=core.memory_info,
         **functions,
     )
@@ -83,4 +108,6 @@ def patch(core: ModuleType) -> None:
     # cuDNN is not there, and asking for it warns; recurrent networks take PyTorch's own kernels.
     cudnn: Any = torch.backends.cudnn
     cudnn.is_acceptable = lambda tensor: False
+    # A build for CUDA would compile what it fuses in scripted functions, for a card.
+    bindings._jit_override_can_fuse_on_gpu(False)
     bindings._nvtx = cuda.nvtx._nvtx = nvtx_marks()

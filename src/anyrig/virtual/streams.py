@@ -7,16 +7,12 @@ here add what CUDA's have beyond them.
 from __future__ import annotations
 
 import importlib
-import sys
-from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 import torch
 
-# c10/cuda/CUDAStream.h: PyTorch keeps at most four priorities, 0 the lowest.
-_PRIORITY_RANGE = (0, -3)
-_FIRST_HIGH_PRIORITY_STREAM = 33  # streams.cpp: ids 33 to 64
+from .rebinding import replace_in_torch
 
 _CUDA = 1  # c10/core/DeviceType.h
 
@@ -55,12 +51,12 @@ class CudaStreamBase(torch.Stream):
     @property
     def priority(self) -> int:
         """The priority: lower runs first."""
-        return -1 if self.stream_id >= _FIRST_HIGH_PRIORITY_STREAM else 0
+        return int(_C._cuda_streamPriority(self.stream_id, self.device_index))
 
     @staticmethod
     def priority_range() -> tuple[int, int]:
         """Return the lowest and the highest priority."""
-        return _PRIORITY_RANGE
+        return 0, _C._cuda_highestStreamPriority
 
 
 class CudaEventBase(torch.Event):
@@ -97,12 +93,17 @@ class CudaEventBase(torch.Event):
         return float(_C._cuda_elapsedMilliseconds(self.cuda_event, end_event.cuda_event))
 
     @property
+    def device(self) -> torch.device | None:  # type: ignore[override]
+        """The device on which the event was recorded; None before."""
+        return super().device if self.event_id else None
+
+    @property
     def cuda_event(self) -> int:
         """The address of the event; 0 before it is recorded."""
         return self.event_id
 
 
-def bindings(core: ModuleType) -> dict[str, Callable[..., Any]]:
+def bindings(core: ModuleType) -> dict[str, Any]:
     """Return the functions by their names in `torch._C`."""
 
     def set_stream(stream_id: int, device_index: int, device_type: int) -> None:
@@ -118,6 +119,8 @@ def bindings(core: ModuleType) -> dict[str, Callable[..., Any]]:
         "_cuda_getStreamFromExternal": from_external,
         "_cuda_setStream": set_stream,
         "_cuda_getCurrentRawStream": lambda device: core.current_stream(device)[0],
+        "_cuda_streamPriority": core.stream_priority,
+        "_cuda_highestStreamPriority": core.highest_priority,
         "_cuda_elapsedMilliseconds": core.elapsed_milliseconds,
         "_CudaStreamBase": CudaStreamBase,
         "_CudaEventBase": CudaEventBase,
@@ -129,10 +132,4 @@ def patch() -> None:
     streams = importlib.import_module("torch.cuda.streams")
     old = {name: getattr(streams, name) for name in ("Stream", "ExternalStream", "Event")}
     importlib.reload(streams)
-    # Modules that took the classes by name while torch was imported.
-    for name, module in list(sys.modules.items()):
-        if module is None or not name.startswith("torch"):
-            continue
-        for class_name, old_class in old.items():
-            if vars(module).get(class_name) is old_class:
-                setattr(module, class_name, getattr(streams, class_name))
+    replace_in_torch(old, vars(streams))

@@ -86,6 +86,7 @@ def test_a_copy_that_is_not_plain_takes_a_temporary() -> None:
     assert torch.cuda.max_memory_allocated() == 3 * 32768
 
 
+@pytest.mark.skipif(torch.__version__ >= (2, 15), reason="from 2.15 on a call frees its workspace")
 def test_a_product_takes_a_workspace_once_a_stream() -> None:
     a = torch.ones(16, 16, device="cuda")
     a @ a
@@ -95,6 +96,16 @@ def test_a_product_takes_a_workspace_once_a_stream() -> None:
     with torch.cuda.stream(torch.cuda.Stream()):
         a @ a
     assert torch.cuda.memory_allocated() == 1024 + 2 * CUBLAS_WORKSPACE
+
+
+@pytest.mark.skipif(torch.__version__ < (2, 15), reason="before 2.15 a workspace is kept")
+def test_a_product_takes_a_workspace_while_it_runs() -> None:
+    a = torch.ones(16, 16, device="cuda")
+    torch.cuda.reset_peak_memory_stats()
+    b = a @ a
+    assert torch.cuda.memory_allocated() == 2048
+    assert torch.cuda.max_memory_allocated() == 2048 + CUBLAS_WORKSPACE
+    del b
 
 
 def test_out_of_memory_in_cudas_words_and_after_it() -> None:
@@ -164,3 +175,11 @@ def test_storages_shrink_and_grow() -> None:
     storage.resize_(4096)
     assert torch.cuda.memory_allocated() == 4096
     assert torch.UntypedStorage(600, device="cuda").device.type == "cuda"
+
+
+def test_an_observer_is_told_of_memory_that_runs_out() -> None:
+    told: list[tuple[int, ...]] = []
+    torch._C._cuda_attach_out_of_memory_observer(lambda *sizes: told.append(sizes))
+    with pytest.raises(torch.OutOfMemoryError):
+        torch.empty(2**40, dtype=torch.uint8, device="cuda:2")
+    assert [sizes[:2] for sizes in told] == [(2, 2**40)]

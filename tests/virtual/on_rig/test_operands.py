@@ -51,6 +51,14 @@ REFUSED: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
         lambda x: x[torch.tensor([0], device="cuda:2")],
         r"indices should be either on cpu or on the same device as the indexed tensor \(cuda:1\)",
     ),
+    "a convolution, with the host": (
+        lambda x: functional.conv2d(x[None, None], torch.ones(1, 1, 2, 2)),
+        r"Input type \(torch.cuda.FloatTensor\) and weight type \(torch.FloatTensor\) should be",
+    ),
+    "a convolution, with another card": (
+        lambda x: functional.conv2d(x[None, None], torch.ones(1, 1, 2, 2, device="cuda:2")),
+        r"but got weight is on cuda:2, .* wrapper_CUDA__cudnn_convolution\)",
+    ),
     "a loss": (
         lambda x: functional.nll_loss(x, torch.zeros(3, dtype=torch.long)),
         r"but got target is on cpu, .* wrapper_CUDA_nll_loss_forward\)",

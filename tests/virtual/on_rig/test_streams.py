@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import ctypes
+
 import pytest
 import torch
 
@@ -63,7 +65,6 @@ def test_the_current_stream() -> None:
         assert torch.cuda.current_stream().cuda_stream != 0
     assert torch.cuda.current_stream().cuda_stream == 0
     assert torch.cuda.Stream(device=1).device == torch.device("cuda:1")
-    assert torch.cuda.Stream(priority=-1).priority == -1
     assert isinstance(stream, torch.Stream)
 
 
@@ -101,3 +102,62 @@ def test_two_devices_work_at_the_same_time(square: torch.Tensor) -> None:
             square @ square
 
     assert elapsed(both) < 1.5 * elapsed(one)
+
+
+def test_priorities() -> None:
+    lowest, highest = torch.cuda.Stream.priority_range()
+    for priority in range(highest, lowest + 1):
+        assert torch.cuda.Stream(priority=priority).priority == priority
+    assert torch.cuda.Stream(priority=highest - 1).priority == highest
+    with pytest.raises(RuntimeError, match="priority to be less than or equal to 0, got 1"):
+        torch.cuda.Stream(priority=1)
+
+
+def test_an_event_belongs_to_the_device_where_it_is_recorded() -> None:
+    event = torch.cuda.Event(enable_timing=True)
+    assert event.device is None
+    with torch.cuda.device(1):
+        other = torch.cuda.current_stream().record_event(torch.cuda.Event(enable_timing=True))
+    event.record()
+    torch.cuda.synchronize()
+    assert (event.device, other.device) == (torch.device("cuda:0"), torch.device("cuda:1"))
+    with pytest.raises(torch.AcceleratorError, match="invalid resource handle"):
+        event.elapsed_time(other)
+
+
+@pytest.mark.parametrize("what", ["event", "stream"])
+def test_a_loop_that_waits_ends(what: str) -> None:
+    torch.cuda._sleep(10**9)
+    event = torch.cuda.current_stream().record_event()
+    waited_for = event if what == "event" else torch.cuda.current_stream()
+    rounds = 0
+    while not waited_for.query():
+        rounds += 1
+    assert 1 < rounds < 50
+
+
+def test_asking_now_and_then_hardly_moves_the_clock() -> None:
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        torch.cuda._sleep(10**9)
+
+    def ask_after_each() -> None:
+        for _ in range(100):
+            torch.ones(1, device="cuda")
+            side.query()
+
+    def never_ask() -> None:
+        for _ in range(100):
+            torch.ones(1, device="cuda")
+
+    assert elapsed(ask_after_each) < 1.5 * elapsed(never_ask)
+
+
+def test_a_stream_of_another_library() -> None:
+    runtime = torch.cuda.cudart()
+    address = ctypes.c_ulonglong(0)
+    assert runtime.cudaStreamCreate(ctypes.addressof(address)) == 0
+    assert address.value != 0
+    stream = torch.cuda.ExternalStream(address.value, device=1)
+    assert (stream.cuda_stream, stream.device) == (address.value, torch.device("cuda:1"))
+    assert runtime.cudaStreamDestroy(address.value) == 0

@@ -11,6 +11,9 @@ namespace {
 // What the host spends to launch one kernel or copy: about 5 us on the systems PyTorch runs on.
 constexpr double kLaunchSeconds = 5e-6;
 
+// What cudaEventQuery takes.
+constexpr double kPollSeconds = 1e-6;
+
 double over(double quantity, double rate) {
   return rate > 0 ? quantity / rate : 0;
 }
@@ -119,6 +122,17 @@ bool Clock::passed(double moment) {
   return moment <= host_;
 }
 
+bool Clock::poll(double moment) {
+  std::lock_guard<std::mutex> guard(mutex_);
+  if (moment <= host_) {
+    return true;
+  }
+  poll_seconds_ = host_ == last_poll_end_ ? 2 * poll_seconds_ : kPollSeconds;
+  host_ = std::min(moment, host_ + poll_seconds_);
+  last_poll_end_ = host_;
+  return false;
+}
+
 double Clock::host_seconds() {
   std::lock_guard<std::mutex> guard(mutex_);
   return host_;
@@ -126,6 +140,9 @@ double Clock::host_seconds() {
 
 double elapsed_milliseconds(const Event& start, const Event& end) {
   constexpr double kMilliseconds = 1e3;
+  if (start.device != end.device) {
+    raise_cuda_error(CudaError::InvalidHandle);
+  }
   if (!Clock::get().passed(std::max(start.moment, end.moment))) {
     raise_cuda_error(CudaError::NotReady);
   }

@@ -45,6 +45,11 @@ class Clock {
   // The host does nothing more before `moment`.
   void wait_on_host(double moment);
   bool passed(double moment);
+  // As `passed`, asked by the program, and asking takes time. As long as the host does nothing
+  // else, each answer "no" takes twice as long as the one before: a loop that waits for the
+  // answer "yes" ends after some twenty rounds, whether or not it sleeps in between, for that
+  // sleep is not known here.
+  bool poll(double moment);
   double host_seconds();
 
  private:
@@ -55,15 +60,19 @@ class Clock {
   std::mutex mutex_;
   bool enabled_ = true;
   double host_ = 0;
+  double last_poll_end_ = -1;
+  double poll_seconds_ = 0;
   std::vector<TimeLine> lines_{kMaxDevices};
 };
 
 // A moment marked on a stream by torch.cuda.Event.
 struct Event {
   double moment;
+  c10::DeviceIndex device;
 };
 
-// Raises torch.AcceleratorError, "device not ready", unless the host has waited for both.
+// Raises torch.AcceleratorError: "invalid resource handle" if they are of two devices, "device not
+// ready" unless the host has waited for both.
 double elapsed_milliseconds(const Event& start, const Event& end);
 
 } // namespace anyrig::virtual_gpu

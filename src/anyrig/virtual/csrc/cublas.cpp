@@ -3,6 +3,9 @@
 #include "memory.h"
 #include "streams.h"
 
+#include <c10/util/env.h>
+#include <torch/version.h>
+
 #include <cstdlib>
 #include <map>
 #include <mutex>
@@ -17,7 +20,8 @@ namespace {
 constexpr size_t kHopperBytes = 4096 * 8 * 1024;
 constexpr size_t kOtherBytes = (2 * 4096 + 8 * 16) * 1024;
 
-// CUBLAS_WORKSPACE_CONFIG, ":[KiB]:[count]" any number of times; nothing where it is not set.
+// CUBLAS_WORKSPACE_CONFIG, ":[KiB]:[count]" any number of times; nothing where it is not set or
+// holds no such pair.
 std::optional<size_t> configured_bytes() {
   const char* text = std::getenv("CUBLAS_WORKSPACE_CONFIG");
   if (text == nullptr) {
@@ -25,20 +29,35 @@ std::optional<size_t> configured_bytes() {
   }
   const std::string config(text);
   const std::regex pair(":([0-9]+):([0-9]+)");
-  size_t bytes = 0;
+  std::optional<size_t> bytes;
   for (std::sregex_iterator it(config.begin(), config.end(), pair), end; it != end; ++it) {
-    bytes += std::stoull((*it)[1]) * std::stoull((*it)[2]) * 1024;
+    bytes = bytes.value_or(0) + std::stoull((*it)[1]) * std::stoull((*it)[2]) * 1024;
   }
   return bytes;
 }
 
 size_t workspace_bytes(c10::DeviceIndex device) {
-  static const auto configured = configured_bytes();
-  if (configured.has_value()) {
+  if (const auto configured = configured_bytes()) {
     return *configured;
   }
   const int major = devices()[device].capability_major;
   return major == 9 || major == 10 || major == 12 ? kHopperBytes : kOtherBytes;
+}
+
+// From 2.15 on a workspace lasts for one call, unless this variable asks to keep it
+// (CUDABlasHandleWithWorkspace, in the same file).
+bool keeps_workspaces() {
+#if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 15
+  static const bool kept = c10::utils::check_env("TORCH_CUBLAS_WORKSPACE_CACHE") == true;
+  return kept;
+#else
+  return true;
+#endif
+}
+
+// Nothing is ever read or written there, so the host need not hold it.
+c10::DataPtr make_workspace(c10::DeviceIndex device) {
+  return adopt({}, workspace_bytes(device), device);
 }
 
 class Workspaces {
@@ -63,8 +82,7 @@ class Workspaces {
     std::lock_guard<std::mutex> guard(mutex_);
     const std::tuple key(device, handle, current_stream(device).id());
     if (workspaces_.count(key) == 0) {
-      // Nothing is ever read or written there, so the host need not hold it.
-      workspaces_.emplace(key, adopt({}, workspace_bytes(device), device));
+      workspaces_.emplace(key, make_workspace(device));
     }
   }
 
@@ -108,6 +126,10 @@ class ThreadHandles {
 } // namespace
 
 void provide_cublas_workspace(c10::DeviceIndex device) {
+  if (!keeps_workspaces()) {
+    make_workspace(device);
+    return;
+  }
   static thread_local ThreadHandles handles;
   workspaces().provide(device, handles.on(device));
 }

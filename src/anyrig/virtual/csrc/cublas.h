@@ -5,8 +5,9 @@
 
 namespace anyrig::virtual_gpu {
 
-// Allocates, once per handle and stream, what PyTorch gives cuBLAS to work in. A thread takes a
-// handle for a device at its first product there and leaves it to other threads when it ends.
+// Allocates what PyTorch gives cuBLAS to work in: before 2.15 once per handle and stream, from then
+// on for the call. A thread takes a handle for a device at its first product there and leaves it to
+// other threads when it ends.
 void provide_cublas_workspace(c10::DeviceIndex device);
 
 // torch._C._cuda_clearCublasWorkspaces

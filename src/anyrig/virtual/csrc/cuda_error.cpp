@@ -20,6 +20,8 @@ std::string text_of(CudaError error) {
       return "initialization error" + advice("cudaErrorInitializationError");
     case CudaError::InvalidDevice:
       return "invalid device ordinal\nGPU device may be out of range, do you have enough GPUs?";
+    case CudaError::InvalidHandle:
+      return "invalid resource handle" + advice("cudaErrorInvalidResourceHandle");
     case CudaError::NotReady:
       return "device not ready" + advice("cudaErrorNotReady");
   }

@@ -4,7 +4,7 @@
 namespace anyrig::virtual_gpu {
 
 // Numbers from CUDA's driver_types.h.
-enum class CudaError { Initialization = 3, InvalidDevice = 101, NotReady = 600 };
+enum class CudaError { Initialization = 3, InvalidDevice = 101, InvalidHandle = 400, NotReady = 600 };
 
 // Raises torch.AcceleratorError with the number and CUDA's text.
 [[noreturn]] void raise_cuda_error(CudaError error);

@@ -7,6 +7,7 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstdlib>
 #include <mutex>
@@ -34,6 +35,7 @@ Settings current_settings;
 
 thread_local int current_index = 0;
 std::atomic<bool> in_forked_child{false};
+std::array<std::atomic<bool>, kMaxDevices> contexts{};
 
 std::string trim(const std::string& text) {
   const auto first = text.find_first_not_of(" \t");
@@ -126,6 +128,15 @@ int current_device() noexcept {
 void set_current_device(int index) {
   check_device_index(index);
   current_index = index;
+}
+
+void open_context(int index) noexcept {
+  contexts[index].store(true, std::memory_order_relaxed);
+}
+
+bool has_context(int index) {
+  check_device_index(index);
+  return contexts[index].load(std::memory_order_relaxed);
 }
 
 CurrentDevice::~CurrentDevice() {

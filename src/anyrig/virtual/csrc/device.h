@@ -64,6 +64,10 @@ void check_device_index(int64_t index);
 // The device that an argument names: its index, or the current device where it has none.
 c10::Device resolve_device(std::optional<c10::Device> device);
 
+// CUDA makes a context on a device when it is first used there.
+void open_context(int index) noexcept;
+bool has_context(int index);
+
 // Makes `index` current for a scope.
 class CurrentDevice {
  public:

@@ -1,4 +1,4 @@
-// The boxed kernel that runs an operator of a virtual device, and its installation.
+// Which operators get the boxed kernel of a virtual device.
 #pragma once
 
 #include "operator_plan.h"

@@ -68,7 +68,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   }
 
   bool queryStream(const c10::Stream& stream) const override {
-    return Clock::get().passed(Clock::get().done_at(stream));
+    return Clock::get().poll(Clock::get().done_at(stream));
   }
 
   void synchronizeStream(const c10::Stream& stream) const override {
@@ -89,7 +89,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     if (*event == nullptr) {
       *event = new Event();
     }
-    as_event(*event)->moment = Clock::get().done_at(stream);
+    *as_event(*event) = {Clock::get().done_at(stream), stream.device_index()};
   }
 
   // An event that was never recorded holds nobody up.
@@ -100,7 +100,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   }
 
   bool queryEvent(void* event) const override {
-    return event == nullptr || Clock::get().passed(as_event(event)->moment);
+    return event == nullptr || Clock::get().poll(as_event(event)->moment);
   }
 
   void synchronizeEvent(void* event) const override {

@@ -13,8 +13,8 @@
 namespace anyrig::virtual_gpu {
 namespace {
 
-// CUDA 12.8, the toolkit of the wheels most people have; nothing else depends on it.
-constexpr long kRuntimeVersion = 12080;
+// The toolkit that PyTorch was built with. A build for the CPU passes for one with CUDA 12.8.
+long toolkit_version = 12080;
 
 struct Hooks final : at::CUDAHooksInterface {
   void init() const override {}
@@ -41,8 +41,8 @@ struct Hooks final : at::CUDAHooksInterface {
   bool hasCuBLASLt() const override {
     return true;
   }
-  bool hasPrimaryContext(c10::DeviceIndex /*device*/) const override {
-    return true;
+  bool hasPrimaryContext(c10::DeviceIndex device) const override {
+    return has_context(device);
   }
 
   c10::DeviceIndex deviceCount() const override {
@@ -98,7 +98,7 @@ struct Hooks final : at::CUDAHooksInterface {
     return "  - virtual GPUs of anyrig, computed on the CPU\n";
   }
   long versionCUDART() const override {
-    return kRuntimeVersion;
+    return toolkit_version;
   }
   long versionCuDNN() const override {
     return 0;
@@ -117,6 +117,9 @@ void install_hooks() {
   static_assert(sizeof(Hooks) == sizeof(void*) && sizeof(at::CUDAHooksInterface) == sizeof(void*));
   static auto* hooks = new Hooks();
   auto& installed = const_cast<at::CUDAHooksInterface&>(at::detail::getCUDAHooks());
+  if (installed.hasCUDART()) {
+    toolkit_version = installed.versionCUDART();
+  }
   *reinterpret_cast<void**>(&installed) = *reinterpret_cast<void**>(hooks);
 }
 

@@ -4,6 +4,9 @@
 
 #include <c10/core/CPUAllocator.h>
 
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -64,8 +67,7 @@ class PinnedAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {
     void* address = c10::GetDefaultCPUAllocator()->raw_allocate(std::max<size_t>(bytes, 1));
-    std::lock_guard<std::mutex> guard(mutex_);
-    sizes_[address] = bytes;
+    remember(address, bytes);
     return {address, address, &release, c10::Device(c10::kCPU)};
   }
 
@@ -84,7 +86,12 @@ class PinnedAllocator final : public c10::Allocator {
         static_cast<const char*>(start) + std::max<size_t>(bytes, 1);
   }
 
-  void forget(void* address) {
+  void remember(const void* address, size_t bytes) {
+    std::lock_guard<std::mutex> guard(mutex_);
+    sizes_[address] = bytes;
+  }
+
+  void forget(const void* address) {
     std::lock_guard<std::mutex> guard(mutex_);
     sizes_.erase(address);
   }
@@ -105,6 +112,17 @@ class PinnedAllocator final : public c10::Allocator {
 };
 
 } // namespace
+
+void keep_freed_pages() {
+#ifdef __GLIBC__
+  // A card's allocator keeps what it was given. The C library would return the top of its heap to
+  // the system after nearly every step, and take each page back by a fault in the next.
+  constexpr int kLargestFromHeap = 32 << 20; // the most that glibc takes here
+  constexpr int kKeptAtTop = 1 << 30;
+  mallopt(M_MMAP_THRESHOLD, kLargestFromHeap);
+  mallopt(M_TRIM_THRESHOLD, kKeptAtTop);
+#endif
+}
 
 void watch_host_allocations() {
   constexpr uint8_t kOverDefault = 1;
@@ -139,6 +157,14 @@ c10::Allocator* pinned_allocator() {
 
 bool is_pinned(const void* address) {
   return PinnedAllocator::get().holds(address);
+}
+
+void pin(const void* address, size_t bytes) {
+  PinnedAllocator::get().remember(address, bytes);
+}
+
+void unpin(const void* address) {
+  PinnedAllocator::get().forget(address);
 }
 
 } // namespace anyrig::virtual_gpu

@@ -28,7 +28,13 @@ class KernelScope {
 // that a program may take memory it hardly uses, as it may on a card larger than the host.
 c10::DataPtr allocate_host(size_t bytes);
 
+// Lets the C library keep the pages of freed memory for the next allocation.
+void keep_freed_pages();
+
 c10::Allocator* pinned_allocator();
 bool is_pinned(const void* address);
+// Memory of the program's own that cudaHostRegister pins, until it is unregistered.
+void pin(const void* address, size_t bytes);
+void unpin(const void* address);
 
 } // namespace anyrig::virtual_gpu

@@ -70,11 +70,20 @@ void release(void* context) {
   delete static_cast<DeviceMemory*>(context);
 }
 
+std::vector<OutOfMemoryObserver>& observers() {
+  static auto* all = new std::vector<OutOfMemoryObserver>();
+  return *all;
+}
+
 Block* book(size_t bytes, c10::DeviceIndex device) {
   check_not_forked();
+  open_context(device);
   try {
     return card(device).allocator.allocate(bytes, current_stream(device).id());
   } catch (const OutOfMemory& error) {
+    for (const auto& observer : observers()) {
+      observer(device, error);
+    }
     TORCH_CHECK_WITH(OutOfMemoryError, false, error.message(device));
   }
 }
@@ -216,6 +225,10 @@ void record_stream(const c10::DataPtr& data, const c10::Stream& stream) {
   if (auto* memory = device_memory(data)) {
     card(memory->device).allocator.record_stream(memory->block, stream.id());
   }
+}
+
+void add_out_of_memory_observer(OutOfMemoryObserver observer) {
+  observers().push_back(std::move(observer));
 }
 
 CachingAllocator& caching_allocator(c10::DeviceIndex device) {

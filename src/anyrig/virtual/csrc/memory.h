@@ -16,6 +16,7 @@
 #include <c10/core/TensorImpl.h>
 
 #include <atomic>
+#include <functional>
 
 namespace anyrig::virtual_gpu {
 
@@ -47,6 +48,10 @@ void check_room(size_t bytes, c10::DeviceIndex device);
 
 // `stream` uses the memory too: once freed, it is handed out again when that work is done.
 void record_stream(const c10::DataPtr& data, const c10::Stream& stream);
+
+// `observer` is told of each request that does not fit, before the error is raised.
+using OutOfMemoryObserver = std::function<void(c10::DeviceIndex, const OutOfMemory&)>;
+void add_out_of_memory_observer(OutOfMemoryObserver observer);
 
 CachingAllocator& caching_allocator(c10::DeviceIndex device);
 // Bytes that nobody holds, and all bytes, as cudaMemGetInfo.

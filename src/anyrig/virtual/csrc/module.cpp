@@ -14,6 +14,7 @@
 #include "streams.h"
 #include "twin.h"
 
+#include <ATen/Context.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/utils/device_lazy_init.h>
 #include <torch/csrc/utils/pybind.h>
@@ -153,6 +154,7 @@ int exchange_device(int device) {
 int install(std::vector<DeviceFacts> rig, const Settings& settings, const OperatorTable& table) {
   set_rig(std::move(rig), settings);
   c10::SetAllocator(kDeviceType, device_allocator(), /*priority=*/100);
+  keep_freed_pages();
   watch_host_allocations();
   install_hooks();
   return install_operators(table);
@@ -208,11 +210,13 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
     return visible_positions(visible.has_value() ? visible->c_str() : nullptr);
   });
   m.def("current_device", &current_device);
+  m.def("has_context", &has_context);
   m.def("set_device", &set_current_device);
   m.def("exchange_device", &exchange_device);
-  m.def("watch_forks", [] {
+  m.def("start", [] {
     // PyTorch initializes CUDA anew in the child, which refuses.
     watch_forks([] { torch::utils::set_requires_device_init(kDeviceType, true); });
+    at::globalContext().lazyInitDevice(kDeviceType); // what asks for it later finds CUDA in use
   });
   m.def("settle_backward_threads", [] {
     py::gil_scoped_release released;
@@ -230,6 +234,10 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
     return stream_triple(stream_from_pool(device, priority));
   });
   m.def("set_stream", &set_current_stream);
+  m.def("stream_priority", [](c10::StreamId id, c10::DeviceIndex device) {
+    return priority_of(c10::Stream(c10::Stream::UNSAFE, c10::Device(kDeviceType, device), id));
+  });
+  m.attr("highest_priority") = kHighestPriority;
 
   m.def("memory_stats", &memory_stats);
   m.def("memory_snapshot", &memory_snapshot);
@@ -248,6 +256,21 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   // Memory by its address, as caching_allocator_alloc hands it out.
   m.def("allocate_raw", [](size_t bytes, int64_t /*stream*/) { return allocate_raw(bytes); });
   m.def("free_raw", &free_raw);
+  m.def("pin", [](uintptr_t address, size_t bytes) {
+    pin(reinterpret_cast<const void*>(address), bytes); // NOLINT(performance-no-int-to-ptr)
+  });
+  m.def("unpin", [](uintptr_t address) {
+    unpin(reinterpret_cast<const void*>(address)); // NOLINT(performance-no-int-to-ptr)
+  });
+  m.def("add_out_of_memory_observer", [](py::function observer) {
+    // Kept for ever, as CUDA's allocator keeps it: there is no way to take one away.
+    auto* kept = new py::function(std::move(observer));
+    add_out_of_memory_observer([kept](c10::DeviceIndex device, const OutOfMemory& error) {
+      py::gil_scoped_acquire gil;
+      (*kept)(device, error.tried_bytes, error.allowed_bytes.value_or(error.total_bytes),
+              error.free_bytes);
+    });
+  });
   m.def("resize_storage", [](const at::Tensor& tensor, size_t bytes) {
     resize_storage(tensor.storage(), bytes);
   });

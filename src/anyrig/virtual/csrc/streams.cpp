@@ -2,17 +2,19 @@
 
 #include "device.h"
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 
 namespace anyrig::virtual_gpu {
 namespace {
 
-// c10/cuda/CUDAStream.cpp: 32 streams a pool, one pool a priority, handed out in turn.
+// c10/cuda/CUDAStream.cpp: 32 streams a pool, one pool a priority, handed out in turn. The id of
+// the stream at position p of pool q is 1 + 32 q + p.
 constexpr int kStreamsPerPool = 32;
+constexpr int kPools = 1 - kHighestPriority;
 
-// Positions 0..31 are normal, 32..63 high priority; the id of position p is p + 1.
-std::array<std::array<std::atomic<unsigned>, 2>, kMaxDevices> next_in_pool{};
+std::array<std::array<std::atomic<unsigned>, kPools>, kMaxDevices> next_in_pool{};
 
 thread_local std::array<c10::StreamId, kMaxDevices> current_ids{};
 
@@ -48,9 +50,18 @@ c10::Stream exchange_stream(c10::Stream stream) {
 
 c10::Stream stream_from_pool(c10::DeviceIndex device, int priority) {
   const auto index = resolve(device);
-  const int pool = priority < 0 ? 1 : 0;
+  TORCH_CHECK(
+      priority <= 0,
+      "Expected cuda stream priority to be less than or equal to 0, got ", priority);
+  const int pool = std::min(-priority, kPools - 1);
   const unsigned position = next_in_pool[index][pool]++ % kStreamsPerPool;
   return make_stream(index, 1 + pool * kStreamsPerPool + static_cast<int>(position));
+}
+
+int priority_of(const c10::Stream& stream) {
+  return stream.id() == kDefaultStream
+      ? 0
+      : -static_cast<int>((stream.id() - 1) / kStreamsPerPool);
 }
 
 } // namespace anyrig::virtual_gpu

@@ -12,7 +12,12 @@ c10::Stream current_stream(c10::DeviceIndex device);
 c10::Stream default_stream(c10::DeviceIndex device);
 // Makes `stream` current on its device for this thread and returns the one before it.
 c10::Stream exchange_stream(c10::Stream stream);
-// The next of the 32 streams of the pool for `priority` (negative is high), in turn.
+// c10/cuda/CUDAStream.h: 0 is the lowest priority, and PyTorch keeps four of them.
+inline constexpr int kHighestPriority = -3;
+
+// The next of the 32 streams of the pool for `priority`, in turn; beyond the highest priority, of
+// that.
 c10::Stream stream_from_pool(c10::DeviceIndex device, int priority);
+int priority_of(const c10::Stream& stream);
 
 } // namespace anyrig::virtual_gpu

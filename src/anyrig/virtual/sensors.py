@@ -1,0 +1,63 @@
+"""What `torch.cuda` reads from a card's driver: memory in use, and the sensors of an idle card.
+
+PyTorch asks NVML, which is not there without a driver. Programs log these figures while they
+train; a virtual GPU has no temperature, so it reports a card that does nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from types import ModuleType
+from typing import Any
+
+import torch
+
+_IDLE_PERCENT = 0
+_IDLE_CELSIUS = 30
+_IDLE_MILLIWATTS = 50_000
+_CLOCK_MHZ = 1410  # the boost clock of an A100, which torch.cuda._sleep counts with
+
+
+def patch(core: ModuleType) -> None:
+    """Put the readings in place of those that ask NVML."""
+    cuda: Any = torch.cuda
+
+    def index_of(device: Any) -> int:
+        index: int = cuda._utils._get_device_index(device, optional=True)
+        if not 0 <= index < core.device_count():
+            # The words of torch.cuda._get_nvml_device_index.
+            raise RuntimeError(
+                f"device {index} is not visible "
+                f"(CUDA_VISIBLE_DEVICES={list(range(core.device_count()))})"
+            )
+        return index
+
+    def device_memory_used(device: Any = None) -> int:
+        free_bytes, total_bytes = core.memory_info(index_of(device))
+        return int(total_bytes - free_bytes)
+
+    def constant(value: int) -> Any:
+        def read(device: Any = None) -> int:
+            index_of(device)
+            return value
+
+        return read
+
+    def list_gpu_processes(device: Any = None) -> str:
+        index = index_of(device)
+        lines = [f"GPU:{index}"]
+        used_bytes = device_memory_used(index)
+        if used_bytes == 0:
+            lines.append("no processes are running")
+        else:
+            megabytes = used_bytes / 2**20
+            lines.append(f"process {os.getpid():>10d} uses {megabytes:>12.3f} MB GPU memory")
+        return "\n".join(lines)
+
+    cuda.device_memory_used = device_memory_used
+    cuda.memory_usage = constant(_IDLE_PERCENT)
+    cuda.utilization = constant(_IDLE_PERCENT)
+    cuda.temperature = constant(_IDLE_CELSIUS)
+    cuda.power_draw = constant(_IDLE_MILLIWATTS)
+    cuda.clock_rate = constant(_CLOCK_MHZ)
+    cuda.list_gpu_processes = cuda.memory.list_gpu_processes = list_gpu_processes

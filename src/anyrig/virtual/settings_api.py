@@ -1,0 +1,56 @@
+"""The switches of `torch._C` that choose among a card's kernels: kept, and without effect here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+# Getter, setter and the value before it is set, as PyTorch starts with.
+_SWITCHES: tuple[tuple[str, str, Any], ...] = (
+    ("_cuda_get_conv_benchmark_empty_cache", "_cudnn_set_conv_benchmark_empty_cache", True),
+    ("_cuda_get_cudnn_benchmark_limit", "_cuda_set_cudnn_benchmark_limit", 10),
+    ("_cuda_tunableop_is_enabled", "_cuda_tunableop_enable", False),
+    ("_cuda_record_untuned_is_enabled", "_cuda_record_untuned_enable", False),
+    ("_cuda_tunableop_tuning_is_enabled", "_cuda_tunableop_tuning_enable", True),
+    (
+        "_cuda_tunableop_get_max_tuning_duration",
+        "_cuda_tunableop_set_max_tuning_duration",
+        30,
+    ),
+    (
+        "_cuda_tunableop_get_max_tuning_iterations",
+        "_cuda_tunableop_set_max_tuning_iterations",
+        100,
+    ),
+    (
+        "_cuda_tunableop_get_rotating_buffer_size",
+        "_cuda_tunableop_set_rotating_buffer_size",
+        -1,
+    ),
+    ("_cuda_tunableop_get_filename", "_cuda_tunableop_set_filename", "tunableop_results.csv"),
+)
+
+
+def bindings(core: ModuleType) -> dict[str, Callable[..., Any]]:
+    """Return the functions by their names in `torch._C`."""
+    functions: dict[str, Callable[..., Any]] = {
+        "_cuda_tunableop_get_results": tuple,
+        "_cuda_tunableop_get_validators": tuple,
+        "_cuda_tunableop_read_file": lambda name: False,
+        "_cuda_tunableop_set_numerical_check_tolerances": lambda *arguments: None,
+    }
+    for getter, setter, first in _SWITCHES:
+        functions[getter], functions[setter] = _switch(first)
+    return functions
+
+
+def _switch(value: Any) -> tuple[Callable[[], Any], Callable[..., None]]:
+    def read() -> Any:
+        return value
+
+    def write(new: Any, *_: object) -> None:
+        nonlocal value
+        value = new
+
+    return read, write

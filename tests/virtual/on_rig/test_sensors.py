@@ -1,0 +1,41 @@
+"""What programs log of a card while they train."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+
+
+def test_the_readings_of_a_card() -> None:
+    assert torch.cuda.utilization(1) == 0
+    assert torch.cuda.memory_usage() == 0
+    assert torch.cuda.temperature() > 0
+    assert torch.cuda.power_draw("cuda:1") > 0
+    assert torch.cuda.clock_rate() > 0
+    with pytest.raises(RuntimeError, match="device 99 is not visible"):
+        torch.cuda.utilization(99)
+
+
+def test_memory_in_use_is_what_the_driver_handed_out() -> None:
+    kept = torch.empty(8 * 2**20, dtype=torch.uint8, device="cuda:3")
+    assert torch.cuda.device_memory_used(3) >= kept.nbytes
+    assert f"process {os.getpid():>10d} uses" in torch.cuda.list_gpu_processes(3)
+
+
+def test_the_runtime_explains_its_numbers() -> None:
+    runtime = torch.cuda.cudart()
+    assert runtime.cudaGetErrorString(runtime.cudaError(2)) == "out of memory"
+    with pytest.raises(torch.cuda.CudaError, match=r"out of memory \(2\)"):
+        torch.cuda.check_error(2)
+
+
+def test_memory_of_the_program_can_be_pinned() -> None:
+    x = torch.ones(20)
+    runtime = torch.cuda.cudart()
+    assert not x.is_pinned()
+    assert runtime.cudaHostRegister(x.data_ptr(), x.nbytes, 0) == 0
+    assert x.is_pinned()
+    assert runtime.cudaHostUnregister(x.data_ptr()) == 0
+    assert not x.is_pinned()

@@ -1,0 +1,41 @@
+"""Programs that use everything and end: no crash, no hang, no abort.
+
+``ANYRIG_TEST_ENDINGS=100`` repeats that as often by hand.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from on_a_rig import PROGRAMS, output_of, output_of_lines
+
+ENDINGS = int(os.environ.get("ANYRIG_TEST_ENDINGS", "3"))
+
+
+@pytest.mark.parametrize("ending", range(ENDINGS))
+def test_a_program_that_uses_everything_ends(ending: int) -> None:
+    assert output_of(str(PROGRAMS / "uses_everything.py")) == "done\n"
+
+
+def test_a_thread_with_a_device_of_its_own_does_not_move_the_others() -> None:
+    lines = output_of_lines(
+        """
+        import threading
+        import torch
+        from anyrig.virtual import install
+
+        install("2x1GiB")
+        torch.cuda.set_device(1)
+
+        def other() -> None:
+            print(torch.cuda.current_device(), torch.ones(1, device="cuda").device)
+            torch.cuda.set_device(0)
+
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+        print(torch.cuda.current_device(), torch.ones(1, device="cuda").device)
+        """
+    )
+    assert lines == ["0 cuda:0", "1 cuda:1"]
