@@ -1,6 +1,7 @@
 """Reading CUDA_VISIBLE_DEVICES as CUDA does, and writing it by UUID."""
 
-import os
+import subprocess
+import sys
 from dataclasses import dataclass
 
 import pytest
@@ -198,9 +199,15 @@ def test_what_cannot_be_written_is_refused(devices: list[Card | str], message: s
     assert environ == {}
 
 
-def test_the_process_itself_is_written_while_cuda_has_not_started(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    write_visibility(["GPU-1"])
-    assert os.environ["CUDA_VISIBLE_DEVICES"] == "GPU-1"
+def test_the_process_itself_is_written_while_cuda_has_not_started() -> None:
+    # In a process of its own, since in this one another test may have started CUDA.
+    program = """
+import os
+from anyrig.devices.visibility import write_visibility
+os.environ["CUDA_VISIBLE_DEVICES"] = "0"
+write_visibility(["GPU-1"])
+print(os.environ["CUDA_VISIBLE_DEVICES"])
+"""
+    command = [sys.executable, "-W", "error", "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("GPU-1\n", "")

@@ -45,6 +45,12 @@ def test_a_marked_test_has_its_devices(pytester: pytest.Pytester) -> None:
     pytester.runpytest_subprocess("-W", "error", "--strict-markers").assert_outcomes(passed=1)
 
 
+def test_a_conftest_that_counts_the_devices(pytester: pytest.Pytester) -> None:
+    pytester.makeconftest("import torch; COUNT = torch.cuda.device_count()")
+    pytester.makepyfile("from conftest import COUNT\ndef test_count(): assert COUNT == 2")
+    pytester.runpytest_subprocess("-W", "error", "--rig", "2xT4").assert_outcomes(passed=1)
+
+
 def test_a_suite_that_asks_for_cuda_while_it_is_collected(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """

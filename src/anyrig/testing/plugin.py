@@ -24,14 +24,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    """Register the marker; with ``--rig``, have the GPUs there before any test asks for them."""
-    config.addinivalue_line(
-        "markers",
-        "gpus(count): needs `count` CUDA devices: the machine's own if it has any, else virtual "
-        "ones; skipped where there are too few",
-    )
-    rig = config.getoption("--rig")
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+    """With ``--rig``, have the GPUs there before a conftest imports torch and counts them."""
+    _prepare(early_config, early_config.known_args_namespace.rig)
+
+
+def _prepare(config: pytest.Config, rig: str | None) -> None:
     supply = config.stash[_SUPPLY] = GpuSupply(rig or DEFAULT_RIG)
     if rig is None:
         return
@@ -45,6 +44,17 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(f"--rig {rig}: {error}") from None
     # Many suites ask torch.cuda.device_count() while they are collected.
     when_torch_is_imported(supply.find)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the marker."""
+    if _SUPPLY not in config.stash:  # a conftest named this plugin, which is later than pytest does
+        _prepare(config, config.getoption("--rig"))
+    config.addinivalue_line(
+        "markers",
+        "gpus(count): needs `count` CUDA devices: the machine's own if it has any, else virtual "
+        "ones; skipped where there are too few",
+    )
 
 
 def pytest_report_collectionfinish(config: pytest.Config) -> str | None:

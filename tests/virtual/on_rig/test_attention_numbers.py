@@ -259,7 +259,7 @@ def test_an_encoder_in_inference() -> None:
     x = torch.randn(2, 5, 32)
     with torch.no_grad():
         expected = encoder(x)
-        with torch.profiler.profile() as profile:
+        with torch.profiler.profile(acc_events=True) as profile:
             output = encoder.cuda()(x.cuda())
     torch.testing.assert_close(output.cpu(), expected, atol=1e-5, rtol=1e-5)
     names = {event.name for event in profile.events()}

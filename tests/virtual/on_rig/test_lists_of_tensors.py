@@ -44,6 +44,8 @@ def test_clipping_gradients_of_several_devices() -> None:
 def test_optimizers_step_as_on_the_cpu(
     optimizer: type[torch.optim.Optimizer], options: dict[str, object], how: str
 ) -> None:
+    if optimizer is torch.optim.Adagrad and how == "fused" and torch.__version__ < (2, 12):
+        pytest.skip("before 2.12 CUDA has no fused Adagrad")
     weights = []
     for device in ("cpu", DEVICE):
         torch.manual_seed(0)

@@ -161,3 +161,22 @@ def test_a_stream_of_another_library() -> None:
     stream = torch.cuda.ExternalStream(address.value, device=1)
     assert (stream.cuda_stream, stream.device) == (address.value, torch.device("cuda:1"))
     assert runtime.cudaStreamDestroy(address.value) == 0
+
+
+def test_memory_that_another_stream_uses_is_handed_out_again_when_that_is_done() -> None:
+    mine, other = torch.cuda.Stream(), torch.cuda.Stream()
+
+    def allocate() -> torch.Tensor:
+        with torch.cuda.stream(mine):
+            return torch.rand(1, device="cuda")
+
+    x = allocate()
+    address = x.data_ptr()
+    x.record_stream(other)
+    with torch.cuda.stream(other):
+        torch.cuda._sleep(10**8)
+    del x
+    y = allocate()
+    assert y.data_ptr() != address
+    other.synchronize()
+    assert allocate().data_ptr() == address

@@ -82,6 +82,8 @@ double score_count(const at::Tensor& query, const at::Tensor& key, bool is_causa
       static_cast<double>(query.size(2) * key.size(2));
 }
 
+// 2.14 added arguments that go with packed sequences.
+template <class... Newer>
 CudnnOutputs cudnn_forward(
     const at::Tensor& query,
     const at::Tensor& key,
@@ -95,12 +97,14 @@ CudnnOutputs cudnn_forward(
     double dropout,
     bool is_causal,
     bool /*return_debug_mask*/,
-    std::optional<double> scale) {
+    std::optional<double> scale,
+    Newer... newer) {
   check_same_device(
       "_cudnn_attention_forward",
       {{"query", query}, {"key", key}, {"value", value}, {"attn_bias", bias},
        {"cum_seq_q", query_starts}, {"cum_seq_k", key_starts}});
   refuse_packed(query_starts);
+  (refuse_packed(newer), ...);
   CurrentDevice guard(query.device().index());
   const int64_t batch = query.size(0);
   const int64_t heads = query.size(1);
@@ -210,7 +214,13 @@ CudnnOutputs product_cudnn_forward(
 } // namespace
 
 void register_cudnn_attention(torch::Library& library, Names& names) {
-  register_kernel(library, names, "_cudnn_attention_forward", cudnn_forward);
+  const char* const forward = "_cudnn_attention_forward";
+  if (has_arguments(forward, 13)) {
+    register_kernel(library, names, forward, cudnn_forward<>);
+  } else if (has_arguments(forward, 15)) {
+    register_kernel(
+        library, names, forward, cudnn_forward<const OptionalTensor&, const OptionalTensor&>);
+  }
   register_kernel(library, names, "_cudnn_attention_backward", cudnn_backward);
   register_kernel(library, names, "_scaled_dot_product_cudnn_attention", product_cudnn_forward);
   // The same arguments and results: the wrapper of the forward alone works out lengths.

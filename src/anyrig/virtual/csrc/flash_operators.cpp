@@ -3,8 +3,6 @@
 
 #include "flash_attention.h"
 
-#include <ATen/core/dispatch/Dispatcher.h>
-
 namespace anyrig::virtual_gpu {
 namespace {
 
@@ -171,23 +169,17 @@ FlashGradients product_flash_backward(
 } // namespace
 
 void register_flash_attention(torch::Library& library, Names& names) {
-  // PyTorch refuses a kernel with other arguments than the operator's.
-  const auto has_arguments = [](const char* name, size_t count) {
-    const auto op = c10::Dispatcher::singleton().findSchema({name, ""});
-    return op.has_value() && op->schema().arguments().size() == count;
-  };
-  const char* const forward = "aten::_flash_attention_forward";
+  const char* const forward = "_flash_attention_forward";
   if (has_arguments(forward, 15)) {
-    register_kernel(library, names, "_flash_attention_forward", flash_forward_operator<>);
+    register_kernel(library, names, forward, flash_forward_operator<>);
   } else if (has_arguments(forward, 16)) {
-    register_kernel(
-        library, names, "_flash_attention_forward", flash_forward_operator<const OptionalTensor&>);
+    register_kernel(library, names, forward, flash_forward_operator<const OptionalTensor&>);
   } else if (has_arguments(forward, 17)) {
     register_kernel(
-        library, names, "_flash_attention_forward",
+        library, names, forward,
         flash_forward_operator<const OptionalTensor&, std::optional<int64_t>>);
   }
-  if (has_arguments("aten::_flash_attention_forward_no_dropout_inplace", 18)) {
+  if (has_arguments("_flash_attention_forward_no_dropout_inplace", 18)) {
     register_kernel(
         library, names, "_flash_attention_forward_no_dropout_inplace",
         flash_forward_in_place<const OptionalTensor&, std::optional<int64_t>>);

@@ -9,6 +9,7 @@
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/NativeFunctions.h>
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/native/Resize.h>
 #include <ATen/native/TensorFactories.h>
 #include <ATen/ops/_local_scalar_dense.h>
@@ -205,6 +206,11 @@ Names register_kernels(torch::Library& library) {
   register_random_launch_kernels(library, names);
   register_nested_kernels(library, names);
   return names;
+}
+
+bool has_arguments(const char* name, size_t count) {
+  const auto op = c10::Dispatcher::singleton().findSchema({std::string("aten::") + name, ""});
+  return op.has_value() && op->schema().arguments().size() == count;
 }
 
 } // namespace anyrig::virtual_gpu

@@ -22,6 +22,10 @@ void register_nested_kernels(torch::Library& library, Names& names);
 // All of them; returns their names.
 Names register_kernels(torch::Library& library);
 
+// Whether this PyTorch has the operator `name`, without an overload name, and with `count`
+// arguments; it refuses a kernel that takes others.
+bool has_arguments(const char* name, size_t count);
+
 // Registers one kernel and remembers its name.
 template <class Kernel>
 void register_kernel(torch::Library& library, Names& names, const char* name, Kernel kernel) {

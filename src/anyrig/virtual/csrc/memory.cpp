@@ -2,6 +2,7 @@
 
 #include "allocator_options.h"
 #include "clock.h"
+#include "freed_host_memory.h"
 #include "host_memory.h"
 #include "streams.h"
 
@@ -50,6 +51,7 @@ struct Card {
   PrivateCard driver;
   ClockEvents events;
   CachingAllocator allocator;
+  FreedHostMemory freed;
 };
 
 Card& card(c10::DeviceIndex device) {
@@ -182,7 +184,9 @@ DeviceMemory::~DeviceMemory() {
     c10::intrusive_ptr<c10::TensorImpl>::reclaim(twin);
   }
   if (block != nullptr) {
-    card(device).allocator.free(block);
+    Card& of_device = card(device);
+    of_device.freed.keep(block->address, bytes, std::move(host));
+    of_device.allocator.free(block);
   }
 }
 
@@ -196,7 +200,12 @@ c10::DataPtr allocate(size_t bytes, c10::DeviceIndex device) {
   memory->bytes = bytes;
   memory->block = book(bytes, device);
   if (!shape_only()) {
-    memory->host = allocate_host(bytes);
+    if (memory->block != nullptr) {
+      memory->host = card(device).freed.take(memory->block->address, bytes);
+    }
+    if (memory->host.get() == nullptr) {
+      memory->host = allocate_host(bytes);
+    }
   }
   return as_data(std::move(memory));
 }
