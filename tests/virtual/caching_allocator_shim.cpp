@@ -1,6 +1,6 @@
 // A C face of caching_allocator.h for ctypes. Streams are driven by hand: `queue` puts a piece of
 // work on one, `finish` completes all that is queued there.
-#include "caching_allocator.h"
+#include "memory/caching_allocator.h"
 
 #include <cstring>
 

@@ -20,7 +20,7 @@ def load_shim(name: str, folder: Path, *flags: str) -> ctypes.CDLL:
     library = folder / f"{name}.so"
     source = Path(__file__).with_name(f"{name}.cpp")
     strict = ["-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Werror"]
-    paths = [f"-I{SOURCES}", str(source), "-o", str(library)]
+    paths = ["-iquote", str(SOURCES), str(source), "-o", str(library)]
     subprocess.run(
         [compiler, "-std=c++17", "-shared", "-fPIC", *strict, *flags, *paths], check=True
     )

@@ -1,8 +1,8 @@
 // A C face of the random headers for ctypes: one function a distribution and element type.
 // Each fills `out` as a launch on `card` does and returns by how much the generator moves on.
-#include "launch_geometry.h"
-#include "random_launches.h"
-#include "random_transforms.h"
+#include "random/launch_geometry.h"
+#include "random/random_launches.h"
+#include "random/random_transforms.h"
 
 using namespace anyrig::virtual_gpu;
 

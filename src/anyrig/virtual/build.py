@@ -65,7 +65,7 @@ def load_extension() -> ModuleType:
 
 
 def build_extension(sources: Path = SOURCES, *, again: bool = False) -> Path:
-    """Return the library of the C++ files in `sources`, compiled if there is none or if `again`.
+    """Return the library of the C++ files below `sources`; compile it if there is none, or `again`.
 
     Raises:
         NoCompilerError: it must be built, and a compiler or Python's headers are not installed.
@@ -99,7 +99,6 @@ def cache_folder() -> Path:
 
 
 def _build(compiler: Compiler, sources: Path, flags: list[str], library: Path) -> None:
-    files = sorted(sources.glob("*.cpp"))
     # This process alone builds, so every temporary folder here is a killed build's.
     prefix = f"{library.parent.name}.building-"
     for left in library.parent.parent.glob(f"{prefix}*"):
@@ -108,7 +107,7 @@ def _build(compiler: Compiler, sources: Path, flags: list[str], library: Path) -
         tempfile.TemporaryDirectory(dir=library.parent.parent, prefix=prefix) as folder,
         BuildProgress(compiler.version, STEPS) as progress,
     ):
-        built = compile_extension(compiler, files, flags, Path(folder), progress.advance)
+        built = compile_extension(compiler, sources, flags, Path(folder), progress.advance)
         library.parent.mkdir(exist_ok=True)
         built.replace(library)
 
@@ -155,8 +154,12 @@ def _versions_key(sources: Path) -> str:
     """Return what must agree for a library to fit: PyTorch, Python and its own sources."""
     import torch
 
-    files = sorted(file for file in sources.iterdir() if file.is_file())
-    texts = [text for file in files for text in (file.name, file.read_text(encoding="utf-8"))]
+    files = sorted(file for file in sources.rglob("*") if file.is_file())
+    texts = [
+        text
+        for file in files
+        for text in (file.relative_to(sources).as_posix(), file.read_text(encoding="utf-8"))
+    ]
     abi = sysconfig.get_config_var("SOABI")
     return f"{torch.__version__}-{abi}-{_hash(str(torch.version.git_version), *texts)}"
 

@@ -84,12 +84,12 @@ class Compiler:
 
 def compile_extension(
     compiler: Compiler,
-    sources: Sequence[Path],
+    sources: Path,
     flags: Sequence[str],
     folder: Path,
     on_step: Callable[[], None],
 ) -> Path:
-    """Compile `sources`, link them, and return the library, which lies in `folder`.
+    """Compile the files below `sources`, link them, and return the library, placed in `folder`.
 
     `on_step` is called in this thread after each of the `STEPS` but the last.
 
@@ -97,8 +97,9 @@ def compile_extension(
         BuildError: the compiler refused a file; the message holds its first errors.
         NoCompilerError: the headers of this Python are not installed.
     """
-    flags = [*flags, *_header_flags()]
-    units = _write_units(sources, folder)
+    # Quoted names start at `sources`; a folder there may be called as a standard header is.
+    flags = [*flags, "-iquote", str(sources), *_header_flags()]
+    units = _write_units(sorted(sources.rglob("*.cpp")), folder)
     objects = [unit.with_suffix(".o") for unit in units]
     # Leaving ends the compilers first, so that no thread is waited for after a failure.
     with ThreadPoolExecutor(_jobs(len(units))) as threads, _Processes() as processes:

@@ -1,18 +1,18 @@
 // What Python sees of the virtual devices.
 
-#include "attention_choice.h"
-#include "backward_threads.h"
-#include "clock.h"
-#include "cublas.h"
-#include "device.h"
-#include "dispatch.h"
-#include "generator.h"
-#include "hooks.h"
-#include "host_memory.h"
-#include "memory.h"
-#include "shape_only.h"
-#include "streams.h"
-#include "twin.h"
+#include "attention/attention_choice.h"
+#include "device/backward_threads.h"
+#include "time/clock.h"
+#include "operators/cublas.h"
+#include "device/device.h"
+#include "dispatch/dispatch.h"
+#include "random/generator.h"
+#include "device/hooks.h"
+#include "memory/host_memory.h"
+#include "memory/memory.h"
+#include "dispatch/shape_only.h"
+#include "time/streams.h"
+#include "dispatch/twin.h"
 
 #include <ATen/Context.h>
 #include <torch/csrc/Exceptions.h>

@@ -1,0 +1,88 @@
+// Attention: the choice of the operator, and what its candidates share.
+
+#include "attention/attention.h"
+
+#include "attention/attention_choice.h"
+#include "time/clock.h"
+#include "random/generator.h"
+#include "time/streams.h"
+
+#include <ATen/core/op_registration/adaption.h>
+#include <ATen/native/DispatchStub.h>
+#include <ATen/native/transformers/attention.h>
+
+#include <cmath>
+
+namespace anyrig::virtual_gpu {
+namespace {
+
+int64_t fused_choice(
+    const at::Tensor& query,
+    const at::Tensor& key,
+    const at::Tensor& value,
+    const OptionalTensor& mask,
+    double dropout,
+    bool is_causal,
+    std::optional<double> /*scale*/,
+    bool enable_gqa) {
+  const auto choice =
+      choose_attention({query, key, value, mask, dropout, is_causal, enable_gqa});
+  TORCH_CHECK(
+      choice != sdp::SDPBackend::error,
+      "No viable backend for scaled_dot_product_attention was found. "
+      "This is likely due to turning off both the math kernel and the fused kernels.");
+  return static_cast<int64_t>(choice);
+}
+
+} // namespace
+
+void check_same_device(
+    const char* name,
+    std::initializer_list<std::pair<const char*, OptionalTensor>> arguments) {
+  const std::string wrapper = std::string("wrapper_CUDA__") + name;
+  std::optional<c10::Device> common;
+  for (const auto& [argument, tensor] : arguments) {
+    c10::impl::check_and_update_common_device(common, tensor, wrapper.c_str(), argument);
+  }
+}
+
+double attention_scale(const at::Tensor& query, std::optional<double> scale) {
+  return scale.has_value() ? *scale : 1.0 / std::sqrt(static_cast<double>(query.size(-1)));
+}
+
+void charge_attention(
+    const at::Tensor& query,
+    double products,
+    double scores,
+    double head,
+    std::initializer_list<at::Tensor> tensors) {
+  auto& clock = Clock::get();
+  if (!clock.enabled()) {
+    return;
+  }
+  double bytes = 0;
+  for (const auto& tensor : tensors) {
+    bytes += tensor.defined() ? static_cast<double>(tensor.nbytes()) : 0;
+  }
+  const bool half = query.element_size() == 2;
+  clock.run(
+      current_stream(query.device().index()), 2.0 * products * scores * head, bytes, half);
+}
+
+std::pair<uint64_t, uint64_t> take_dropout(const at::Tensor& query, uint64_t per_thread) {
+  auto& generator = generator_of(std::nullopt, query.device().index());
+  const std::lock_guard<std::mutex> guard(generator.mutex_);
+  return generator.take(per_thread);
+}
+
+void register_attention_kernels(torch::Library& library, Names& names) {
+  // scaled_dot_product_attention asks the stub; programs and other backends ask the operator.
+  at::native::_fused_sdp_choice_stub.set_cuda_dispatch_ptr(&fused_choice);
+  register_kernel(library, names, "_fused_sdp_choice", fused_choice);
+  register_flash_attention(library, names);
+  register_efficient_attention(library, names);
+  register_cudnn_attention(library, names);
+  register_multi_head_attention(library, names);
+}
+
+} // namespace anyrig::virtual_gpu

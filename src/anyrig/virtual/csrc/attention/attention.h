@@ -1,0 +1,52 @@
+// What the fused attention operators of a card have in common here.
+//
+// Each allocates on the device what the card's own kernel allocates, outputs and scratch in its
+// order, so that memory is counted alike in both modes; then, unless in ShapeOnly, it writes the
+// numbers of attention_math.h to the outputs.
+#pragma once
+
+#include "attention/attention_math.h"
+#include "operators/kernels.h"
+#include "operators/optional_tensor.h"
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/SymInt.h>
+
+#include <initializer_list>
+#include <utility>
+
+namespace anyrig::virtual_gpu {
+
+// Memory that is there until an operator returns, and that nobody reads.
+using Scratch = std::vector<at::Tensor>;
+
+inline int64_t round_up(int64_t number, int64_t multiple) {
+  return (number + multiple - 1) / multiple * multiple;
+}
+
+// Refuses tensors of several devices as the generated wrapper of operator `name` does.
+void check_same_device(
+    const char* name,
+    std::initializer_list<std::pair<const char*, OptionalTensor>> arguments);
+
+// 1 / sqrt(numbers of a head) unless given.
+double attention_scale(const at::Tensor& query, std::optional<double> scale);
+
+// Moves the clock by the time of `products` products of queries and keys of `head` numbers each
+// (two in a forward, five in a backward), and of reading and writing the tensors.
+void charge_attention(
+    const at::Tensor& query,
+    double products,
+    double scores,
+    double head,
+    std::initializer_list<at::Tensor> tensors);
+
+// Takes the numbers of one launch from the default generator: the seed and the offset before it.
+std::pair<uint64_t, uint64_t> take_dropout(const at::Tensor& query, uint64_t per_thread);
+
+void register_flash_attention(torch::Library& library, Names& names);
+void register_efficient_attention(torch::Library& library, Names& names);
+void register_cudnn_attention(torch::Library& library, Names& names);
+void register_multi_head_attention(torch::Library& library, Names& names);
+
+} // namespace anyrig::virtual_gpu

@@ -1,0 +1,179 @@
+#include "attention/attention_math.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/OpMathType.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/exp.h>
+#include <ATen/ops/logsumexp.h>
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/zeros_like.h>
+
+#include <limits>
+
+namespace anyrig::virtual_gpu {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// Each head of a key or value once for every query head that it serves.
+at::Tensor repeat_heads(const at::Tensor& tensor, int64_t heads) {
+  const int64_t own = tensor.size(1);
+  if (own == heads) {
+    return tensor;
+  }
+  const auto sizes = tensor.sizes();
+  return tensor.unsqueeze(2)
+      .expand({sizes[0], own, heads / own, sizes[2], sizes[3]})
+      .reshape({sizes[0], heads, sizes[2], sizes[3]});
+}
+
+// The sum of what the copies of a head got.
+at::Tensor sum_heads(const at::Tensor& gradient, int64_t heads) {
+  if (gradient.size(1) == heads) {
+    return gradient;
+  }
+  const auto sizes = gradient.sizes();
+  return gradient.view({sizes[0], heads, sizes[1] / heads, sizes[2], sizes[3]}).sum(2);
+}
+
+// PyTorch's fused operator for the CPU needs no memory for the scores, but cannot do everything.
+bool suits_host_operator(
+    const at::Tensor& query,
+    const at::Tensor& key,
+    const at::Tensor& value,
+    const Recipe& recipe) {
+  const Band& band = recipe.band;
+  const bool square = query.size(2) == key.size(2);
+  const bool causal = !band.left.has_value() && band.right == 0 && (!band.aligned_at_end || square);
+  return (band.is_everything() || causal) && recipe.dropout.probability == 0 &&
+      !recipe.alibi.defined() && !recipe.bias.defined() && query.size(3) == value.size(3) &&
+      query.numel() > 0 && key.numel() > 0 && query.stride(3) == 1 && key.stride(3) == 1 &&
+      value.stride(3) == 1;
+}
+
+// Scores of `query` and `key`, both of the dtype to compute in.
+at::Tensor scores_of(const at::Tensor& query, const at::Tensor& key, const Recipe& recipe) {
+  auto scores = at::matmul(query * recipe.scale, key.transpose(-2, -1));
+  if (recipe.bias.defined()) {
+    scores += recipe.bias;
+  }
+  const Band& band = recipe.band;
+  if (band.is_everything() && !recipe.alibi.defined()) {
+    return scores;
+  }
+  const int64_t queries = query.size(2);
+  const int64_t keys = key.size(2);
+  const int64_t shift = band.aligned_at_end ? keys - queries : 0;
+  // How far each key lies after the one across from the query.
+  const auto distance = at::arange(keys).unsqueeze(0) - at::arange(queries).unsqueeze(1) - shift;
+  if (recipe.alibi.defined()) {
+    const auto slopes = recipe.alibi.dim() == 1 ? recipe.alibi.unsqueeze(0) : recipe.alibi;
+    scores -= slopes.unsqueeze(-1).unsqueeze(-1) * distance.abs();
+  }
+  if (band.right.has_value()) {
+    scores.masked_fill_(distance > *band.right, -kInfinity);
+  }
+  if (band.left.has_value()) {
+    scores.masked_fill_(distance < -*band.left, -kInfinity);
+  }
+  return scores;
+}
+
+// Zero where dropped, else what makes up for those. Undefined without dropout.
+at::Tensor dropout_factors(const at::Tensor& scores, const Dropout& dropout) {
+  if (dropout.probability == 0) {
+    return {};
+  }
+  if (dropout.probability == 1) {
+    return at::zeros_like(scores);
+  }
+  const auto kept =
+      dropout_numbers(scores.sizes(), dropout.seed, dropout.offset) >= dropout.probability;
+  return kept.to(scores.scalar_type()) / (1 - dropout.probability);
+}
+
+at::Tensor multiply_if(const at::Tensor& tensor, const at::Tensor& factors) {
+  return factors.defined() ? tensor * factors : tensor;
+}
+
+} // namespace
+
+at::Tensor dropout_numbers(at::IntArrayRef sizes, uint64_t seed, uint64_t offset) {
+  // 2^64 over the golden ratio: neighbouring offsets give seeds far apart.
+  const auto generator =
+      at::make_generator<at::CPUGeneratorImpl>(seed + offset * 0x9e3779b97f4a7c15);
+  return at::empty(sizes, at::kFloat).uniform_(0, 1, generator);
+}
+
+Attention attend(
+    const at::Tensor& query,
+    const at::Tensor& key,
+    const at::Tensor& value,
+    const Recipe& recipe) {
+  const at::NoGradGuard no_grad;
+  const auto keys = repeat_heads(key, query.size(1));
+  const auto values = repeat_heads(value, query.size(1));
+  if (suits_host_operator(query, keys, values, recipe)) {
+    const bool causal = !recipe.band.is_everything();
+    auto [output, logsumexp] = at::_scaled_dot_product_flash_attention_for_cpu(
+        query, keys, values, /*dropout_p=*/0.0, causal, /*attn_mask=*/std::nullopt, recipe.scale);
+    return {output, logsumexp};
+  }
+  const auto dtype = at::toOpMathType(query.scalar_type());
+  auto scores = scores_of(query.to(dtype), keys.to(dtype), recipe);
+  auto logsumexp = at::logsumexp(scores, -1);
+  logsumexp.masked_fill_(logsumexp == -kInfinity, kInfinity);
+  const auto attention = multiply_if(
+      at::exp(scores - logsumexp.unsqueeze(-1)), dropout_factors(scores, recipe.dropout));
+  return {
+      at::matmul(attention, values.to(dtype)).to(query.scalar_type()), logsumexp.to(at::kFloat)};
+}
+
+Gradients attend_backward(
+    const at::Tensor& gradient,
+    const at::Tensor& query,
+    const at::Tensor& key,
+    const at::Tensor& value,
+    const Attention& forward,
+    const Recipe& recipe,
+    bool bias_gradient) {
+  const at::NoGradGuard no_grad;
+  const auto keys = repeat_heads(key, query.size(1));
+  const auto values = repeat_heads(value, query.size(1));
+  Gradients result;
+  if (suits_host_operator(query, keys, values, recipe)) {
+    const bool causal = !recipe.band.is_everything();
+    std::tie(result.query, result.key, result.value) =
+        at::_scaled_dot_product_flash_attention_for_cpu_backward(
+            gradient.contiguous(), query, keys, values, forward.output, forward.logsumexp,
+            /*dropout_p=*/0.0, causal, /*attn_mask=*/std::nullopt, recipe.scale);
+  } else {
+    const auto dtype = at::toOpMathType(query.scalar_type());
+    const auto wide_query = query.to(dtype);
+    const auto wide_keys = keys.to(dtype);
+    const auto wide_gradient = gradient.to(dtype);
+    const auto scores = scores_of(wide_query, wide_keys, recipe);
+    const auto attention = at::exp(scores - forward.logsumexp.unsqueeze(-1));
+    const auto factors = dropout_factors(scores, recipe.dropout);
+    result.value = at::matmul(multiply_if(attention, factors).transpose(-2, -1), wide_gradient);
+    const auto of_attention =
+        multiply_if(at::matmul(wide_gradient, values.to(dtype).transpose(-2, -1)), factors);
+    const auto delta = (wide_gradient * forward.output.to(dtype)).sum(-1, /*keepdim=*/true);
+    const auto of_scores = attention * (of_attention - delta);
+    result.query = at::matmul(of_scores, wide_keys) * recipe.scale;
+    result.key = at::matmul(of_scores.transpose(-2, -1), wide_query) * recipe.scale;
+    if (bias_gradient) {
+      result.bias = of_scores;
+    }
+  }
+  result.key = sum_heads(result.key, key.size(1));
+  result.value = sum_heads(result.value, value.size(1));
+  return result;
+}
+
+} // namespace anyrig::virtual_gpu

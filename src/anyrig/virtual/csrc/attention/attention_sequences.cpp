@@ -1,0 +1,136 @@
+#include "attention/attention_sequences.h"
+
+#include "dispatch/twin.h"
+
+#include <ATen/TensorOperators.h>
+
+namespace anyrig::virtual_gpu {
+namespace {
+
+at::Tensor heads_first(const at::Tensor& tensor) {
+  return tensor.transpose(-3, -2);
+}
+
+// The twin of a packed tensor in part, as (1, heads, tokens, numbers of a head).
+at::Tensor part(const at::Tensor& packed, int64_t start, int64_t count) {
+  return heads_first(packed.narrow(0, start, count)).unsqueeze(0);
+}
+
+struct KeyRange {
+  int64_t start;
+  int64_t count;
+};
+
+KeyRange key_range(const Sequences& sequences, int64_t index) {
+  const auto* starts = twin_of(*sequences.key_starts).const_data_ptr<int32_t>();
+  if (is_given(sequences.used_keys)) {
+    return {starts[index], twin_of(*sequences.used_keys).const_data_ptr<int32_t>()[index]};
+  }
+  return {starts[index], starts[index + 1] - starts[index]};
+}
+
+// The keys or values of one packed sequence, gathered if they lie in pages.
+at::Tensor keys_of(const at::Tensor& all, const Sequences& sequences, int64_t index) {
+  const KeyRange range = key_range(sequences, index);
+  if (!is_given(sequences.block_table)) {
+    return part(all, range.start, range.count);
+  }
+  const auto pages = twin_of(*sequences.block_table)[index].to(at::kLong).clamp_min(0);
+  return part(all.index_select(0, pages).flatten(0, 1), 0, range.count);
+}
+
+template <class Work>
+void for_each_sequence(const Sequences& sequences, const Work& work) {
+  const auto* starts = twin_of(*sequences.query_starts).const_data_ptr<int32_t>();
+  for (int64_t i = 0; i + 1 < sequences.query_starts->numel(); ++i) {
+    work(Sequence{i, starts[i], starts[i + 1] - starts[i]});
+  }
+}
+
+// Dropout and slopes differ from one sequence to the next.
+Recipe recipe_of_sequence(const Recipe& recipe, int64_t index) {
+  Recipe result = recipe;
+  result.dropout.offset += static_cast<uint64_t>(index);
+  if (recipe.alibi.defined() && recipe.alibi.dim() == 2) {
+    result.alibi = recipe.alibi[index];
+  }
+  return result;
+}
+
+OnDevice twins_of(const OnDevice& tensors) {
+  return {twin_of(tensors.query), twin_of(tensors.key), twin_of(tensors.value)};
+}
+
+} // namespace
+
+void compute_forward(
+    const OnDevice& operands,
+    const at::Tensor& output,
+    const Sequences& sequences,
+    const Recipe& recipe,
+    const LogsumexpOf& logsumexp_of) {
+  const auto [query, key, value] = twins_of(operands);
+  const auto to = twin_of(output);
+  const auto keep = [&](const Attention& result, at::Tensor place, const Sequence& sequence) {
+    place.copy_(result.output);
+    if (logsumexp_of) {
+      logsumexp_of(sequence).copy_(result.logsumexp);
+    }
+  };
+  if (!sequences.packed()) {
+    const auto result = attend(heads_first(query), heads_first(key), heads_first(value), recipe);
+    keep(result, heads_first(to), {0, 0, sequences.longest_query});
+    return;
+  }
+  for_each_sequence(sequences, [&, &query = query, &key = key, &value = value](const Sequence& s) {
+    const auto result = attend(
+        part(query, s.start, s.queries), keys_of(key, sequences, s.index),
+        keys_of(value, sequences, s.index), recipe_of_sequence(recipe, s.index));
+    keep(result, part(to, s.start, s.queries), s);
+  });
+}
+
+void compute_backward(
+    const at::Tensor& gradient,
+    const OnDevice& operands,
+    const at::Tensor& output,
+    const OnDevice& results,
+    const at::Tensor& bias_result,
+    const Sequences& sequences,
+    const Recipe& recipe,
+    const LogsumexpOf& logsumexp_of) {
+  const auto [query, key, value] = twins_of(operands);
+  const auto [of_query, of_key, of_value] = twins_of(results);
+  const auto of_output = twin_of(gradient);
+  const auto out = twin_of(output);
+  if (!sequences.packed()) {
+    const Attention forward{
+        heads_first(out), logsumexp_of({0, 0, sequences.longest_query})};
+    const auto result = attend_backward(
+        heads_first(of_output), heads_first(query), heads_first(key), heads_first(value), forward,
+        recipe, bias_result.defined());
+    heads_first(of_query).copy_(result.query);
+    heads_first(of_key).copy_(result.key);
+    heads_first(of_value).copy_(result.value);
+    if (bias_result.defined()) {
+      twin_of(bias_result).copy_(result.bias);
+    }
+    return;
+  }
+  for_each_sequence(
+      sequences,
+      [&, &query = query, &key = key, &value = value, &of_query = of_query, &of_key = of_key,
+       &of_value = of_value](const Sequence& s) {
+        const KeyRange range = key_range(sequences, s.index);
+        const auto result = attend_backward(
+            part(of_output, s.start, s.queries), part(query, s.start, s.queries),
+            part(key, range.start, range.count), part(value, range.start, range.count),
+            {part(out, s.start, s.queries), logsumexp_of(s)}, recipe_of_sequence(recipe, s.index),
+            /*bias_gradient=*/false);
+        part(of_query, s.start, s.queries).copy_(result.query);
+        part(of_key, range.start, range.count).copy_(result.key);
+        part(of_value, range.start, range.count).copy_(result.value);
+      });
+}
+
+} // namespace anyrig::virtual_gpu

@@ -1,0 +1,194 @@
+// The signatures of FlashAttention's operators: its own, and those that
+// scaled_dot_product_attention calls, with heads before tokens.
+
+#include "attention/flash_attention.h"
+
+namespace anyrig::virtual_gpu {
+namespace {
+
+// What versions of PyTorch after 2.11 added to the arguments of the forward operators.
+struct NewerArguments {
+  OptionalTensor block_table;
+  std::optional<int64_t> splits;
+};
+
+template <class... Newer>
+FlashOutputs flash_forward_operator(
+    const at::Tensor& query,
+    const at::Tensor& key,
+    const at::Tensor& value,
+    const OptionalTensor& query_starts,
+    const OptionalTensor& key_starts,
+    int64_t longest_query,
+    int64_t longest_key,
+    double dropout,
+    bool is_causal,
+    bool return_debug_mask,
+    std::optional<double> scale,
+    std::optional<int64_t> window_left,
+    std::optional<int64_t> window_right,
+    const OptionalTensor& used_keys,
+    const OptionalTensor& alibi,
+    Newer... newer_arguments) {
+  const NewerArguments newer{newer_arguments...};
+  check_same_device(
+      "_flash_attention_forward",
+      {{"query", query}, {"key", key}, {"value", value}, {"cum_seq_q", query_starts},
+       {"cum_seq_k", key_starts}, {"seqused_k", used_keys}, {"alibi_slopes", alibi},
+       {"block_table", newer.block_table}});
+  Sequences sequences{
+      query_starts, key_starts, used_keys, newer.block_table, longest_query, longest_key};
+  if (!sequences.packed()) {
+    sequences.longest_query = query.size(1);
+    sequences.longest_key = key.size(1);
+  }
+  return flash_forward(
+      {query, key, value, sequences, dropout, is_causal, return_debug_mask, scale, window_left,
+       window_right, alibi, newer.splits});
+}
+
+template <class... Newer>
+at::Tensor flash_forward_in_place(
+    at::Tensor& out,
+    const at::Tensor& query,
+    const at::Tensor& key,
+    const at::Tensor& value,
+    const OptionalTensor& query_starts,
+    const OptionalTensor& key_starts,
+    int64_t longest_query,
+    int64_t longest_key,
+    double dropout,
+    bool is_causal,
+    bool return_debug_mask,
+    std::optional<double> scale,
+    std::optional<int64_t> window_left,
+    std::optional<int64_t> window_right,
+    const OptionalTensor& used_keys,
+    const OptionalTensor& alibi,
+    Newer... newer_arguments) {
+  const NewerArguments newer{newer_arguments...};
+  check_same_device(
+      "_flash_attention_forward_no_dropout_inplace",
+      {{"query", query}, {"key", key}, {"value", value}, {"cum_seq_q", query_starts},
+       {"cum_seq_k", key_starts}, {"seqused_k", used_keys}, {"alibi_slopes", alibi},
+       {"block_table", newer.block_table}});
+  Sequences sequences{
+      query_starts, key_starts, used_keys, newer.block_table, longest_query, longest_key};
+  if (!sequences.packed()) {
+    sequences.longest_query = query.size(1);
+    sequences.longest_key = key.size(1);
+  }
+  return std::get<1>(flash_forward(
+      {query, key, value, sequences, dropout, is_causal, return_debug_mask, scale, window_left,
+       window_right, alibi, newer.splits, out}));
+}
+
+std::tuple<
+    at::Tensor,
+    at::Tensor,
+    at::Tensor,
+    at::Tensor,
+    c10::SymInt,
+    c10::SymInt,
+    at::Tensor,
+    at::Tensor,
+    at::Tensor>
+product_flash_forward(
+    const at::Tensor& query,
+    const at::Tensor& key,
+    const at::Tensor& value,
+    double dropout,
+    bool is_causal,
+    bool return_debug_mask,
+    std::optional<double> scale) {
+  check_same_device(
+      "_scaled_dot_product_flash_attention", {{"query", query}, {"key", key}, {"value", value}});
+  const int64_t queries = query.size(2);
+  const int64_t keys = key.size(2);
+  TORCH_CHECK(keys == value.size(2), "Key and Value must have the same sequence length");
+  auto [output, logsumexp, rng_state, unused, debug_mask] = flash_forward(
+      {query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2),
+       Sequences{{}, {}, {}, {}, queries, keys}, dropout, is_causal, return_debug_mask, scale});
+  return {
+      output.transpose(1, 2), logsumexp, at::Tensor(), at::Tensor(), queries, keys, rng_state,
+      unused, debug_mask};
+}
+
+FlashGradients flash_backward_operator(
+    const at::Tensor& gradient,
+    const at::Tensor& query,
+    const at::Tensor& key,
+    const at::Tensor& value,
+    const at::Tensor& output,
+    const at::Tensor& logsumexp,
+    const at::Tensor& query_starts,
+    const at::Tensor& key_starts,
+    int64_t longest_query,
+    int64_t longest_key,
+    double dropout,
+    bool is_causal,
+    const at::Tensor& rng_state,
+    const at::Tensor& /*unused*/,
+    std::optional<double> scale,
+    std::optional<int64_t> window_left,
+    std::optional<int64_t> window_right) {
+  const Sequences sequences{query_starts, key_starts, {}, {}, longest_query, longest_key};
+  return flash_backward(
+      {query, key, value, sequences, dropout, is_causal, /*return_debug_mask=*/false, scale,
+       window_left, window_right},
+      gradient, output, logsumexp, rng_state);
+}
+
+FlashGradients product_flash_backward(
+    const at::Tensor& gradient,
+    const at::Tensor& query,
+    const at::Tensor& key,
+    const at::Tensor& value,
+    const at::Tensor& output,
+    const at::Tensor& logsumexp,
+    const at::Tensor& query_starts,
+    const at::Tensor& key_starts,
+    int64_t longest_query,
+    int64_t longest_key,
+    double dropout,
+    bool is_causal,
+    const at::Tensor& rng_state,
+    const at::Tensor& /*unused*/,
+    std::optional<double> scale) {
+  if (!gradient.defined()) {
+    return {};
+  }
+  const Sequences sequences{query_starts, key_starts, {}, {}, longest_query, longest_key};
+  const auto [of_query, of_key, of_value] = flash_backward(
+      {query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), sequences, dropout,
+       is_causal, /*return_debug_mask=*/false, scale},
+      gradient.transpose(1, 2), output.transpose(1, 2), logsumexp, rng_state);
+  return {of_query.transpose(1, 2), of_key.transpose(1, 2), of_value.transpose(1, 2)};
+}
+
+} // namespace
+
+void register_flash_attention(torch::Library& library, Names& names) {
+  const char* const forward = "_flash_attention_forward";
+  if (has_arguments(forward, 15)) {
+    register_kernel(library, names, forward, flash_forward_operator<>);
+  } else if (has_arguments(forward, 16)) {
+    register_kernel(library, names, forward, flash_forward_operator<const OptionalTensor&>);
+  } else if (has_arguments(forward, 17)) {
+    register_kernel(
+        library, names, forward,
+        flash_forward_operator<const OptionalTensor&, std::optional<int64_t>>);
+  }
+  if (has_arguments("_flash_attention_forward_no_dropout_inplace", 18)) {
+    register_kernel(
+        library, names, "_flash_attention_forward_no_dropout_inplace",
+        flash_forward_in_place<const OptionalTensor&, std::optional<int64_t>>);
+  }
+  register_kernel(library, names, "_flash_attention_backward", flash_backward_operator);
+  register_kernel(
+      library, names, "_scaled_dot_product_flash_attention", product_flash_forward);
+  register_kernel(
+      library, names, "_scaled_dot_product_flash_attention_backward", product_flash_backward);
+}
+
+} // namespace anyrig::virtual_gpu

@@ -1,0 +1,128 @@
+// The device guard: how PyTorch switches devices and streams, and how it records events.
+
+#include "time/clock.h"
+#include "device/device.h"
+#include "memory/memory.h"
+#include "time/streams.h"
+
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+
+namespace anyrig::virtual_gpu {
+namespace {
+
+Event* as_event(void* event) {
+  return static_cast<Event*>(event);
+}
+
+struct Guard final : c10::impl::DeviceGuardImplInterface {
+  static constexpr c10::DeviceType static_type = kDeviceType;
+
+  c10::DeviceType type() const override {
+    return kDeviceType;
+  }
+
+  c10::Device exchangeDevice(c10::Device device) const override {
+    const c10::Device previous = getDevice();
+    setDevice(device);
+    return previous;
+  }
+
+  c10::Device getDevice() const override {
+    return {kDeviceType, static_cast<c10::DeviceIndex>(current_device())};
+  }
+
+  void setDevice(c10::Device device) const override {
+    if (device.has_index()) {
+      set_current_device(device.index());
+    }
+  }
+
+  void uncheckedSetDevice(c10::Device device) const noexcept override {
+    if (device.has_index() && device.index() < device_count()) {
+      set_current_device(device.index());
+    }
+  }
+
+  c10::DeviceIndex deviceCount() const noexcept override {
+    return static_cast<c10::DeviceIndex>(device_count());
+  }
+
+  c10::Stream getStream(c10::Device device) const override {
+    return current_stream(device.index());
+  }
+
+  c10::Stream getDefaultStream(c10::Device device) const override {
+    return default_stream(device.index());
+  }
+
+  c10::Stream getStreamFromGlobalPool(c10::Device device, bool high_priority) const override {
+    return stream_from_pool(device.index(), high_priority ? -1 : 0);
+  }
+
+  c10::Stream getNewStream(c10::Device device, int priority) const override {
+    return stream_from_pool(device.index(), priority);
+  }
+
+  c10::Stream exchangeStream(c10::Stream stream) const override {
+    return exchange_stream(stream);
+  }
+
+  bool queryStream(const c10::Stream& stream) const override {
+    return Clock::get().poll(Clock::get().done_at(stream));
+  }
+
+  void synchronizeStream(const c10::Stream& stream) const override {
+    check_not_forked();
+    Clock::get().synchronize(stream);
+  }
+
+  void synchronizeDevice(const c10::DeviceIndex device) const override {
+    check_not_forked();
+    Clock::get().synchronize_device(device < 0 ? current_device() : device);
+  }
+
+  void record(
+      void** event,
+      const c10::Stream& stream,
+      const c10::DeviceIndex /*device*/,
+      const c10::EventFlag /*flag*/) const override {
+    if (*event == nullptr) {
+      *event = new Event();
+    }
+    *as_event(*event) = {Clock::get().done_at(stream), stream.device_index()};
+  }
+
+  // An event that was never recorded holds nobody up.
+  void block(void* event, const c10::Stream& stream) const override {
+    if (event != nullptr) {
+      Clock::get().wait_until(stream, as_event(event)->moment);
+    }
+  }
+
+  bool queryEvent(void* event) const override {
+    return event == nullptr || Clock::get().poll(as_event(event)->moment);
+  }
+
+  void synchronizeEvent(void* event) const override {
+    if (event != nullptr) {
+      Clock::get().wait_on_host(as_event(event)->moment);
+    }
+  }
+
+  double elapsedTime(void* start, void* end, const c10::DeviceIndex /*device*/) const override {
+    return elapsed_milliseconds(*as_event(start), *as_event(end));
+  }
+
+  void destroyEvent(void* event, const c10::DeviceIndex /*device*/) const noexcept override {
+    delete as_event(event);
+  }
+
+  void recordDataPtrOnStream(const c10::DataPtr& data, const c10::Stream& stream) const override {
+    record_stream(data, stream);
+  }
+};
+
+C10_REGISTER_GUARD_IMPL(CUDA, Guard);
+
+} // namespace
+} // namespace anyrig::virtual_gpu

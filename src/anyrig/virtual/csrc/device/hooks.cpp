@@ -1,0 +1,126 @@
+// What the rest of PyTorch asks of CUDA without linking to it.
+
+#include "device/hooks.h"
+
+#include "time/clock.h"
+#include "device/device.h"
+#include "random/generator.h"
+#include "memory/host_memory.h"
+#include "memory/memory.h"
+
+#include <ATen/detail/CUDAHooksInterface.h>
+
+namespace anyrig::virtual_gpu {
+namespace {
+
+// The toolkit that PyTorch was built with. A build for the CPU passes for one with CUDA 12.8.
+long toolkit_version = 12080;
+
+struct Hooks final : at::CUDAHooksInterface {
+  void init() const override {}
+
+  bool isBuilt() const override {
+    return true;
+  }
+  bool isAvailable() const override {
+    return device_count() > 0;
+  }
+  bool hasCUDA() const override {
+    return device_count() > 0;
+  }
+  bool hasCUDART() const override {
+    return true;
+  }
+  // What torch.backends.cuda's choices of a library ask for; the CPU's LAPACK stands in for all.
+  bool hasCuSOLVER() const override {
+    return true;
+  }
+  bool hasMAGMA() const override {
+    return true;
+  }
+  bool hasCuBLASLt() const override {
+    return true;
+  }
+  bool hasPrimaryContext(c10::DeviceIndex device) const override {
+    return has_context(device);
+  }
+
+  c10::DeviceIndex deviceCount() const override {
+    return static_cast<c10::DeviceIndex>(device_count());
+  }
+  int getNumGPUs() const override {
+    return device_count();
+  }
+  c10::DeviceIndex getCurrentDevice() const override {
+    return static_cast<c10::DeviceIndex>(virtual_gpu::current_device());
+  }
+  c10::DeviceIndex current_device() const override {
+    return getCurrentDevice();
+  }
+  void setCurrentDevice(c10::DeviceIndex device) const override {
+    set_current_device(device);
+  }
+  c10::DeviceIndex exchangeDevice(c10::DeviceIndex device) const override {
+    const auto previous = getCurrentDevice();
+    if (device >= 0) {
+      set_current_device(device);
+    }
+    return previous;
+  }
+  c10::DeviceIndex maybeExchangeDevice(c10::DeviceIndex device) const override {
+    return exchangeDevice(device);
+  }
+  void deviceSynchronize(c10::DeviceIndex device) const override {
+    Clock::get().synchronize_device(device < 0 ? virtual_gpu::current_device() : device);
+  }
+
+  c10::Allocator* getCUDADeviceAllocator() const override {
+    return device_allocator();
+  }
+  c10::Allocator* getPinnedMemoryAllocator() const override {
+    return pinned_allocator();
+  }
+  bool isPinnedPtr(const void* address) const override {
+    return is_pinned(address);
+  }
+  c10::Device getDeviceFromPtr(void* /*address*/) const override {
+    return {kDeviceType, getCurrentDevice()};
+  }
+
+  const at::Generator& getDefaultGenerator(c10::DeviceIndex device) const override {
+    return default_generator(device);
+  }
+  at::Generator getNewGenerator(c10::DeviceIndex device) const override {
+    return new_generator(device);
+  }
+
+  std::string showConfig() const override {
+    return "  - virtual GPUs of anyrig, computed on the CPU\n";
+  }
+  long versionCUDART() const override {
+    return toolkit_version;
+  }
+  long versionCuDNN() const override {
+    return 0;
+  }
+  long versionRuntimeCuDNN() const override {
+    return 0;
+  }
+};
+
+} // namespace
+
+void install_hooks() {
+  // PyTorch made its hooks object while it was imported and hands out references to it, so a
+  // registration would come too late (and one under a taken name ends the process). The object
+  // that is there becomes ours instead: both classes hold nothing but their virtual table.
+  static_assert(sizeof(Hooks) == sizeof(void*) && sizeof(at::CUDAHooksInterface) == sizeof(void*));
+  static auto* hooks = new Hooks();
+  auto& installed = const_cast<at::CUDAHooksInterface&>(at::detail::getCUDAHooks());
+  if (installed.hasCUDART()) {
+    toolkit_version = installed.versionCUDART();
+  }
+  *reinterpret_cast<void**>(&installed) = *reinterpret_cast<void**>(hooks);
+}
+
+} // namespace anyrig::virtual_gpu

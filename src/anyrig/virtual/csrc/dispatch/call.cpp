@@ -1,0 +1,395 @@
+#include "dispatch/call.h"
+
+#include "time/clock.h"
+#include "dispatch/container.h"
+#include "operators/cublas.h"
+#include "dispatch/device_check.h"
+#include "random/generator.h"
+#include "memory/host_memory.h"
+#include "dispatch/shape_only.h"
+#include "time/streams.h"
+#include "dispatch/twin.h"
+#include "time/work.h"
+
+#include <ATen/core/ivalue.h>
+#include <ATen/core/stack.h>
+
+#include <algorithm>
+#include <array>
+
+namespace anyrig::virtual_gpu {
+namespace {
+
+struct Operand {
+  at::Tensor owner;
+  at::Tensor twin;
+  c10::StorageImpl* shadow; // none of a container
+  bool written;
+};
+
+c10::StorageImpl* storage_impl_of(const at::Tensor& tensor) {
+  return tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
+}
+
+// One call of an operator: its arguments become twins, the kernel of the CPU (or Meta) runs, and
+// its results become tensors of the device.
+class Call {
+ public:
+  Call(
+      const OperatorPlan& plan,
+      const c10::OperatorHandle& op,
+      c10::DispatchKey host_key,
+      torch::jit::Stack* stack)
+      : plan_(plan),
+        host_key_(host_key),
+        op_(op),
+        stack_(stack),
+        argument_count_(op.schema().arguments().size()),
+        first_argument_(stack->size() - argument_count_),
+        device_(kDeviceType, static_cast<c10::DeviceIndex>(current_device())),
+        first_operand_(argument_count_, -1) {}
+
+  void run() {
+    check_not_forked();
+    if (plan_.check == DeviceCheck::Convolution || mixes_devices()) {
+      check_devices(plan_, op_.schema(), arguments());
+      if (plan_.check == DeviceCheck::Foreach) {
+        // The CPU's kernel composes operators that come back here tensor by tensor.
+        op_.redispatchBoxed(c10::DispatchKeySet(host_key_), stack_);
+        return;
+      }
+    }
+    for (size_t i = 0; i < argument_count_; ++i) {
+      take(i);
+    }
+    if (operands_.empty() && sees_meta_) {
+      // A fake tensor passes for a device tensor until here; its shapes are all there is.
+      op_.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), stack_);
+      return;
+    }
+    if (plan_.refusal != nullptr && !operands_.empty() && operands_[0].owner.numel() > 0) {
+      check_not_refused(*plan_.refusal, operands_[0].owner.scalar_type());
+    }
+    provide_generators();
+    CurrentDevice guard(device_.index());
+    run_kernel();
+    follow_written();
+    give_results();
+    if (plan_.uses_cublas) {
+      provide_cublas_workspace(device_.index());
+    }
+    charge();
+    keep_twins();
+  }
+
+ private:
+  c10::IValue& argument(size_t i) {
+    return (*stack_)[first_argument_ + i];
+  }
+
+  c10::ArrayRef<c10::IValue> arguments() const {
+    return c10::ArrayRef<c10::IValue>(stack_->data() + first_argument_, argument_count_);
+  }
+
+  // Whether any two tensors among the arguments are on different devices.
+  bool mixes_devices() {
+    std::optional<c10::Device> common;
+    const auto differs = [&common](const at::Tensor& tensor) {
+      if (!tensor.defined()) {
+        return false;
+      }
+      if (!common.has_value()) {
+        common = tensor.device();
+      }
+      return *common != tensor.device();
+    };
+    for (size_t i = 0; i < argument_count_; ++i) {
+      const c10::IValue& value = argument(i);
+      if (value.isTensor()) {
+        if (differs(value.toTensor())) {
+          return true;
+        }
+      } else if (value.isTensorList()) {
+        for (const at::Tensor& tensor : value.toTensorList()) {
+          if (differs(tensor)) {
+            return true;
+          }
+        }
+      } else if (value.isOptionalTensorList()) {
+        for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorList()) {
+          if (tensor.has_value() && differs(*tensor)) {
+            return true;
+          }
+        }
+      }
+    }
+    return false;
+  }
+
+  // Puts twins in the place of one argument's tensors.
+  void take(size_t i) {
+    c10::IValue& value = argument(i);
+    if (value.isTensor()) {
+      const at::Tensor tensor = std::move(value).toTensor();
+      first_operand_[i] = static_cast<int>(operands_.size());
+      value = twin(tensor, i);
+    } else if (value.isTensorList()) {
+      std::vector<at::Tensor> twins;
+      for (const at::Tensor& tensor : value.toTensorVector()) {
+        twins.push_back(twin(tensor, i));
+      }
+      value = std::move(twins);
+    } else if (value.isOptionalTensorList()) {
+      c10::List<std::optional<at::Tensor>> twins;
+      for (const auto& tensor : value.toOptionalTensorVector()) {
+        twins.push_back(
+            tensor.has_value() ? std::optional<at::Tensor>(twin(*tensor, i)) : std::nullopt);
+      }
+      value = std::move(twins);
+    } else if (value.isDevice()) {
+      take_device(value);
+    }
+  }
+
+  at::Tensor twin(const at::Tensor& tensor, size_t i) {
+    if (!tensor.defined()) {
+      return tensor;
+    }
+    if (is_virtual(tensor)) {
+      if (operands_.empty()) {
+        device_ = tensor.device();
+      }
+      if (is_container(tensor)) {
+        return container_twin(tensor, i);
+      }
+      bytes_ += static_cast<double>(tensor.nbytes());
+      at::Tensor twin = twin_of(tensor);
+      operands_.push_back({tensor, twin, storage_impl_of(twin), plan_.is_written[i]});
+      return twin;
+    }
+    sees_meta_ |= tensor.is_meta();
+    if (tensor.is_cpu() && tensor.has_storage()) {
+      host_storages_.push_back(storage_impl_of(tensor));
+      return twin_of(tensor);
+    }
+    return tensor;
+  }
+
+  at::Tensor container_twin(const at::Tensor& container, size_t i) {
+    std::vector<at::Tensor> twins;
+    for (const at::Tensor& part : parts_of(container)) {
+      bytes_ += static_cast<double>(part.nbytes());
+      twins.push_back(twin_of(part));
+      parts_.push_back({part, twins.back(), storage_impl_of(twins.back()), plan_.is_written[i]});
+    }
+    at::Tensor twin = contain(container, twins);
+    operands_.push_back({container, twin, nullptr, plan_.is_written[i]});
+    return twin;
+  }
+
+  void follow_written() {
+    for (const auto& part : parts_) {
+      if (part.written) {
+        follow(part.owner, part.twin);
+      }
+    }
+    for (const auto& operand : operands_) {
+      if (!operand.written) {
+        continue;
+      }
+      if (operand.shadow != nullptr) {
+        follow(operand.owner, operand.twin);
+      } else {
+        follow_container(operand.owner, operand.twin, results(parts_of(operand.twin)));
+      }
+    }
+  }
+
+  void keep_twins() {
+    for (auto& operand : operands_) {
+      if (operand.shadow != nullptr) {
+        keep_twin(operand.owner, std::move(operand.twin));
+      }
+    }
+  }
+
+  void take_device(c10::IValue& value) {
+    const c10::Device device = value.toDevice();
+    if (device.type() != kDeviceType) {
+      returns_to_host_ = true;
+      return;
+    }
+    device_ = resolve_device(device);
+    value = kernel_device();
+  }
+
+  void provide_generators() {
+    for (size_t i = 0; i < argument_count_; ++i) {
+      if (!plan_.is_generator[i]) {
+        continue;
+      }
+      c10::IValue& value = argument(i);
+      std::optional<at::Generator> given;
+      if (!value.isNone()) {
+        given = value.toGenerator();
+      }
+      value = generator_of(given, device_.index()).take_host_generator();
+    }
+  }
+
+  void run_kernel() {
+    if (shape_only()) {
+      run_meta_kernel();
+    } else if (plan_.makes_tensors) {
+      KernelScope scope(device_.index());
+      run_kernel_of(host_key_);
+    } else {
+      run_kernel_of(host_key_);
+    }
+  }
+
+  void run_kernel_of(c10::DispatchKey key) {
+    if (key == c10::DispatchKey::CPU && !plan_.widened.empty() &&
+        needs_widening(plan_.widened, op_.schema(), *stack_)) {
+      run_widened(plan_.widened, op_.schema(), *stack_, [&] { call_kernel_of(key); });
+    } else {
+      call_kernel_of(key);
+    }
+  }
+
+  void call_kernel_of(c10::DispatchKey key) {
+    const c10::DispatchKeySet keys(key);
+    if (plan_.host_kernel.has_value()) {
+      plan_.host_kernel->callBoxed(op_, keys, stack_);
+    } else {
+      op_.redispatchBoxed(keys, stack_);
+    }
+  }
+
+  void run_meta_kernel() {
+    if (needs_values(op_, arguments())) {
+      const auto& name = op_.schema().name();
+      require_assumed_values(name);
+      TORCH_CHECK_NOT_IMPLEMENTED(
+          answer_with_ones(op_, stack_),
+          name, " depends on values, and there is none to assume for it");
+      return;
+    }
+    run_kernel_of(c10::DispatchKey::Meta);
+  }
+
+  void give_results() {
+    const size_t count = plan_.returned_argument.size();
+    const size_t first_result = stack_->size() - count;
+    for (size_t i = 0; i < count; ++i) {
+      c10::IValue& value = (*stack_)[first_result + i];
+      if (value.isTensor()) {
+        const int argument = plan_.returned_argument[i];
+        const int operand = argument < 0 ? -1 : first_operand_[argument];
+        if (operand >= 0 && operand < static_cast<int>(operands_.size())) {
+          value = operands_[operand].owner;
+        } else {
+          value = result(std::move(value).toTensor());
+        }
+      } else if (value.isTensorList()) {
+        value = results(value.toTensorVector());
+      }
+    }
+  }
+
+  std::vector<at::Tensor> results(const std::vector<at::Tensor>& tensors) {
+    std::vector<at::Tensor> results;
+    for (const at::Tensor& tensor : tensors) {
+      results.push_back(result(tensor));
+    }
+    return results;
+  }
+
+  // What the caller gets for a tensor that the kernel returned.
+  at::Tensor result(at::Tensor tensor) {
+    if (!tensor.defined() || returns_to_host_ || !(tensor.is_cpu() || tensor.is_meta())) {
+      return tensor;
+    }
+    for (const auto* operands : {&operands_, &parts_}) {
+      for (const auto& operand : *operands) {
+        if (operand.twin.is_same(tensor)) {
+          return operand.owner;
+        }
+      }
+    }
+    if (is_container(tensor)) {
+      return contain(tensor, results(parts_of(tensor)));
+    }
+    if (tensor.layout() == at::kStrided && tensor.has_storage()) {
+      const auto* storage = storage_impl_of(tensor);
+      for (const auto* operands : {&operands_, &parts_}) {
+        for (const auto& operand : *operands) {
+          if (operand.shadow == storage) {
+            make_virtual_view(tensor, operand.owner);
+            return tensor;
+          }
+        }
+      }
+      for (const auto* host : host_storages_) {
+        if (host == storage) {
+          tensor = tensor.clone();
+          break;
+        }
+      }
+    }
+    make_virtual(tensor, device_.index());
+    bytes_ += static_cast<double>(tensor.nbytes());
+    if (plan_.work == Work::Convolution) {
+      convolved_numbers_ = static_cast<double>(tensor.numel());
+    }
+    return tensor;
+  }
+
+  void charge() {
+    auto& clock = Clock::get();
+    if (!clock.enabled()) {
+      return;
+    }
+    double flops = 0; // of sparse and nested ones: fewer than their sizes say, which may be ragged
+    if (parts_.empty()) {
+      std::array<const at::Tensor*, 3> operands{};
+      const size_t count = std::min(operands_.size(), operands.size());
+      for (size_t i = 0; i < count; ++i) {
+        operands[i] = &operands_[i].owner;
+      }
+      flops = flops_of(plan_.work, {operands.data(), count}, convolved_numbers_);
+    }
+    const bool half = !operands_.empty() && operands_[0].owner.element_size() == 2;
+    clock.run(current_stream(device_.index()), flops, bytes_, half);
+  }
+
+  const OperatorPlan& plan_;
+  const c10::DispatchKey host_key_;
+  const c10::OperatorHandle& op_;
+  torch::jit::Stack* stack_;
+  const size_t argument_count_;
+  const size_t first_argument_;
+  c10::Device device_;
+  c10::SmallVector<Operand, 6> operands_;
+  // Of the containers among them.
+  c10::SmallVector<Operand, 6> parts_;
+  c10::SmallVector<int, 16> first_operand_;
+  // Storages of the CPU tensors among the arguments: a result over one is a view of an argument.
+  c10::SmallVector<c10::StorageImpl*, 4> host_storages_;
+  bool sees_meta_ = false;
+  bool returns_to_host_ = false;
+  double bytes_ = 0;
+  double convolved_numbers_ = 0;
+};
+
+} // namespace
+
+void run_on_twins(
+    const OperatorPlan& plan,
+    const c10::OperatorHandle& op,
+    c10::DispatchKey host_key,
+    torch::jit::Stack* stack) {
+  Call(plan, op, host_key, stack).run();
+}
+
+} // namespace anyrig::virtual_gpu

@@ -1,0 +1,129 @@
+#include "dispatch/device_check.h"
+
+#include "device/device.h"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/op_registration/adaption.h>
+
+namespace anyrig::virtual_gpu {
+namespace {
+
+template <class Visit>
+void for_each_tensor(const c10::IValue& value, Visit visit) {
+  if (value.isTensor()) {
+    visit(value.toTensor());
+  } else if (value.isTensorList()) {
+    for (const at::Tensor& tensor : value.toTensorList()) {
+      visit(tensor);
+    }
+  } else if (value.isOptionalTensorList()) {
+    for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorList()) {
+      if (tensor.has_value()) {
+        visit(*tensor);
+      }
+    }
+  }
+}
+
+bool is_host_scalar(const at::Tensor& tensor) {
+  return tensor.is_cpu() && tensor.dim() == 0;
+}
+
+void check_as_wrapper(
+    const OperatorPlan& plan,
+    const c10::FunctionSchema& schema,
+    c10::ArrayRef<c10::IValue> arguments) {
+  std::optional<c10::Device> common;
+  for (const int i : plan.check_order) {
+    for_each_tensor(arguments[i], [&](const at::Tensor& tensor) {
+      c10::impl::check_and_update_common_device(
+          common, tensor, plan.wrapper_name.c_str(), schema.arguments()[i].name().c_str());
+    });
+  }
+}
+
+void check_as_iterator(const OperatorPlan& plan, c10::ArrayRef<c10::IValue> arguments) {
+  std::optional<c10::Device> common;
+  for (const int i : plan.check_order) {
+    for_each_tensor(arguments[i], [&](const at::Tensor& tensor) {
+      if (!common.has_value() && tensor.defined() && !tensor.is_cpu()) {
+        common = tensor.device();
+      }
+    });
+  }
+  for (const int i : plan.check_order) {
+    for_each_tensor(arguments[i], [&](const at::Tensor& tensor) {
+      const bool may_differ = !plan.is_written[i] && is_host_scalar(tensor);
+      TORCH_CHECK(
+          !tensor.defined() || !common.has_value() || tensor.device() == *common || may_differ,
+          "Expected all tensors to be on the same device, but found at least two devices, ",
+          *common, " and ", tensor.device(), "!");
+    });
+  }
+}
+
+void check_as_index(const OperatorPlan& plan, c10::ArrayRef<c10::IValue> arguments) {
+  constexpr size_t kSelf = 0;
+  const c10::Device device = arguments[kSelf].toTensor().device();
+  for (const int i : plan.check_order) {
+    for_each_tensor(arguments[i], [&](const at::Tensor& tensor) {
+      const bool is_index = arguments[i].isOptionalTensorList() || arguments[i].isTensorList();
+      if (!tensor.defined() || tensor.device() == device) {
+        return;
+      }
+      if (is_index) {
+        TORCH_CHECK(
+            tensor.is_cpu(),
+            "indices should be either on ", at::kCPU,
+            " or on the same device as the indexed tensor (", device, ")");
+        return;
+      }
+      TORCH_CHECK(
+          is_host_scalar(tensor) && !plan.is_written[i],
+          "Expected all tensors to be on the same device, but found at least two devices, ",
+          device, " and ", tensor.device(), "!");
+    });
+  }
+}
+
+// check_input_same_type_as_parameters of aten/src/ATen/native/Convolution.cpp.
+void check_types(c10::ArrayRef<c10::IValue> arguments) {
+  const at::Tensor& input = arguments[0].toTensor();
+  const at::Tensor& weight = arguments[1].toTensor();
+  TORCH_CHECK(
+      input.options().type_equal(weight.options()),
+      "Input type (", input.toString(), ") and weight type (", weight.toString(),
+      ") should be the same");
+  if (!arguments[2].isTensor() || !arguments[2].toTensor().defined()) {
+    return;
+  }
+  const at::Tensor& bias = arguments[2].toTensor();
+  TORCH_CHECK(
+      input.options().type_equal(bias.options()),
+      "Input type (", input.toString(), ") and bias type (", bias.toString(),
+      ") should be the same");
+}
+
+} // namespace
+
+void check_devices(
+    const OperatorPlan& plan,
+    const c10::FunctionSchema& schema,
+    c10::ArrayRef<c10::IValue> arguments) {
+  switch (plan.check) {
+    case DeviceCheck::Wrapper:
+      return check_as_wrapper(plan, schema, arguments);
+    case DeviceCheck::Iterator:
+      return check_as_iterator(plan, arguments);
+    case DeviceCheck::Indices:
+      return check_as_index(plan, arguments);
+    case DeviceCheck::Convolution:
+      check_types(arguments);
+      return check_as_wrapper(plan, schema, arguments);
+    case DeviceCheck::Foreach:
+    case DeviceCheck::Nothing:
+      return;
+  }
+}
+
+} // namespace anyrig::virtual_gpu

@@ -1,0 +1,179 @@
+#include "dispatch/dispatch.h"
+
+#include "dispatch/call.h"
+#include "dispatch/container.h"
+#include "operators/cuda_only.h"
+#include "operators/kernels.h"
+
+#include <torch/library.h>
+
+#include <algorithm>
+#include <memory>
+#include <unordered_map>
+#include <unordered_set>
+
+namespace anyrig::virtual_gpu {
+namespace {
+
+// A kernel for one operator, with its plan.
+class BoxedKernel final : public c10::OperatorKernel {
+ public:
+  BoxedKernel(OperatorPlan plan, c10::DispatchKey host_key)
+      : plan_(std::move(plan)), host_key_(host_key) {}
+
+  void operator()(
+      const c10::OperatorHandle& op,
+      c10::DispatchKeySet /*keys*/,
+      torch::jit::Stack* stack) {
+    run_on_twins(plan_, op, host_key_, stack);
+  }
+
+ private:
+  OperatorPlan plan_;
+  c10::DispatchKey host_key_;
+};
+
+torch::CppFunction boxed_kernel(OperatorPlan plan, c10::DispatchKey host_key) {
+  return torch::CppFunction::makeFromBoxedFunctor(
+      std::make_unique<BoxedKernel>(std::move(plan), host_key));
+}
+
+// For operators of other libraries, which may be loaded at any time.
+void run_foreign(
+    const c10::OperatorHandle& op,
+    c10::DispatchKeySet /*keys*/,
+    torch::jit::Stack* stack) {
+  const auto& schema = op.schema();
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      schema.name().rfind("aten::", 0) != 0,
+      "Could not run '", op.operator_name(), "' with arguments from the 'CUDA' backend. This "
+      "operator has no kernel for CUDA, or none that virtual GPUs can run on the CPU.");
+  static thread_local std::unordered_map<const c10::FunctionSchema*, OperatorPlan> plans;
+  auto plan = plans.find(&schema);
+  if (plan == plans.end()) {
+    plan = plans.emplace(&schema, OperatorPlan(schema, {})).first;
+  }
+  run_on_twins(plan->second, op, c10::DispatchKey::CPU, stack);
+}
+
+// In a PyTorch built for CUDA each registration replaces a kernel, which it warns of.
+class NoWarnings final : public c10::WarningHandler {
+ public:
+  void process(const c10::Warning& /*warning*/) override {}
+};
+
+bool has_host_kernel(const c10::OperatorHandle& op) {
+  return op.hasKernelForDispatchKey(c10::DispatchKey::CPU) ||
+      op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd) ||
+      op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutogradNonFunctional);
+}
+
+// Kernels that serve every device and must not see twins: copies between two devices, of which
+// each part comes back here, and the sizes of nested tensors, which stay on the CPU.
+bool takes_any_device(const std::string& name) {
+  static const std::unordered_set<std::string> names = {
+      "copy_", "copy_sparse_to_sparse_", "_to_copy",
+      "_nested_tensor_size", "_nested_tensor_strides", "_nested_tensor_storage_offsets"};
+  return names.count(name) > 0;
+}
+
+// Runs the kernel of the host key on virtual tensors as they are.
+class HostKernel final : public c10::OperatorKernel {
+ public:
+  explicit HostKernel(c10::DispatchKey host_key) : host_key_(host_key) {}
+
+  void operator()(
+      const c10::OperatorHandle& op,
+      c10::DispatchKeySet /*keys*/,
+      torch::jit::Stack* stack) {
+    op.redispatchBoxed(c10::DispatchKeySet(host_key_), stack);
+  }
+
+ private:
+  c10::DispatchKey host_key_;
+};
+
+// What a card can do with sparse and nested tensors.
+void install_container_operators(const OperatorTable& table) {
+  auto& dispatcher = c10::Dispatcher::singleton();
+  for (const auto& keys : container_keys()) {
+    auto* library =
+        new torch::Library(torch::Library::IMPL, "aten", keys.device, __FILE__, __LINE__);
+    for (const auto& [name, facts] : table) {
+      const auto& listed = facts.container_keys;
+      const size_t dot = name.find('.');
+      const auto op = dispatcher.findOp(
+          {"aten::" + name.substr(0, dot),
+           dot == std::string::npos ? std::string() : name.substr(dot + 1)});
+      if (std::find(listed.begin(), listed.end(), keys.name) == listed.end() ||
+          !op.has_value() || !op->hasKernelForDispatchKey(keys.host)) {
+        continue;
+      }
+      if (takes_any_device(name)) {
+        library->impl(
+            name.c_str(),
+            torch::CppFunction::makeFromBoxedFunctor(std::make_unique<HostKernel>(keys.host)));
+        continue;
+      }
+      OperatorPlan plan(op->schema(), facts);
+      plan.wrapper_name.replace(plan.wrapper_name.find("CUDA"), 4, keys.name);
+      library->impl(name.c_str(), boxed_kernel(std::move(plan), keys.host));
+    }
+  }
+}
+
+// Composed of smaller operators here, but one call of a library on a card; or composed of kernels
+// that are looked up by device behind the dispatcher's back.
+bool is_kernel_of_its_own(const std::string& full_name) {
+  return full_name == "convolution" || full_name == "convolution_overrideable" ||
+      full_name == "mode.values";
+}
+
+} // namespace
+
+int install_operators(const OperatorTable& table) {
+  NoWarnings no_warnings;
+  c10::WarningUtils::WarningHandlerGuard guard(&no_warnings);
+  // Libraries deregister their kernels when they go; these stay until the process ends.
+  static auto* library = new torch::Library(
+      torch::Library::IMPL, "aten", c10::DispatchKey::CUDA, __FILE__, __LINE__);
+  const auto written_out = register_kernels(*library);
+  int count = 0;
+  auto& dispatcher = c10::Dispatcher::singleton();
+  for (const auto& name : dispatcher.getAllOpNames()) {
+    const auto op = dispatcher.findOp(name);
+    if (name.name.rfind("aten::", 0) != 0 || !op.has_value() || !op->hasSchema()) {
+      continue;
+    }
+    const std::string overload = name.overload_name.empty() ? "" : "." + name.overload_name;
+    const std::string full_name = name.name.substr(6) + overload;
+    const auto facts = table.find(full_name);
+    const bool on_card = facts != table.end() && facts->second.has_cuda_kernel;
+    if (written_out.count(full_name) > 0 || !(on_card || is_kernel_of_its_own(full_name))) {
+      continue;
+    }
+    const auto host_kernel = cuda_only_kernels().find(full_name);
+    const bool written_here = host_kernel != cuda_only_kernels().end();
+    if (!has_host_kernel(*op) && !written_here) {
+      // Where PyTorch is built for CUDA, its kernel must not get at memory of the host.
+      if (op->hasKernelForDispatchKey(c10::DispatchKey::CUDA)) {
+        library->impl(
+            full_name.c_str(), torch::CppFunction::makeFromBoxedFunction<&run_foreign>());
+      }
+      continue;
+    }
+    OperatorPlan plan(op->schema(), facts == table.end() ? OperatorFacts() : facts->second);
+    if (written_here) {
+      plan.host_kernel = host_kernel->second;
+    }
+    library->impl(full_name.c_str(), boxed_kernel(std::move(plan), c10::DispatchKey::CPU));
+    ++count;
+  }
+  install_container_operators(table);
+  static auto* fallback = new torch::Library(
+      torch::Library::IMPL, "_", c10::DispatchKey::CUDA, __FILE__, __LINE__);
+  fallback->fallback(torch::CppFunction::makeFromBoxedFunction<&run_foreign>());
+  return count;
+}
+
+} // namespace anyrig::virtual_gpu

@@ -1,0 +1,124 @@
+#include "dispatch/operator_plan.h"
+
+#include <unordered_set>
+
+namespace anyrig::virtual_gpu {
+namespace {
+
+constexpr size_t kNamespace = std::string_view("aten::").size();
+
+// torchgen/dest/register_dispatch_key.py: how the names of generated wrappers are put together.
+std::string wrapper_name_of(const c10::FunctionSchema& schema, bool structured, bool is_out) {
+  const std::string name = schema.name().substr(kNamespace);
+  const std::string& overload = schema.overload_name();
+  if (!structured) {
+    return "wrapper_CUDA_" + overload + "_" + name;
+  }
+  return "wrapper_CUDA_" + name + (is_out ? "_out" : "") +
+      (overload.empty() ? "" : "_" + overload);
+}
+
+Work work_of(const std::string& name) {
+  static const std::unordered_map<std::string, Work> works = {
+      {"aten::mm", Work::Product},
+      {"aten::bmm", Work::Product},
+      {"aten::addmm", Work::ProductAndSum},
+      {"aten::addmm_", Work::ProductAndSum},
+      {"aten::baddbmm", Work::ProductAndSum},
+      {"aten::baddbmm_", Work::ProductAndSum},
+      {"aten::_addmm_activation", Work::ProductAndSum},
+      {"aten::convolution", Work::Convolution},
+      {"aten::convolution_backward", Work::ConvolutionBackward},
+  };
+  const auto found = works.find(name);
+  return found == works.end() ? Work::Elementwise : found->second;
+}
+
+bool uses_cublas(const std::string& name) {
+  static const std::unordered_set<std::string> names = {
+      "aten::mm", "aten::bmm", "aten::addmm", "aten::addmm_", "aten::baddbmm", "aten::baddbmm_",
+      "aten::_addmm_activation", "aten::addmv", "aten::addmv_", "aten::dot", "aten::vdot",
+      "aten::addbmm", "aten::addbmm_", "aten::_int_mm", "aten::_scaled_mm",
+  };
+  return names.count(name) > 0;
+}
+
+bool indexes(const std::string& name) {
+  static const std::unordered_set<std::string> names = {
+      "aten::index", "aten::_unsafe_index", "aten::index_put_", "aten::_index_put_impl_"};
+  return names.count(name) > 0;
+}
+
+bool starts_with(const std::string& text, const std::string& beginning) {
+  return text.rfind(beginning, 0) == 0;
+}
+
+bool is_out_argument(const c10::Argument& argument) {
+  return argument.kwarg_only() && argument.alias_info() != nullptr &&
+      argument.alias_info()->isWrite();
+}
+
+// The argument whose alias set a return writes to, or -1.
+int argument_of_return(const c10::FunctionSchema& schema, const c10::Argument& result) {
+  if (result.alias_info() == nullptr || !result.alias_info()->isWrite()) {
+    return -1;
+  }
+  const auto& arguments = schema.arguments();
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const auto* alias = arguments[i].alias_info();
+    if (alias != nullptr && *alias == *result.alias_info()) {
+      return static_cast<int>(i);
+    }
+  }
+  return -1;
+}
+
+} // namespace
+
+OperatorPlan::OperatorPlan(const c10::FunctionSchema& schema, const OperatorFacts& facts) {
+  const auto& arguments = schema.arguments();
+  bool is_out = false;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const auto& argument = arguments[i];
+    const bool generator = argument.real_type()->str().find("Generator") != std::string::npos;
+    is_generator.push_back(generator);
+    is_written.push_back(argument.alias_info() != nullptr && argument.alias_info()->isWrite());
+    if (is_out_argument(argument)) {
+      is_out = true;
+      check_order.push_back(static_cast<int>(i));
+    }
+  }
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (!arguments[i].kwarg_only()) {
+      check_order.push_back(static_cast<int>(i));
+    }
+  }
+  for (const auto& result : schema.returns()) {
+    returned_argument.push_back(argument_of_return(schema, result));
+    makes_tensors |= returned_argument.back() < 0;
+  }
+  if (indexes(schema.name())) {
+    check = DeviceCheck::Indices;
+  } else if (schema.name() == "aten::convolution") {
+    check = DeviceCheck::Convolution;
+  } else if (!facts.checks_devices && starts_with(schema.name(), "aten::_foreach_")) {
+    check = DeviceCheck::Foreach;
+  } else if (
+      !facts.checks_devices &&
+      (starts_with(schema.name(), "aten::_nested_") || starts_with(schema.name(), "aten::_use_"))) {
+    check = DeviceCheck::Nothing;
+  } else if (!facts.checks_devices) {
+    check = DeviceCheck::Iterator;
+  }
+  wrapper_name = wrapper_name_of(schema, facts.structured, is_out);
+  if (check == DeviceCheck::Convolution) {
+    wrapper_name = "wrapper_CUDA__cudnn_convolution"; // which PyTorch's own calls
+  }
+  work = work_of(schema.name());
+  uses_cublas = virtual_gpu::uses_cublas(schema.name());
+  const std::string name = schema.name().substr(kNamespace);
+  widened = dtypes_to_widen(name);
+  refusal = refusal_of(name);
+}
+
+} // namespace anyrig::virtual_gpu

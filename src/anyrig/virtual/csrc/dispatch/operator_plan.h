@@ -1,0 +1,63 @@
+// What the boxed kernel has to know of an operator, worked out once from its schema and from what
+// PyTorch's own table says of its CUDA kernel.
+#pragma once
+
+#include "dispatch/refusal.h"
+#include "dispatch/widening.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+namespace anyrig::virtual_gpu {
+
+// One entry of native_functions.yaml, as the Python side reads it.
+struct OperatorFacts {
+  bool has_cuda_kernel = false;
+  bool structured = false;
+  bool checks_devices = true; // false where the table says `device_check: NoCheck`
+  // Of containers (container.h): the keys that the table lists, as in "SparseCUDA".
+  std::vector<std::string> container_keys;
+};
+using OperatorTable = std::unordered_map<std::string, OperatorFacts>;
+
+// How CUDA's kernel refuses operands of several devices, each in its own words.
+enum class DeviceCheck {
+  Wrapper,  // the generated wrapper: every tensor, scalars of the CPU included
+  Iterator, // TensorIterator: scalars of the CPU may take part
+  Indices,  // the tensor indexed counts; its indices may be on the CPU
+  Convolution, // the types first, which name the device, then as Wrapper
+  Foreach,  // none: tensors of several devices are worked off one by one
+  Nothing,  // none: sizes of nested tensors and lengths of sequences live on the CPU
+};
+
+// The work of an operator that a card does in its matrix units.
+enum class Work { Elementwise, Product, ProductAndSum, Convolution, ConvolutionBackward };
+
+struct OperatorPlan {
+  explicit OperatorPlan(const c10::FunctionSchema& schema, const OperatorFacts& facts);
+
+  // Per argument of the schema.
+  std::vector<bool> is_generator;
+  std::vector<bool> is_written;
+  // Per return: the argument it is, or -1 for a new tensor.
+  std::vector<int> returned_argument;
+  bool makes_tensors = false;
+  // The arguments in the order in which CUDA's wrapper checks their devices.
+  std::vector<int> check_order;
+  DeviceCheck check = DeviceCheck::Wrapper;
+  // CUDA's name of the wrapper, which its error gives.
+  std::string wrapper_name;
+  Work work = Work::Elementwise;
+  // Runs on twins in place of PyTorch's own kernel, which there is none of for the CPU.
+  std::optional<c10::KernelFunction> host_kernel;
+  // Dtypes that need more than the CPU's kernel.
+  Dtypes widened;
+  const Refusal* refusal = nullptr;
+  // The card computes it with cuBLAS, which takes a workspace.
+  bool uses_cublas = false;
+};
+
+} // namespace anyrig::virtual_gpu

@@ -1,0 +1,52 @@
+#include "dispatch/refusal.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <unordered_map>
+
+namespace anyrig::virtual_gpu {
+
+const Refusal* refusal_of(const std::string& name) {
+  using enum c10::ScalarType;
+  static const std::vector<c10::ScalarType> kIntegers = {Byte, Char, Short, Int, Long};
+  static const std::vector<c10::ScalarType> kNarrow = {Half, BFloat16};
+  static const std::unordered_map<std::string, Refusal> refusals = {
+      {"mm", {"addmm_cuda", kIntegers}},
+      {"addmm", {"addmm_cuda", kIntegers}},
+      {"addmm_", {"addmm_cuda", kIntegers}},
+      {"addbmm", {"addmm_cuda", kIntegers}},
+      {"addbmm_", {"addmm_cuda", kIntegers}},
+      {"bmm", {"baddbmm_cuda", kIntegers}},
+      {"baddbmm", {"baddbmm_cuda", kIntegers}},
+      {"baddbmm_", {"baddbmm_cuda", kIntegers}},
+      {"addmv", {"addmv_impl_cuda", kIntegers}},
+      {"addmv_", {"addmv_impl_cuda", kIntegers}},
+      {"dot", {"dot", kIntegers}},
+      {"vdot", {"dot", kIntegers}},
+      {"convolution", {"slow_conv2d_cuda", kIntegers}},
+      {"max_pool2d_with_indices", {"max_pool2d_with_indices_out_cuda_frame", kIntegers}},
+      {"max_pool3d_with_indices", {"max_pool3d_with_indices_out_frame", kIntegers}},
+      {"avg_pool2d", {"avg_pool2d_out_cuda_frame", kIntegers}},
+      {"avg_pool3d", {"avg_pool3d_out_cuda", kIntegers}},
+      {"upsample_bilinear2d", {"upsample_bilinear2d_out_frame", {Byte}}},
+      {"upsample_bicubic2d", {"upsample_bicubic2d_out_frame", {Byte}}},
+      {"_upsample_bilinear2d_aa", {"upsample_bilinear2d_out_frame", {Byte}}},
+      {"native_dropout_backward", {"masked_scale", {Bool, Byte, Char, Short, Int, Long}}},
+      {"igamma", {"igamma_cuda", kNarrow}},
+      {"igammac", {"igammac_cuda", kNarrow}},
+      {"angle", {"angle_cuda", kNarrow}},
+      {"histc", {"histc", kNarrow}},
+  };
+  const auto found = refusals.find(name);
+  return found == refusals.end() ? nullptr : &found->second;
+}
+
+void check_not_refused(const Refusal& refusal, c10::ScalarType dtype) {
+  const auto& refused = refusal.dtypes;
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      std::find(refused.begin(), refused.end(), dtype) == refused.end(),
+      '"', refusal.kernel, "\" not implemented for '", c10::toString(dtype), "'");
+}
+
+} // namespace anyrig::virtual_gpu

@@ -1,0 +1,116 @@
+#include "dispatch/shape_only.h"
+
+#include "device/device.h"
+
+#include <ATen/ExpandUtils.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/enum_tag.h>
+#include <ATen/core/stack.h>
+#include <ATen/ops/empty.h>
+
+namespace anyrig::virtual_gpu {
+namespace {
+
+RaiseValueNeeded& raise_value_needed() {
+  static auto* raise = new RaiseValueNeeded();
+  return *raise;
+}
+
+bool is_mask(const at::Tensor& tensor) {
+  return tensor.defined() &&
+      (tensor.scalar_type() == at::kBool || tensor.scalar_type() == at::kByte);
+}
+
+bool has_mask(const c10::IValue& indices) {
+  if (!indices.isOptionalTensorList()) {
+    return false;
+  }
+  for (const std::optional<at::Tensor>& index : indices.toOptionalTensorList()) {
+    if (index.has_value() && is_mask(*index)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+bool is_index_operator(const std::string& name) {
+  return name == "aten::index" || name == "aten::_unsafe_index" || name == "aten::index_put_" ||
+      name == "aten::_index_put_impl_";
+}
+
+at::Tensor meta_indices(at::IntArrayRef sizes) {
+  return at::empty(sizes, at::TensorOptions().dtype(at::kLong).device(at::kMeta));
+}
+
+// A mask of k dimensions that is true everywhere selects like k index tensors of its size.
+c10::List<std::optional<at::Tensor>> without_masks(const c10::IValue& indices) {
+  c10::List<std::optional<at::Tensor>> result;
+  for (const std::optional<at::Tensor>& index : indices.toOptionalTensorList()) {
+    if (!index.has_value() || !is_mask(*index)) {
+      result.push_back(index);
+      continue;
+    }
+    for (int64_t dimension = 0; dimension < index->dim(); ++dimension) {
+      result.push_back(meta_indices({index->numel()}));
+    }
+  }
+  return result;
+}
+
+} // namespace
+
+void set_raise_value_needed(RaiseValueNeeded raise) {
+  raise_value_needed() = std::move(raise);
+}
+
+void require_assumed_values(const std::string& name) {
+  if (settings().assume_values) {
+    return;
+  }
+  raise_value_needed()(name);
+  TORCH_CHECK(false, name, " needs a value that a shape-only rehearsal does not have");
+}
+
+bool needs_values(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> arguments) {
+  const auto& name = op.schema().name();
+  if (is_index_operator(name)) {
+    return has_mask(arguments[1]);
+  }
+  return op.hasTag(at::Tag::data_dependent_output) || op.hasTag(at::Tag::dynamic_output_shape);
+}
+
+bool answer_with_ones(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  const auto& schema = op.schema();
+  const auto& name = schema.name();
+  const size_t first = stack->size() - schema.arguments().size();
+  if (is_index_operator(name)) {
+    (*stack)[first + 1] = without_masks((*stack)[first + 1]);
+    op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), stack);
+    return true;
+  }
+  if (!schema.overload_name().empty()) {
+    return false;
+  }
+  const auto answer = [&](c10::IValue value) {
+    torch::jit::drop(*stack, schema.arguments().size());
+    stack->push_back(std::move(value));
+    return true;
+  };
+  if (name == "aten::nonzero") {
+    const at::Tensor self = (*stack)[first].toTensor();
+    return answer(meta_indices({self.numel(), self.dim()}));
+  }
+  if (name == "aten::masked_select") {
+    const at::Tensor self = (*stack)[first].toTensor();
+    const at::Tensor mask = (*stack)[first + 1].toTensor();
+    const auto sizes = at::infer_size(self.sizes(), mask.sizes());
+    return answer(at::empty(
+        at::IntArrayRef{c10::multiply_integers(sizes)}, self.options()));
+  }
+  if (name == "aten::equal") {
+    return answer(true);
+  }
+  return false;
+}
+
+} // namespace anyrig::virtual_gpu

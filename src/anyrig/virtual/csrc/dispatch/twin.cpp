@@ -1,0 +1,205 @@
+#include "dispatch/twin.h"
+
+#include <ATen/ops/empty_strided.h>
+#include <c10/core/CPUAllocator.h>
+#include <c10/core/TensorImpl.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace anyrig::virtual_gpu {
+namespace {
+
+// Opens the one field of a tensor that has no setter: the device it reports.
+struct TensorWithDevice final : c10::TensorImpl {
+  TensorWithDevice(c10::Storage storage, c10::DispatchKeySet keys, caffe2::TypeMeta dtype)
+      : c10::TensorImpl(std::move(storage), keys, dtype) {}
+
+  static void set_device(c10::TensorImpl& tensor, c10::Device device) {
+    constexpr auto field = &TensorWithDevice::device_opt_;
+    tensor.*field = device;
+  }
+};
+
+c10::StorageImpl& storage_of(const at::Tensor& tensor) {
+  return *tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
+}
+
+// A storage for kernels over memory it does not own.
+c10::Storage borrow(void* address, size_t bytes) {
+  const auto device = kernel_device();
+  return c10::Storage(c10::make_intrusive<c10::StorageImpl>(
+      c10::StorageImpl::use_byte_size_t(),
+      bytes,
+      c10::DataPtr(shape_only() ? nullptr : address, device),
+      shape_only() ? c10::GetAllocator(at::kMeta) : c10::GetCPUAllocator(),
+      /*resizable=*/true));
+}
+
+class SpinGuard {
+ public:
+  explicit SpinGuard(std::atomic_flag& flag) : flag_(flag) {
+    while (flag_.test_and_set(std::memory_order_acquire)) {
+    }
+  }
+  ~SpinGuard() {
+    flag_.clear(std::memory_order_release);
+  }
+  SpinGuard(const SpinGuard&) = delete;
+  SpinGuard& operator=(const SpinGuard&) = delete;
+
+ private:
+  std::atomic_flag& flag_;
+};
+
+c10::Storage shadow_of(const c10::StorageImpl& storage) {
+  DeviceMemory* memory = device_memory(storage.data_ptr());
+  if (memory == nullptr) {
+    return borrow(const_cast<void*>(storage.data()), storage.nbytes());
+  }
+  SpinGuard guard(memory->shadow_lock);
+  if (!memory->shadow) {
+    memory->shadow = borrow(memory->host.get(), memory->bytes);
+  }
+  return memory->shadow;
+}
+
+bool same_geometry(const c10::TensorImpl& a, const c10::TensorImpl& b) {
+  return a.dtype() == b.dtype() && a.storage_offset() == b.storage_offset() &&
+      a.sizes() == b.sizes() && a.strides() == b.strides() &&
+      a.is_wrapped_number() == b.is_wrapped_number() && a.is_conj() == b.is_conj() &&
+      a.is_neg() == b.is_neg();
+}
+
+// What operators look at beside geometry.
+void copy_flags(const c10::TensorImpl& from, c10::TensorImpl& to) {
+  if (from.is_wrapped_number()) {
+    to.set_wrapped_number(true);
+  }
+  if (from.is_conj()) {
+    to._set_conj(true);
+  }
+  if (from.is_neg()) {
+    to._set_neg(true);
+  }
+}
+
+} // namespace
+
+c10::Device kernel_device() {
+  return shape_only() ? at::kMeta : at::kCPU;
+}
+
+at::Tensor twin_of(const at::Tensor& tensor) {
+  if (!is_virtual(tensor)) {
+    // A Python number among the operands stays one: it takes no part in type promotion, and Meta
+    // kernels written in Python get it as a number.
+    const bool becomes_meta = shape_only() && tensor.defined() && tensor.is_cpu() &&
+        tensor.layout() == at::kStrided && !tensor.unsafeGetTensorImpl()->is_wrapped_number();
+    return becomes_meta
+        ? at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(at::kMeta))
+        : tensor;
+  }
+  c10::TensorImpl& owner = *tensor.unsafeGetTensorImpl();
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      owner.has_storage(),
+      "virtual GPUs compute with strided tensors only, and this one has layout ", owner.layout());
+  c10::StorageImpl& storage = storage_of(tensor);
+  if (DeviceMemory* memory = device_memory(storage.data_ptr())) {
+    if (auto* spare = memory->spare_twin.exchange(nullptr, std::memory_order_acq_rel)) {
+      auto kept = c10::intrusive_ptr<c10::TensorImpl>::reclaim(spare);
+      if (same_geometry(*kept, owner)) {
+        return at::Tensor(std::move(kept));
+      }
+    }
+  }
+  const auto key = shape_only() ? c10::DispatchKey::Meta : c10::DispatchKey::CPU;
+  auto twin = at::detail::make_tensor<TensorWithDevice>(
+      shadow_of(storage), c10::DispatchKeySet(key), owner.dtype());
+  c10::TensorImpl& impl = *twin.unsafeGetTensorImpl();
+  impl.set_storage_offset(owner.storage_offset());
+  impl.set_sizes_and_strides(owner.sizes(), owner.strides());
+  copy_flags(owner, impl);
+  return twin;
+}
+
+void keep_twin(const at::Tensor& owner, at::Tensor twin) {
+  if (twin.use_count() != 1) {
+    return;
+  }
+  DeviceMemory* memory = device_memory(storage_of(owner).data_ptr());
+  if (memory == nullptr || memory->spare_twin.load(std::memory_order_relaxed) != nullptr ||
+      memory->shadow.unsafeGetStorageImpl() != &storage_of(twin)) {
+    return;
+  }
+  auto* kept = memory->spare_twin.exchange(
+      twin.unsafeReleaseIntrusivePtr().release(), std::memory_order_acq_rel);
+  if (kept != nullptr) {
+    c10::intrusive_ptr<c10::TensorImpl>::reclaim(kept);
+  }
+}
+
+void make_virtual(const at::Tensor& result, c10::DeviceIndex device) {
+  c10::TensorImpl& impl = *result.unsafeGetTensorImpl();
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      result.layout() == at::kStrided && impl.has_storage(),
+      "virtual GPUs compute with strided tensors only, and this result has layout ",
+      result.layout());
+  const c10::Device virtual_device(kDeviceType, device);
+  c10::StorageImpl& storage = storage_of(result);
+  // Of several results that share a storage, the first one turned it over.
+  if (storage.device_type() != kDeviceType) {
+    const size_t bytes = storage.nbytes();
+    auto host = storage.set_data_ptr(c10::DataPtr(nullptr, virtual_device));
+    storage.set_data_ptr_noswap(adopt(std::move(host), bytes, device));
+    storage.set_allocator(device_allocator());
+  }
+  impl._change_backend_component_keys(virtual_device);
+  TensorWithDevice::set_device(impl, virtual_device);
+}
+
+void make_virtual_view(const at::Tensor& view, const at::Tensor& owner) {
+  c10::TensorImpl& impl = *view.unsafeGetTensorImpl();
+  impl.set_storage_keep_dtype(c10::Storage(owner.unsafeGetTensorImpl()->unsafe_storage()));
+  impl._change_backend_component_keys(owner.device());
+  TensorWithDevice::set_device(impl, owner.device());
+}
+
+void follow(const at::Tensor& owner, const at::Tensor& twin) {
+  c10::StorageImpl& storage = storage_of(owner);
+  c10::StorageImpl& shadow = storage_of(twin);
+  const bool moved = !shape_only() && shadow.data() != storage.data();
+  if (moved || shadow.nbytes() != storage.nbytes()) {
+    const size_t bytes = shadow.nbytes();
+    c10::DataPtr host;
+    if (!shape_only()) {
+      host = shadow.set_data_ptr(c10::DataPtr(nullptr, c10::Device(at::kCPU)));
+    }
+    auto memory = adopt(std::move(host), bytes, owner.device().index());
+    storage.set_nbytes(bytes);
+    storage.set_data_ptr_noswap(std::move(memory));
+  }
+  c10::TensorImpl& to = *owner.unsafeGetTensorImpl();
+  const c10::TensorImpl& from = *twin.unsafeGetTensorImpl();
+  if (to.sizes() != from.sizes() || to.strides() != from.strides()) {
+    to.set_sizes_and_strides(from.sizes(), from.strides());
+  }
+  if (to.storage_offset() != from.storage_offset()) {
+    to.set_storage_offset(from.storage_offset());
+  }
+}
+
+void resize_storage(const c10::Storage& storage, size_t bytes) {
+  c10::StorageImpl& impl = *storage.unsafeGetStorageImpl();
+  if (bytes == impl.nbytes()) {
+    return;
+  }
+  auto memory = allocate(bytes, impl.device().index());
+  if (!shape_only()) {
+    std::memcpy(memory.get(), impl.data(), std::min(bytes, impl.nbytes()));
+  }
+  impl.set_nbytes(bytes);
+  impl.set_data_ptr_noswap(std::move(memory));
+}
+
+} // namespace anyrig::virtual_gpu

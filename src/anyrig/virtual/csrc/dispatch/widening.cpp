@@ -1,0 +1,188 @@
+#include "dispatch/widening.h"
+
+#include <ATen/core/Tensor.h>
+
+#include <algorithm>
+#include <unordered_map>
+
+namespace anyrig::virtual_gpu {
+namespace {
+
+at::ScalarType wider(at::ScalarType dtype) {
+  switch (dtype) {
+    case at::kComplexHalf:
+      return at::kComplexFloat;
+    case at::kBool:
+      return at::kByte;
+    case at::kHalf:
+    case at::kBFloat16:
+      return at::kFloat;
+    default: // integers; all of them up to 2^53
+      return at::kDouble;
+  }
+}
+
+// The dtype of a result where the operands, before they were widened, were `operand`.
+at::ScalarType narrower(at::ScalarType result, at::ScalarType operand) {
+  const bool half = operand == at::kHalf || operand == at::kComplexHalf;
+  if (half && result == at::kFloat) {
+    return at::kHalf;
+  }
+  if (half && result == at::kComplexFloat) {
+    return at::kComplexHalf;
+  }
+  return result == wider(operand) ? operand : result;
+}
+
+bool contains(const Dtypes& dtypes, const at::Tensor& tensor) {
+  return tensor.defined() &&
+      std::find(dtypes.begin(), dtypes.end(), tensor.scalar_type()) != dtypes.end();
+}
+
+template <class Visit>
+void visit_tensors(const c10::IValue& value, Visit visit) {
+  if (value.isTensor()) {
+    visit(value.toTensor());
+  } else if (value.isTensorList()) {
+    for (const at::Tensor& tensor : value.toTensorVector()) {
+      visit(tensor);
+    }
+  }
+}
+
+// `value` with each tensor in it replaced.
+template <class Replace>
+c10::IValue replaced(const c10::IValue& value, Replace replace) {
+  if (value.isTensor()) {
+    return replace(value.toTensor());
+  }
+  if (value.isTensorList()) {
+    std::vector<at::Tensor> tensors;
+    for (const at::Tensor& tensor : value.toTensorVector()) {
+      tensors.push_back(replace(tensor));
+    }
+    return tensors;
+  }
+  return value;
+}
+
+struct Widened {
+  at::Tensor narrow;
+  at::Tensor wide;
+  bool written;
+};
+
+} // namespace
+
+Dtypes dtypes_to_widen(const std::string& name) {
+  using enum c10::ScalarType;
+  static const Dtypes kComplexHalf = {ComplexHalf};
+  static const Dtypes kHalves = {Half, BFloat16};
+  static const Dtypes kFourier = {Half, ComplexHalf};
+  static const Dtypes kIntegers = {Byte, Char, Short, Int, Long};
+  static const std::unordered_map<std::string, Dtypes> dtypes = {
+      {"avg_pool3d", kHalves},
+      {"avg_pool3d_backward", kHalves},
+      {"_upsample_bilinear2d_aa", kHalves},
+      {"_upsample_bilinear2d_aa_backward", kHalves},
+      {"_upsample_bicubic2d_aa", kHalves},
+      {"_upsample_bicubic2d_aa_backward", kHalves},
+      {"multi_margin_loss", kHalves},
+      {"multi_margin_loss_backward", kHalves},
+      {"multilabel_margin_loss_forward", kHalves},
+      {"multilabel_margin_loss_backward", kHalves},
+      {"rrelu_with_noise", {Half}},
+      {"rrelu_with_noise_", {Half}},
+      {"_fft_r2c", kFourier},
+      {"_fft_c2r", kFourier},
+      {"_fft_c2c", kFourier},
+      {"histc", kIntegers},
+      {"abs", {Bool}},
+      {"trace", {Bool}},
+      {"convolution", kComplexHalf},
+      {"convolution_backward", kComplexHalf},
+      {"acos", kComplexHalf},
+      {"acosh", kComplexHalf},
+      {"asin", kComplexHalf},
+      {"asinh", kComplexHalf},
+      {"atan", kComplexHalf},
+      {"atanh", kComplexHalf},
+      {"cos", kComplexHalf},
+      {"cosh", kComplexHalf},
+      {"sin", kComplexHalf},
+      {"sinh", kComplexHalf},
+      {"tan", kComplexHalf},
+      {"tanh", kComplexHalf},
+      {"tanh_backward", kComplexHalf},
+      {"exp", kComplexHalf},
+      {"log", kComplexHalf},
+      {"logaddexp", kComplexHalf},
+      {"div", kComplexHalf},
+      {"pow", kComplexHalf},
+      {"sqrt", kComplexHalf},
+      {"rsqrt", kComplexHalf},
+      {"lerp", kComplexHalf},
+      {"angle", kComplexHalf},
+      {"sigmoid", kComplexHalf},
+      {"sigmoid_backward", kComplexHalf},
+      {"reciprocal", kComplexHalf},
+      {"sgn", kComplexHalf},
+      {"prod", kComplexHalf},
+      {"sum", kComplexHalf},
+      {"nansum", kComplexHalf},
+      {"mean", kComplexHalf},
+  };
+  const auto found = dtypes.find(name);
+  return found == dtypes.end() ? Dtypes() : found->second;
+}
+
+bool needs_widening(
+    const Dtypes& dtypes, const c10::FunctionSchema& schema, const torch::jit::Stack& stack) {
+  bool found = false;
+  const size_t first = stack.size() - schema.arguments().size();
+  for (size_t i = first; !found && i < stack.size(); ++i) {
+    visit_tensors(
+        stack[i], [&](const at::Tensor& tensor) { found |= contains(dtypes, tensor); });
+  }
+  return found;
+}
+
+void run_widened(
+    const Dtypes& dtypes,
+    const c10::FunctionSchema& schema,
+    torch::jit::Stack& stack,
+    const std::function<void()>& kernel) {
+  std::vector<Widened> operands;
+  const size_t first = stack.size() - schema.arguments().size();
+  for (size_t i = 0; i < schema.arguments().size(); ++i) {
+    const auto* alias = schema.arguments()[i].alias_info();
+    const bool written = alias != nullptr && alias->isWrite();
+    stack[first + i] = replaced(stack[first + i], [&](const at::Tensor& tensor) {
+      if (!contains(dtypes, tensor)) {
+        return tensor;
+      }
+      operands.push_back({tensor, tensor.to(wider(tensor.scalar_type())), written});
+      return operands.back().wide;
+    });
+  }
+  const auto narrow = operands.front().narrow.scalar_type();
+  kernel();
+  for (const auto& operand : operands) {
+    if (operand.written) {
+      operand.narrow.resize_(operand.wide.sizes());
+      operand.narrow.copy_(operand.wide);
+    }
+  }
+  for (size_t i = stack.size() - schema.returns().size(); i < stack.size(); ++i) {
+    stack[i] = replaced(stack[i], [&](const at::Tensor& tensor) {
+      for (const auto& operand : operands) {
+        if (tensor.is_same(operand.wide)) {
+          return operand.narrow;
+        }
+      }
+      return tensor.defined() ? tensor.to(narrower(tensor.scalar_type(), narrow)) : tensor;
+    });
+  }
+}
+
+} // namespace anyrig::virtual_gpu

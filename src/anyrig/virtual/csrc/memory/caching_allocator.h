@@ -1,0 +1,399 @@
+// The bookkeeping of PyTorch's CUDA caching allocator, exact in every byte it counts, without
+// memory behind it: blocks are ranges of made-up addresses.
+//
+//   request --round--> pool of free blocks --best fit--> block --split--> handed out
+//                        ^      | none fits                |
+//                        |      v                          | freed: merged with free neighbours,
+//                        |   segment from the driver       | once other streams are done with it
+//                        +---------------------------------+
+//
+// Source of the rules: c10/cuda/CUDACachingAllocator.cpp and c10/core/AllocatorConfig.h, 2.13.
+// Not modelled: CUDA graphs and private pools, throw_on_cudamalloc_oom, _record_memory_history.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <limits>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "memory/allocation_size.h"
+#include "memory/allocator_stats.h"
+#include "memory/driver.h"
+#include "memory/memory_block.h"
+#include "memory/out_of_memory.h"
+#include "memory/segment_snapshot.h"
+#include "memory/segments.h"
+
+namespace anyrig::virtual_gpu {
+
+/// The allocator of one device. Safe to call from several threads.
+class CachingAllocator {
+ public:
+  /// Addresses start at `first_address` and are never used twice: give devices first addresses
+  /// that lie 2^52 bytes apart.
+  CachingAllocator(Driver& driver, StreamEvents& events, uint64_t first_address,
+                   AllocatorOptions options = {})
+      : driver_(driver),
+        events_(events),
+        options_(options),
+        segments_(driver, stats_, first_address) {}
+
+  ~CachingAllocator() {
+    for (Block* block : active_) delete block;
+    for (BlockPool* pool : {&small_, &large_}) {
+      for (Block* block : pool->free) delete block;
+      for (Block* block : pool->unmapped) delete block;
+    }
+  }
+  CachingAllocator(const CachingAllocator&) = delete;
+  CachingAllocator& operator=(const CachingAllocator&) = delete;
+
+  /// A block of at least `bytes` for work on `stream`; null for 0 bytes. Throws OutOfMemory.
+  Block* allocate(size_t bytes, StreamKey stream) {
+    if (bytes == 0) return nullptr;
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (bytes >= OutOfMemory::kExabyte) throw out_of_memory(bytes);
+    process_events();
+    const size_t rounded = round_request(bytes, options_);
+    const Request request{rounded, segment_bytes(rounded, options_), stream,
+                          rounded <= kMaxSmallBytes ? small_ : large_};
+    Block* block = take_free(request);
+    if (!block) {
+      collect_garbage();
+      block = take_new(request);
+    }
+    if (!block && release_oversize(request)) block = take_new(request);
+    if (!block) {
+      release_cached();
+      ++stats_.num_alloc_retries;
+      block = take_new(request);
+    }
+    if (!block) {
+      ++stats_.num_ooms;
+      throw out_of_memory(request.segment_bytes);
+    }
+    return hand_out(block, request, bytes);
+  }
+
+  /// Takes back a block that `allocate` gave; null is ignored.
+  void free(Block* block) {
+    if (!block) return;
+    std::lock_guard<std::mutex> lock(mutex_);
+    block->allocated = false;
+    stats_.allocation.decrease(block->pool->small, 1);
+    stats_.allocated_bytes.decrease(block->pool->small, block->bytes);
+    if (block->bytes >= options_.max_split_bytes) stats_.oversize_allocations.decrease(1);
+    if (block->used_on.empty()) return put_back(block);
+    for (StreamKey stream : std::exchange(block->used_on, {})) {
+      ++block->pending_events;
+      pending_[stream].emplace_back(events_.record(stream), block);
+    }
+  }
+
+  /// `stream` uses the block too: once freed, it waits for the work queued there by then.
+  void record_stream(Block* block, StreamKey stream) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (block && stream != block->stream) block->used_on.insert(stream);
+  }
+
+  /// Gives every segment that is wholly free back to the driver, after waiting for the streams.
+  void empty_cache() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    release_cached();
+  }
+
+  /// Limits this process to `fraction` of the card's memory, as set_per_process_memory_fraction.
+  void set_memory_fraction(double fraction) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    allowed_bytes_ = static_cast<size_t>(fraction * static_cast<double>(driver_.total_bytes()));
+  }
+  double memory_fraction() const {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!allowed_bytes_) return 1;
+    return static_cast<double>(*allowed_bytes_) / static_cast<double>(driver_.total_bytes());
+  }
+
+  void set_options(const AllocatorOptions& options) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    options_ = options;
+  }
+
+  AllocatorStats stats() const {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return stats_;
+  }
+  void reset_peaks() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    stats_.for_each([](Stat& stat) { stat.reset_peak(); });
+  }
+  void reset_accumulated() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    stats_.for_each([](Stat& stat) { stat.reset_accumulated(); });
+    stats_.num_alloc_retries = stats_.num_ooms = stats_.num_sync_all_streams = 0;
+    stats_.num_device_alloc = stats_.num_device_free = 0;
+  }
+
+  /// Every segment, by address; of an expandable one, every mapped stretch.
+  std::vector<SegmentSnapshot> snapshot() const {
+    std::lock_guard<std::mutex> lock(mutex_);
+    std::map<uint64_t, const Block*> heads;
+    const auto note = [&heads](const Block* block) {
+      if (!block->prev || !block->prev->mapped) heads[block->address] = block;
+    };
+    std::for_each(active_.begin(), active_.end(), note);
+    std::for_each(small_.free.begin(), small_.free.end(), note);
+    std::for_each(large_.free.begin(), large_.free.end(), note);
+
+    std::vector<SegmentSnapshot> segments;
+    for (const auto& [address, head] : heads) segments.push_back(SegmentSnapshot::from(head));
+    return segments;
+  }
+
+ private:
+  struct Request {
+    size_t bytes;          // rounded: the size of the block
+    size_t segment_bytes;  // asked of the driver when no free block fits
+    StreamKey stream;
+    BlockPool& pool;
+  };
+
+  // ---- finding a block
+
+  bool collects_garbage() const {
+    return allowed_bytes_ && options_.garbage_collection_threshold > 0;
+  }
+
+  /// The best fit among the free blocks, taken out of its pool; null when none fits.
+  Block* take_free(const Request& request) {
+    FreeBlocks& free = request.pool.free;
+    if (collects_garbage()) ++request.pool.searches;
+    const auto usable = [&](FreeBlocks::iterator it) {
+      return it != free.end() && (*it)->stream == request.stream;
+    };
+    Block key(&request.pool, request.stream, 0, request.bytes);
+    auto it = free.lower_bound(&key);
+    if (!usable(it)) return nullptr;
+    if ((*it)->expandable && options_.expandable_segments) {
+      // A free block before unmapped addresses counts as large as it can grow.
+      for (auto next = std::next(it);
+           (*it)->expandable && usable(next) && growable_bytes(*next) < growable_bytes(*it); ++next)
+        it = next;
+    } else if ((*it)->expandable) {  // the option was turned off since
+      do ++it;
+      while (usable(it) && (*it)->expandable);
+      if (!usable(it)) return nullptr;
+    }
+    Block* block = *it;
+    const bool oversize = request.bytes >= options_.max_split_bytes;
+    if (!oversize && block->bytes >= options_.max_split_bytes) return nullptr;
+    if (oversize && block->bytes >= request.bytes + options_.max_non_split_rounding_bytes)
+      return nullptr;
+    free.erase(it);
+    return block;
+  }
+
+  static size_t growable_bytes(const Block* block) {
+    return block->bytes + (block->next && !block->next->mapped ? block->next->bytes : 0);
+  }
+
+  /// A block out of new memory from the driver, in no pool; null when there is none.
+  Block* take_new(const Request& request) {
+    if (allowed_bytes_ && segments_.reserved_bytes() + request.segment_bytes > *allowed_bytes_)
+      return nullptr;
+    if (options_.expandable_segments)
+      return segments_.expand(request.pool, request.stream, request.bytes, options_);
+    return segments_.create(request.pool, request.stream, request.segment_bytes, options_);
+  }
+
+  bool should_split(const Block* block, const Request& request) const {
+    const size_t rest_bytes = block->bytes - request.bytes;
+    if (request.pool.small || options_.expandable_segments) return rest_bytes >= kMinBlockBytes;
+    return request.bytes < options_.max_split_bytes && rest_bytes > kMaxSmallBytes;
+  }
+
+  /// Splits off what is not needed and counts the block as allocated.
+  Block* hand_out(Block* block, const Request& request, size_t requested_bytes) {
+    BlockPool& pool = request.pool;
+    const bool was_split = block->is_split();
+    const bool counts_splits = !block->expandable;  // a free page of those can be given back
+    if (should_split(block, request)) {
+      Block* rest = block;
+      block = new Block(&pool, request.stream, rest->address, request.bytes, rest->expandable);
+      block->link(rest->prev, rest);
+      rest->address += request.bytes;
+      rest->bytes -= request.bytes;
+      pool.insert_free(rest);
+      if (counts_splits && was_split) {
+        stats_.inactive_split_bytes.decrease(pool.small, block->bytes);
+      } else if (counts_splits) {
+        stats_.inactive_split_bytes.increase(pool.small, rest->bytes);
+        stats_.inactive_split.increase(pool.small, 1);
+      }
+    } else if (counts_splits && was_split) {
+      stats_.inactive_split_bytes.decrease(pool.small, block->bytes);
+      stats_.inactive_split.decrease(pool.small, 1);
+    }
+    block->allocated = true;
+    block->requested_bytes = requested_bytes;
+    active_.insert(block);
+    stats_.allocation.increase(pool.small, 1);
+    stats_.allocated_bytes.increase(pool.small, block->bytes);
+    stats_.active.increase(pool.small, 1);
+    stats_.active_bytes.increase(pool.small, block->bytes);
+    stats_.requested_bytes.increase(pool.small, requested_bytes);
+    if (block->bytes >= options_.max_split_bytes) stats_.oversize_allocations.increase(1);
+    return block;
+  }
+
+  // ---- taking a block back
+
+  /// Makes a block free, merged with its free neighbours.
+  void put_back(Block* block) {
+    BlockPool& pool = *block->pool;
+    stats_.active.decrease(pool.small, 1);
+    stats_.active_bytes.decrease(pool.small, block->bytes);
+    stats_.requested_bytes.decrease(pool.small, block->requested_bytes);
+    active_.erase(block);
+
+    int64_t splits = 0, split_bytes = 0;  // net changes: a peak never counts a half-done merge
+    for (Block* neighbour : {block->prev, block->next}) {
+      const size_t gained = merge(block, neighbour);
+      splits -= gained > 0;
+      split_bytes -= static_cast<int64_t>(gained);
+    }
+    pool.insert_free(block);
+    if (block->is_split()) {
+      splits += 1;
+      split_bytes += static_cast<int64_t>(block->bytes);
+    }
+    if (block->expandable) return;
+    stats_.inactive_split.change(pool.small, splits);
+    stats_.inactive_split_bytes.change(pool.small, split_bytes);
+  }
+
+  /// Puts back the freed blocks whose other streams are done, without waiting for any.
+  void process_events() {
+    for (auto it = pending_.begin(); it != pending_.end();) {
+      auto& [stream, queue] = *it;
+      while (!queue.empty() && events_.passed(stream, queue.front().first)) {
+        Block* block = queue.front().second;
+        queue.pop_front();
+        if (--block->pending_events == 0) put_back(block);
+      }
+      it = queue.empty() ? pending_.erase(it) : std::next(it);
+    }
+  }
+
+  // ---- giving memory back to the driver
+
+  /// Waits for all streams, then gives back all that is wholly free.
+  void release_cached() {
+    ++stats_.num_sync_all_streams;
+    for (auto& [stream, queue] : std::exchange(pending_, {})) {
+      for (auto& [mark, block] : queue) {
+        events_.wait(stream, mark);
+        if (--block->pending_events == 0) put_back(block);
+      }
+    }
+    for (BlockPool* pool : {&large_, &small_}) {
+      const std::vector<Block*> free(pool->free.begin(), pool->free.end());
+      for (Block* block : free) {
+        if (block->expandable) {
+          segments_.unmap(block);
+        } else if (!block->is_split()) {
+          segments_.release(block, options_);
+        }
+      }
+    }
+  }
+
+  /// With max_split_size set: gives back one free oversize block that is large enough, else the
+  /// largest ones until they make up the request. Says whether that was enough.
+  bool release_oversize(const Request& request) {
+    if (options_.max_split_bytes == std::numeric_limits<size_t>::max()) return false;
+    FreeBlocks& free = request.pool.free;
+    const size_t wanted = std::max(request.bytes, options_.max_split_bytes);
+    Block key(&request.pool, request.stream, 0, wanted);
+    auto it = free.lower_bound(&key);
+    if (it != free.end() && (*it)->stream == request.stream && !(*it)->expandable) {
+      segments_.release(*it, options_);
+      return true;
+    }
+    size_t released = 0;
+    while (released < wanted && it != free.begin()) {
+      Block* block = *--it;
+      if (block->bytes < options_.max_split_bytes || block->stream != request.stream) break;
+      if (block->expandable) continue;
+      released += block->bytes;
+      ++it;  // stays valid
+      segments_.release(block, options_);
+    }
+    return released >= wanted;
+  }
+
+  /// Above the threshold of the allowed memory, gives back the large segments that were unused
+  /// for longest: those of at least the average age, and so on until enough is gained.
+  void collect_garbage() {
+    if (!collects_garbage()) return;
+    const auto threshold = static_cast<size_t>(options_.garbage_collection_threshold *
+                                               static_cast<double>(*allowed_bytes_));
+    if (segments_.reserved_bytes() <= threshold) return;
+    const size_t target = segments_.reserved_bytes() - threshold;
+    int64_t total_age = 0, candidates = 0;
+    for (const Block* block : large_.free) {
+      if (block->is_split()) continue;
+      total_age += large_.age(block);
+      ++candidates;
+    }
+    size_t gained = 0;
+    for (bool progress = true; progress && gained < target && candidates > 0;) {
+      const double average_age = static_cast<double>(total_age) / static_cast<double>(candidates);
+      progress = false;
+      for (auto it = large_.free.begin(); it != large_.free.end();) {
+        Block* block = *it++;
+        const int64_t age = large_.age(block);
+        if (block->is_split() || block->expandable || static_cast<double>(age) < average_age)
+          continue;
+        progress = true;
+        gained += block->bytes;
+        total_age -= age;
+        --candidates;
+        segments_.release(block, options_);
+      }
+    }
+  }
+
+  OutOfMemory out_of_memory(size_t tried_bytes) const {
+    OutOfMemory error;
+    error.tried_bytes = tried_bytes;
+    error.total_bytes = driver_.total_bytes();
+    error.free_bytes = driver_.free_bytes();
+    error.processes = driver_.processes();
+    error.allowed_bytes = allowed_bytes_;
+    error.allocated_bytes =
+        static_cast<size_t>(stats_.allocated_bytes[PoolStat::kAggregate].current);
+    error.reserved_bytes = segments_.reserved_bytes();
+    return error;
+  }
+
+  mutable std::mutex mutex_;
+  Driver& driver_;
+  StreamEvents& events_;
+  AllocatorOptions options_;
+  std::optional<size_t> allowed_bytes_;
+  AllocatorStats stats_;
+  Segments segments_;
+  BlockPool small_{true};
+  BlockPool large_{false};
+  std::unordered_set<Block*> active_;  // handed out, or freed and still used by another stream
+  std::map<StreamKey, std::deque<std::pair<StreamEvents::Mark, Block*>>> pending_;
+};
+
+}  // namespace anyrig::virtual_gpu

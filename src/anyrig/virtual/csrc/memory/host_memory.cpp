@@ -1,0 +1,170 @@
+#include "memory/host_memory.h"
+
+#include "memory/memory.h"
+
+#include <c10/core/CPUAllocator.h>
+
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <mutex>
+
+namespace anyrig::virtual_gpu {
+namespace {
+
+constexpr c10::DeviceIndex kNone = -1;
+thread_local c10::DeviceIndex scoped_device = kNone;
+
+// From here on the pages are made one by one. Below, the allocator of the C library is faster.
+constexpr size_t kLargeBytes = size_t{1} << 28;
+
+struct Mapping {
+  void* address;
+  size_t bytes;
+};
+
+void unmap(void* context) {
+  auto* mapping = static_cast<Mapping*>(context);
+  munmap(mapping->address, mapping->bytes);
+  delete mapping;
+}
+
+class WatchedAllocator final : public c10::Allocator {
+ public:
+  explicit WatchedAllocator(c10::Allocator* inner) : inner_(inner) {}
+
+  c10::DataPtr allocate(size_t bytes) override {
+    if (C10_UNLIKELY(scoped_device != kNone)) {
+      check_room(bytes, scoped_device);
+      return allocate_host(bytes);
+    }
+    return inner_->allocate(bytes);
+  }
+
+  c10::DeleterFnPtr raw_deleter() const override {
+    return inner_->raw_deleter();
+  }
+
+  bool is_simple_data_ptr(const c10::DataPtr& data) const override {
+    return inner_->is_simple_data_ptr(data);
+  }
+
+  void copy_data(void* destination, const void* source, size_t bytes) const override {
+    inner_->copy_data(destination, source, bytes);
+  }
+
+ private:
+  c10::Allocator* inner_;
+};
+
+// Remembers which addresses it gave out, which is all that makes them pinned.
+class PinnedAllocator final : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(size_t bytes) override {
+    void* address = c10::GetDefaultCPUAllocator()->raw_allocate(std::max<size_t>(bytes, 1));
+    remember(address, bytes);
+    return {address, address, &release, c10::Device(c10::kCPU)};
+  }
+
+  void copy_data(void* destination, const void* source, size_t bytes) const override {
+    std::memcpy(destination, source, bytes);
+  }
+
+  bool holds(const void* address) {
+    std::lock_guard<std::mutex> guard(mutex_);
+    auto next = sizes_.upper_bound(address);
+    if (next == sizes_.begin()) {
+      return false;
+    }
+    const auto& [start, bytes] = *std::prev(next);
+    return static_cast<const char*>(address) <
+        static_cast<const char*>(start) + std::max<size_t>(bytes, 1);
+  }
+
+  void remember(const void* address, size_t bytes) {
+    std::lock_guard<std::mutex> guard(mutex_);
+    sizes_[address] = bytes;
+  }
+
+  void forget(const void* address) {
+    std::lock_guard<std::mutex> guard(mutex_);
+    sizes_.erase(address);
+  }
+
+  static PinnedAllocator& get() {
+    static auto* allocator = new PinnedAllocator(); // outlives every pinned tensor
+    return *allocator;
+  }
+
+ private:
+  static void release(void* address) {
+    get().forget(address);
+    c10::GetDefaultCPUAllocator()->raw_deallocate(address);
+  }
+
+  std::mutex mutex_;
+  std::map<const void*, size_t> sizes_;
+};
+
+} // namespace
+
+void keep_freed_pages() {
+#ifdef __GLIBC__
+  // A card's allocator keeps what it was given. The C library would return the top of its heap to
+  // the system after nearly every step, and take each page back by a fault in the next.
+  constexpr int kLargestFromHeap = 32 << 20; // the most that glibc takes here
+  constexpr int kKeptAtTop = 1 << 30;
+  mallopt(M_MMAP_THRESHOLD, kLargestFromHeap);
+  mallopt(M_TRIM_THRESHOLD, kKeptAtTop);
+#endif
+}
+
+void watch_host_allocations() {
+  constexpr uint8_t kOverDefault = 1;
+  c10::SetCPUAllocator(new WatchedAllocator(c10::GetCPUAllocator()), kOverDefault);
+}
+
+KernelScope::KernelScope(c10::DeviceIndex device) : previous_(scoped_device) {
+  scoped_device = device;
+}
+
+KernelScope::~KernelScope() {
+  scoped_device = previous_;
+}
+
+c10::DataPtr allocate_host(size_t bytes) {
+  if (bytes < kLargeBytes) {
+    return c10::GetDefaultCPUAllocator()->allocate(bytes);
+  }
+  constexpr int kProtection = PROT_READ | PROT_WRITE;
+  constexpr int kFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+  void* address = mmap(nullptr, bytes, kProtection, kFlags, -1, 0);
+  TORCH_CHECK(
+      address != MAP_FAILED,
+      "the host has no memory for ", bytes, " bytes of a virtual GPU; use a smaller model, or "
+      "shape-only mode, which holds no data");
+  return {address, new Mapping{address, bytes}, &unmap, c10::Device(at::kCPU)};
+}
+
+c10::Allocator* pinned_allocator() {
+  return &PinnedAllocator::get();
+}
+
+bool is_pinned(const void* address) {
+  return PinnedAllocator::get().holds(address);
+}
+
+void pin(const void* address, size_t bytes) {
+  PinnedAllocator::get().remember(address, bytes);
+}
+
+void unpin(const void* address) {
+  PinnedAllocator::get().forget(address);
+}
+
+} // namespace anyrig::virtual_gpu

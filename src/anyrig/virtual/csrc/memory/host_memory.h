@@ -1,0 +1,40 @@
+// Host memory that stands in for a card's: what CPU kernels allocate on behalf of a virtual
+// device, and page-locked ("pinned") memory.
+#pragma once
+
+#include "device/device.h"
+
+#include <c10/core/Allocator.h>
+
+namespace anyrig::virtual_gpu {
+
+// Puts a watch in front of PyTorch's CPU allocator. While a `KernelScope` is alive on a thread,
+// each allocation there is first checked against the room of the scope's device, so that a result
+// that does not fit raises torch.OutOfMemoryError before it is computed, as on a card.
+void watch_host_allocations();
+
+class KernelScope {
+ public:
+  explicit KernelScope(c10::DeviceIndex device);
+  ~KernelScope();
+  KernelScope(const KernelScope&) = delete;
+  KernelScope& operator=(const KernelScope&) = delete;
+
+ private:
+  c10::DeviceIndex previous_;
+};
+
+// Host memory for `bytes` of a device. Pages of large pieces exist once they are written to, so
+// that a program may take memory it hardly uses, as it may on a card larger than the host.
+c10::DataPtr allocate_host(size_t bytes);
+
+// Lets the C library keep the pages of freed memory for the next allocation.
+void keep_freed_pages();
+
+c10::Allocator* pinned_allocator();
+bool is_pinned(const void* address);
+// Memory of the program's own that cudaHostRegister pins, until it is unregistered.
+void pin(const void* address, size_t bytes);
+void unpin(const void* address);
+
+} // namespace anyrig::virtual_gpu

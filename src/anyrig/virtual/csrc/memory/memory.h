@@ -1,0 +1,62 @@
+// Memory of the virtual devices as PyTorch sees it: DataPtrs whose context says which block of the
+// caching allocator they stand for.
+//
+//   DataPtr ──context──> DeviceMemory ──> Block          bytes counted by the allocator model
+//      │                     ├──────────> host DataPtr   the bytes themselves; none in ShapeOnly
+//      │                     └──────────> shadow         what twins of its tensors use (twin.h)
+//      └──address: of the host bytes, in ShapeOnly the made-up one of the block
+#pragma once
+
+#include "memory/caching_allocator.h"
+#include "device/device.h"
+
+#include <c10/core/Allocator.h>
+#include <c10/core/CachingDeviceAllocator.h>
+#include <c10/core/Storage.h>
+#include <c10/core/TensorImpl.h>
+
+#include <atomic>
+#include <functional>
+
+namespace anyrig::virtual_gpu {
+
+struct DeviceMemory {
+  Block* block = nullptr; // null for 0 bytes
+  c10::DeviceIndex device = 0;
+  size_t bytes = 0;
+  c10::DataPtr host;
+
+  // Owned by twin.cpp.
+  std::atomic_flag shadow_lock = ATOMIC_FLAG_INIT;
+  c10::Storage shadow;
+  std::atomic<c10::TensorImpl*> spare_twin{nullptr};
+
+  ~DeviceMemory();
+};
+
+// The context of memory of a virtual device; null for memory that came from elsewhere, such as
+// the wrapper pickling puts around a pointer.
+DeviceMemory* device_memory(const c10::DataPtr& data);
+
+// New memory on `device`. Raises torch.OutOfMemoryError.
+c10::DataPtr allocate(size_t bytes, c10::DeviceIndex device);
+// Makes host memory that already holds a result the memory of `device`, without a copy.
+c10::DataPtr adopt(c10::DataPtr host, size_t bytes, c10::DeviceIndex device);
+
+// Raises torch.OutOfMemoryError unless `device` could hand out a block of `bytes` now.
+void check_room(size_t bytes, c10::DeviceIndex device);
+
+// `stream` uses the memory too: once freed, it is handed out again when that work is done.
+void record_stream(const c10::DataPtr& data, const c10::Stream& stream);
+
+// `observer` is told of each request that does not fit, before the error is raised.
+using OutOfMemoryObserver = std::function<void(c10::DeviceIndex, const OutOfMemory&)>;
+void add_out_of_memory_observer(OutOfMemoryObserver observer);
+
+CachingAllocator& caching_allocator(c10::DeviceIndex device);
+// Bytes that nobody holds, and all bytes, as cudaMemGetInfo.
+std::pair<size_t, size_t> memory_info(c10::DeviceIndex device);
+
+c10::DeviceAllocator* device_allocator();
+
+} // namespace anyrig::virtual_gpu

@@ -1,0 +1,45 @@
+// One segment as torch.cuda.memory_snapshot shows it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "memory/memory_block.h"
+
+namespace anyrig::virtual_gpu {
+
+struct SegmentSnapshot {
+  struct Part {
+    uint64_t address;
+    size_t bytes, requested_bytes;
+    bool allocated;
+    bool active;  // allocated, or freed and still used by another stream
+  };
+  uint64_t address = 0;
+  StreamKey stream = 0;
+  bool small = false, expandable = false;
+  size_t total_bytes = 0, allocated_bytes = 0, active_bytes = 0, requested_bytes = 0;
+  std::vector<Part> parts;
+
+  /// The segment, or mapped stretch of an expandable one, that begins with block `head`.
+  static SegmentSnapshot from(const Block* head) {
+    SegmentSnapshot segment;
+    segment.address = head->address;
+    segment.stream = head->stream;
+    segment.small = head->pool->small;
+    segment.expandable = head->expandable != nullptr;
+    for (const Block* block = head; block && block->mapped; block = block->next) {
+      const bool active = !block->is_free();
+      segment.total_bytes += block->bytes;
+      if (block->allocated) segment.allocated_bytes += block->bytes;
+      if (active) segment.active_bytes += block->bytes;
+      if (active) segment.requested_bytes += block->requested_bytes;
+      segment.parts.push_back(
+          {block->address, block->bytes, block->requested_bytes, block->allocated, active});
+    }
+    return segment;
+  }
+};
+
+}  // namespace anyrig::virtual_gpu

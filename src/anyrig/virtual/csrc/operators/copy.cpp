@@ -1,0 +1,102 @@
+// Copies: on a device, between devices, to and from the host.
+
+#include "time/clock.h"
+#include "operators/kernels.h"
+#include "dispatch/shape_only.h"
+#include "dispatch/twin.h"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty_like.h>
+
+namespace anyrig::virtual_gpu {
+namespace {
+
+// Whether one memcpy can do it: the same numbers in the same order at both ends.
+bool is_plain(const at::Tensor& destination, const at::Tensor& source) {
+  return destination.scalar_type() == source.scalar_type() &&
+      destination.sizes() == source.sizes() &&
+      ((destination.is_contiguous() && source.is_contiguous()) ||
+       (destination.strides() == source.strides() && source.is_non_overlapping_and_dense()));
+}
+
+// Copies between a device and the host go through contiguous temporaries unless they are plain;
+// every card of a rig can read the others' memory, so copies between devices never do.
+bool needs_temporaries(const at::Tensor& destination, const at::Tensor& source) {
+  const bool on_devices = is_virtual(destination) && is_virtual(source);
+  return !on_devices && !is_plain(destination, source);
+}
+
+void move(const at::Tensor& destination, const at::Tensor& source, bool non_blocking) {
+  Clock::get().copy(
+      source.device(),
+      destination.device(),
+      static_cast<double>(source.nbytes()),
+      non_blocking);
+  if (!shape_only()) {
+    at::Tensor to = twin_of(destination);
+    at::Tensor from = twin_of(source);
+    to.copy_(from);
+    for (const auto& [owner, twin] : {std::pair(&destination, &to), std::pair(&source, &from)}) {
+      if (is_virtual(*owner)) {
+        keep_twin(*owner, std::move(*twin));
+      }
+    }
+    return;
+  }
+  if (is_virtual(destination)) {
+    twin_of(destination).copy_(twin_of(source)); // Meta: checks the shapes
+    return;
+  }
+  require_assumed_values("aten::copy_ (a copy to the host)");
+  destination.fill_(1);
+}
+
+// The steps of aten/src/ATen/native/cuda/Copy.cu, for the memory they take: conversion happens on
+// the device if the copy is asynchronous, else on the host.
+void copy_through_temporaries(const at::Tensor& destination, const at::Tensor& source, bool non_blocking) {
+  const bool convert_on_device = non_blocking;
+  const bool convert_at_source = is_virtual(source) == convert_on_device;
+  const auto contiguous = at::MemoryFormat::Contiguous;
+  at::Tensor from = source;
+  at::Tensor to = destination;
+  if (convert_at_source) {
+    from = source.to(destination.scalar_type());
+  }
+  from = from.expand_as(destination).contiguous();
+  if (!destination.is_contiguous() || from.scalar_type() != destination.scalar_type()) {
+    to = at::empty_like(
+        destination, destination.options().dtype(from.scalar_type()), contiguous);
+  }
+  to._set_conj(from.is_conj());
+  move(to, from, non_blocking);
+  if (!to.is_same(destination)) {
+    destination.copy_(to, non_blocking);
+  }
+}
+
+at::Tensor& copy_(at::Tensor& self, const at::Tensor& source, bool non_blocking) {
+  check_not_forked();
+  if (self.is_same(source)) {
+    return self;
+  }
+  if (needs_temporaries(self, source)) {
+    copy_through_temporaries(self, source, non_blocking);
+  } else {
+    move(self, source, non_blocking);
+  }
+  return self;
+}
+
+at::Tensor copy_from(const at::Tensor& source, const at::Tensor& destination, bool non_blocking) {
+  at::Tensor result = destination;
+  return copy_(result, source, non_blocking);
+}
+
+} // namespace
+
+void register_copy_kernels(torch::Library& library, Names& names) {
+  register_kernel(library, names, "copy_", copy_);
+  register_kernel(library, names, "_copy_from", copy_from);
+}
+
+} // namespace anyrig::virtual_gpu

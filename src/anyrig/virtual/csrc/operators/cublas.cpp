@@ -1,0 +1,141 @@
+#include "operators/cublas.h"
+
+#include "memory/memory.h"
+#include "time/streams.h"
+
+#include <c10/util/env.h>
+#include <torch/version.h>
+
+#include <cstdlib>
+#include <map>
+#include <mutex>
+#include <regex>
+#include <string>
+#include <tuple>
+
+namespace anyrig::virtual_gpu {
+namespace {
+
+// aten/src/ATen/cuda/CublasHandlePool.cpp, getChosenWorkspaceSize.
+constexpr size_t kHopperBytes = 4096 * 8 * 1024;
+constexpr size_t kOtherBytes = (2 * 4096 + 8 * 16) * 1024;
+
+// CUBLAS_WORKSPACE_CONFIG, ":[KiB]:[count]" any number of times; nothing where it is not set or
+// holds no such pair.
+std::optional<size_t> configured_bytes() {
+  const char* text = std::getenv("CUBLAS_WORKSPACE_CONFIG");
+  if (text == nullptr) {
+    return std::nullopt;
+  }
+  const std::string config(text);
+  const std::regex pair(":([0-9]+):([0-9]+)");
+  std::optional<size_t> bytes;
+  for (std::sregex_iterator it(config.begin(), config.end(), pair), end; it != end; ++it) {
+    bytes = bytes.value_or(0) + std::stoull((*it)[1]) * std::stoull((*it)[2]) * 1024;
+  }
+  return bytes;
+}
+
+size_t workspace_bytes(c10::DeviceIndex device) {
+  if (const auto configured = configured_bytes()) {
+    return *configured;
+  }
+  const int major = devices()[device].capability_major;
+  return major == 9 || major == 10 || major == 12 ? kHopperBytes : kOtherBytes;
+}
+
+// From 2.15 on a workspace lasts for one call, unless this variable asks to keep it
+// (CUDABlasHandleWithWorkspace, in the same file).
+bool keeps_workspaces() {
+#if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 15
+  static const bool kept = c10::utils::check_env("TORCH_CUBLAS_WORKSPACE_CACHE") == true;
+  return kept;
+#else
+  return true;
+#endif
+}
+
+// Nothing is ever read or written there, so the host need not hold it.
+c10::DataPtr make_workspace(c10::DeviceIndex device) {
+  return adopt({}, workspace_bytes(device), device);
+}
+
+class Workspaces {
+ public:
+  int take_handle(c10::DeviceIndex device) {
+    std::lock_guard<std::mutex> guard(mutex_);
+    auto& idle = idle_handles_[device];
+    if (idle.empty()) {
+      return next_handle_[device]++;
+    }
+    const int handle = idle.back();
+    idle.pop_back();
+    return handle;
+  }
+
+  void leave_handle(c10::DeviceIndex device, int handle) {
+    std::lock_guard<std::mutex> guard(mutex_);
+    idle_handles_[device].push_back(handle);
+  }
+
+  void provide(c10::DeviceIndex device, int handle) {
+    std::lock_guard<std::mutex> guard(mutex_);
+    const std::tuple key(device, handle, current_stream(device).id());
+    if (workspaces_.count(key) == 0) {
+      workspaces_.emplace(key, make_workspace(device));
+    }
+  }
+
+  void clear() {
+    std::lock_guard<std::mutex> guard(mutex_);
+    workspaces_.clear();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<c10::DeviceIndex, std::vector<int>> idle_handles_;
+  std::map<c10::DeviceIndex, int> next_handle_;
+  std::map<std::tuple<c10::DeviceIndex, int, c10::StreamId>, c10::DataPtr> workspaces_;
+};
+
+Workspaces& workspaces() {
+  static auto* workspaces = new Workspaces(); // threads leave their handles while the process ends
+  return *workspaces;
+}
+
+class ThreadHandles {
+ public:
+  ~ThreadHandles() {
+    for (const auto& [device, handle] : handles_) {
+      workspaces().leave_handle(device, handle);
+    }
+  }
+
+  int on(c10::DeviceIndex device) {
+    const auto found = handles_.find(device);
+    if (found != handles_.end()) {
+      return found->second;
+    }
+    return handles_.emplace(device, workspaces().take_handle(device)).first->second;
+  }
+
+ private:
+  std::map<c10::DeviceIndex, int> handles_;
+};
+
+} // namespace
+
+void provide_cublas_workspace(c10::DeviceIndex device) {
+  if (!keeps_workspaces()) {
+    make_workspace(device);
+    return;
+  }
+  static thread_local ThreadHandles handles;
+  workspaces().provide(device, handles.on(device));
+}
+
+void clear_cublas_workspaces() {
+  workspaces().clear();
+}
+
+} // namespace anyrig::virtual_gpu

@@ -1,0 +1,221 @@
+// The steps of synchronised batch normalisation, and fused RMS normalisation. What each returns and
+// in which dtype: aten/src/ATen/native/cuda/{Normalization.cuh,layer_norm_kernel.cu}.
+
+#include "operators/cuda_only.h"
+#include "operators/optional_tensor.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/ones_like.h>
+#include <ATen/ops/rsqrt.h>
+#include <ATen/ops/var_mean.h>
+
+#include <limits>
+
+namespace anyrig::virtual_gpu {
+namespace {
+
+// A card computes statistics of narrow numbers in float.
+at::Tensor widen(const at::Tensor& tensor) {
+  return tensor.scalar_type() == at::kDouble ? tensor : tensor.to(at::kFloat);
+}
+
+// Every dimension but that of the channels.
+std::vector<int64_t> dimensions_but_channels(const at::Tensor& input) {
+  std::vector<int64_t> dimensions;
+  for (int64_t i = 0; i < input.dim(); ++i) {
+    if (i != 1) {
+      dimensions.push_back(i);
+    }
+  }
+  return dimensions;
+}
+
+// One number a channel, in a shape that broadcasts over `input`.
+at::Tensor per_channel(const at::Tensor& values, const at::Tensor& input) {
+  std::vector<int64_t> shape(input.dim(), 1);
+  shape[1] = -1;
+  return values.view(shape);
+}
+
+std::tuple<at::Tensor, at::Tensor> statistics(const at::Tensor& input, double eps) {
+  const auto [variance, mean] =
+      at::var_mean(widen(input), dimensions_but_channels(input), /*correction=*/at::Scalar(0));
+  return {mean, at::rsqrt(variance + eps)};
+}
+
+at::Tensor normalize(
+    const at::Tensor& input,
+    const OptionalTensor& weight,
+    const OptionalTensor& bias,
+    const at::Tensor& mean,
+    const at::Tensor& invstd,
+    double /*eps*/) {
+  auto result = (widen(input) - per_channel(mean, input)) * per_channel(invstd, input);
+  if (is_given(weight)) {
+    result = result * per_channel(*weight, input);
+  }
+  if (is_given(bias)) {
+    result = result + per_channel(*bias, input);
+  }
+  return result.to(input.scalar_type());
+}
+
+at::Tensor& normalize_out(
+    const at::Tensor& input,
+    const OptionalTensor& weight,
+    const OptionalTensor& bias,
+    const at::Tensor& mean,
+    const at::Tensor& invstd,
+    double eps,
+    at::Tensor& out) {
+  out.resize_(input.sizes());
+  return out.copy_(normalize(input, weight, bias, mean, invstd, eps));
+}
+
+// The statistics of all ranks from those of each, a row a rank.
+std::tuple<at::Tensor, at::Tensor> gather_stats_with_counts(
+    const at::Tensor& /*input*/,
+    const at::Tensor& mean,
+    const at::Tensor& invstd,
+    const OptionalTensor& running_mean,
+    const OptionalTensor& running_var,
+    double momentum,
+    double eps,
+    const at::Tensor& counts) {
+  const auto weights = counts.to(mean.scalar_type()).view({-1, 1});
+  const auto total = weights.sum();
+  const auto mean_of_all = (mean * weights).sum(0) / total;
+  const auto variance = invstd.pow(-2) - eps;
+  const auto squares = ((variance + (mean - mean_of_all).pow(2)) * weights).sum(0);
+  if (is_given(running_mean)) {
+    running_mean->mul_(1 - momentum).add_(momentum * mean_of_all);
+  }
+  if (is_given(running_var)) {
+    running_var->mul_(1 - momentum).add_(momentum * squares / (total - 1));
+  }
+  return {mean_of_all, at::rsqrt(squares / total + eps)};
+}
+
+std::tuple<at::Tensor, at::Tensor> gather_stats(
+    const at::Tensor& input,
+    const at::Tensor& mean,
+    const at::Tensor& invstd,
+    const OptionalTensor& running_mean,
+    const OptionalTensor& running_var,
+    double momentum,
+    double eps,
+    int64_t count) {
+  const auto counts = at::ones_like(mean.select(1, 0)) * static_cast<double>(count);
+  return gather_stats_with_counts(
+      input, mean, invstd, running_mean, running_var, momentum, eps, counts);
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> reduce_backward(
+    const at::Tensor& gradient,
+    const at::Tensor& input,
+    const at::Tensor& mean,
+    const at::Tensor& invstd,
+    const OptionalTensor& weight,
+    bool input_wanted,
+    bool weight_wanted,
+    bool bias_wanted) {
+  const auto dimensions = dimensions_but_channels(input);
+  const auto wide = widen(gradient);
+  const auto sum = wide.sum(dimensions);
+  const auto product = (wide * (widen(input) - per_channel(mean, input))).sum(dimensions);
+  const auto dtype = is_given(weight) ? weight->scalar_type() : input.scalar_type();
+  return {
+      input_wanted ? sum : at::Tensor(),
+      input_wanted ? product : at::Tensor(),
+      weight_wanted ? (product * invstd).to(dtype) : at::Tensor(),
+      bias_wanted ? sum.to(dtype, /*non_blocking=*/false, /*copy=*/true) : at::Tensor()};
+}
+
+at::Tensor normalize_backward(
+    const at::Tensor& gradient,
+    const at::Tensor& input,
+    const at::Tensor& mean,
+    const at::Tensor& invstd,
+    const OptionalTensor& weight,
+    const at::Tensor& sum,
+    const at::Tensor& product,
+    const at::Tensor& count) {
+  const auto total = count.sum();
+  const auto slope = per_channel(invstd.pow(2) * product / total, input);
+  auto result = widen(gradient) - per_channel(sum / total, input) -
+      (widen(input) - per_channel(mean, input)) * slope;
+  result = result * per_channel(invstd, input);
+  if (is_given(weight)) {
+    result = result * per_channel(*weight, input);
+  }
+  return result.to(input.scalar_type());
+}
+
+std::vector<int64_t> last_dimensions(size_t count) {
+  std::vector<int64_t> dimensions;
+  for (size_t i = 1; i <= count; ++i) {
+    dimensions.push_back(-static_cast<int64_t>(i));
+  }
+  return dimensions;
+}
+
+double default_eps(at::ScalarType dtype) {
+  return dtype == at::kDouble ? std::numeric_limits<double>::epsilon()
+                              : std::numeric_limits<float>::epsilon();
+}
+
+std::tuple<at::Tensor, at::Tensor> fused_rms_norm(
+    const at::Tensor& input,
+    at::IntArrayRef normalized_shape,
+    const OptionalTensor& weight,
+    std::optional<double> eps) {
+  const auto wide = widen(input);
+  const auto squares =
+      wide.pow(2).mean(last_dimensions(normalized_shape.size()), /*keepdim=*/true);
+  const auto rstd = at::rsqrt(squares + eps.value_or(default_eps(input.scalar_type())));
+  auto result = wide * rstd;
+  if (is_given(weight)) {
+    result = result * *weight;
+  }
+  return {result.to(input.scalar_type()).contiguous(), rstd};
+}
+
+std::tuple<at::Tensor, at::Tensor> fused_rms_norm_backward(
+    const at::Tensor& gradient,
+    const at::Tensor& input,
+    at::IntArrayRef normalized_shape,
+    const at::Tensor& rstd,
+    const OptionalTensor& weight,
+    std::array<bool, 2> wanted) {
+  const auto normalized = widen(input) * rstd;
+  const auto wide = widen(gradient);
+  at::Tensor of_input;
+  at::Tensor of_weight;
+  if (wanted[0]) {
+    const auto scaled = is_given(weight) ? wide * *weight : wide;
+    const auto mean = (scaled * normalized)
+                          .mean(last_dimensions(normalized_shape.size()), /*keepdim=*/true);
+    of_input = ((scaled - normalized * mean) * rstd).to(input.scalar_type()).contiguous();
+  }
+  if (wanted[1] && is_given(weight)) {
+    of_weight = (wide * normalized).sum_to_size(weight->sizes()).to(weight->scalar_type());
+  }
+  return {of_input, of_weight};
+}
+
+} // namespace
+
+void add_normalizations(HostKernels& kernels) {
+  add_kernel(kernels, "batch_norm_stats", &statistics);
+  add_kernel(kernels, "batch_norm_elemt", &normalize);
+  add_kernel(kernels, "batch_norm_elemt.out", &normalize_out);
+  add_kernel(kernels, "batch_norm_gather_stats", &gather_stats);
+  add_kernel(kernels, "batch_norm_gather_stats_with_counts", &gather_stats_with_counts);
+  add_kernel(kernels, "batch_norm_backward_reduce", &reduce_backward);
+  add_kernel(kernels, "batch_norm_backward_elemt", &normalize_backward);
+  add_kernel(kernels, "_fused_rms_norm", &fused_rms_norm);
+  add_kernel(kernels, "_fused_rms_norm_backward", &fused_rms_norm_backward);
+}
+
+} // namespace anyrig::virtual_gpu

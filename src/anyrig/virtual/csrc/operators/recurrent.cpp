@@ -1,0 +1,113 @@
+// The fused cells of LSTM and GRU, which PyTorch asks for on accelerators only. Formulas: the
+// docstrings of torch.nn.LSTM and torch.nn.GRU; what is saved for the backward:
+// aten/src/ATen/native/cuda/RNN.cu.
+
+#include "operators/kernels.h"
+#include "operators/optional_tensor.h"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/zeros_like.h>
+
+namespace anyrig::virtual_gpu {
+namespace {
+
+at::Tensor add_if(const at::Tensor& gates, const OptionalTensor& bias) {
+  return bias.has_value() && bias->defined() ? gates + *bias : gates;
+}
+
+at::Tensor or_zeros(const OptionalTensor& gradient, const at::Tensor& like) {
+  return gradient.has_value() && gradient->defined() ? *gradient : at::zeros_like(like);
+}
+
+// Returns the hidden state, the cell state and the workspace: the four gates after activation.
+std::tuple<at::Tensor, at::Tensor, at::Tensor> lstm_cell(
+    const at::Tensor& input_gates,
+    const at::Tensor& hidden_gates,
+    const at::Tensor& cell,
+    const OptionalTensor& input_bias,
+    const OptionalTensor& hidden_bias) {
+  const auto gates = add_if(add_if(input_gates + hidden_gates, input_bias), hidden_bias);
+  const auto parts = gates.chunk(4, 1);
+  const auto input = parts[0].sigmoid();
+  const auto forget = parts[1].sigmoid();
+  const auto candidate = parts[2].tanh();
+  const auto output = parts[3].sigmoid();
+  const auto new_cell = forget * cell + input * candidate;
+  return {
+      output * new_cell.tanh(), new_cell, at::cat({input, forget, candidate, output}, 1)};
+}
+
+// Returns the gradients of the gates, of the cell state and of the bias.
+std::tuple<at::Tensor, at::Tensor, at::Tensor> lstm_cell_backward(
+    const OptionalTensor& hidden_gradient,
+    const OptionalTensor& cell_gradient,
+    const at::Tensor& cell,
+    const at::Tensor& new_cell,
+    const at::Tensor& workspace,
+    bool has_bias) {
+  const auto parts = workspace.chunk(4, 1);
+  const auto &input = parts[0], &forget = parts[1], &candidate = parts[2], &output = parts[3];
+  const auto new_cell_tanh = new_cell.tanh();
+  const auto of_hidden = or_zeros(hidden_gradient, new_cell);
+  const auto of_cell = of_hidden * output * (1 - new_cell_tanh * new_cell_tanh) +
+      or_zeros(cell_gradient, new_cell);
+  const auto of_gates = at::cat(
+      {of_cell * candidate * input * (1 - input),
+       of_cell * cell * forget * (1 - forget),
+       of_cell * input * (1 - candidate * candidate),
+       of_hidden * new_cell_tanh * output * (1 - output)},
+      1);
+  return {of_gates, of_cell * forget, has_bias ? of_gates.sum(0) : at::Tensor()};
+}
+
+// Returns the hidden state and the workspace: the three gates, the old state, and the hidden part
+// of the new gate before the reset gate is applied.
+std::tuple<at::Tensor, at::Tensor> gru_cell(
+    const at::Tensor& input_gates,
+    const at::Tensor& hidden_gates,
+    const at::Tensor& hidden,
+    const OptionalTensor& input_bias,
+    const OptionalTensor& hidden_bias) {
+  const auto inputs = add_if(input_gates, input_bias).chunk(3, 1);
+  const auto hiddens = add_if(hidden_gates, hidden_bias).chunk(3, 1);
+  const auto reset = (inputs[0] + hiddens[0]).sigmoid();
+  const auto update = (inputs[1] + hiddens[1]).sigmoid();
+  const auto candidate = (inputs[2] + reset * hiddens[2]).tanh();
+  return {
+      (hidden - candidate) * update + candidate,
+      at::cat({reset, update, candidate, hidden, hiddens[2]}, 1)};
+}
+
+// Returns the gradients of the input gates, the hidden gates, the old state and both biases.
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> gru_cell_backward(
+    const at::Tensor& gradient,
+    const at::Tensor& workspace,
+    bool has_bias) {
+  const auto parts = workspace.chunk(5, 1);
+  const auto &reset = parts[0], &update = parts[1], &candidate = parts[2], &hidden = parts[3],
+             &hidden_part = parts[4];
+  const auto of_update = gradient * (hidden - candidate) * update * (1 - update);
+  const auto of_candidate = gradient * (1 - update) * (1 - candidate * candidate);
+  const auto of_reset = of_candidate * hidden_part * reset * (1 - reset);
+  const auto of_inputs = at::cat({of_reset, of_update, of_candidate}, 1);
+  const auto of_hiddens = at::cat({of_reset, of_update, of_candidate * reset}, 1);
+  return {
+      of_inputs,
+      of_hiddens,
+      gradient * update,
+      has_bias ? of_inputs.sum(0) : at::Tensor(),
+      has_bias ? of_hiddens.sum(0) : at::Tensor()};
+}
+
+} // namespace
+
+void register_recurrent_kernels(torch::Library& library, Names& names) {
+  register_kernel(library, names, "_thnn_fused_lstm_cell", lstm_cell);
+  register_kernel(library, names, "_thnn_fused_lstm_cell_backward_impl", lstm_cell_backward);
+  register_kernel(library, names, "_thnn_fused_gru_cell", gru_cell);
+  register_kernel(library, names, "_thnn_fused_gru_cell_backward", gru_cell_backward);
+}
+
+} // namespace anyrig::virtual_gpu

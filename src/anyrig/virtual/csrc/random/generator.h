@@ -1,0 +1,57 @@
+// The random number generator of a virtual device: like CUDA's, a Philox seed and an offset.
+#pragma once
+
+#include "device/device.h"
+
+#include <ATen/core/Generator.h>
+#include <c10/core/GeneratorImpl.h>
+
+namespace anyrig::virtual_gpu {
+
+// What `graphsafe_get_state` shares between generators.
+struct PhiloxState : c10::intrusive_ptr_target {
+  uint64_t seed = c10::default_rng_seed_val;
+  uint64_t offset = 0; // in 32-bit numbers drawn; a multiple of four
+};
+
+class VirtualGenerator final : public c10::GeneratorImpl {
+ public:
+  explicit VirtualGenerator(
+      c10::DeviceIndex device,
+      c10::intrusive_ptr<PhiloxState> state = c10::make_intrusive<PhiloxState>());
+
+  void set_current_seed(uint64_t seed) override;
+  uint64_t current_seed() const override;
+  uint64_t seed() override;
+  void set_offset(uint64_t offset) override;
+  uint64_t get_offset() const override;
+  void set_state(const c10::TensorImpl& state) override;
+  c10::intrusive_ptr<c10::TensorImpl> get_state() const override;
+  void graphsafe_set_state(const c10::intrusive_ptr<c10::GeneratorImpl>& generator) override;
+  c10::intrusive_ptr<c10::GeneratorImpl> graphsafe_get_state() const override;
+
+  static c10::DeviceType device_type() {
+    return kDeviceType;
+  }
+
+  // Takes the numbers of one launch, in which each thread draws `per_thread`: returns the seed
+  // and the offset at which the launch starts, and moves on. The caller holds `mutex_`.
+  std::pair<uint64_t, uint64_t> take(uint64_t per_thread);
+
+  // A CPU generator for kernels whose launch is not modelled: a function of the seed and the
+  // offset, so that restoring the state repeats the numbers.
+  at::Generator take_host_generator();
+
+ private:
+  VirtualGenerator* clone_impl() const override;
+
+  c10::intrusive_ptr<PhiloxState> state_;
+};
+
+const at::Generator& default_generator(c10::DeviceIndex device);
+at::Generator new_generator(c10::DeviceIndex device);
+
+// The generator to draw from: the argument of an operator, or the default one of `device`.
+VirtualGenerator& generator_of(const std::optional<at::Generator>& given, c10::DeviceIndex device);
+
+} // namespace anyrig::virtual_gpu

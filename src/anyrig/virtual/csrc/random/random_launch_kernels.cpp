@@ -1,0 +1,294 @@
+// Dropout, bernoulli_ with a tensor of chances, randperm and multinomial, which have launches of
+// their own (random_launches.h) or are made of others.
+
+// Without the headers of all other operators this file compiles in half the time.
+#define AT_PER_OPERATOR_HEADERS
+
+#include "operators/kernels.h"
+
+#include "random/generator.h"
+#include "random/random_launches.h"
+#include "random/random_source.h"
+#include "dispatch/shape_only.h"
+#include "dispatch/twin.h"
+
+#include <ATen/Dispatch.h>
+#include <ATen/ExpandUtils.h>
+#include <ATen/MemoryOverlap.h>
+#include <ATen/OpMathType.h>
+#include <ATen/native/Resize.h>
+#include <ATen/native/TensorFactories.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/aminmax.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/argmax.h>
+#include <ATen/ops/div.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/multinomial.h>
+#include <ATen/ops/multinomial_native.h>
+#include <ATen/ops/ones_like.h>
+#include <ATen/ops/topk.h>
+#include <ATen/ops/zeros_like.h>
+
+#include <limits>
+
+namespace anyrig::virtual_gpu {
+namespace {
+
+using OptionalGenerator = std::optional<at::Generator>;
+
+// ---- native_dropout, aten/src/ATen/native/cuda/Dropout.cu
+
+// What the kernel counts through: a dense tensor as it lies in memory, others by their indices.
+at::Tensor as_counted(const at::Tensor& twin) {
+  return twin.is_non_overlapping_and_dense() ? twin.as_strided({twin.numel()}, {1})
+                                             : twin.contiguous();
+}
+
+template <class T>
+void drop(
+    const at::Tensor& source,
+    const at::Tensor& result,
+    const at::Tensor& mask,
+    const Launch& launch,
+    PhiloxPosition start,
+    int64_t vector_size,
+    double keep_chance) {
+  using C = at::opmath_type<T>;
+  const auto chance = static_cast<C>(keep_chance);
+  const auto scale = static_cast<C>(1.0 / chance);
+  const T* from = source.const_data_ptr<T>();
+  T* to = result.mutable_data_ptr<T>();
+  bool* kept_at = mask.mutable_data_ptr<bool>();
+  run_dropout(launch, start, vector_size, chance, [=](uint64_t element, bool kept) {
+    to[element] = static_cast<T>(static_cast<C>(from[element]) * static_cast<C>(kept) * scale);
+    kept_at[element] = kept;
+  });
+}
+
+std::tuple<at::Tensor, at::Tensor> native_dropout(
+    const at::Tensor& self,
+    double p,
+    std::optional<bool> train) {
+  const auto mask_options = self.options().dtype(at::kBool);
+  if (!train.value_or(true)) {
+    return {self.clone(), at::ones_like(self, mask_options)};
+  }
+  if (p == 1) {
+    return {at::zeros_like(self), at::zeros_like(self, mask_options)};
+  }
+  auto mask = at::empty_like(self, mask_options);
+  if (self.numel() == 0) {
+    return {self.clone(), mask};
+  }
+  auto result = at::empty_like(self);
+  if (is_fake(self)) {
+    return {result, mask};
+  }
+  const auto device = self.device().index();
+  const auto launch = plan_dropout(static_cast<uint64_t>(self.numel()), multiprocessors(device));
+  const auto start = take_numbers(std::nullopt, device, launch.increment);
+  charge_kernel(device, static_cast<int64_t>(2 * self.nbytes() + mask.nbytes()));
+  if (shape_only()) {
+    return {result, mask};
+  }
+  const auto vector_size = dropout_vector_size(
+      self.numel(),
+      self.element_size(),
+      // Where it would lie on a card, whose memory is aligned to 512 bytes and more.
+      static_cast<uint64_t>(self.storage_offset()) * self.element_size(),
+      self.is_non_overlapping_and_dense());
+  const auto result_twin = twin_of(result);
+  const auto mask_twin = twin_of(mask);
+  const auto counted_result = as_counted(result_twin);
+  const auto counted_mask = as_counted(mask_twin);
+  AT_DISPATCH_FLOATING_TYPES_AND2(
+      at::kHalf, at::kBFloat16, self.scalar_type(), "fused_dropout", [&] {
+        drop<scalar_t>(
+            as_counted(twin_of(self)), counted_result, counted_mask, launch, start, vector_size,
+            1. - p);
+      });
+  return {result, mask};
+}
+
+// ---- bernoulli_ with a tensor
+
+template <class T, class Chance>
+void write_chances(const at::Tensor& result, const at::Tensor& chances, PhiloxPosition start) {
+  T* to = result.mutable_data_ptr<T>();
+  const Chance* chance = chances.const_data_ptr<Chance>();
+  run_chances(static_cast<uint64_t>(result.numel()), start, [=](uint64_t element, float value) {
+    to[element] = static_cast<T>(value <= chance[element]);
+  });
+}
+
+// The kernel counts through both tensors by their indices where they lie differently in memory,
+// and as they lie in memory where they lie alike; so it does for a contiguous result.
+at::Tensor& bernoulli_of_tensor(
+    at::Tensor& self,
+    const at::Tensor& p,
+    OptionalGenerator generator) {
+  if (self.numel() == 0 || is_fake(self)) {
+    return self;
+  }
+  at::assert_no_internal_overlap(self);
+  const auto device = self.device().index();
+  const auto start = take_numbers(generator, device, kChancesIncrement);
+  TORCH_CHECK(
+      at::isFloatingType(p.scalar_type()),
+      "expected probabilities tensor to have floating type, got ", p.scalar_type());
+  const auto chance_type = self.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  const auto on_device = p.to(self.options().dtype(chance_type));
+  const auto chances = at::expand_inplace(self, on_device);
+  charge_kernel(device, static_cast<int64_t>(2 * self.nbytes()));
+  if (shape_only()) {
+    return self;
+  }
+  const auto twin = twin_of(self);
+  const auto result = twin.contiguous();
+  const auto chances_twin = twin_of(*chances).contiguous();
+  AT_DISPATCH_ALL_TYPES_AND3(
+      at::kHalf, at::kBFloat16, at::kBool, self.scalar_type(), "bernoulli_tensor_cuda_self_", [&] {
+        if constexpr (std::is_same_v<scalar_t, double>) {
+          write_chances<double, double>(result, chances_twin, start);
+        } else {
+          write_chances<scalar_t, float>(result, chances_twin, start);
+        }
+      });
+  if (!result.is_same(twin)) {
+    twin.copy_(result);
+  }
+  return self;
+}
+
+at::Tensor& bernoulli_out(const at::Tensor& p, OptionalGenerator generator, at::Tensor& result) {
+  result.resize_(p.sizes());
+  return bernoulli_of_tensor(result, p, std::move(generator));
+}
+
+// ---- randperm, aten/src/ATen/native/cuda/Randperm.cu
+
+template <class Key>
+at::Tensor permute(const at::Tensor& keys, int bits, PhiloxPosition start) {
+  const Key* first = keys.const_data_ptr<Key>();
+  auto order = permutation_of(std::vector<Key>(first, first + keys.numel()), bits, start);
+  return at::from_blob(order.data(), {keys.numel()}, at::kLong).clone();
+}
+
+at::Tensor& randperm(int64_t n, OptionalGenerator generator, at::Tensor& result) {
+  TORCH_CHECK(n >= 0, "n must be non-negative, got", n);
+  at::native::check_supported_max_int_with_precision(n, result);
+  result.resize_({n});
+  if (n == 0 || is_fake(result)) {
+    return result;
+  }
+  // On the device, so that their bytes are counted; what the sort itself takes is not known.
+  const auto range = at::arange(n, result.options());
+  const int bits = randperm_key_bits(n);
+  const bool is_short = bits <= 32;
+  const auto keys = at::empty({n}, result.options().dtype(is_short ? at::kInt : at::kLong));
+  if (is_short) {
+    keys.random_(
+        std::numeric_limits<int>::min(), std::numeric_limits<int>::max(), generator);
+  } else {
+    keys.random_(
+        std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max(), generator);
+  }
+  const auto sorted_keys = at::empty_like(keys);
+  const auto device = result.device().index();
+  const auto start = take_numbers(generator, device, static_cast<uint64_t>(n));
+  charge_kernel(device, static_cast<int64_t>(2 * (keys.nbytes() + range.nbytes())));
+  if (!shape_only()) {
+    const auto keys_twin = twin_of(keys);
+    twin_of(result).copy_(
+        is_short ? permute<int32_t>(keys_twin, bits, start)
+                 : permute<int64_t>(keys_twin, bits, start));
+  }
+  return result;
+}
+
+// ---- multinomial
+
+// With one draw, or without replacement, PyTorch divides the chances by exponential numbers and
+// takes the largest; the draws with replacement have a kernel of their own, which is not modelled.
+bool divides_by_exponentials(int64_t draws, bool replacement) {
+  return draws == 1 || !replacement;
+}
+
+// The steps of at::native::multinomial_out, which takes the chances' bounds to check them, without
+// the checks: ShapeOnly has no values.
+void draw_by_exponentials(
+    const at::Tensor& self,
+    int64_t draws,
+    OptionalGenerator generator,
+    at::Tensor& result) {
+  const auto [least, most] = at::aminmax(self);
+  [[maybe_unused]] const auto is_valid = (most < INFINITY) & (least >= 0);
+  [[maybe_unused]] const auto is_zero =
+      self.dim() == 1 ? self.sum() == 0 : (self.sum(1) == 0).any();
+  auto quotients = at::empty_like(self).exponential_(1, std::move(generator));
+  at::div_out(quotients, self, quotients);
+  if (draws == 1) {
+    at::argmax_out(result, quotients, /*dim=*/-1, /*keepdim=*/true);
+  } else {
+    auto values = at::empty(result.sizes(), self.options());
+    at::topk_out(values, result, quotients, draws);
+  }
+}
+
+at::Tensor& multinomial_out(
+    const at::Tensor& self,
+    int64_t draws,
+    bool replacement,
+    OptionalGenerator generator,
+    at::Tensor& result) {
+  const bool by_exponentials = divides_by_exponentials(draws, replacement);
+  if (by_exponentials && !shape_only() && !is_fake(self)) {
+    return at::native::multinomial_out(self, draws, replacement, std::move(generator), result);
+  }
+  auto shape = self.sizes().vec();
+  TORCH_CHECK(!shape.empty() && shape.size() <= 2, "prob_dist must be 1 or 2 dim");
+  shape.back() = draws;
+  at::native::resize_output(result, shape);
+  if (is_fake(self)) {
+    return result;
+  }
+  if (by_exponentials) {
+    draw_by_exponentials(self, draws, std::move(generator), result);
+    return result;
+  }
+  auto host = generator_of(generator, self.device().index()).take_host_generator();
+  const auto drawn = at::multinomial(twin_of(self), draws, replacement, std::move(host));
+  charge_kernel(self.device().index(), static_cast<int64_t>(self.nbytes() + result.nbytes()));
+  if (!shape_only()) {
+    twin_of(result).copy_(drawn);
+  }
+  return result;
+}
+
+at::Tensor multinomial(
+    const at::Tensor& self,
+    int64_t draws,
+    bool replacement,
+    OptionalGenerator generator) {
+  auto result = at::empty({0}, self.options().dtype(at::kLong));
+  return multinomial_out(self, draws, replacement, std::move(generator), result);
+}
+
+} // namespace
+
+void register_random_launch_kernels(torch::Library& library, Names& names) {
+  const auto add = [&](const char* name, auto kernel) {
+    register_kernel(library, names, name, kernel);
+  };
+  add("native_dropout", native_dropout);
+  add("bernoulli_.Tensor", bernoulli_of_tensor);
+  add("bernoulli.out", bernoulli_out);
+  add("randperm.generator_out", randperm);
+  add("multinomial", multinomial);
+  add("multinomial.out", multinomial_out);
+}
+
+} // namespace anyrig::virtual_gpu

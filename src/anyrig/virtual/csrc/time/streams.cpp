@@ -1,0 +1,67 @@
+#include "time/streams.h"
+
+#include "device/device.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+
+namespace anyrig::virtual_gpu {
+namespace {
+
+// c10/cuda/CUDAStream.cpp: 32 streams a pool, one pool a priority, handed out in turn. The id of
+// the stream at position p of pool q is 1 + 32 q + p.
+constexpr int kStreamsPerPool = 32;
+constexpr int kPools = 1 - kHighestPriority;
+
+std::array<std::array<std::atomic<unsigned>, kPools>, kMaxDevices> next_in_pool{};
+
+thread_local std::array<c10::StreamId, kMaxDevices> current_ids{};
+
+c10::Stream make_stream(c10::DeviceIndex device, c10::StreamId id) {
+  return c10::Stream(c10::Stream::UNSAFE, c10::Device(kDeviceType, device), id);
+}
+
+c10::DeviceIndex resolve(c10::DeviceIndex device) {
+  if (device < 0) {
+    return static_cast<c10::DeviceIndex>(current_device());
+  }
+  check_device_index(device);
+  return device;
+}
+
+} // namespace
+
+c10::Stream current_stream(c10::DeviceIndex device) {
+  const auto index = resolve(device);
+  return make_stream(index, current_ids[index]);
+}
+
+c10::Stream default_stream(c10::DeviceIndex device) {
+  return make_stream(resolve(device), kDefaultStream);
+}
+
+c10::Stream exchange_stream(c10::Stream stream) {
+  auto& id = current_ids[resolve(stream.device_index())];
+  const auto previous = make_stream(stream.device_index(), id);
+  id = stream.id();
+  return previous;
+}
+
+c10::Stream stream_from_pool(c10::DeviceIndex device, int priority) {
+  const auto index = resolve(device);
+  TORCH_CHECK(
+      priority <= 0,
+      "Expected cuda stream priority to be less than or equal to 0, got ", priority);
+  const int pool = std::min(-priority, kPools - 1);
+  const unsigned position = next_in_pool[index][pool]++ % kStreamsPerPool;
+  return make_stream(index, 1 + pool * kStreamsPerPool + static_cast<int>(position));
+}
+
+int priority_of(const c10::Stream& stream) {
+  return stream.id() == kDefaultStream
+      ? 0
+      : -static_cast<int>((stream.id() - 1) / kStreamsPerPool);
+}
+
+} // namespace anyrig::virtual_gpu
