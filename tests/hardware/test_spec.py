@@ -12,16 +12,19 @@ def test_figures_of_one_card() -> None:
     assert a100.memory_bytes == int(79.15 * 2**30)
     assert a100.memory_bytes_per_second == 2039e9
     assert a100.flops_per_second == {
+        "float64": 19.5e12,
         "float32": 19.5e12,
         "tfloat32": 156e12,
         "bfloat16": 312e12,
         "float16": 312e12,
+        "int8": 624e12,
     }
     assert (a100.link, a100.link_bytes_per_second) == ("nvlink", 300e9)
 
 
 def test_what_no_source_gives_is_absent() -> None:
     assert "bfloat16" not in spec_of_key("T4").flops_per_second
+    assert "float8" not in spec_of_key("A100-80GB").flops_per_second
     assert spec_of_key("T4").link_bytes_per_second is None
     assert spec_of_key("MI300X").capability is None
 

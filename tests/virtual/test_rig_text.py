@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from anyrig.errors import DeviceTextError, UnknownHardwareError
 from anyrig.hardware import spec_of_key, specs
-from anyrig.virtual.rig import MOST_DEVICES, VirtualRig
+from anyrig.virtual.rig import MOST_DEVICES, MOST_NODES, NETWORK_BYTES_PER_SECOND, VirtualRig
 
 CUDA_KEYS = [key for key, spec in specs().items() if spec.capability is not None]
 
@@ -61,9 +61,63 @@ def test_the_text_of_a_rig_names_the_same_rig(parts: list[tuple[int, str]]) -> N
     assert VirtualRig.parse(str(rig)) == rig
 
 
+nodes = st.tuples(st.integers(1, 3), st.lists(groups, min_size=1, max_size=3))
+rates = st.none() | st.integers(1, 10**13).map(lambda count: f"{count / 1000}kB/s")
+
+
+@given(st.lists(nodes, min_size=1, max_size=4), rates)
+def test_the_text_of_a_rig_of_several_nodes_names_the_same_rig(
+    parts: list[tuple[int, list[tuple[int, str]]]], rate: str | None
+) -> None:
+    layout = "+".join(
+        f"{count}x({'+'.join(f'{c}x{card}' for c, card in node)})" for count, node in parts
+    )
+    rig = VirtualRig.parse(layout if rate is None else f"{layout}@{rate}")
+    assert rig.node_count == sum(count for count, _ in parts)
+    assert VirtualRig.parse(str(rig)) == rig
+
+
+def test_nodes_hold_their_devices() -> None:
+    rig = VirtualRig.parse("2x(A100-40GB + 2xT4) + (L4)")
+    assert [(d.node, d.key) for d in rig.devices] == [
+        (0, "A100-40GB"), (0, "T4"), (0, "T4"),
+        (1, "A100-40GB"), (1, "T4"), (1, "T4"),
+        (2, "L4"),
+    ]  # fmt: skip
+    assert rig.devices_of_node(1) == rig.devices[3:6]
+    assert len({device.uuid for device in rig.devices}) == 7
+    assert VirtualRig.parse("4xT4").node_count == 1
+
+
+@pytest.mark.parametrize(
+    ("rate", "bytes_per_second"),
+    [("", NETWORK_BYTES_PER_SECOND), ("@200Gbit/s", 25 * 10**9), ("@ 12.5 GB/s", 125 * 10**8)],
+)
+def test_the_network_has_a_rate(rate: str, bytes_per_second: int) -> None:
+    assert VirtualRig.parse(f"2x(8xH100-SXM){rate}").network_bytes_per_second == bytes_per_second
+
+
+@pytest.mark.parametrize("text", ["2x(T4)@", "2x(T4)@25", "2x(T4)@25GB", "2x(T4)@0GB/s", "T4@fast"])
+def test_a_rate_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(DeviceTextError, match="@50GB/s"):
+        VirtualRig.parse(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["2x(T4", "2xT4)", "(T4)+T4", "T4+(T4)", "2x()", "(T4)(T4)", "2x(2x(T4))", "0x(T4)"]
+)
+def test_parentheses_that_make_no_nodes_are_refused(text: str) -> None:
+    with pytest.raises(DeviceTextError):
+        VirtualRig.parse(text)
+
+
 @pytest.mark.parametrize(
     ("text", "shortest"),
     [
+        ("(4xT4)", "4xT4"),
+        ("(T4+T4)+(2xT4)+(L4)", "2x(2xT4)+(L4)"),
+        ("2x(T4)@400Gbit/s", "2x(T4)"),
+        ("2x(T4)@200Gbit/s", "2x(T4)@25GB/s"),
         ("T4+T4", "2xT4"),
         ("1x1024MiB", "1GiB"),
         ("3x16000MB", "3x16GB"),
@@ -83,6 +137,10 @@ def test_what_follows_no_grammar_is_refused(text: str) -> None:
 def test_too_many_devices_in_all_are_refused() -> None:
     with pytest.raises(DeviceTextError, match=f"1 to {MOST_DEVICES} devices.* have 80"):
         VirtualRig.parse("40xT4+40xL4")
+    with pytest.raises(DeviceTextError, match=f"1 to {MOST_DEVICES} devices.* have 65"):
+        VirtualRig.parse("(T4)+(64xT4+L4)")
+    with pytest.raises(DeviceTextError, match=f"2000 times a node.* 1 to {MOST_NODES} nodes"):
+        VirtualRig.parse("2000x(T4)")
 
 
 def test_a_number_without_a_unit_is_told_its_unit() -> None:

@@ -1,5 +1,15 @@
-"""Facts of accelerators, as data: see `specs.toml` for the figures and where each was read."""
+"""Facts of accelerators, as data: see `specs.toml` and `fractions.toml` for figures and sources."""
 
+from .fractions import Fraction, fraction_of, fractions
 from .spec import Spec, find_spec, nearest_keys, spec_of_key, specs
 
-__all__ = ["Spec", "find_spec", "nearest_keys", "spec_of_key", "specs"]
+__all__ = [
+    "Fraction",
+    "Spec",
+    "find_spec",
+    "fraction_of",
+    "fractions",
+    "nearest_keys",
+    "spec_of_key",
+    "specs",
+]

@@ -31,8 +31,9 @@ class Spec:
         multiprocessors: streaming multiprocessors, or compute units.
         memory_bytes: what a program can use, which is less than the figure on the box.
         memory_bytes_per_second: bandwidth of the card's own memory.
-        flops_per_second: dense rate by dtype name (``"float32"``, ``"tfloat32"``, ``"bfloat16"``,
-            ``"float16"``); a dtype that is absent is unknown or not accelerated.
+        flops_per_second: dense rate by dtype name (``"float64"``, ``"float32"``, ``"tfloat32"``,
+            ``"bfloat16"``, ``"float16"``, ``"float8"``, ``"int8"``); a dtype that is absent is
+            unknown or not accelerated.
         link: the fastest path to another card of its kind: ``"nvlink"``, ``"pcie"``, ``"xgmi"``.
         link_bytes_per_second: of that path, in one direction; None if unknown.
         pcie_bytes_per_second: to the host, in one direction.

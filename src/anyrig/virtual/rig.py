@@ -5,15 +5,23 @@ from __future__ import annotations
 import itertools
 import re
 import uuid
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from ..errors import DeviceTextError, UnknownHardwareError
 from ..hardware import Spec, spec_of_key
 from ..units import format_bytes, parse_bytes
 
-# torch keeps a device's index in a signed byte, and 64 is the most CUDA's own tables hold.
+# Of one node: torch keeps a device's index in a signed byte, and CUDA's own tables hold 64.
 MOST_DEVICES = 64
+
+# More than any rehearsal needs; a slip of the finger in a count is caught here.
+MOST_NODES = 1024
+
+# What each device has of the network between nodes, in one direction: a DGX H100 has a ConnectX-7
+# of 400 Gbit/s for each GPU (NVIDIA DGX H100 data sheet).
+NETWORK_BYTES_PER_SECOND = 50 * 10**9
 
 # The smallest piece the caching allocator asks of a card: below it, nothing could be allocated.
 SMALLEST_CARD_BYTES = 2 * 2**20
@@ -23,6 +31,9 @@ SMALLEST_CARD_BYTES = 2 * 2**20
 PLAIN_CARD_KEY = "A100-80GB"
 
 _COUNTED = re.compile(r"(\d+)\s*x\s*(.*)")
+_NODES = re.compile(r"\s*(?:(\d+)\s*x\s*)?\(([^()]*)\)\s*")
+_RATE = re.compile(r"\s*(\d+(?:\.\d+)?\s*[A-Za-z]?i?)(B|bit)/s\s*")
+_BITS_PER_UNIT = {"B": 8, "bit": 1}
 _SIZE = re.compile(r"\d+(?:\.\d+)?\s*[A-Za-z]?i?B")
 _UUID_NAMESPACE = uuid.uuid5(uuid.NAMESPACE_DNS, "anyrig.virtual")
 _SIZE_UNITS = ("TiB", "GiB", "MiB", "KiB", "TB", "GB", "MB", "kB", "B")
@@ -39,6 +50,7 @@ class VirtualDevice:
         multiprocessors: streaming multiprocessors.
         uuid: ``"GPU-"`` and 32 hexadecimal digits in five parts; a function of name and index.
         spec: the facts of the card, or None for a plain card, which is only a size.
+        node: the machine that it is in, counted from 0.
     """
 
     name: str
@@ -47,6 +59,7 @@ class VirtualDevice:
     multiprocessors: int
     uuid: str
     spec: Spec | None
+    node: int = 0
 
     @property
     def rates(self) -> Spec:
@@ -64,54 +77,131 @@ class VirtualDevice:
 
 @dataclass(frozen=True)
 class VirtualRig:
-    """The GPUs a rehearsal runs on, in the order of their CUDA indices.
+    """The GPUs a rehearsal runs on, node by node, in the order of their CUDA indices there.
 
     ``str(rig)`` is the shortest text that `parse` turns into the same rig.
+
+    Attributes:
+        devices: all devices of all nodes.
+        network_bytes_per_second: what each device has of the network between nodes, in one
+            direction.
     """
 
     devices: tuple[VirtualDevice, ...]
+    network_bytes_per_second: int = NETWORK_BYTES_PER_SECOND
 
     def __post_init__(self) -> None:
-        if not 1 <= len(self.devices) <= MOST_DEVICES:
+        counts = Counter(device.node for device in self.devices)
+        if not 1 <= len(counts) <= MOST_NODES:
             raise DeviceTextError(
-                f"a virtual rig has 1 to {MOST_DEVICES} devices, and this one would have "
-                f"{len(self.devices)}; write for example 4xA100-80GB"
+                f"a virtual rig has 1 to {MOST_NODES} nodes, and this one would have "
+                f"{len(counts)}; write for example 2x(8xH100-SXM)"
+            )
+        if sorted(counts) != list(range(len(counts))):
+            raise ValueError(f"nodes are counted from 0, and these are {sorted(counts)}")
+        largest = max(counts.values())
+        if largest > MOST_DEVICES:
+            raise DeviceTextError(
+                f"a node of a virtual rig has 1 to {MOST_DEVICES} devices, and this one would have "
+                f"{largest}; write for example 4xA100-80GB, or 2x(8xH100-SXM) for two nodes"
+            )
+        if self.network_bytes_per_second <= 0:
+            raise DeviceTextError(
+                "the network of a virtual rig needs a rate above zero; write for example @50GB/s"
             )
 
     @classmethod
     def parse(cls, text: str) -> VirtualRig:
-        """Return the rig that `text` names, such as ``4xA100-80GB`` or ``A100-40GB+2xT4``.
+        """Return the rig that `text` names, such as ``4xA100-80GB`` or ``2x(8xH100-SXM)@50GB/s``.
 
         ::
 
-            rig   := group ("+" group)*
+            rig   := (node | nodes ("+" nodes)*) ["@" rate]
+            nodes := [count "x"] "(" node ")"
+            node  := group ("+" group)*
             group := [count "x"] card
             card  := key | size
             key   := a card of anyrig.hardware: T4, A100-80GB, H100-SXM …
             size  := number unit, unit one of B kB KB MB GB TB KiB MiB GiB TiB
+            rate  := size "/s", or in bits: 50GB/s, 400Gbit/s
 
         Devices are numbered from left to right. A card given as a size is a *plain card*: it has
         exactly that memory and is otherwise like an A100 (compute capability 8.0, 108
         multiprocessors, its rates for the clock), since 8.0 is the lowest capability with
         bfloat16, TF32 and flash attention.
 
+        Parentheses make nodes: machines that a network joins, where a process sees the devices of
+        its own node alone. The rate is what each device has of the network, in one direction;
+        without it 50 GB/s, which is 400 Gbit/s.
+
         Raises:
             DeviceTextError: the text does not follow the grammar, or names no or too many devices.
             UnknownHardwareError: no card has that key (the message lists the nearest ones), or the
                 card is not one that CUDA drives.
         """
-        cards = list(_cards(text))
-        return cls(tuple(_device(card, index) for index, card in enumerate(cards)))
+        layout, at, rate = text.partition("@")
+        cards = [(card, node) for node, part in enumerate(_nodes(layout)) for card in _cards(part)]
+        devices = (_device(card, index, node) for index, (card, node) in enumerate(cards))
+        return cls(tuple(devices), _rate(rate) if at else NETWORK_BYTES_PER_SECOND)
+
+    @property
+    def node_count(self) -> int:
+        """How many machines the devices are in."""
+        return self.devices[-1].node + 1
+
+    def devices_of_node(self, node: int) -> tuple[VirtualDevice, ...]:
+        """Return the devices of one machine, in the order of their CUDA indices there."""
+        return tuple(device for device in self.devices if device.node == node)
 
     def __str__(self) -> str:
-        runs = [
-            (key, len(list(run))) for key, run in itertools.groupby(d.key for d in self.devices)
-        ]
-        return "+".join(key if count == 1 else f"{count}x{key}" for key, count in runs)
+        nodes = [_runs(d.key for d in self.devices_of_node(n)) for n in range(self.node_count)]
+        layout = nodes[0] if len(nodes) == 1 else _runs(f"({node})" for node in nodes)
+        if self.network_bytes_per_second == NETWORK_BYTES_PER_SECOND:
+            return layout
+        return f"{layout}@{_size_text(self.network_bytes_per_second)}/s"
+
+
+def _runs(names: Iterable[str]) -> str:
+    """Return `names` joined by ``+``, equal neighbours as a count."""
+    runs = [(name, len(list(run))) for name, run in itertools.groupby(names)]
+    return "+".join(name if count == 1 else f"{count}x{name}" for name, count in runs)
+
+
+def _nodes(text: str) -> Iterator[str]:
+    """Yield the text of each node of `text`, which is the whole of it without parentheses."""
+    if not set("()") & set(text):
+        yield text
+        return
+    # Only the pluses between nodes split: those inside come before a closing parenthesis.
+    for part in re.split(r"\+(?![^(]*\))", text):
+        nodes = _NODES.fullmatch(part)
+        if nodes is None:
+            raise DeviceTextError(
+                f"{part.strip()!r} is no node in the rig {text!r}; write each node in parentheses, "
+                "with a count if there are several: 2x(8xH100-SXM) or (4xA100-80GB)+(2xT4)"
+            )
+        count = int(nodes[1] or 1)
+        if not 1 <= count <= MOST_NODES:
+            raise DeviceTextError(
+                f"the rig {text!r} asks for {count} times a node; a virtual rig has 1 to "
+                f"{MOST_NODES} nodes"
+            )
+        yield from itertools.repeat(nodes[2], count)
+
+
+def _rate(text: str) -> int:
+    """Return the bytes per second that `text` names."""
+    match = _RATE.fullmatch(text)
+    try:
+        if match is None:
+            raise ValueError(f"{text.strip()!r} is no rate of a network")
+        return parse_bytes(f"{match[1]}B") * _BITS_PER_UNIT[match[2]] // 8
+    except ValueError as error:
+        raise DeviceTextError(f"{error}; write for example @50GB/s or @400Gbit/s") from None
 
 
 def _cards(text: str) -> Iterator[str | int]:
-    """Yield each device of `text` as the key of its card, or as the bytes of a plain one."""
+    """Yield each device of a node as the key of its card, or as the bytes of a plain one."""
     for group in text.split("+"):
         count, card = _group(group.strip(), text)
         yield from itertools.repeat(_card(card), count)
@@ -127,7 +217,7 @@ def _group(group: str, text: str) -> tuple[int, str]:
         )
     if not 1 <= count <= MOST_DEVICES:
         raise DeviceTextError(
-            f"the rig {text!r} asks for {count} times {card}; a virtual rig has 1 to "
+            f"the rig {text!r} asks for {count} times {card}; a node of a virtual rig has 1 to "
             f"{MOST_DEVICES} devices"
         )
     return count, card
@@ -152,7 +242,7 @@ def _card(card: str) -> str | int:
     return memory_bytes
 
 
-def _device(card: str | int, index: int) -> VirtualDevice:
+def _device(card: str | int, index: int, node: int) -> VirtualDevice:
     if isinstance(card, int):
         like = spec_of_key(PLAIN_CARD_KEY)
         name, memory_bytes, spec = f"Virtual GPU {_size_text(card)}", card, None
@@ -171,6 +261,7 @@ def _device(card: str | int, index: int) -> VirtualDevice:
         multiprocessors=like.multiprocessors,
         uuid=f"GPU-{uuid.uuid5(_UUID_NAMESPACE, f'{index}:{name}')}",
         spec=spec,
+        node=node,
     )
 
 

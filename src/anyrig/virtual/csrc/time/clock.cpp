@@ -14,128 +14,259 @@ constexpr double kLaunchSeconds = 5e-6;
 // What cudaEventQuery takes.
 constexpr double kPollSeconds = 1e-6;
 
-double over(double quantity, double rate) {
+thread_local bool paused = false;
+
+double quotient(double quantity, double rate) {
   return rate > 0 ? quantity / rate : 0;
 }
 
-// Bytes per second between two ends; on one device each byte is read and written.
-double bandwidth(c10::Device source, c10::Device destination) {
+double kernel_seconds(const Rates& rates, const Arithmetic& arithmetic, double bytes) {
+  return std::max(
+      quotient(arithmetic.flops * arithmetic.share, rates.flops_per_second(arithmetic)),
+      quotient(bytes, rates.memory_bytes_per_second));
+}
+
+Link link_of(c10::Device source, c10::Device destination) {
   const bool from_device = source.type() == kDeviceType;
   const bool to_device = destination.type() == kDeviceType;
-  if (!from_device || !to_device) {
-    const auto& device = from_device ? source : destination;
-    return devices()[device.index()].rates.host_bytes_per_second;
+  if (from_device && to_device) {
+    return link_between(devices()[source.index()], devices()[destination.index()]);
   }
-  const Rates& from = devices()[source.index()].rates;
-  if (source.index() == destination.index()) {
-    return from.memory_bytes_per_second / 2;
-  }
-  const Rates& to = devices()[destination.index()].rates;
-  return std::min(from.link_bytes_per_second, to.link_bytes_per_second);
+  const auto& device = from_device ? source : destination;
+  return {LinkKind::Pcie, devices()[device.index()].rates.pcie_bytes_per_second};
 }
 
 } // namespace
+
+Clock::Clock() : lines_(kMaxDevices) {}
 
 Clock& Clock::get() {
   static auto* clock = new Clock(); // read by threads that outlive static destruction
   return *clock;
 }
 
-void Clock::run(const c10::Stream& stream, double flops, double bytes, bool half_precision) {
-  if (!enabled_) {
+bool Clock::charges() const {
+  return enabled() && !paused;
+}
+
+double Clock::launch(StreamLine& line) {
+  line.launched = host_.work_after(line.launched, kLaunchSeconds);
+  return std::max(line.done, line.launched);
+}
+
+void Clock::extend(StreamLine& line, double start, double end) {
+  line.done = std::max(line.done, end);
+  line.busy += end - start;
+}
+
+bool Clock::meters(StreamLine& line, double seconds) {
+  if (C10_LIKELY(!line.metered.has_value())) {
+    return false;
+  }
+  *line.metered += seconds;
+  return true;
+}
+
+void Clock::run(const c10::Stream& stream, const Arithmetic& arithmetic, double bytes) {
+  if (!charges()) {
     return;
   }
-  const Rates& rates = devices()[stream.device_index()].rates;
-  const double rate = half_precision ? rates.half_flops_per_second : rates.flops_per_second;
-  const double seconds = std::max(over(flops, rate), over(bytes, rates.memory_bytes_per_second));
+  const double seconds =
+      kernel_seconds(devices()[stream.device_index()].rates, arithmetic, bytes);
   std::lock_guard<std::mutex> guard(mutex_);
-  host_ += kLaunchSeconds;
-  double& ready = line(stream);
-  ready = std::max(ready, host_) + seconds;
+  DeviceLine& device = lines_[stream.device_index()];
+  StreamLine& stream_line = device.streams[stream.id()];
+  const double ready = launch(stream_line);
+  if (meters(stream_line, seconds)) {
+    return;
+  }
+  const double start = device.multiprocessors.first_free(ready, seconds);
+  device.multiprocessors.occupy(start, start + seconds);
+  extend(stream_line, start, start + seconds);
+  device.totals.compute_seconds += seconds;
+  device.totals.flops += arithmetic.flops;
+  device.totals.memory_bytes += bytes;
 }
 
 void Clock::run_for(const c10::Stream& stream, double seconds) {
-  if (!enabled_) {
+  if (!charges()) {
     return;
   }
   std::lock_guard<std::mutex> guard(mutex_);
-  host_ += kLaunchSeconds;
-  double& ready = line(stream);
-  ready = std::max(ready, host_) + seconds;
+  StreamLine& stream_line = line(stream);
+  const double start = launch(stream_line);
+  if (!meters(stream_line, seconds)) {
+    extend(stream_line, start, start + seconds);
+  }
 }
 
-void Clock::copy(c10::Device source, c10::Device destination, double bytes, bool asynchronous) {
-  if (!enabled_) {
+void Clock::copy(c10::Device source, c10::Device destination, double bytes, bool host_waits) {
+  if (!charges()) {
     return;
   }
-  const double seconds = over(bytes, bandwidth(source, destination));
-  const bool host_takes_part = source.type() != kDeviceType || destination.type() != kDeviceType;
+  const Link link = link_of(source, destination);
+  const double seconds = quotient(bytes, link.bytes_per_second);
+  const auto kind = static_cast<size_t>(link.kind);
   std::lock_guard<std::mutex> guard(mutex_);
-  host_ += kLaunchSeconds;
-  double end = host_;
-  for (const auto device : {source, destination}) {
+  // At each end on a device: its stream, and the direction of its link that the copy takes.
+  struct End {
+    DeviceLine* device;
+    StreamLine* stream;
+    Occupancy* link;
+  };
+  std::vector<End> ends;
+  for (const bool leaves : {true, false}) {
+    const auto device = leaves ? source : destination;
     if (device.type() == kDeviceType) {
-      end = std::max(end, line(current_stream(device.index())));
+      DeviceLine& line_of_device = lines_[device.index()];
+      ends.push_back(
+          {&line_of_device, &line(current_stream(device.index())),
+           &(leaves ? line_of_device.out : line_of_device.in)[kind]});
     }
   }
-  end += seconds;
-  for (const auto device : {source, destination}) {
-    if (device.type() == kDeviceType) {
-      line(current_stream(device.index())) = end;
+  double start = launch(*ends.front().stream);
+  for (const auto& end : ends) {
+    if (meters(*end.stream, seconds)) {
+      return;
+    }
+    start = std::max(start, end.stream->done);
+    end.stream->launched = ends.front().stream->launched;
+  }
+  // Until the links of both ends agree.
+  for (double asked = -1; asked != start;) {
+    asked = start;
+    for (const auto& end : ends) {
+      start = end.link->first_free(start, seconds);
     }
   }
-  if (host_takes_part && !asynchronous) {
-    host_ = std::max(host_, end);
+  for (const auto& end : ends) {
+    end.link->occupy(start, start + seconds);
+    extend(*end.stream, start, start + seconds);
+    end.device->totals.copy_seconds += seconds;
+  }
+  if (host_waits) {
+    host_.wait_until(start + seconds);
+  }
+}
+
+double Clock::launch_collective(const c10::Stream& stream) {
+  std::lock_guard<std::mutex> guard(mutex_);
+  StreamLine& stream_line = line(stream);
+  return charges() ? launch(stream_line) : stream_line.done;
+}
+
+void Clock::run_collective(const c10::Stream& stream, double start, double seconds) {
+  if (!charges()) {
+    return;
+  }
+  std::lock_guard<std::mutex> guard(mutex_);
+  StreamLine& stream_line = line(stream);
+  if (meters(stream_line, seconds)) {
+    return;
+  }
+  extend(stream_line, start, start + seconds);
+  lines_[stream.device_index()].totals.collective_seconds += seconds;
+}
+
+void Clock::collective(
+    CollectiveKind kind, double bytes, c10::ArrayRef<c10::DeviceIndex> members) {
+  std::vector<Place> places;
+  double start = 0;
+  for (const auto device : members) {
+    places.push_back(place_of(device));
+    start = std::max(start, launch_collective(current_stream(device)));
+  }
+  const double seconds = collective_seconds(kind, bytes, places);
+  for (const auto device : members) {
+    run_collective(current_stream(device), start, seconds);
   }
 }
 
 void Clock::synchronize(const c10::Stream& stream) {
   std::lock_guard<std::mutex> guard(mutex_);
-  host_ = std::max(host_, line(stream));
+  host_.wait_until(line(stream).done);
 }
 
 void Clock::synchronize_device(int device) {
   std::lock_guard<std::mutex> guard(mutex_);
-  for (const auto& [stream, ready] : lines_[device]) {
-    host_ = std::max(host_, ready);
+  for (const auto& [id, stream_line] : lines_[device].streams) {
+    host_.wait_until(stream_line.done);
   }
 }
 
 double Clock::done_at(const c10::Stream& stream) {
   std::lock_guard<std::mutex> guard(mutex_);
-  return std::max(host_, line(stream));
+  return std::max(host_.current().moment, line(stream).done);
 }
 
 void Clock::wait_until(const c10::Stream& stream, double moment) {
   std::lock_guard<std::mutex> guard(mutex_);
-  double& ready = line(stream);
-  ready = std::max(ready, moment);
+  double& done = line(stream).done;
+  done = std::max(done, moment);
 }
 
 void Clock::wait_on_host(double moment) {
   std::lock_guard<std::mutex> guard(mutex_);
-  host_ = std::max(host_, moment);
+  host_.wait_until(moment);
 }
 
 bool Clock::passed(double moment) {
   std::lock_guard<std::mutex> guard(mutex_);
-  return moment <= host_;
+  return moment <= host_.current().moment;
 }
 
 bool Clock::poll(double moment) {
   std::lock_guard<std::mutex> guard(mutex_);
-  if (moment <= host_) {
+  HostLine& host = host_.current();
+  if (moment <= host.moment) {
     return true;
   }
-  poll_seconds_ = host_ == last_poll_end_ ? 2 * poll_seconds_ : kPollSeconds;
-  host_ = std::min(moment, host_ + poll_seconds_);
-  last_poll_end_ = host_;
+  host.poll_seconds =
+      host.moment == host.last_poll_end ? 2 * host.poll_seconds : kPollSeconds;
+  host_.wait_until(std::min(moment, host.moment + host.poll_seconds));
+  host.last_poll_end = host.moment;
   return false;
+}
+
+void Clock::begin_meter(const c10::Stream& stream) {
+  std::lock_guard<std::mutex> guard(mutex_);
+  line(stream).metered = 0;
+}
+
+double Clock::end_meter(const c10::Stream& stream) {
+  std::lock_guard<std::mutex> guard(mutex_);
+  const double seconds = line(stream).metered.value_or(0);
+  line(stream).metered.reset();
+  return seconds;
 }
 
 double Clock::host_seconds() {
   std::lock_guard<std::mutex> guard(mutex_);
-  return host_;
+  return host_.current().moment;
+}
+
+std::vector<DeviceReading> Clock::read() {
+  std::lock_guard<std::mutex> guard(mutex_);
+  std::vector<DeviceReading> readings;
+  for (int index = 0; index < device_count(); ++index) {
+    DeviceReading reading{lines_[index].totals, {}};
+    for (const auto& [id, stream_line] : lines_[index].streams) {
+      reading.streams.push_back({id, stream_line.done, stream_line.busy});
+    }
+    std::sort(
+        reading.streams.begin(), reading.streams.end(),
+        [](const auto& one, const auto& other) { return one.id < other.id; });
+    readings.push_back(std::move(reading));
+  }
+  return readings;
+}
+
+Clock::Pause::Pause() : previous_(paused) {
+  paused = true;
+}
+
+Clock::Pause::~Pause() {
+  paused = previous_;
 }
 
 double elapsed_milliseconds(const Event& start, const Event& end) {

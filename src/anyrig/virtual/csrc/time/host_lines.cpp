@@ -1,0 +1,52 @@
+#include "time/host_lines.h"
+
+#include <torch/csrc/autograd/graph_task.h>
+
+#include <algorithm>
+
+namespace anyrig::virtual_gpu {
+namespace {
+
+constexpr int kNoBackward = -1;
+
+struct BackwardLine {
+  HostLine line;
+  int backward = kNoBackward; // the one that this thread worked for last
+};
+
+thread_local BackwardLine backward_line;
+
+} // namespace
+
+HostLine& HostLines::current() {
+  const int backward = torch::autograd::get_current_graph_task_id();
+  if (backward == kNoBackward) {
+    shared_.moment = std::max(shared_.moment, latest_in_backward_);
+    return shared_;
+  }
+  auto& mine = backward_line;
+  if (mine.backward != backward) {
+    mine.backward = backward;
+    mine.line.moment = std::max(mine.line.moment, shared_.moment);
+  }
+  return mine.line;
+}
+
+void HostLines::wait_until(double moment) {
+  work_after(moment, 0);
+}
+
+double HostLines::work_after(double moment, double seconds) {
+  HostLine& line = current();
+  line.moment = std::max(line.moment, moment) + seconds;
+  note(line);
+  return line.moment;
+}
+
+void HostLines::note(const HostLine& line) {
+  if (&line != &shared_) {
+    latest_in_backward_ = std::max(latest_in_backward_, line.moment);
+  }
+}
+
+} // namespace anyrig::virtual_gpu

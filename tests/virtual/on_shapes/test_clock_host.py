@@ -1,0 +1,127 @@
+"""Threads of the host: backwards launch side by side, and what comes after them comes later."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable
+
+import pytest
+import torch
+from card_rates import LAUNCH_SECONDS
+from torch import Tensor
+
+from anyrig.virtual import clock
+
+LINKS = 200  # of a chain: as many launches in its backward, and hardly any work
+
+
+def chain(device: int) -> Tensor:
+    x = torch.empty(8, device=device, requires_grad=True)
+    for _ in range(LINKS):
+        x = x.sin()
+    return x.sum()
+
+
+def host_seconds(work: Callable[[], object]) -> float:
+    before = clock().host_seconds
+    work()
+    return clock().host_seconds - before
+
+
+def backward_seconds(*devices: int) -> float:
+    losses = [chain(device) for device in devices]
+    gradients = [torch.ones_like(loss) for loss in losses]
+    return host_seconds(lambda: torch.autograd.backward(losses, gradients))
+
+
+def test_backwards_of_two_devices_launch_at_the_same_time() -> None:
+    one, two = backward_seconds(0), backward_seconds(0, 1)
+    assert one > LINKS * LAUNCH_SECONDS
+    assert two == pytest.approx(one, rel=0.02)
+
+
+def test_a_backward_starts_where_its_caller_is_and_its_caller_goes_on_after_it() -> None:
+    loss = chain(1)
+    gradient = torch.ones_like(loss)
+    torch.cuda._sleep(10**9)
+    torch.cuda.synchronize()  # the host is far ahead of the thread of cuda:1
+    before = clock()
+    loss.backward(gradient)
+    after = clock()
+    assert after.host_seconds >= before.host_seconds + LINKS * LAUNCH_SECONDS
+    end = torch.ones(1, device="cuda:0") + 1
+    streams = clock().devices[end.get_device()].streams
+    assert max(stream.done_seconds for stream in streams) > after.host_seconds
+
+
+def test_what_is_launched_on_a_stream_comes_after_the_launch_before() -> None:
+    # The part on cuda:1 is launched first; the thread of cuda:0 cannot launch what follows before.
+    x = torch.empty(8, device="cuda:0", requires_grad=True)
+    y = x
+    for _ in range(LINKS):
+        y = y.sin()
+    z = y.to("cuda:1")
+    for _ in range(LINKS):
+        z = z.sin()
+    loss = z.sum()
+    gradient = torch.ones_like(loss)
+    assert host_seconds(lambda: loss.backward(gradient)) > 2 * LINKS * LAUNCH_SECONDS
+
+
+def test_steps_of_a_loop_take_the_same_time() -> None:
+    model = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(8))).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    x = torch.empty(16, 64, device="cuda")
+    moments = []
+    for _ in range(6):
+        optimizer.zero_grad()
+        model(x).sum().backward()
+        optimizer.step()
+        moments.append(clock().host_seconds)
+    steps = [later - sooner for sooner, later in itertools.pairwise(moments[1:])]
+    assert all(step == pytest.approx(steps[0], rel=1e-6) for step in steps)
+    assert steps[0] > 0
+
+
+def test_recomputing_in_a_backward() -> None:
+    def block(x: Tensor) -> Tensor:
+        return x.sin().cos().sin()
+
+    x = torch.empty(8, device="cuda", requires_grad=True)
+    loss = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=True).sum()
+    gradient = torch.ones_like(loss)
+    launches = host_seconds(lambda: loss.backward(gradient)) / LAUNCH_SECONDS
+    assert launches > 6  # three again, and three gradients
+
+
+def test_eight_threads_train_on_eight_devices() -> None:
+    rounds, errors = 5, []
+    before = clock()
+
+    def train(device: int) -> None:
+        try:
+            last = 0.0
+            for _ in range(rounds):
+                chain(device).backward()
+                now = clock().host_seconds
+                assert now >= last
+                last = now
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=train, args=(device,)) for device in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert not errors
+    assert not any(thread.is_alive() for thread in threads)
+    after = clock()
+    computed = [
+        new.compute_seconds - old.compute_seconds
+        for old, new in zip(before.devices, after.devices, strict=True)
+    ]
+    assert computed[:8] == pytest.approx([computed[0]] * 8)
+    launches = rounds * 2 * LINKS
+    assert after.host_seconds - before.host_seconds > launches * LAUNCH_SECONDS

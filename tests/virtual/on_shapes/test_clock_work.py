@@ -1,0 +1,258 @@
+"""What an operator costs: FLOPs as PyTorch counts them, the bytes that it touches, the rates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+import torch
+from card_rates import LAUNCH_SECONDS, MEMORY, flops_per_second, seconds
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from anyrig.virtual import clock
+
+
+def close(value: float) -> object:
+    return pytest.approx(value, rel=0.01)
+
+
+def leaf(*sizes: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.empty(*sizes, device="cuda", dtype=dtype, requires_grad=True)
+
+
+def charged(work: Callable[[], object]) -> tuple[float, float]:
+    """FLOPs and bytes of `work` on cuda:0."""
+    before = clock().devices[0]
+    work()
+    after = clock().devices[0]
+    return after.flops - before.flops, after.memory_bytes - before.memory_bytes
+
+
+def attention(
+    backend: SDPBackend, dtype: torch.dtype, value: int = 64, causal: bool = False
+) -> None:
+    keys = 96 if causal else 160
+    query, key = leaf(2, 8, 96, 64, dtype=dtype), leaf(2, 8, keys, 64, dtype=dtype)
+    values = leaf(2, 8, keys, value, dtype=dtype)
+    with sdpa_kernel(backend):
+        result = functional.scaled_dot_product_attention(query, key, values, is_causal=causal)
+        result.sum().backward()
+
+
+OPERATORS: dict[str, Callable[[], object]] = {
+    "mm": lambda: (leaf(3, 4) @ leaf(4, 5)).sum().backward(),
+    "bmm": lambda: (leaf(2, 3, 4) @ leaf(2, 4, 5)).sum().backward(),
+    "addmm": lambda: torch.addmm(leaf(3, 5), leaf(3, 4), leaf(4, 5)).sum().backward(),
+    "baddbmm": lambda: torch.baddbmm(leaf(3, 5), leaf(2, 3, 4), leaf(2, 4, 5)).sum().backward(),
+    "linear": lambda: functional.linear(leaf(7, 3, 4), leaf(5, 4), leaf(5)).sum().backward(),
+    "matmul": lambda: (leaf(2, 1, 3, 4) @ leaf(6, 4, 5)).sum().backward(),
+    "einsum": lambda: torch.einsum("bij,bkj->bik", leaf(2, 3, 4), leaf(2, 5, 4)).sum().backward(),
+    "conv1d": lambda: functional.conv1d(leaf(2, 4, 9), leaf(6, 4, 3), leaf(6)).sum().backward(),
+    "conv2d": lambda: functional.conv2d(
+        leaf(2, 4, 9, 9), leaf(6, 4, 3, 3), stride=2, padding=1, dilation=2
+    ).sum().backward(),
+    "conv3d": lambda: functional.conv3d(leaf(2, 4, 5, 5, 5), leaf(6, 4, 3, 3, 3)).sum().backward(),
+    "conv2d in groups": lambda: functional.conv2d(leaf(2, 4, 9, 9), leaf(6, 2, 3, 3), groups=2),
+    "conv_transpose2d": lambda: functional.conv_transpose2d(
+        leaf(2, 4, 9, 9), leaf(4, 6, 3, 3), stride=2, output_padding=1
+    ).sum().backward(),
+    "conv2d of a constant": lambda: functional.conv2d(
+        leaf(2, 4, 9, 9).detach(), leaf(6, 4, 3, 3)
+    ).sum().backward(),
+    "conv2d with a constant": lambda: functional.conv2d(
+        leaf(2, 4, 9, 9), leaf(6, 4, 3, 3).detach()
+    ).sum().backward(),
+    "lstm": lambda: nn.LSTM(8, 16, 2).cuda()(leaf(5, 2, 8))[0].sum().backward(),
+    "gru cell": lambda: nn.GRUCell(8, 16).cuda()(leaf(2, 8)).sum().backward(),
+    "flash attention": lambda: attention(SDPBackend.FLASH_ATTENTION, torch.half),
+    "causal flash attention": lambda: attention(
+        SDPBackend.FLASH_ATTENTION, torch.bfloat16, causal=True
+    ),
+    "efficient attention": lambda: attention(SDPBackend.EFFICIENT_ATTENTION, torch.half, value=32),
+    "cudnn attention": lambda: attention(SDPBackend.CUDNN_ATTENTION, torch.half),
+    "math attention": lambda: attention(SDPBackend.MATH, torch.float),
+    "encoder layer": lambda: nn.TransformerEncoderLayer(64, 4, 128).cuda()(leaf(9, 2, 64))
+    .sum()
+    .backward(),
+    "elementwise": lambda: (leaf(64, 64).exp() * 2).sum().backward(),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_flops_are_those_of_pytorchs_counter(name: str) -> None:
+    with FlopCounterMode(display=False) as counter:
+        flops, _ = charged(OPERATORS[name])
+    assert flops == counter.get_total_flops()
+    assert (flops > 0) == (name != "elementwise")
+
+
+def test_a_convolution_in_groups_has_a_cheaper_gradient_than_the_counter_says() -> None:
+    # The counter takes the weight's gradient for one without groups.
+    forward = 2 * 2 * 6 * 7 * 7 * 2 * 3 * 3
+    flops, _ = charged(
+        lambda: functional.conv2d(leaf(2, 4, 9, 9), leaf(6, 2, 3, 3), groups=2).sum().backward()
+    )
+    assert flops == 3 * forward
+
+
+def test_a_grouped_product_counts_each_row_once() -> None:
+    rows, experts = leaf(64, 32, dtype=torch.bfloat16), leaf(4, 32, 16, dtype=torch.bfloat16)
+    offsets = torch.tensor([16, 32, 48, 64], dtype=torch.int32, device="cuda")
+    flops, _ = charged(lambda: torch._grouped_mm(rows.detach(), experts.detach(), offs=offsets))
+    assert flops == 2 * 64 * 32 * 16
+
+
+def test_causal_attention_does_half_of_what_is_counted() -> None:
+    def forward(causal: bool) -> float:
+        q = torch.empty(4, 16, 8192, 128, device="cuda", dtype=torch.bfloat16)
+        with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+            return seconds(
+                lambda: functional.scaled_dot_product_attention(q, q, q, is_causal=causal)
+            )
+
+    full = 4 * 4 * 16 * 8192**2 * 128 / flops_per_second("attention", "bfloat16")
+    assert forward(causal=False) == close(full)
+    assert forward(causal=True) == close(full / 2)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "rate"),
+    [
+        (torch.float64, "float64"),
+        (torch.float32, "float32"),
+        (torch.float16, "float16"),
+        (torch.bfloat16, "bfloat16"),
+    ],
+)
+def test_each_dtype_has_its_rate(dtype: torch.dtype, rate: str) -> None:
+    x = torch.empty(4096, 4096, device="cuda", dtype=dtype)
+    assert seconds(lambda: x @ x) == close(
+        LAUNCH_SECONDS + 2 * 4096**3 / flops_per_second("product", rate)
+    )
+
+
+def test_integers_have_theirs() -> None:
+    x = torch.empty(4096, 4096, device="cuda", dtype=torch.int8)
+    assert seconds(lambda: torch._int_mm(x, x)) == close(
+        LAUNCH_SECONDS + 2 * 4096**3 / flops_per_second("product", "int8")
+    )
+
+
+@contextmanager
+def set_to(owner: object, name: str, value: object) -> Iterator[None]:
+    before = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)
+
+
+def product_of_floats() -> float:
+    x = torch.empty(4096, 4096, device="cuda")
+    return seconds(lambda: x @ x) - LAUNCH_SECONDS
+
+
+def convolution_of_floats() -> float:
+    x, weight = (torch.empty(*s, device="cuda") for s in ((32, 512, 64, 64), (512, 512, 3, 3)))
+    return seconds(lambda: functional.conv2d(x, weight)) - LAUNCH_SECONDS
+
+
+def test_tf32_when_the_program_allows_it() -> None:
+    flops = 2 * 4096**3
+    single = flops / flops_per_second("product", "float32")
+    tf32 = flops / flops_per_second("product", "tfloat32")
+    assert product_of_floats() == close(single)
+    with set_to(torch.backends.cuda.matmul, "allow_tf32", True):
+        assert product_of_floats() == close(tf32)
+    torch.set_float32_matmul_precision("high")
+    assert product_of_floats() == close(tf32)
+    torch.set_float32_matmul_precision("highest")
+    assert product_of_floats() == close(single)
+
+
+def test_convolutions_take_tf32_unless_forbidden() -> None:
+    flops = 2 * 32 * 512 * 62 * 62 * 512 * 9
+    assert convolution_of_floats() == close(flops / flops_per_second("convolution", "tfloat32"))
+    with set_to(torch.backends.cudnn, "allow_tf32", False):
+        assert convolution_of_floats() == close(flops / flops_per_second("convolution", "float32"))
+
+
+NUMBERS = 2**20
+BYTES = 4 * NUMBERS
+
+
+def ones(*sizes: int) -> Tensor:
+    return torch.empty(*sizes, device="cuda")
+
+
+def rows() -> Tensor:
+    return torch.empty(8, dtype=torch.long, device="cuda")
+
+
+ROWS_BYTES = 8 * 64 * 4
+INDEX_BYTES = 8 * 8
+
+# What is there before, the work, and the bytes that it touches.
+TOUCHED: dict[str, tuple[Callable[[], tuple[Tensor, ...]], Callable[..., object], int]] = {
+    "out of place": (lambda: (ones(NUMBERS),), torch.exp, 2 * BYTES),
+    "in place": (lambda: (ones(NUMBERS),), torch.exp_, 2 * BYTES),
+    "added in place": (lambda: (ones(NUMBERS), ones(NUMBERS)), Tensor.add_, 3 * BYTES),
+    "written only": (lambda: (ones(NUMBERS),), torch.zero_, BYTES),
+    "into out": (
+        lambda: (ones(NUMBERS), ones(NUMBERS)),
+        lambda x, y: torch.exp(x, out=y),
+        2 * BYTES,
+    ),
+    "expanded": (lambda: (ones(1).expand(NUMBERS),), torch.exp, BYTES + 4),
+    "broadcast": (lambda: (ones(1024, 1024), ones(1024)), torch.add, 2 * BYTES + 4096),
+    "a view": (lambda: (ones(1024, 1024),), lambda x: x.t()[1:], 0),
+    "a part": (lambda: (ones(1024, 1024),), lambda x: x[:, :512].exp(), BYTES),
+    "cloned": (lambda: (ones(NUMBERS),), torch.clone, 2 * BYTES),
+    "to another dtype": (lambda: (ones(NUMBERS),), Tensor.half, BYTES + BYTES // 2),
+    "made empty": (tuple, lambda: ones(NUMBERS), 0),
+    "without elements": (lambda: (ones(0),), torch.exp, 0),
+    "resized": (lambda: (ones(NUMBERS),), lambda x: x.resize_(NUMBERS // 2), 0),
+    "rows of an embedding": (
+        lambda: (rows(), ones(100_000, 64)),
+        functional.embedding,
+        2 * ROWS_BYTES + INDEX_BYTES,
+    ),
+    "rows added": (
+        lambda: (ones(100_000, 64), rows(), ones(8, 64)),
+        lambda table, index, source: table.index_add_(0, index, source),
+        3 * (ROWS_BYTES + INDEX_BYTES),
+    ),
+    "a list": (
+        lambda: (ones(NUMBERS), ones(NUMBERS)),
+        lambda *xs: torch._foreach_mul_(xs, 2.0),
+        4 * BYTES,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TOUCHED)
+def test_bytes_are_those_that_a_kernel_touches(name: str) -> None:
+    prepare, work, expected = TOUCHED[name]
+    tensors = prepare()
+    assert charged(lambda: work(*tensors))[1] == expected
+
+
+def test_a_recurrent_cell_is_one_launch() -> None:
+    cell = nn.LSTMCell(64, 64).cuda()
+    x, state = ones(32, 64), (ones(32, 64), ones(32, 64))
+    torch.cuda.synchronize()
+    before = clock().host_seconds
+    with torch.no_grad():
+        cell(x, state)
+    # Two products with their biases, and the cell.
+    assert clock().host_seconds - before == close(3 * LAUNCH_SECONDS)
+
+
+def test_memory_bound_work_goes_by_the_bandwidth() -> None:
+    x = ones(2**28)
+    assert seconds(lambda: x.mul_(2)) == close(LAUNCH_SECONDS + 2 * x.nbytes / MEMORY)

@@ -1,0 +1,25 @@
+"""Runs the tests of `on_shapes` in a process of their own, with a shape-only rig."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+FOLDER = Path(__file__).parent / "on_shapes"
+
+# Two nodes; on the first also cards that have no NVLink.
+RIG = "(8xA100-80GB+2xT4)+(8xA100-80GB)"
+
+
+def test_on_cards_without_data() -> None:
+    finished = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(FOLDER)],
+        env={**os.environ, "ANYRIG_TEST_SHAPES_RIG": RIG, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert finished.returncode == 0, finished.stdout[-8000:] + finished.stderr[-2000:]
