@@ -5,6 +5,7 @@ The steps are those of `torch/csrc/cuda/comm.cpp`, since their temporaries count
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from types import ModuleType
@@ -13,25 +14,27 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from . import nccl
+
 _HOST = -1
 
 # Its functions on lists of tensors, which have no types.
 _lists: Any = torch._utils
 
 
-def broadcast(tensor: Tensor, devices: Sequence[int]) -> list[Tensor]:
+def broadcast(core: ModuleType, tensor: Tensor, devices: Sequence[int]) -> list[Tensor]:
     """Return `tensor` on each of `devices`; where it already is, itself."""
     results = []
     for device in devices:
         if tensor.is_cuda and tensor.get_device() == device:
             results.append(tensor)
         else:
-            copy = torch.empty_like(tensor, device=torch.device("cuda", device))
-            results.append(copy.copy_(tensor, non_blocking=True))
+            results.append(torch.empty_like(tensor, device=torch.device("cuda", device)))
+    _copy_to_all(core, tensor, [result for result in results if result is not tensor])
     return results
 
 
-def broadcast_out(tensor: Tensor, outputs: Sequence[Tensor]) -> Sequence[Tensor]:
+def broadcast_out(core: ModuleType, tensor: Tensor, outputs: Sequence[Tensor]) -> Sequence[Tensor]:
     """Copy `tensor` into each of `outputs`."""
     for index, output in enumerate(outputs):
         _require_output(output, index)
@@ -41,12 +44,12 @@ def broadcast_out(tensor: Tensor, outputs: Sequence[Tensor]) -> Sequence[Tensor]
                 f"{list(tensor.shape)}, but output tensor at index {index} has shape "
                 f"{list(output.shape)}"
             )
-        output.copy_(tensor, non_blocking=True)
+    _copy_to_all(core, tensor, outputs)
     return outputs
 
 
 def broadcast_coalesced(
-    tensors: Sequence[Tensor], devices: Sequence[int], buffer_size: int
+    core: ModuleType, tensors: Sequence[Tensor], devices: Sequence[int], buffer_size: int
 ) -> list[list[Tensor]]:
     """Return `tensors` on each of `devices`, copied in buffers of up to `buffer_size` bytes.
 
@@ -59,11 +62,13 @@ def broadcast_coalesced(
         if chunk[0].is_sparse:
             flat_indices, flat_values = _lists._flatten_sparse_tensors(chunk)
             copies = zip(
-                broadcast(flat_indices, devices), broadcast(flat_values, devices), strict=True
+                broadcast(core, flat_indices, devices),
+                broadcast(core, flat_values, devices),
+                strict=True,
             )
             parts = [_lists._unflatten_sparse_tensors(i, v, chunk) for i, v in copies]
         else:
-            copies_dense = broadcast(_lists._flatten_dense_tensors(chunk), devices)
+            copies_dense = broadcast(core, _lists._flatten_dense_tensors(chunk), devices)
             parts = [_lists._unflatten_dense_tensors(flat, chunk) for flat in copies_dense]
         for result, of_device in zip(results, parts[1:], strict=True):
             # Each is a tensor of its own: writing to one leaves the version of the others.
@@ -161,15 +166,41 @@ def gather_out(tensors: Sequence[Tensor], output: Tensor, dim: int = 0) -> Tenso
 
 def bindings(core: ModuleType) -> dict[str, Callable[..., Any]]:
     """Return the functions by their names in `torch._C`."""
-    return {
-        "_broadcast": broadcast,
-        "_broadcast_out": broadcast_out,
-        "_broadcast_coalesced": broadcast_coalesced,
+    functions: dict[str, Callable[..., Any]] = {
+        "_broadcast": functools.partial(broadcast, core),
+        "_broadcast_out": functools.partial(broadcast_out, core),
+        "_broadcast_coalesced": functools.partial(broadcast_coalesced, core),
         "_scatter": scatter,
         "_scatter_out": scatter_out,
         "_gather": gather,
         "_gather_out": gather_out,
     }
+    return {name: _below_subclasses(function) for name, function in functions.items()}
+
+
+def _below_subclasses(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `function` as C++ would be: for it, subclasses of `Tensor` are tensors.
+
+    The parameters of a lazy module, for one, refuse every function of a tensor in Python.
+    """
+
+    @functools.wraps(function)
+    def below(*arguments: Any, **options: Any) -> Any:
+        with torch._C.DisableTorchFunctionSubclass():
+            return function(*arguments, **options)
+
+    return below
+
+
+def _copy_to_all(core: ModuleType, tensor: Tensor, outputs: Sequence[Tensor]) -> None:
+    def copy() -> None:
+        for output in outputs:
+            output.copy_(tensor, non_blocking=True)
+
+    if outputs and nccl.takes([tensor, *outputs]):
+        nccl.run(core, core.CollectiveKind.BROADCAST, [tensor, *outputs], copy)
+    else:
+        copy()
 
 
 def _require_output(output: Tensor, index: int) -> None:

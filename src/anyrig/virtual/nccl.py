@@ -7,7 +7,7 @@ Several processes meet in a process group instead. The checks are those of
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -18,54 +18,60 @@ _VERSION = (2 << 32) | (27 << 16) | 5
 
 _ID_BYTES = 128  # NCCL_UNIQUE_ID_BYTES
 
+Tensors = Collection[Tensor]
+
 _SUM, _PRODUCT, _MAX, _MIN, _AVERAGE = range(5)  # ncclRedOp_t
-
-
-def reduce(inputs: Collection[Tensor], output: Tensor, root: int, op: int, *_: object) -> None:
-    """Combine `inputs`, one a device, into `output` on the device of ``inputs[root]``."""
-    parts = _one_a_device(inputs)
-    output.copy_(_combined(parts, root, op))
-
-
-def all_reduce(
-    inputs: Collection[Tensor], outputs: Collection[Tensor], op: int, *_: object
-) -> None:
-    """Combine `inputs`, one a device, into each of `outputs`."""
-    parts, results = _one_a_device(inputs), _one_a_device(outputs)
-    total = _combined(parts, 0, op)
-    for result in results:
-        result.copy_(total, non_blocking=True)
-
-
-def broadcast(inputs: Collection[Tensor], root: int, *_: object) -> None:
-    """Copy the input at `root` into the other tensors."""
-    tensors = _one_a_device(inputs)
-    for index, tensor in enumerate(tensors):
-        if index != root:
-            tensor.copy_(tensors[root], non_blocking=True)
-
-
-def all_gather(inputs: Collection[Tensor], outputs: Collection[Tensor], *_: object) -> None:
-    """Copy all `inputs`, one after another, into each of `outputs`."""
-    parts, results = _one_a_device(inputs), _one_a_device(outputs)
-    for result in results:
-        slots = result.view(len(parts), *parts[0].shape)
-        for slot, part in zip(slots, parts, strict=True):
-            slot.copy_(part, non_blocking=True)
-
-
-def reduce_scatter(
-    inputs: Collection[Tensor], outputs: Collection[Tensor], op: int, *_: object
-) -> None:
-    """Combine `inputs`, one a device, and leave one part of the result in each of `outputs`."""
-    parts, results = _one_a_device(inputs), _one_a_device(outputs)
-    for index, result in enumerate(results):
-        slices = [part.view(len(results), *result.shape)[index] for part in parts]
-        result.copy_(_combined(slices, index, op))
 
 
 def bindings(core: ModuleType) -> dict[str, Callable[..., Any]]:
     """Return the functions by their names in `torch._C`."""
+    kinds = core.CollectiveKind
+
+    def reduce(inputs: Tensors, output: Tensor, root: int, op: int, *_: object) -> None:
+        parts = _one_a_device(inputs)
+        run(core, kinds.REDUCE, parts, lambda: output.copy_(_combined(parts, root, op)))
+
+    def all_reduce(inputs: Tensors, outputs: Tensors, op: int, *_: object) -> None:
+        parts, results = _one_a_device(inputs), _one_a_device(outputs)
+
+        def work() -> None:
+            total = _combined(parts, 0, op)
+            for result in results:
+                result.copy_(total, non_blocking=True)
+
+        run(core, kinds.ALL_REDUCE, parts, work)
+
+    def broadcast(inputs: Tensors, root: int, *_: object) -> None:
+        tensors = _one_a_device(inputs)
+
+        def work() -> None:
+            for index, tensor in enumerate(tensors):
+                if index != root:
+                    tensor.copy_(tensors[root], non_blocking=True)
+
+        run(core, kinds.BROADCAST, tensors, work)
+
+    def all_gather(inputs: Tensors, outputs: Tensors, *_: object) -> None:
+        parts, results = _one_a_device(inputs), _one_a_device(outputs)
+
+        def work() -> None:
+            for result in results:
+                slots = result.view(len(parts), *parts[0].shape)
+                for slot, part in zip(slots, parts, strict=True):
+                    slot.copy_(part, non_blocking=True)
+
+        run(core, kinds.ALL_GATHER, results, work)
+
+    def reduce_scatter(inputs: Tensors, outputs: Tensors, op: int, *_: object) -> None:
+        parts, results = _one_a_device(inputs), _one_a_device(outputs)
+
+        def work() -> None:
+            for index, result in enumerate(results):
+                slices = [part.view(len(results), *result.shape)[index] for part in parts]
+                result.copy_(_combined(slices, index, op))
+
+        run(core, kinds.REDUCE_SCATTER, parts, work)
+
     return {
         "_nccl_reduce": reduce,
         "_nccl_all_reduce": all_reduce,
@@ -76,6 +82,25 @@ def bindings(core: ModuleType) -> dict[str, Callable[..., Any]]:
         "_nccl_version_suffix": lambda: b"",
         "_nccl_unique_id": lambda: os.urandom(_ID_BYTES),
     }
+
+
+def takes(tensors: Sequence[Tensor]) -> bool:
+    """Whether NCCL would carry these from device to device: `is_available` in the same file."""
+    devices = {tensor.get_device() for tensor in tensors}
+    return len(devices) == len(tensors) and all(
+        tensor.is_cuda and not tensor.is_sparse and tensor.is_contiguous() for tensor in tensors
+    )
+
+
+def run(
+    core: ModuleType, kind: object, tensors: Sequence[Tensor], work: Callable[[], object]
+) -> None:
+    """Do `work` as one collective of the virtual clock among the devices of `tensors`.
+
+    Each of `tensors` is what the collective's size is counted by: csrc/time/collective_time.h.
+    """
+    devices = [tensor.get_device() for tensor in tensors]
+    core.run_collective(kind, tensors[0].nbytes, devices, work)
 
 
 def _combined(parts: list[Tensor], root: int, op: int) -> Tensor:
@@ -95,7 +120,7 @@ def _combined(parts: list[Tensor], root: int, op: int) -> Tensor:
     return total.div_(len(parts)) if op == _AVERAGE else total
 
 
-def _one_a_device(collection: Collection[Tensor]) -> list[Tensor]:
+def _one_a_device(collection: Tensors) -> list[Tensor]:
     tensors = list(collection)
     if not tensors:
         raise RuntimeError("input sequence can't be empty")

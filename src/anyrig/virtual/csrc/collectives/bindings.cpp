@@ -1,0 +1,145 @@
+#include "collectives/bindings.h"
+
+#ifdef USE_C10D_GLOO
+
+#include "collectives/ddp_timer.h"
+#include "collectives/live_groups.h"
+#include "collectives/process_group.h"
+
+#include <torch/csrc/utils/pybind.h>
+
+#include <pybind11/chrono.h>
+#include <pybind11/functional.h>
+#include <pybind11/stl.h>
+
+namespace anyrig::virtual_gpu {
+namespace {
+
+using GroupOptions = NcclGroup::Options;
+using Milliseconds = std::chrono::milliseconds;
+
+// Python's way of making a ProcessGroupGloo, for threads with and without the GIL.
+void set_make_transport(py::function make) {
+  // Kept for ever: groups may be made until the interpreter ends.
+  auto* kept = new py::function(std::move(make));
+  NcclGroup::set_make_transport([kept](const c10::intrusive_ptr<c10d::Store>& store,
+                                       int rank,
+                                       int size,
+                                       Milliseconds timeout) {
+    py::gil_scoped_acquire gil;
+    return (*kept)(store, rank, size, timeout).cast<c10::intrusive_ptr<c10d::Backend>>();
+  });
+}
+
+// ncclConfig_t: kept as the program sets it; a virtual communicator has nothing to configure.
+void bind_config(py::handle group) {
+  py::class_<NcclConfig>(group, "NCCLConfig")
+      .def(py::init<>())
+      .def_readwrite("blocking", &NcclConfig::blocking)
+      .def_readwrite("cga_cluster_size", &NcclConfig::cga_cluster_size)
+      .def_readwrite("min_ctas", &NcclConfig::min_ctas)
+      .def_readwrite("max_ctas", &NcclConfig::max_ctas)
+      .def_readwrite("split_share", &NcclConfig::split_share)
+      .def_readwrite("traffic_class", &NcclConfig::traffic_class)
+      .def_readwrite("collnet_enable", &NcclConfig::collnet_enable)
+      .def_readwrite("cta_policy", &NcclConfig::cta_policy)
+      .def_readwrite("nvls_ctas", &NcclConfig::nvls_ctas)
+      .def_readwrite("net_name", &NcclConfig::net_name);
+  group.attr("NCCL_CTA_POLICY_DEFAULT") = 0x00;
+  group.attr("NCCL_CTA_POLICY_EFFICIENCY") = 0x01;
+  group.attr("NCCL_CTA_POLICY_ZERO") = 0x02;
+}
+
+void bind_options(py::class_<NcclGroup, c10::intrusive_ptr<NcclGroup>>& group, py::handle base) {
+  py::class_<GroupOptions, c10::intrusive_ptr<GroupOptions>>(group, "Options", base)
+      .def(py::init<bool>(), py::arg("is_high_priority_stream") = false)
+      .def_readwrite("is_high_priority_stream", &GroupOptions::is_high_priority_stream)
+      .def_readwrite("split_from", &GroupOptions::split_from)
+      .def_readwrite("split_color", &GroupOptions::split_color)
+      .def_readwrite("config", &GroupOptions::config)
+      .def(
+          "__copy__",
+          [](const GroupOptions& self) { return c10::make_intrusive<GroupOptions>(self); })
+      .def("__deepcopy__", [](const GroupOptions& self, const py::dict& /*memo*/) {
+        return c10::make_intrusive<GroupOptions>(self);
+      });
+}
+
+} // namespace
+
+void bind_collectives(py::module_& m) {
+  const auto c10d_module = py::module_::import("torch._C._distributed_c10d");
+  const auto backend = c10d_module.attr("Backend");
+  const auto no_gil = py::call_guard<py::gil_scoped_release>();
+  using Options = c10::intrusive_ptr<GroupOptions>;
+  using StorePointer = c10::intrusive_ptr<c10d::Store>;
+
+  py::class_<NcclGroup, c10::intrusive_ptr<NcclGroup>> group(m, "ProcessGroupNCCL", backend);
+  bind_config(group);
+  bind_options(group, backend.attr("Options"));
+  group
+      .def(
+          py::init([](const StorePointer& store, int rank, int size, Options options) {
+            return NcclGroup::make(store, rank, size, std::move(options));
+          }),
+          py::arg("store"),
+          py::arg("rank"),
+          py::arg("size"),
+          py::arg("options"))
+      .def(
+          py::init([](const StorePointer& store, int rank, int size, Milliseconds timeout) {
+            auto options = c10::make_intrusive<GroupOptions>();
+            options->timeout = timeout;
+            return NcclGroup::make(store, rank, size, std::move(options));
+          }),
+          py::arg("store"),
+          py::arg("rank"),
+          py::arg("size"),
+          py::arg("timeout") = NcclGroup::kDefaultTimeout)
+      .def_property_readonly("options", &NcclGroup::options)
+      .def_property_readonly("uid", &NcclGroup::uid)
+      .def_property(
+          "bound_device_id",
+          [](const NcclGroup& self) { return self.getBoundDeviceId(); },
+          [](NcclGroup& self, std::optional<c10::Device> device) {
+            self.setBoundDeviceId(device);
+          })
+      .def_property_readonly("_transport", &NcclGroup::transport)
+      .def("_group_start", [](NcclGroup& /*self*/) {})
+      .def("_group_end", [](NcclGroup& /*self*/) {})
+      .def("comm_split_count", &NcclGroup::split_count)
+      .def("perform_nocolor_split", [](NcclGroup& self, c10::Device /*device*/) {
+        self.count_split();
+      })
+      .def("_set_default_timeout", &NcclGroup::setTimeout, py::arg("timeout"))
+      .def("_add_ephemeral_timeout", &NcclGroup::add_ephemeral_timeout, py::arg("timeout"))
+      .def(
+          "_verify_work_timeout",
+          [](const NcclGroup& /*self*/, const c10d::Work& work, Milliseconds timeout) {
+            const auto* own = dynamic_cast<const TransferWork*>(&work);
+            return own != nullptr && own->transfers()[0]->call().limit == timeout;
+          },
+          py::arg("work"),
+          py::arg("timeout"))
+      .def("_is_initialized", [](const NcclGroup& /*self*/) { return true; })
+      .def("get_error", &NcclGroup::getError)
+      .def("_set_enable_nan_check", [](NcclGroup& /*self*/, bool /*enable*/) {})
+      .def("_shutdown", &NcclGroup::shutdown, no_gil)
+      .def("abort", &NcclGroup::abort, no_gil);
+
+  m.def("set_make_transport", &set_make_transport);
+  m.def("install_ddp_timer", &install_ddp_timer);
+  m.def("close_groups", &close_groups, no_gil);
+}
+
+} // namespace anyrig::virtual_gpu
+
+#else
+
+namespace anyrig::virtual_gpu {
+
+void bind_collectives(pybind11::module_& /*m*/) {}
+
+} // namespace anyrig::virtual_gpu
+
+#endif // USE_C10D_GLOO

@@ -1,0 +1,82 @@
+#ifdef USE_C10D_GLOO
+
+#include "collectives/host_bytes.h"
+
+#include "device/device.h"
+#include "dispatch/known_values.h"
+
+#include <ATen/ops/from_blob.h>
+#include <c10/core/ScalarType.h>
+
+namespace anyrig::virtual_gpu {
+
+namespace {
+
+at::Tensor row_over(const at::Tensor& tensor, void* data) {
+  auto dtype = tensor.scalar_type();
+  int64_t count = tensor.numel();
+  if (dtype == at::kBool) {
+    dtype = at::kByte;
+  } else if (c10::isComplexType(dtype)) {
+    dtype = c10::toRealValueType(dtype);
+    count *= 2;
+  }
+  return at::from_blob(data, {count}, at::TensorOptions(dtype).device(at::kCPU));
+}
+
+template <class Row>
+std::vector<at::Tensor> map(const std::vector<at::Tensor>& tensors, Row row) {
+  std::vector<at::Tensor> rows;
+  rows.reserve(tensors.size());
+  for (const auto& tensor : tensors) {
+    rows.push_back(row(tensor));
+  }
+  return rows;
+}
+
+} // namespace
+
+at::Tensor host_row(const at::Tensor& tensor) {
+  if (!tensor.defined()) {
+    return {};
+  }
+  if (!shape_only()) {
+    return row_over(tensor, tensor.data_ptr());
+  }
+  const auto values = known_values(tensor);
+  return values.defined() ? row_over(tensor, values.data_ptr()) : values;
+}
+
+std::vector<at::Tensor> host_rows(const std::vector<at::Tensor>& tensors) {
+  return map(tensors, host_row);
+}
+
+at::Tensor row_to_fill(const at::Tensor& tensor) {
+  if (!shape_only() || !tensor.defined()) {
+    return host_row(tensor);
+  }
+  const auto values = values_to_write(tensor);
+  return values.defined() ? row_over(tensor, values.data_ptr()) : values;
+}
+
+std::vector<at::Tensor> rows_to_fill(const std::vector<at::Tensor>& tensors) {
+  return map(tensors, row_to_fill);
+}
+
+std::vector<at::Tensor> split_row(const at::Tensor& row, int count) {
+  std::vector<at::Tensor> parts(count);
+  if (!row.defined()) {
+    return parts;
+  }
+  int64_t start = 0;
+  for (int i = 0; i < count; ++i) {
+    const int64_t length = row.numel() / count + (i < row.numel() % count ? 1 : 0);
+    parts[i] = row.narrow(0, start, length);
+    start += length;
+  }
+  return parts;
+}
+
+} // namespace anyrig::virtual_gpu
+
+#endif // USE_C10D_GLOO

@@ -1,0 +1,24 @@
+// The bytes of virtual tensors as host tensors that gloo can carry and the CPU can add.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <vector>
+
+namespace anyrig::virtual_gpu {
+
+// All numbers of `tensor`, which lie without gaps, in one row; in ShapeOnly those that are known
+// (known_values.h), else undefined. It does not keep the memory: whoever uses it keeps `tensor`.
+// Truth values become bytes, and complex numbers pairs, as NCCL has neither.
+at::Tensor host_row(const at::Tensor& tensor);
+std::vector<at::Tensor> host_rows(const std::vector<at::Tensor>& tensors);
+
+// The same for a tensor that is overwritten as a whole. In ShapeOnly its values count as known from
+// here on; where none arrive, they have to be forgotten.
+at::Tensor row_to_fill(const at::Tensor& tensor);
+std::vector<at::Tensor> rows_to_fill(const std::vector<at::Tensor>& tensors);
+
+// `row` in `count` parts as equal as can be; the first ones are longer.
+std::vector<at::Tensor> split_row(const at::Tensor& row, int count);
+
+} // namespace anyrig::virtual_gpu

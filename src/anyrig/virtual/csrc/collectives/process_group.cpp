@@ -1,0 +1,387 @@
+#ifdef USE_C10D_GLOO
+
+#include "collectives/process_group.h"
+
+#include "collectives/host_bytes.h"
+#include "collectives/live_groups.h"
+#include "collectives/tensor_checks.h"
+#include "device/device.h"
+#include "dispatch/known_values.h"
+#include "time/clock.h"
+#include "time/streams.h"
+
+#include <ATen/ops/empty.h>
+#include <c10/util/Exception.h>
+
+#include <unistd.h>
+
+#include <algorithm>
+
+namespace anyrig::virtual_gpu {
+namespace {
+
+NcclGroup::MakeTransport& make_transport() {
+  static auto* make = new NcclGroup::MakeTransport();
+  return *make;
+}
+
+std::atomic<uint64_t> next_uid{0};
+
+} // namespace
+
+struct NcclGroup::Communicators {
+  explicit Communicators(c10::intrusive_ptr<c10d::Backend> gloo) : transport(std::move(gloo)) {}
+
+  // The one for messages to or from `peer`, made when it is first needed.
+  Communicator& with(std::map<int, std::unique_ptr<Communicator>>& of_peers, int peer) {
+    std::lock_guard<std::mutex> guard(mutex);
+    auto& communicator = of_peers[peer];
+    if (!communicator) {
+      communicator = std::make_unique<Communicator>();
+    }
+    return *communicator;
+  }
+
+  std::vector<Communicator*> all(bool with_senders) {
+    std::vector<Communicator*> communicators{&collectives};
+    std::lock_guard<std::mutex> guard(mutex);
+    for (const auto& [peer, communicator] : receivers) {
+      communicators.push_back(communicator.get());
+    }
+    if (with_senders) {
+      for (const auto& [peer, communicator] : senders) {
+        communicators.push_back(communicator.get());
+      }
+    }
+    return communicators;
+  }
+
+  Transport transport; // outlives the communicators that use it
+  std::mutex mutex;
+  Communicator collectives;
+  std::map<int, std::unique_ptr<Communicator>> senders;
+  std::map<int, std::unique_ptr<Communicator>> receivers;
+};
+
+NcclGroup::NcclGroup(
+    c10::intrusive_ptr<c10d::Backend> transport,
+    int rank,
+    int size,
+    c10::intrusive_ptr<Options> options)
+    : Backend(rank, size),
+      options_(std::move(options)),
+      uid_(next_uid++),
+      process_(getpid()),
+      communicators_(std::make_unique<Communicators>(std::move(transport))) {
+  add_live_group(this);
+}
+
+NcclGroup::~NcclGroup() {
+  remove_live_group(this);
+  if (getpid() != process_) {
+    // The threads are the parent's, and so is what they hold.
+    (void)communicators_.release();
+    return;
+  }
+  close("the process group is gone");
+}
+
+void NcclGroup::set_make_transport(MakeTransport make) {
+  make_transport() = std::move(make);
+}
+
+c10::intrusive_ptr<NcclGroup> NcclGroup::make(
+    const c10::intrusive_ptr<c10d::Store>& store,
+    int rank,
+    int size,
+    c10::intrusive_ptr<Options> options) {
+  TORCH_CHECK_WITH(
+      ValueError,
+      device_count() > 0,
+      "ProcessGroupNCCL is only supported with GPUs, no GPUs found!");
+  if (options->split_from) {
+    options->split_from->count_split();
+  }
+  auto transport = make_transport()(store, rank, size, options->timeout);
+  return c10::make_intrusive<NcclGroup>(std::move(transport), rank, size, std::move(options));
+}
+
+c10::intrusive_ptr<c10d::Backend> NcclGroup::transport() const {
+  return communicators_->transport.gloo();
+}
+
+at::Tensor NcclGroup::allocateTensor(long size, at::TensorOptions options) {
+  return at::empty({static_cast<int64_t>(size)}, options);
+}
+
+c10d::ErrorType NcclGroup::getError() {
+  return c10d::ErrorType::SUCCESS;
+}
+
+c10::intrusive_ptr<c10d::Backend> NcclGroup::split(
+    const c10::intrusive_ptr<c10d::Store>& store,
+    const std::vector<int>& ranks,
+    const c10::intrusive_ptr<c10d::Backend::Options>& options) {
+  const auto position = std::find(ranks.begin(), ranks.end(), rank_);
+  if (position == ranks.end()) {
+    ++split_count_;
+    return nullptr;
+  }
+  auto own = c10::dynamic_intrusive_pointer_cast<Options>(options);
+  TORCH_CHECK(own, "ProcessGroupNCCL::split needs options of its own kind");
+  own->split_from = c10::intrusive_ptr<NcclGroup>::reclaim_copy(this);
+  const auto rank = static_cast<int>(position - ranks.begin());
+  auto group = make(store, rank, static_cast<int>(ranks.size()), own);
+  own->split_from.reset(); // a group must not keep the one it came from
+  return group;
+}
+
+c10::intrusive_ptr<c10d::Backend> NcclGroup::merge(
+    const c10::intrusive_ptr<c10d::Store>& store,
+    const c10::intrusive_ptr<c10d::Backend::Options>& options,
+    const int& rank,
+    const int& size) {
+  auto own = c10::dynamic_intrusive_pointer_cast<Options>(options);
+  TORCH_CHECK(own, "ProcessGroupNCCL::merge needs options of its own kind");
+  return make(store, rank, size, own);
+}
+
+CollectiveCall NcclGroup::call(const Submission& submission, uint64_t sequence) const {
+  const auto numbers = [](const std::vector<at::Tensor>& tensors) {
+    int64_t sum = 0;
+    for (const auto& tensor : tensors) {
+      sum += tensor.numel();
+    }
+    return sum;
+  };
+  auto limit = submission.limit == c10d::kUnsetTimeout ? options_->timeout : submission.limit;
+  limit += ephemeral_timeout_;
+  return {
+      {rank_, size_, options_->group_name, options_->global_ranks_in_group},
+      submission.op,
+      sequence,
+      numbers(submission.inputs),
+      numbers(submission.outputs),
+      limit};
+}
+
+c10::Stream NcclGroup::stream(c10::DeviceIndex device, int purpose) {
+  std::lock_guard<std::mutex> guard(mutex_);
+  const std::pair key(device, purpose);
+  auto found = streams_.find(key);
+  if (found == streams_.end()) {
+    const int priority = options_->is_high_priority_stream ? kHighestPriority : 0;
+    found = streams_.emplace(key, stream_from_pool(device, priority)).first;
+  }
+  return found->second;
+}
+
+double NcclGroup::launch(const c10::Stream& stream) {
+  auto& clock = Clock::get();
+  clock.wait_until(stream, clock.done_at(current_stream(stream.device_index())));
+  return clock.launch_collective(stream);
+}
+
+c10::intrusive_ptr<c10d::Work> NcclGroup::enqueue(
+    Communicator& communicator,
+    Transfer::Parts parts,
+    std::vector<at::Tensor> outputs) {
+  const auto device = parts.stream.device();
+  if (const auto bound = getBoundDeviceId(); bound.has_value() && *bound != device) {
+    C10_THROW_ERROR(
+        ValueError,
+        c10::str("Tensor found on device ", device, " but backend constrained to ", *bound));
+  }
+  last_device_ = device.index();
+  const auto op = parts.call.op;
+  auto transfer = std::make_shared<Transfer>(std::move(parts));
+  {
+    std::lock_guard<std::mutex> guard(mutex_);
+    if (coalescing_) {
+      coalesced_.push_back(transfer);
+      coalesced_outputs_.insert(coalesced_outputs_.end(), outputs.begin(), outputs.end());
+    }
+  }
+  communicator.enqueue(transfer);
+  return c10::make_intrusive<TransferWork>(
+      rank_, op, TransferWork::Transfers{std::move(transfer)}, std::move(outputs));
+}
+
+namespace {
+
+void forget(const std::vector<at::Tensor>& tensors) {
+  for (const auto& tensor : tensors) {
+    forget_values(tensor);
+  }
+}
+
+} // namespace
+
+c10::intrusive_ptr<c10d::Work> NcclGroup::submit(
+    std::vector<Collective> collectives,
+    const Submission& submission) {
+  check_not_forked();
+  const uint64_t sequence = ++sequence_;
+  for (auto& collective : collectives) {
+    collective.announcement.sequence = static_cast<int64_t>(sequence);
+    collective.announcement.has_values = has_values(collective);
+  }
+  auto* transport = &communicators_->transport;
+  auto shared = std::make_shared<std::vector<Collective>>(std::move(collectives));
+  auto tensors = submission.inputs;
+  tensors.insert(tensors.end(), submission.outputs.begin(), submission.outputs.end());
+  Transfer::Parts parts{
+      call(submission, sequence),
+      [transport, shared, outputs = submission.outputs](
+          const CollectiveCall& call, const c10::Stream& stream, double free_from) {
+        for (auto& collective : *shared) {
+          free_from = perform(collective, *transport, call, stream, free_from);
+          if (!collective.has_moved) {
+            forget(outputs);
+          }
+        }
+        return free_from;
+      },
+      stream(submission.device, kCollectives),
+      std::move(tensors),
+      submission.blocks_host,
+      /*is_send=*/false};
+  return enqueue(communicators_->collectives, std::move(parts), submission.outputs);
+}
+
+c10::intrusive_ptr<c10d::Work> NcclGroup::submit_message(
+    at::Tensor& tensor,
+    int peer,
+    c10d::OpType op) {
+  check_not_forked();
+  check_message(tensor);
+  check_dtype(tensor.is_complex() ? c10::toRealValueType(tensor.scalar_type())
+                                  : tensor.scalar_type());
+  TORCH_CHECK_WITH(ValueError, peer >= 0 && peer < size_, "Invalid rank ", peer);
+  const bool is_send = op == c10d::OpType::SEND;
+  const auto device = tensor.device().index();
+  const auto on_stream = stream(device, 2 * peer + (is_send ? 1 : 0));
+  auto message = std::make_shared<PointToPoint>();
+  message->peer = peer;
+  message->announcement.kind = is_send ? CollectiveKind::Send : CollectiveKind::Receive;
+  message->announcement.ready = launch(on_stream);
+  message->announcement.place = place_of(device);
+  message->bytes = static_cast<int64_t>(tensor.numel() * tensor.element_size());
+  message->row = is_send ? host_row(tensor) : row_to_fill(tensor);
+  if (is_send && message->row.defined()) {
+    message->row = message->row.clone();
+  }
+  message->announcement.has_values = message->bytes == 0 || message->row.defined();
+  auto* transport = &communicators_->transport;
+  Submission submission{op, device, {tensor}, {tensor}, c10d::kUnsetTimeout};
+  Transfer::Parts parts{
+      call(submission, ++message_sequence_),
+      [transport, message, is_send, tensor](
+          const CollectiveCall& call, const c10::Stream& stream, double free_from) {
+        if (is_send) {
+          return virtual_gpu::send(*message, *transport, call, stream, free_from);
+        }
+        const double done = receive(*message, *transport, call, stream, free_from);
+        if (!message->has_arrived) {
+          forget_values(tensor);
+        }
+        return done;
+      },
+      on_stream,
+      is_send ? std::vector<at::Tensor>() : std::vector<at::Tensor>{tensor},
+      /*blocks_host=*/false,
+      is_send};
+  auto& communicators = is_send ? communicators_->senders : communicators_->receivers;
+  return enqueue(communicators_->with(communicators, peer), std::move(parts), {tensor});
+}
+
+c10::intrusive_ptr<c10d::Work> NcclGroup::send(
+    std::vector<at::Tensor>& tensors,
+    int peer,
+    int /*tag*/) {
+  check_single(tensors);
+  return submit_message(tensors[0], peer, c10d::OpType::SEND);
+}
+
+c10::intrusive_ptr<c10d::Work> NcclGroup::recv(
+    std::vector<at::Tensor>& tensors,
+    int peer,
+    int /*tag*/) {
+  check_single(tensors);
+  return submit_message(tensors[0], peer, c10d::OpType::RECV);
+}
+
+c10::intrusive_ptr<c10d::Work> NcclGroup::recvAnysource(
+    std::vector<at::Tensor>& /*tensors*/,
+    int /*tag*/) {
+  C10_THROW_ERROR(NotImplementedError, "ProcessGroupNCCL does not support recvAnysource");
+}
+
+void NcclGroup::startCoalescing() {
+  std::lock_guard<std::mutex> guard(mutex_);
+  coalescing_ = true;
+  coalesced_.clear();
+  coalesced_outputs_.clear();
+}
+
+c10::intrusive_ptr<c10d::Work> NcclGroup::endCoalescing() {
+  TransferWork::Transfers transfers;
+  std::vector<at::Tensor> outputs;
+  {
+    std::lock_guard<std::mutex> guard(mutex_);
+    coalescing_ = false;
+    transfers.swap(coalesced_);
+    outputs.swap(coalesced_outputs_);
+  }
+  if (transfers.empty()) {
+    return nullptr;
+  }
+  return c10::make_intrusive<TransferWork>(
+      rank_, c10d::OpType::COALESCED, std::move(transfers), std::move(outputs));
+}
+
+void NcclGroup::join(c10::DeviceIndex device) {
+  if (getpid() != process_) {
+    return;
+  }
+  for (auto* communicator : communicators_->all(/*with_senders=*/false)) {
+    for (const auto& transfer : communicator->held()) {
+      if (transfer->stream().device_index() == device) {
+        transfer->join_and_raise_unseen();
+      }
+    }
+  }
+}
+
+void NcclGroup::shutdown() {
+  shutdown_within(options_->timeout);
+}
+
+void NcclGroup::shutdown_within(std::chrono::milliseconds most) {
+  if (getpid() != process_) {
+    return;
+  }
+  const auto deadline = std::chrono::steady_clock::now() + std::min(most, options_->timeout);
+  for (auto* communicator : communicators_->all(/*with_senders=*/true)) {
+    communicator->drain(deadline);
+  }
+  close("the process group was destroyed");
+}
+
+void NcclGroup::abort() {
+  if (getpid() == process_) {
+    close("the process group was aborted");
+  }
+}
+
+void NcclGroup::close(const std::string& reason) {
+  communicators_->transport.close();
+  for (auto* communicator : communicators_->all(/*with_senders=*/true)) {
+    communicator->stop(reason);
+  }
+  communicators_->transport.disconnect();
+}
+
+} // namespace anyrig::virtual_gpu
+
+#endif // USE_C10D_GLOO

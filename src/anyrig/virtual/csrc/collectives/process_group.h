@@ -1,0 +1,248 @@
+// The process group that takes the place of PyTorch's ProcessGroupNCCL.
+//
+//   a thread of the program              threads of the group (communicator.h)
+//   checks, counts, enqueues  ───────>   one for collectives, in their order; one for messages to
+//   TransferWork::wait        <───────   each peer, one for those from it
+//
+// Python finds it under that name (bindings.cpp), so torch.distributed makes it, asks its class and
+// passes its options as it does for NCCL's own.
+#pragma once
+
+#include "collectives/collective.h"
+#include "collectives/communicator.h"
+#include "collectives/message.h"
+#include "collectives/work.h"
+
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include <atomic>
+#include <limits>
+#include <map>
+#include <memory>
+#include <mutex>
+
+namespace anyrig::virtual_gpu {
+
+// ncclConfig_t, as torch.distributed hands it on.
+struct NcclConfig {
+  static constexpr int kUndefined = std::numeric_limits<int>::min(); // NCCL_CONFIG_UNDEF_INT
+
+  int blocking = kUndefined;
+  int cga_cluster_size = kUndefined;
+  int min_ctas = kUndefined;
+  int max_ctas = kUndefined;
+  int split_share = kUndefined;
+  int traffic_class = kUndefined;
+  int collnet_enable = kUndefined;
+  int cta_policy = kUndefined;
+  int nvls_ctas = kUndefined;
+  std::optional<std::string> net_name;
+};
+
+class NcclGroup final : public c10d::Backend {
+ public:
+  // ProcessGroupNCCL's default.
+  static constexpr std::chrono::milliseconds kDefaultTimeout{10 * 60 * 1000};
+
+  struct Options final : c10d::Backend::Options {
+    explicit Options(bool is_high_priority_stream = false)
+        : c10d::Backend::Options("nccl", kDefaultTimeout),
+          is_high_priority_stream(is_high_priority_stream) {}
+
+    // Virtual in PyTorch 2.15 and later.
+    c10::intrusive_ptr<c10d::Backend::Options> clone() const {
+      return c10::make_intrusive<Options>(*this);
+    }
+
+    bool is_high_priority_stream;
+    NcclConfig config;
+    c10::intrusive_ptr<NcclGroup> split_from;
+    int64_t split_color = -2; // NCCL_SPLIT_NOCOLOR - 1
+  };
+
+  // `transport` is a ProcessGroupGloo of the same ranks.
+  NcclGroup(
+      c10::intrusive_ptr<c10d::Backend> transport,
+      int rank,
+      int size,
+      c10::intrusive_ptr<Options> options);
+  ~NcclGroup() override;
+
+  // Makes a ProcessGroupGloo; set by Python, which knows how.
+  using MakeTransport = std::function<c10::intrusive_ptr<c10d::Backend>(
+      const c10::intrusive_ptr<c10d::Store>& store,
+      int rank,
+      int size,
+      std::chrono::milliseconds timeout)>;
+  static void set_make_transport(MakeTransport make);
+  static c10::intrusive_ptr<NcclGroup> make(
+      const c10::intrusive_ptr<c10d::Store>& store,
+      int rank,
+      int size,
+      c10::intrusive_ptr<Options> options);
+
+  const std::string getBackendName() const override { return "nccl"; }
+  c10::intrusive_ptr<c10d::Backend::Options> getBackendOptions() override { return options_; }
+  const c10::intrusive_ptr<Options>& options() const { return options_; }
+  c10::intrusive_ptr<c10d::Backend> transport() const;
+  uint64_t uid() const { return uid_; }
+
+  bool supportsSplitting() const override { return true; }
+  bool supportsCoalescing() const override { return true; }
+  bool supportsTensorAlloc(c10::DeviceIndex /*device*/) { return true; }
+  at::Tensor allocateTensor(long size, at::TensorOptions options);
+  c10d::ErrorType getError() override;
+
+  // How many groups were split off this one.
+  uint64_t split_count() const { return split_count_; }
+  void count_split() { ++split_count_; }
+  c10::intrusive_ptr<c10d::Backend> split(
+      const c10::intrusive_ptr<c10d::Store>& store,
+      const std::vector<int>& ranks,
+      const c10::intrusive_ptr<c10d::Backend::Options>& options) override;
+  c10::intrusive_ptr<c10d::Backend> merge(
+      const c10::intrusive_ptr<c10d::Store>& store,
+      const c10::intrusive_ptr<c10d::Backend::Options>& options,
+      const int& rank,
+      const int& size) override;
+
+  void setTimeout(std::chrono::milliseconds timeout) { options_->timeout = timeout; }
+  // Added to the limit of every collective from here on.
+  void add_ephemeral_timeout(std::chrono::milliseconds timeout) { ephemeral_timeout_ += timeout; }
+
+  void setSequenceNumberForGroup() override {}
+  uint64_t getSequenceNumberForGroup() override { return sequence_; }
+
+  void startCoalescing() override;
+  c10::intrusive_ptr<c10d::Work> endCoalescing() override;
+
+  c10::intrusive_ptr<c10d::Work> broadcast(
+      std::vector<at::Tensor>& tensors, const c10d::BroadcastOptions& options) override;
+  c10::intrusive_ptr<c10d::Work> allreduce(
+      std::vector<at::Tensor>& tensors, const c10d::AllreduceOptions& options) override;
+  c10::intrusive_ptr<c10d::Work> allreduce_sparse(
+      std::vector<at::Tensor>& tensors, const c10d::AllreduceOptions& options) override;
+  c10::intrusive_ptr<c10d::Work> allreduce_coalesced(
+      std::vector<at::Tensor>& tensors, const c10d::AllreduceCoalescedOptions& options) override;
+  c10::intrusive_ptr<c10d::Work> reduce(
+      std::vector<at::Tensor>& tensors, const c10d::ReduceOptions& options) override;
+  c10::intrusive_ptr<c10d::Work> allgather(
+      std::vector<std::vector<at::Tensor>>& outputs,
+      std::vector<at::Tensor>& inputs,
+      const c10d::AllgatherOptions& options) override;
+  c10::intrusive_ptr<c10d::Work> _allgather_base(
+      at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& options) override;
+  c10::intrusive_ptr<c10d::Work> allgather_into_tensor_coalesced(
+      std::vector<at::Tensor>& outputs,
+      std::vector<at::Tensor>& inputs,
+      const c10d::AllgatherOptions& options) override;
+  c10::intrusive_ptr<c10d::Work> reduce_scatter(
+      std::vector<at::Tensor>& outputs,
+      std::vector<std::vector<at::Tensor>>& inputs,
+      const c10d::ReduceScatterOptions& options) override;
+  c10::intrusive_ptr<c10d::Work> _reduce_scatter_base(
+      at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& options) override;
+  c10::intrusive_ptr<c10d::Work> reduce_scatter_tensor_coalesced(
+      std::vector<at::Tensor>& outputs,
+      std::vector<at::Tensor>& inputs,
+      const c10d::ReduceScatterOptions& options) override;
+  c10::intrusive_ptr<c10d::Work> alltoall_base(
+      at::Tensor& output,
+      at::Tensor& input,
+      std::vector<int64_t>& output_splits,
+      std::vector<int64_t>& input_splits,
+      const c10d::AllToAllOptions& options) override;
+  c10::intrusive_ptr<c10d::Work> alltoall(
+      std::vector<at::Tensor>& outputs,
+      std::vector<at::Tensor>& inputs,
+      const c10d::AllToAllOptions& options) override;
+  c10::intrusive_ptr<c10d::Work> gather(
+      std::vector<std::vector<at::Tensor>>& outputs,
+      std::vector<at::Tensor>& inputs,
+      const c10d::GatherOptions& options) override;
+  c10::intrusive_ptr<c10d::Work> scatter(
+      std::vector<at::Tensor>& outputs,
+      std::vector<std::vector<at::Tensor>>& inputs,
+      const c10d::ScatterOptions& options) override;
+  c10::intrusive_ptr<c10d::Work> barrier(const c10d::BarrierOptions& options) override;
+
+  c10::intrusive_ptr<c10d::Work> send(
+      std::vector<at::Tensor>& tensors, int peer, int tag) override;
+  c10::intrusive_ptr<c10d::Work> recv(
+      std::vector<at::Tensor>& tensors, int peer, int tag) override;
+  c10::intrusive_ptr<c10d::Work> recvAnysource(
+      std::vector<at::Tensor>& tensors, int tag) override;
+
+  // Waits for all that `device` has under way here, sends apart, and raises an error of it that
+  // nobody has seen.
+  void join(c10::DeviceIndex device);
+  // Waits up to the group's limit for what is under way, then closes it.
+  void shutdown() override;
+  // As `shutdown`, and waits no longer than `most`.
+  void shutdown_within(std::chrono::milliseconds most);
+  // Closes it at once; what is under way fails.
+  void abort() override;
+
+ private:
+  struct Communicators;
+
+  // A collective whose tensors are on `device`; fills in what all announcements have.
+  Collective begin(CollectiveKind kind, c10::DeviceIndex device);
+  struct Submission {
+    c10d::OpType op;
+    c10::DeviceIndex device;
+    std::vector<at::Tensor> inputs;
+    std::vector<at::Tensor> outputs;
+    std::chrono::milliseconds limit;
+    bool blocks_host = false;
+  };
+  c10::intrusive_ptr<c10d::Work> submit(
+      std::vector<Collective> collectives, const Submission& submission);
+  c10::intrusive_ptr<c10d::Work> submit_message(
+      at::Tensor& tensor, int peer, c10d::OpType op);
+  c10::intrusive_ptr<c10d::Work> enqueue(
+      Communicator& communicator, Transfer::Parts parts, std::vector<at::Tensor> outputs);
+
+  Collective all_reduce(const at::Tensor& tensor, const c10d::ReduceOp& op);
+  Collective all_gather(const std::vector<at::Tensor>& outputs, const at::Tensor& input);
+  Collective all_gather_into(const at::Tensor& output, const at::Tensor& input);
+  Collective reduce_scatter(
+      const at::Tensor& output, const std::vector<at::Tensor>& inputs, const c10d::ReduceOp& op);
+  Collective reduce_scatter_from(
+      const at::Tensor& output, const at::Tensor& input, const c10d::ReduceOp& op);
+  c10::intrusive_ptr<c10d::Work> all_to_all(
+      const std::vector<at::Tensor>& given,
+      const std::vector<at::Tensor>& taken,
+      const Submission& submission);
+
+  CollectiveCall call(const Submission& submission, uint64_t sequence) const;
+  // NCCL runs on streams of its own: one for collectives, one for each peer and direction.
+  static constexpr int kCollectives = -1;
+  c10::Stream stream(c10::DeviceIndex device, int purpose);
+  // Launches it there behind what the current stream does; returns when it could start.
+  static double launch(const c10::Stream& stream);
+  c10::DeviceIndex barrier_device(const c10d::BarrierOptions& options) const;
+  void close(const std::string& reason);
+
+  c10::intrusive_ptr<Options> options_;
+  uint64_t uid_;
+  uint64_t split_count_ = 0;
+  std::atomic<uint64_t> sequence_{0};
+  std::atomic<uint64_t> message_sequence_{0};
+  std::chrono::milliseconds ephemeral_timeout_{0};
+  // The device of the last collective, by which a barrier takes one.
+  std::atomic<int> last_device_{-1};
+
+  std::mutex mutex_;
+  std::map<std::pair<c10::DeviceIndex, int>, c10::Stream> streams_;
+  bool coalescing_ = false;
+  TransferWork::Transfers coalesced_;
+  std::vector<at::Tensor> coalesced_outputs_;
+
+  // A forked child has none of the threads, and must leave all of this alone.
+  int process_;
+  std::unique_ptr<Communicators> communicators_;
+};
+
+} // namespace anyrig::virtual_gpu

@@ -1,0 +1,121 @@
+#ifdef USE_C10D_GLOO
+
+#include "collectives/transport.h"
+
+#include <algorithm>
+#include <thread>
+
+namespace anyrig::virtual_gpu {
+namespace {
+
+using Reason = TransportError::Reason;
+
+// gloo takes 0 for no limit.
+std::chrono::milliseconds left_until(Moment deadline) {
+  const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
+      deadline - std::chrono::steady_clock::now());
+  return std::max(left, std::chrono::milliseconds(1));
+}
+
+Reason reason_of(const std::string& gloo_text) {
+  for (const char* words : {"Timed out", "Application timeout", "timed out"}) {
+    if (gloo_text.find(words) != std::string::npos) {
+      return Reason::TimeLimit;
+    }
+  }
+  return Reason::Lost;
+}
+
+} // namespace
+
+void Transport::watch(const Works& works) {
+  std::lock_guard<std::mutex> guard(mutex_);
+  for (const auto& work : works) {
+    waited_for_.insert(work.get());
+  }
+  if (closed_) {
+    for (const auto& work : works) {
+      work->abort();
+    }
+  }
+}
+
+void Transport::forget(const Works& works) {
+  std::lock_guard<std::mutex> guard(mutex_);
+  for (const auto& work : works) {
+    waited_for_.erase(work.get());
+  }
+}
+
+void Transport::exchange(
+    c10::ArrayRef<Message> gives,
+    c10::ArrayRef<Message> takes,
+    Channel channel,
+    Moment deadline) {
+  {
+    std::lock_guard<std::mutex> guard(mutex_);
+    if (closed_) {
+      throw TransportError(Reason::Closed, {}, "the group is closed");
+    }
+  }
+  Works works;
+  std::vector<int> peers;
+  const auto post = [&](c10::ArrayRef<Message> messages, auto&& start) {
+    for (const Message& message : messages) {
+      if (!message.data.defined() || message.data.numel() == 0) {
+        continue;
+      }
+      std::vector<at::Tensor> data{message.data};
+      try {
+        works.push_back(start(data, message.peer, static_cast<int>(channel)));
+      } catch (const std::exception& error) {
+        throw TransportError(reason_of(error.what()), {message.peer}, error.what());
+      }
+      peers.push_back(message.peer);
+    }
+  };
+  // What is received is posted first, and waited for first: it tells who is missing.
+  using Data = std::vector<at::Tensor>;
+  post(takes, [this](Data& data, int peer, int tag) { return gloo_->recv(data, peer, tag); });
+  post(gives, [this](Data& data, int peer, int tag) { return gloo_->send(data, peer, tag); });
+  watch(works);
+
+  std::vector<int> missing;
+  std::optional<TransportError> failure;
+  for (size_t i = 0; i < works.size(); ++i) {
+    try {
+      // Once one wait is over its limit, gloo closes all connections, and the others tell at once
+      // whether their message has come.
+      if (!works[i]->wait(left_until(deadline)) && !failure.has_value()) {
+        failure.emplace(Reason::Closed, std::vector<int>{}, "the group was closed");
+      }
+    } catch (const std::exception& error) {
+      if (std::find(missing.begin(), missing.end(), peers[i]) == missing.end()) {
+        missing.push_back(peers[i]);
+      }
+      if (!failure.has_value()) {
+        failure.emplace(reason_of(error.what()), std::vector<int>{}, error.what());
+      }
+    }
+    if (failure.has_value() && failure->reason != Reason::TimeLimit) {
+      break;
+    }
+  }
+  forget(works);
+  if (failure.has_value()) {
+    failure->peers = std::move(missing);
+    throw *failure;
+  }
+}
+
+void Transport::close() {
+  std::lock_guard<std::mutex> guard(mutex_);
+  closed_ = true;
+  for (auto* work : waited_for_) {
+    work->abort();
+  }
+}
+
+} // namespace anyrig::virtual_gpu
+
+#endif // USE_C10D_GLOO

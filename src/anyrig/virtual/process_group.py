@@ -1,0 +1,81 @@
+"""NCCL's place in `torch.distributed`: the process group of virtual devices.
+
+`torch.distributed` knows NCCL's process group by the name of its class. The class here has that
+name, so `init_process_group`, `new_group` and all that asks `is_nccl_available()` go their usual
+ways; nothing of them is replaced.
+"""
+
+from __future__ import annotations
+
+import atexit
+import datetime
+import importlib
+import os
+import sys
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from . import rebinding
+
+# torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp: kProcessGroupNCCLDefaultTimeout.
+_DEFAULT_TIMEOUT = datetime.timedelta(minutes=10)
+
+# Names of this machine, for which gloo needs no look-up.
+_LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+def patch(core: ModuleType) -> None:
+    """Put the process group where `torch.distributed` looks for NCCL's."""
+    if not hasattr(core, "ProcessGroupNCCL"):
+        return  # a PyTorch without torch.distributed or without gloo
+    # Looked up here: a PyTorch may be built without them. They have no types for what is set.
+    c10d: Any = importlib.import_module("torch.distributed.distributed_c10d")
+    constants: Any = importlib.import_module("torch.distributed.constants")
+    bindings: Any = importlib.import_module("torch._C._distributed_c10d")
+    group_class = core.ProcessGroupNCCL
+    group_class.__module__ = c10d.__name__
+    for version in ("get_build_nccl_version", "get_runtime_nccl_version"):
+        setattr(group_class, version, staticmethod(torch.cuda.nccl.version))
+    if hasattr(bindings, "ProcessGroupNCCL"):  # NCCL's own, in a build for CUDA
+        rebinding.replace_in_torch(
+            {"ProcessGroupNCCL": bindings.ProcessGroupNCCL}, {"ProcessGroupNCCL": group_class}
+        )
+    places: list[Any] = [bindings, c10d, sys.modules["torch.distributed"]]
+    for module in places:
+        module.ProcessGroupNCCL = group_class
+    c10d._NCCL_AVAILABLE = True
+    if "ProcessGroupNCCL" not in c10d.__all__:
+        c10d.__all__ += ["ProcessGroupNCCL"]
+    for module in (constants, c10d):
+        if module.default_pg_nccl_timeout is None:
+            module.default_pg_nccl_timeout = _DEFAULT_TIMEOUT
+    # A build without NCCL lacks what TORCH_DISTRIBUTED_DEBUG=DETAIL logs of objects.
+    if not hasattr(bindings, "_hash_tensors"):
+        bindings._hash_tensors = _hash_tensors
+    core.set_make_transport(make_transport)
+    core.install_ddp_timer()
+    atexit.register(_close_groups, core)
+
+
+def make_transport(store: Any, rank: int, size: int, timeout: datetime.timedelta) -> Any:
+    """Return the gloo group that carries the bytes of a group of `size` ranks."""
+    dist: Any = importlib.import_module("torch.distributed")
+    store = dist.PrefixStore("virtual_nccl", store)
+    transport = dist.ProcessGroupGloo
+    if os.environ.get("MASTER_ADDR") in _LOOPBACK:
+        options = transport._Options()
+        options._devices = [transport.create_device(hostname="127.0.0.1")]
+        options._timeout = timeout
+        return transport(store, rank, size, options)
+    return transport(store, rank, size, timeout)
+
+
+def _hash_tensors(tensors: list[torch.Tensor]) -> int:
+    return hash(tuple(tensor.cpu().numpy().tobytes() for tensor in tensors))
+
+
+def _close_groups(core: ModuleType) -> None:
+    # An error that ends the program was printed before this is called, and left here.
+    core.close_groups(hasattr(sys, "last_type"))

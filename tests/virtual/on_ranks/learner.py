@@ -1,0 +1,92 @@
+"""A model that ranks train together, and what one process makes of it that sees whole batches."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Iterator
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from torch.nn import functional
+
+from anyrig.virtual import installation
+
+WIDTH, HEADS, BATCH, LENGTH = 16, 4, 8, 6
+STEPS, STEPS_WITHOUT_DATA = 5, 3
+TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-5}
+
+
+class Layer(nn.Module):
+    """Attention and a perceptron, as in a transformer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(WIDTH)
+        self.query, self.key, self.value, self.out = (nn.Linear(WIDTH, WIDTH) for _ in range(4))
+        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.norm(x)
+        heads = (
+            project(y).unflatten(-1, (-1, WIDTH // HEADS)).transpose(1, 2)
+            for project in (self.query, self.key, self.value)
+        )
+        attended = functional.scaled_dot_product_attention(*heads, is_causal=True)
+        x = x + self.out(attended.transpose(1, 2).flatten(2))
+        return x + self.down(functional.gelu(self.up(x)))
+
+
+def new_model(layers: int = 2, dtype: torch.dtype = torch.float64) -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(*(Layer() for _ in range(layers))).to("cuda", dtype)
+
+
+def batches(dtype: torch.dtype, steps: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+    generator = torch.Generator().manual_seed(1)
+    for _ in range(steps or (STEPS if has_values() else STEPS_WITHOUT_DATA)):
+        x, y = torch.randn(2, BATCH, LENGTH, WIDTH, generator=generator).to(dtype)
+        yield x.cuda(), y.cuda()
+
+
+def optimizer_of(parameters: Iterable[Tensor], **options: object) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, 0.1, momentum=0.9, **options)
+
+
+def train(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    dtype: torch.dtype = torch.float64,
+    *,
+    rank: int = 0,
+    ranks: int = 1,
+) -> None:
+    """Train on the part of each batch that is for one of `ranks`."""
+    for x, y in batches(dtype):
+        optimizer.zero_grad()
+        functional.mse_loss(model(x.chunk(ranks)[rank]), y.chunk(ranks)[rank]).backward()
+        optimizer.step()
+
+
+def trained_alone(model: nn.Module, dtype: torch.dtype = torch.float64) -> nn.Module:
+    model = copy.deepcopy(model)
+    train(model, optimizer_of(model.parameters()), dtype)
+    return model
+
+
+def check_equal(model: nn.Module, expected: nn.Module) -> None:
+    """Compare all parameters; without data, come as far as to their comparison."""
+    dtype = next(expected.parameters()).dtype
+    largest = torch.zeros((), device="cuda", dtype=torch.float64)
+    for seen, wanted in zip(model.parameters(), expected.parameters(), strict=True):
+        whole = seen.full_tensor() if isinstance(seen, DTensor) else seen
+        largest = largest.maximum((whole.detach() - wanted.detach()).abs().max())
+    dist.all_reduce(largest, dist.ReduceOp.MAX)
+    if has_values():
+        assert largest.item() <= TOLERANCES[dtype]
+
+
+def has_values() -> bool:
+    installed = installation()
+    return installed is not None and not installed.shape_only

@@ -1,0 +1,37 @@
+"""Shape-only mode: no data moves, but ranks meet, and compare what they call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+
+def case_shapes_and_bytes(world: Any) -> None:
+    # 64 GiB each, which no host of tests has.
+    length = 16 * 2**30 // world.size
+    mine = torch.empty(length, device="cuda")
+    everything = torch.empty(length * world.size, device="cuda")
+    (getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor)(everything, mine)
+    dist.all_reduce(everything)
+    (getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor)(mine, everything)
+    for work in dist.batch_isend_irecv(
+        [
+            dist.P2POp(dist.isend, mine, (world.rank + 1) % world.size),
+            dist.P2POp(dist.irecv, torch.empty_like(mine), (world.rank - 1) % world.size),
+        ]
+    ):
+        work.wait()
+    dist.barrier(device_ids=[world.rank])
+
+
+def case_mismatches(world: Any) -> None:
+    with pytest.raises(dist.DistBackendError, match="rank 0 has 4000000000 bytes for rank 1"):
+        dist.all_reduce(torch.empty(10**9 + world.rank, device="cuda"))
+    if world.rank == 0:
+        dist.send(torch.empty(3 * 10**6, device="cuda"), 1)
+    elif world.rank == 1:
+        with pytest.raises(dist.DistBackendError, match="sent 12000000 bytes"):
+            dist.recv(torch.empty(4 * 10**6, device="cuda"), 0)

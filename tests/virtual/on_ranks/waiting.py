@@ -1,0 +1,206 @@
+"""Works: what is asynchronous, coalesced, sent in batches, and how a program comes to the data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+def ones(world: Any, length: int = 4) -> Tensor:
+    return torch.full((length,), float(world.rank + 1), device="cuda")
+
+
+def total(world: Any) -> float:
+    return float(sum(range(1, world.size + 1)))
+
+
+def case_wait(world: Any) -> None:
+    tensor = ones(world)
+    work = dist.all_reduce(tensor, async_op=True)
+    assert work.wait()
+    assert work.is_completed()
+    assert tensor.tolist() == [total(world)] * 4
+
+
+def case_many_at_once(world: Any) -> None:
+    tensors = [ones(world) * i for i in range(20)]
+    works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
+    for work in reversed(works):
+        work.wait()
+    assert [tensor[0].item() for tensor in tensors] == [total(world) * i for i in range(20)]
+
+
+def case_synchronize_the_device(world: Any) -> None:
+    tensor = ones(world)
+    dist.all_reduce(tensor, async_op=True)
+    torch.cuda.synchronize()
+    assert tensor.tolist() == [total(world)] * 4
+
+
+def case_futures(world: Any) -> None:
+    tensor = ones(world)
+    work = dist.all_reduce(tensor, async_op=True)
+    future = work.get_future().then(lambda done: done.value()[0] * 2)
+    assert future.wait().tolist() == [2 * total(world)] * 4
+    assert [value.tolist() for value in work.get_future().wait()] == [[total(world)] * 4]
+
+
+def case_is_completed_in_the_end(world: Any) -> None:
+    work = dist.barrier(async_op=True, device_ids=[world.rank])
+    while not work.is_completed():
+        pass
+    work.wait()
+
+
+def case_memory_is_free_after_the_wait(world: Any) -> None:
+    before = torch.cuda.memory_allocated()
+    gathered = torch.empty(world.size * 1000, device="cuda")
+    work = dist.all_reduce(gathered, async_op=True)
+    del gathered
+    assert torch.cuda.memory_allocated() > before
+    work.wait()
+    del work
+    assert torch.cuda.memory_allocated() == before
+
+
+def case_groups_at_the_same_time(world: Any) -> None:
+    # Groups wait for each other no more than cards' communicators do.
+    other = dist.new_group()
+    first, second = ones(world), ones(world)
+    calls = [(first, None), (second, other)]
+    if world.rank % 2:
+        calls.reverse()
+    works = [dist.all_reduce(tensor, group=group, async_op=True) for tensor, group in calls]
+    for work in works:
+        work.wait()
+    assert first.tolist() == second.tolist() == [total(world)] * 4
+
+
+def case_coalesced_reductions(world: Any) -> None:
+    tensors = [ones(world, length) for length in (1, 2, 3)]
+    with dist._coalescing_manager(async_ops=True) as manager:
+        for tensor in tensors:
+            dist.all_reduce(tensor)
+    manager.wait()
+    assert [tensor.tolist() for tensor in tensors] == [[total(world)] * n for n in (1, 2, 3)]
+
+
+def case_coalesced_gathers_and_scatters(world: Any) -> None:
+    gathered = [torch.zeros(world.size * n, device="cuda") for n in (1, 2)]
+    with dist._coalescing_manager():
+        for n, output in zip((1, 2), gathered, strict=True):
+            gather_single(output, ones(world, n))
+    ranks = torch.arange(1.0, world.size + 1)
+    assert gathered[0].tolist() == ranks.tolist()
+    assert gathered[1].tolist() == ranks.repeat_interleave(2).tolist()
+    scattered = [torch.zeros(n, device="cuda") for n in (1, 2)]
+    with dist._coalescing_manager():
+        for n, output in zip((1, 2), scattered, strict=True):
+            scatter_single(output, ones(world, n * world.size))
+    assert [output.tolist() for output in scattered] == [[total(world)], [total(world)] * 2]
+
+
+def case_coalesced_broadcasts(world: Any) -> None:
+    tensors = [ones(world, length) for length in (1, 2)]
+    device = torch.device(world.device)
+    with dist._coalescing_manager(device=device, async_ops=True) as manager:
+        for tensor in tensors:
+            dist.broadcast(tensor, 1, async_op=True)
+    manager.wait()
+    assert [tensor.tolist() for tensor in tensors] == [[2.0], [2.0, 2.0]]
+
+
+def case_ring_in_a_batch(world: Any) -> None:
+    following, preceding = (world.rank + 1) % world.size, (world.rank - 1) % world.size
+    received = torch.zeros(4, device="cuda")
+    works = dist.batch_isend_irecv(
+        [
+            dist.P2POp(dist.isend, ones(world), following),
+            dist.P2POp(dist.irecv, received, preceding),
+        ]
+    )
+    for work in works:
+        work.wait()
+    assert received.tolist() == [preceding + 1.0] * 4
+
+
+def case_all_to_all_in_a_batch(world: Any) -> None:
+    received = [torch.zeros(2, device="cuda") for _ in range(world.size)]
+    operations = []
+    for peer in range(world.size):
+        if peer != world.rank:
+            operations.append(dist.P2POp(dist.irecv, received[peer], peer))
+            operations.append(dist.P2POp(dist.isend, ones(world, 2) * (peer + 1), peer))
+    for work in dist.batch_isend_irecv(operations):
+        work.wait()
+    for peer in range(world.size):
+        if peer != world.rank:
+            assert received[peer].tolist() == [(peer + 1.0) * (world.rank + 1)] * 2
+
+
+def case_both_send_before_they_receive(world: Any) -> None:
+    # The lower half with the upper half.
+    peer = (world.rank + world.size // 2) % world.size
+    dist.send(ones(world, 100_000), peer)
+    received = torch.zeros(100_000, device="cuda")
+    dist.recv(received, peer)
+    assert received.unique().tolist() == [peer + 1.0]
+
+
+def case_sent_data_may_change_at_once(world: Any) -> None:
+    if world.rank == 0:
+        tensor = ones(world)
+        work = dist.isend(tensor, 1)
+        tensor.zero_()
+        dist.send(tensor, 1)
+        work.wait()
+    elif world.rank == 1:
+        first, second = torch.zeros(4, device="cuda"), torch.zeros(4, device="cuda")
+        works = [dist.irecv(first, 0), dist.irecv(second, 0)]
+        for work in works:
+            work.wait()
+        assert (first.tolist(), second.tolist()) == ([1.0] * 4, [0.0] * 4)
+
+
+def case_receive_before_send_of_others(world: Any) -> None:
+    # What is to come from one rank does not hold up what goes to another.
+    if world.rank == 1:
+        from_two, from_zero = torch.zeros(4, device="cuda"), torch.zeros(4, device="cuda")
+        works = [dist.irecv(from_two, 2), dist.irecv(from_zero, 0), dist.isend(ones(world), 0)]
+        for work in works:
+            work.wait()
+        assert from_two.tolist() == [3.0] * 4
+    elif world.rank == 0:
+        received = torch.zeros(4, device="cuda")
+        dist.recv(received, 1)
+        dist.send(received, 2)
+        dist.send(ones(world), 1)
+    elif world.rank == 2:
+        received = torch.zeros(4, device="cuda")
+        dist.recv(received, 0)
+        assert received.tolist() == [2.0] * 4
+        dist.send(ones(world), 1)
+
+
+def case_a_wait_has_an_end(world: Any) -> None:
+    from datetime import timedelta
+
+    group = world.group(2, limit=20)
+    if world.rank == 0:
+        received = torch.zeros(4, device="cuda")
+        work = dist.irecv(received, 1, group=group)
+        with pytest.raises(dist.DistBackendError, match="not done 50 ms after"):
+            work.wait(timedelta(milliseconds=50))
+        dist.send(torch.ones(1, device="cuda"), 1, group=group)
+        work.wait()
+    elif world.rank == 1:
+        dist.recv(torch.zeros(1, device="cuda"), 0, group=group)
+        dist.send(ones(world), 0, group=group)
+
+
+gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+scatter_single = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
