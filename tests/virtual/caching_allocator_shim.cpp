@@ -65,6 +65,55 @@ void record_stream(Device* device, Block* block, StreamKey stream) {
   device->allocator.record_stream(block, stream);
 }
 void empty_cache(Device* device) { device->allocator.empty_cache(); }
+void empty_pool(Device* device, uint64_t pool) { device->allocator.empty_cache({0, pool}); }
+
+/// From now on allocations of `stream` go to a pool, which gets a user.
+void begin_pool(Device* device, uint64_t pool, StreamKey stream) {
+  device->allocator.with_pools([&](PrivatePools& pools) {
+    pools.begin_route({0, pool}, [stream](StreamKey asked) { return asked == stream; });
+  });
+}
+void end_pool(Device* device, uint64_t pool) {
+  device->allocator.with_pools([&](PrivatePools& pools) { pools.end_route({0, pool}); });
+}
+void release_pool(Device* device, uint64_t pool) {
+  device->allocator.with_pools([&](PrivatePools& pools) { pools.release({0, pool}); });
+}
+/// How a pool of no user yet behaves; it gets one.
+void make_pool(Device* device, uint64_t pool, bool serves_when_full, bool never_splits) {
+  device->allocator.with_pools([&](PrivatePools& pools) {
+    PrivatePool& made = pools.use({0, pool});
+    made.serves_when_full = serves_when_full;
+    made.small.never_splits = made.large.never_splits = never_splits;
+  });
+}
+bool has_pool(Device* device, uint64_t pool) {
+  bool found = false;
+  device->allocator.with_pools(
+      [&](PrivatePools& pools) { found = pools.find({0, pool}) != nullptr; });
+  return found;
+}
+
+void record_history(Device* device, bool enabled, size_t max_entries) {
+  HistoryOptions options;
+  options.enabled = enabled;
+  options.max_entries = max_entries;
+  device->allocator.with_history([&](MemoryHistory& history) { history.set_options(options); });
+}
+/// Four numbers an entry: action, bytes, stream, pool. Returns how many entries there are.
+size_t read_history(Device* device, uint64_t* out, size_t limit) {
+  size_t count = 0;
+  device->allocator.with_history([&](MemoryHistory& history) {
+    for (const TraceEntry& entry : history.entries()) {
+      if (count++ >= limit) continue;
+      for (uint64_t value :
+           {static_cast<uint64_t>(entry.action), uint64_t{entry.bytes},
+            static_cast<uint64_t>(entry.stream), entry.pool.second})
+        *out++ = value;
+    }
+  });
+  return count;
+}
 void queue_work(Device* device, StreamKey stream) { ++device->streams.queued[stream]; }
 void finish_work(Device* device, StreamKey stream) {
   device->streams.finished[stream] = device->streams.queued[stream];
@@ -92,7 +141,7 @@ void read_stats(Device* device, int64_t* out) {
     *out++ = value;
 }
 
-/// Nine numbers a block; returns how many there are, at most `limit` are written.
+/// Ten numbers a block; returns how many there are, at most `limit` are written.
 size_t read_snapshot(Device* device, uint64_t* out, size_t limit) {
   size_t count = 0;
   for (const SegmentSnapshot& segment : device->allocator.snapshot()) {
@@ -100,7 +149,7 @@ size_t read_snapshot(Device* device, uint64_t* out, size_t limit) {
       if (count++ >= limit) continue;
       for (uint64_t value :
            {segment.address, uint64_t{segment.total_bytes}, static_cast<uint64_t>(segment.stream),
-            uint64_t{segment.small}, part.address, uint64_t{part.bytes},
+            uint64_t{segment.small}, segment.pool.second, part.address, uint64_t{part.bytes},
             uint64_t{part.requested_bytes}, uint64_t{part.allocated}, uint64_t{part.active}})
         *out++ = value;
     }

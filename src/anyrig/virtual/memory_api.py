@@ -2,25 +2,75 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
+
+# Levels of c10's RecordContext: stacks of live allocations, of all allocations, of frees too.
+_STACK_LEVELS = {None: 0, "state": 1, "alloc": 2, "all": 3}
 
 
 def bindings(core: ModuleType) -> dict[str, Callable[..., Any]]:
     """Return the functions by their names in `torch._C`."""
 
-    def snapshot(_options: object = None) -> dict[str, Any]:
-        devices = range(core.device_count())
-        return {
-            "segments": [entry for index in devices for entry in core.memory_snapshot(index)],
-            "device_traces": [[] for _ in devices],
-            "external_annotations": [],
-            "allocator_settings": {},
-        }
+    def snapshot(options: Sequence[Any] | None = None) -> dict[str, Any]:
+        first, second, with_traces = (*(options or (0, 0)), True)[:3]
+        result: dict[str, Any] = core.memory_snapshot((first, second), with_traces)
+        return result
 
     def set_fraction(fraction: float, device: int) -> None:
         core.set_memory_fraction(fraction, device)
+
+    def record_history(
+        enabled: str | None,
+        context: str | None = "all",
+        stacks: str = "all",
+        max_entries: int = 2**63 - 1,
+        clear_history: bool = False,
+        compile_context: bool = False,
+        global_record_annotations: bool = False,
+        skip_actions: Sequence[str] = (),
+        record_pinned_host_memory: bool = False,
+        record_cuda: bool = True,
+    ) -> None:
+        """Check the options as `torch::cuda::_record_memory_history` does, and record."""
+        if enabled not in (None, "state", "all"):
+            raise RuntimeError("expected state to be 'state', 'all', or None")
+        if context not in _STACK_LEVELS:
+            raise RuntimeError("expected context to be 'state', 'alloc', 'all', or None")
+        if stacks not in ("python", "all"):
+            raise RuntimeError("expected stacks to be 'python', or 'all'")
+        if not record_cuda:
+            return  # pinned memory, which has no history here
+        core.record_history(
+            enabled is not None,
+            _STACK_LEVELS[context],
+            stacks == "all",
+            max_entries if enabled == "all" else 1,
+            clear_history,
+            list(skip_actions),
+        )
+
+    def record_history_legacy(
+        enabled: bool,
+        record_context: bool = True,
+        max_entries: int = 1,
+        record_context_of_allocations: bool = False,
+        cpp_frames: bool = False,
+        clear_history: bool = False,
+        *rest: Any,
+    ) -> None:
+        level = "alloc" if record_context_of_allocations else "state" if record_context else None
+        core.record_history(
+            enabled, _STACK_LEVELS[level], cpp_frames, max_entries, clear_history, []
+        )
+
+    def set_caching(enabled: bool) -> None:
+        if not enabled:
+            raise RuntimeError(
+                "CUDA error: the caching allocator of a virtual GPU cannot be turned off: its "
+                "bytes are what is modelled"
+            )
 
     return {
         "_cuda_memoryStats": core.memory_stats,
@@ -32,12 +82,20 @@ def bindings(core: ModuleType) -> dict[str, Callable[..., Any]]:
         "_cuda_getMemoryFraction": core.memory_fraction,
         "_cuda_getAllocatorBackend": lambda: "native",
         "_cuda_cudaCachingAllocator_is_enabled": lambda: True,
+        "_cuda_cudaCachingAllocator_enable": set_caching,
         "_cuda_cudaCachingAllocator_raw_alloc": core.allocate_raw,
         "_cuda_cudaCachingAllocator_raw_delete": core.free_raw,
-        "_cuda_hostMemoryStats": dict,
-        "_cuda_resetPeakHostMemoryStats": lambda: None,
-        "_cuda_resetAccumulatedHostMemoryStats": lambda: None,
-        "_cuda_record_memory_history_legacy": lambda *arguments: None,
-        "_cuda_record_memory_history": lambda *arguments: None,
+        "_cuda_hostMemoryStats": core.pinned_memory_stats,
+        "_cuda_resetPeakHostMemoryStats": core.reset_pinned_peaks,
+        "_cuda_resetAccumulatedHostMemoryStats": core.reset_pinned_accumulated,
+        "_host_emptyCache": core.empty_pinned_cache,
+        "_cuda_record_memory_history_legacy": record_history_legacy,
+        "_cuda_record_memory_history": record_history,
+        "_cuda_isHistoryEnabled": core.history_enabled,
+        "_cuda_allocationTraceback": core.allocation_traceback,
+        "_cuda_setMemoryMetadata": core.set_memory_metadata,
+        "_cuda_getMemoryMetadata": core.memory_metadata,
+        "_cuda_memoryMetadataSupported": lambda: True,
+        "_cuda_annotateMemory": lambda address, metadata: None,
         "_cuda_attach_out_of_memory_observer": core.add_out_of_memory_observer,
     }

@@ -6,28 +6,22 @@ rather than that its card is virtual.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from typing import Any, NoReturn
 
 import torch
 
-_GRAPHS = "a CUDA graph is a recording of kernels, and a virtual GPU runs none"
-_POOLS = "a memory pool of its own is not modelled"
+from .rebinding import bind
+
+_CHECKPOINTS = "only compiled code, which needs Triton, asks for states of the allocator"
 _ALLOCATORS = "an allocator of the program's own would need a card's memory"
 _COMPILER = "a kernel compiled at run time needs a card to run on"
 
 # Names in torch._C that are called.
 _FUNCTIONS = {
-    "_graph_pool_handle": _GRAPHS,
-    "_cuda_getCheckpointState": _GRAPHS,
-    "_cuda_setCheckpointPoolState": _GRAPHS,
-    "_cuda_checkPoolLiveAllocations": _GRAPHS,
-    "_cuda_beginAllocateCurrentStreamToPool": _POOLS,
-    "_cuda_beginAllocateCurrentThreadToPool": _POOLS,
-    "_cuda_beginAllocateToPool": _POOLS,
-    "_cuda_endAllocateToPool": _POOLS,
-    "_cuda_releasePool": _POOLS,
+    "_cuda_getCheckpointState": _CHECKPOINTS,
+    "_cuda_setCheckpointPoolState": _CHECKPOINTS,
+    "_cuda_checkPoolLiveAllocations": _CHECKPOINTS,
     "_cuda_changeCurrentAllocator": _ALLOCATORS,
     "_cuda_customAllocator": _ALLOCATORS,
     "_cuda_cudaHostAllocator": _ALLOCATORS,
@@ -38,18 +32,10 @@ _FUNCTIONS = {
 
 # Names in torch._C that are derived from, or made.
 _CLASSES = {
-    "_CUDAGraph": _GRAPHS,
-    "_cuda_CUDAAllocator_AllocatorState": _GRAPHS,
-    "_MemPool": _POOLS,
+    "_cuda_CUDAAllocator_AllocatorState": _CHECKPOINTS,
     "_cuda_CUDAAllocator": _ALLOCATORS,
+    "_CUDAPluggableAllocator": _ALLOCATORS,
     "_CUDAGreenContext": "a part of a card's processors needs a card",
-}
-
-# Modules that took those names while torch was imported, and the classes there that derive from
-# them.
-_HOLDERS = {
-    "torch.cuda.graphs": {"CUDAGraph": "_CUDAGraph"},
-    "torch.cuda.memory": {"MemPool": "_MemPool"},
 }
 
 
@@ -60,20 +46,10 @@ def refuse(what: str, reason: str) -> NoReturn:
 
 def patch() -> None:
     """Put the refusals where PyTorch looks for them."""
+    bind({name: _refusing(name, reason) for name, reason in _FUNCTIONS.items()})
+    bind({name: _refusing_class(name, reason) for name, reason in _CLASSES.items()})
     bindings: Any = torch._C
-    for name, reason in _FUNCTIONS.items():
-        setattr(bindings, name, _refusing(name, reason))
-    for name, reason in _CLASSES.items():
-        setattr(bindings, name, _refusing_class(name, reason))
-    bindings._cuda_isHistoryEnabled = lambda: False
     bindings._set_cached_tensors_enabled = lambda enabled: None
-    for module_name, derived in _HOLDERS.items():
-        module = importlib.import_module(module_name)
-        for name in (*_FUNCTIONS, *_CLASSES, "_cuda_isCurrentStreamCapturing"):
-            if hasattr(module, name):
-                setattr(module, name, getattr(bindings, name))
-        for name, base in derived.items():
-            getattr(module, name).__new__ = _refusing_new(name, _CLASSES[base])
 
 
 def _refusing(name: str, reason: str) -> Callable[..., NoReturn]:

@@ -29,6 +29,17 @@ _SWITCHES: tuple[tuple[str, str, Any], ...] = (
         -1,
     ),
     ("_cuda_tunableop_get_filename", "_cuda_tunableop_set_filename", "tunableop_results.csv"),
+    (
+        "_cuda_tunableop_wildcard_fallback_is_enabled",
+        "_cuda_tunableop_wildcard_fallback_enable",
+        False,
+    ),
+    (
+        "_cuda_tunableop_get_cublaslt_requested_algo_count",
+        "_cuda_tunableop_set_cublaslt_requested_algo_count",
+        -1,
+    ),
+    ("_get_cublaslt_prefer_grouped_gemm", "_set_cublaslt_prefer_grouped_gemm", False),
 )
 
 
@@ -39,6 +50,17 @@ def bindings(core: ModuleType) -> dict[str, Callable[..., Any]]:
         "_cuda_tunableop_get_validators": tuple,
         "_cuda_tunableop_read_file": lambda name: False,
         "_cuda_tunableop_set_numerical_check_tolerances": lambda *arguments: None,
+        "_cuda_tunableop_clear_all": lambda: None,
+        "_cuda_tunableop_push_dynamic_dims_mask": lambda *arguments: None,
+        "_cuda_tunableop_pop_dynamic_dims_mask": lambda *arguments: None,
+        "_cudnn_clear_dropout_state": lambda: None,
+        "_cuda_getCublasWorkspaceSize": core.cublas_workspace_bytes,
+        "_cuda_setCublasWorkspaceSize": core.set_cublas_workspace_bytes,
+        "_cuda_resetCublasWorkspaceSize": lambda: core.set_cublas_workspace_bytes(None),
+        # By default cuBLASLt takes the workspace of cuBLAS.
+        "_cuda_getCublasLtWorkspaceSize": core.cublas_workspace_bytes,
+        "_cuda_setCublasLtWorkspaceSize": lambda size: None,
+        "_cuda_resetCublasLtWorkspaceSize": lambda: None,
     }
     for getter, setter, first in _SWITCHES:
         functions[getter], functions[setter] = _switch(first)

@@ -8,7 +8,9 @@
 //                        +---------------------------------+
 //
 // Source of the rules: c10/cuda/CUDACachingAllocator.cpp and c10/core/AllocatorConfig.h, 2.13.
-// Not modelled: CUDA graphs and private pools, throw_on_cudamalloc_oom, _record_memory_history.
+// Not modelled: throw_on_cudamalloc_oom, graph_capture_record_stream_reuse.
+//
+// More than 400 lines: the steps of one request, which share the lock and the statistics.
 #pragma once
 
 #include <algorithm>
@@ -27,7 +29,9 @@
 #include "memory/allocator_stats.h"
 #include "memory/driver.h"
 #include "memory/memory_block.h"
+#include "memory/memory_history.h"
 #include "memory/out_of_memory.h"
+#include "memory/private_pools.h"
 #include "memory/segment_snapshot.h"
 #include "memory/segments.h"
 
@@ -43,39 +47,52 @@ class CachingAllocator {
       : driver_(driver),
         events_(events),
         options_(options),
-        segments_(driver, stats_, first_address) {}
+        segments_(driver, stats_, history_, first_address) {}
 
   ~CachingAllocator() {
     for (Block* block : active_) delete block;
-    for (BlockPool* pool : {&small_, &large_}) {
-      for (Block* block : pool->free) delete block;
-      for (Block* block : pool->unmapped) delete block;
-    }
+    for_each_pool([](BlockPool& pool) {
+      for (Block* block : pool.free) delete block;
+      for (Block* block : pool.unmapped) delete block;
+    });
   }
   CachingAllocator(const CachingAllocator&) = delete;
   CachingAllocator& operator=(const CachingAllocator&) = delete;
 
   /// A block of at least `bytes` for work on `stream`; null for 0 bytes. Throws OutOfMemory.
-  Block* allocate(size_t bytes, StreamKey stream) {
+  Block* allocate(size_t bytes, StreamKey stream, Context context = nullptr) {
     if (bytes == 0) return nullptr;
     std::lock_guard<std::mutex> lock(mutex_);
+    StackOfRequest named(history_, std::move(context));
     if (bytes >= OutOfMemory::kExabyte) throw out_of_memory(bytes);
-    process_events();
+    if (!pools_.has_routes()) process_events();
     const size_t rounded = round_request(bytes, options_);
+    const bool small = rounded <= kMaxSmallBytes;
+    PrivatePool* own = pools_.of_stream(stream);
     const Request request{rounded, segment_bytes(rounded, options_), stream,
-                          rounded <= kMaxSmallBytes ? small_ : large_};
+                          own ? own->of_size(small) : of_size(small)};
     Block* block = take_free(request);
     if (!block) {
       collect_garbage();
       block = take_new(request);
     }
     if (!block && release_oversize(request)) block = take_new(request);
-    if (!block) {
-      release_cached();
+    if (!block && !pools_.has_routes()) {
+      release_cached(kNoPool);
       ++stats_.num_alloc_retries;
       block = take_new(request);
     }
+    if (!block && !own) {
+      // The pools that stand by for this moment, which are searched as they are.
+      for (PrivatePool* pool : pools_when_full()) {
+        const Request other{request.bytes, request.segment_bytes, stream, pool->of_size(small)};
+        block = take_free(other);
+        if (block) return hand_out(block, other, bytes);
+      }
+    }
     if (!block) {
+      history_.add(TraceAction::kOutOfMemory, driver_.free_bytes(), rounded, stream,
+                   request.pool.owner, history_.current);
       ++stats_.num_ooms;
       throw out_of_memory(request.segment_bytes);
     }
@@ -83,18 +100,19 @@ class CachingAllocator {
   }
 
   /// Takes back a block that `allocate` gave; null is ignored.
-  void free(Block* block) {
+  void free(Block* block, Context context = nullptr) {
     if (!block) return;
     std::lock_guard<std::mutex> lock(mutex_);
+    StackOfRequest named(history_, std::move(context));
     block->allocated = false;
+    history_.add(TraceAction::kFreeRequested, block, block->requested_bytes, block->context);
     stats_.allocation.decrease(block->pool->small, 1);
     stats_.allocated_bytes.decrease(block->pool->small, block->bytes);
     if (block->bytes >= options_.max_split_bytes) stats_.oversize_allocations.decrease(1);
     if (block->used_on.empty()) return put_back(block);
-    for (StreamKey stream : std::exchange(block->used_on, {})) {
-      ++block->pending_events;
-      pending_[stream].emplace_back(events_.record(stream), block);
-    }
+    // A capture has no moments to wait for.
+    if (pools_.has_routes()) return deferred_.push_back(block);
+    wait_for_streams(block);
   }
 
   /// `stream` uses the block too: once freed, it waits for the work queued there by then.
@@ -103,10 +121,25 @@ class CachingAllocator {
     if (block && stream != block->stream) block->used_on.insert(stream);
   }
 
-  /// Gives every segment that is wholly free back to the driver, after waiting for the streams.
-  void empty_cache() {
+  /// Gives every segment that is wholly free back to the driver, after waiting for the streams;
+  /// of private pools those without users, or only `pool`.
+  void empty_cache(PoolId pool = kNoPool, Context context = nullptr) {
     std::lock_guard<std::mutex> lock(mutex_);
-    release_cached();
+    StackOfRequest named(history_, std::move(context));
+    release_cached(pool);
+  }
+
+  /// Calls `change` with the private pools. Passes on what PrivatePools throws.
+  template <class Change>
+  void with_pools(Change change) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    change(pools_);
+  }
+  /// Calls `change` with the history of what was done.
+  template <class Change>
+  void with_history(Change change) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    change(history_);
   }
 
   /// Limits this process to `fraction` of the card's memory, as set_per_process_memory_fraction.
@@ -140,19 +173,26 @@ class CachingAllocator {
     stats_.num_device_alloc = stats_.num_device_free = 0;
   }
 
-  /// Every segment, by address; of an expandable one, every mapped stretch.
-  std::vector<SegmentSnapshot> snapshot() const {
+  /// Every segment, by address; of an expandable one, every mapped stretch. Of one private pool,
+  /// if `only` names it.
+  std::vector<SegmentSnapshot> snapshot(PoolId only = kNoPool) {
     std::lock_guard<std::mutex> lock(mutex_);
     std::map<uint64_t, const Block*> heads;
-    const auto note = [&heads](const Block* block) {
+    const auto note = [&heads, only](const Block* block) {
+      if (only != kNoPool && block->pool->owner != only) return;
       if (!block->prev || !block->prev->mapped) heads[block->address] = block;
     };
     std::for_each(active_.begin(), active_.end(), note);
-    std::for_each(small_.free.begin(), small_.free.end(), note);
-    std::for_each(large_.free.begin(), large_.free.end(), note);
+    for_each_pool(
+        [&](BlockPool& pool) { std::for_each(pool.free.begin(), pool.free.end(), note); });
 
     std::vector<SegmentSnapshot> segments;
-    for (const auto& [address, head] : heads) segments.push_back(SegmentSnapshot::from(head));
+    size_t active_bytes = 0;
+    for (const auto& [address, head] : heads) {
+      segments.push_back(SegmentSnapshot::from(head));
+      active_bytes += segments.back().active_bytes;
+    }
+    history_.add(TraceAction::kSnapshot, 0, active_bytes, 0, only, nullptr);
     return segments;
   }
 
@@ -163,6 +203,28 @@ class CachingAllocator {
     StreamKey stream;
     BlockPool& pool;
   };
+
+  // ---- pools
+
+  BlockPool& of_size(bool is_small) { return is_small ? small_ : large_; }
+
+  template <class Visit>
+  void for_each_pool(Visit visit) {
+    visit(large_);
+    visit(small_);
+    pools_.for_each([&](PrivatePool& pool) {
+      visit(pool.large);
+      visit(pool.small);
+    });
+  }
+
+  std::vector<PrivatePool*> pools_when_full() const {
+    std::vector<PrivatePool*> pools;
+    pools_.for_each([&](PrivatePool& pool) {
+      if (pool.serves_when_full) pools.push_back(&pool);
+    });
+    return pools;
+  }
 
   // ---- finding a block
 
@@ -214,6 +276,7 @@ class CachingAllocator {
 
   bool should_split(const Block* block, const Request& request) const {
     const size_t rest_bytes = block->bytes - request.bytes;
+    if (request.pool.never_splits) return false;
     if (request.pool.small || options_.expandable_segments) return rest_bytes >= kMinBlockBytes;
     return request.bytes < options_.max_split_bytes && rest_bytes > kMaxSmallBytes;
   }
@@ -227,6 +290,7 @@ class CachingAllocator {
       Block* rest = block;
       block = new Block(&pool, request.stream, rest->address, request.bytes, rest->expandable);
       block->link(rest->prev, rest);
+      block->segment_context = std::move(rest->segment_context);
       rest->address += request.bytes;
       rest->bytes -= request.bytes;
       pool.insert_free(rest);
@@ -242,7 +306,9 @@ class CachingAllocator {
     }
     block->allocated = true;
     block->requested_bytes = requested_bytes;
+    block->context = history_.current;
     active_.insert(block);
+    history_.add(TraceAction::kAlloc, block, requested_bytes, nullptr);
     stats_.allocation.increase(pool.small, 1);
     stats_.allocated_bytes.increase(pool.small, block->bytes);
     stats_.active.increase(pool.small, 1);
@@ -257,6 +323,8 @@ class CachingAllocator {
   /// Makes a block free, merged with its free neighbours.
   void put_back(Block* block) {
     BlockPool& pool = *block->pool;
+    history_.add(TraceAction::kFreeCompleted, block, block->requested_bytes, block->context);
+    block->context = nullptr;
     stats_.active.decrease(pool.small, 1);
     stats_.active_bytes.decrease(pool.small, block->bytes);
     stats_.requested_bytes.decrease(pool.small, block->requested_bytes);
@@ -278,8 +346,17 @@ class CachingAllocator {
     stats_.inactive_split_bytes.change(pool.small, split_bytes);
   }
 
+  /// Lets a freed block wait for what its other streams have to do now.
+  void wait_for_streams(Block* block) {
+    for (StreamKey stream : std::exchange(block->used_on, {})) {
+      ++block->pending_events;
+      pending_[stream].emplace_back(events_.record(stream), block);
+    }
+  }
+
   /// Puts back the freed blocks whose other streams are done, without waiting for any.
   void process_events() {
+    for (Block* block : std::exchange(deferred_, {})) wait_for_streams(block);
     for (auto it = pending_.begin(); it != pending_.end();) {
       auto& [stream, queue] = *it;
       while (!queue.empty() && events_.passed(stream, queue.front().first)) {
@@ -293,23 +370,36 @@ class CachingAllocator {
 
   // ---- giving memory back to the driver
 
-  /// Waits for all streams, then gives back all that is wholly free.
-  void release_cached() {
+  /// Waits for all streams, then gives back all that is wholly free. Where allocations go to
+  /// private pools there may be a capture, which nothing may wait for.
+  void release_cached(PoolId pool) {
+    if (!pools_.has_routes()) wait_for_all_streams();
+    release_free(large_);
+    release_free(small_);
+    pools_.empty_unused(pool, [this](PrivatePool& unused) {
+      release_free(unused.small);
+      release_free(unused.large);
+    });
+  }
+
+  void wait_for_all_streams() {
     ++stats_.num_sync_all_streams;
+    for (Block* block : std::exchange(deferred_, {})) wait_for_streams(block);
     for (auto& [stream, queue] : std::exchange(pending_, {})) {
       for (auto& [mark, block] : queue) {
         events_.wait(stream, mark);
         if (--block->pending_events == 0) put_back(block);
       }
     }
-    for (BlockPool* pool : {&large_, &small_}) {
-      const std::vector<Block*> free(pool->free.begin(), pool->free.end());
-      for (Block* block : free) {
-        if (block->expandable) {
-          segments_.unmap(block);
-        } else if (!block->is_split()) {
-          segments_.release(block, options_);
-        }
+  }
+
+  void release_free(BlockPool& pool) {
+    const std::vector<Block*> free(pool.free.begin(), pool.free.end());
+    for (Block* block : free) {
+      if (block->expandable) {
+        segments_.unmap(block);
+      } else if (!block->is_split()) {
+        segments_.release(block, options_);
       }
     }
   }
@@ -380,6 +470,13 @@ class CachingAllocator {
     error.allocated_bytes =
         static_cast<size_t>(stats_.allocated_bytes[PoolStat::kAggregate].current);
     error.reserved_bytes = segments_.reserved_bytes();
+    const auto count = [&error](const FreeBlocks& free) {
+      for (const Block* block : free) error.private_bytes += block->bytes;
+    };
+    pools_.for_each([&](PrivatePool& pool) {
+      count(pool.small.free);
+      count(pool.large.free);
+    });
     return error;
   }
 
@@ -389,11 +486,14 @@ class CachingAllocator {
   AllocatorOptions options_;
   std::optional<size_t> allowed_bytes_;
   AllocatorStats stats_;
+  MemoryHistory history_;
   Segments segments_;
   BlockPool small_{true};
   BlockPool large_{false};
+  PrivatePools pools_;
   std::unordered_set<Block*> active_;  // handed out, or freed and still used by another stream
   std::map<StreamKey, std::deque<std::pair<StreamEvents::Mark, Block*>>> pending_;
+  std::vector<Block*> deferred_;  // freed while allocations went to private pools
 };
 
 }  // namespace anyrig::virtual_gpu

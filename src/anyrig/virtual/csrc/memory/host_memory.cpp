@@ -8,12 +8,6 @@
 #include <malloc.h>
 #endif
 #include <sys/mman.h>
-
-#include <algorithm>
-#include <cstring>
-#include <map>
-#include <mutex>
-
 namespace anyrig::virtual_gpu {
 namespace {
 
@@ -62,55 +56,6 @@ class WatchedAllocator final : public c10::Allocator {
   c10::Allocator* inner_;
 };
 
-// Remembers which addresses it gave out, which is all that makes them pinned.
-class PinnedAllocator final : public c10::Allocator {
- public:
-  c10::DataPtr allocate(size_t bytes) override {
-    void* address = c10::GetDefaultCPUAllocator()->raw_allocate(std::max<size_t>(bytes, 1));
-    remember(address, bytes);
-    return {address, address, &release, c10::Device(c10::kCPU)};
-  }
-
-  void copy_data(void* destination, const void* source, size_t bytes) const override {
-    std::memcpy(destination, source, bytes);
-  }
-
-  bool holds(const void* address) {
-    std::lock_guard<std::mutex> guard(mutex_);
-    auto next = sizes_.upper_bound(address);
-    if (next == sizes_.begin()) {
-      return false;
-    }
-    const auto& [start, bytes] = *std::prev(next);
-    return static_cast<const char*>(address) <
-        static_cast<const char*>(start) + std::max<size_t>(bytes, 1);
-  }
-
-  void remember(const void* address, size_t bytes) {
-    std::lock_guard<std::mutex> guard(mutex_);
-    sizes_[address] = bytes;
-  }
-
-  void forget(const void* address) {
-    std::lock_guard<std::mutex> guard(mutex_);
-    sizes_.erase(address);
-  }
-
-  static PinnedAllocator& get() {
-    static auto* allocator = new PinnedAllocator(); // outlives every pinned tensor
-    return *allocator;
-  }
-
- private:
-  static void release(void* address) {
-    get().forget(address);
-    c10::GetDefaultCPUAllocator()->raw_deallocate(address);
-  }
-
-  std::mutex mutex_;
-  std::map<const void*, size_t> sizes_;
-};
-
 } // namespace
 
 void keep_freed_pages() {
@@ -149,22 +94,6 @@ c10::DataPtr allocate_host(size_t bytes) {
       "the host has no memory for ", bytes, " bytes of a virtual GPU; use a smaller model, or "
       "shape-only mode, which holds no data");
   return {address, new Mapping{address, bytes}, &unmap, c10::Device(at::kCPU)};
-}
-
-c10::Allocator* pinned_allocator() {
-  return &PinnedAllocator::get();
-}
-
-bool is_pinned(const void* address) {
-  return PinnedAllocator::get().holds(address);
-}
-
-void pin(const void* address, size_t bytes) {
-  PinnedAllocator::get().remember(address, bytes);
-}
-
-void unpin(const void* address) {
-  PinnedAllocator::get().forget(address);
 }
 
 } // namespace anyrig::virtual_gpu

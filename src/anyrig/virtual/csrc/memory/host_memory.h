@@ -1,5 +1,4 @@
-// Host memory that stands in for a card's: what CPU kernels allocate on behalf of a virtual
-// device, and page-locked ("pinned") memory.
+// Host memory that stands in for a card's: what CPU kernels allocate on behalf of a virtual device.
 #pragma once
 
 #include "device/device.h"
@@ -30,11 +29,5 @@ c10::DataPtr allocate_host(size_t bytes);
 
 // Lets the C library keep the pages of freed memory for the next allocation.
 void keep_freed_pages();
-
-c10::Allocator* pinned_allocator();
-bool is_pinned(const void* address);
-// Memory of the program's own that cudaHostRegister pins, until it is unregistered.
-void pin(const void* address, size_t bytes);
-void unpin(const void* address);
 
 } // namespace anyrig::virtual_gpu

@@ -1,6 +1,9 @@
 #include "memory/memory.h"
 
+#include "graphs/capture.h"
 #include "memory/allocator_options.h"
+#include "memory/card_ledger.h"
+#include "memory/stacks.h"
 #include "time/clock.h"
 #include "memory/freed_host_memory.h"
 #include "memory/host_memory.h"
@@ -10,6 +13,7 @@
 #include <cstring>
 #include <memory>
 #include <mutex>
+#include <unordered_map>
 
 namespace anyrig::virtual_gpu {
 namespace {
@@ -37,9 +41,47 @@ class ClockEvents final : public StreamEvents {
   c10::DeviceIndex device_;
 };
 
+// CUDA refuses to give out memory while another stream is captured in its strict mode.
+class WatchedCard final : public Driver {
+ public:
+  WatchedCard(const DeviceFacts& facts, c10::DeviceIndex device)
+      : card_(card_ledger(), facts.position, static_cast<size_t>(facts.memory_bytes)),
+        device_(device) {}
+
+  bool reserve(size_t bytes) override {
+    check_unsafe_call(current_stream(device_));
+    return card_.reserve(bytes);
+  }
+  void release(size_t bytes) override {
+    card_.release(bytes);
+  }
+  size_t free_bytes() const override {
+    return card_.free_bytes();
+  }
+  size_t total_bytes() const override {
+    return card_.total_bytes();
+  }
+  std::vector<ProcessMemory> processes() const override {
+    return card_.processes();
+  }
+  size_t free_bytes_at_least() const {
+    return card_.free_bytes_at_least();
+  }
+
+ private:
+  SharedCard card_;
+  c10::DeviceIndex device_;
+};
+
+// The host bytes of blocks of private pools, by address.
+struct PoolBytes {
+  std::mutex mutex;
+  std::unordered_map<uint64_t, std::pair<std::weak_ptr<c10::DataPtr>, size_t>> of_block;
+};
+
 struct Card {
-  Card(size_t total_bytes, c10::DeviceIndex device)
-      : driver(total_bytes),
+  Card(const DeviceFacts& facts, c10::DeviceIndex device)
+      : driver(facts, device),
         events(device),
         allocator(driver, events, first_address(device), allocator_options_from_environment()) {}
 
@@ -48,10 +90,11 @@ struct Card {
     return (uint64_t{1} << 62) + (static_cast<uint64_t>(device) << 52);
   }
 
-  PrivateCard driver;
+  WatchedCard driver;
   ClockEvents events;
   CachingAllocator allocator;
   FreedHostMemory freed;
+  PoolBytes pool_bytes;
 };
 
 Card& card(c10::DeviceIndex device) {
@@ -59,8 +102,7 @@ Card& card(c10::DeviceIndex device) {
   static auto* cards = [] {
     auto* made = new std::vector<std::unique_ptr<Card>>();
     for (size_t i = 0; i < devices().size(); ++i) {
-      made->push_back(std::make_unique<Card>(
-          static_cast<size_t>(devices()[i].memory_bytes), static_cast<c10::DeviceIndex>(i)));
+      made->push_back(std::make_unique<Card>(devices()[i], static_cast<c10::DeviceIndex>(i)));
     }
     return made;
   }();
@@ -77,11 +119,17 @@ std::vector<OutOfMemoryObserver>& observers() {
   return *all;
 }
 
+thread_local bool uncounted = false;
+
 Block* book(size_t bytes, c10::DeviceIndex device) {
   check_not_forked();
+  if (C10_UNLIKELY(uncounted)) {
+    return nullptr;
+  }
   open_context(device);
   try {
-    return card(device).allocator.allocate(bytes, current_stream(device).id());
+    return card(device).allocator.allocate(
+        bytes, current_stream(device).id(), stack_for(RecordStacks::kLive));
   } catch (const OutOfMemory& error) {
     for (const auto& observer : observers()) {
       observer(device, error);
@@ -90,10 +138,37 @@ Block* book(size_t bytes, c10::DeviceIndex device) {
   }
 }
 
+// The blocks with a recorded stack, by data pointer.
+struct RecordedBlocks {
+  std::mutex mutex;
+  std::unordered_map<const void*, const Block*> by_address;
+
+  static RecordedBlocks& get() {
+    static auto* recorded = new RecordedBlocks(); // memory may be freed while the process ends
+    return *recorded;
+  }
+};
+
+using SharedHost = std::shared_ptr<c10::DataPtr>;
+
+void release_shared(void* context) {
+  delete static_cast<SharedHost*>(context);
+}
+
+c10::DataPtr share(const SharedHost& host) {
+  return {host->get(), new SharedHost(host), &release_shared, c10::Device(at::kCPU)};
+}
+
 c10::DataPtr as_data(std::unique_ptr<DeviceMemory> memory) {
   void* address = memory->host.get();
   if (address == nullptr && memory->block != nullptr) {
     address = reinterpret_cast<void*>(memory->block->address); // NOLINT(performance-no-int-to-ptr)
+  }
+  if (C10_UNLIKELY(memory->block != nullptr && memory->block->context != nullptr)) {
+    auto& recorded = RecordedBlocks::get();
+    std::lock_guard<std::mutex> guard(recorded.mutex);
+    recorded.by_address[address] = memory->block;
+    memory->recorded_address = address;
   }
   const c10::Device device(kDeviceType, memory->device);
   return {address, memory.release(), &release, device};
@@ -132,9 +207,10 @@ class Allocator final : public c10::DeviceAllocator {
     return true;
   }
 
-  void emptyCache(c10::MempoolId_t /*pool*/) override {
+  void emptyCache(c10::MempoolId_t pool) override {
     for (int i = 0; i < device_count(); ++i) {
-      card(static_cast<c10::DeviceIndex>(i)).allocator.empty_cache();
+      card(static_cast<c10::DeviceIndex>(i))
+          .allocator.empty_cache(pool, stack_for(RecordStacks::kAll));
     }
   }
 
@@ -183,10 +259,15 @@ DeviceMemory::~DeviceMemory() {
   if (auto* twin = spare_twin.exchange(nullptr)) {
     c10::intrusive_ptr<c10::TensorImpl>::reclaim(twin);
   }
+  if (C10_UNLIKELY(recorded_address != nullptr)) {
+    auto& recorded = RecordedBlocks::get();
+    std::lock_guard<std::mutex> guard(recorded.mutex);
+    recorded.by_address.erase(recorded_address);
+  }
   if (block != nullptr) {
     Card& of_device = card(device);
     of_device.freed.keep(block->address, bytes, std::move(host));
-    of_device.allocator.free(block);
+    of_device.allocator.free(block, stack_for(RecordStacks::kAll));
   }
 }
 
@@ -215,16 +296,79 @@ c10::DataPtr adopt(c10::DataPtr host, size_t bytes, c10::DeviceIndex device) {
   memory->device = device;
   memory->bytes = bytes;
   memory->block = book(bytes, device);
-  memory->host = std::move(host);
+  if (shape_only() && host.get() != nullptr) {
+    memory->known = std::move(host);
+    memory->known_bytes = bytes;
+  } else {
+    memory->host = std::move(host);
+  }
   return as_data(std::move(memory));
+}
+
+c10::DataPtr alias(DeviceMemory& memory) {
+  if (memory.host.get() != nullptr && memory.host.get_deleter() != &release_shared) {
+    memory.host = share(std::make_shared<c10::DataPtr>(std::move(memory.host)));
+  }
+  auto other = std::make_unique<DeviceMemory>();
+  other->device = memory.device;
+  other->bytes = memory.bytes;
+  if (memory.host.get() != nullptr) {
+    other->host = share(*static_cast<SharedHost*>(memory.host.get_context()));
+  }
+  return as_data(std::move(other));
+}
+
+void settle_in_pool(c10::StorageImpl& storage) {
+  DeviceMemory* memory = device_memory(storage.data_ptr());
+  if (memory == nullptr || memory->block == nullptr || memory->host.get() == nullptr ||
+      memory->block->pool->owner == kNoPool) {
+    return;
+  }
+  alias(*memory); // from here on its bytes can be shared
+  auto& own = *static_cast<SharedHost*>(memory->host.get_context());
+  auto& pool_bytes = card(memory->device).pool_bytes;
+  std::lock_guard<std::mutex> guard(pool_bytes.mutex);
+  auto& [known, known_bytes] = pool_bytes.of_block[memory->block->address];
+  const SharedHost there = known.lock();
+  if (there == own) {
+    return;
+  }
+  if (there == nullptr || known_bytes < memory->bytes) {
+    known = own;
+    known_bytes = memory->bytes;
+    return;
+  }
+  std::memcpy(there->get(), memory->host.get(), memory->bytes);
+  memory->host = share(there);
+  memory->shadow = {};
+  if (auto* twin = memory->spare_twin.exchange(nullptr)) {
+    c10::intrusive_ptr<c10::TensorImpl>::reclaim(twin);
+  }
+  const c10::Device device = storage.device();
+  auto old = storage.set_data_ptr(c10::DataPtr(nullptr, device));
+  old.release_context();
+  storage.set_data_ptr_noswap({memory->host.get(), memory, &release, device});
+}
+
+Uncounted::Uncounted() : previous_(uncounted) {
+  uncounted = true;
+}
+
+bool Uncounted::is_active() {
+  return uncounted;
+}
+
+Uncounted::~Uncounted() {
+  uncounted = previous_;
 }
 
 void check_room(size_t bytes, c10::DeviceIndex device) {
   // No request is rounded up by more than this; beyond it a new segment fits without a search.
   constexpr size_t kLargestRounding = 20 * kMiB;
   Card& of_device = card(device);
-  if (of_device.driver.free_bytes() >= bytes + kLargestRounding &&
-      of_device.allocator.memory_fraction() >= 1) {
+  if (uncounted ||
+      (of_device.driver.free_bytes_at_least() >= bytes + kLargestRounding &&
+       of_device.allocator.memory_fraction() >= 1)) {
     return;
   }
   of_device.allocator.free(book(bytes, device));
@@ -234,6 +378,14 @@ void record_stream(const c10::DataPtr& data, const c10::Stream& stream) {
   if (auto* memory = device_memory(data)) {
     card(memory->device).allocator.record_stream(memory->block, stream.id());
   }
+}
+
+Context stack_of_memory(uintptr_t address) {
+  auto& recorded = RecordedBlocks::get();
+  std::lock_guard<std::mutex> guard(recorded.mutex);
+  const auto* pointer = reinterpret_cast<const void*>(address); // NOLINT(performance-no-int-to-ptr)
+  const auto found = recorded.by_address.find(pointer);
+  return found == recorded.by_address.end() ? nullptr : found->second->context;
 }
 
 void add_out_of_memory_observer(OutOfMemoryObserver observer) {
@@ -247,6 +399,10 @@ CachingAllocator& caching_allocator(c10::DeviceIndex device) {
 std::pair<size_t, size_t> memory_info(c10::DeviceIndex device) {
   const auto& driver = card(device).driver;
   return {driver.free_bytes(), driver.total_bytes()};
+}
+
+std::vector<ProcessMemory> card_processes(c10::DeviceIndex device) {
+  return card(device).driver.processes();
 }
 
 c10::DeviceAllocator* device_allocator() {

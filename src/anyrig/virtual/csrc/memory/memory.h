@@ -25,6 +25,11 @@ struct DeviceMemory {
   c10::DeviceIndex device = 0;
   size_t bytes = 0;
   c10::DataPtr host;
+  const void* recorded_address = nullptr; // where its stack is found, if it has one
+
+  // Owned by known_values.cpp, in ShapeOnly: the values that are known, and up to which byte.
+  c10::DataPtr known;
+  std::atomic<size_t> known_bytes{0};
 
   // Owned by twin.cpp.
   std::atomic_flag shadow_lock = ATOMIC_FLAG_INIT;
@@ -43,11 +48,36 @@ c10::DataPtr allocate(size_t bytes, c10::DeviceIndex device);
 // Makes host memory that already holds a result the memory of `device`, without a copy.
 c10::DataPtr adopt(c10::DataPtr host, size_t bytes, c10::DeviceIndex device);
 
+// Memory of the same card over the same host bytes, which it keeps alive and which count for
+// nothing: what a CUDA graph, holding addresses alone, still reads and writes once they are freed.
+c10::DataPtr alias(DeviceMemory& memory);
+
+// In a private pool a block has the same host bytes each time it is handed out, as on a card, while
+// a graph or a tensor holds on to them: graphs that share a pool meet in its memory. Gives the
+// storage those bytes, with what it holds now.
+void settle_in_pool(c10::StorageImpl& storage);
+
+// While one is alive on a thread, memory that the thread asks for counts for nothing.
+class Uncounted {
+ public:
+  Uncounted();
+  ~Uncounted();
+  static bool is_active();
+  Uncounted(const Uncounted&) = delete;
+  Uncounted& operator=(const Uncounted&) = delete;
+
+ private:
+  bool previous_;
+};
+
 // Raises torch.OutOfMemoryError unless `device` could hand out a block of `bytes` now.
 void check_room(size_t bytes, c10::DeviceIndex device);
 
 // `stream` uses the memory too: once freed, it is handed out again when that work is done.
 void record_stream(const c10::DataPtr& data, const c10::Stream& stream);
+
+// The recorded stack of the live allocation whose data pointer is `address`; null without one.
+Context stack_of_memory(uintptr_t address);
 
 // `observer` is told of each request that does not fit, before the error is raised.
 using OutOfMemoryObserver = std::function<void(c10::DeviceIndex, const OutOfMemory&)>;
@@ -56,6 +86,8 @@ void add_out_of_memory_observer(OutOfMemoryObserver observer);
 CachingAllocator& caching_allocator(c10::DeviceIndex device);
 // Bytes that nobody holds, and all bytes, as cudaMemGetInfo.
 std::pair<size_t, size_t> memory_info(c10::DeviceIndex device);
+// Who holds memory on the card.
+std::vector<ProcessMemory> card_processes(c10::DeviceIndex device);
 
 c10::DeviceAllocator* device_allocator();
 

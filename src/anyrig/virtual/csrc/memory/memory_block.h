@@ -3,11 +3,16 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <set>
+#include <utility>
 
 namespace anyrig::virtual_gpu {
 
 using StreamKey = int64_t;
+using PoolId = std::pair<uint64_t, uint64_t>;  // c10::MempoolId_t
+constexpr PoolId kNoPool{0, 0};                // the pools of everybody
+using Context = std::shared_ptr<void>;         // a stack, or null; what it is, the caller knows
 struct BlockPool;
 
 /// A range of addresses that memory is mapped into page by page, as it is needed.
@@ -36,6 +41,8 @@ struct Block {
   std::set<StreamKey> used_on;  // streams of record_stream, until the block is freed
   int pending_events = 0;       // those streams' events that have not been seen complete
   int64_t pool_searches = 0;    // BlockPool::searches when the block entered the pool
+  Context context;              // of the request it was handed out for
+  Context segment_context;      // of the request that its segment was made for, in its first block
 
   bool is_split() const { return prev != nullptr || next != nullptr; }
   bool is_free() const { return !allocated && pending_events == 0 && used_on.empty(); }
@@ -70,9 +77,12 @@ struct ByAddress {
 using FreeBlocks = std::set<Block*, BySizeThenAddress>;
 
 struct BlockPool {
-  explicit BlockPool(bool is_small) : small(is_small) {}
+  explicit BlockPool(bool is_small, PoolId owner = kNoPool) : small(is_small), owner(owner) {}
 
   const bool small;
+  const PoolId owner;     // the private pool it is part of
+  bool never_splits = false;
+  size_t held_bytes = 0;  // of its segments
   FreeBlocks free;
   std::set<Block*, ByAddress> unmapped;  // address space of expandable segments
   int64_t searches = 0;                  // counts only while garbage collection is on
@@ -95,6 +105,7 @@ inline size_t merge(Block* block, Block* neighbour) {
   }
   if (neighbour == block->prev) {
     block->address = neighbour->address;
+    block->segment_context = std::move(neighbour->segment_context);
     block->link(neighbour->prev, block->next);
   } else {
     block->link(block->prev, neighbour->next);

@@ -41,6 +41,7 @@ struct OutOfMemory : std::exception {
   std::optional<size_t> allowed_bytes;  // set_per_process_memory_fraction
   size_t allocated_bytes = 0;
   size_t reserved_bytes = 0;
+  size_t private_bytes = 0;  // free, but kept for CUDA graphs and the like
 
   const char* what() const noexcept override { return "out of memory on a virtual device"; }
 
@@ -58,8 +59,12 @@ struct OutOfMemory : std::exception {
       text += " has " + format_bytes(process.bytes) + " memory in use. ";
     }
     if (allowed_bytes) text += format_bytes(*allowed_bytes) + " allowed; ";
-    return text + "Of the allocated memory " + format_bytes(allocated_bytes) +
-           " is allocated by PyTorch, and " + format_bytes(reserved_bytes - allocated_bytes) +
+    text += "Of the allocated memory " + format_bytes(allocated_bytes + private_bytes) +
+            " is allocated by PyTorch, ";
+    if (private_bytes > 0)
+      text += "with " + format_bytes(private_bytes) +
+              " allocated in private pools (e.g., CUDA Graphs), ";
+    return text + "and " + format_bytes(reserved_bytes - allocated_bytes - private_bytes) +
            " is reserved by PyTorch but unallocated. If reserved but unallocated memory is large"
            " try setting PYTORCH_ALLOC_CONF=expandable_segments:True to avoid fragmentation."
            "  See documentation for Memory Management "

@@ -15,9 +15,12 @@ struct SegmentSnapshot {
     size_t bytes, requested_bytes;
     bool allocated;
     bool active;  // allocated, or freed and still used by another stream
+    Context context;
   };
   uint64_t address = 0;
   StreamKey stream = 0;
+  PoolId pool = kNoPool;
+  Context context;
   bool small = false, expandable = false;
   size_t total_bytes = 0, allocated_bytes = 0, active_bytes = 0, requested_bytes = 0;
   std::vector<Part> parts;
@@ -27,6 +30,8 @@ struct SegmentSnapshot {
     SegmentSnapshot segment;
     segment.address = head->address;
     segment.stream = head->stream;
+    segment.pool = head->pool->owner;
+    segment.context = head->segment_context;
     segment.small = head->pool->small;
     segment.expandable = head->expandable != nullptr;
     for (const Block* block = head; block && block->mapped; block = block->next) {
@@ -36,7 +41,8 @@ struct SegmentSnapshot {
       if (active) segment.active_bytes += block->bytes;
       if (active) segment.requested_bytes += block->requested_bytes;
       segment.parts.push_back(
-          {block->address, block->bytes, block->requested_bytes, block->allocated, active});
+          {block->address, block->bytes, block->requested_bytes, block->allocated, active,
+           block->context});
     }
     return segment;
   }

@@ -12,14 +12,15 @@
 #include "memory/allocator_stats.h"
 #include "memory/driver.h"
 #include "memory/memory_block.h"
+#include "memory/memory_history.h"
 
 namespace anyrig::virtual_gpu {
 
 /// Not locked: belongs to one allocator, whose statistics it keeps.
 class Segments {
  public:
-  Segments(Driver& driver, AllocatorStats& stats, uint64_t first_address)
-      : driver_(driver), stats_(stats), next_address_(first_address) {}
+  Segments(Driver& driver, AllocatorStats& stats, MemoryHistory& history, uint64_t first_address)
+      : driver_(driver), stats_(stats), history_(history), next_address_(first_address) {}
 
   size_t reserved_bytes() const {
     return static_cast<size_t>(stats_.reserved_bytes[PoolStat::kAggregate].current);
@@ -32,13 +33,19 @@ class Segments {
     stats_.reserved_bytes.increase(pool.small, bytes);
     if (bytes >= options.max_split_bytes) stats_.oversize_segments.increase(1);
     ++stats_.num_device_alloc;
-    return new Block(&pool, stream, take_addresses(bytes), bytes);
+    pool.held_bytes += bytes;
+    Block* block = new Block(&pool, stream, take_addresses(bytes), bytes);
+    block->segment_context = history_.current;
+    history_.add(TraceAction::kSegmentAlloc, block, bytes, nullptr);
+    return block;
   }
 
   /// Gives a free block that is a whole segment back to the driver.
   void release(Block* block, const AllocatorOptions& options) {
     BlockPool& pool = *block->pool;
     pool.free.erase(block);
+    pool.held_bytes -= block->bytes;
+    history_.add(TraceAction::kSegmentFree, block, block->bytes, block->segment_context);
     driver_.release(block->bytes);
     stats_.segment.decrease(pool.small, 1);
     stats_.reserved_bytes.decrease(pool.small, block->bytes);
@@ -93,6 +100,8 @@ class Segments {
     block->address = begin;
     block->bytes = end - begin;
     block->mapped = false;
+    pool.held_bytes -= end - begin;
+    history_.add(TraceAction::kSegmentUnmap, block, end - begin, block->segment_context);
     driver_.release(end - begin);
     stats_.reserved_bytes.decrease(pool.small, end - begin);
     ++stats_.num_device_free;
@@ -154,6 +163,8 @@ class Segments {
       block->bytes = mapped_bytes;
     }
     block->mapped = true;
+    pool.held_bytes += mapped_bytes;
+    history_.add(TraceAction::kSegmentMap, block, mapped_bytes, nullptr);
     merge(block, block->prev);
     merge(block, block->next);
     pool.insert_free(block);
@@ -164,6 +175,7 @@ class Segments {
 
   Driver& driver_;
   AllocatorStats& stats_;
+  MemoryHistory& history_;
   uint64_t next_address_;
   std::vector<std::unique_ptr<ExpandableSegment>> expandable_;
 };

@@ -1,10 +1,14 @@
 #include "random/generator.h"
 
+#include "graphs/cuda_graph.h"
+#include "time/streams.h"
+
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/Utils.h>
 
 #include <cstring>
+#include <utility>
 #include <vector>
 
 namespace anyrig::virtual_gpu {
@@ -35,6 +39,13 @@ VirtualGenerator::VirtualGenerator(
       state_(std::move(state)) {}
 
 void VirtualGenerator::set_current_seed(uint64_t seed) {
+  if (is_captured()) {
+    TORCH_CHECK(
+        state_->seed == seed,
+        "CUDAGeneratorImpl::set_current_seed can be called during stream capture only if new seed "
+        "is the same as the original seed.");
+    return;
+  }
   state_->seed = seed;
   state_->offset = 0;
 }
@@ -44,16 +55,19 @@ uint64_t VirtualGenerator::current_seed() const {
 }
 
 uint64_t VirtualGenerator::seed() {
+  check_not_captured("Cannot call CUDAGeneratorImpl::seed");
   set_current_seed(c10::detail::getNonDeterministicRandom(/*is_cuda=*/true));
   return current_seed();
 }
 
 void VirtualGenerator::set_offset(uint64_t offset) {
+  check_not_captured("Cannot call CUDAGeneratorImpl::set_offset");
   TORCH_CHECK(offset % kNumbersPerCall == 0, "offset must be a multiple of 4");
   state_->offset = offset;
 }
 
 uint64_t VirtualGenerator::get_offset() const {
+  check_not_captured("Cannot call CUDAGeneratorImpl::get_offset");
   return state_->offset;
 }
 
@@ -93,9 +107,33 @@ c10::intrusive_ptr<c10::GeneratorImpl> VirtualGenerator::graphsafe_get_state() c
 }
 
 std::pair<uint64_t, uint64_t> VirtualGenerator::take(uint64_t per_thread) {
+  const uint64_t increment =
+      (per_thread + kNumbersPerCall - 1) / kNumbersPerCall * kNumbersPerCall;
+  if (C10_UNLIKELY(is_captured())) {
+    CudaGraph& graph = *CudaGraph::of_capture(capture_of(current_stream(device().index())));
+    const uint64_t offset = graph.take_numbers(state_, increment);
+    note_draw({c10::intrusive_ptr<VirtualGenerator>::reclaim_copy(this), state_, offset});
+    return {state_->seed, offset};
+  }
   const uint64_t offset = state_->offset;
-  state_->offset += (per_thread + kNumbersPerCall - 1) / kNumbersPerCall * kNumbersPerCall;
+  state_->offset += increment;
   return {state_->seed, offset};
+}
+
+c10::intrusive_ptr<PhiloxState> VirtualGenerator::exchange_state(
+    c10::intrusive_ptr<PhiloxState> state) {
+  return std::exchange(state_, std::move(state));
+}
+
+bool VirtualGenerator::is_captured() const {
+  return is_capture_underway() && capture_of(current_stream(device().index())) != kNoCapture;
+}
+
+void VirtualGenerator::check_not_captured(const char* attempt) const {
+  TORCH_CHECK(
+      !is_captured(),
+      attempt, " during CUDA graph capture. If you need this call to be captured, please file an "
+      "issue. Current cudaStreamCaptureStatus: cudaStreamCaptureStatusActive");
 }
 
 at::Generator VirtualGenerator::take_host_generator() {

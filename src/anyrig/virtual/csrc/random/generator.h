@@ -30,6 +30,10 @@ class VirtualGenerator final : public c10::GeneratorImpl {
   void graphsafe_set_state(const c10::intrusive_ptr<c10::GeneratorImpl>& generator) override;
   c10::intrusive_ptr<c10::GeneratorImpl> graphsafe_get_state() const override;
 
+  const c10::intrusive_ptr<PhiloxState>& state() const { return state_; }
+  // Draws from `state` from now on; returns the one before it.
+  c10::intrusive_ptr<PhiloxState> exchange_state(c10::intrusive_ptr<PhiloxState> state);
+
   static c10::DeviceType device_type() {
     return kDeviceType;
   }
@@ -44,6 +48,9 @@ class VirtualGenerator final : public c10::GeneratorImpl {
 
  private:
   VirtualGenerator* clone_impl() const override;
+  // Whether the current stream of its device is captured into a CUDA graph.
+  bool is_captured() const;
+  void check_not_captured(const char* attempt) const;
 
   c10::intrusive_ptr<PhiloxState> state_;
 };

@@ -41,19 +41,19 @@ inline Launch plan_launch(uint64_t elements, uint64_t per_draw, Multiprocessors 
   return {elements, threads, draws * kWordsPerDraw};
 }
 
-/// Calls `store(element, value)` for every element of a launch planned for `draw`, which makes an
-/// array of values of four words.
+/// Calls `store(element, value)` for every element that the threads from `begin` to `end` draw of a
+/// launch planned for `draw`, which makes an array of values of four words. Other threads' elements
+/// are others, so that several stretches can run at once.
 template <class Draw, class Store>
-void run_launch(const Launch& launch, PhiloxPosition start, Draw draw, Store store) {
+void run_threads(const Launch& launch, PhiloxPosition start, uint64_t begin, uint64_t end,
+                 Draw draw, Store store) {
+  const uint64_t per_draw = draw(PhiloxWords{}).size();
   uint64_t first = 0;  // of the elements of this draw
   for (uint64_t offset = start.offset; first < launch.elements; offset += kWordsPerDraw) {
-    uint64_t per_draw = 0;
-    for (uint64_t thread = 0; thread < launch.threads; ++thread) {
-      if (first + thread >= launch.elements) break;
-      const auto values = draw(PhiloxThread({start.seed, offset}, thread).next4());
-      per_draw = values.size();
+    const uint64_t last = std::min(end, launch.elements - first);
+    for (uint64_t thread = begin; thread < last; ++thread) {
       uint64_t element = first + thread;
-      for (const auto value : values) {
+      for (const auto value : draw(PhiloxThread({start.seed, offset}, thread).next4())) {
         if (element >= launch.elements) break;
         store(element, value);
         element += launch.threads;
@@ -61,6 +61,12 @@ void run_launch(const Launch& launch, PhiloxPosition start, Draw draw, Store sto
     }
     first += launch.threads * per_draw;
   }
+}
+
+/// All threads of a launch, one after another.
+template <class Draw, class Store>
+void run_launch(const Launch& launch, PhiloxPosition start, Draw draw, Store store) {
+  run_threads(launch, start, 0, launch.threads, draw, store);
 }
 
 }  // namespace anyrig::virtual_gpu

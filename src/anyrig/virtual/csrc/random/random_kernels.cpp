@@ -13,11 +13,13 @@
 #include "random/generator.h"
 #include "random/random_source.h"
 #include "random/random_transforms.h"
+#include "dispatch/known_values.h"
 #include "dispatch/shape_only.h"
 
 #include <ATen/Dispatch.h>
 #include <ATen/Dispatch_v2.h>
 #include <ATen/OpMathType.h>
+#include <ATen/Parallel.h>
 #include <ATen/core/DistributionsHelper.h>
 #include <ATen/native/DistributionTemplates.h>
 #include <ATen/native/Resize.h>
@@ -44,6 +46,22 @@ int64_t offset_of(uint64_t element, at::IntArrayRef shape, at::IntArrayRef byte_
   return offset;
 }
 
+// The threads of a launch, in stretches, on the threads that PyTorch computes with.
+template <class Draw, class Store>
+void run_at_once(const Launch& launch, PhiloxPosition start, Draw draw, Store store) {
+  constexpr uint64_t kNumbersPerStretch = 32768; // as many as pay for a thread
+  const uint64_t threads = std::min(launch.threads, launch.elements);
+  const uint64_t grain = std::max<uint64_t>(1, kNumbersPerStretch * threads / launch.elements);
+  at::parallel_for(
+      0,
+      static_cast<int64_t>(threads),
+      static_cast<int64_t>(grain),
+      [&](int64_t begin, int64_t end) {
+        run_threads(
+            launch, start, static_cast<uint64_t>(begin), static_cast<uint64_t>(end), draw, store);
+      });
+}
+
 // distribution_nullary_kernel of aten/src/ATen/native/cuda/DistributionTemplates.h.
 template <class T, class Draw, class Transform>
 void fill(Iterator& iter, const OptionalGenerator& generator, Draw draw, Transform transform) {
@@ -63,18 +81,25 @@ void fill(Iterator& iter, const OptionalGenerator& generator, Draw draw, Transfo
   }
   charge_kernel(device, static_cast<int64_t>(count * sizeof(T)));
   if (shape_only()) {
+    forget_values(iter.tensor_base(0));
     return;
   }
   auto* data = static_cast<char*>(iter.data_ptr(0));
   const auto strides = iter.strides(0);
   if (iter.ndim() <= 1) {
     const int64_t stride = iter.ndim() == 0 ? 0 : strides[0];
-    run_launch(launch, start, draw, [=](uint64_t element, auto value) {
+    if (stride == sizeof(T)) {
+      run_at_once(launch, start, draw, [=](uint64_t element, auto value) {
+        reinterpret_cast<T*>(data)[element] = transform(value);
+      });
+      return;
+    }
+    run_at_once(launch, start, draw, [=](uint64_t element, auto value) {
       *reinterpret_cast<T*>(data + static_cast<int64_t>(element) * stride) = transform(value);
     });
     return;
   }
-  run_launch(launch, start, draw, [=, shape = iter.shape()](uint64_t element, auto value) {
+  run_at_once(launch, start, draw, [=, shape = iter.shape()](uint64_t element, auto value) {
     *reinterpret_cast<T*>(data + offset_of(element, shape, strides)) = transform(value);
   });
 }

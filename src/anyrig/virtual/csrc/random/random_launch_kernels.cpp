@@ -9,6 +9,7 @@
 #include "random/generator.h"
 #include "random/random_launches.h"
 #include "random/random_source.h"
+#include "dispatch/known_values.h"
 #include "dispatch/shape_only.h"
 #include "dispatch/twin.h"
 
@@ -144,6 +145,7 @@ at::Tensor& bernoulli_of_tensor(
   const auto chances = at::expand_inplace(self, on_device);
   charge_kernel(device, static_cast<int64_t>(2 * self.nbytes()));
   if (shape_only()) {
+    forget_values(self);
     return self;
   }
   const auto twin = twin_of(self);
@@ -205,6 +207,8 @@ at::Tensor& randperm(int64_t n, OptionalGenerator generator, at::Tensor& result)
     twin_of(result).copy_(
         is_short ? permute<int32_t>(keys_twin, bits, start)
                  : permute<int64_t>(keys_twin, bits, start));
+  } else {
+    forget_values(result);
   }
   return result;
 }
@@ -264,6 +268,8 @@ at::Tensor& multinomial_out(
   charge_kernel(self.device().index(), static_cast<int64_t>(self.nbytes() + result.nbytes()));
   if (!shape_only()) {
     twin_of(result).copy_(drawn);
+  } else {
+    forget_values(result);
   }
   return result;
 }

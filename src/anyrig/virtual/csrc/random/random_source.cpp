@@ -44,8 +44,8 @@ PhiloxPosition take_numbers(
 
 void charge_kernel(c10::DeviceIndex device, int64_t bytes) {
   auto& clock = Clock::get();
-  if (clock.enabled()) {
-    clock.run(current_stream(device), /*flops=*/0, static_cast<double>(bytes), false);
+  if (clock.charges() && bytes > 0) {
+    clock.run(current_stream(device), /*arithmetic=*/{}, static_cast<double>(bytes));
   }
 }
 

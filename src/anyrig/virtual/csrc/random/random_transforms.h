@@ -20,7 +20,9 @@ struct ToUniform {
         to(static_cast<T>(to)),
         range(static_cast<C>(static_cast<T>(this->to - this->from))) {}
   T operator()(C value) const {
-    const T scaled = static_cast<T>(std::fma(value, range, static_cast<C>(from)));
+    const C start = static_cast<C>(from);
+    const T scaled =
+        static_cast<T>(start == 0 ? value * range : std::fma(value, range, start));
     return scaled == to ? from : scaled;
   }
   T from, to;
@@ -29,7 +31,10 @@ struct ToUniform {
 
 template <class T, class C>
 struct ToNormal {
-  T operator()(C value) const { return static_cast<T>(std::fma(value, std, mean)); }
+  T operator()(C value) const {
+    // Without a mean there is one rounding anyway, and on most hosts fma is a call.
+    return static_cast<T>(mean == 0 ? value * std : std::fma(value, std, mean));
+  }
   C mean, std;
 };
 

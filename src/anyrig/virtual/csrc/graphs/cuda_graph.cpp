@@ -1,0 +1,310 @@
+#include "graphs/cuda_graph.h"
+
+#include "graphs/recording_key.h"
+#include "memory/pools.h"
+#include "time/streams.h"
+
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <c10/util/Exception.h>
+#include <torch/version.h>
+
+#include <algorithm>
+#include <fstream>
+#include <mutex>
+
+namespace anyrig::virtual_gpu {
+namespace {
+
+bool debugs_graphs = false;
+
+struct Capturing {
+  std::mutex mutex;
+  std::map<CaptureId, CudaGraph*> graphs;
+
+  static Capturing& get() {
+    static auto* capturing = new Capturing();
+    return *capturing;
+  }
+};
+
+CaptureMode mode_of(const std::string& name) {
+  if (name == "global") {
+    return CaptureMode::Global;
+  }
+  if (name == "thread_local") {
+    return CaptureMode::ThreadLocal;
+  }
+  TORCH_CHECK(
+      name == "relaxed",
+      "Unknown capture error mode. Expected `global`, `thread_local`, or `relaxed`, got ", name);
+  return CaptureMode::Relaxed;
+}
+
+// Small memory that is not part of the graph's pool.
+c10::DataPtr allocate_beside(c10::DeviceIndex device) {
+  const RelaxedCalls relaxed;
+  const c10::impl::VirtualGuardImpl streams(kDeviceType);
+  const c10::StreamGuard guard(streams.getDefaultStream(c10::Device(kDeviceType, device)));
+  return allocate(sizeof(int64_t), device);
+}
+
+void with_pools(c10::DeviceIndex device, const std::function<void(PrivatePools&)>& change) {
+  caching_allocator(device).with_pools(change);
+}
+
+} // namespace
+
+CudaGraph::CudaGraph(bool keep_graph)
+    : keeps_graph_(keep_graph),
+      stream_(current_stream(static_cast<c10::DeviceIndex>(current_device()))) {}
+
+CudaGraph::~CudaGraph() {
+  reset();
+}
+
+void CudaGraph::capture_begin(std::optional<PoolId> pool, const std::string& mode_name) {
+  const CaptureMode mode = mode_of(mode_name);
+  TORCH_CHECK(
+      !instantiated_,
+      "This CUDAGraph instance already owns a captured graph. To capture a new graph, create a "
+      "new instance.");
+  const auto device = static_cast<c10::DeviceIndex>(current_device());
+  const auto stream = current_stream(device);
+  TORCH_CHECK(
+      stream.id() != kDefaultStream,
+      "CUDA graphs must be captured on a non-default stream. (However, after capture, it's ok to "
+      "replay them on the default stream.)");
+  stream_ = stream;
+  pool_ = pool.value_or(kNoPool) != kNoPool ? *pool : new_pool_id(/*is_user_created=*/false);
+  capture_ = new_capture_id();
+  with_pools(device, [&](PrivatePools& pools) {
+    pools.begin_route(pool_, [device, capture = capture_](StreamKey id) {
+      return capture_of(c10::Stream(
+                 c10::Stream::UNSAFE, c10::Device(kDeviceType, device), id)) == capture;
+    });
+  });
+#if TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR < 12
+  register_generator(default_generator(device)); // later versions wait for the first number
+#endif
+  {
+    auto& capturing = Capturing::get();
+    std::lock_guard<std::mutex> guard(capturing.mutex);
+    capturing.graphs[capture_] = this;
+  }
+  captures_ = true;
+  try {
+    virtual_gpu::begin_capture(capture_, stream, mode);
+  } catch (...) {
+    captures_ = false;
+    with_pools(device, [&](PrivatePools& pools) {
+      pools.end_route(pool_);
+      pools.release(pool_);
+    });
+    throw;
+  }
+  c10::impl::tls_set_dispatch_key_included(kRecordingKey, true);
+}
+
+void CudaGraph::capture_end() {
+  capture_end_pre();
+  if (!keeps_graph_) {
+    instantiate();
+  }
+  capture_end_post();
+}
+
+void CudaGraph::capture_end_pre() {
+  const auto device = stream_.device_index();
+  TORCH_CHECK(
+      current_stream(device) == stream_, "Capture must end on the same stream it began on.");
+  leave_capture();
+  captured_ = has_graph_ = true;
+  if (recording_.size() == 0) {
+    TORCH_WARN(
+        "The CUDA Graph is empty. This usually means that the graph was attempted to be captured "
+        "on wrong device or stream.");
+  }
+}
+
+void CudaGraph::leave_capture() {
+  c10::impl::tls_set_dispatch_key_included(kRecordingKey, false);
+  recording_.finish();
+  seconds_ = 0;
+  for (const auto& stream : captured_streams(capture_)) {
+    seconds_ = std::max(seconds_, Clock::get().end_meter(stream));
+  }
+  {
+    auto& capturing = Capturing::get();
+    std::lock_guard<std::mutex> guard(capturing.mutex);
+    capturing.graphs.erase(capture_);
+  }
+  // CUDA's allocator goes on as if a capture that failed were under way; nothing needs that.
+  with_pools(stream_.device_index(), [&](PrivatePools& pools) { pools.end_route(pool_); });
+  captures_ = false;
+  try {
+    virtual_gpu::end_capture(capture_);
+  } catch (...) {
+    with_pools(stream_.device_index(), [&](PrivatePools& pools) { pools.release(pool_); });
+    recording_.clear();
+    throw;
+  }
+}
+
+void CudaGraph::capture_end_post() {
+  has_graph_ = keeps_graph_ || debugs_graphs;
+}
+
+void CudaGraph::instantiate() {
+  TORCH_CHECK(captured_, "capture_end() must have been called before calling instantiate");
+  TORCH_CHECK(
+      !instantiated_ || keeps_graph_,
+      "instantiate() is intended to be called by the user only when keep_graph=true");
+  instantiated_ = true;
+}
+
+void CudaGraph::replay() {
+  TORCH_CHECK(captured_, "Called CUDAGraph::replay without a preceding successful capture.");
+  if (!instantiated_) {
+    instantiate();
+  }
+  const auto device = stream_.device_index();
+  const CurrentDevice guard(device);
+  check_not_captured(current_stream(device));
+  std::map<const PhiloxState*, PhiloxPosition> starts;
+  for (auto& [name, share] : shares_) {
+    starts[name] = {share.state->seed, share.state->offset};
+    share.state->offset += share.taken;
+  }
+  recording_.replay([&](const PhiloxState& state) { return starts.at(&state); });
+  Clock::get().run_for(current_stream(device), seconds_);
+}
+
+void CudaGraph::reset() {
+  if (captures_) { // the program lost hold of it
+    try {
+      leave_capture();
+      captured_ = true;
+    } catch (const c10::Error&) {
+    }
+  }
+  shares_.clear();
+  if (captured_) {
+    with_pools(stream_.device_index(), [&](PrivatePools& pools) {
+      pools.release(pool_);
+      for (const PoolId retained : retained_) {
+        pools.release(retained);
+      }
+    });
+    retained_.clear();
+    recording_.clear();
+  }
+  captured_ = has_graph_ = instantiated_ = false;
+}
+
+PoolId CudaGraph::pool() const {
+  TORCH_CHECK(captured_, "Called CUDAGraph::pool() without a preceding successful capture.");
+  return pool_;
+}
+
+std::vector<PoolId> CudaGraph::pools() const {
+  std::vector<PoolId> pools{pool()};
+  pools.insert(pools.end(), retained_.begin(), retained_.end());
+  return pools;
+}
+
+void CudaGraph::retain_pool(PoolId pool) {
+  if (pool == pool_ || std::find(retained_.begin(), retained_.end(), pool) != retained_.end()) {
+    return;
+  }
+  with_pools(stream_.device_index(), [&](PrivatePools& pools) { pools.use(pool); });
+  retained_.push_back(pool);
+}
+
+CudaGraph::Share& CudaGraph::share_of(const c10::intrusive_ptr<PhiloxState>& state) {
+  const auto found = shares_.find(state.get());
+  if (found != shares_.end()) {
+    return found->second;
+  }
+  const auto device = stream_.device_index();
+  Share share{state, 0, allocate_beside(device), allocate_beside(device)};
+  return shares_.emplace(state.get(), std::move(share)).first->second;
+}
+
+uint64_t CudaGraph::take_numbers(
+    const c10::intrusive_ptr<PhiloxState>& state,
+    uint64_t increment) {
+  Share& share = share_of(state);
+  const uint64_t start = share.taken;
+  share.taken += increment;
+  return start;
+}
+
+void CudaGraph::register_generator(const at::Generator& generator) {
+  share_of(generator.get<VirtualGenerator>()->state());
+}
+
+void CudaGraph::enable_debug_mode() {
+  debugs_graphs = true;
+}
+
+void CudaGraph::debug_dump(const std::string& path) {
+  if (!debugs_graphs && !keeps_graph_) {
+    TORCH_WARN("CUDA Graphs debug not enabled, set with [graph].enable_debug_mode()");
+    return;
+  }
+  TORCH_WARN("DEBUG: calling debug_dump()");
+  if (!has_graph_) {
+    return;
+  }
+  TORCH_WARN("DEBUG: calling cudaGraphDebugDotPrint() with ", path);
+  std::ofstream file(path);
+  file << "digraph dot {\n";
+  const auto names = recording_.names();
+  for (size_t i = 0; i < names.size(); ++i) {
+    file << "  node_" << i << " [label=\"" << names[i] << "\"];\n";
+    if (i > 0) {
+      file << "  node_" << i - 1 << " -> node_" << i << ";\n";
+    }
+  }
+  file << "}\n";
+}
+
+uintptr_t CudaGraph::raw_graph() const {
+  TORCH_CHECK(
+      keeps_graph_,
+      "You cannot access the raw cudaGraph_t instance unless CUDAGraph was initialized with "
+      "keep_graph=true");
+  TORCH_CHECK(
+      has_graph_,
+      "You cannot access the raw cudaGraph_t instance until capture_end() has been called");
+  return capture_;
+}
+
+uintptr_t CudaGraph::raw_executable() const {
+  TORCH_CHECK(
+      instantiated_,
+      "You cannot access the raw cudaGraphExec_t instance until instantiate() has been called");
+  return capture_;
+}
+
+CudaGraph* CudaGraph::of_capture(CaptureId capture) {
+  auto& capturing = Capturing::get();
+  std::lock_guard<std::mutex> guard(capturing.mutex);
+  const auto found = capturing.graphs.find(capture);
+  return found == capturing.graphs.end() ? nullptr : found->second;
+}
+
+CudaGraph& CudaGraph::currently_capturing() {
+  const auto capture = capture_of(current_stream(static_cast<c10::DeviceIndex>(current_device())));
+  TORCH_CHECK(capture != kNoCapture, "The current stream is not currently capturing.");
+  CudaGraph* graph = of_capture(capture);
+  TORCH_CHECK(
+      graph != nullptr,
+      "get_currently_capturing_graph() can be used only between capture_begin() and "
+      "capture_end(). Did you use a stream without making it depend upon the original stream used "
+      "for capture?");
+  return *graph;
+}
+
+} // namespace anyrig::virtual_gpu

@@ -1,0 +1,257 @@
+#include "graphs/recording.h"
+
+#include "device/device.h"
+#include "dispatch/each_tensor.h"
+#include "dispatch/known_values.h"
+#include "dispatch/shape_only.h"
+#include "dispatch/twin.h"
+#include "graphs/capture.h"
+#include "time/streams.h"
+
+#include <algorithm>
+#include <functional>
+
+namespace anyrig::virtual_gpu {
+namespace {
+
+thread_local std::vector<Draw>* draws_of_call = nullptr;
+
+class DrawsNoted {
+ public:
+  explicit DrawsNoted(std::vector<Draw>& draws) : previous_(draws_of_call) {
+    draws_of_call = &draws;
+  }
+  ~DrawsNoted() {
+    draws_of_call = previous_;
+  }
+  DrawsNoted(const DrawsNoted&) = delete;
+  DrawsNoted& operator=(const DrawsNoted&) = delete;
+
+ private:
+  std::vector<Draw>* previous_;
+};
+
+// Lets a generator draw from another state for a scope.
+class StateLent {
+ public:
+  StateLent(VirtualGenerator& generator, c10::intrusive_ptr<PhiloxState> state)
+      : generator_(generator), own_(generator.exchange_state(std::move(state))) {}
+  ~StateLent() {
+    generator_.exchange_state(std::move(own_));
+  }
+  StateLent(const StateLent&) = delete;
+  StateLent& operator=(const StateLent&) = delete;
+
+ private:
+  VirtualGenerator& generator_;
+  c10::intrusive_ptr<PhiloxState> own_;
+};
+
+// `value` with each of its tensors changed.
+template <class Change>
+c10::IValue map_recorded(const c10::IValue& value, Change change) {
+  if (value.isTensor()) {
+    return change(value.toTensor());
+  }
+  if (value.isTensorList()) {
+    std::vector<at::Tensor> tensors;
+    for (const at::Tensor& tensor : value.toTensorVector()) {
+      tensors.push_back(change(tensor));
+    }
+    return tensors;
+  }
+  if (value.isOptionalTensorList()) {
+    c10::List<std::optional<at::Tensor>> tensors;
+    for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorVector()) {
+      tensors.push_back(
+          tensor.has_value() ? std::optional<at::Tensor>(change(*tensor)) : std::nullopt);
+    }
+    return tensors;
+  }
+  return value;
+}
+
+bool is_write(const c10::FunctionSchema& schema, size_t i) {
+  const c10::Argument& argument = schema.arguments()[i];
+  // Kernels of batch normalization write to the running statistics, of which schemas say nothing.
+  return (argument.alias_info() != nullptr && argument.alias_info()->isWrite()) ||
+      (argument.name().rfind("running_", 0) == 0 &&
+       schema.name().find("batch_norm") != std::string::npos);
+}
+
+// Views, and memory that nothing is written to: a card runs no kernel for them.
+bool launches_nothing(const c10::FunctionSchema& schema) {
+  const auto& name = schema.name();
+  if (name.rfind("aten::empty", 0) == 0 || name.rfind("aten::new_empty", 0) == 0 ||
+      name.rfind("aten::set_", 0) == 0 || name == "aten::resize_" ||
+      name == "aten::record_stream" || name == "aten::_efficientzerotensor") {
+    return true;
+  }
+  const auto& returns = schema.returns();
+  return !returns.empty() &&
+      std::all_of(returns.begin(), returns.end(), [](const c10::Argument& result) {
+           return result.alias_info() != nullptr && !result.alias_info()->isWrite();
+         });
+}
+
+bool shares_memory(const at::Tensor& a, const at::Tensor& b) {
+  return a.defined() && b.defined() && a.has_storage() && b.has_storage() &&
+      a.storage().unsafeGetStorageImpl() == b.storage().unsafeGetStorageImpl();
+}
+
+// Kernels alone: no autograd, no autocast, no modes of Python's, which the capture went through.
+c10::impl::ForceDispatchKeyGuard kernels_only() {
+  return {
+      c10::DispatchKeySet(c10::DispatchKey::BackendSelect),
+      c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset};
+}
+
+// In ShapeOnly nothing runs again, so what a replay would write is not known from here on.
+void forget_written(
+    const c10::FunctionSchema& schema,
+    const std::vector<c10::IValue>& given,
+    c10::ArrayRef<c10::IValue> results) {
+  const auto forget = [](const at::Tensor& tensor) {
+    if (tensor.defined()) {
+      forget_values(tensor);
+    }
+  };
+  for (size_t i = 0; i < given.size(); ++i) {
+    if (is_write(schema, i)) {
+      for_each_tensor(given[i], forget);
+    }
+  }
+  for (const c10::IValue& result : results) {
+    for_each_tensor(result, forget);
+  }
+}
+
+// What a capture gives for a constant of the host: CUDA copies it into the kernel's arguments.
+bool is_host_constant(const at::Tensor& tensor) {
+  return tensor.defined() && tensor.is_cpu() && tensor.dim() == 0;
+}
+
+} // namespace
+
+void note_draw(Draw draw) {
+  if (draws_of_call != nullptr) {
+    draws_of_call->push_back(std::move(draw));
+  }
+}
+
+void Recording::run(
+    const c10::OperatorHandle& op,
+    c10::DispatchKeySet keys,
+    torch::jit::Stack* stack,
+    c10::DeviceIndex device) {
+  const auto& schema = op.schema();
+  const auto stream = current_stream(device);
+  const auto arguments = torch::jit::last(*stack, schema.arguments().size());
+  if (needs_values(op, arguments)) {
+    check_not_captured(stream); // a card would have to tell the host what it found
+  }
+  const bool is_kernel = !launches_nothing(schema);
+  if (is_kernel) {
+    note_captured_work(stream);
+    ++size_;
+  }
+  const std::vector<c10::IValue> given(arguments.begin(), arguments.end());
+  if (shape_only()) {
+    op.redispatchBoxed(keys, stack);
+    if (is_kernel) {
+      forget_written(schema, given, torch::jit::last(*stack, schema.returns().size()));
+    }
+    return;
+  }
+  Call call{op, {}, {}, device, {}};
+  if (is_kernel) {
+    std::lock_guard<std::mutex> guard(mutex_);
+    for (size_t i = 0; i < given.size(); ++i) {
+      const bool written = is_write(schema, i);
+      if (written) {
+        for_each_tensor(given[i], [&](const at::Tensor& tensor) { ghosts_.preserve(tensor); });
+      }
+    }
+  }
+  {
+    DrawsNoted noted(call.draws);
+    op.redispatchBoxed(keys, stack);
+  }
+  std::lock_guard<std::mutex> guard(mutex_);
+  const auto results = torch::jit::last(*stack, schema.returns().size());
+  for (const c10::IValue& result : results) {
+    call.results.push_back(map_recorded(result, [&](const at::Tensor& tensor) {
+      bool given_before = !tensor.defined();
+      for (const c10::IValue& value : given) {
+        for_each_tensor(value, [&](const at::Tensor& argument) {
+          given_before |= shares_memory(argument, tensor);
+        });
+      }
+      if (given_before) {
+        return at::Tensor();
+      }
+      ghosts_.note_made(tensor);
+      return is_kernel ? ghosts_.of(tensor) : at::Tensor();
+    }));
+  }
+  if (!is_kernel) {
+    return;
+  }
+  // After the call, as that may have given an argument new memory.
+  const bool copies = schema.name() == "aten::copy_";
+  for (const c10::IValue& value : given) {
+    call.arguments.push_back(map_recorded(value, [&](const at::Tensor& tensor) {
+      return is_host_constant(tensor) && !copies ? tensor.clone() : ghosts_.of(tensor);
+    }));
+  }
+  calls_.push_back(std::move(call));
+}
+
+void Recording::finish() {
+  std::lock_guard<std::mutex> guard(mutex_);
+  ghosts_.restore();
+  ghosts_ = Ghosts();
+}
+
+void Recording::replay(const std::function<PhiloxPosition(const PhiloxState&)>& start_of) {
+  const Uncounted uncounted;
+  const Clock::Pause pause;
+  const auto guard = kernels_only();
+  for (const Call& call : calls_) {
+    const CurrentDevice current(call.device);
+    torch::jit::Stack stack = call.arguments;
+    if (call.draws.empty()) {
+      call.op.callBoxed(stack);
+    } else {
+      // A call draws from one generator: what it draws later goes on from its first number.
+      const Draw& first = call.draws.front();
+      const PhiloxPosition start = start_of(*first.state);
+      auto state = c10::make_intrusive<PhiloxState>();
+      state->seed = start.seed;
+      state->offset = start.offset + first.offset;
+      const StateLent lent(*first.generator, std::move(state));
+      call.op.callBoxed(stack);
+    }
+    for (size_t i = 0; i < call.results.size(); ++i) {
+      std::vector<at::Tensor> from;
+      for_each_tensor(stack[i], [&](const at::Tensor& tensor) { from.push_back(tensor); });
+      size_t next = 0;
+      for_each_tensor(call.results[i], [&](const at::Tensor& to) {
+        const at::Tensor& result = from.at(next++);
+        if (to.defined()) {
+          twin_of(to).copy_(twin_of(result));
+        }
+      });
+    }
+  }
+}
+
+std::vector<std::string> Recording::names() const {
+  std::vector<std::string> names;
+  for (const Call& call : calls_) {
+    names.push_back(toString(call.op.operator_name()));
+  }
+  return names;
+}
+
+} // namespace anyrig::virtual_gpu

@@ -1,0 +1,96 @@
+#include "graphs/recording_key.h"
+
+#include "graphs/cuda_graph.h"
+#include "time/streams.h"
+
+#include <torch/csrc/Exceptions.h>
+#include <torch/library.h>
+
+namespace anyrig::virtual_gpu {
+namespace {
+
+// The virtual device that a call concerns, if it does one: a tensor's, or one it names.
+std::optional<c10::DeviceIndex> device_of_call(c10::ArrayRef<c10::IValue> arguments) {
+  std::optional<c10::DeviceIndex> device;
+  const auto look_at = [&device](const at::Tensor& tensor) {
+    if (tensor.defined() && tensor.device().type() == kDeviceType && !device.has_value()) {
+      device = tensor.device().index();
+    }
+  };
+  for (const c10::IValue& value : arguments) {
+    if (value.isTensor()) {
+      look_at(value.toTensor());
+    } else if (value.isTensorList()) {
+      for (const at::Tensor& tensor : value.toTensorList()) {
+        look_at(tensor);
+      }
+    } else if (value.isDevice() && value.toDevice().type() == kDeviceType && !device.has_value()) {
+      device = resolve_device(value.toDevice()).index();
+    }
+  }
+  return device;
+}
+
+void record_call(
+    const c10::OperatorHandle& op,
+    c10::DispatchKeySet keys,
+    torch::jit::Stack* stack) {
+  const auto below = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kRecordingKey);
+  if (below.has(c10::DispatchKey::Python)) { // a tensor made of others: those will come here
+    op.redispatchBoxed(below, stack);
+    return;
+  }
+  const c10::impl::ExcludeDispatchKeyGuard guard(kRecordingKey);
+  const auto device =
+      device_of_call(torch::jit::last(*stack, op.schema().arguments().size()));
+  const auto capture = device.has_value() ? capture_of(current_stream(*device)) : kNoCapture;
+  CudaGraph* graph = capture == kNoCapture ? nullptr : CudaGraph::of_capture(capture);
+  if (graph == nullptr) {
+    op.redispatchBoxed(below, stack);
+    return;
+  }
+  graph->recording().run(op, below, stack, *device);
+}
+
+} // namespace
+
+void install_recording() {
+  static auto* library =
+      new torch::Library(torch::Library::IMPL, "_", kRecordingKey, __FILE__, __LINE__);
+  library->fallback(torch::CppFunction::makeFromBoxedFunction<&record_call>());
+}
+
+void bind_graphs(py::module& module) {
+  py::class_<CudaGraph>(module, "CudaGraph")
+      .def(py::init<bool>(), py::arg("keep_graph") = false)
+      .def(
+          "capture_begin",
+          torch::wrap_pybind_function_no_gil(&CudaGraph::capture_begin),
+          py::arg("pool") = py::none(),
+          py::arg("capture_error_mode") = "global")
+      .def("capture_end", torch::wrap_pybind_function_no_gil(&CudaGraph::capture_end))
+      .def("capture_end_pre", torch::wrap_pybind_function_no_gil(&CudaGraph::capture_end_pre))
+      .def("capture_end_post", torch::wrap_pybind_function_no_gil(&CudaGraph::capture_end_post))
+      .def("instantiate", torch::wrap_pybind_function_no_gil(&CudaGraph::instantiate))
+      .def("replay", torch::wrap_pybind_function_no_gil(&CudaGraph::replay))
+      .def("reset", torch::wrap_pybind_function_no_gil(&CudaGraph::reset))
+      .def("pool", &CudaGraph::pool)
+      .def("pools", &CudaGraph::pools)
+      .def("_retain_pool", &CudaGraph::retain_pool)
+      .def("register_generator_state", &CudaGraph::register_generator)
+      .def_property_readonly("_has_graph_exec", &CudaGraph::is_instantiated)
+      .def("enable_debug_mode", &CudaGraph::enable_debug_mode)
+      .def("debug_dump", torch::wrap_pybind_function(&CudaGraph::debug_dump))
+      .def("raw_cuda_graph", &CudaGraph::raw_graph)
+      .def("raw_cuda_graph_exec", &CudaGraph::raw_executable)
+      .def_static(
+          "get_currently_capturing_graph",
+          &CudaGraph::currently_capturing,
+          py::return_value_policy::reference);
+  module.def("is_capturing", [] {
+    return capture_of(current_stream(static_cast<c10::DeviceIndex>(current_device()))) !=
+        kNoCapture;
+  });
+}
+
+} // namespace anyrig::virtual_gpu

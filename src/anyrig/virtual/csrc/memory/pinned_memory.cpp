@@ -1,0 +1,176 @@
+#include "memory/pinned_memory.h"
+
+#include "device/device.h"
+#include "time/clock.h"
+#include "time/streams.h"
+
+#include <c10/core/CPUAllocator.h>
+
+#include <pybind11/stl.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <mutex>
+
+namespace anyrig::virtual_gpu {
+namespace {
+
+// Which addresses are pinned; that is all that makes them so.
+class PinnedRanges {
+ public:
+  bool holds(const void* address) {
+    std::lock_guard<std::mutex> guard(mutex_);
+    auto next = sizes_.upper_bound(address);
+    if (next == sizes_.begin()) {
+      return false;
+    }
+    const auto& [start, bytes] = *std::prev(next);
+    return static_cast<const char*>(address) <
+        static_cast<const char*>(start) + std::max<size_t>(bytes, 1);
+  }
+
+  void remember(const void* address, size_t bytes) {
+    std::lock_guard<std::mutex> guard(mutex_);
+    sizes_[address] = bytes;
+  }
+
+  void forget(const void* address) {
+    std::lock_guard<std::mutex> guard(mutex_);
+    sizes_.erase(address);
+  }
+
+  static PinnedRanges& get() {
+    static auto* ranges = new PinnedRanges(); // outlives every pinned tensor
+    return *ranges;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<const void*, size_t> sizes_;
+};
+
+// A moment of the virtual clock; what PyTorch's caching calls an event.
+struct Moment {
+  double seconds;
+};
+
+using PinnedBlock = at::HostBlock<c10::Stream>;
+
+struct PinnedCache final : at::CachingHostAllocatorImpl<c10::Stream, Moment> {
+  void copy_data(void* destination, const void* source, size_t bytes) const override {
+    std::memcpy(destination, source, bytes);
+  }
+
+ private:
+  void allocate_host_memory(size_t bytes, void** address) override {
+    *address = c10::GetDefaultCPUAllocator()->raw_allocate(bytes);
+    PinnedRanges::get().remember(*address, bytes);
+  }
+
+  void free_block(PinnedBlock* block) override {
+    PinnedRanges::get().forget(block->ptr_);
+    c10::GetDefaultCPUAllocator()->raw_deallocate(block->ptr_);
+  }
+
+  void record_stream(std::optional<std::vector<Moment>>& moments, c10::Stream stream) override {
+    moments->push_back({Clock::get().done_at(stream)});
+  }
+
+  bool query_event(Moment& moment) override {
+    return Clock::get().passed(moment.seconds);
+  }
+
+  c10::Stream get_current_stream() const override {
+    return current_stream(static_cast<c10::DeviceIndex>(current_device()));
+  }
+
+  bool stream_is_capturing(c10::Stream /*stream*/) const override {
+    return false;
+  }
+};
+
+void release_pinned(void* block);
+
+struct PinnedAllocator final : at::CachingHostAllocatorInterface<PinnedCache, &release_pinned> {
+  static PinnedAllocator& get() {
+    static auto* allocator = new PinnedAllocator(); // outlives every pinned tensor
+    return *allocator;
+  }
+};
+
+void release_pinned(void* block) {
+  PinnedAllocator::get().free(block);
+}
+
+py::dict as_dict(const c10::CachingAllocator::Stat& stat) {
+  py::dict result;
+  result["current"] = stat.current;
+  result["peak"] = stat.peak;
+  result["allocated"] = stat.allocated;
+  result["freed"] = stat.freed;
+  return result;
+}
+
+py::dict as_dict(const c10::CachingAllocator::DurationStat& stat) {
+  py::dict result;
+  result["total"] = stat.total;
+  result["max"] = stat.max;
+  result["min"] = stat.min;
+  result["count"] = stat.count;
+  result["avg"] = stat.count == 0 ? 0 : stat.total / stat.count;
+  return result;
+}
+
+// In the shape of torch._C._cuda_hostMemoryStats.
+py::dict pinned_memory_stats() {
+  const at::HostStats stats = pinned_allocator()->get_stats();
+  py::dict result;
+  result["num_host_alloc"] = stats.num_host_alloc;
+  result["num_host_free"] = stats.num_host_free;
+  result["allocations"] = as_dict(stats.allocations);
+  result["allocated_bytes"] = as_dict(stats.allocated_bytes);
+  result["active_requests"] = as_dict(stats.active_requests);
+  result["active_bytes"] = as_dict(stats.active_bytes);
+  result["host_alloc_time"] = as_dict(stats.host_alloc_time);
+  result["host_free_time"] = as_dict(stats.host_free_time);
+  result["bucket_allocation"] = stats.bucket_allocation;
+  return result;
+}
+
+} // namespace
+
+void bind_pinned_memory(py::module& module) {
+  module.def("pinned_memory_stats", &pinned_memory_stats);
+  module.def("empty_pinned_cache", [] { pinned_allocator()->empty_cache(); });
+  module.def("reset_pinned_peaks", [] { pinned_allocator()->reset_peak_stats(); });
+  module.def("reset_pinned_accumulated", [] { pinned_allocator()->reset_accumulated_stats(); });
+  module.def("pin", [](uintptr_t address, size_t bytes) {
+    pin(reinterpret_cast<const void*>(address), bytes); // NOLINT(performance-no-int-to-ptr)
+  });
+  module.def("unpin", [](uintptr_t address) {
+    unpin(reinterpret_cast<const void*>(address)); // NOLINT(performance-no-int-to-ptr)
+  });
+}
+
+at::HostAllocator* pinned_allocator() {
+  return &PinnedAllocator::get();
+}
+
+bool is_pinned(const void* address) {
+  return PinnedRanges::get().holds(address);
+}
+
+void pin(const void* address, size_t bytes) {
+  PinnedRanges::get().remember(address, bytes);
+}
+
+void unpin(const void* address) {
+  PinnedRanges::get().forget(address);
+}
+
+void record_pinned_use(const c10::DataPtr& data, const void* address, const c10::Stream& stream) {
+  PinnedAllocator::get().record_event(const_cast<void*>(address), data.get_context(), stream);
+}
+
+} // namespace anyrig::virtual_gpu

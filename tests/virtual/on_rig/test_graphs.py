@@ -1,0 +1,429 @@
+"""CUDA graphs: what is captured, what a replay does, and what a capture refuses."""
+
+from __future__ import annotations
+
+import gc
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+# What fails before its first kernel leaves an empty graph, too.
+pytestmark = pytest.mark.filterwarnings("ignore:The CUDA Graph is empty")
+
+DEVICE = 5  # used by no other test
+MIB = 2**20
+
+
+@pytest.fixture(autouse=True)
+def own_device() -> Iterator[None]:
+    gc.collect()
+    with torch.cuda.device(DEVICE):
+        # A capture that fails leaves its stream current.
+        torch.cuda.set_stream(torch.cuda.default_stream())
+        torch._C._cuda_clearCublasWorkspaces()
+        torch.cuda.empty_cache()
+        yield
+        torch.cuda.set_stream(torch.cuda.default_stream())
+        torch.cuda.synchronize()
+
+
+def captured(work: Callable[[], object], **options: object) -> torch.cuda.CUDAGraph:
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, **options):  # type: ignore[arg-type]
+        work()
+    return graph
+
+
+# ---- replay
+
+
+def test_replay_computes_from_what_its_inputs_hold_now() -> None:
+    source = torch.full((1000,), 1.0, device="cuda")
+    results = []
+    graph = captured(lambda: results.append(source * 2 + 1))
+    source.fill_(5)
+    graph.replay()
+    assert torch.equal(results[0], torch.full((1000,), 11.0, device="cuda"))
+
+
+def test_a_capture_writes_nothing() -> None:
+    total = torch.zeros(8, device="cuda")
+    pinned = torch.zeros(8).pin_memory()
+
+    def work() -> None:
+        total.add_(1)
+        pinned.copy_(total, non_blocking=True)
+
+    graph = captured(work)
+    assert total.sum() == 0
+    assert pinned.sum() == 0
+    graph.replay()
+    graph.replay()
+    assert total.sum() == 16
+    assert pinned.sum() == 16
+
+
+def test_numbers_of_the_host_are_those_of_the_capture() -> None:
+    factor = torch.tensor(3.0)
+    source = torch.ones(4, device="cuda")
+    results = []
+    graph = captured(lambda: results.append(source * factor))
+    factor.fill_(7)
+    graph.replay()
+    assert results[0].tolist() == [3.0] * 4
+
+
+def test_an_input_that_the_program_dropped_is_still_read() -> None:
+    inputs = [torch.full((100,), 2.0, device="cuda")]
+    result = torch.zeros(100, device="cuda")
+    graph = captured(lambda: result.copy_(inputs[0]))
+    before = torch.cuda.memory_allocated()
+    inputs.clear()
+    assert torch.cuda.memory_allocated() == before - 512
+    graph.replay()
+    assert result.sum() == 200
+
+
+def network() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+    torch.manual_seed(0)
+    layers = (torch.nn.Linear(16, 32), torch.nn.BatchNorm1d(32), torch.nn.Dropout(0.2))
+    model = torch.nn.Sequential(*layers, torch.nn.Linear(32, 4)).cuda()
+    return model, torch.optim.Adam(model.parameters(), lr=1e-2, capturable=True)
+
+
+def train(graphed: bool, steps: int = 4) -> list[torch.Tensor]:
+    model, optimizer = network()
+    torch.cuda.manual_seed(7)
+    batches = torch.randn(
+        steps, 8, 16, generator=torch.Generator("cuda").manual_seed(1), device="cuda"
+    )
+    batch = batches[0].clone()
+
+    def step() -> None:
+        optimizer.zero_grad(set_to_none=True)
+        model(batch).square().mean().backward()
+        optimizer.step()
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            step()
+    torch.cuda.current_stream().wait_stream(side)
+    run = captured(step).replay if graphed else step
+    for values in batches:
+        batch.copy_(values)
+        run()
+    return [*(p.detach() for p in model.parameters()), *model.buffers()]
+
+
+@pytest.mark.filterwarnings("ignore:The AccumulateGrad node's stream")
+@pytest.mark.filterwarnings("ignore:This instance was constructed with capturable=True")
+def test_a_captured_training_step_trains_as_the_step_itself() -> None:
+    for graphed, eager in zip(train(True), train(False), strict=True):
+        assert torch.equal(graphed, eager)
+
+
+@pytest.mark.filterwarnings("ignore:The AccumulateGrad node's stream")
+def test_graphed_callables_give_gradients() -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Linear(8, 3).cuda()
+    graphed = torch.cuda.make_graphed_callables(model, (torch.randn(5, 8, device="cuda"),))
+    inputs = torch.randn(5, 8, device="cuda")
+    graphed(inputs).sum().backward()
+    expected = inputs.sum(0).expand(3, 8)
+    torch.testing.assert_close(model.weight.grad, expected)
+
+
+def test_graphs_that_share_a_pool_meet_in_its_memory() -> None:
+    source = torch.ones(1000, device="cuda")
+    made: dict[str, torch.Tensor] = {}
+    stream = torch.cuda.Stream()
+
+    def first() -> None:
+        made["c"], made["d"] = source + 1, source + 2
+
+    def second() -> None:
+        made["e"] = made.pop("c") + 3
+
+    def third() -> None:
+        made["f"] = made["d"] + 4
+
+    graph = captured(first, stream=stream)
+    others = [captured(work, stream=stream, pool=graph.pool()) for work in (second, third)]
+    for each in (graph, *others):
+        each.replay()
+    assert (made["e"][0], made["f"][0]) == (5, 7)
+    for each in (graph, *reversed(others)):  # "f" lies where "c" was
+        each.replay()
+    assert (made["e"][0], made["f"][0]) == (10, 7)
+
+
+# ---- random numbers
+
+
+def test_a_replay_draws_what_the_calls_would_draw() -> None:
+    results = []
+    torch.cuda.manual_seed(11)
+    graph = captured(
+        lambda: results.extend([torch.rand(100, device="cuda"), torch.randn(50, device="cuda")])
+    )
+    generator = torch.cuda.default_generators[DEVICE]
+    for _ in range(2):
+        state = generator.get_state()
+        graph.replay()
+        drawn = [result.clone() for result in results]
+        after = generator.get_offset()
+        generator.set_state(state)
+        assert torch.equal(drawn[0], torch.rand(100, device="cuda"))
+        assert torch.equal(drawn[1], torch.randn(50, device="cuda"))
+        assert generator.get_offset() == after
+
+
+def test_a_graph_draws_from_the_state_it_was_captured_with() -> None:
+    generator = torch.Generator("cuda").manual_seed(3)
+    state = generator.graphsafe_get_state()
+    results = []
+    graph = captured(lambda: results.append(torch.rand(8, device="cuda", generator=generator)))
+    generator.graphsafe_set_state(torch.Generator("cuda").manual_seed(99).graphsafe_get_state())
+    graph.replay()
+    assert state.get_offset() == 4
+    assert generator.get_offset() == 0
+    expected = torch.rand(8, device="cuda", generator=torch.Generator("cuda").manual_seed(3))
+    assert torch.equal(results[0], expected)
+
+
+def test_a_generator_cannot_be_changed_in_a_capture() -> None:
+    generator = torch.cuda.default_generators[DEVICE]
+    words = "Cannot call CUDAGeneratorImpl::set_offset during CUDA graph capture"
+    with pytest.raises(RuntimeError, match=words):
+        captured(lambda: generator.set_offset(8))
+    with pytest.raises(RuntimeError, match="only if new seed is the same as the original seed"):
+        captured(lambda: generator.manual_seed(generator.initial_seed() + 1))
+
+
+# ---- bytes
+
+
+def test_what_is_made_in_a_capture_lies_in_the_pool_of_the_graph() -> None:
+    source = torch.empty(3 * MIB, dtype=torch.uint8, device="cuda")
+    reserved = torch.cuda.memory_reserved()
+    results = []
+    graph = captured(lambda: results.append(source.clone().add_(1).clone()))
+    assert torch.cuda.memory_reserved() == reserved + 20 * MIB  # one freed, one kept: both fit
+    peak = torch.cuda.max_memory_allocated()
+    graph.replay()
+    assert torch.cuda.max_memory_allocated() == peak
+    (segment,) = (s for s in torch.cuda.memory_snapshot(graph.pool()))
+    assert segment["segment_pool_id"] == graph.pool()
+    results.clear()
+    torch.cuda.empty_cache()
+    assert torch.cuda.memory_reserved() == reserved + 20 * MIB  # the graph needs the addresses
+    del graph
+    gc.collect()
+    torch.cuda.empty_cache()
+    assert torch.cuda.memory_reserved() == reserved
+
+
+# ---- what a capture refuses
+
+
+def replayable_afterwards() -> None:
+    source = torch.ones(3, device="cuda")
+    results = []
+    captured(lambda: results.append(source + 1)).replay()
+    assert results[0].tolist() == [2.0] * 3
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda tensor: tensor.sum().item(),
+        lambda tensor: tensor.nonzero(),
+        lambda tensor: tensor[tensor > 0],
+        lambda tensor: torch.cuda.synchronize(),
+        lambda tensor: torch.cuda.current_stream().synchronize(),
+        lambda tensor: torch.cuda.current_stream().query(),
+        lambda tensor: tensor.copy_(torch.ones(4).pin_memory()),
+    ],
+)
+def test_what_waits_for_the_stream_breaks_the_capture(
+    call: Callable[[torch.Tensor], object],
+) -> None:
+    tensor = torch.ones(4, device="cuda")
+    reason = "operation not permitted when stream is capturing"
+
+    def work() -> None:
+        with pytest.raises(torch.AcceleratorError, match=reason) as first:
+            call(tensor)
+        assert first.value.error_code == 900
+
+    with pytest.raises(torch.AcceleratorError, match="failed due to a previous error") as second:
+        captured(work)
+    assert second.value.error_code == 901
+    assert not torch.cuda.is_current_stream_capturing()
+
+
+def test_unpinned_memory_of_the_host_cannot_be_copied() -> None:
+    with pytest.raises(RuntimeError, match="unless the CPU tensor is pinned"):
+        captured(lambda: torch.ones(3).cuda(non_blocking=True))
+    replayable_afterwards()
+
+
+def test_an_event_of_a_capture_cannot_be_asked() -> None:
+    event = torch.cuda.Event()
+
+    def work() -> None:
+        event.record()
+        with pytest.raises(torch.AcceleratorError, match="last recorded in a capturing stream"):
+            event.query()
+
+    with pytest.raises(torch.AcceleratorError, match="previous error during capture"):
+        captured(work)
+
+
+def test_streams_join_a_capture_through_events() -> None:
+    source = torch.ones(4, device="cuda")
+    side = torch.cuda.Stream()
+    results = []
+
+    def work(join: bool) -> None:
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            assert torch.cuda.is_current_stream_capturing()
+            results.append(source + 1)
+        if join:
+            torch.cuda.current_stream().wait_stream(side)
+
+    with pytest.raises(torch.AcceleratorError, match="unjoined work"):
+        captured(lambda: work(join=False))
+    graph = captured(lambda: work(join=True))
+    source.fill_(4)
+    graph.replay()
+    assert results[-1].tolist() == [5.0] * 4
+
+
+def test_a_capture_cannot_wait_for_work_outside_of_it() -> None:
+    event = torch.cuda.Event()
+    event.record()
+
+    def work() -> None:
+        with pytest.raises(torch.AcceleratorError, match="uncaptured work in another stream"):
+            torch.cuda.current_stream().wait_event(event)
+
+    with pytest.raises(torch.AcceleratorError, match="previous error during capture"):
+        captured(work)
+    replayable_afterwards()
+
+
+def test_the_default_stream_cannot_be_captured() -> None:
+    with pytest.raises(RuntimeError, match="must be captured on a non-default stream"):
+        torch.cuda.CUDAGraph().capture_begin()
+
+
+def test_a_stream_is_captured_once() -> None:
+    def work() -> None:
+        with pytest.raises(
+            torch.AcceleratorError, match="cannot be performed in the present state"
+        ):
+            torch.cuda.CUDAGraph().capture_begin()
+
+    captured(lambda: (work(), torch.ones(1, device="cuda")))
+
+
+def test_memory_of_another_stream_cannot_grow_meanwhile() -> None:
+    other = torch.cuda.Stream()
+
+    def work() -> None:
+        with torch.cuda.stream(other), pytest.raises(torch.AcceleratorError, match="capturing"):
+            torch.empty(64 * MIB, device="cuda")
+
+    with pytest.raises(torch.AcceleratorError, match="previous error"):
+        captured(work)
+    relaxed = captured(
+        lambda: (_empty_on(other), torch.ones(1, device="cuda")), capture_error_mode="relaxed"
+    )
+    relaxed.replay()
+
+
+def _empty_on(stream: torch.cuda.Stream) -> None:
+    with torch.cuda.stream(stream):
+        torch.empty(64 * MIB, device="cuda")
+
+
+def test_a_program_that_is_full_hears_of_it_in_a_capture() -> None:
+    with pytest.raises(torch.OutOfMemoryError):
+        captured(lambda: torch.empty(2**40, device="cuda"))
+    replayable_afterwards()
+
+
+# ---- the object
+
+
+def test_a_graph_is_used_in_order() -> None:
+    graph = torch.cuda.CUDAGraph()
+    with pytest.raises(RuntimeError, match="without a preceding successful capture"):
+        graph.replay()
+    with pytest.raises(RuntimeError, match="without a preceding successful capture"):
+        graph.pool()
+    with torch.cuda.graph(graph):
+        torch.ones(1, device="cuda")
+    owned = pytest.raises(RuntimeError, match="already owns a captured graph")
+    with torch.cuda.stream(torch.cuda.Stream()), owned:
+        graph.capture_begin()
+    with pytest.raises(RuntimeError, match="Unknown capture error mode"):
+        captured(lambda: None, capture_error_mode="strict")
+    graph.reset()
+    with pytest.raises(RuntimeError, match="without a preceding successful capture"):
+        graph.replay()
+
+
+def test_an_empty_graph_is_warned_of() -> None:
+    with pytest.warns(UserWarning, match="The CUDA Graph is empty"):
+        captured(lambda: None)
+
+
+def test_an_optimizer_that_is_not_capturable_says_so() -> None:
+    parameter = torch.nn.Parameter(torch.ones(3, device="cuda"))
+    optimizer = torch.optim.Adam([parameter])
+    parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    with pytest.raises(RuntimeError, match="Attempting CUDA graph capture of step"):
+        captured(optimizer.step)
+
+
+def test_a_graph_is_written_as_a_picture(tmp_path: Path) -> None:
+    graph = torch.cuda.CUDAGraph(keep_graph=True)
+    with torch.cuda.graph(graph):
+        torch.ones(1, device="cuda") + 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        graph.debug_dump(str(tmp_path / "graph.dot"))
+    assert "aten::add" in (tmp_path / "graph.dot").read_text()
+
+
+# ---- time
+
+
+def test_a_replay_is_one_launch() -> None:
+    small = torch.ones(8, device="cuda")
+
+    def work() -> None:
+        for _ in range(100):
+            small.add_(1)
+
+    graph = captured(work)
+    times = []
+    for run in (work, graph.replay):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda.synchronize()
+        start.record()
+        run()
+        end.record()
+        end.synchronize()
+        times.append(start.elapsed_time(end))
+    eager_ms, graphed_ms = times
+    assert eager_ms >= 100 * 5e-3 > 10 * graphed_ms

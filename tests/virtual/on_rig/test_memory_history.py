@@ -1,0 +1,135 @@
+"""torch.cuda.memory._record_memory_history: traces, stacks, and PyTorch's own viewer of them."""
+
+from __future__ import annotations
+
+import gc
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.cuda import _memory_viz
+
+DEVICE = 7  # used by no other test
+MIB = 2**20
+
+
+@pytest.fixture(autouse=True)
+def own_device() -> Iterator[None]:
+    gc.collect()
+    with torch.cuda.device(DEVICE):
+        torch.cuda.empty_cache()
+        yield
+        torch.cuda.memory._record_memory_history(None)
+
+
+def take(size: int) -> torch.Tensor:
+    return torch.empty(size, dtype=torch.uint8, device="cuda")
+
+
+def trace() -> list[dict[str, Any]]:
+    entries: list[dict[str, Any]] = torch.cuda.memory._snapshot()["device_traces"][DEVICE]
+    return entries
+
+
+def names(frames: list[dict[str, Any]]) -> list[str]:
+    return [frame["name"] for frame in frames]
+
+
+def test_every_step_is_traced() -> None:
+    torch.cuda.memory._record_memory_history(stacks="python")
+    tensor = take(3 * MIB)
+    del tensor
+    torch.cuda.empty_cache()
+    entries = trace()
+    assert [entry["action"] for entry in entries] == [
+        "segment_alloc",
+        "alloc",
+        "free_requested",
+        "free_completed",
+        "segment_free",
+        "snapshot",
+    ]
+    assert [entry["size"] for entry in entries[:5]] == [
+        20 * MIB,
+        3 * MIB,
+        3 * MIB,
+        3 * MIB,
+        20 * MIB,
+    ]
+    assert len({entry["addr"] for entry in entries[:5]}) == 1
+    for entry in entries[:4]:
+        assert names(entry["frames"])[0] in ("take", "test_every_step_is_traced")
+        assert entry["frames"][0]["filename"] == __file__
+        assert entry["pool_id"] == (0, 0)
+    assert entries[0]["time_us"] <= entries[-1]["time_us"]
+
+
+def test_live_blocks_and_segments_have_stacks() -> None:
+    torch.cuda.memory._record_memory_history("state", stacks="python")
+    tensor = take(5000)
+    segments = torch.cuda.memory._snapshot()["segments"]
+    (segment,) = (segment for segment in segments if segment["device"] == DEVICE)
+    assert names(segment["frames"])[0] == "take"
+    used, free = segment["blocks"]
+    assert (used["state"], free["state"]) == ("active_allocated", "inactive")
+    assert names(used["frames"])[0] == "take"
+    assert free["frames"] == []
+    address = tensor.untyped_storage().data_ptr()
+    traceback = getattr(torch.cuda.memory, "_allocation_traceback", lambda a: used["frames"])
+    assert names(traceback(address))[0] == "take"
+    del tensor
+    assert torch._C._cuda_allocationTraceback(address) is None
+
+
+def test_running_out_is_traced() -> None:
+    torch.cuda.memory._record_memory_history(stacks="python")
+    with pytest.raises(torch.OutOfMemoryError):
+        take(2**40)
+    entry = trace()[-2]
+    assert entry["action"] == "oom"
+    assert entry["size"] == 2**40
+    assert entry["device_free"] == torch.cuda.mem_get_info()[0]
+    assert "take" in names(entry["frames"])
+
+
+def test_the_newest_entries_are_kept() -> None:
+    torch.cuda.memory._record_memory_history(max_entries=3, stacks="python")
+    sizes = [512 * number for number in range(1, 6)]
+    tensors = [take(size) for size in sizes]
+    entries = trace()
+    assert [entry["size"] for entry in entries[:-1]] == sizes[-2:]
+    assert entries[-1]["action"] == "snapshot"
+    del tensors
+
+
+def test_options() -> None:
+    torch.cuda.memory._record_memory_history(
+        context=None, skip_actions=["segment_alloc", "snapshot"]
+    )
+    tensor = take(1)
+    (entry,) = trace()
+    assert entry["action"] == "alloc"
+    assert entry["frames"] == []
+    torch.cuda.memory._record_memory_history(None)
+    assert trace() == []
+    del tensor
+    with pytest.raises(RuntimeError, match="expected state to be 'state', 'all', or None"):
+        torch.cuda.memory._record_memory_history("everything")  # type: ignore[arg-type]
+    with pytest.raises(RuntimeError, match="Unknown action type"):
+        torch.cuda.memory._record_memory_history(skip_actions=["leak"])
+
+
+def test_pytorch_draws_the_snapshot(tmp_path: Path) -> None:
+    torch.cuda.memory._record_memory_history(stacks="python")
+    tensor = take(3 * MIB)
+    file = tmp_path / "snapshot.pickle"
+    torch.cuda.memory._dump_snapshot(str(file))
+    snapshot = pickle.loads(file.read_bytes())
+    assert "<script" in _memory_viz.trace_plot(snapshot)
+    assert "<script" in _memory_viz.segment_plot(snapshot)
+    assert "20.0MiB" in _memory_viz.segsum(snapshot)
+    assert "cudaMalloc" in _memory_viz.trace(snapshot)
+    del tensor

@@ -1,0 +1,49 @@
+"""Pinned memory is rounded, kept and handed out again as CUDA's host allocator does it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+MIB = 2**20
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    torch.cuda.synchronize()
+    torch._C._host_emptyCache()
+    return
+
+
+def current(name: str) -> int:
+    return int(torch.cuda.host_memory_stats()[f"{name}.current"])
+
+
+def test_rounded_up_to_a_power_of_two_and_handed_out_again() -> None:
+    before = current("allocated_bytes")
+    tensor = torch.empty(5 * MIB, dtype=torch.uint8, pin_memory=True)
+    address = tensor.data_ptr()
+    assert current("allocated_bytes") == before + 8 * MIB
+    del tensor
+    assert current("allocated_bytes") == before + 8 * MIB
+    again = torch.empty(6 * MIB, dtype=torch.uint8, pin_memory=True)
+    assert again.data_ptr() == address
+    assert again.is_pinned()
+    del again
+    torch._C._host_emptyCache()
+    assert current("allocated_bytes") == before
+
+
+def test_memory_of_a_copy_under_way_is_not_handed_out() -> None:
+    source = torch.empty(64 * MIB, dtype=torch.uint8, pin_memory=True)
+    address = source.data_ptr()
+    target = torch.empty_like(source, device="cuda")
+    torch.cuda.synchronize()
+    target.copy_(source, non_blocking=True)
+    del source
+    assert torch.empty(64 * MIB, dtype=torch.uint8, pin_memory=True).data_ptr() != address
+    torch.cuda.synchronize()
+    addresses = [torch.empty(64 * MIB, dtype=torch.uint8, pin_memory=True) for _ in range(2)]
+    assert address in [tensor.data_ptr() for tensor in addresses]

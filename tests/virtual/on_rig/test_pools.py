@@ -1,0 +1,90 @@
+"""Memory pools of the program's own: torch.cuda.MemPool."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+DEVICE = 6  # used by no other test
+MIB = 2**20
+
+
+@pytest.fixture(autouse=True)
+def own_device() -> Iterator[None]:
+    gc.collect()
+    with torch.cuda.device(DEVICE):
+        torch.cuda.empty_cache()
+        yield
+        torch.cuda.empty_cache()
+
+
+def take(size: int) -> torch.Tensor:
+    return torch.empty(size, dtype=torch.uint8, device="cuda")
+
+
+def test_allocations_of_the_scope_go_to_the_pool() -> None:
+    outside = take(1)
+    pool = torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(pool):
+        assert pool.use_count() == 2
+        inside = take(1)
+    assert pool.use_count() == 1
+    assert torch.cuda.memory_reserved() == 4 * MIB
+    (segment,) = pool.snapshot()
+    assert segment["segment_pool_id"] == pool.id
+    assert segment["allocated_size"] == 512
+    del inside
+    torch.cuda.empty_cache()
+    assert torch.cuda.memory_reserved() == 4 * MIB  # a pool that is in use keeps its segments
+    del pool
+    assert torch.cuda.memory_reserved() == 2 * MIB
+    del outside
+
+
+def test_a_tensor_keeps_the_segment_of_a_pool_that_is_gone() -> None:
+    pool = torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(pool):
+        kept = take(3 * MIB)
+    del pool
+    torch.cuda.empty_cache()
+    assert torch.cuda.memory_reserved() == 20 * MIB
+    del kept
+    torch.cuda.empty_cache()
+    assert torch.cuda.memory_reserved() == 0
+
+
+def test_a_pool_may_serve_all_before_memory_runs_out() -> None:
+    total = torch.cuda.mem_get_info()[1]
+    size = total // 2 + MIB
+    pool = torch.cuda.MemPool(use_on_oom=True)
+    with torch.cuda.use_mem_pool(pool):
+        del_me = take(size)
+    del del_me
+    served = take(size)
+    assert torch.cuda.memory_reserved() < total
+    del served, pool
+
+
+def test_a_pool_may_leave_segments_whole() -> None:
+    pool = torch.cuda.MemPool(no_split=True)
+    with torch.cuda.use_mem_pool(pool):
+        tensors = [take(1), take(1)]
+    assert [segment["total_size"] for segment in pool.snapshot()] == [2 * MIB, 2 * MIB]
+    del tensors
+
+
+def test_an_allocator_of_the_program_is_refused() -> None:
+    with pytest.raises(RuntimeError, match="would need a card's memory"):
+        torch.cuda.MemPool(object())  # type: ignore[arg-type]
+
+
+def test_a_full_device_says_what_private_pools_hold() -> None:
+    pool = torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(pool):
+        take(3 * MIB)
+    with pytest.raises(torch.OutOfMemoryError, match=r"with 20\.00 MiB allocated in private pools"):
+        take(2**40)
+    del pool
