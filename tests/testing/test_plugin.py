@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import textwrap
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -72,6 +73,33 @@ def test_a_suite_that_asks_for_cuda_while_it_is_collected(pytester: pytest.Pytes
     rig = pytester.runpytest_subprocess("-W", "error", "--rig", "1GiB+2xT4")
     rig.assert_outcomes(passed=3)
     rig.stdout.fnmatch_lines(["anyrig: 3 CUDA devices, virtual ones, *--rig 1GiB+2xT4*"])
+
+
+CHILDREN = """
+    import os, subprocess, sys
+    import pytest
+
+    COUNT = "import torch; print(torch.cuda.device_count())"
+
+    @pytest.mark.gpus(1)
+    def test_marked():
+        count = subprocess.run([sys.executable, "-c", COUNT], capture_output=True, text=True)
+        assert (count.stdout, count.stderr) == ("4\\n", "")
+
+    def test_unmarked():
+        names = ("ANYRIG_REHEARSAL", "ANYRIG_LEASE_DIRECTORY")
+        assert [name in os.environ for name in names] == [WITH_RIG, WITH_RIG]
+        assert ("startup" in os.environ.get("PYTHONPATH", "")) == WITH_RIG
+"""
+
+
+@pytest.mark.parametrize("arguments", [(), ("--rig", "4xT4")])
+def test_processes_have_the_devices_in_marked_tests_and_with_a_rig_in_all(
+    arguments: tuple[str, ...], pytester: pytest.Pytester
+) -> None:
+    pytester.makepyfile(f"WITH_RIG = {bool(arguments)}\n{textwrap.dedent(CHILDREN)}")
+    done = pytester.runpytest_subprocess("-W", "error", *arguments)
+    done.assert_outcomes(passed=2)
 
 
 def test_too_few_devices_skip_with_the_reason(pytester: pytest.Pytester) -> None:

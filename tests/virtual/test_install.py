@@ -22,9 +22,10 @@ def test_a_second_rig_is_refused() -> None:
         """
     ) == [
         "this process already has the virtual rig 2xA100-80GB, and a rig stays until its process "
-        "ends; start another process for T4",
+        "ends; start another process for T4, without ANYRIG_REHEARSAL in its environment",
         "this process already has the virtual rig 2xA100-80GB, and a rig stays until its process "
-        "ends; start another process for 2xA100-80GB, shape-only",
+        "ends; start another process for 2xA100-80GB, shape-only, without ANYRIG_REHEARSAL in its "
+        "environment",
     ]
 
 

@@ -9,9 +9,11 @@ from pathlib import Path
 import anyrig.virtual
 
 NAMES = {
+    "ClockReading",
     "Installation",
     "VirtualDevice",
     "VirtualRig",
+    "clock",
     "install",
     "installation",
     "load_extension",

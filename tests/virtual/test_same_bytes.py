@@ -22,3 +22,11 @@ def test_every_count_of_bytes_agrees(
 ) -> None:
     assert counted["compute"][network] == counted["shape-only"][network]
     assert counted["compute"][network]["allocated_bytes.all.peak"] > 2**20
+
+
+def test_a_captured_step_agrees_in_bytes_time_and_numbers_drawn() -> None:
+    program = str(PROGRAMS / "captured_step.py")
+    computed, shaped = (json.loads(output_of(program, mode)) for mode in ("compute", "shape-only"))
+    assert computed == shaped
+    assert computed["drawn"] == 4
+    assert 0 < computed["milliseconds"] < 1

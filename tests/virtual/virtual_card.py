@@ -25,6 +25,18 @@ COUNTERS = (
     "num_device_alloc",
     "num_device_free",
 )
+# In the order of TraceAction.
+ACTIONS = (
+    "alloc",
+    "free_requested",
+    "free_completed",
+    "segment_alloc",
+    "segment_free",
+    "segment_map",
+    "segment_unmap",
+    "snapshot",
+    "oom",
+)
 FIELDS = ("current", "peak", "allocated", "freed")
 
 
@@ -47,6 +59,7 @@ class Part:
     segment_size: int
     stream: int
     small: bool
+    pool: int
     address: int
     size: int
     requested: int
@@ -60,6 +73,8 @@ class VirtualCard:
             getattr(library, name).restype = ctypes.c_void_p
         library.memory_fraction.restype = ctypes.c_double
         library.card_free_bytes.restype = library.read_snapshot.restype = ctypes.c_size_t
+        library.read_history.restype = ctypes.c_size_t
+        library.has_pool.restype = ctypes.c_bool
         library.take_elsewhere.restype = library.work_is_finished.restype = ctypes.c_bool
         self._library = library
         self._device = ctypes.c_void_p(library.device_new(ctypes.c_size_t(size)))
@@ -115,6 +130,45 @@ class VirtualCard:
     def empty_cache(self) -> None:
         self._library.empty_cache(self._device)
 
+    def empty_pool(self, pool: int) -> None:
+        self._library.empty_pool(self._device, ctypes.c_uint64(pool))
+
+    def begin_pool(self, pool: int, stream: int) -> None:
+        """Send allocations of `stream` to `pool` from now on."""
+        self._library.begin_pool(self._device, ctypes.c_uint64(pool), ctypes.c_int64(stream))
+
+    def end_pool(self, pool: int) -> None:
+        self._library.end_pool(self._device, ctypes.c_uint64(pool))
+
+    def release_pool(self, pool: int) -> None:
+        self._library.release_pool(self._device, ctypes.c_uint64(pool))
+
+    def make_pool(
+        self, pool: int, *, serves_when_full: bool = False, never_splits: bool = False
+    ) -> None:
+        self._library.make_pool(
+            self._device,
+            ctypes.c_uint64(pool),
+            ctypes.c_bool(serves_when_full),
+            ctypes.c_bool(never_splits),
+        )
+
+    def has_pool(self, pool: int) -> bool:
+        return bool(self._library.has_pool(self._device, ctypes.c_uint64(pool)))
+
+    def record_history(self, *, enabled: bool = True, max_entries: int = 1000) -> None:
+        self._library.record_history(
+            self._device, ctypes.c_bool(enabled), ctypes.c_size_t(max_entries)
+        )
+
+    def history(self) -> list[tuple[str, int, int, int]]:
+        """Action, size, stream and pool of each recorded step."""
+        limit = 1000
+        numbers = (ctypes.c_uint64 * (4 * limit))()
+        count = self._library.read_history(self._device, numbers, ctypes.c_size_t(limit))
+        rows = [numbers[4 * i : 4 * i + 4] for i in range(count)]
+        return [(ACTIONS[action], size, stream, pool) for action, size, stream, pool in rows]
+
     def set_memory_fraction(self, fraction: float) -> None:
         self._library.set_memory_fraction(self._device, ctypes.c_double(fraction))
 
@@ -157,10 +211,11 @@ class VirtualCard:
 
     def parts(self) -> list[Part]:
         limit = 4096
-        out = (ctypes.c_uint64 * (9 * limit))()
+        out = (ctypes.c_uint64 * (10 * limit))()
         count = self._library.read_snapshot(self._device, out, ctypes.c_size_t(limit))
         assert count <= limit
-        rows = [out[9 * i : 9 * i + 9] for i in range(count)]
+        rows = [out[10 * i : 10 * i + 10] for i in range(count)]
         return [
-            Part(a, b, c, bool(d), e, f, g, bool(h), bool(i)) for a, b, c, d, e, f, g, h, i in rows
+            Part(a, b, c, bool(d), e, f, g, h, bool(i), bool(j))
+            for a, b, c, d, e, f, g, h, i, j in rows
         ]

@@ -6,11 +6,11 @@ import os
 from collections.abc import Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass
-from types import TracebackType
 
 from ..errors import NoDeviceError
 from ..units import format_bytes
 from .device import Device
+from .held import Held
 from .lease import Lease, LeaseHolder, acquire_lease, one_chooser_at_a_time
 from .reading import Reading
 from .rig import Rig
@@ -30,7 +30,7 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class Choice:
+class Choice(Held):
     """The devices that were chosen, and the reason for each that was or was not.
 
     The leases on them end with the process, or with `release`, or with the ``with`` block.
@@ -44,17 +44,6 @@ class Choice:
         """Let other processes choose these devices again."""
         for lease in self.leases:
             lease.release()
-
-    def __enter__(self) -> Choice:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.release()
 
     def __str__(self) -> str:
         return "\n".join(str(verdict) for verdict in self.verdicts)

@@ -16,16 +16,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from types import TracebackType
 
 from ..errors import NoDeviceError
+from .held import Held
 from .identity import normalise_uuid
 from .lease_file import lease_directory, lock_path, open_locked, read_holder, write_holder
 
 _PATIENCE_SECONDS = 5.0  # for another process that is choosing
 
 
-class Lease:
+class Lease(Held):
     """A device that this process holds. Also a context manager, which releases it.
 
     Attributes:
@@ -48,17 +48,6 @@ class Lease:
             self._count = max(self._count - 1, 0)
             if self._count == 0:
                 self._close()
-
-    def __enter__(self) -> Lease:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.release()
 
     def __repr__(self) -> str:
         return f"<Lease of {self.uuid}, {'held' if self.held else 'released'}>"

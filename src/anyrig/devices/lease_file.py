@@ -56,7 +56,7 @@ def lease_directory() -> Path:
     directory = Path(named) if named else Path(tempfile.gettempdir()) / "anyrig-leases"
     try:
         try:
-            directory.mkdir()
+            directory.mkdir(parents=True)
         except FileExistsError:
             pass
         else:

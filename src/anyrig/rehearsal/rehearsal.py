@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from ..errors import AnyrigError
 from ..virtual.rig import VirtualRig
+from ..virtual.torch_import import when_torch_is_imported
 from .program import Program
-from .torch_import import when_torch_is_imported
 
 
 @dataclass(frozen=True)
@@ -37,25 +37,28 @@ class Rehearsal:
     def run(self) -> int:
         """Run the program in this process, once; return its exit status.
 
-        The GPUs appear when the program imports torch.
+        The GPUs appear when the program imports torch, and so they do in every Python process
+        that it starts; all of them share the cards.
 
         Raises:
             NoCompilerError: virtual GPUs must be built first, and there is no compiler.
             BuildError: they cannot be built.
             AnyrigError: they cannot be installed: a real GPU is present, or another rig is.
         """
+        from ..virtual.installed import Installation, inherit_from_here, install
+
+        wanted = Installation(self.rig, self.shape_only, self.assume_values, clock=True)
         refusals: list[AnyrigError] = []
 
-        def install() -> None:
-            from ..virtual import install
-
+        def install_rig() -> None:
             try:
                 install(self.rig, shape_only=self.shape_only, assume_values=self.assume_values)
             except AnyrigError as error:
                 refusals.append(error)
                 raise SystemExit(error.exit_code) from None
 
-        when_torch_is_imported(install)
+        inherit_from_here(wanted)  # the program may start processes and never import torch itself
+        when_torch_is_imported(install_rig)
         status = self.program.run()
         if refusals:
             raise refusals[0]

@@ -6,11 +6,14 @@ takes time; torch least of all.
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+
 import pytest
 
 from .supply import DEFAULT_RIG, GpuSupply
 
 _SUPPLY = pytest.StashKey[GpuSupply]()
+_FOR_CHILDREN = pytest.StashKey[ExitStack]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -31,12 +34,12 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
 
 
 def _prepare(config: pytest.Config, rig: str | None) -> None:
-    supply = config.stash[_SUPPLY] = GpuSupply(rig or DEFAULT_RIG)
+    supply = config.stash[_SUPPLY] = GpuSupply(rig or DEFAULT_RIG, for_children=rig is not None)
     if rig is None:
         return
     from ..errors import AnyrigError
-    from ..rehearsal.torch_import import when_torch_is_imported
     from ..virtual.rig import VirtualRig
+    from ..virtual.torch_import import when_torch_is_imported
 
     try:
         VirtualRig.parse(rig)
@@ -77,6 +80,16 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             f"{item.nodeid} is marked gpus{marker.args}; write how many CUDA devices it needs: "
             "@pytest.mark.gpus(2)"
         )
-    lack = item.config.stash[_SUPPLY].lack(marker.args[0])
+    supply = item.config.stash[_SUPPLY]
+    lack = supply.lack(marker.args[0])
     if lack is not None:
         pytest.skip(lack)
+    given = item.stash[_FOR_CHILDREN] = ExitStack()
+    given.enter_context(supply.given_to_children())
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """Take the devices back from the processes that later tests start."""
+    if _FOR_CHILDREN in item.stash:
+        item.stash[_FOR_CHILDREN].close()

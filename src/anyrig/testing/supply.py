@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from ..errors import NoCompilerError
@@ -15,10 +16,13 @@ class GpuSupply:
 
     Attributes:
         rig: the text of the virtual rig for a machine without a GPU.
+        for_children: the processes that tests start have a virtual rig too, from the time on when
+            it is installed; else only those of tests that `given_to_children` surrounds.
         found: how many devices there are and where they are from; None before the first need.
     """
 
     rig: str = DEFAULT_RIG
+    for_children: bool = False
     found: tuple[int, str] | None = None
 
     def find(self) -> tuple[int, str]:
@@ -41,6 +45,13 @@ class GpuSupply:
             return None
         return f"needs {count} CUDA devices, and there are {there}: {where}"
 
+    def given_to_children(self) -> AbstractContextManager[None]:
+        """Give the virtual rig, where it is one, to the processes started within the block."""
+        from ..virtual.installed import inheritance
+
+        inherited = inheritance()
+        return nullcontext() if inherited is None else inherited.handed_down()
+
     def _decide(self) -> tuple[int, str]:
         import torch
 
@@ -50,7 +61,7 @@ class GpuSupply:
             if real := torch.cuda.device_count():
                 return real, "those of this machine"
             try:
-                install(self.rig)
+                install(self.rig, children=self.for_children)
             except NoCompilerError as error:
                 return 0, str(error)
         there = torch.cuda.device_count()

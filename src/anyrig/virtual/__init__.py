@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .build import load_extension as load_extension
+    from .clock_reading import ClockReading as ClockReading
+    from .clock_reading import clock as clock
     from .installed import Installation as Installation
     from .installed import install as install
     from .installed import installation as installation
@@ -19,9 +21,11 @@ if TYPE_CHECKING:
 # Each public name and the file that holds it. No file may have the name of a function here: when it
 # is imported, the file would take the function's place.
 _FILE_OF_NAME = {
+    "ClockReading": "clock_reading",
     "Installation": "installed",
     "VirtualDevice": "rig",
     "VirtualRig": "rig",
+    "clock": "clock_reading",
     "install": "installed",
     "installation": "installed",
     "load_extension": "build",

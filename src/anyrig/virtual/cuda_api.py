@@ -111,7 +111,6 @@ def bindings(core: ModuleType) -> dict[str, Callable[..., Any]]:
         "_cuda_set_sync_debug_mode": set_sync_debug_mode,
         "_cuda_get_sync_debug_mode": lambda: sync_debug_mode,
         "_cuda_ipc_collect": lambda: None,
-        "_cuda_isCurrentStreamCapturing": lambda: False,
         "_cuda_lock_mutex": lambda: None,
         "_cuda_unlock_mutex": lambda: None,
     }

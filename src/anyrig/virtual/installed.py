@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from importlib import import_module
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
-from ..errors import VirtualRigError
+from ..errors import AnyrigError, VirtualRigError
 from .build import load_extension
+from .inheritance import VARIABLE, Inheritance
+from .nodes import own_node
 from .operators import read_operators
+from .rates import rates_of
 from .rig import VirtualDevice, VirtualRig
 
 
@@ -23,9 +27,14 @@ class Installation:
     assume_values: bool
     clock: bool
 
+    def arguments(self) -> dict[str, object]:
+        """The arguments of `install` that ask for this, the rig as text."""
+        return {**vars(self), "rig": str(self.rig)}
+
 
 _lock = threading.Lock()
 _installation: Installation | None = None
+_inheritance: Inheritance | None = None
 
 
 def installation() -> Installation | None:
@@ -39,10 +48,12 @@ def install(
     shape_only: bool = False,
     assume_values: bool = False,
     clock: bool = True,
+    children: bool = True,
 ) -> Installation:
     """Make the devices of `rig` the CUDA devices of this process, for the rest of its life.
 
-    Call it before anything uses CUDA. A second call with the same arguments does nothing.
+    Call it before anything uses CUDA. A second call with the same arguments does nothing; so does
+    a call in a process that has the rig from the one that started it.
 
     Args:
         rig: the rig, or its text such as ``"4xA100-80GB"``.
@@ -50,35 +61,94 @@ def install(
             needs a value raises `ValueNeededError`.
         assume_values: with `shape_only`, take every value that is needed to be one.
         clock: keep the virtual time that events report; without it all work takes no time.
+        children: the Python processes that this one starts from here on have the same rig, and
+            share the memory of its cards with it. Three variables of the environment tell them.
 
     Raises:
-        VirtualRigError: another rig is installed, CUDA is in use already, or there is a real GPU.
+        VirtualRigError: another rig is installed, CUDA is in use already, there is a real GPU, or
+            the cards cannot be shared.
         BuildError: the C++ part cannot be built here.
     """
-    global _installation
+    global _installation, _inheritance
+    # Before the lock: in a process that inherits a rig, this is what installs it.
+    import_module("torch")
     rig = VirtualRig.parse(rig) if isinstance(rig, str) else rig
     wanted = Installation(rig, shape_only, assume_values, clock)
     with _lock:
         if _installation is None:
             _refuse_real_devices()
-            _install(wanted)
+            _inheritance = _inheritance_of(wanted)
+            _install(wanted, _inheritance.cards)
             _installation = wanted
+            if children:
+                _inheritance.hand_down()
         elif _installation != wanted:
             raise VirtualRigError(
                 f"this process already has the virtual rig {_text(_installation)}, and a rig stays "
-                f"until its process ends; start another process for {_text(wanted)}"
+                f"until its process ends; start another process for {_text(wanted)}, without "
+                f"{VARIABLE} in its environment"
             )
     return _installation
 
 
-def _install(wanted: Installation) -> None:
+def install_inherited() -> None:
+    """Install the rig that this process has from the one that started it, if it has one.
+
+    Where that cannot be done the process ends, with the status of the error: torch without the GPUs
+    that the rest of the rehearsal has would do something else than was asked.
+    """
+    try:
+        inherited = Inheritance.read()
+        if inherited is None:
+            return
+        names = {field.name for field in fields(Installation)}
+        if inherited.arguments.keys() != names:
+            raise VirtualRigError(
+                f"{VARIABLE} names {', '.join(inherited.arguments)}, and this anyrig reads "
+                f"{', '.join(sorted(names))}; let all processes of a rehearsal use one version"
+            )
+        install(**cast("Any", inherited.arguments))
+    except AnyrigError as error:
+        sys.stderr.write(f"anyrig: error: {error}\n")
+        raise SystemExit(error.exit_code) from None
+
+
+def inherit_from_here(wanted: Installation) -> None:
+    """Give processes started from here on the rig that this one will install once it needs it."""
+    with _lock:
+        if _installation is None:
+            _new_inheritance(wanted).hand_down()
+
+
+def inheritance() -> Inheritance | None:
+    """Return what processes started by this one would need to have its rig; None without a rig."""
+    return _inheritance
+
+
+def _inheritance_of(wanted: Installation) -> Inheritance:
+    """Return what this process inherited, if that is what is wanted, else something new."""
+    inherited = Inheritance.read()
+    if inherited is not None and inherited.arguments == wanted.arguments():
+        return inherited
+    return _new_inheritance(wanted)
+
+
+def _new_inheritance(wanted: Installation) -> Inheritance:
+    from .card_folder import new_card_folder  # there is no fcntl on Windows
+
+    return Inheritance(wanted.arguments(), str(new_card_folder()))
+
+
+def _install(wanted: Installation, cards: str) -> None:
     from . import (
         attention_api,
         comm,
         cuda_api,
+        graphs_api,
         memory_api,
         nccl,
         printing,
+        process_group,
         rebinding,
         refused,
         runtime,
@@ -94,8 +164,17 @@ def _install(wanted: Installation) -> None:
         import_module("torch._meta_registrations")
 
     core = load_extension()
+    node = own_node(wanted.rig)
+    try:
+        core.share_cards(cards, len(wanted.rig.devices))
+    except RuntimeError as error:
+        raise VirtualRigError(f"{error}; name a folder that can be written with TMPDIR") from None
     core.install(
-        [_facts(core, device) for device in wanted.rig.devices],
+        [
+            _facts(core, device, position, wanted.rig.network_bytes_per_second)
+            for position, device in enumerate(wanted.rig.devices)
+        ],
+        node,
         wanted.shape_only,
         wanted.assume_values,
         {
@@ -110,35 +189,42 @@ def _install(wanted: Installation) -> None:
         printing.raise_value_needed,
     )
     core.set_clock_enabled(wanted.clock)
-    for functions in (attention_api, cuda_api, memory_api, streams, comm, nccl, settings_api):
+    refused.patch()
+    for functions in (
+        attention_api,
+        cuda_api,
+        graphs_api,
+        memory_api,
+        streams,
+        comm,
+        nccl,
+        settings_api,
+    ):
         rebinding.bind(functions.bindings(core))
     cuda_api.patch(core)
     streams.patch()
+    graphs_api.patch()
     runtime.patch(core)
     sensors.patch(core)
-    refused.patch()
+    process_group.patch(core)
     storage.patch(core)
     tensor_types.patch()
     if wanted.shape_only:
         printing.patch()
 
 
-def _facts(core: ModuleType, device: VirtualDevice) -> object:
+def _facts(
+    core: ModuleType, device: VirtualDevice, position: int, network_bytes_per_second: float
+) -> object:
     facts = core.DeviceFacts()
     facts.name = device.name
     facts.uuid = device.uuid
     facts.memory_bytes = device.memory_bytes
     facts.capability_major, facts.capability_minor = device.capability
     facts.multiprocessors = device.multiprocessors
-    spec = device.rates
-    rates = core.Rates()
-    rates.flops_per_second = spec.flops_per_second.get("float32", 0.0)
-    rates.half_flops_per_second = spec.strength
-    rates.memory_bytes_per_second = spec.memory_bytes_per_second
-    # Cards without a link of their own reach each other through the host's bus.
-    rates.link_bytes_per_second = spec.link_bytes_per_second or spec.pcie_bytes_per_second
-    rates.host_bytes_per_second = spec.pcie_bytes_per_second
-    facts.rates = rates
+    facts.node = device.node
+    facts.position = position
+    facts.rates = rates_of(core, device.rates, network_bytes_per_second)
     return facts
 
 

@@ -45,14 +45,13 @@ def patch(core: ModuleType) -> None:
 
     def list_gpu_processes(device: Any = None) -> str:
         index = index_of(device)
-        lines = [f"GPU:{index}"]
-        used_bytes = device_memory_used(index)
-        if used_bytes == 0:
-            lines.append("no processes are running")
-        else:
-            megabytes = used_bytes / 2**20
-            lines.append(f"process {os.getpid():>10d} uses {megabytes:>12.3f} MB GPU memory")
-        return "\n".join(lines)
+        holders = [
+            f"process {os.getpid() if pid is None else pid:>10d} uses "
+            f"{used_bytes / 2**20:>12.3f} MB GPU memory"
+            for pid, used_bytes in core.card_processes(index)
+            if used_bytes > 0
+        ]
+        return "\n".join([f"GPU:{index}", *(holders or ["no processes are running"])])
 
     cuda.device_memory_used = device_memory_used
     cuda.memory_usage = constant(_IDLE_PERCENT)

@@ -99,3 +99,9 @@ def test_comm() -> None:
 def test_gather_refuses_what_is_not_on_a_card() -> None:
     with pytest.raises(RuntimeError, match=r"Expected all input tensors to be CUDA tensors"):
         comm.gather([torch.ones(1)], destination=0)
+
+
+def test_copies_do_not_ask_subclasses_of_tensors() -> None:
+    """C++ does not either; the parameters of a lazy module refuse every function in Python."""
+    copies = comm.broadcast_coalesced([nn.LazyLinear(4).cuda().weight], [0, 1])
+    assert copies[1][0].device == torch.device("cuda:1")

@@ -7,6 +7,8 @@ import os
 import pytest
 import torch
 
+import anyrig
+
 
 def test_the_readings_of_a_card() -> None:
     assert torch.cuda.utilization(1) == 0
@@ -22,6 +24,14 @@ def test_memory_in_use_is_what_the_driver_handed_out() -> None:
     kept = torch.empty(8 * 2**20, dtype=torch.uint8, device="cuda:3")
     assert torch.cuda.device_memory_used(3) >= kept.nbytes
     assert f"process {os.getpid():>10d} uses" in torch.cuda.list_gpu_processes(3)
+
+
+def test_a_reading_names_the_processes() -> None:
+    kept = torch.empty(8 * 2**20, dtype=torch.uint8, device="cuda:3")
+    used, unused = (anyrig.read(device) for device in anyrig.Rig.parse("cuda:3,cuda:7"))
+    assert used.own_bytes >= kept.nbytes
+    assert [(p.pid, p.used_bytes) for p in used.processes] == [(os.getpid(), used.own_bytes)]
+    assert (unused.processes, unused.others_bytes) == ((), 0)
 
 
 def test_the_runtime_explains_its_numbers() -> None:

@@ -5,6 +5,9 @@ import ctypes
 import pytest
 import torch
 
+from anyrig.hardware import fraction_of
+from anyrig.virtual import clock
+
 SIZE = 2048
 
 
@@ -26,8 +29,10 @@ def square() -> torch.Tensor:
 
 
 def test_a_product_takes_its_flops_over_the_rate(square: torch.Tensor) -> None:
+    # Of the published rate, what a large product reaches; and 5 us to launch it.
+    rate = fraction_of("product", "ampere").fraction * 312e12
     milliseconds = elapsed(lambda: square @ square)
-    assert milliseconds == pytest.approx(2 * SIZE**3 / 312e12 * 1e3, rel=0.1)
+    assert milliseconds == pytest.approx(5e-3 + 2 * SIZE**3 / rate * 1e3, rel=0.01)
 
 
 def test_a_copy_on_another_stream_overlaps(square: torch.Tensor) -> None:
@@ -55,6 +60,16 @@ def test_a_copy_on_another_stream_overlaps(square: torch.Tensor) -> None:
     alone = elapsed(copy), elapsed(multiply)
     assert elapsed(one_after_the_other) == pytest.approx(sum(alone), rel=0.1)
     assert elapsed(together) == pytest.approx(max(alone), rel=0.1)
+
+
+def test_the_host_waits_for_a_value() -> None:
+    x = torch.ones(1, device="cuda")
+    torch.cuda.synchronize()
+    before = clock().host_seconds
+    torch.cuda._sleep(14_100_000)  # 10 ms
+    assert clock().host_seconds - before < 1e-4
+    x.item()
+    assert clock().host_seconds - before == pytest.approx(0.01, rel=0.01)
 
 
 def test_the_current_stream() -> None:

@@ -7,6 +7,7 @@ cards are unequal, because CUDA lists the fastest first and NVML goes by the PCI
 from __future__ import annotations
 
 import os
+import re
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -15,9 +16,11 @@ from ...hardware import find_spec
 from .. import nvml
 from ..device import Device
 from ..identity import bare_uuid, normalise_uuid
-from ..process import DeviceProcess
+from ..process import DeviceProcess, process_name
 from ..reading import Reading
 
+# How torch.cuda.list_gpu_processes writes one; its MB are MiB.
+_LISTED_PROCESS = re.compile(r"process +(\d+) uses +(\d+\.\d+) MB GPU memory")
 _IN_MIG_MODE = "the card is in MIG mode; programs use its instances"
 
 
@@ -134,6 +137,29 @@ def _read_through_torch(device: Device) -> Reading:
         free_bytes=free_bytes,
         own_bytes=own_bytes,
         others_bytes=max(0, total_bytes - free_bytes - own_bytes),
+        processes=_processes_through_torch(device.index),
+    )
+
+
+def _processes_through_torch(index: int) -> tuple[DeviceProcess, ...] | None:
+    """The processes that ``torch.cuda.list_gpu_processes`` writes down; None where it cannot."""
+    import torch
+
+    try:
+        text = torch.cuda.list_gpu_processes(index)
+    except Exception:  # of NVML or AMD SMI, which each have a class of their own
+        return None
+    lines = text.splitlines()[1:]
+    if lines == ["no processes are running"]:
+        return ()
+    found = [_LISTED_PROCESS.fullmatch(line) for line in lines]
+    return (
+        tuple(
+            DeviceProcess(int(line[1]), process_name(int(line[1])), round(float(line[2]) * 2**20))
+            for line in found
+            if line is not None
+        )
+        or None
     )
 
 

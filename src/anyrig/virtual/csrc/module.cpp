@@ -1,6 +1,8 @@
 // What Python sees of the virtual devices.
 
 #include "attention/attention_choice.h"
+#include "collectives/bindings.h"
+#include "collectives/live_groups.h"
 #include "device/backward_threads.h"
 #include "time/clock.h"
 #include "operators/cublas.h"
@@ -8,8 +10,14 @@
 #include "dispatch/dispatch.h"
 #include "random/generator.h"
 #include "device/hooks.h"
+#include "graphs/cuda_graph.h"
+#include "graphs/recording_key.h"
+#include "memory/card_ledger.h"
 #include "memory/host_memory.h"
 #include "memory/memory.h"
+#include "memory/pinned_memory.h"
+#include "memory/pools.h"
+#include "memory/stacks.h"
 #include "dispatch/shape_only.h"
 #include "time/streams.h"
 #include "dispatch/twin.h"
@@ -66,39 +74,6 @@ py::dict memory_stats(c10::DeviceIndex device) {
   return result;
 }
 
-py::list memory_snapshot(c10::DeviceIndex device) {
-  py::list segments;
-  for (const auto& segment : caching_allocator(device).snapshot()) {
-    py::list blocks;
-    for (const auto& part : segment.parts) {
-      py::dict block;
-      block["address"] = part.address;
-      block["size"] = part.bytes;
-      block["requested_size"] = part.requested_bytes;
-      block["state"] = part.allocated ? "active_allocated"
-          : part.active              ? "active_pending_free"
-                                     : "inactive";
-      block["frames"] = py::list();
-      blocks.append(block);
-    }
-    py::dict entry;
-    entry["device"] = device;
-    entry["address"] = segment.address;
-    entry["stream"] = segment.stream;
-    entry["segment_type"] = segment.small ? "small" : "large";
-    entry["segment_pool_id"] = py::make_tuple(0, 0);
-    entry["is_expandable"] = segment.expandable;
-    entry["total_size"] = segment.total_bytes;
-    entry["allocated_size"] = segment.allocated_bytes;
-    entry["active_size"] = segment.active_bytes;
-    entry["requested_size"] = segment.requested_bytes;
-    entry["frames"] = py::list();
-    entry["blocks"] = blocks;
-    segments.append(entry);
-  }
-  return segments;
-}
-
 py::tuple stream_triple(const c10::Stream& stream) {
   return py::make_tuple(
       stream.id(), stream.device_index(), static_cast<int64_t>(stream.device_type()));
@@ -137,6 +112,22 @@ void raise_from_python(py::function raise) {
   });
 }
 
+// Of each device: seconds that it computed, copied and took part in collectives; FLOPs; bytes;
+// and of each of its streams the id, the moment at which it is done, and its busy seconds.
+py::list read_clock() {
+  py::list readings;
+  for (const auto& [totals, streams] : Clock::get().read()) {
+    py::list of_streams;
+    for (const auto& stream : streams) {
+      of_streams.append(py::make_tuple(stream.id, stream.done_seconds, stream.busy_seconds));
+    }
+    readings.append(py::make_tuple(
+        totals.compute_seconds, totals.copy_seconds, totals.collective_seconds, totals.flops,
+        totals.memory_bytes, of_streams));
+  }
+  return readings;
+}
+
 void set_current_stream(int64_t id, c10::DeviceIndex device) {
   set_current_device(device);
   exchange_stream(
@@ -151,12 +142,18 @@ int exchange_device(int device) {
   return previous;
 }
 
-int install(std::vector<DeviceFacts> rig, const Settings& settings, const OperatorTable& table) {
-  set_rig(std::move(rig), settings);
+int install(
+    std::vector<DeviceFacts> rig,
+    int node,
+    const Settings& settings,
+    const OperatorTable& table) {
+  set_rig(std::move(rig), node, settings);
   c10::SetAllocator(kDeviceType, device_allocator(), /*priority=*/100);
+  at::setHostAllocator(kDeviceType, pinned_allocator(), /*priority=*/100);
   keep_freed_pages();
   watch_host_allocations();
   install_hooks();
+  install_recording();
   return install_operators(table);
 }
 
@@ -169,11 +166,13 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
 
   py::class_<Rates>(m, "Rates")
       .def(py::init<>())
-      .def_readwrite("flops_per_second", &Rates::flops_per_second)
-      .def_readwrite("half_flops_per_second", &Rates::half_flops_per_second)
+      .def_readwrite("sheet_flops_per_second", &Rates::sheet_flops_per_second)
+      .def_readwrite("fractions", &Rates::fractions)
       .def_readwrite("memory_bytes_per_second", &Rates::memory_bytes_per_second)
       .def_readwrite("link_bytes_per_second", &Rates::link_bytes_per_second)
-      .def_readwrite("host_bytes_per_second", &Rates::host_bytes_per_second);
+      .def_readwrite("pcie_bytes_per_second", &Rates::pcie_bytes_per_second)
+      .def_readwrite("network_bytes_per_second", &Rates::network_bytes_per_second)
+      .def_readwrite("fabric", &Rates::fabric);
   py::class_<DeviceFacts>(m, "DeviceFacts")
       .def(py::init<>())
       .def_readwrite("name", &DeviceFacts::name)
@@ -182,6 +181,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
       .def_readwrite("capability_major", &DeviceFacts::capability_major)
       .def_readwrite("capability_minor", &DeviceFacts::capability_minor)
       .def_readwrite("multiprocessors", &DeviceFacts::multiprocessors)
+      .def_readwrite("node", &DeviceFacts::node)
+      .def_readwrite("position", &DeviceFacts::position)
       .def_readwrite("rates", &DeviceFacts::rates);
   py::class_<OperatorFacts>(m, "OperatorFacts")
       .def(py::init([](bool has_cuda_kernel,
@@ -195,13 +196,14 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def(
       "install",
       [](std::vector<DeviceFacts> rig,
+         int node,
          bool shape_only,
          bool assume_values,
          const OperatorTable& table,
          py::function raise_value_needed) {
         raise_from_python(std::move(raise_value_needed));
         const auto mode = shape_only ? Mode::ShapeOnly : Mode::Compute;
-        return install(std::move(rig), Settings{mode, assume_values}, table);
+        return install(std::move(rig), node, Settings{mode, assume_values}, table);
       });
 
   m.def("devices", &devices);
@@ -240,9 +242,24 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.attr("highest_priority") = kHighestPriority;
 
   m.def("memory_stats", &memory_stats);
-  m.def("memory_snapshot", &memory_snapshot);
+  m.def("share_cards", [](const std::string& folder, int cards) {
+    card_ledger().join(folder, cards);
+  });
   m.def("memory_info", &memory_info);
-  m.def("empty_cache", [] { device_allocator()->emptyCache(); }, no_gil);
+  // (process, bytes) of all that hold memory; None is this process.
+  m.def("card_processes", [](c10::DeviceIndex device) {
+    py::list holders;
+    for (const auto& [pid, bytes] : card_processes(device)) {
+      holders.append(py::make_tuple(pid, bytes));
+    }
+    return holders;
+  });
+  m.def("empty_cache", [](PoolId pool) { device_allocator()->emptyCache(pool); },
+        py::arg("pool") = kNoPool, no_gil);
+  bind_graphs(m);
+  bind_memory_history(m);
+  bind_memory_pools(m);
+  bind_pinned_memory(m);
   m.def("reset_peaks", [](c10::DeviceIndex device) { caching_allocator(device).reset_peaks(); });
   m.def("reset_accumulated", [](c10::DeviceIndex device) {
     caching_allocator(device).reset_accumulated();
@@ -256,12 +273,6 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   // Memory by its address, as caching_allocator_alloc hands it out.
   m.def("allocate_raw", [](size_t bytes, int64_t /*stream*/) { return allocate_raw(bytes); });
   m.def("free_raw", &free_raw);
-  m.def("pin", [](uintptr_t address, size_t bytes) {
-    pin(reinterpret_cast<const void*>(address), bytes); // NOLINT(performance-no-int-to-ptr)
-  });
-  m.def("unpin", [](uintptr_t address) {
-    unpin(reinterpret_cast<const void*>(address)); // NOLINT(performance-no-int-to-ptr)
-  });
   m.def("add_out_of_memory_observer", [](py::function observer) {
     // Kept for ever, as CUDA's allocator keeps it: there is no way to take one away.
     auto* kept = new py::function(std::move(observer));
@@ -274,7 +285,9 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("resize_storage", [](const at::Tensor& tensor, size_t bytes) {
     resize_storage(tensor.storage(), bytes);
   });
-  m.def("clear_cublas_workspaces", &clear_cublas_workspaces);
+  m.def("cublas_workspace_bytes", &cublas_workspace_bytes);
+  m.def("set_cublas_workspace_bytes", &set_cublas_workspace_bytes);
+  m.def("clear_cublas_workspaces", &clear_cublas_workspaces, no_gil);
 
   m.def("can_use_flash_attention", &can_use_flash_attention);
   m.def("can_use_efficient_attention", &can_use_efficient_attention);
@@ -285,8 +298,44 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("set_clock_enabled", [](bool enabled) { Clock::get().set_enabled(enabled); });
   m.def("clock_enabled", [] { return Clock::get().enabled(); });
   m.def("host_seconds", [] { return Clock::get().host_seconds(); });
+  m.def("read_clock", &read_clock);
+  py::enum_<CollectiveKind>(m, "CollectiveKind")
+      .value("ALL_REDUCE", CollectiveKind::AllReduce)
+      .value("BROADCAST", CollectiveKind::Broadcast)
+      .value("REDUCE", CollectiveKind::Reduce)
+      .value("ALL_GATHER", CollectiveKind::AllGather)
+      .value("REDUCE_SCATTER", CollectiveKind::ReduceScatter)
+      .value("ALL_TO_ALL", CollectiveKind::AllToAll)
+      .value("GATHER", CollectiveKind::Gather)
+      .value("SCATTER", CollectiveKind::Scatter)
+      .value("BARRIER", CollectiveKind::Barrier)
+      .value("SEND", CollectiveKind::Send)
+      .value("RECEIVE", CollectiveKind::Receive);
+  m.def(
+      "collective_seconds",
+      [](CollectiveKind kind, double bytes, const std::vector<int64_t>& positions) {
+        std::vector<Place> places;
+        for (const auto position : positions) {
+          places.push_back({position});
+        }
+        return collective_seconds(kind, bytes, places);
+      });
+  // A collective among devices of this process, which `work` carries out.
+  m.def(
+      "run_collective",
+      [](CollectiveKind kind, double bytes, const std::vector<int>& members,
+         const py::function& work) {
+        {
+          const Clock::Pause pause;
+          work();
+        }
+        const std::vector<c10::DeviceIndex> indices(members.begin(), members.end());
+        Clock::get().collective(kind, bytes, indices);
+      });
   m.def("synchronize", [](int device) {
     check_not_forked();
+      check_device_not_captured(device);
+      join_collectives(static_cast<c10::DeviceIndex>(device));
     Clock::get().synchronize_device(device);
   }, no_gil);
   m.def("elapsed_milliseconds", [](uintptr_t start, uintptr_t end) {
@@ -296,4 +345,6 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("run_for", [](double seconds) {
     Clock::get().run_for(current_stream(-1), seconds);
   });
+
+  bind_collectives(m);
 }

@@ -34,6 +34,25 @@ int64_t fused_choice(
   return static_cast<int64_t>(choice);
 }
 
+void charge(
+    const at::Tensor& query,
+    const AttentionWork& work,
+    double flops,
+    std::initializer_list<at::Tensor> tensors) {
+  auto& clock = Clock::get();
+  if (!clock.charges()) {
+    return;
+  }
+  double bytes = 0;
+  for (const auto& tensor : tensors) {
+    bytes += tensor.defined() ? touched_bytes(tensor) : 0;
+  }
+  const auto kind = DenseKind::Attention;
+  clock.run(
+      current_stream(query.device().index()),
+      {flops, kind, precision_of(query.scalar_type(), kind), work.share}, bytes);
+}
+
 } // namespace
 
 void check_same_device(
@@ -50,23 +69,16 @@ double attention_scale(const at::Tensor& query, std::optional<double> scale) {
   return scale.has_value() ? *scale : 1.0 / std::sqrt(static_cast<double>(query.size(-1)));
 }
 
-void charge_attention(
-    const at::Tensor& query,
-    double products,
-    double scores,
-    double head,
-    std::initializer_list<at::Tensor> tensors) {
-  auto& clock = Clock::get();
-  if (!clock.enabled()) {
-    return;
-  }
-  double bytes = 0;
-  for (const auto& tensor : tensors) {
-    bytes += tensor.defined() ? static_cast<double>(tensor.nbytes()) : 0;
-  }
-  const bool half = query.element_size() == 2;
-  clock.run(
-      current_stream(query.device().index()), 2.0 * products * scores * head, bytes, half);
+void charge_forward(
+    const at::Tensor& query, const AttentionWork& work, std::initializer_list<at::Tensor> tensors) {
+  // The scores, and their products with the values.
+  charge(query, work, 2.0 * work.scores * (work.head + work.value), tensors);
+}
+
+void charge_backward(
+    const at::Tensor& query, const AttentionWork& work, std::initializer_list<at::Tensor> tensors) {
+  // The scores again, the gradients of query and key; those of the scores and of the value.
+  charge(query, work, 2.0 * work.scores * (3 * work.head + 2 * work.value), tensors);
 }
 
 std::pair<uint64_t, uint64_t> take_dropout(const at::Tensor& query, uint64_t per_thread) {

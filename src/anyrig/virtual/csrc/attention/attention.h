@@ -32,14 +32,19 @@ void check_same_device(
 // 1 / sqrt(numbers of a head) unless given.
 double attention_scale(const at::Tensor& query, std::optional<double> scale);
 
-// Moves the clock by the time of `products` products of queries and keys of `head` numbers each
-// (two in a forward, five in a backward), and of reading and writing the tensors.
-void charge_attention(
-    const at::Tensor& query,
-    double products,
-    double scores,
-    double head,
-    std::initializer_list<at::Tensor> tensors);
+// The arithmetic of attention, as torch.utils.flop_counter has it.
+struct AttentionWork {
+  double scores;  // pairs of a query and a key, over all sequences and heads of the query
+  double share;   // of them that the mask leaves: the kernels pass over the other blocks
+  double head;    // numbers of a query and of a key
+  double value;   // numbers of a value
+};
+
+// Move the clock by the time of a kernel, which reads and writes `tensors`.
+void charge_forward(
+    const at::Tensor& query, const AttentionWork& work, std::initializer_list<at::Tensor> tensors);
+void charge_backward(
+    const at::Tensor& query, const AttentionWork& work, std::initializer_list<at::Tensor> tensors);
 
 // Takes the numbers of one launch from the default generator: the seed and the offset before it.
 std::pair<uint64_t, uint64_t> take_dropout(const at::Tensor& query, uint64_t per_thread);

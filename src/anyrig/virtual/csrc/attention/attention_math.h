@@ -12,6 +12,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <algorithm>
 #include <optional>
 
 namespace anyrig::virtual_gpu {
@@ -26,9 +27,12 @@ struct Band {
   bool is_everything() const {
     return !left.has_value() && !right.has_value();
   }
-  // Of the scores, those that a card computes: it skips blocks that a causal mask hides.
-  double share() const {
-    return right.has_value() ? 0.5 : 1;
+  // Of the scores of `keys` keys, those that a card computes: it skips blocks that the band hides.
+  double share(int64_t keys) const {
+    const double below = right.has_value() ? 0.5 : 1;
+    return left.has_value() && right.has_value()
+        ? std::min(below, static_cast<double>(*left + *right + 1) / static_cast<double>(keys))
+        : below;
   }
 };
 

@@ -63,6 +63,27 @@ OnDevice twins_of(const OnDevice& tensors) {
 
 } // namespace
 
+double Sequences::score_count(const at::Tensor& query) const {
+  if (!packed() || shape_only()) {
+    return static_cast<double>(count(query)) * static_cast<double>(longest_query) *
+        static_cast<double>(longest_key);
+  }
+  double scores = 0;
+  for_each_sequence(*this, [&](const Sequence& sequence) {
+    scores += static_cast<double>(sequence.queries) *
+        static_cast<double>(key_range(*this, sequence.index).count);
+  });
+  return scores;
+}
+
+AttentionWork work_of(
+    const at::Tensor& query, const at::Tensor& value, const Sequences& sequences, const Band& band) {
+  return {
+      static_cast<double>(query.size(-2)) * sequences.score_count(query),
+      band.share(sequences.longest_key), static_cast<double>(query.size(-1)),
+      static_cast<double>(value.size(-1))};
+}
+
 void compute_forward(
     const OnDevice& operands,
     const at::Tensor& output,

@@ -24,11 +24,8 @@ struct Sequences {
   int64_t count(const at::Tensor& query) const {
     return packed() ? query_starts->numel() - 1 : query.size(0);
   }
-  // Of each head; of packed sequences as if all were the longest, as their lengths are values.
-  double score_count(const at::Tensor& query) const {
-    return static_cast<double>(count(query)) * static_cast<double>(longest_query) *
-        static_cast<double>(longest_key);
-  }
+  // Of each head. The lengths of packed sequences are values: in ShapeOnly all count as the longest.
+  double score_count(const at::Tensor& query) const;
 };
 
 // One of several packed sequences; one that stands for all where they are not packed.
@@ -47,6 +44,10 @@ struct OnDevice {
   at::Tensor key;
   at::Tensor value;
 };
+
+// What a card does of it; the last dimensions but one are the heads.
+AttentionWork work_of(
+    const at::Tensor& query, const at::Tensor& value, const Sequences& sequences, const Band& band);
 
 // Writes `output` on the device, and the logsumexp unless `logsumexp_of` is empty.
 void compute_forward(

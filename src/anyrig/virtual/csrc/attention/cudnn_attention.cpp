@@ -77,9 +77,13 @@ Recipe recipe_of(
   return recipe;
 }
 
-double score_count(const at::Tensor& query, const at::Tensor& key, bool is_causal) {
-  return (is_causal ? 0.5 : 1) * static_cast<double>(query.size(0) * query.size(1)) *
-      static_cast<double>(query.size(2) * key.size(2));
+AttentionWork work_of(
+    const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, bool is_causal) {
+  return {
+      static_cast<double>(query.size(0) * query.size(1)) *
+          static_cast<double>(query.size(2) * key.size(2)),
+      is_causal ? 0.5 : 1, static_cast<double>(query.size(3)),
+      static_cast<double>(value.size(3))};
 }
 
 // 2.14 added arguments that go with packed sequences.
@@ -135,9 +139,8 @@ CudnnOutputs cudnn_forward(
       twin_of(logsumexp).copy_(result.logsumexp);
     }
   }
-  charge_attention(
-      query, 2, score_count(query, key, is_causal), static_cast<double>(query.size(3)),
-      {query, key, value, output, logsumexp});
+  charge_forward(
+      query, work_of(query, key, value, is_causal), {query, key, value, output, logsumexp});
   return {
       output, logsumexp, at::Tensor(), at::Tensor(), longest_query, longest_key, seed, offset,
       at::Tensor()};
@@ -187,8 +190,8 @@ ThreeTensors cudnn_backward(
     twin_of(of_key).copy_(result.key);
     twin_of(of_value).copy_(result.value);
   }
-  charge_attention(
-      query, 5, score_count(query, key, is_causal), static_cast<double>(query.size(3)),
+  charge_backward(
+      query, work_of(query, key, value, is_causal),
       {gradient, query, key, value, output, logsumexp, of_query, of_key, of_value});
   return {of_query, of_key, of_value};
 }

@@ -166,9 +166,8 @@ efficient_forward(
         recipe,
         compute_logsumexp ? logsumexp_parts(logsumexp, sequences.packed()) : LogsumexpOf());
   }
-  charge_attention(
-      query, 2, band.share() * static_cast<double>(heads) * sequences.score_count(query),
-      static_cast<double>(call.head_size),
+  charge_forward(
+      query, work_of(query, value, sequences, band),
       {query, key, value, is_given(bias) ? *bias : at::Tensor(), output, logsumexp});
   return {
       output, logsumexp, seed, offset, call.queries, longest_key_given.value_or(call.keys)};
@@ -281,9 +280,8 @@ FourTensors efficient_backward(
         without_batch(output, sequences), without_batch({of_query, of_key, of_value}, sequences),
         of_bias, sequences, recipe, logsumexp_parts(logsumexp, sequences.packed()));
   }
-  charge_attention(
-      query, 5, band.share() * static_cast<double>(heads) * sequences.score_count(query),
-      static_cast<double>(call.head_size),
+  charge_backward(
+      query, work_of(query, value, sequences, band),
       {gradient, query, key, value, output, logsumexp, of_query, of_key, of_value});
   return {of_query, of_key, of_value, of_bias};
 }

@@ -144,10 +144,8 @@ FlashOutputs flash_forward(const FlashCall& call) {
     compute_forward(
         {query, key, value}, output, sequences, recipe, logsumexp_parts(logsumexp));
   }
-  charge_attention(
-      query, 2, band.share() * static_cast<double>(heads) * sequences.score_count(query),
-      static_cast<double>(query.size(-1)),
-      {query, key, value, output, logsumexp});
+  charge_forward(
+      query, work_of(query, value, sequences, band), {query, key, value, output, logsumexp});
   if (!return_debug_mask) {
     debug_mask = at::empty({0}, query.options());
   }
@@ -211,9 +209,8 @@ FlashGradients flash_backward(
         dense_gradient, {query, key, value}, dense_output, results, /*bias_result=*/{}, sequences,
         recipe, logsumexp_parts(logsumexp));
   }
-  charge_attention(
-      query, 5, band.share() * static_cast<double>(heads) * sequences.score_count(query),
-      static_cast<double>(head),
+  charge_backward(
+      query, work_of(query, value, sequences, band),
       {gradient, query, key, value, output, logsumexp, results.query, results.key,
        results.value});
   return {results.query, results.key, results.value};

@@ -22,6 +22,29 @@ std::string text_of(CudaError error) {
       return "invalid device ordinal\nGPU device may be out of range, do you have enough GPUs?";
     case CudaError::InvalidHandle:
       return "invalid resource handle" + advice("cudaErrorInvalidResourceHandle");
+    case CudaError::IllegalState:
+      return "the operation cannot be performed in the present state" +
+          advice("cudaErrorIllegalState");
+    case CudaError::CaptureUnsupported:
+      return "operation not permitted when stream is capturing" +
+          advice("cudaErrorStreamCaptureUnsupported");
+    case CudaError::CaptureInvalidated:
+      return "operation failed due to a previous error during capture" +
+          advice("cudaErrorStreamCaptureInvalidated");
+    case CudaError::CaptureMerge:
+      return "operation would result in a merge of separate capture sequences" +
+          advice("cudaErrorStreamCaptureMerge");
+    case CudaError::CaptureUnjoined:
+      return "capturing stream has unjoined work" + advice("cudaErrorStreamCaptureUnjoined");
+    case CudaError::CaptureIsolation:
+      return "dependency created on uncaptured work in another stream" +
+          advice("cudaErrorStreamCaptureIsolation");
+    case CudaError::CaptureImplicit:
+      return "operation would make the legacy stream depend on a capturing blocking stream" +
+          advice("cudaErrorStreamCaptureImplicit");
+    case CudaError::CapturedEvent:
+      return "operation not permitted on an event last recorded in a capturing stream" +
+          advice("cudaErrorCapturedEvent");
     case CudaError::NotReady:
       return "device not ready" + advice("cudaErrorNotReady");
   }

@@ -4,7 +4,20 @@
 namespace anyrig::virtual_gpu {
 
 // Numbers from CUDA's driver_types.h.
-enum class CudaError { Initialization = 3, InvalidDevice = 101, InvalidHandle = 400, NotReady = 600 };
+enum class CudaError {
+  Initialization = 3,
+  InvalidDevice = 101,
+  InvalidHandle = 400,
+  IllegalState = 401,
+  NotReady = 600,
+  CaptureUnsupported = 900,
+  CaptureInvalidated = 901,
+  CaptureMerge = 902,
+  CaptureUnjoined = 904,
+  CaptureIsolation = 905,
+  CaptureImplicit = 906,
+  CapturedEvent = 907,
+};
 
 // Raises torch.AcceleratorError with the number and CUDA's text.
 [[noreturn]] void raise_cuda_error(CudaError error);

@@ -18,7 +18,8 @@ namespace {
 
 // These objects are used by threads that may outlive static destruction, so they are never freed.
 struct RigState {
-  std::vector<DeviceFacts> rig;
+  std::vector<DeviceFacts> whole;
+  std::vector<DeviceFacts> rig; // of this process's node
   Settings settings;
   std::once_flag latched;
   std::vector<DeviceFacts> visible;
@@ -68,12 +69,23 @@ int position_of(const std::string& entry, const std::vector<DeviceFacts>& rig) {
 
 } // namespace
 
-void set_rig(std::vector<DeviceFacts> rig, Settings settings) {
+void set_rig(std::vector<DeviceFacts> rig, int node, Settings settings) {
+  std::vector<DeviceFacts> of_node;
+  for (const auto& facts : rig) {
+    if (facts.node == node) {
+      of_node.push_back(facts);
+    }
+  }
   TORCH_CHECK(
-      static_cast<int>(rig.size()) <= kMaxDevices,
-      "a virtual rig has at most ", kMaxDevices, " devices, not ", rig.size());
-  state().rig = std::move(rig);
+      static_cast<int>(of_node.size()) <= kMaxDevices,
+      "a node of a virtual rig has at most ", kMaxDevices, " devices, not ", of_node.size());
+  state().whole = std::move(rig);
+  state().rig = std::move(of_node);
   current_settings = settings;
+}
+
+const std::vector<DeviceFacts>& whole_rig() {
+  return state().whole;
 }
 
 const Settings& settings() {

@@ -2,6 +2,8 @@
 // current, and the errors CUDA raises about them.
 #pragma once
 
+#include "time/rates.h"
+
 #include <c10/core/Device.h>
 #include <c10/core/DeviceGuard.h>
 
@@ -14,15 +16,6 @@ namespace anyrig::virtual_gpu {
 inline constexpr c10::DeviceType kDeviceType = c10::DeviceType::CUDA;
 inline constexpr int kMaxDevices = 64;
 
-// What the clock needs to know of a card. A rate that is zero is unknown: work then takes no time.
-struct Rates {
-  double flops_per_second = 0;
-  double half_flops_per_second = 0;
-  double memory_bytes_per_second = 0;
-  double link_bytes_per_second = 0;
-  double host_bytes_per_second = 0;
-};
-
 struct DeviceFacts {
   std::string name;
   std::string uuid;
@@ -30,6 +23,8 @@ struct DeviceFacts {
   int capability_major = 0;
   int capability_minor = 0;
   int multiprocessors = 0;
+  int node = 0;     // the machine it is in
+  int position = 0; // in the whole rig
   Rates rates;
 };
 
@@ -42,11 +37,13 @@ struct Settings {
   bool assume_values = false;
 };
 
-void set_rig(std::vector<DeviceFacts> rig, Settings settings);
+// `rig` holds the devices of all nodes, of which this process has those of `node`.
+void set_rig(std::vector<DeviceFacts> rig, int node, Settings settings);
+const std::vector<DeviceFacts>& whole_rig();
 const Settings& settings();
 inline bool shape_only() { return settings().mode == Mode::ShapeOnly; }
 
-// Positions in the rig that `visible` (the text of CUDA_VISIBLE_DEVICES, or null) leaves, in its
+// Positions in the node that `visible` (the text of CUDA_VISIBLE_DEVICES, or null) leaves, in its
 // order: indices or unique starts of a UUID; the first entry that names no device ends the list.
 std::vector<int> visible_positions(const char* visible);
 

@@ -1,7 +1,9 @@
 // The device guard: how PyTorch switches devices and streams, and how it records events.
 
+#include "collectives/live_groups.h"
 #include "time/clock.h"
 #include "device/device.h"
+#include "graphs/capture.h"
 #include "memory/memory.h"
 #include "time/streams.h"
 
@@ -68,17 +70,27 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   }
 
   bool queryStream(const c10::Stream& stream) const override {
+    check_not_captured(stream);
     return Clock::get().poll(Clock::get().done_at(stream));
+  }
+
+  // Asked of guards from 2.12 on.
+  bool isStreamCapturing(const c10::Stream& stream) const {
+    return capture_of(stream) != kNoCapture;
   }
 
   void synchronizeStream(const c10::Stream& stream) const override {
     check_not_forked();
+    check_not_captured(stream);
     Clock::get().synchronize(stream);
   }
 
   void synchronizeDevice(const c10::DeviceIndex device) const override {
     check_not_forked();
-    Clock::get().synchronize_device(device < 0 ? current_device() : device);
+    const int index = device < 0 ? current_device() : device;
+    check_device_not_captured(index);
+    join_collectives(static_cast<c10::DeviceIndex>(index));
+    Clock::get().synchronize_device(index);
   }
 
   void record(
@@ -89,22 +101,29 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     if (*event == nullptr) {
       *event = new Event();
     }
-    *as_event(*event) = {Clock::get().done_at(stream), stream.device_index()};
+    *as_event(*event) = {
+        Clock::get().done_at(stream), stream.device_index(), stream.id(), capture_of(stream)};
   }
 
   // An event that was never recorded holds nobody up.
   void block(void* event, const c10::Stream& stream) const override {
     if (event != nullptr) {
+      follow_event(stream, *as_event(event));
       Clock::get().wait_until(stream, as_event(event)->moment);
     }
   }
 
   bool queryEvent(void* event) const override {
-    return event == nullptr || Clock::get().poll(as_event(event)->moment);
+    if (event == nullptr) {
+      return true;
+    }
+    check_not_captured(*as_event(event));
+    return Clock::get().poll(as_event(event)->moment);
   }
 
   void synchronizeEvent(void* event) const override {
     if (event != nullptr) {
+      check_not_captured(*as_event(event));
       Clock::get().wait_on_host(as_event(event)->moment);
     }
   }

@@ -2,11 +2,13 @@
 
 #include "device/hooks.h"
 
+#include "collectives/live_groups.h"
 #include "time/clock.h"
 #include "device/device.h"
+#include "graphs/capture.h"
 #include "random/generator.h"
-#include "memory/host_memory.h"
 #include "memory/memory.h"
+#include "memory/pinned_memory.h"
 
 #include <ATen/detail/CUDAHooksInterface.h>
 
@@ -71,7 +73,10 @@ struct Hooks final : at::CUDAHooksInterface {
     return exchangeDevice(device);
   }
   void deviceSynchronize(c10::DeviceIndex device) const override {
-    Clock::get().synchronize_device(device < 0 ? virtual_gpu::current_device() : device);
+    const int index = device < 0 ? virtual_gpu::current_device() : device;
+    check_device_not_captured(index);
+    join_collectives(static_cast<c10::DeviceIndex>(index));
+    Clock::get().synchronize_device(index);
   }
 
   c10::Allocator* getCUDADeviceAllocator() const override {

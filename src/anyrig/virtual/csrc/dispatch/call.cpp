@@ -2,30 +2,23 @@
 
 #include "time/clock.h"
 #include "dispatch/container.h"
+#include "dispatch/operand.h"
 #include "operators/cublas.h"
 #include "dispatch/device_check.h"
+#include "dispatch/known_values.h"
 #include "random/generator.h"
 #include "memory/host_memory.h"
 #include "dispatch/shape_only.h"
 #include "time/streams.h"
 #include "dispatch/twin.h"
-#include "time/work.h"
 
 #include <ATen/core/ivalue.h>
 #include <ATen/core/stack.h>
 
 #include <algorithm>
-#include <array>
 
 namespace anyrig::virtual_gpu {
 namespace {
-
-struct Operand {
-  at::Tensor owner;
-  at::Tensor twin;
-  c10::StorageImpl* shadow; // none of a container
-  bool written;
-};
 
 c10::StorageImpl* storage_impl_of(const at::Tensor& tensor) {
   return tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
@@ -33,9 +26,9 @@ c10::StorageImpl* storage_impl_of(const at::Tensor& tensor) {
 
 // One call of an operator: its arguments become twins, the kernel of the CPU (or Meta) runs, and
 // its results become tensors of the device.
-class Call {
+class OperatorCall {
  public:
-  Call(
+  OperatorCall(
       const OperatorPlan& plan,
       const c10::OperatorHandle& op,
       c10::DispatchKey host_key,
@@ -59,8 +52,17 @@ class Call {
         return;
       }
     }
+    const bool charges = plan_.traffic != Traffic::Free && Clock::get().charges();
+    if (shape_only()) {
+      known_ = KnownCall::of(op_, arguments());
+      fills_by_mask_ = fills_by_mask(op_, arguments());
+    }
     for (size_t i = 0; i < argument_count_; ++i) {
       take(i);
+    }
+    // Sparse and nested ones take fewer products than their sizes say.
+    if (charges && plan_.formula != Formula::None && parts_.empty()) {
+      count_ = count(plan_.formula, arguments());
     }
     if (operands_.empty() && sees_meta_) {
       // A fake tensor passes for a device tensor until here; its shapes are all there is.
@@ -75,10 +77,15 @@ class Call {
     run_kernel();
     follow_written();
     give_results();
+    if (shape_only()) {
+      follow_values();
+    }
     if (plan_.uses_cublas) {
       provide_cublas_workspace(device_.index());
     }
-    charge();
+    if (charges) {
+      charge();
+    }
     keep_twins();
   }
 
@@ -162,9 +169,9 @@ class Call {
       if (is_container(tensor)) {
         return container_twin(tensor, i);
       }
-      bytes_ += static_cast<double>(tensor.nbytes());
       at::Tensor twin = twin_of(tensor);
-      operands_.push_back({tensor, twin, storage_impl_of(twin), plan_.is_written[i]});
+      operands_.push_back(
+          {tensor, twin, storage_impl_of(twin), plan_.is_written[i], plan_.is_read[i]});
       return twin;
     }
     sees_meta_ |= tensor.is_meta();
@@ -178,12 +185,13 @@ class Call {
   at::Tensor container_twin(const at::Tensor& container, size_t i) {
     std::vector<at::Tensor> twins;
     for (const at::Tensor& part : parts_of(container)) {
-      bytes_ += static_cast<double>(part.nbytes());
       twins.push_back(twin_of(part));
-      parts_.push_back({part, twins.back(), storage_impl_of(twins.back()), plan_.is_written[i]});
+      parts_.push_back(
+          {part, twins.back(), storage_impl_of(twins.back()), plan_.is_written[i],
+           plan_.is_read[i]});
     }
     at::Tensor twin = contain(container, twins);
-    operands_.push_back({container, twin, nullptr, plan_.is_written[i]});
+    operands_.push_back({container, twin, nullptr, plan_.is_written[i], plan_.is_read[i]});
     return twin;
   }
 
@@ -267,7 +275,19 @@ class Call {
   }
 
   void run_meta_kernel() {
+    if (fills_by_mask_) {
+      torch::jit::drop(*stack_, argument_count_ - 1); // what is left is the result
+      return;
+    }
     if (needs_values(op_, arguments())) {
+      if (known_.has_value()) {
+        if (auto results = known_->run(op_)) {
+          torch::jit::drop(*stack_, argument_count_);
+          stack_->insert(stack_->end(), results->begin(), results->end());
+          has_run_on_values_ = true;
+          return;
+        }
+      }
       const auto& name = op_.schema().name();
       require_assumed_values(name);
       TORCH_CHECK_NOT_IMPLEMENTED(
@@ -293,6 +313,28 @@ class Call {
         }
       } else if (value.isTensorList()) {
         value = results(value.toTensorVector());
+      }
+    }
+  }
+
+  // ShapeOnly: computes what is known, forgets what was known of the rest that was written.
+  void follow_values() {
+    if (has_run_on_values_) {
+      return;
+    }
+    if (known_.has_value()) {
+      if (const auto values = known_->run(op_)) {
+        const size_t count = plan_.returned_argument.size();
+        const auto* first_result = stack_->data() + stack_->size() - count;
+        give_values(*values, c10::ArrayRef<c10::IValue>(first_result, count));
+        return;
+      }
+    }
+    for (const auto* operands : {&operands_, &parts_}) {
+      for (const auto& operand : *operands) {
+        if (operand.written) {
+          forget_values(operand.owner);
+        }
       }
     }
   }
@@ -338,29 +380,18 @@ class Call {
       }
     }
     make_virtual(tensor, device_.index());
-    bytes_ += static_cast<double>(tensor.nbytes());
-    if (plan_.work == Work::Convolution) {
-      convolved_numbers_ = static_cast<double>(tensor.numel());
-    }
+    result_bytes_ += touched_bytes(tensor);
+    result_numbers_ += static_cast<double>(tensor.numel());
     return tensor;
   }
 
   void charge() {
-    auto& clock = Clock::get();
-    if (!clock.enabled()) {
-      return;
+    const double bytes = moved_bytes(plan_.traffic, operands_, parts_, result_bytes_);
+    if (bytes == 0) {
+      return; // on a card, a kernel without elements is not launched
     }
-    double flops = 0; // of sparse and nested ones: fewer than their sizes say, which may be ragged
-    if (parts_.empty()) {
-      std::array<const at::Tensor*, 3> operands{};
-      const size_t count = std::min(operands_.size(), operands.size());
-      for (size_t i = 0; i < count; ++i) {
-        operands[i] = &operands_[i].owner;
-      }
-      flops = flops_of(plan_.work, {operands.data(), count}, convolved_numbers_);
-    }
-    const bool half = !operands_.empty() && operands_[0].owner.element_size() == 2;
-    clock.run(current_stream(device_.index()), flops, bytes_, half);
+    count_.arithmetic.flops += count_.flops_per_result * result_numbers_;
+    Clock::get().run(current_stream(device_.index()), count_.arithmetic, bytes);
   }
 
   const OperatorPlan& plan_;
@@ -376,10 +407,15 @@ class Call {
   c10::SmallVector<int, 16> first_operand_;
   // Storages of the CPU tensors among the arguments: a result over one is a view of an argument.
   c10::SmallVector<c10::StorageImpl*, 4> host_storages_;
+  // ShapeOnly: the call with its values, if they are known.
+  std::optional<KnownCall> known_;
+  bool has_run_on_values_ = false;
+  bool fills_by_mask_ = false;
   bool sees_meta_ = false;
   bool returns_to_host_ = false;
-  double bytes_ = 0;
-  double convolved_numbers_ = 0;
+  Count count_;
+  double result_bytes_ = 0;
+  double result_numbers_ = 0;
 };
 
 } // namespace
@@ -389,7 +425,7 @@ void run_on_twins(
     const c10::OperatorHandle& op,
     c10::DispatchKey host_key,
     torch::jit::Stack* stack) {
-  Call(plan, op, host_key, stack).run();
+  OperatorCall(plan, op, host_key, stack).run();
 }
 
 } // namespace anyrig::virtual_gpu

@@ -1,29 +1,13 @@
 #include "dispatch/device_check.h"
 
 #include "device/device.h"
+#include "dispatch/each_tensor.h"
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/op_registration/adaption.h>
 
 namespace anyrig::virtual_gpu {
 namespace {
-
-template <class Visit>
-void for_each_tensor(const c10::IValue& value, Visit visit) {
-  if (value.isTensor()) {
-    visit(value.toTensor());
-  } else if (value.isTensorList()) {
-    for (const at::Tensor& tensor : value.toTensorList()) {
-      visit(tensor);
-    }
-  } else if (value.isOptionalTensorList()) {
-    for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorList()) {
-      if (tensor.has_value()) {
-        visit(*tensor);
-      }
-    }
-  }
-}
 
 bool is_host_scalar(const at::Tensor& tensor) {
   return tensor.is_cpu() && tensor.dim() == 0;

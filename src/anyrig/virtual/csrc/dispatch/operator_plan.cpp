@@ -18,22 +18,6 @@ std::string wrapper_name_of(const c10::FunctionSchema& schema, bool structured, 
       (overload.empty() ? "" : "_" + overload);
 }
 
-Work work_of(const std::string& name) {
-  static const std::unordered_map<std::string, Work> works = {
-      {"aten::mm", Work::Product},
-      {"aten::bmm", Work::Product},
-      {"aten::addmm", Work::ProductAndSum},
-      {"aten::addmm_", Work::ProductAndSum},
-      {"aten::baddbmm", Work::ProductAndSum},
-      {"aten::baddbmm_", Work::ProductAndSum},
-      {"aten::_addmm_activation", Work::ProductAndSum},
-      {"aten::convolution", Work::Convolution},
-      {"aten::convolution_backward", Work::ConvolutionBackward},
-  };
-  const auto found = works.find(name);
-  return found == works.end() ? Work::Elementwise : found->second;
-}
-
 bool uses_cublas(const std::string& name) {
   static const std::unordered_set<std::string> names = {
       "aten::mm", "aten::bmm", "aten::addmm", "aten::addmm_", "aten::baddbmm", "aten::baddbmm_",
@@ -58,6 +42,11 @@ bool is_out_argument(const c10::Argument& argument) {
       argument.alias_info()->isWrite();
 }
 
+// Batch normalisation updates these in place, and its schema does not say so.
+bool is_running_statistic(const std::string& name) {
+  return name == "running_mean" || name == "running_var";
+}
+
 // The argument whose alias set a return writes to, or -1.
 int argument_of_return(const c10::FunctionSchema& schema, const c10::Argument& result) {
   if (result.alias_info() == nullptr || !result.alias_info()->isWrite()) {
@@ -77,12 +66,19 @@ int argument_of_return(const c10::FunctionSchema& schema, const c10::Argument& r
 
 OperatorPlan::OperatorPlan(const c10::FunctionSchema& schema, const OperatorFacts& facts) {
   const auto& arguments = schema.arguments();
+  const std::string name = schema.name().substr(kNamespace);
+  const int unread = unread_argument_of(name);
   bool is_out = false;
   for (size_t i = 0; i < arguments.size(); ++i) {
     const auto& argument = arguments[i];
     const bool generator = argument.real_type()->str().find("Generator") != std::string::npos;
     is_generator.push_back(generator);
-    is_written.push_back(argument.alias_info() != nullptr && argument.alias_info()->isWrite());
+    is_written.push_back(
+        (argument.alias_info() != nullptr && argument.alias_info()->isWrite()) ||
+        is_running_statistic(argument.name()));
+    is_read.push_back(
+        static_cast<int>(i) != unread && !is_out_argument(argument) &&
+        !(is_written.back() && overwrites(name)));
     if (is_out_argument(argument)) {
       is_out = true;
       check_order.push_back(static_cast<int>(i));
@@ -114,9 +110,9 @@ OperatorPlan::OperatorPlan(const c10::FunctionSchema& schema, const OperatorFact
   if (check == DeviceCheck::Convolution) {
     wrapper_name = "wrapper_CUDA__cudnn_convolution"; // which PyTorch's own calls
   }
-  work = work_of(schema.name());
   uses_cublas = virtual_gpu::uses_cublas(schema.name());
-  const std::string name = schema.name().substr(kNamespace);
+  formula = formula_of(name);
+  traffic = traffic_of(name);
   widened = dtypes_to_widen(name);
   refusal = refusal_of(name);
 }

@@ -4,6 +4,7 @@
 
 #include "dispatch/refusal.h"
 #include "dispatch/widening.h"
+#include "time/work.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
 
@@ -33,15 +34,13 @@ enum class DeviceCheck {
   Nothing,  // none: sizes of nested tensors and lengths of sequences live on the CPU
 };
 
-// The work of an operator that a card does in its matrix units.
-enum class Work { Elementwise, Product, ProductAndSum, Convolution, ConvolutionBackward };
-
 struct OperatorPlan {
   explicit OperatorPlan(const c10::FunctionSchema& schema, const OperatorFacts& facts);
 
   // Per argument of the schema.
   std::vector<bool> is_generator;
   std::vector<bool> is_written;
+  std::vector<bool> is_read; // where false: only written, or only its sizes count
   // Per return: the argument it is, or -1 for a new tensor.
   std::vector<int> returned_argument;
   bool makes_tensors = false;
@@ -50,7 +49,8 @@ struct OperatorPlan {
   DeviceCheck check = DeviceCheck::Wrapper;
   // CUDA's name of the wrapper, which its error gives.
   std::string wrapper_name;
-  Work work = Work::Elementwise;
+  Formula formula = Formula::None;
+  Traffic traffic = Traffic::All;
   // Runs on twins in place of PyTorch's own kernel, which there is none of for the CPU.
   std::optional<c10::KernelFunction> host_kernel;
   // Dtypes that need more than the CPU's kernel.

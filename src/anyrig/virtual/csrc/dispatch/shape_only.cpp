@@ -79,6 +79,28 @@ bool needs_values(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> argu
   return op.hasTag(at::Tag::data_dependent_output) || op.hasTag(at::Tag::dynamic_output_shape);
 }
 
+bool fills_by_mask(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> arguments) {
+  const auto& name = op.schema().name();
+  if (name != "aten::index_put_" && name != "aten::_index_put_impl_") {
+    return false;
+  }
+  const auto& value = arguments[2].toTensor();
+  const bool accumulates = arguments[3].toBool();
+  if (accumulates || value.numel() != 1 || !value.is_cpu() || !has_mask(arguments[1])) {
+    return false;
+  }
+  // One mask, and whole dimensions beside it.
+  int masks = 0;
+  for (const std::optional<at::Tensor>& index : arguments[1].toOptionalTensorList()) {
+    const bool is_given = index.has_value() && index->defined();
+    if (is_given && !is_mask(*index)) {
+      return false;
+    }
+    masks += is_given ? 1 : 0;
+  }
+  return masks == 1;
+}
+
 bool answer_with_ones(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const auto& schema = op.schema();
   const auto& name = schema.name();

@@ -19,6 +19,10 @@ void require_assumed_values(const std::string& name);
 // Whether the results of this call, or their shapes, depend on values of its arguments.
 bool needs_values(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> arguments);
 
+// Whether this is `tensor[mask] = number`, which PyTorch fills by the mask without counting it
+// (canDispatchToMaskedFill of aten/src/ATen/native/TensorAdvancedIndexing.cpp).
+bool fills_by_mask(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> arguments);
+
 // Answers such a call as if every element were one: all are nonzero, all masks are true. The
 // arguments on the stack are Meta tensors already. False where there is no such answer.
 bool answer_with_ones(const c10::OperatorHandle& op, torch::jit::Stack* stack);

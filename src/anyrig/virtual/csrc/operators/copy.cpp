@@ -1,9 +1,13 @@
 // Copies: on a device, between devices, to and from the host.
 
 #include "time/clock.h"
+#include "graphs/capture.h"
 #include "operators/kernels.h"
+#include "dispatch/known_values.h"
 #include "dispatch/shape_only.h"
 #include "dispatch/twin.h"
+#include "memory/pinned_memory.h"
+#include "time/streams.h"
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty_like.h>
@@ -26,12 +30,62 @@ bool needs_temporaries(const at::Tensor& destination, const at::Tensor& source) 
   return !on_devices && !is_plain(destination, source);
 }
 
+bool is_pinned_host(const at::Tensor& tensor) {
+  return tensor.has_storage() && is_pinned(tensor.storage().data());
+}
+
+// The host waits for a copy that it takes part in, unless the copy is asynchronous and the memory
+// pinned: CUDA copies pageable memory through a buffer of its own and returns when it has.
+void charge(const at::Tensor& destination, const at::Tensor& source, bool non_blocking) {
+  auto& clock = Clock::get();
+  const double bytes = static_cast<double>(destination.nbytes());
+  if (!clock.charges() || bytes == 0) {
+    return;
+  }
+  if (source.device() == destination.device()) {
+    clock.run(
+        current_stream(source.device().index()), /*arithmetic=*/{},
+        touched_bytes(source) + touched_bytes(destination));
+    return;
+  }
+  const bool on_devices = is_virtual(source) && is_virtual(destination);
+  const bool host_waits = !on_devices &&
+      !(non_blocking && is_pinned_host(is_virtual(source) ? destination : source));
+  clock.copy(source.device(), destination.device(), bytes, host_waits);
+}
+
+// Between a card and the host, a capture can record a copy of pinned memory that nobody waits for.
+void check_capture(const at::Tensor& destination, const at::Tensor& source, bool non_blocking) {
+  const at::Tensor& host = source.is_cpu() ? source : destination;
+  const at::Tensor& card = source.is_cpu() ? destination : source;
+  if (!host.is_cpu() || capture_of(current_stream(card.device().index())) == kNoCapture) {
+    return;
+  }
+  TORCH_CHECK(
+      is_pinned(host.const_data_ptr()),
+      "Cannot copy between CPU and CUDA tensors during CUDA graph capture unless the CPU tensor is "
+      "pinned. Please use tensor.pin_memory() or allocate the tensor with pin_memory=True.");
+  if (!non_blocking) {
+    check_not_captured(current_stream(card.device().index()));
+  }
+}
+
+// The host's end of an asynchronous copy is in use until the stream is done with it.
+void note_pinned_end(const at::Tensor& destination, const at::Tensor& source) {
+  const at::Tensor& host = source.is_cpu() ? source : destination;
+  const at::Tensor& card = source.is_cpu() ? destination : source;
+  if (host.is_cpu() && is_pinned(host.const_data_ptr())) {
+    record_pinned_use(
+        host.storage().data_ptr(), host.const_data_ptr(), current_stream(card.device().index()));
+  }
+}
+
 void move(const at::Tensor& destination, const at::Tensor& source, bool non_blocking) {
-  Clock::get().copy(
-      source.device(),
-      destination.device(),
-      static_cast<double>(source.nbytes()),
-      non_blocking);
+  check_capture(destination, source, non_blocking);
+  charge(destination, source, non_blocking);
+  if (non_blocking) {
+    note_pinned_end(destination, source);
+  }
   if (!shape_only()) {
     at::Tensor to = twin_of(destination);
     at::Tensor from = twin_of(source);
@@ -43,8 +97,18 @@ void move(const at::Tensor& destination, const at::Tensor& source, bool non_bloc
     }
     return;
   }
+  const auto values = is_virtual(source) ? known_values(source) : source;
   if (is_virtual(destination)) {
     twin_of(destination).copy_(twin_of(source)); // Meta: checks the shapes
+    if (!values.defined()) {
+      forget_values(destination);
+    } else if (auto to = values_to_write(destination); to.defined()) {
+      to.copy_(values);
+    }
+    return;
+  }
+  if (values.defined()) {
+    destination.copy_(values);
     return;
   }
   require_assumed_values("aten::copy_ (a copy to the host)");

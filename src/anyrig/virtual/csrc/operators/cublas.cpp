@@ -6,12 +6,14 @@
 #include <c10/util/env.h>
 #include <torch/version.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <map>
 #include <mutex>
 #include <regex>
 #include <string>
 #include <tuple>
+#include <utility>
 
 namespace anyrig::virtual_gpu {
 namespace {
@@ -36,7 +38,14 @@ std::optional<size_t> configured_bytes() {
   return bytes;
 }
 
+// What torch.backends.cuda.cublas_workspace_size was given; negative: nothing.
+std::atomic<int64_t> chosen_bytes{-1};
+
 size_t workspace_bytes(c10::DeviceIndex device) {
+  const int64_t chosen = chosen_bytes.load(std::memory_order_relaxed);
+  if (chosen >= 0) {
+    return static_cast<size_t>(chosen);
+  }
   if (const auto configured = configured_bytes()) {
     return *configured;
   }
@@ -81,8 +90,11 @@ class Workspaces {
   void provide(c10::DeviceIndex device, int handle) {
     std::lock_guard<std::mutex> guard(mutex_);
     const std::tuple key(device, handle, current_stream(device).id());
-    if (workspaces_.count(key) == 0) {
-      workspaces_.emplace(key, make_workspace(device));
+    const size_t bytes = workspace_bytes(device);
+    auto& [workspace, held_bytes] = workspaces_[key];
+    if (held_bytes != bytes) {
+      workspace = make_workspace(device);
+      held_bytes = bytes;
     }
   }
 
@@ -95,7 +107,8 @@ class Workspaces {
   std::mutex mutex_;
   std::map<c10::DeviceIndex, std::vector<int>> idle_handles_;
   std::map<c10::DeviceIndex, int> next_handle_;
-  std::map<std::tuple<c10::DeviceIndex, int, c10::StreamId>, c10::DataPtr> workspaces_;
+  std::map<std::tuple<c10::DeviceIndex, int, c10::StreamId>, std::pair<c10::DataPtr, size_t>>
+      workspaces_;
 };
 
 Workspaces& workspaces() {
@@ -126,12 +139,24 @@ class ThreadHandles {
 } // namespace
 
 void provide_cublas_workspace(c10::DeviceIndex device) {
+  if (Uncounted::is_active()) {
+    return; // a graph brings its own
+  }
   if (!keeps_workspaces()) {
     make_workspace(device);
     return;
   }
   static thread_local ThreadHandles handles;
   workspaces().provide(device, handles.on(device));
+}
+
+size_t cublas_workspace_bytes() {
+  return workspace_bytes(static_cast<c10::DeviceIndex>(current_device()));
+}
+
+void set_cublas_workspace_bytes(std::optional<int64_t> bytes) {
+  TORCH_CHECK(bytes.value_or(0) >= 0, "workspace size must be non-negative, got ", *bytes);
+  chosen_bytes = bytes.value_or(-1);
 }
 
 void clear_cublas_workspaces() {

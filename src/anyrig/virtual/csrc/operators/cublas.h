@@ -3,6 +3,8 @@
 
 #include <c10/core/Device.h>
 
+#include <optional>
+
 namespace anyrig::virtual_gpu {
 
 // Allocates what PyTorch gives cuBLAS to work in: before 2.15 once per handle and stream, from then
@@ -12,5 +14,10 @@ void provide_cublas_workspace(c10::DeviceIndex device);
 
 // torch._C._cuda_clearCublasWorkspaces
 void clear_cublas_workspaces();
+
+// The size of a workspace on the current device, and a size for all that are made from now on; none
+// leaves it to the environment and the device again.
+size_t cublas_workspace_bytes();
+void set_cublas_workspace_bytes(std::optional<int64_t> bytes);
 
 } // namespace anyrig::virtual_gpu

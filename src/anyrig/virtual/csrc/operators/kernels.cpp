@@ -2,9 +2,10 @@
 
 #include "operators/kernels.h"
 
+#include "graphs/capture.h"
 #include "time/clock.h"
+#include "dispatch/known_values.h"
 #include "dispatch/shape_only.h"
-#include "time/streams.h"
 #include "dispatch/twin.h"
 
 #include <ATen/EmptyTensor.h>
@@ -125,9 +126,14 @@ bool is_set_to(const at::Tensor& self, const at::Tensor& other) {
 // `.item()`, `bool(tensor)`, printing: the host waits for the device.
 at::Scalar local_scalar_dense(const at::Tensor& self) {
   check_not_forked();
-  Clock::get().synchronize(current_stream(self.device().index()));
+  check_not_captured(current_stream(self.device().index()));
+  Clock::get().copy(
+      self.device(), at::kCPU, static_cast<double>(self.element_size()), /*host_waits=*/true);
   if (!shape_only()) {
     return at::_local_scalar_dense(twin_of(self));
+  }
+  if (const auto values = known_values(self); values.defined()) {
+    return at::_local_scalar_dense(values);
   }
   require_assumed_values("aten::_local_scalar_dense (.item(), bool(), int() or float())");
   switch (self.scalar_type()) {

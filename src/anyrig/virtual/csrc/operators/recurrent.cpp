@@ -4,6 +4,8 @@
 
 #include "operators/kernels.h"
 #include "operators/optional_tensor.h"
+#include "time/clock.h"
+#include "time/streams.h"
 
 #include <ATen/core/Tensor.h>
 #include <ATen/TensorOperators.h>
@@ -12,6 +14,25 @@
 
 namespace anyrig::virtual_gpu {
 namespace {
+
+// On a card each function below is one kernel, which reads and writes `tensors`.
+class OneKernel {
+ public:
+  explicit OneKernel(const at::Tensor& on) : device_(on.device().index()) {}
+
+  void charge(std::initializer_list<at::Tensor> tensors) {
+    parts_.reset();
+    double bytes = 0;
+    for (const auto& tensor : tensors) {
+      bytes += tensor.defined() ? touched_bytes(tensor) : 0;
+    }
+    Clock::get().run(current_stream(device_), /*arithmetic=*/{}, bytes);
+  }
+
+ private:
+  c10::DeviceIndex device_;
+  std::optional<Clock::Pause> parts_{std::in_place};
+};
 
 at::Tensor add_if(const at::Tensor& gates, const OptionalTensor& bias) {
   return bias.has_value() && bias->defined() ? gates + *bias : gates;
@@ -28,6 +49,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> lstm_cell(
     const at::Tensor& cell,
     const OptionalTensor& input_bias,
     const OptionalTensor& hidden_bias) {
+  OneKernel kernel(input_gates);
   const auto gates = add_if(add_if(input_gates + hidden_gates, input_bias), hidden_bias);
   const auto parts = gates.chunk(4, 1);
   const auto input = parts[0].sigmoid();
@@ -35,8 +57,10 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> lstm_cell(
   const auto candidate = parts[2].tanh();
   const auto output = parts[3].sigmoid();
   const auto new_cell = forget * cell + input * candidate;
-  return {
-      output * new_cell.tanh(), new_cell, at::cat({input, forget, candidate, output}, 1)};
+  const auto hidden = output * new_cell.tanh();
+  const auto workspace = at::cat({input, forget, candidate, output}, 1);
+  kernel.charge({input_gates, hidden_gates, cell, hidden, new_cell, workspace});
+  return {hidden, new_cell, workspace};
 }
 
 // Returns the gradients of the gates, of the cell state and of the bias.
@@ -47,6 +71,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> lstm_cell_backward(
     const at::Tensor& new_cell,
     const at::Tensor& workspace,
     bool has_bias) {
+  OneKernel kernel(cell);
   const auto parts = workspace.chunk(4, 1);
   const auto &input = parts[0], &forget = parts[1], &candidate = parts[2], &output = parts[3];
   const auto new_cell_tanh = new_cell.tanh();
@@ -59,7 +84,9 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> lstm_cell_backward(
        of_cell * input * (1 - candidate * candidate),
        of_hidden * new_cell_tanh * output * (1 - output)},
       1);
-  return {of_gates, of_cell * forget, has_bias ? of_gates.sum(0) : at::Tensor()};
+  const auto of_old_cell = of_cell * forget;
+  kernel.charge({of_hidden, of_cell, cell, new_cell, workspace, of_gates, of_old_cell});
+  return {of_gates, of_old_cell, has_bias ? of_gates.sum(0) : at::Tensor()};
 }
 
 // Returns the hidden state and the workspace: the three gates, the old state, and the hidden part
@@ -70,14 +97,16 @@ std::tuple<at::Tensor, at::Tensor> gru_cell(
     const at::Tensor& hidden,
     const OptionalTensor& input_bias,
     const OptionalTensor& hidden_bias) {
+  OneKernel kernel(hidden);
   const auto inputs = add_if(input_gates, input_bias).chunk(3, 1);
   const auto hiddens = add_if(hidden_gates, hidden_bias).chunk(3, 1);
   const auto reset = (inputs[0] + hiddens[0]).sigmoid();
   const auto update = (inputs[1] + hiddens[1]).sigmoid();
   const auto candidate = (inputs[2] + reset * hiddens[2]).tanh();
-  return {
-      (hidden - candidate) * update + candidate,
-      at::cat({reset, update, candidate, hidden, hiddens[2]}, 1)};
+  const auto new_hidden = (hidden - candidate) * update + candidate;
+  const auto workspace = at::cat({reset, update, candidate, hidden, hiddens[2]}, 1);
+  kernel.charge({input_gates, hidden_gates, hidden, new_hidden, workspace});
+  return {new_hidden, workspace};
 }
 
 // Returns the gradients of the input gates, the hidden gates, the old state and both biases.
@@ -85,6 +114,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> gru_cell_
     const at::Tensor& gradient,
     const at::Tensor& workspace,
     bool has_bias) {
+  OneKernel kernel(gradient);
   const auto parts = workspace.chunk(5, 1);
   const auto &reset = parts[0], &update = parts[1], &candidate = parts[2], &hidden = parts[3],
              &hidden_part = parts[4];
@@ -93,10 +123,12 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> gru_cell_
   const auto of_reset = of_candidate * hidden_part * reset * (1 - reset);
   const auto of_inputs = at::cat({of_reset, of_update, of_candidate}, 1);
   const auto of_hiddens = at::cat({of_reset, of_update, of_candidate * reset}, 1);
+  const auto of_old = gradient * update;
+  kernel.charge({gradient, workspace, of_inputs, of_hiddens, of_old});
   return {
       of_inputs,
       of_hiddens,
-      gradient * update,
+      of_old,
       has_bias ? of_inputs.sum(0) : at::Tensor(),
       has_bias ? of_hiddens.sum(0) : at::Tensor()};
 }

@@ -7,7 +7,7 @@ import sys
 
 WATCH = """
 import sys
-from anyrig.rehearsal.torch_import import when_torch_is_imported
+from anyrig.virtual.torch_import import when_torch_is_imported
 finders = list(sys.meta_path)
 when_torch_is_imported(lambda: print("imported", "torch" in sys.modules))
 """

@@ -18,21 +18,21 @@ def when_torch_is_imported(action: Callable[[], object]) -> None:
     if "torch" in sys.modules:
         action()
     else:
-        sys.meta_path.insert(0, _Watch(action))
+        sys.meta_path.insert(0, TorchWatch(action))
 
 
-class _Watch(MetaPathFinder):
-    """Finds torch through the other finders, and puts `_Loader` around what loads it."""
+class TorchWatch(MetaPathFinder):
+    """Finds torch through the finders behind it, and calls `action` once it has been imported."""
 
     def __init__(self, action: Callable[[], object]) -> None:
         self._action = action
 
-    def find_spec(
+    def find_spec(  # noqa: D102
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         if name != "torch":
             return None
-        others = [finder for finder in sys.meta_path if finder is not self]
+        others = sys.meta_path[sys.meta_path.index(self) + 1 :]
         specs = (finder.find_spec(name, path, target) for finder in others)
         spec = next((spec for spec in specs if spec is not None), None)
         if spec is not None and spec.loader is not None:

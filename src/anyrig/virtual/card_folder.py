@@ -1,0 +1,52 @@
+"""The folder through which the processes of a rehearsal share its cards.
+
+::
+
+    /tmp/anyrig-rehearsal-1000-5f0c…/     the user, and a name that nobody else has
+        cards                             who holds how many bytes: csrc/memory/card_ledger.h
+        leases/                           of `anyrig.choose` and `anyrig.acquire_lease`
+
+A process makes it when its torch finds the rig, if no other has, and the last one to end removes
+it. Where that one was killed it stays, until the next rehearsal on this machine starts.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+_PREFIX = "anyrig-rehearsal"
+
+
+def new_card_folder() -> Path:
+    """Return a path for a new rehearsal, and remove the folders of those that were killed.
+
+    Not for a process that shares cards already: to look at their file would end its own locks.
+    """
+    place = Path(tempfile.gettempdir())
+    prefix = f"{_PREFIX}-{os.getuid()}-"
+    for folder in place.glob(f"{prefix}*"):
+        with suppress(OSError):
+            _remove_unless_used(folder)
+    return place / f"{prefix}{os.urandom(8).hex()}"
+
+
+def _remove_unless_used(folder: Path) -> None:
+    try:
+        file = os.open(folder / "cards", os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        folder.rmdir()  # its first process was killed before it made the file
+        return
+    try:
+        # Each process of a rehearsal holds a lock on one byte. Who gets all is alone.
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(folder / "leases", ignore_errors=True)
+        # By name and in this order: a process that comes now makes a file anew in the same folder.
+        (folder / "cards").unlink()
+        folder.rmdir()
+    finally:
+        os.close(file)

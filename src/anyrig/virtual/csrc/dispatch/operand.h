@@ -1,0 +1,28 @@
+// A tensor among the arguments of a call, and the memory that a call moves.
+#pragma once
+
+#include "dispatch/operator_plan.h"
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/StorageImpl.h>
+#include <c10/util/ArrayRef.h>
+
+namespace anyrig::virtual_gpu {
+
+struct Operand {
+  at::Tensor owner;
+  at::Tensor twin;
+  c10::StorageImpl* shadow; // none of a container
+  bool written;
+  bool read;
+};
+
+// Bytes of the card's memory that an operator reads and writes. `parts` are those of the containers
+// among `operands`, `result_bytes` those of its new tensors.
+double moved_bytes(
+    Traffic traffic,
+    c10::ArrayRef<Operand> operands,
+    c10::ArrayRef<Operand> parts,
+    double result_bytes);
+
+} // namespace anyrig::virtual_gpu

@@ -1,0 +1,50 @@
+"""What Python runs when it starts in a process of a rehearsal: its torch will find the same rig.
+
+Python imports the first `sitecustomize` on its path, and `inheritance.py` puts this folder first
+on ``PYTHONPATH``. Most processes never import torch, so nothing is imported here that an
+interpreter has not loaded by itself. Then this file steps aside: Python is left with the
+`sitecustomize` it would have found without it, or with none.
+"""
+
+import os
+import sys
+
+
+class _Hook:
+    """Gives its place to anyrig's `TorchWatch` as soon as something looks for torch."""
+
+    def find_spec(self, name, path=None, target=None):  # type: ignore[no-untyped-def]
+        if name != "torch":
+            return None
+        place = sys.meta_path.index(self)
+        try:
+            from anyrig.virtual.torch_import import TorchWatch
+        except ImportError as error:
+            del sys.meta_path[place]
+            if any(finder.find_spec(name, path, target) for finder in sys.meta_path[place:]):
+                sys.stderr.write(
+                    "anyrig: error: this process belongs to a rehearsal, and its Python, "
+                    f"{sys.executable}, has torch but not anyrig ({error}); install anyrig "
+                    "there, or start it without ANYRIG_REHEARSAL in its environment\n"
+                )
+                sys.exit(1)
+            return None
+        watch = sys.meta_path[place] = TorchWatch(_install)
+        return watch.find_spec(name, path, target)
+
+
+def _install():  # type: ignore[no-untyped-def]
+    from anyrig.virtual.installed import install_inherited
+
+    install_inherited()
+
+
+if "ANYRIG_REHEARSAL" in os.environ:
+    sys.meta_path.insert(0, _Hook())
+
+_folder = os.path.dirname(__file__)  # noqa: PTH120 - pathlib would have to be imported
+sys.path[:] = [entry for entry in sys.path if entry != _folder]
+sys.path_importer_cache.pop(_folder, None)
+del sys.modules[__name__]
+# Where there is none, its absence is what Python expects.
+import sitecustomize  # type: ignore[import-not-found]  # noqa: E402, F401

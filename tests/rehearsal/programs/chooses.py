@@ -1,0 +1,16 @@
+"""Chooses a card, and says which; with an argument, has others choose meanwhile.
+
+Another process of the rehearsal gets another card; another rehearsal has cards of its own.
+"""
+
+import subprocess
+import sys
+
+import anyrig
+
+with anyrig.choose() as choice:
+    print(choice.rig.lead.text, flush=True)
+    if len(sys.argv) > 1:
+        subprocess.run([sys.executable, __file__], check=True)
+        anew = [sys.executable, "-m", "anyrig", "rehearse", "--rig", "3xT4", __file__]
+        subprocess.run(anew, check=True)

@@ -1,0 +1,123 @@
+"""Every process of a rehearsal has its rig, all share the cards, and nothing of it stays behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+# From Python 3.12 on, a fork of a process with threads warns.
+WARNINGS = ["-W", "error", "-W", "ignore:This process:DeprecationWarning"]
+ANYRIG = [sys.executable, *WARNINGS, "-m", "anyrig"]
+REHEARSE = [*ANYRIG, "rehearse"]
+PROGRAMS = Path(__file__).parent / "programs"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _built() -> None:
+    """Build ahead, so that no test meets the message of the first build."""
+    subprocess.run([*ANYRIG, "virtual", "build"], check=True, timeout=600)
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> Iterator[dict[str, str]]:
+    """An environment whose place for temporary files is to have none of ours in the end."""
+    place = tmp_path / "temporary"
+    place.mkdir()
+    yield {**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": str(place)}
+    assert list(place.glob("anyrig*")) == []
+
+
+def rehearse(*arguments: str, environment: dict[str, str]) -> list[str]:
+    done = subprocess.run(
+        [*REHEARSE, *arguments], env=environment, capture_output=True, text=True, timeout=180
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout.splitlines()
+
+
+def test_processes_started_in_every_way_find_the_rig(environment: dict[str, str]) -> None:
+    lines = rehearse(
+        "--rig", "T4+L4", str(PROGRAMS / "starts_every_way.py"), environment=environment
+    )
+    assert lines == [
+        "spawn (2, 3.0)",
+        "fork (2, 3.0)",
+        "forkserver (2, 3.0)",
+        "['NVIDIA L4', 'Tesla T4']",
+        "this process already has the virtual rig T4+L4, and a rig stays until its process ends; "
+        "start another process for T4, without ANYRIG_REHEARSAL in its environment",
+        "['GPU:1', 'process', 'PID', 'uses', '20.000', 'MB', 'GPU', 'memory']",
+        f"True {20 * 2**20}",
+        "[2, 2] 3",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("mode", "allocator"), [([], ""), (["--shape-only"], "expandable_segments:True")]
+)
+def test_a_card_that_two_processes_do_not_fit_on(
+    mode: list[str], allocator: str, environment: dict[str, str]
+) -> None:
+    environment["PYTORCH_ALLOC_CONF"] = allocator
+    program = str(PROGRAMS / "takes_sixty_percent.py")
+    assert rehearse("--rig", "500MiB", *mode, program, environment=environment) == [
+        "CUDA out of memory. Tried to allocate 300.00 MiB. GPU 0 has a total capacity of "
+        "500.00 MiB of which 200.00 MiB is free. Including non-PyTorch memory, this process has "
+        "0 bytes memory in use. Process PID has 300.00 MiB memory in use. 400.00 MiB allowed; ",
+        "200 MiB free",
+        "500 MiB free",
+        "200 MiB free",
+    ]
+
+
+def test_ranks_of_torchrun(tmp_path: Path, environment: dict[str, str]) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import os, torch\n"
+        "rank = int(os.environ['LOCAL_RANK'])\n"
+        "torch.cuda.set_device(rank)\n"
+        "print(rank, torch.cuda.device_count(), torch.ones(2, device='cuda').sum().item())\n"
+    )
+    launcher = ["-m", "torch.distributed.run", "--nproc-per-node", "2", str(script)]
+    lines = rehearse("--rig", "2xT4", *launcher, environment=environment)
+    assert sorted(lines) == ["0 2 2.0", "1 2 2.0"]
+
+
+def test_leases_are_of_one_rehearsal(environment: dict[str, str]) -> None:
+    program = str(PROGRAMS / "chooses.py")
+    lines = rehearse("--rig", "2xL4", program, "with others", environment=environment)
+    assert lines == ["cuda:0", "cuda:1", "cuda:0"]
+
+
+@pytest.mark.parametrize(
+    ("ending", "arguments", "status"),
+    [
+        (signal.SIGINT, [], 130),
+        (signal.SIGTERM, [], -signal.SIGTERM),
+        (signal.SIGTERM, ["alone"], -signal.SIGTERM),
+    ],
+)
+def test_a_signal_ends_all_processes(
+    ending: signal.Signals, arguments: list[str], status: int, environment: dict[str, str]
+) -> None:
+    with subprocess.Popen(
+        [*REHEARSE, "--rig", "T4", str(PROGRAMS / "waits_for_a_rank.py"), *arguments],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"holds\n"
+        if ending == signal.SIGINT:  # Ctrl-C goes to every process of the terminal
+            os.killpg(process.pid, ending)
+        else:
+            process.send_signal(ending)
+        assert process.stdout.read() == b""  # the last process has ended
+    assert process.returncode == status

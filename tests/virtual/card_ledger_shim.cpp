@@ -1,0 +1,47 @@
+// A C face of card_ledger.h for ctypes.
+#include "memory/card_ledger.cpp"
+
+#include <cstdio>
+
+using namespace anyrig::virtual_gpu;
+
+extern "C" {
+
+CardLedger* ledger_new() { return new CardLedger(); }
+
+/// Whether it worked; `error` receives the text otherwise.
+bool join(CardLedger* ledger, const char* folder, int cards, char* error, size_t size) {
+  try {
+    ledger->join(folder, cards);
+    return true;
+  } catch (const std::exception& raised) {
+    std::snprintf(error, size, "%s", raised.what());
+    return false;
+  }
+}
+
+bool reserve(CardLedger* ledger, int card, size_t bytes, size_t total_bytes) {
+  return ledger->reserve(card, bytes, total_bytes);
+}
+void release(CardLedger* ledger, int card, size_t bytes) { ledger->release(card, bytes); }
+size_t used_bytes(CardLedger* ledger, int card) { return ledger->used_bytes(card); }
+size_t used_bytes_at_most(CardLedger* ledger, int card) {
+  return ledger->used_bytes_at_most(card);
+}
+
+/// Pairs of process (0: this one) and bytes; returns how many.
+size_t processes(CardLedger* ledger, int card, size_t* out, size_t limit) {
+  const auto found = ledger->processes(card);
+  for (size_t i = 0; i < found.size() && i < limit; ++i) {
+    out[2 * i] = static_cast<size_t>(found[i].pid.value_or(0));
+    out[2 * i + 1] = found[i].bytes;
+  }
+  return found.size();
+}
+
+void leave(CardLedger* ledger) { ledger->leave(); }
+void before_fork(CardLedger* ledger) { ledger->before_fork(); }
+void after_fork_in_parent(CardLedger* ledger) { ledger->after_fork_in_parent(); }
+void after_fork_in_child(CardLedger* ledger) { ledger->after_fork_in_child(); }
+
+}  // extern "C"

@@ -1,0 +1,64 @@
+"""What a process holds on the cards of a rig, driven from Python through the C shim.
+
+As a program, it is such a process: ``ledger_of_cards.py LIBRARY FOLDER`` answers each line of its
+input, such as ``reserve 0 600`` (card, bytes), with one line.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from pathlib import Path
+
+CARDS = 100
+CARD_BYTES = 1000
+
+
+class Ledger:
+    def __init__(self, library: ctypes.CDLL, folder: Path) -> None:
+        library.ledger_new.restype = ctypes.c_void_p
+        library.join.restype = library.reserve.restype = ctypes.c_bool
+        for name in ("used_bytes", "used_bytes_at_most", "processes"):
+            getattr(library, name).restype = ctypes.c_size_t
+        self._library = library
+        self._ledger = ctypes.c_void_p(library.ledger_new())
+        error = ctypes.create_string_buffer(500)
+        if not library.join(self._ledger, bytes(folder), CARDS, error, ctypes.c_size_t(500)):
+            raise RuntimeError(error.value.decode())
+
+    def reserve(self, card: int, size: int) -> bool:
+        sizes = ctypes.c_size_t(size), ctypes.c_size_t(CARD_BYTES)
+        return bool(self._library.reserve(self._ledger, card, *sizes))
+
+    def release(self, card: int, size: int) -> None:
+        self._library.release(self._ledger, card, ctypes.c_size_t(size))
+
+    def used(self, card: int) -> int:
+        return int(self._library.used_bytes(self._ledger, card))
+
+    def used_at_most(self, card: int) -> int:
+        return int(self._library.used_bytes_at_most(self._ledger, card))
+
+    def processes(self, card: int) -> dict[int, int]:
+        """Bytes by process; 0 is this one."""
+        out = (ctypes.c_size_t * 64)()
+        count = self._library.processes(self._ledger, card, out, ctypes.c_size_t(32))
+        return {out[2 * i]: out[2 * i + 1] for i in range(count)}
+
+    def leave(self) -> None:
+        self._library.leave(self._ledger)
+
+    def before_fork(self) -> None:
+        self._library.before_fork(self._ledger)
+
+    def after_fork(self, *, in_child: bool) -> None:
+        name = "after_fork_in_child" if in_child else "after_fork_in_parent"
+        getattr(self._library, name)(self._ledger)
+
+
+if __name__ == "__main__":
+    ledger = Ledger(ctypes.CDLL(sys.argv[1]), Path(sys.argv[2]))
+    print("joined", flush=True)
+    for line in sys.stdin:
+        name, *numbers = line.split()
+        print(getattr(ledger, name)(*map(int, numbers)), flush=True)

@@ -1,0 +1,69 @@
+"""Prints what shape-only mode knows of small tensors, and where it stops knowing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from anyrig.errors import ValueNeededError
+from anyrig.virtual import install
+
+install("1xA100-80GB", shape_only=True)
+
+
+def say(name: str, ask: Callable[[], object]) -> None:
+    try:
+        print(name, "->", ask())
+    except ValueNeededError as error:
+        print(name, "->", type(error).__name__)
+
+
+x = torch.tensor([1.0, 2.0, 3.0], device="cuda")
+say("from the host", x.tolist)
+say("arithmetic", lambda: (x * 2 + 1).tolist())
+say("a sum", lambda: x.sum().item())
+say("a mask", lambda: x[x > 1.5].tolist())
+say("nonzero", lambda: (x - 2).nonzero().tolist())
+say("equal", lambda: torch.equal(x, x.clone()))
+say("a view", lambda: x[1:].tolist())
+say("half", lambda: (x.half() / 2).tolist())
+
+counter = torch.zeros(1, device="cuda")
+counter += 1
+say("a counter", counter.item)
+counter += torch.randn(1, device="cuda")
+say("mixed with unknown", counter.item)
+counter.fill_(3)
+say("filled anew", counter.item)
+say("drawn", lambda: counter.normal_().item())
+zeros = torch.zeros(4, device="cuda")
+say("many zeros", zeros.tolist)
+zeros.copy_(torch.tensor([1.0, 1.0, 1.0, 1.0]))
+zeros[1] = 5
+say("written in place", zeros.tolist)
+
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    doubled = x * 2
+say("captured", doubled.tolist)
+
+pieces = torch.empty(4, device="cuda")
+pieces[:2].copy_(torch.tensor([1.0, 2.0]))
+say("half of it written", pieces.tolist)
+say("the written half", pieces[:2].tolist)
+pieces[2:].copy_(torch.tensor([3.0, 4.0]))
+say("both halves written", pieces.tolist)
+pieces[:1].copy_(torch.randn(1, device="cuda"))
+say("a part overwritten", pieces.tolist)
+
+normalize = torch.nn.BatchNorm1d(2).cuda()
+say("running mean", normalize.running_mean.tolist)
+normalize(torch.randn(8, 2, device="cuda"))
+say("running mean after a batch", normalize.running_mean.tolist)
+say("batches", normalize.num_batches_tracked.item)
+
+state = torch.cuda.get_rng_state()
+say("generator's state there and back", lambda: torch.equal(state.cuda().cpu(), state))
+say("four million numbers", lambda: torch.zeros(2048, 2048).cuda().sum().item())
+say("four million bytes", lambda: len(torch.zeros(2**22, dtype=torch.uint8).cuda().tolist()))

@@ -1,0 +1,39 @@
+"""Shape-only mode knows small tensors that came from the host, and what is computed from them."""
+
+from __future__ import annotations
+
+from on_a_rig import PROGRAMS, output_of
+
+UNKNOWN = "ValueNeededError"
+ANSWERS = {
+    "from the host": "[1.0, 2.0, 3.0]",
+    "arithmetic": "[3.0, 5.0, 7.0]",
+    "a sum": "6.0",
+    "a mask": "[2.0, 3.0]",
+    "nonzero": "[[0], [2]]",
+    "equal": "True",
+    "a view": "[2.0, 3.0]",
+    "half": "[0.5, 1.0, 1.5]",
+    "a counter": "1.0",
+    "mixed with unknown": UNKNOWN,
+    "filled anew": "3.0",
+    "drawn": UNKNOWN,
+    "many zeros": UNKNOWN,
+    "written in place": "[1.0, 5.0, 1.0, 1.0]",
+    "captured": UNKNOWN,
+    "half of it written": UNKNOWN,
+    "the written half": "[1.0, 2.0]",
+    "both halves written": "[1.0, 2.0, 3.0, 4.0]",
+    "a part overwritten": UNKNOWN,
+    "running mean": "[0.0, 0.0]",
+    "running mean after a batch": UNKNOWN,
+    "batches": "1",
+    "generator's state there and back": "True",
+    "four million numbers": UNKNOWN,
+    "four million bytes": "4194304",
+}
+
+
+def test_what_is_known_and_what_is_not() -> None:
+    lines = output_of(str(PROGRAMS / "known_values.py")).splitlines()
+    assert dict(line.split(" -> ", 1) for line in lines) == ANSWERS

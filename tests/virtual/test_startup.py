@@ -1,0 +1,121 @@
+"""The start-up hook: unseen, nearly free, and in the way of nobody's own `sitecustomize`."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from anyrig.virtual.inheritance import STARTUP, VARIABLE, Inheritance
+
+SEEN = (
+    "import sys, json; print(json.dumps([sorted(set(sys.modules) - {'json'}), sys.path, "
+    "sorted(sys.path_importer_cache), [type(f).__name__ for f in sys.meta_path], sys.argv]))"
+)
+
+
+def handed_down(cards: Path) -> dict[str, str]:
+    """The environment of a process of a rehearsal."""
+    with Inheritance({"rig": "2xT4"}, str(cards)).handed_down():
+        return dict(os.environ)
+
+
+@pytest.fixture
+def inside(tmp_path: Path) -> dict[str, str]:
+    return handed_down(tmp_path / "cards")
+
+
+def run(source: str, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", source],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_a_process_without_torch_sees_nothing_of_it(inside: dict[str, str]) -> None:
+    outside, seen = (
+        json.loads(run(SEEN, environment).stdout) for environment in (dict(os.environ), inside)
+    )
+    assert seen[3].pop(0) == "_Hook"
+    assert seen == outside
+
+
+def test_the_environment_is_given_back_after_the_block(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", "")
+    before = dict(os.environ)
+    inside = handed_down(tmp_path)
+    assert dict(os.environ) == before
+    assert inside.keys() - before.keys() == {VARIABLE, "ANYRIG_LEASE_DIRECTORY"}
+    assert inside["PYTHONPATH"] == str(STARTUP)
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        "import sys; sys.seen = __name__, __file__",
+        "raise ValueError('of its own')",
+        "import absent",
+    ],
+)
+def test_a_sitecustomize_of_the_users_runs_as_it_would(
+    own: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(own)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    look = (
+        "import sys; module = sys.modules.get('sitecustomize');"
+        "print(getattr(sys, 'seen', None), getattr(module, '__file__', None))"
+    )
+    outside, inside = (
+        run(look, environment) for environment in (dict(os.environ), handed_down(tmp_path))
+    )
+    assert (inside.stdout, inside.stderr) == (outside.stdout, outside.stderr)
+    assert "sitecustomize" in outside.stdout + outside.stderr
+
+
+def test_another_python_without_anyrig_goes_on_until_it_imports_torch(
+    inside: dict[str, str], tmp_path: Path
+) -> None:
+    look = "import sys; sys.path = [p for p in sys.path if not p.endswith(('-packages', 'src'))]"
+    absent = run(f"{look}\ntry:\n  import torch\nexcept ImportError as e: print(e)", inside)
+    assert (absent.stdout, absent.stderr) == ("No module named 'torch'\n", "")
+    (tmp_path / "torch.py").touch()
+    there = run(f"{look}\nsys.path.append({str(tmp_path)!r})\nimport torch\nprint(1)", inside)
+    assert (there.returncode, there.stdout) == (1, "")
+    assert f"{sys.executable}, has torch but not anyrig" in there.stderr
+
+
+@pytest.mark.parametrize(
+    ("word", "told"),
+    [
+        ("yes", "is not what a rehearsal hands down"),
+        ('{"rig": "2xT4", "cards": "/tmp/x"}', "let all processes of a rehearsal use one version"),
+    ],
+)
+def test_a_word_that_cannot_be_read_ends_the_process_at_its_import_of_torch(
+    word: str, told: str, inside: dict[str, str]
+) -> None:
+    source = "print(1)\ntry:\n    import torch\nexcept Exception:\n    pass\nprint(2)"
+    done = run(source, {**inside, VARIABLE: word})
+    assert (done.returncode, done.stdout) == (1, "1\n")
+    assert done.stderr.startswith(f"anyrig: error: {VARIABLE}")
+    assert told in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_process_that_unsets_the_variable_is_not_virtual(inside: dict[str, str]) -> None:
+    source = (
+        f"import os; del os.environ['{VARIABLE}']\n"
+        "import torch, sys; print('anyrig_virtual_extension' in sys.modules, torch.ones(1).item())"
+    )
+    assert run(source, inside).stdout == "False 1.0\n"
