@@ -275,3 +275,17 @@ def test_container_that_cannot_be_built_again() -> None:
     with pytest.raises(MoveError, match=r"Unbuildable at \[0\] cannot be built again"):
         map_leaves([Unbuildable(1, 2)], negate)
     assert map_leaves(unchanged := [Unbuildable(1, 2)], keep) is unchanged
+
+
+def test_containers_may_be_taken_as_leaves() -> None:
+    packed, size = pack_sequence([one()]), one().shape
+    leaves: list[Any] = []
+
+    def note(leaf: Any, path: Any) -> Any:
+        leaves.append(leaf)
+        return leaf
+
+    tree = {"packed": packed, "size": [size]}
+    assert map_leaves(tree, note, (type(packed), torch.Size)) is tree
+    assert leaves == [packed, size]
+    assert map_leaves(packed, lambda leaf, path: 3, (type(packed),)) == 3

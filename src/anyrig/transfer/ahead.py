@@ -29,6 +29,7 @@ import torch
 from .containers import has_method
 from .move import Mover, move_by_own_method
 from .pin import is_plain_host_tensor, pinning_helps
+from .streams import using
 from .tree import Path, map_leaves
 
 T = TypeVar("T")
@@ -154,7 +155,7 @@ def _copy_ahead(batch: Any, device: torch.device, stream: torch.Stream) -> _Copi
         ahead.append(copied)
         return copied
 
-    with stream:  # which makes its device the thread's current one as well
+    with using(stream):  # which makes its device the thread's current one as well
         moved = map_leaves(batch, copy)
         event = stream.record_event()
     return _Copies(moved, tuple(ahead), complete, event)

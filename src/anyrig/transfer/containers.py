@@ -85,7 +85,7 @@ def rebuild(container: Any, items: list[Any], attributes: dict[str, Any]) -> Any
     if type(container) is dict:
         return dict(zip(container, items, strict=True))
     clone = _builder(container)(container, items)
-    if clone is container:
+    if clone is container and (items or attributes):  # Python has one empty tuple
         raise TypeError("copy.copy() returns the object itself")
     for name, attribute in attributes.items():
         _set_attribute(clone, name, attribute)

@@ -10,7 +10,7 @@ import torch
 from ..errors import MoveError
 from .containers import has_method
 from .pin import pinning_helps
-from .streams import copy_stream
+from .streams import copy_stream, using
 from .tree import Path, format_path, map_leaves
 from .unreachable import refuse_unreachable
 
@@ -134,7 +134,7 @@ class _HostCopier:
         # Without the clone a kernel queued later could write into the source while it is read.
         clone = tensor.clone()
         side.wait_event(current.record_event())
-        with side:
+        with using(side):
             host.copy_(clone, non_blocking=True)
         # The clone is freed here, but belongs to the current stream's pool.
         clone.record_stream(side)

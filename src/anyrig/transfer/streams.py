@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Literal
 
@@ -10,7 +12,7 @@ import torch
 
 @cache
 def copy_stream(
-    device: torch.device, direction: Literal["to device", "to host"]
+    device: torch.device, direction: Literal["to device", "to host", "to peer"]
 ) -> torch.Stream | None:
     """Return the stream for copies in one direction, or None if the device has no second stream.
 
@@ -24,3 +26,22 @@ def copy_stream(
         return None
     # A backend with one stream (mps, cpu) either refuses or hands out that one, whose id is 0.
     return stream if stream.stream_id != 0 else None
+
+
+@contextmanager
+def using(*streams: torch.Stream) -> Iterator[None]:
+    """Make streams current, each on its device, and the last one's device current.
+
+    A `torch.Stream` is a context manager too, but keeps what it replaced in itself, so that two
+    threads cannot use one at a time.
+    """
+    index = torch.accelerator.current_device_index()
+    before = [torch.accelerator.current_stream(stream.device) for stream in streams]
+    try:
+        for stream in streams:
+            torch.accelerator.set_stream(stream)
+        yield
+    finally:
+        for stream in reversed(before):
+            torch.accelerator.set_stream(stream)
+        torch.accelerator.set_device_index(index)

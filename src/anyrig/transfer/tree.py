@@ -29,7 +29,7 @@ LeafMap = Callable[[Any, Path], Any]
 ATOM_TYPES = frozenset({type(None), bool, int, float, complex, str, bytes})
 
 
-def map_leaves(tree: Any, map_leaf: LeafMap) -> Any:
+def map_leaves(tree: Any, map_leaf: LeafMap, whole: tuple[type, ...] = ()) -> Any:
     """Return `tree` with each leaf replaced by ``map_leaf(leaf, path)``.
 
     An object that appears twice, leaf or container, is mapped once and is one object afterwards.
@@ -38,11 +38,12 @@ def map_leaves(tree: Any, map_leaf: LeafMap) -> Any:
     Args:
         tree: any value; it is not changed.
         map_leaf: called once for each leaf, in order, with the leaf and its path.
+        whole: containers of these types are leaves here.
 
     Raises:
         MoveError: a container contains itself, has a tensor as a key, or cannot be rebuilt.
     """
-    return _Walk(map_leaf).map(tree, ())
+    return _Walk(map_leaf, whole).map(tree, ())
 
 
 def format_path(path: Path) -> str:
@@ -53,8 +54,9 @@ def format_path(path: Path) -> str:
 class _Walk:
     """One pass over one tree: what was met already, and what is being entered."""
 
-    def __init__(self, map_leaf: LeafMap) -> None:
+    def __init__(self, map_leaf: LeafMap, whole: tuple[type, ...]) -> None:
         self._map_leaf = map_leaf
+        self._whole = whole
         # The originals are kept beside the results, so that no id is given to a second object.
         self._done: dict[int, tuple[Any, Any]] = {}
         self._entered: set[int] = set()
@@ -71,7 +73,9 @@ class _Walk:
                 "break the cycle, or move its parts one by one"
             )
         self._entered.add(id(value))
-        if isinstance(value, PackedSequence):
+        if isinstance(value, self._whole):
+            result = self._map_leaf(value, path)
+        elif isinstance(value, PackedSequence):
             result = self._map_packed(value, path)
         elif is_container(value):
             result = self._map_container(value, path)

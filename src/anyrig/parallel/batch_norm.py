@@ -1,0 +1,97 @@
+"""Batch normalization with the statistics of the whole batch, in one process.
+
+::
+
+    cuda:0   count, mean, variance ──┐            ┌──▶ normalize
+    cuda:1   count, mean, variance ──┼─▶ combine ─┼──▶ normalize
+    cuda:2   count, mean, variance ──┘  (lead)    └──▶ normalize
+
+All of it is ordinary differentiable PyTorch, so that backward crosses the devices the same way.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from .meeting import current_meeting
+
+
+class WholeBatchNorm(_BatchNorm):
+    """Batch normalization that a spread model computes over the rows of all devices.
+
+    Elsewhere, in evaluation mode, and called by itself, it is the layer it was made from.
+    """
+
+    def _check_input_dim(self, input: torch.Tensor) -> None:  # noqa: A002 - PyTorch's name
+        if input.dim() < 2:
+            raise ValueError(f"expected at least 2 dimensions, got {input.dim()}")
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002 - PyTorch's name
+        """Return `input`, of shape (rows, channels, ...), normalized for each channel."""
+        meeting = current_meeting()
+        uses_batch = self.training or self.running_mean is None or self.running_var is None
+        if meeting is None or not uses_batch:
+            return super().forward(input)
+        self._check_input_dim(input)
+        axes = [axis for axis in range(input.dim()) if axis != 1]
+        # Statistics of half-precision values are kept in float32, as in PyTorch's kernels.
+        values = input.float() if input.dtype in (torch.float16, torch.bfloat16) else input
+        count = input.numel() // input.shape[1]
+        variance, mean = torch.var_mean(values, axes, correction=0)
+        total, (mean, variance) = meeting.combine(count, torch.stack([mean, variance]))
+        if total < 2:
+            raise ValueError(
+                "expected more than 1 value per channel when training, got an input of shape "
+                f"{tuple(input.shape)} on one device"
+            )
+        if self.training and self.track_running_stats:
+            self._track(mean.detach(), variance.detach() * (total / (total - 1)))
+        shape = [1, -1] + [1] * (input.dim() - 2)
+        scale = torch.rsqrt(variance + self.eps)
+        if self.weight is not None:
+            scale = scale * self.weight
+        shift = -mean * scale
+        if self.bias is not None:
+            shift = shift + self.bias
+        normalized: torch.Tensor = values * scale.view(shape) + shift.view(shape)
+        return normalized.to(input.dtype)
+
+    def _track(self, mean: torch.Tensor, variance: torch.Tensor) -> None:
+        if self.running_mean is None or self.running_var is None:
+            return
+        part: Any = self.momentum
+        if self.num_batches_tracked is not None:
+            self.num_batches_tracked.add_(1)
+            if part is None:  # a cumulative average
+                part = 1.0 / float(self.num_batches_tracked)
+        self.running_mean.lerp_(mean.to(self.running_mean.dtype), part or 0.0)
+        self.running_var.lerp_(variance.to(self.running_var.dtype), part or 0.0)
+
+
+def synchronize_batch_norm(module: torch.nn.Module) -> torch.nn.Module:
+    """Replace the layers of batch normalization in a module, in place; return the module.
+
+    The new layers have the parameters, buffers, hooks and mode of the old ones, so that an
+    optimizer made before still fits. If the module itself is such a layer, the new one is returned.
+    """
+    return _synchronize(module, {})
+
+
+def _synchronize(
+    module: torch.nn.Module, done: dict[torch.nn.Module, torch.nn.Module]
+) -> torch.nn.Module:
+    if module in done:
+        return done[module]
+    done[module] = module
+    if isinstance(module, _BatchNorm) and not isinstance(module, WholeBatchNorm):
+        layer = WholeBatchNorm.__new__(WholeBatchNorm)
+        layer.__dict__ = module.__dict__
+        done[module] = layer
+        return layer
+    for name, child in module._modules.items():
+        if child is not None:
+            module._modules[name] = _synchronize(child, done)
+    return module

@@ -1,0 +1,289 @@
+"""The tensors of a module, packed into few large copies for the other devices.
+
+::
+
+    lead        w1 ┐  b1 ┐  w2 ┐          one storage each, wherever the caller's module has them
+                   ▼     ▼     ▼  pack
+    cuda:1      [ w1  | b1 | w2 | ... ]   one flat tensor a bucket, which lives as long as the
+    cuda:2      [ w1  | b1 | w2 | ... ]   replicas; their tensors are views of it
+
+Tensors that share a storage on the lead lie in the same way on the others, so that the weights of
+a recurrent network that cuDNN wants in one piece stay in one piece.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import repeat
+
+import torch
+
+# As in DistributedDataParallel: large enough to use the link, small enough that one travels while
+# the next is computed; the first one small, since the first layer waits for it.
+BUCKET_BYTES = 25 * 2**20
+FIRST_BUCKET_BYTES = 2**20
+
+# What cuBLAS and vectorized kernels want of an address, and what the allocator gives.
+_ALIGNMENT_BYTES = 512
+
+
+@dataclass(eq=False)
+class Slot:
+    """One tensor of the module, in however many places the module has it.
+
+    Attributes:
+        tensor: the caller's, on the lead.
+        position: which of its bucket's slots it is.
+        changed: the bucket's `stamp` when the tensor was last seen to have changed.
+    """
+
+    tensor: torch.Tensor
+    # Weak, for the bucket has its slots: as a circle they would keep the memory of a dropped model
+    # until Python's cycle collector comes by.
+    _bucket: weakref.ref[Bucket] = field(init=False, repr=False)
+    position: int = field(init=False)
+    changed: int = 0
+    # What was seen of the tensor at the last look: version and address.
+    seen: tuple[int | None, int] = (None, 0)
+
+    @property
+    def bucket(self) -> Bucket:
+        """Where the copies lie."""
+        bucket = self._bucket()
+        assert bucket is not None, "a slot outlived its bucket"
+        return bucket
+
+    def form(self) -> tuple[object, ...]:
+        """Return what its place in the bucket is made for."""
+        tensor = self.tensor
+        storage_bytes = tensor.untyped_storage().nbytes()
+        return tensor.shape, tensor.stride(), tensor.dtype, tensor.device, storage_bytes
+
+    def follow(self, tensor: torch.Tensor) -> None:
+        """Take `tensor` as the caller's from now on, if it is another."""
+        if tensor is not self.tensor:
+            self.tensor, self.seen = tensor, (None, 0)
+
+
+@dataclass(eq=False)
+class _Block:
+    """A stretch of one storage on the lead, and where it begins in the bucket, in elements."""
+
+    slots: list[Slot]
+    length: int
+    start: int = 0
+
+    def inner_offsets(self) -> list[int] | None:
+        """Return where each tensor begins in the stretch; None if there is no such stretch."""
+        if len({slot.tensor.untyped_storage()._cdata for slot in self.slots}) > 1:
+            return None
+        hull = _hull(self.slots)
+        return hull and [int(slot.tensor.storage_offset()) - hull[0] for slot in self.slots]
+
+
+class Bucket:
+    """Some tensors of one dtype, copied to another device in one piece.
+
+    Attributes:
+        slots: in the module's order.
+        stamp: counts the changes of what the lead has.
+        held: for each device but the lead, the stamp of what it has; 0 is nothing yet.
+        ready: for each device but the lead, recorded when what it was sent has arrived.
+        walked: whether a backward has come by since the last forward.
+        suspect: whether an optimizer may have stepped since, one that leaves no trace among them:
+            fused ones, and those that write to ``parameter.data``.
+    """
+
+    def __init__(self, blocks: Sequence[_Block], devices: Sequence[torch.device]) -> None:
+        self.slots = [slot for block in blocks for slot in block.slots]
+        self.devices = tuple(devices)
+        self.stamp = 0
+        self.held = [0] * len(devices)
+        self._blocks = list(blocks)
+        self._forms = [slot.form() for slot in self.slots]
+        self._inner_offsets = [block.inner_offsets() for block in blocks]
+        self.dtype = self.slots[0].tensor.dtype
+        self.length = _place(blocks, self.dtype)
+        self._flats: list[torch.Tensor | None] = [None] * len(devices)
+        self._copies: list[list[torch.Tensor]] = [[] for _ in devices]
+        self._sources: list[torch.Tensor] = []
+        self._gaps: list[torch.Tensor] = []
+        self.walked = False
+        self.suspect = False
+        self.ready = [torch.Event(device) for device in devices]
+        for position, slot in enumerate(self.slots):
+            slot._bucket, slot.position = weakref.ref(self), position
+
+    def fits(self) -> bool:
+        """Say whether the tensors have the form, and share storage as, it was made for."""
+        forms = [slot.form() for slot in self.slots]
+        return forms == self._forms and self._inner_offsets == [
+            block.inner_offsets() for block in self._blocks
+        ]
+
+    def look(self) -> bool | None:
+        """Say whether the lead's tensors have changed since the last look, as their versions tell.
+
+        None: they no longer fit the bucket.
+        """
+        stamp = self.stamp + 1
+        changed = moved = self.stamp == 0
+        for slot in self.slots:
+            tensor = slot.tensor
+            # Tensors made in inference mode have no version: they may always have changed.
+            version = None if tensor.is_inference() else tensor._version
+            seen = (version, tensor.data_ptr())
+            if seen != slot.seen or version is None:
+                moved = moved or seen[1] != slot.seen[1]
+                slot.seen, slot.changed, changed = seen, stamp, True
+        if moved:
+            if not self.fits():
+                for slot in self.slots:
+                    slot.seen = (None, 0)  # so that the next look sees it too
+                return None
+            self._sources = [self._source(block) for block in self._blocks]
+            self._gaps = self._make_gaps()
+        if changed:
+            self.stamp = stamp
+        return changed
+
+    def copies(self, device: int) -> list[torch.Tensor]:
+        """Return the tensors as the device at this position has them, in the order of `slots`."""
+        return self._copies[device]
+
+    def flat(self, device: int) -> torch.Tensor:
+        """Return the one tensor that holds all of them on a device; made at the first use."""
+        flat = self._flats[device]
+        if flat is None:
+            flat = torch.empty(self.length, dtype=self.dtype, device=self.devices[device])
+            self._flats[device] = flat
+            # .data: a version counter each, else a change of one would count for all.
+            self._copies[device] = [part.data for part in self.parts(flat)]
+        return flat
+
+    def parts(self, flat: torch.Tensor) -> list[torch.Tensor]:
+        """Return the views of such a tensor that are the tensors of `slots`."""
+        parts = []
+        for block, offsets in zip(self._blocks, self._inner_offsets, strict=True):
+            for slot, offset in zip(block.slots, offsets or repeat(None), strict=False):
+                shape = slot.tensor.shape
+                if offset is None:
+                    parts.append(flat.narrow(0, block.start, block.length).view(shape))
+                else:
+                    start = flat.storage_offset() + block.start + offset
+                    parts.append(flat.as_strided(shape, slot.tensor.stride(), start))
+        return parts
+
+    def pack(self) -> torch.Tensor:
+        """Return the lead's values in one piece, packed on the current stream if need be."""
+        if len(self._sources) == 1 and self._sources[0].dim() == 1:
+            return self._sources[0]
+        pieces = []
+        for source, gap in zip(self._sources, self._gaps, strict=True):
+            pieces += [source.reshape(-1), gap]
+        if self.dtype.itemsize > 1:
+            return torch.cat(pieces)
+        return torch.cat([piece.view(torch.uint8) for piece in pieces]).view(self.dtype)
+
+    def _make_gaps(self) -> list[torch.Tensor]:
+        """Return what lies behind each block: zeros, for that travels too, and is compared."""
+        device = self.slots[0].tensor.device
+        zeros = torch.zeros(_ALIGNMENT_BYTES, dtype=self.dtype, device=device)
+        starts = [block.start for block in self._blocks[1:]] + [self.length]
+        return [
+            zeros[: start - block.start - block.length]
+            for start, block in zip(starts, self._blocks, strict=True)
+        ]
+
+    def _source(self, block: _Block) -> torch.Tensor:
+        hull = _hull(block.slots)
+        tensor = block.slots[0].tensor.detach()
+        return tensor if hull is None else tensor.as_strided((block.length,), (1,), hull[0])
+
+
+def copy_each(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
+    """Copy many tensors in one launch where the device can."""
+    if targets[0].dtype.itemsize == 1:
+        targets = [target.view(torch.uint8) for target in targets]
+        sources = [source.view(torch.uint8) for source in sources]
+    # Private by name, but what every optimizer of torch.optim is made of.
+    torch._foreach_copy_(list(targets), list(sources), non_blocking=True)
+
+
+def make_buckets(
+    slots: Iterable[Slot],
+    devices: Sequence[torch.device],
+    *,
+    bucket_bytes: int = BUCKET_BYTES,
+    first_bucket_bytes: int = FIRST_BUCKET_BYTES,
+) -> list[Bucket]:
+    """Return buckets of up to `bucket_bytes` that hold `slots`, in their order.
+
+    What learns and what does not lie apart, since the second rarely changes.
+
+    Args:
+        slots: those of one kind: parameters, or buffers.
+        devices: all but the lead.
+        bucket_bytes: a larger tensor has a bucket of its own.
+        first_bucket_bytes: of the first bucket.
+    """
+    full: list[list[_Block]] = []
+    open_buckets: dict[tuple[torch.dtype, bool], list[_Block]] = {}
+    for block in _blocks_of(slots):
+        tensor = block.slots[0].tensor
+        key = (tensor.dtype, tensor.requires_grad)
+        bucket = open_buckets.get(key)
+        limit = first_bucket_bytes if full and bucket is full[0] else bucket_bytes
+        if bucket is None or _bytes(bucket) + _bytes([block]) > limit:
+            bucket = open_buckets[key] = []
+            full.append(bucket)
+        bucket.append(block)
+    return [Bucket(blocks, devices) for blocks in full]
+
+
+def _bytes(blocks: Iterable[_Block]) -> int:
+    return sum(block.length * block.slots[0].tensor.element_size() for block in blocks)
+
+
+def _blocks_of(slots: Iterable[Slot]) -> list[_Block]:
+    """Group the slots that share a storage, unless they cover little of what lies between them."""
+    groups: dict[object, list[Slot]] = {}
+    for slot in slots:
+        tensor = slot.tensor
+        groups.setdefault((tensor.untyped_storage()._cdata, tensor.dtype), []).append(slot)
+    blocks = []
+    for group in groups.values():
+        hull = _hull(group)
+        for members in [group] if hull else [[slot] for slot in group]:
+            _, length = _hull(members) or (0, members[0].tensor.numel())
+            blocks.append(_Block(members, length))
+    return blocks
+
+
+def _hull(slots: Sequence[Slot]) -> tuple[int, int] | None:
+    """Return offset and length of the stretch of storage that slots cover, in elements; None if
+    they leave most of it out.
+    """
+    begin = min(int(slot.tensor.storage_offset()) for slot in slots)
+    end = max(int(slot.tensor.storage_offset()) + _extent(slot.tensor) for slot in slots)
+    covered = sum(slot.tensor.numel() for slot in slots)
+    return (begin, end - begin) if end - begin <= 2 * covered else None
+
+
+def _extent(tensor: torch.Tensor) -> int:
+    if tensor.numel() == 0:
+        return 0
+    steps = zip(tensor.shape, tensor.stride(), strict=True)
+    return 1 + sum((size - 1) * stride for size, stride in steps)
+
+
+def _place(blocks: Sequence[_Block], dtype: torch.dtype) -> int:
+    """Give each block its place, aligned, and return the length of all."""
+    grain = max(1, _ALIGNMENT_BYTES // dtype.itemsize)
+    end = 0
+    for block in blocks:
+        block.start = -(-end // grain) * grain
+        end = block.start + block.length
+    return end

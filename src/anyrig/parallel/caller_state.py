@@ -1,0 +1,85 @@
+"""What PyTorch keeps for each thread, taken from the caller's into that of a replica."""
+
+from __future__ import annotations
+
+import contextvars
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import Any, TypeVar
+
+import torch
+from torch.overrides import _get_current_function_mode_stack, _pop_mode, _push_mode
+from torch.utils import _python_dispatch as dispatch
+
+from ..transfer.streams import using
+
+T = TypeVar("T")
+
+
+class CallerState:
+    """The state of the thread that makes it: gradient mode, autocast, streams, context variables.
+
+    The stacks of modes and of saved-tensor hooks have no public way to be read; tests would notice
+    if one of these changed.
+
+    Args:
+        devices: those of the rig; each keeps the stream that is current for the caller.
+    """
+
+    def __init__(self, devices: Sequence[torch.device]) -> None:
+        self._grad = torch.is_grad_enabled()
+        self._inference = torch.is_inference_mode_enabled()
+        self._autocasts = [
+            (kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind))
+            for kind in {devices[0].type, "cpu"}
+            if torch.amp.is_autocast_available(kind)
+        ]
+        self._autocast_cache = torch.is_autocast_cache_enabled()
+        self._function_modes: list[Any] = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
+        self._dispatch_modes = dispatch._get_current_dispatch_mode_stack()
+        self._saved_tensor_hooks = _hooks_for_threads()
+        self._streams = [torch.accelerator.current_stream(device) for device in devices]
+        self._context = contextvars.copy_context()
+
+    def call(self, device: torch.device, function: Callable[[], T]) -> T:
+        """Call a function as if the caller did, with `device` the current one."""
+        return self._context.copy().run(self._call, device, function)
+
+    def _call(self, device: torch.device, function: Callable[[], T]) -> T:
+        mine = next(stream for stream in self._streams if stream.device == device)
+        with ExitStack() as stack:
+            stack.enter_context(using(*self._streams, mine))
+            # An inference mode that is entered sets the gradient mode too, so that comes after.
+            stack.enter_context(torch.inference_mode(self._inference))
+            stack.enter_context(torch.set_grad_enabled(self._grad))
+            for kind, enabled, dtype in self._autocasts:
+                stack.enter_context(
+                    torch.autocast(
+                        kind, enabled=enabled, dtype=dtype, cache_enabled=self._autocast_cache
+                    )
+                )
+            if self._saved_tensor_hooks is not None:
+                stack.enter_context(
+                    torch.autograd.graph.saved_tensors_hooks(*self._saved_tensor_hooks)
+                )
+            for mode in self._dispatch_modes:
+                _enter(stack, mode, dispatch._push_mode, dispatch._pop_mode)
+            for mode in self._function_modes:
+                _enter(stack, mode, _push_mode, _pop_mode)
+            return function()
+
+
+def _hooks_for_threads() -> Any:
+    """Return the hooks of saved tensors, unless they are those of a checkpoint around the model.
+
+    A checkpoint finds what it recomputes by the order in which it was saved, and threads have none.
+    So only what the lead saves is recomputed then; a checkpoint within the module does it for all.
+    """
+    hooks = torch._C._autograd._top_saved_tensors_default_hooks(False)
+    return None if hooks and hooks[0].__module__ == "torch.utils.checkpoint" else hooks
+
+
+def _enter(stack: ExitStack, mode: Any, push: Callable[[Any], Any], pop: Callable[[], Any]) -> None:
+    # Pushed, not entered as a context: that would be a second time for the mode itself.
+    push(mode)
+    stack.callback(pop)

@@ -1,0 +1,150 @@
+"""A tensor cut into parts on several devices, and joined again; each is the other's gradient.
+
+::
+
+    cut    [ 0 1 2 3 4 5 6 ]  ──▶  [ 0 1 2 ] cuda:0   [ 3 4 ] cuda:1   [ 5 6 ] cuda:2
+    join   [ 0 1 2 3 4 5 6 ]  ◀──  [ 0 1 2 ]          [ 3 4 ]          [ 5 6 ]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from itertools import accumulate
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..transfer.beside import copy_beside
+
+
+def cut(
+    tensor: Tensor, counts: Sequence[int], devices: Sequence[torch.device], dim: int = 0
+) -> tuple[Tensor, ...]:
+    """Return ``counts[i]`` rows of `tensor` on ``devices[i]``, for each i, in order.
+
+    Outside a graph a part on the tensor's own device is a view of it. Copies run beside what the
+    devices compute. Differentiable as often as wanted: the gradients of the parts are joined in
+    one tensor, each copied once.
+
+    Args:
+        tensor: of any shape with dimension `dim`.
+        counts: rows of each part; they sum to ``tensor.size(dim)``.
+        devices: as many as `counts`, with their indices.
+        dim: the dimension that is cut.
+    """
+    if len(counts) == 1:
+        return (copy_beside(tensor, devices[0]),)
+    if not _is_dense(tensor):
+        # PyTorch's own operators know their gradients, at the price of zeros for the other parts.
+        return tuple(
+            torch.narrow_copy(tensor, dim, start, count).to(device)
+            for start, count, device in zip(_starts(counts), counts, devices, strict=True)
+        )
+    if torch.is_grad_enabled() and tensor.requires_grad:
+        parts: tuple[Tensor, ...] = _Cut.apply(  # type: ignore[no-untyped-call]
+            tensor, tuple(counts), tuple(devices), dim
+        )
+        return parts
+    return _cut(tensor, counts, devices, dim)
+
+
+def join(parts: Sequence[Tensor], device: torch.device, dim: int = 0) -> Tensor:
+    """Return the parts joined along `dim` on `device`: `torch.cat` over devices.
+
+    Each part is copied once, straight to its place. A single part is moved as it is.
+
+    Args:
+        parts: at least one, alike in every other dimension; dtypes are promoted as in torch.cat.
+        device: where the whole is to be, with its index.
+        dim: the dimension along which they are joined.
+    """
+    if len(parts) == 1:
+        return copy_beside(parts[0], device)
+    if not all(map(_is_dense, parts)):
+        return torch.cat([part.to(device) for part in parts], dim)
+    dtype = reduce(torch.promote_types, (part.dtype for part in parts))
+    parts = [part.to(dtype) for part in parts]
+    if torch.is_grad_enabled() and any(part.requires_grad for part in parts):
+        whole: Tensor = _Join.apply(device, dim, *parts)  # type: ignore[no-untyped-call]
+        return whole
+    return _join(parts, device, dim)
+
+
+def _cut(
+    tensor: Tensor, counts: Sequence[int], devices: Sequence[torch.device], dim: int
+) -> tuple[Tensor, ...]:
+    return tuple(
+        copy_beside(tensor.narrow(dim, start, count) if count < tensor.size(dim) else tensor, to)
+        for start, count, to in zip(_starts(counts), counts, devices, strict=True)
+    )
+
+
+def _join(parts: Sequence[Tensor], device: torch.device, dim: int) -> Tensor:
+    if all(part.device == device for part in parts):
+        return torch.cat(list(parts), dim)
+    shape = list(parts[0].shape)
+    shape[dim] = sum(part.size(dim) for part in parts)
+    whole = torch.empty(
+        shape, dtype=parts[0].dtype, device=device, memory_format=_memory_format(parts)
+    )
+    counts = [part.size(dim) for part in parts]
+    for start, count, part in zip(_starts(counts), counts, parts, strict=True):
+        # To the host a copy waits, because the result could be read before it is written.
+        whole.narrow(dim, start, count).copy_(part, non_blocking=device.type != "cpu")
+    return whole
+
+
+class _Cut(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        tensor: Tensor,
+        counts: tuple[int, ...],
+        devices: tuple[torch.device, ...],
+        dim: int,
+    ) -> tuple[Tensor, ...]:
+        ctx.device, ctx.dim = tensor.device, dim
+        source = tensor.detach()
+        parts = _cut(source, counts, devices, dim)
+        # Views that a function returns must not be written into, and a module may well do that.
+        return tuple(part.clone() if part.device == ctx.device else part for part in parts)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        return join(gradients, ctx.device, ctx.dim), None, None, None
+
+
+class _Join(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, device: torch.device, dim: int, *parts: Tensor) -> Tensor:
+        ctx.dim = dim
+        ctx.counts = [part.size(dim) for part in parts]
+        ctx.devices = [part.device for part in parts]
+        return _join([part.detach() for part in parts], device, dim)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        return None, None, *cut(gradients[0], ctx.counts, ctx.devices, ctx.dim)
+
+
+def _starts(counts: Sequence[int]) -> list[int]:
+    return list(accumulate(counts, initial=0))[:-1]
+
+
+def _is_dense(tensor: Tensor) -> bool:
+    return (
+        tensor.layout is torch.strided
+        and not tensor.is_nested
+        and type(tensor).__torch_dispatch__ is torch.Tensor.__torch_dispatch__
+    )
+
+
+def _memory_format(parts: Sequence[Tensor]) -> torch.memory_format:
+    for dimensions, layout in ((4, torch.channels_last), (5, torch.channels_last_3d)):
+        if parts[0].dim() == dimensions and all(
+            part.is_contiguous(memory_format=layout) and not part.is_contiguous() for part in parts
+        ):
+            return layout
+    return torch.contiguous_format

@@ -1,0 +1,365 @@
+"""A module with a replica on each device: what `spread` returns."""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import torch
+
+from ..devices.device import Device
+from ..devices.rig import Rig
+from ..errors import SpreadError
+from ..transfer.move import resolve_device
+from ..transfer.tree import ATOM_TYPES, map_leaves
+from .gather import gather
+from .layout import Layout
+from .loss import Criterion, LossPart, combine_losses, criterion_on, explain_loss, loss_part
+from .measure import StepClock
+from .meeting import Meeting
+from .replicas import Replicas
+from .scatter import scatter_call
+from .shares import Shares, choose_shares
+from .side_by_side import SideBySide, is_inside
+from .stopping import Stop
+from .transparent import TransparentModule
+
+AnyDevice = Device | torch.device | str | int
+T = TypeVar("T")
+
+
+class DataParallel(TransparentModule):
+    """Calls a module on every device with a share of the batch each.
+
+    ::
+
+        model = anyrig.DataParallel(Net().to("cuda:0"))
+        loss = criterion(model(x), y)      # rows of x go to all devices, outputs come to the lead
+        loss.backward()                    # every device's; gradients come to the lead
+
+    The module is the lead's replica and stays the truth: its parameters are the optimizer's, its
+    attributes are reachable through this object, and what changes in it (parameters, modes, hooks,
+    attributes, layers) counts from the next call. The replicas of the other devices live on; only
+    what changed is copied. `anyrig.spread` is the same with more to choose.
+
+    Objects that are neither modules, tensors nor containers are shared by all replicas.
+
+    Attributes:
+        module: the module, on the first device.
+        device_ids: the indices of the devices.
+
+    Args:
+        module: on the first device, or on the CPU if there is one device only.
+        device_ids: the devices, the lead first; by default all accelerators by their index.
+        output_device: where outputs are gathered; by default the lead.
+        dim: the dimension along which batches are divided.
+    """
+
+    _layout: Layout
+    _loss: Criterion | None
+    _reduces: bool
+    _alone: bool
+    _lead: torch.device
+    _sends_output: bool
+    _replicas: Replicas
+    _side_by_side: SideBySide
+    _clock: StepClock | None
+    _lock: threading.Lock
+
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        device_ids: Sequence[AnyDevice] | None = None,
+        output_device: AnyDevice | None = None,
+        dim: int = 0,
+    ) -> None:
+        rig = _rig_of(device_ids)
+        lead = rig.lead.torch_device
+        if len(rig) == 1:
+            module.to(lead)
+        self._set_up(module, make_layout(rig, None, output_device, dim), None)
+
+    @classmethod
+    def with_layout(
+        cls, module: torch.nn.Module, layout: Layout, loss: Criterion | None
+    ) -> DataParallel:
+        """Return a module spread as `layout` says; see `anyrig.spread`."""
+        model = cls.__new__(cls)
+        told = None if loss is None else explain_loss(loss)
+        model._set_up(module, replace(layout, loss=told), loss)
+        return model
+
+    def _set_up(self, module: torch.nn.Module, layout: Layout, loss: Criterion | None) -> None:
+        require_plain_module(module)
+        super().__init__(module)
+        self.__dict__.update(_layout=layout, _loss=loss, _reduces=True)
+        self._start()
+
+    def _start(self) -> None:
+        self.__dict__.update(
+            _alone=len(self._layout.devices) == 1,
+            _lead=self._layout.lead,
+            _sends_output=self._layout.output_device != self._layout.lead,
+            _replicas=Replicas(self.module, self._layout.devices),
+            _side_by_side=SideBySide(),
+            _clock=None,
+            _lock=threading.Lock(),
+        )
+
+    def forward(self, *inputs: Any, **kwargs: Any) -> Any:
+        """Call the module with a share of the batch on each device and return what is gathered.
+
+        Args:
+            inputs: as the module takes them, on the CPU or any device.
+            kwargs: the same. If the model was spread with a loss, ``target=`` is the loss's, and
+                the loss of the whole batch is returned in place of the outputs.
+
+        Raises:
+            BatchError: the batch cannot be divided, or outputs cannot be gathered.
+            SpreadError: a parameter is not on the lead.
+            Exception: that of a replica, with the device and the shapes it got in its text.
+        """
+        if self._alone:
+            return self._call_alone(inputs, kwargs)
+        if is_inside():
+            return self._call_module(inputs, kwargs)
+        with self._lock:
+            return self._call_replicas(inputs, kwargs)
+
+    def _call_alone(self, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        # All there is between the caller and the module, so written for speed.
+        lead = self._lead
+        elsewhere = {}
+        for value in (*inputs, *kwargs.values()) if kwargs else inputs:
+            kind = type(value)
+            if kind is torch.Tensor:
+                if value.device != lead:
+                    elsewhere[id(value)] = value
+            elif kind not in ATOM_TYPES:
+                inputs, kwargs = _bring((inputs, kwargs), lead)
+                break
+        else:
+            if elsewhere:
+                here = {key: _bring_leaf(value, lead) for key, value in elsewhere.items()}
+                inputs = tuple([here.get(id(value), value) for value in inputs])
+                kwargs = {name: here.get(id(value), value) for name, value in kwargs.items()}
+        if "target" in kwargs:
+            output = self._call_module(inputs, kwargs)
+        else:
+            output = self.module(*inputs, **kwargs)
+        return _bring(output, self._layout.output_device) if self._sends_output else output
+
+    def _call_module(self, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        loss = self._loss_for(kwargs) if "target" in kwargs else None
+        if loss is None:
+            return self.module(*inputs, **kwargs)
+        rest = kwargs.copy()
+        target = rest.pop("target")
+        value = loss(self.module(*inputs, **rest), target)
+        return value[0] / value[1] if type(value) is tuple else value
+
+    def _call_replicas(self, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self._side_by_side.wait()
+        self._learn_shares()
+        layout, devices = self._layout, self._layout.devices
+        loss = self._loss_for(kwargs) if "target" in kwargs else None
+        clock = self._start_clock()  # first, for a device with more rows waits longer for them
+        scattered = scatter_call(inputs, kwargs, devices, layout.shares, layout.dim)
+        # Without rows, the lead computes: what cannot be divided need not be computed twice.
+        rows = scattered.rows or (1,)
+        active = [i for i, count in enumerate(rows) if count] or [0]
+        if clock is not None:
+            clock.rows = scattered.rows
+        stop = Stop()
+        replicas = self._replicas.begin(
+            [i - 1 for i in active if i],
+            reduce=self._reduces,
+            stop=stop,
+            on_backward=clock.mark if clock else None,
+        )
+        modules = [self.module, *replicas] if active[0] == 0 else replicas
+        places = [devices[i] for i in active]
+        given = [scattered.values[i] for i in active]
+        meeting = Meeting(places, stop)
+        functions = []
+        for module, (args, named), place, i in zip(modules, given, places, active, strict=True):
+            if loss is None:
+                function = _calling(module, args, named)
+            else:
+                function = _computing_loss(module, args, named, loss, place, rows[i])
+            functions.append(meeting.attended(function))
+        try:
+            results = self._side_by_side.run(places, functions, given, devices, stop)
+        finally:
+            self._replicas.end()
+        if active[0]:
+            self._replicas.adopt_buffers(active[0] - 1)
+        if loss is not None:
+            return combine_losses(results, layout.output_device, layout.dim)
+        return gather(results, layout.output_device, layout.dim)
+
+    def _loss_for(self, kwargs: Mapping[str, Any]) -> Criterion | None:
+        """Return the loss that ``target=`` is for; None if it is for the module.
+
+        Raises:
+            TypeError: it is for neither.
+        """
+        if self._loss is not None:
+            return self._loss
+        names = inspect.signature(self.module.forward).parameters
+        if "target" in names or any(p.kind is p.VAR_KEYWORD for p in names.values()):
+            return None
+        raise TypeError(
+            f"{type(self.module).__name__}.forward() takes no argument 'target', and the model was "
+            "spread without a loss; give one: anyrig.spread(module, loss=criterion)"
+        )
+
+    @property
+    def device_ids(self) -> list[int | None]:
+        """The indices of the devices, the lead's first; None for the CPU."""
+        return [device.index for device in self._layout.devices]
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Keep the replicas' gradients on their devices: accumulation without reduction.
+
+        ::
+
+            with model.no_sync():
+                for x, y in micro_batches[:-1]:
+                    criterion(model(x), y).backward()
+            criterion(model(micro_batches[-1].x), micro_batches[-1].y).backward()   # reduces all
+
+        As in `DistributedDataParallel`, it counts where the forward is called. Until the backward
+        after it, the parameters' ``.grad`` has the lead's part only, and so have hooks; do not
+        clip, step or zero gradients in between. Gradients that are differentiated again, and
+        sparse ones, are reduced at once.
+        """
+        before, self._reduces = self._reduces, False
+        try:
+            yield
+        finally:
+            self._reduces = before
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Clear the parameters' gradients, and what `no_sync` has kept on the other devices."""
+        self._replicas.forget_kept()
+        self.module.zero_grad(set_to_none)
+
+    def _learn_shares(self) -> None:
+        clock, self._clock = self._clock, None
+        step = clock.read() if clock is not None else None
+        if step is not None:
+            self._layout = replace(self._layout, shares=self._layout.shares.measured(step))
+
+    def _start_clock(self) -> StepClock | None:
+        if self._layout.shares.held or not torch.is_grad_enabled():
+            return None
+        self._clock = StepClock(self._layout.devices)
+        self._clock.start()
+        return self._clock
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Threads, replicas and streams are made anew by whoever gets it.
+        anew = ("_replicas", "_side_by_side", "_clock", "_lock")
+        return {name: value for name, value in super().__getstate__().items() if name not in anew}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._start()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.module!r})"
+
+
+def _calling(module: torch.nn.Module, inputs: Any, kwargs: Any) -> Callable[[], Any]:
+    return lambda: module(*inputs, **kwargs)
+
+
+def _computing_loss(
+    module: torch.nn.Module,
+    inputs: Any,
+    kwargs: Any,
+    loss: Criterion,
+    device: torch.device,
+    rows: int,
+) -> Callable[[], Any]:
+    def compute() -> LossPart:
+        output = module(*inputs, **_without_target(kwargs))
+        return loss_part(criterion_on(loss, device), output, kwargs["target"], rows)
+
+    return compute
+
+
+def _without_target(kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in kwargs.items() if name != "target"}
+
+
+def _bring(given: T, device: torch.device) -> T:
+    """Return arguments or outputs with their tensors on `device`."""
+    moved: T = map_leaves(given, lambda leaf, path: _bring_leaf(leaf, device))
+    return moved
+
+
+def _bring_leaf(leaf: Any, device: torch.device) -> Any:
+    if isinstance(leaf, torch.Tensor):
+        return leaf.to(device, non_blocking=device.type != "cpu")
+    return leaf
+
+
+def require_plain_module(module: object) -> None:
+    """Raise SpreadError if it is no module, or is spread already."""
+    if not isinstance(module, torch.nn.Module):
+        raise SpreadError(
+            f"a {type(module).__name__} is no torch.nn.Module; spread the module that it calls"
+        )
+    if isinstance(module, DataParallel):
+        raise SpreadError(
+            f"this {type(module.module).__name__} is spread already; spread the module itself, "
+            "which is its attribute module"
+        )
+
+
+def make_layout(
+    rig: Rig,
+    shares: str | Sequence[float] | Shares | None,
+    output_device: AnyDevice | None,
+    dim: int,
+) -> Layout:
+    """Return how a module is spread over a rig.
+
+    Raises:
+        SharesError: there are not as many shares as devices.
+    """
+    devices = tuple(resolve_device(device) for device in rig)
+    chosen = choose_shares(shares, rig.devices)
+    alone = len(devices) == 1
+    return Layout(
+        devices=devices,
+        how="alone" if alone else "replicate",
+        reason=f"there is one device ({rig.reason})" if alone else rig.reason,
+        shares=chosen,
+        output_device=devices[0] if output_device is None else resolve_device(output_device),
+        dim=dim,
+    )
+
+
+def _rig_of(device_ids: Sequence[AnyDevice] | None) -> Rig:
+    reason = "given by device_ids"
+    if device_ids is None:
+        reason = "every accelerator, by index"
+        count = torch.accelerator.device_count()
+        if count == 0:
+            return Rig.parse("cpu")
+        device_ids = list(range(count))
+    if not device_ids:
+        raise SpreadError("device_ids is empty; name at least one device, or leave it out for all")
+    devices = [
+        device if isinstance(device, Device) else Rig.parse(str(resolve_device(device))).lead
+        for device in device_ids
+    ]
+    return Rig(tuple(devices), reason)

@@ -1,0 +1,251 @@
+"""The loss computed beside the outputs, part by part, and combined to that of the whole batch.
+
+::
+
+    cuda:0   output ─ criterion ─▶ sum, count ──┐
+    cuda:1   output ─ criterion ─▶ sum, count ──┼▶ lead:  sum of sums / sum of counts
+    cuda:2   output ─ criterion ─▶ sum, count ──┘
+
+Only two numbers a device are copied, so the outputs never come together on one device.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..devices.device import Device
+from ..errors import BatchError
+from ..transfer.beside import copy_beside
+from ..transfer.location import device_of
+from ..transfer.move import Mover, resolve_device
+from .criterions import recognise
+from .gather import gather
+from .rows import count_rows
+from .scatter import scatter_rows
+
+Criterion = Callable[[Any, Any], Any]
+
+
+@dataclass(frozen=True)
+class LossPart:
+    """What one part of a batch adds to the loss.
+
+    Attributes:
+        value: a sum over the part; or one loss a row, if nothing is to be reduced.
+        count: what the whole batch's sum is divided by; None if it is not divided.
+        reduced: False if `value` has one loss a row.
+        dtype: that of the whole batch's loss.
+    """
+
+    value: Tensor
+    count: Tensor | float | None
+    reduced: bool
+    dtype: torch.dtype
+
+
+def loss_part(criterion: Criterion, output: Any, target: Any, rows: int) -> LossPart:
+    """Return the loss of one part of a batch, in such a form that parts can be combined.
+
+    What the criterion's own mean divides by is known of PyTorch's criterions: see `recognise`.
+    Any other callable decides by what it returns:
+
+    * ``(sum, count)``: the loss is the sum of the sums over the sum of the counts;
+    * a number (a tensor without dimensions): added up if the callable has ``reduction = "sum"``,
+      else taken to be a mean over the rows, and weighted by them;
+    * a tensor with dimensions: one loss a row, joined like any output.
+
+    Args:
+        criterion: called as ``criterion(output, target)``; its tensors lie where the output does.
+        output: what the replica returned.
+        target: the same rows of the target.
+        rows: how many these are.
+
+    Raises:
+        BatchError: the callable returned something else.
+    """
+    known = recognise(criterion) if isinstance(output, Tensor) else None
+    if known is not None and known.settings["reduction"] in ("mean", "batchmean"):
+        # Of many half-precision losses the sum would be out of range where their mean is not.
+        widens = _overflows(output, criterion)
+        given = (_widen(output), _widen(target)) if widens else (output, target)
+        value = known.summed(*given)
+        dtype = output.dtype if widens else value.dtype
+        return LossPart(value, known.count(output, target, known.settings), True, dtype)
+    returned = criterion(output, target)
+    if isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[0], Tensor):
+        value, count = returned
+        return LossPart(value.reshape(()), count, True, value.dtype)
+    if not isinstance(returned, Tensor):
+        raise BatchError(
+            f"the loss {_name(criterion)} returned {type(returned).__name__}; return a tensor, or "
+            "(sum, count) as two"
+        )
+    if returned.dim() > 0:
+        return LossPart(returned, None, False, returned.dtype)
+    if getattr(criterion, "reduction", "mean") == "sum" or (
+        known is not None and known.settings["reduction"] == "sum"
+    ):
+        return LossPart(returned, None, True, returned.dtype)
+    return LossPart(returned * rows, rows, True, returned.dtype)
+
+
+def combine_losses(
+    parts: Sequence[LossPart], device: Device | torch.device | str | int, dim: int = 0
+) -> Tensor:
+    """Return the loss of the whole batch, on `device`.
+
+    Args:
+        parts: at least one, in order.
+        device: where the loss is to be.
+        dim: along which dimension losses that are not reduced are joined.
+
+    Raises:
+        BatchError: the parts were reduced in different ways.
+    """
+    to = resolve_device(device)
+    kinds = {(part.reduced, part.count is None) for part in parts}
+    if len(kinds) != 1:
+        raise BatchError(
+            "the loss was reduced in different ways on different devices; return the same kind of "
+            "value for every part of a batch"
+        )
+    ((reduced, undivided),) = kinds
+    if not reduced:
+        whole: Tensor = gather([part.value for part in parts], to, dim)
+        return whole
+    total = _add([part.value for part in parts], to)
+    if undivided:
+        return total.to(parts[0].dtype)
+    counts = [part.count for part in parts if part.count is not None]
+    known: float = sum(count for count in counts if not isinstance(count, Tensor))
+    counted = [count for count in counts if isinstance(count, Tensor)]
+    whole_count = _add(counted, to).to(total.dtype) + known if counted else known
+    return (total / whole_count).to(parts[0].dtype)  # 0 / 0 is not a number, as in PyTorch
+
+
+def explain_loss(criterion: Criterion) -> str:
+    """Return in words how the loss of a batch is made of those of its parts."""
+    known = recognise(criterion)
+    name = _name(criterion)
+    reduction = known.settings["reduction"] if known else getattr(criterion, "reduction", None)
+    if reduction == "sum":
+        return f"{name}: the parts' losses are added"
+    if reduction == "none":
+        return f"{name}: the parts' losses are joined"
+    if known is not None:
+        return f"{name}: sums over all parts, divided by what all counted"
+    return (
+        f"{name} is not one of PyTorch's criterions: each part's loss is weighted by its rows. If "
+        "it divides by something else, return (sum, count) from it"
+    )
+
+
+class ParallelLoss(nn.Module):
+    """A criterion over outputs that stay on their devices.
+
+    ::
+
+        loss = ParallelLoss(nn.CrossEntropyLoss())
+        loss(outputs, target).backward()   # outputs: a list, one a device
+
+    Its value and gradients are those of the criterion on the joined outputs, for the criterions of
+    PyTorch and for callables as `loss_part` describes them. A criterion's parameters and buffers
+    are copied to each device at each call, and its parameters get their gradients.
+
+    Args:
+        criterion: called as ``criterion(output, target)`` for each part.
+        device: where the loss is returned; None takes the first output's device.
+        dim: the dimension that has the rows.
+    """
+
+    def __init__(
+        self,
+        criterion: Criterion,
+        device: Device | torch.device | str | int | None = None,
+        dim: int = 0,
+    ) -> None:
+        super().__init__()
+        self.criterion = criterion
+        self.device = device
+        self.dim = dim
+
+    def forward(self, outputs: Sequence[Any], target: Any) -> Tensor:
+        """Return the loss of the whole batch.
+
+        Args:
+            outputs: one a device, in order, each on its own.
+            target: of the whole batch, anywhere; its rows are divided as the outputs' are.
+
+        Raises:
+            BatchError: there are no outputs, or their rows are not those of the target.
+        """
+        if not outputs:
+            raise BatchError("there are no outputs to compute a loss of; give one for each device")
+        rows = [count_rows(output, self.dim) or 0 for output in outputs]
+        devices = [device_of(output) for output in outputs]
+        targets = scatter_rows(target, devices, rows, self.dim)
+        parts = [
+            loss_part(criterion_on(self.criterion, device), output, part, count)
+            for device, output, part, count in zip(devices, outputs, targets, rows, strict=True)
+            if count or not any(rows)
+        ]
+        return combine_losses(parts, devices[0] if self.device is None else self.device, self.dim)
+
+
+def criterion_on(criterion: Criterion, device: torch.device) -> Criterion:
+    """Return `criterion` with its tensors on `device`, itself if they are there.
+
+    Its tensors are a module's parameters and buffers, or what a `functools.partial` was given. The
+    copies are part of the graph: gradients arrive at the criterion's own parameters. Several
+    threads may call this for one criterion.
+    """
+    if isinstance(criterion, functools.partial):
+        given = (criterion.args, criterion.keywords)
+        moved = Mover(device, non_blocking=True).map(given)
+        if moved is given:
+            return criterion
+        copied = functools.partial(criterion.func, *moved[0], **moved[1])
+        vars(copied).update(vars(criterion))
+        return copied
+    if not isinstance(criterion, nn.Module):
+        return criterion
+    tensors = [*criterion.parameters(), *criterion.buffers()]
+    if all(tensor.device == device for tensor in tensors):
+        return criterion
+    # Whatever is in the memo is taken for the copy, also tensors within a graph, which deepcopy
+    # itself would refuse.
+    memo: dict[int, Any] = {id(tensor): copy_beside(tensor, device) for tensor in tensors}
+    return copy.deepcopy(criterion, memo)
+
+
+def _add(values: Sequence[Tensor], device: torch.device) -> Tensor:
+    # To the host a copy waits, because it could be read before it is written.
+    moved = [value.to(device, non_blocking=device.type != "cpu") for value in values]
+    if moved[0].dtype in (torch.float16, torch.bfloat16):  # too coarse to count in
+        moved = [value.float() for value in moved]
+    return torch.stack(moved).sum() if len(moved) > 1 else moved[0]
+
+
+def _overflows(output: Tensor, criterion: Criterion) -> bool:
+    return (
+        output.dtype is torch.float16
+        and not torch.is_autocast_enabled(output.device.type)  # which computes losses in float32
+        and not (isinstance(criterion, nn.Module) and any(True for _ in criterion.buffers()))
+    )
+
+
+def _widen(tensor: Tensor) -> Tensor:
+    return tensor.float() if tensor.dtype is torch.float16 else tensor
+
+
+def _name(criterion: Criterion) -> str:
+    if isinstance(criterion, functools.partial):
+        return _name(criterion.func)
+    return getattr(criterion, "__name__", type(criterion).__name__)

@@ -1,0 +1,196 @@
+"""One module of the caller's and its copies on the other devices: alike in all but tensors."""
+
+from __future__ import annotations
+
+import functools
+import types
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from ..errors import MoveError
+from ..transfer.tree import ATOM_TYPES, map_leaves
+from .buckets import Slot
+from .replica_tensors import Reader, ReplicaTensors
+
+_TENSORS_AND_CHILDREN = ("_parameters", "_buffers", "_modules")
+_CONTAINERS = (list, dict, set, deque)
+
+# A tensor attribute that is neither parameter nor buffer, as it was last copied.
+_Seen = tuple["weakref.ref[torch.Tensor]", int | None, list[torch.Tensor]]
+
+
+class Mirror:
+    """A module, and a copy of it for each of `readers`.
+
+    A copy is an object of the same class with the same attributes, but has the other copies where
+    the module has other modules, and reads its parameters and buffers through its `Reader`. Hooks
+    are shared, so that one that is registered later runs everywhere.
+    """
+
+    def __init__(self, module: torch.nn.Module, readers: Sequence[Reader]) -> None:
+        self.module = module
+        self.copies = [type(module).__new__(type(module)) for _ in readers]
+        self._readers = readers
+        self._ids: list[int] = []
+        # Objects are told apart by id, so those that were seen are kept alive; tensors are not,
+        # for a module may keep its last activations, but it is noted that they died.
+        self._kept: list[Any] = []
+        self._tensors_seen: list[weakref.ref[torch.Tensor]] = []
+        self._varying: list[str] = []
+        self._copied: dict[str, _Seen] = {}
+
+    @property
+    def varies(self) -> bool:
+        """Whether `vary` has anything to do."""
+        return bool(self._varying)
+
+    def has_changed(self) -> bool:
+        """Say whether an attribute, a child or a tensor was replaced since the last `build`."""
+        if self._ids != _ids_in(self.module):
+            return True
+        return any(seen() is None for seen in self._tensors_seen)
+
+    def build(
+        self, slot_of: Callable[[torch.Tensor], Slot], mirror_of: Callable[[Any], Mirror | None]
+    ) -> None:
+        """Make the copies like the module as it is now, except what `vary` does."""
+        state = self.module.__dict__
+        self._ids, self._kept, self._tensors_seen = _ids_in(self.module), [], []
+        self._varying = []
+        own = [name for name in state if name not in _TENSORS_AND_CHILDREN]
+        for name in own:
+            value = state[name]
+            if isinstance(value, torch.Tensor):
+                self._tensors_seen.append(weakref.ref(value))
+            if _may_vary(self.module, name, value):
+                self._varying.append(name)
+            elif not isinstance(value, torch.Tensor):
+                self._kept.append(value)
+        self._kept += state["_modules"].values()
+        for device, (copy, reader) in enumerate(zip(self.copies, self._readers, strict=True)):
+            new = {name: state[name] for name in own}
+            for name in ("_parameters", "_buffers"):
+                new[name] = ReplicaTensors(
+                    reader,
+                    {
+                        key: None if tensor is None else slot_of(tensor)
+                        for key, tensor in state[name].items()
+                    },
+                )
+            new["_modules"] = {
+                key: mirror.copies[device] if (mirror := mirror_of(child)) else child
+                for key, child in state["_modules"].items()
+            }
+            # Gradients are the module's: the lead clears them, a copy has none to clear.
+            new["zero_grad"] = _do_nothing
+            # torch.compile's version of the module calls the module, not the copy.
+            new["_compiled_call_impl"] = None
+            if isinstance(self.module, torch.nn.RNNBase):
+                _prepare_recurrent(new)
+            copy.__dict__ = new
+
+    def vary(
+        self,
+        device: int,
+        place: torch.device,
+        find_slot: Callable[[torch.Tensor], Slot | None],
+        mirror_of: Callable[[Any], Mirror | None],
+    ) -> None:
+        """Give one copy anew what may differ in each step: containers, methods, plain tensors."""
+        reader, state = self._readers[device], self.copies[device].__dict__
+
+        def translate(value: Any, path: object = None) -> Any:
+            if isinstance(value, torch.Tensor):
+                slot = find_slot(value)
+                if slot is not None:
+                    return reader.read(slot)
+                # What the module keeps on the CPU it wants there.
+                return value.to(place, non_blocking=True) if value.device.type != "cpu" else value
+            if isinstance(value, torch.nn.Module):
+                mirror = mirror_of(value)
+                return value if mirror is None else mirror.copies[device]
+            if isinstance(value, types.MethodType) and isinstance(value.__self__, torch.nn.Module):
+                return types.MethodType(value.__func__, translate(value.__self__))
+            if isinstance(value, functools.partial):
+                arguments = map_leaves((value.args, value.keywords), translate)
+                return functools.partial(translate(value.func), *arguments[0], **arguments[1])
+            return value
+
+        for name in self._varying:
+            value = self.module.__dict__.get(name)
+            if isinstance(value, torch.Tensor) and not value.requires_grad:
+                state[name] = self._copy_once(name, value, device, translate)
+            elif isinstance(value, (torch.Tensor, torch.nn.Module)) or not _is_collection(value):
+                state[name] = translate(value)
+            else:
+                state[name] = _translate_container(value, translate)
+
+    def _copy_once(
+        self, name: str, tensor: torch.Tensor, device: int, copy: Callable[[Any], Any]
+    ) -> Any:
+        version = None if tensor.is_inference() else tensor._version
+        seen = self._copied.get(name)
+        if seen is None or seen[0]() is not tensor or seen[1] != version or version is None:
+            seen = (weakref.ref(tensor), version, [tensor] * len(self.copies))
+            self._copied[name] = seen
+        if seen[2][device] is tensor:
+            seen[2][device] = copy(tensor)
+        return seen[2][device]
+
+
+def _ids_in(module: torch.nn.Module) -> list[int]:
+    """Return the identities of all a module has."""
+    state = module.__dict__
+    ids = [*map(id, state.values())]
+    for name in _TENSORS_AND_CHILDREN:
+        ids += map(id, state[name].values())
+    return ids
+
+
+def _may_vary(module: torch.nn.Module, name: str, value: Any) -> bool:
+    """Say whether copies cannot just share a value."""
+    if type(value) in ATOM_TYPES or name in _SHARED:
+        return False
+    if isinstance(module, torch.nn.RNNBase) and name == "_flat_weights":
+        return False
+    if isinstance(value, (torch.Tensor, torch.nn.Module, types.MethodType, functools.partial)):
+        return True
+    if isinstance(value, tuple):
+        return any(type(item) not in ATOM_TYPES for item in value)
+    if isinstance(value, dict):
+        return not value or any(type(item) not in ATOM_TYPES for item in value.values())
+    if isinstance(value, _CONTAINERS):
+        return not value or any(type(item) not in ATOM_TYPES for item in value)
+    return False
+
+
+# What torch.nn.Module itself keeps in containers: hooks, and names of buffers.
+_SHARED = frozenset(
+    name for name, value in torch.nn.Module().__dict__.items() if isinstance(value, (dict, set))
+)
+
+
+def _is_collection(value: Any) -> bool:
+    return isinstance(value, (tuple, *_CONTAINERS))
+
+
+def _translate_container(value: Any, translate: Callable[..., Any]) -> Any:
+    try:
+        return map_leaves(value, translate)
+    except MoveError:  # it contains itself, or cannot be built again: shared, then
+        return value
+
+
+def _prepare_recurrent(state: dict[str, Any]) -> None:
+    # RNNBase collects its weights by name at each forward that finds others than it remembers, as
+    # it does here, and asks then to have them in one piece. They are: as on the lead.
+    state["_flat_weights"] = list(state["_flat_weights"])
+    state["flatten_parameters"] = _do_nothing
+
+
+def _do_nothing(*args: Any, **kwargs: Any) -> None:
+    pass

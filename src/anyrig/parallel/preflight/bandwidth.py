@@ -1,0 +1,82 @@
+"""An all-reduce over all ranks, and how fast it was."""
+
+from __future__ import annotations
+
+import os
+import time
+from datetime import timedelta
+
+from ...devices.rig import Rig
+from ...errors import LaunchError
+from ...units import format_bytes
+from ..launch import launch
+from .finding import Finding, Level
+
+BYTES = 64 * 2**20
+_ROUNDS = 3
+
+
+def check_all_reduce(
+    rig: Rig, nproc_per_device: int, nnodes: str, rdzv_endpoint: str | None, limit_seconds: float
+) -> Finding:
+    """Start all ranks, sum 64 MiB over them, and say how fast; with an end.
+
+    The bandwidth is the *bus bandwidth* of NCCL's tests: bytes a second of the slowest link, what a
+    ring of that many ranks needs of it: 2 (n - 1) / n times the bytes over the seconds.
+    """
+    if len(rig) * nproc_per_device == 1 and nnodes == "1":
+        return Finding("all-reduce", Level.GOOD, "one rank has nobody to talk to")
+    try:
+        seconds, world_size, backend = launch(
+            _measure,
+            (limit_seconds,),
+            rig=rig,
+            nproc_per_device=nproc_per_device,
+            nnodes=nnodes,
+            rdzv_endpoint=rdzv_endpoint,
+        ) or (None, 0, "")
+    except LaunchError as error:
+        return Finding(
+            "all-reduce",
+            Level.BAD,
+            f"the ranks started and did not come through an all-reduce: {error}",
+            "look at the first error above; for NCCL, NCCL_DEBUG=INFO in the environment says more",
+        )
+    if seconds is None:  # rank 0 is on another machine, which says it
+        return Finding("all-reduce", Level.GOOD, "this machine's ranks came through")
+    moved = 2 * (world_size - 1) / world_size * BYTES
+    return Finding(
+        "all-reduce",
+        Level.GOOD,
+        f"{format_bytes(BYTES)} over {world_size} ranks by {backend} in {seconds * 1e3:.1f} ms: "
+        f"{format_bytes(int(moved / seconds))}/s on each link of a ring",
+    )
+
+
+def _measure(limit_seconds: float) -> tuple[float, int, str]:
+    """Return the seconds of the fastest round, the number of ranks, and the backend."""
+    import torch
+    import torch.distributed as dist
+
+    device = Rig.detect().lead.torch_device
+    backend = "nccl" if device.type == "cuda" and dist.is_nccl_available() else "gloo"
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    dist.init_process_group(backend, timeout=timedelta(seconds=limit_seconds))
+    numbers = torch.ones(BYTES // 4, device=device if backend == "nccl" else "cpu")
+    fastest = float("inf")
+    for _ in range(_ROUNDS):
+        dist.barrier()
+        started = time.perf_counter()
+        dist.all_reduce(numbers)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        fastest = min(fastest, time.perf_counter() - started)
+    world_size = dist.get_world_size()
+    expected = float(world_size) ** _ROUNDS
+    if numbers[0].item() != expected or numbers[-1].item() != expected:
+        raise RuntimeError(
+            f"rank {os.environ['RANK']} has {numbers[0].item()} where {expected} is right"
+        )
+    dist.destroy_process_group()
+    return fastest, world_size, backend

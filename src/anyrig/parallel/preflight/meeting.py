@@ -1,0 +1,128 @@
+"""The machines tell each other what they are, and try each other's ports."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+
+from ...errors import LaunchError
+from ..ranks.route import is_host_of
+from .finding import Finding, Level
+from .node import Node
+
+_KEY = "anyrig/doctor"
+
+
+@contextmanager
+def probe_port() -> Iterator[int]:
+    """Listen on a free port, on every address, for the other machines to try; for a while."""
+    with socket.create_server(("", 0)) as listening:
+        listening.settimeout(0.2)
+        done = threading.Event()
+
+        def answer() -> None:
+            while not done.is_set():
+                try:
+                    listening.accept()[0].close()
+                except TimeoutError:
+                    continue
+
+        thread = threading.Thread(target=answer, name="anyrig-doctor", daemon=True)
+        thread.start()
+        try:
+            yield listening.getsockname()[1]
+        finally:
+            done.set()
+            thread.join()
+
+
+class Meeting:
+    """Where `count` machines tell each other what they are. Every wait ends after the limit.
+
+    Raises:
+        RuntimeError: the store at that place cannot be reached, or not be opened there.
+    """
+
+    def __init__(self, host: str, port: int, count: int, limit_seconds: float) -> None:
+        self._count = count
+        self._ends = time.monotonic() + limit_seconds
+        self._limit_seconds = limit_seconds
+        self._store = dist.TCPStore(  # type: ignore[attr-defined]
+            host,
+            port,
+            is_master=is_host_of(host),
+            timeout=timedelta(seconds=limit_seconds),
+            wait_for_workers=False,
+            multi_tenant=True,
+        )
+
+    def exchange(self, node: Node) -> tuple[list[Node], list[float]]:
+        """Return all machines, this one first, and how many seconds after this one each was heard.
+
+        Raises:
+            LaunchError: not all came in time; the message names those that did.
+        """
+        started = time.monotonic()
+        place = self._store.add(f"{_KEY}/came", 1) - 1
+        self._store.set(f"{_KEY}/{place}", json.dumps(asdict(node)))
+        nodes: list[Node] = []
+        late: list[float] = []
+        for other in range(self._count):
+            if not self._wait(f"{_KEY}/{other}"):
+                came = ", ".join(node.host for node in nodes)
+                raise LaunchError(
+                    f"{len(nodes)} of {self._count} machines came within "
+                    f"{self._limit_seconds:.0f} s ({came}); run the same anyrig doctor on each of "
+                    "them at the same time"
+                )
+            nodes.append(_node(json.loads(self._store.get(f"{_KEY}/{other}"))))
+            late.append(time.monotonic() - started)
+        order = [place, *(other for other in range(self._count) if other != place)]
+        return [nodes[i] for i in order], [late[i] for i in order]
+
+    def part(self) -> None:
+        """Wait until all have tried what they want to try, so that nobody's ports close early."""
+        if self._store.add(f"{_KEY}/done", 1) == self._count:
+            self._store.set(f"{_KEY}/all done", "")
+        self._wait(f"{_KEY}/all done")
+        # The machine that hosts the store gives the others a moment to read it.
+        time.sleep(0.5)
+
+    def _wait(self, key: str) -> bool:
+        left = max(0.1, self._ends - time.monotonic())
+        try:
+            self._store.wait([key], timedelta(seconds=left))
+        except dist.DistStoreError:
+            return False
+        return True
+
+
+def try_ports(nodes: Sequence[Node], limit_seconds: float) -> Iterator[Finding]:
+    """Connect to each of the other machines; each does the same, so all ways are tried."""
+    for node in nodes[1:]:
+        where = f"{node.address}:{node.probe_port}"
+        try:
+            socket.create_connection((node.address, node.probe_port), limit_seconds).close()
+        except OSError as error:
+            yield Finding(
+                "ports",
+                Level.BAD,
+                f"{node.host} cannot be reached from here at {where}: {error}",
+                "ranks connect to each other at ports of their own: open all between the machines, "
+                "and have each named by an address that the others reach (--local-addr)",
+            )
+        else:
+            yield Finding("ports", Level.GOOD, f"{node.host} can be reached from here at {where}")
+
+
+def _node(data: dict[str, Any]) -> Node:
+    return Node(**{**data, "devices": tuple(data["devices"])})

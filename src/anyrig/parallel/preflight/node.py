@@ -1,0 +1,116 @@
+"""What one machine says of itself to the others."""
+
+from __future__ import annotations
+
+import platform
+import socket
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from ...devices.rig import Rig
+from .finding import Finding, Level
+
+# Further apart, and the logs of two machines cannot be read side by side.
+_CLOCKS_APART_SECONDS = 2.0
+
+# What must agree, and why; the rest may differ.
+_MUST_AGREE = {
+    "torch": "ranks of different versions may hang in their first collective",
+    "nccl": "NCCL refuses to connect different versions",
+    "anyrig": "its ranks may not understand each other",
+}
+_SHOULD_AGREE = {
+    "python": "what one rank pickles, another may not load",
+    "cuda": "results may differ between the machines",
+    "driver": "one machine may lack what another has",
+}
+
+
+@dataclass(frozen=True)
+class Node:
+    """A machine of the group.
+
+    Attributes:
+        host: its name.
+        address: by which the others reach it.
+        probe_port: a port that it listens on while it is being looked at.
+        versions: of torch, nccl, cuda, driver, python and anyrig; what is not there is left out.
+        devices: the devices of its ranks, in words.
+        unix_seconds: its clock, when it said so.
+    """
+
+    host: str
+    address: str
+    probe_port: int
+    versions: dict[str, str] = field(default_factory=dict)
+    devices: tuple[str, ...] = ()
+    unix_seconds: float = 0.0
+
+    @classmethod
+    def here(cls, rig: Rig, address: str | None, probe_port: int) -> Node:
+        """Return what this machine is."""
+        host = socket.gethostname()
+        return cls(
+            host=host,
+            address=address or host,
+            probe_port=probe_port,
+            versions=_versions(),
+            devices=tuple(str(device) for device in rig),
+            unix_seconds=time.time(),
+        )
+
+
+def compare(nodes: Sequence[Node], heard_after_seconds: Sequence[float]) -> Iterator[Finding]:
+    """Compare machines; the first is this one.
+
+    Args:
+        nodes: what each said of itself.
+        heard_after_seconds: how long each one's word was on its way at most; its clock is not
+            known better than that.
+    """
+    here = nodes[0]
+    for what, why in (_MUST_AGREE | _SHOULD_AGREE).items():
+        seen = {node.host: node.versions.get(what, "none") for node in nodes}
+        level = Level.BAD if what in _MUST_AGREE else Level.DOUBTFUL
+        if len(set(seen.values())) == 1:
+            if seen[here.host] != "none":
+                yield Finding("versions", Level.GOOD, f"{what} {seen[here.host]}")
+            continue
+        listed = ", ".join(f"{version} on {host}" for host, version in seen.items())
+        yield Finding(
+            "versions", level, f"{what} differs: {listed}; {why}", f"install one {what} everywhere"
+        )
+    for node, seconds in zip(nodes[1:], heard_after_seconds[1:], strict=True):
+        apart = abs(node.unix_seconds - here.unix_seconds)
+        if apart > _CLOCKS_APART_SECONDS + seconds:
+            yield Finding(
+                "clocks",
+                Level.DOUBTFUL,
+                f"the clocks of {here.host} and {node.host} are some {apart:.0f} s apart",
+                "let both follow a time server (timedatectl set-ntp true)",
+            )
+
+
+def _versions() -> dict[str, str]:
+    import torch
+
+    from ... import __version__
+
+    versions = {
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "anyrig": __version__,
+    }
+    if torch.version.cuda is not None:
+        versions["cuda"] = torch.version.cuda
+    with suppress(Exception):  # a build without NCCL, or a library that does not load
+        versions["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
+    with suppress(Exception):  # no driver
+        import pynvml
+
+        pynvml.nvmlInit()
+        versions["driver"] = str(pynvml.nvmlSystemGetDriverVersion())
+        pynvml.nvmlShutdown()
+    return versions

@@ -1,0 +1,125 @@
+"""Where a replica finds its parameters and buffers: read lazily, a bucket at a time."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, ItemsView, Iterator, ValuesView
+from typing import Any
+
+import torch
+
+from .buckets import Bucket, Slot
+from .gradients import Step, Tokens
+from .stopping import Stop, Stopped
+
+
+class Reader:
+    """Gives one replica its tensors, for the step it is in.
+
+    Args:
+        device: position among the devices other than the lead.
+    """
+
+    def __init__(self, device: int) -> None:
+        self._device = device
+        self._step: Step | None = None
+        self._tokens: dict[Bucket, torch.Tensor] = {}
+        self._stop: Stop | None = None
+        self._taken: dict[Bucket, list[torch.Tensor]] = {}
+        self._replaced: list[Callable[[], None]] = []
+        self._lock = threading.Lock()
+
+    def rest(self) -> None:
+        """Forget the tensors of the step before, and what its forward put in their place."""
+        self._step, self._tokens, self._stop, self._taken = None, {}, None, {}
+        while self._replaced:
+            self._replaced.pop()()
+
+    def begin(self, step: Step, tokens: Tokens, among: int, stop: Stop | None) -> None:
+        """Read the tensors of `step` from now on, as the device at this place among the active."""
+        self._step, self._stop, self._taken = step, stop, {}
+        self._tokens = {bucket: of_devices[among] for bucket, of_devices in tokens.items()}
+
+    def restore_later(self, restore: Callable[[], None]) -> None:
+        """Have the next step begin with what a replica's forward has replaced."""
+        self._replaced.append(restore)
+
+    def read(self, slot: Slot) -> torch.Tensor:
+        """Return a tensor, once its bucket is on the way; the stream waits, not the host.
+
+        Raises:
+            Stopped: another replica has failed.
+        """
+        if self._stop is not None and self._stop.raised:
+            raise Stopped
+        taken = self._taken.get(slot.bucket)
+        if taken is None:
+            taken = self._take(slot.bucket)
+        return taken[slot.position]
+
+    def _take(self, bucket: Bucket) -> list[torch.Tensor]:
+        with self._lock:
+            if bucket not in self._taken:
+                if self._step is None:
+                    raise RuntimeError(
+                        "this replica's parameters were read before the model was first called; "
+                        "read those of the module that was spread"
+                    )
+                self._taken[bucket] = self._step.take(
+                    bucket, self._device, self._tokens.get(bucket)
+                )
+            return self._taken[bucket]
+
+
+class ReplicaTensors(dict[str, Any]):
+    """What a replica has as `_parameters` or `_buffers`.
+
+    `torch.nn.Module` looks parameters up here by name, so that whoever reads one, the layer itself
+    or a function that is handed ``self.fc.weight``, gets it after its copy has arrived.
+    """
+
+    def __init__(self, reader: Reader, names: dict[str, Slot | None]) -> None:
+        super().__init__(names)
+        self._reader = reader
+
+    def __getitem__(self, name: str) -> Any:
+        value = super().__getitem__(name)
+        # What a replica's forward has itself assigned is returned as it is.
+        return self._reader.read(value) if isinstance(value, Slot) else value
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        before = super().get(name)
+        if isinstance(before, Slot):
+            self._reader.restore_later(functools.partial(super().__setitem__, name, before))
+        super().__setitem__(name, value)
+
+    # A dict's other ways of reading pass __getitem__ by.
+    def __iter__(self) -> Iterator[str]:
+        return super().__iter__()
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return the tensor of this name."""
+        return self[name] if name in self else default  # noqa: SIM401 - it is `get` itself
+
+    def values(self) -> ValuesView[Any]:  # type: ignore[override]
+        """Return the tensors."""
+        return ValuesView(self)
+
+    def items(self) -> ItemsView[str, Any]:  # type: ignore[override]
+        """Return names and tensors."""
+        return ItemsView(self)
+
+    def pop(self, name: str, *default: Any) -> Any:
+        """Remove and return a tensor."""
+        value = self.get(name, *default) if default else self[name]
+        super().pop(name, None)
+        return value
+
+    def __reduce__(self) -> Any:
+        # A saved replica has its tensors, and no way back to the module.
+        return dict, (self.copy(),)
+
+    def copy(self) -> dict[str, Any]:
+        """Return a plain dict of the tensors as they are now."""
+        return {name: self[name] for name in self}

@@ -1,0 +1,288 @@
+"""Copies of a module on other devices that live on from step to step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from ..errors import SpreadError
+from .broadcast import Broadcast
+from .buckets import Bucket, Slot, make_buckets
+from .gradients import Packed, Step
+from .mirror import Mirror
+from .replica_tensors import Reader
+from .stopping import Stop
+from .unnoticed import find_unnoticed
+
+
+class Replicas:
+    """The copies of one module; `begin` makes them like it.
+
+    The module itself is the lead's replica. Nothing is rebuilt that did not change.
+
+    Args:
+        module: lies on the first device.
+        devices: the lead, then the others in the order in which copies are passed on.
+    """
+
+    def __init__(self, module: torch.nn.Module, devices: Sequence[torch.device]) -> None:
+        self.module = module
+        self.lead, *others = devices
+        self._others = tuple(others)
+        self._readers = [Reader(device) for device in range(len(others))]
+        self._broadcast = Broadcast(self.lead, others)
+        self._mirrors: dict[int, Mirror] = {}
+        self._slots: dict[int, Slot] = {}
+        self._buckets: list[Bucket] = []
+        self._kept: dict[tuple[Bucket, int], Packed] = {}
+        self._zero: torch.Tensor | None = None
+        self._was_training = True
+        self._parameter_buckets = 0
+        self._running: list[Bucket] = []
+
+    def begin(
+        self,
+        active: Sequence[int],
+        *,
+        reduce: bool = True,
+        stop: Stop | None = None,
+        on_backward: Callable[[torch.Stream], None] | None = None,
+    ) -> list[torch.nn.Module]:
+        """Return the replicas for a step on the lead and on the others at positions `active`.
+
+        Args:
+            active: positions among the devices after the lead.
+            reduce: whether the gradients of this step go to the module's parameters; if not, they
+                stay on their devices until those of a later step go.
+            stop: looked at when a replica reads a parameter.
+            on_backward: called each time a device has queued another part of its backward, with
+                the stream it is queued on.
+
+        Raises:
+            SpreadError: a parameter or buffer is not on the lead, or the module is of a kind that
+                cannot be copied.
+        """
+        # Those that are not active keep the step before, whose backward may read again what a
+        # checkpoint has dropped.
+        for device in active:
+            self._readers[device].rest()
+        with torch.inference_mode(False), torch.no_grad():
+            self._follow()
+            self._broadcast.send(self._buckets, active)
+            if self._zero is None:
+                self._zero = torch.zeros((), device=self.lead)
+        step = Step(
+            self.lead, self._zero, self._others, self._buckets, self._kept, reduce, on_backward
+        )
+        if reduce and not active and torch.is_grad_enabled():
+            step.go_alone()
+        tokens = step.begin(active) if active else {}
+        varying = [mirror for mirror in self._mirrors.values() if mirror.varies]
+        for among, device in enumerate(active):
+            self._readers[device].begin(step, tokens, among, stop)
+            for mirror in varying:
+                mirror.vary(device, self._others[device], self._find_slot, self._mirror_of)
+        root = self._mirrors[id(self.module)]
+        return [root.copies[device] for device in active]
+
+    def end(self) -> None:
+        """Let the lead's stream write parameters again, once they are on the way."""
+        self._broadcast.hold_writes()
+
+    def adopt_buffers(self, device: int) -> None:
+        """Give the module the buffers of one of the others, in a step in which the lead was idle.
+
+        Without that, running statistics would stay as they were made.
+        """
+        with torch.no_grad():
+            for mirror in self._mirrors.values():
+                theirs = mirror.copies[device].__dict__["_buffers"]
+                buffers = mirror.module._buffers
+                for name, buffer in list(buffers.items()):
+                    value = theirs.get(name)
+                    if buffer is None or value is None:
+                        continue
+                    if value.shape == buffer.shape and value.dtype == buffer.dtype:
+                        buffer.copy_(value, non_blocking=True)
+                    else:
+                        buffers[name] = value.detach().to(self.lead)
+
+    def forget_kept(self) -> None:
+        """Drop the gradients that wait on their devices."""
+        self._kept.clear()
+
+    def _follow(self) -> None:
+        """Bring structure and buckets up to what the module is now."""
+        changed = [mirror for mirror in self._mirrors.values() if mirror.has_changed()]
+        if changed or not self._mirrors:
+            self._follow_structure(changed)
+        while None in (changes := [bucket.look() for bucket in self._buckets]):
+            self._plan()
+        quiet = [b for b, changed in zip(self._buckets, changes, strict=True) if not changed]
+        # Layers of normalization write their running statistics without a new version.
+        training = any(mirror.module.training for mirror in self._mirrors.values())
+        stale = list(self._running) if training or self._was_training else []
+        self._was_training = training
+        stale += [bucket for bucket in self._buckets if bucket.suspect]
+        parameters = self._buckets[: self._parameter_buckets]
+        if all(bucket in quiet and not bucket.walked for bucket in parameters):
+            asked = [bucket for bucket in quiet if bucket not in stale]
+            stale += find_unnoticed(asked, self.lead, self._others)
+        for bucket in stale:
+            if bucket in quiet:
+                bucket.stamp += 1
+        for bucket in self._buckets:
+            bucket.walked = bucket.suspect = False
+
+    def _follow_structure(self, changed: Sequence[Mirror]) -> None:
+        modules = list(_modules_of(self.module))
+        self._check(modules)  # before anything changes here, so that the next step says it again
+        tensors = list(_tensors_of(modules))
+        known = self._mirrors
+        self._mirrors = {
+            id(module): known.get(id(module)) or self._new_mirror(module) for module in modules
+        }
+        if self._mirrors.keys() != known.keys() or not self._rebind(tensors):
+            self._plan()
+        else:
+            for mirror in changed:
+                mirror.build(self._slot_of, self._mirror_of)
+
+    def _rebind(self, tensors: Sequence[torch.Tensor]) -> bool:
+        """Let slots follow tensors that were replaced by others of the same form."""
+        if len(tensors) != len(self._slots):
+            return False
+        slots = list(self._slots.values())
+        if any(
+            slot.tensor is not tensor and not _could_replace(tensor, slot)
+            for slot, tensor in zip(slots, tensors, strict=True)
+        ):
+            return False
+        for slot, tensor in zip(slots, tensors, strict=True):
+            slot.follow(tensor)
+        self._slots = {id(slot.tensor): slot for slot in slots}
+        return True
+
+    def _plan(self) -> None:
+        """Give every tensor a place anew."""
+        if self._kept:
+            raise SpreadError(
+                "a parameter was added, removed, or given another shape or dtype while gradients "
+                "of no_sync() were waiting; call backward() outside no_sync() first"
+            )
+        modules = [mirror.module for mirror in self._mirrors.values()]
+        parameters, running, others = _sorted_tensors(modules)
+        self._check(modules)
+        self._slots = {id(tensor): Slot(tensor) for tensor in _tensors_of(modules)}
+        kinds = [
+            make_buckets([self._slots[id(tensor)] for tensor in tensors], self._others)
+            for tensors in (parameters, running, others)
+        ]
+        self._parameter_buckets, self._running = len(kinds[0]), kinds[1]
+        self._buckets = [bucket for kind in kinds for bucket in kind]
+        for mirror in self._mirrors.values():
+            mirror.build(self._slot_of, self._mirror_of)
+
+    def _check(self, modules: Iterable[torch.nn.Module]) -> None:
+        for module in modules:
+            kind = type(module).__name__
+            if isinstance(module, torch.jit.ScriptModule):
+                raise SpreadError(
+                    f"{kind} is TorchScript, whose parameters cannot be read lazily; spread the "
+                    "module it was made from"
+                )
+            if "_orig_mod" in module._modules:
+                raise SpreadError(
+                    f"{kind} was made by torch.compile(), and calls the module it was made from "
+                    "on one device; spread that module, which is its attribute _orig_mod"
+                )
+        check_place(self.module, self.lead)
+
+    def _new_mirror(self, module: torch.nn.Module) -> Mirror:
+        return Mirror(module, self._readers)
+
+    def _slot_of(self, tensor: torch.Tensor) -> Slot:
+        return self._slots[id(tensor)]
+
+    def _find_slot(self, tensor: torch.Tensor) -> Slot | None:
+        return self._slots.get(id(tensor))
+
+    def _mirror_of(self, module: torch.nn.Module | None) -> Mirror | None:
+        return None if module is None else self._mirrors.get(id(inner_module(module)))
+
+
+def inner_module(module: Any) -> Any:
+    """Return what a replica has in the place of a module: of one that is spread, the inner one."""
+    return module.__dict__.get("_anyrig_module", module)
+
+
+def check_place(module: torch.nn.Module, lead: torch.device) -> None:
+    """Raise `SpreadError` unless every parameter and buffer is there, and on `lead`."""
+    for kind, named in (
+        ("parameter", module.named_parameters()),
+        ("buffer", module.named_buffers()),
+    ):
+        for name, tensor in named:
+            if torch.nn.parameter.is_lazy(tensor):
+                raise SpreadError(
+                    f"{kind} {name} has no shape yet; call the module itself with one batch first"
+                )
+            if tensor.layout != torch.strided:
+                raise SpreadError(
+                    f"{kind} {name} has layout {tensor.layout}, which is not copied to other "
+                    "devices; keep its parts as strided tensors"
+                )
+            if tensor.device != lead:
+                raise SpreadError(
+                    f"module must have its parameters and buffers on device {lead}, the lead, but "
+                    f"{kind} {name} is on {tensor.device}; move it with module.to({str(lead)!r})"
+                )
+
+
+def _modules_of(root: torch.nn.Module) -> Iterator[torch.nn.Module]:
+    """Yield the modules of a tree once each, in the order in which they were registered."""
+    seen = set()
+    waiting = [root]
+    while waiting:
+        module = inner_module(waiting.pop())
+        if id(module) not in seen:
+            seen.add(id(module))
+            yield module
+            children = [child for child in module._modules.values() if child is not None]
+            waiting += reversed(children)
+
+
+def _tensors_of(modules: Iterable[torch.nn.Module]) -> Iterator[torch.Tensor]:
+    """Yield parameters and buffers once each, in the order of modules."""
+    seen = set()
+    for module in modules:
+        for tensor in (*module._parameters.values(), *module._buffers.values()):
+            if tensor is not None and id(tensor) not in seen:
+                seen.add(id(tensor))
+                yield tensor
+
+
+def _sorted_tensors(
+    modules: Iterable[torch.nn.Module],
+) -> tuple[list[torch.Tensor], list[torch.Tensor], list[torch.Tensor]]:
+    """Return parameters, running statistics, and other buffers, each once."""
+    kinds: tuple[dict[int, torch.Tensor], ...] = ({}, {}, {})
+    for module in modules:
+        for parameter in module._parameters.values():
+            if parameter is not None:
+                kinds[0].setdefault(id(parameter), parameter)
+        for name, tensor in module._buffers.items():
+            if tensor is not None and id(tensor) not in kinds[0]:
+                kinds[1 if name.startswith("running_") else 2].setdefault(id(tensor), tensor)
+    parameters, running, others = kinds
+    return (
+        list(parameters.values()),
+        list(running.values()),
+        [tensor for key, tensor in others.items() if key not in running],
+    )
+
+
+def _could_replace(tensor: torch.Tensor, slot: Slot) -> bool:
+    return Slot(tensor).form() == slot.form()

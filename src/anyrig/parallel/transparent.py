@@ -1,0 +1,133 @@
+"""A module around another that shows the other's face: no prefix, no layer in between."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
+
+import torch
+
+ModuleT = TypeVar("ModuleT", bound="TransparentModule")
+
+
+class TransparentModule(torch.nn.Module):
+    """Has the parameters, buffers, children, state and attributes of an inner module as its own.
+
+    The dictionaries in which `torch.nn.Module` keeps parameters, buffers and children are the
+    inner module's, so that everything it does with them, reading or writing, is done to the inner
+    module under the names it has there. What a class may override for itself goes to the inner one.
+
+    Attributes:
+        module: the inner module.
+    """
+
+    module: torch.nn.Module
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        super().__init__()
+        self._show(module)
+
+    def _show(self, module: torch.nn.Module) -> None:
+        state = self.__dict__
+        state["module"] = state["_anyrig_module"] = module
+        for name in ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"):
+            state[name] = module.__dict__[name]
+
+    @property
+    def training(self) -> bool:
+        """Whether the inner module is in training mode."""
+        return self.module.training
+
+    @training.setter
+    def training(self, mode: bool) -> None:
+        if "module" in self.__dict__:  # not yet while torch.nn.Module itself is being made
+            self.module.training = mode
+
+    def __getattr__(self, name: str) -> Any:
+        module = self.__dict__.get("module")
+        if module is None:  # a copy that is being built
+            raise AttributeError(name)
+        return getattr(module, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "module":
+            raise AttributeError(
+                "the module of a spread model cannot be exchanged for another; spread that one"
+            )
+        if name in self.__dict__ or hasattr(type(self), name):
+            object.__setattr__(self, name, value)
+        else:
+            setattr(self.module, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        if name in self.__dict__:
+            object.__delattr__(self, name)
+        else:
+            delattr(self.module, name)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*object.__dir__(self), *dir(self.module)})
+
+    def named_modules(
+        self,
+        memo: set[torch.nn.Module] | None = None,
+        prefix: str = "",
+        remove_duplicate: bool = True,
+    ) -> Iterator[tuple[str, torch.nn.Module]]:
+        """Yield the inner module and those in it, by their names there."""
+        yield from self.module.named_modules(memo, prefix, remove_duplicate)
+
+    def apply(self: ModuleT, function: Callable[[torch.nn.Module], None]) -> ModuleT:
+        """Call a function with every module from the inner one down."""
+        self.module.apply(function)
+        return self
+
+    def train(self: ModuleT, mode: bool = True) -> ModuleT:
+        """Put the inner module into training mode, or into evaluation mode."""
+        self.module.train(mode)
+        return self
+
+    def _apply(self: ModuleT, function: Callable[..., Any], recurse: bool = True) -> ModuleT:
+        self.module._apply(function, recurse)  # type: ignore[no-untyped-call]
+        return self
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the inner module's state: no prefix."""
+        return self.module.state_dict(*args, **kwargs)
+
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
+    ) -> Any:
+        """Load a state of the inner module, also one that `torch.nn.DataParallel` has saved."""
+        own = any(name == "module" for name, _ in self.module.named_children())
+        if state_dict and not own and all(name.startswith("module.") for name in state_dict):
+            state_dict = {name.removeprefix("module."): state_dict[name] for name in state_dict}
+        return self.module.load_state_dict(state_dict, strict, assign)
+
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        # Called for itself where it is a part of a larger module.
+        self.module._load_from_state_dict(*args, **kwargs)
+
+    def extra_repr(self) -> str:
+        """Return how the inner module is printed."""
+        return ""
+
+    def __getstate__(self) -> dict[str, Any]:
+        shared = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
+        return {
+            name: value
+            for name, value in self.__dict__.items()
+            if name not in shared and name != "_anyrig_module"
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__init__()
+        self.__dict__.update(state)
+        self._show(self.__dict__["module"])
+
+    def __deepcopy__(self: ModuleT, memo: dict[int, Any]) -> ModuleT:
+        clone = type(self).__new__(type(self))
+        memo[id(self)] = clone
+        clone.__setstate__(copy.deepcopy(self.__getstate__(), memo))
+        return clone

@@ -1,0 +1,237 @@
+"""What the first steps tell about the shares: pure arithmetic over what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+# Steps of other shapes than those before allocate memory and tune kernels. So each change of the
+# shares is followed by one step that is not measured.
+WARM_UP_STEPS = 1
+MEASURED_STEPS = 2
+# From the second round on, what a device needs whatever its rows is told from what it needs a row.
+SPEED_ROUNDS = 4
+# Shares are held once other ones would make the slowest device faster by this factor at most.
+GOOD_ENOUGH = 1.02
+# Rows in two rounds differ enough to tell a slope if they do so by this fraction.
+TELLING_FRACTION = 0.02
+# What a device keeps free for what the measured steps did not need: longer rows, other kernels.
+SPARE_FRACTION = 0.05
+
+
+@dataclass(frozen=True)
+class StepMeasure:
+    """What one device did in one step; what is unknown is None.
+
+    Attributes:
+        rows: how many it was given.
+        seconds: how long it was busy with them, forward and backward.
+        base_bytes: allocated on it when the step began: parameters, optimizer state.
+        peak_bytes: the most allocated during the step.
+    """
+
+    rows: int
+    seconds: float | None = None
+    base_bytes: int | None = None
+    peak_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The shares after a step; `reason` and `row_limits` are None where they stay as they were."""
+
+    weights: tuple[float, ...]
+    reason: str | None
+    row_limits: tuple[int | None, ...] | None
+    trial: Trial | None
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Shares under trial in the first steps.
+
+    Attributes:
+        kind: what they are to make equal: the devices' times, or how full they are.
+        total_bytes: memory of each device; None where unknown.
+        steps: those since the shares were last corrected, warm-up included.
+        rounds: the fastest measured step of each device, for each round before this one.
+    """
+
+    kind: Literal["speed", "memory"]
+    total_bytes: tuple[int | None, ...]
+    steps: tuple[tuple[StepMeasure, ...], ...] = ()
+    rounds: tuple[tuple[StepMeasure, ...], ...] = ()
+
+    def judge(self, weights: tuple[float, ...], step: Sequence[StepMeasure]) -> Verdict:
+        """Return the shares after one more step, which are the old ones until a round is full."""
+        steps = (*self.steps, tuple(step))
+        if len(steps) < WARM_UP_STEPS + MEASURED_STEPS:
+            return Verdict(weights, None, None, replace(self, steps=steps))
+        counted = steps[WARM_UP_STEPS:]
+        limits = row_limits(counted[-1], self.total_bytes)
+        if self.kind == "memory":
+            fitted = fit_memory(counted[-1], self.total_bytes)
+            if fitted is None:
+                reason = "by memory: no device tells its peak, so held as begun"
+                return Verdict(weights, reason, limits, None)
+            return Verdict(fitted, "by memory: measured peaks of the first steps", limits, None)
+        return self._judge_speed(weights, counted, limits)
+
+    def _judge_speed(
+        self,
+        weights: tuple[float, ...],
+        counted: Sequence[Sequence[StepMeasure]],
+        limits: tuple[int | None, ...] | None,
+    ) -> Verdict:
+        rounds = (*self.rounds, fastest(counted))
+        fitted = fit_speed(rounds, weights)
+        if fitted is None:
+            return Verdict(weights, "by speed: no times were measured, so held", limits, None)
+        measured = ", ".join(
+            f"{m.rows} rows in {m.seconds * 1e3:.4g} ms" if m.seconds else f"{m.rows} rows"
+            for m in rounds[-1]
+        )
+        seconds, wanted = fitted
+        slowest = max(m.seconds or 0.0 for m in rounds[-1])
+        if slowest <= GOOD_ENOUGH * seconds:  # as they are, and not changed once more for little
+            return Verdict(weights, f"by speed: {measured}; held", limits, None)
+        last = len(rounds) == SPEED_ROUNDS
+        return Verdict(
+            wanted,
+            f"by speed: from {measured}; {'held' if last else 'still measured'}",
+            limits,
+            None if last else Trial(self.kind, self.total_bytes, rounds=rounds),
+        )
+
+
+def fastest(steps: Sequence[Sequence[StepMeasure]]) -> tuple[StepMeasure, ...]:
+    """Return the fastest step of each device: what slows one down (another process, a clock) is
+    not the device's. Steps may differ in rows.
+    """
+    return tuple(
+        min(of_device, key=lambda m: m.seconds / m.rows if m.rows and m.seconds else float("inf"))
+        for of_device in zip(*steps, strict=True)
+    )
+
+
+def fit_speed(
+    rounds: Sequence[Sequence[StepMeasure]], weights: Sequence[float]
+) -> tuple[float, tuple[float, ...]] | None:
+    """Return the time at which all devices are done together, and their rows; None if none was
+    timed.
+
+    ::
+
+        seconds = fixed + rows * seconds a row      fixed: launches, parameters and gradients on
+                                                    their way, waiting for each other
+
+    One round tells ``fixed = 0`` and the quotient; two with different rows tell both. A device
+    that got no rows keeps its old ratio to the others.
+    """
+    step = rounds[-1]
+    timed = [i for i, m in enumerate(step) if m.rows and m.seconds]
+    if not timed or not sum(weights[i] for i in timed):
+        return None
+    lines = [_line([rounds_of[i] for rounds_of in rounds]) for i in timed]
+    seconds, rows = level(
+        sum(step[i].rows for i in timed), [line[0] for line in lines], [line[1] for line in lines]
+    )
+    scale = sum(rows) / sum(weights[i] for i in timed)
+    found = dict(zip(timed, rows, strict=True))
+    return seconds, tuple(found.get(i, weight * scale) for i, weight in enumerate(weights))
+
+
+def _line(measures: Sequence[StepMeasure]) -> tuple[float, float]:
+    """Return the fixed seconds of a device and its seconds a row."""
+    last = measures[-1]
+    seconds = last.seconds or 0.0
+    for before in reversed(measures[:-1]):
+        apart = last.rows - before.rows
+        if before.rows and before.seconds and abs(apart) > TELLING_FRACTION * last.rows:
+            slope = (seconds - before.seconds) / apart
+            fixed = seconds - slope * last.rows
+            # Noise may tilt the line so that more rows take less time, or none take less than none.
+            if slope > 0 and fixed >= 0:
+                return fixed, slope
+            break
+    return 0.0, seconds / last.rows
+
+
+def level(
+    rows: float, fixed: Sequence[float], slopes: Sequence[float]
+) -> tuple[float, tuple[float, ...]]:
+    """Return the level L that all reach, and who gets how many rows for it.
+
+    ::
+
+        L = fixed + rows * slope     for each; who is above it without rows gets none
+    """
+    taking = set(range(len(fixed)))
+    while True:
+        reached = (rows + sum(fixed[i] / slopes[i] for i in taking)) / sum(
+            1 / slopes[i] for i in taking
+        )
+        above = {i for i in taking if fixed[i] > reached}
+        if not above:
+            return reached, tuple(
+                (reached - fixed[i]) / slopes[i] if i in taking else 0.0 for i in range(len(fixed))
+            )
+        taking -= above
+
+
+def fit_memory(
+    step: Sequence[StepMeasure], total_bytes: Sequence[int | None]
+) -> tuple[float, ...] | None:
+    """Return the rows of each device that make all equally full, or None if no peak is known.
+
+    ::
+
+        peak = fixed + rows * bytes a row      fixed: what is there without rows; on the lead also
+                                               gradients, optimizer state and gathered outputs
+
+    Bytes a row are told by the devices that are not the lead, and fixed is what they leave
+    unexplained. Full is measured as a fraction of each device's memory.
+    """
+    usage = _usage(step)
+    if usage is None:
+        return None
+    fixed, row_bytes = usage
+    known = [total for total in total_bytes if total]
+    # Without their sizes, devices are taken to be of one size.
+    sizes = [float(total) for total in known] if len(known) == len(step) else [1.0] * len(step)
+    _, rows = level(
+        sum(m.rows for m in step),
+        [used / size for used, size in zip(fixed, sizes, strict=True)],
+        [row_bytes / size for size in sizes],
+    )
+    return rows
+
+
+def row_limits(
+    step: Sequence[StepMeasure], total_bytes: Sequence[int | None]
+) -> tuple[int | None, ...] | None:
+    """Return the most rows for which each device has memory, a little kept free; None: unknown."""
+    usage = _usage(step)
+    if usage is None:
+        return None
+    fixed, row_bytes = usage
+    return tuple(
+        None if total is None else max(0, int((total * (1 - SPARE_FRACTION) - used) / row_bytes))
+        for total, used in zip(total_bytes, fixed, strict=True)
+    )
+
+
+def _usage(step: Sequence[StepMeasure]) -> tuple[list[float], float] | None:
+    """Return the fixed bytes of each device, and the bytes a row of all of them."""
+    grown = [
+        (m.peak_bytes - m.base_bytes, m.rows)
+        for m in (step[1:] if len(step) > 1 else step)
+        if m.peak_bytes is not None and m.base_bytes is not None and m.rows
+    ]
+    if not grown or any(m.peak_bytes is None for m in step):
+        return None
+    row_bytes = sum(size for size, _ in grown) / sum(rows for _, rows in grown)
+    if row_bytes <= 0:
+        return None
+    return [max(0.0, (m.peak_bytes or 0) - row_bytes * m.rows) for m in step], row_bytes

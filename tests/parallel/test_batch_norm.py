@@ -1,0 +1,136 @@
+"""Batch normalization over the rows of all devices, in one process."""
+
+from __future__ import annotations
+
+import copy
+import threading
+import time
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import anyrig
+from anyrig.errors import ReplicaWaitError
+from anyrig.parallel.batch_norm import WholeBatchNorm, synchronize_batch_norm
+from anyrig.parallel.meeting import Meeting
+from anyrig.parallel.stopping import Stop, Stopped
+
+pytestmark = pytest.mark.gpus(3)
+
+
+def network(**options: object) -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4, **options), nn.ReLU(), nn.Flatten(), nn.Linear(144, 3)
+    ).double()
+
+
+def rig(count: int = 3) -> anyrig.Rig:
+    return anyrig.Rig.parse(",".join(f"cuda:{index}" for index in range(count)))
+
+
+@pytest.mark.parametrize("shares", [[1, 1, 1], [5, 1, 2], [0, 3, 2]], ids=str)
+@pytest.mark.parametrize("options", [{}, {"momentum": None}, {"affine": False}], ids=str)
+def test_it_is_that_of_the_whole_batch(shares: list[float], options: dict[str, object]) -> None:
+    one = network(**options).to("cuda:0")
+    module = copy.deepcopy(one)
+    model = anyrig.spread(module, rig(), shares=shares, sync_batch_norm=True)
+    optimizers = [torch.optim.SGD(m.parameters(), 0.1) for m in (one, model)]
+    for step in range(3):
+        x = torch.randn(9 - step, 2, 8, 8, dtype=torch.float64, device="cuda:0")
+        for net, optimizer in zip((one, model), optimizers, strict=True):
+            optimizer.zero_grad()
+            net(x).square().mean().backward()
+            optimizer.step()
+    if shares[0]:  # the buffers are the lead's, which without rows computes nothing
+        torch.testing.assert_close(model.state_dict(), one.state_dict(), rtol=1e-9, atol=1e-12)
+    for found, expected in zip(model.parameters(), one.parameters(), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
+
+
+def test_gradients_of_inputs_and_second_derivatives() -> None:
+    layer = nn.BatchNorm1d(2).double().to("cuda:0")
+    model = anyrig.spread(copy.deepcopy(layer), rig(), shares=[2, 1, 3], sync_batch_norm=True)
+    x = torch.randn(6, 2, dtype=torch.float64, device="cuda:0", requires_grad=True)
+    found, expected = [], []
+    for net, into in ((layer, expected), (model, found)):
+        (gradient,) = torch.autograd.grad(net(x).pow(3).sum(), x, create_graph=True)
+        into += [gradient, *torch.autograd.grad(gradient.square().sum(), x)]
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
+
+
+def test_layers_keep_parameters_buffers_hooks_and_mode() -> None:
+    module = network().to("cuda:0").eval()
+    seen: list[Tensor] = []
+    module[1].register_forward_hook(lambda layer, args, output: seen.append(output))
+    weight, mean = module[1].weight, module[1].running_mean
+    model = anyrig.spread(module, rig(), sync_batch_norm=True)
+    assert type(model.module[1]) is WholeBatchNorm
+    assert model.module[1].weight is weight
+    assert model.module[1].running_mean is mean
+    x = torch.randn(6, 2, 8, 8, dtype=torch.float64, device="cuda:0")
+    torch.testing.assert_close(model(x), module(x))
+    assert len(seen) == 4
+
+
+def test_alone_it_is_the_layer_it_was() -> None:
+    layer = nn.BatchNorm1d(3)
+    twin = synchronize_batch_norm(copy.deepcopy(layer))
+    for _ in range(2):
+        x = torch.randn(5, 3)
+        torch.testing.assert_close(twin(x), layer(x))
+    torch.testing.assert_close(twin.state_dict(), layer.state_dict())
+
+
+def test_half_precision_counts_in_float32() -> None:
+    layer = nn.BatchNorm1d(2).to("cuda:0")
+    model = anyrig.spread(copy.deepcopy(layer), rig(), sync_batch_norm=True)
+    x = (torch.randn(12, 2, device="cuda:0") + 300).half()
+    torch.testing.assert_close(model(x), layer(x), rtol=1e-2, atol=1e-2)
+    torch.testing.assert_close(model.running_var, layer.running_var, rtol=1e-4, atol=1e-4)
+
+
+def test_one_value_a_channel_is_refused() -> None:
+    model = anyrig.spread(nn.BatchNorm1d(2).to("cuda:0"), rig(), sync_batch_norm=True)
+    with pytest.raises(ValueError, match="more than 1 value per channel"):
+        model(torch.randn(1, 2, device="cuda:0"))
+
+
+def test_a_replica_that_fails_does_not_leave_the_others_waiting() -> None:
+    class Failing(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            if x.get_device() == 1:
+                raise ArithmeticError("of its own")
+            return x
+
+    module = nn.Sequential(Failing(), nn.BatchNorm1d(2)).to("cuda:0")
+    model = anyrig.spread(module, rig(), sync_batch_norm=True)
+    started = time.monotonic()
+    with pytest.raises(ArithmeticError, match=r"of its own\n.*in the replica on cuda:1"):
+        model(torch.randn(6, 2, device="cuda:0"))
+    assert time.monotonic() - started < 30
+
+
+def test_who_does_not_come_is_named() -> None:
+    devices = [torch.device("cuda", index) for index in range(3)]
+    meeting = Meeting(devices, Stop(), wait_seconds=0.3)
+    moments = torch.zeros(2, 1, device="cuda:1")
+    with pytest.raises(ReplicaWaitError, match=r"0\.3 s for .* cuda:0, cuda:2; every replica"):
+        meeting.combine(1, moments)
+
+
+def test_waiting_ends_when_another_fails() -> None:
+    stop = Stop()
+    meeting = Meeting([torch.device("cuda:0"), torch.device("cuda:1")], stop)
+    timer = threading.Timer(0.1, lambda: setattr(stop, "raised", True))
+    timer.start()
+    with pytest.raises(Stopped):
+        meeting.combine(1, torch.zeros(2, 1, device="cuda:1"))
+    timer.join()
+
+
+def test_a_layer_that_is_used_twice_stays_one() -> None:
+    layer = nn.BatchNorm1d(2)
+    module = synchronize_batch_norm(nn.Sequential(layer, nn.Tanh(), layer))
+    assert module[0] is module[2]
+    assert type(module[0]) is WholeBatchNorm

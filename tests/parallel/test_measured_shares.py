@@ -1,0 +1,71 @@
+"""Shares of a spread module that follow what its first steps took."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+import torch
+from torch import nn
+
+import anyrig
+from anyrig.parallel.shares import Shares
+from anyrig.parallel.trial import MEASURED_STEPS, SPEED_ROUNDS, WARM_UP_STEPS, Trial
+
+ROWS = 4096
+
+
+def train(model: nn.Module, steps: int) -> list[tuple[int, ...]]:
+    """How each step was split."""
+    x, target = torch.randn(ROWS, 64), torch.randn(ROWS, 64)
+    splits = []
+    for _ in range(steps):
+        model(x, target=target).backward()
+        splits.append(anyrig.explain(model).shares.split(ROWS))
+    return splits
+
+
+def spread(kind: str, weights: tuple[float, ...]) -> nn.Module:
+    # Wide enough to take longer than its launches, by the clock of virtual GPUs as well.
+    net = nn.Sequential(nn.Linear(64, 2048), nn.ReLU(), nn.Linear(2048, 64)).to("cuda:0")
+    trial = Trial(kind, (None,) * len(weights))  # type: ignore[arg-type]
+    rig = anyrig.Rig.parse("cuda:0,1")
+    shares = Shares(weights, "to begin with", trial=trial)
+    return anyrig.spread(net, rig, loss=nn.MSELoss(), shares=shares)
+
+
+@pytest.mark.gpus(2)
+def test_alike_devices_come_to_like_shares_and_keep_them() -> None:
+    model = spread("speed", (7.0, 1.0))
+    steps = SPEED_ROUNDS * (WARM_UP_STEPS + MEASURED_STEPS) + 3
+    splits = train(model, steps)
+    assert splits[: WARM_UP_STEPS + MEASURED_STEPS] == [(3584, 512)] * 3
+    assert 0.4 * ROWS < splits[-1][1] <= 0.55 * ROWS
+    assert splits[-1] == splits[-2]
+    shares = anyrig.explain(model).shares
+    assert shares.held
+    assert shares.reason.startswith("by speed: ")
+    assert "rows in" in shares.reason
+
+
+@pytest.mark.gpus(2)
+def test_steps_without_a_backward_tell_nothing() -> None:
+    model = spread("speed", (7.0, 1.0))
+    with torch.no_grad():
+        train_free = [model(torch.randn(8, 64)) for _ in range(20)]
+    assert len(train_free) == 20
+    for _ in range(20):
+        model(torch.randn(8, 64))
+    assert not anyrig.explain(model).shares.held
+    assert anyrig.explain(model).shares.weights == (7.0, 1.0)
+
+
+@pytest.mark.gpus(2)
+def test_memory_is_measured() -> None:
+    gc.collect()  # what earlier tests left must not be freed within a measured step
+    model = spread("memory", (1.0, 1.0))
+    ballast = torch.zeros(2**24, device="cuda:0")  # some thousand rows' worth
+    splits = train(model, WARM_UP_STEPS + MEASURED_STEPS + 1)
+    assert splits[-1][0] < splits[0][0]
+    assert anyrig.explain(model).shares.reason == "by memory: measured peaks of the first steps"
+    del ballast

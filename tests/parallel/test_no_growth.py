@@ -1,0 +1,108 @@
+"""Nothing is left behind by steps, nor by models that are dropped; the long run is a benchmark."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import psutil
+import pytest
+import torch
+from torch import nn
+from trained_models import first_devices
+
+import anyrig
+
+pytestmark = pytest.mark.gpus(3)
+
+
+def take_stock() -> dict[str, int]:
+    gc.collect()
+    process = psutil.Process()
+    return {
+        "bytes": sum(torch.cuda.memory_allocated(i) for i in range(torch.cuda.device_count())),
+        "objects": len(gc.get_objects()),
+        "threads": process.num_threads(),
+        "python threads": threading.active_count(),
+        "files": process.num_fds(),
+    }
+
+
+def training(**options: Any) -> Callable[[int], Any]:
+    module = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Dropout(0.1), nn.Linear(16, 4))
+    model = anyrig.spread(module.cuda(), first_devices(3), **options)
+    optimizer = torch.optim.Adam(model.parameters())
+    x, y = torch.randn(16, 8, device="cuda:0"), torch.randint(4, (16,), device="cuda:0")
+
+    def step(number: int) -> Any:
+        rows = 16 - number % 4
+        optimizer.zero_grad()
+        if "loss" in options:
+            loss = model(x[:rows], target=y[:rows])
+        else:
+            loss = nn.functional.cross_entropy(model(x[:rows]), y[:rows])
+        loss.backward()
+        optimizer.step()
+        return model
+
+    return step
+
+
+@pytest.mark.parametrize("options", [{}, {"loss": nn.CrossEntropyLoss()}, {"shares": [1, 2, 3]}])
+def test_steps_leave_nothing(options: dict[str, Any]) -> None:
+    step = training(**options)
+    for number in range(24):
+        step(number)
+    before = take_stock()
+    for number in range(80):
+        step(number)
+    after = take_stock()
+    # Less than one object a step: what pytest, psutil and caches hold is not counted to the byte.
+    assert after.pop("objects") - before.pop("objects") < 40
+    assert after == before
+
+
+def test_dropped_models_leave_nothing() -> None:
+    def cycle() -> None:
+        step = training(loss=nn.CrossEntropyLoss())
+        for number in range(2):
+            step(number)
+
+    for _ in range(5):
+        cycle()
+    before = take_stock()
+    for _ in range(15):
+        cycle()
+    after = take_stock()
+    assert after.pop("objects") - before.pop("objects") < 15
+    assert after == before
+
+
+def test_a_dropped_model_goes_at_once() -> None:
+    """Without the cycle collector, which may come when the card has long been full."""
+    training()(0)  # workspaces of the devices, which stay
+    gc.collect()
+    gc.disable()
+    try:
+        allocated = [torch.cuda.memory_allocated(i) for i in range(3)]
+        step = training()
+        model = weakref.ref(step(0))
+        assert torch.cuda.memory_allocated(1) > allocated[1]
+        del step
+        assert model() is None
+        assert [torch.cuda.memory_allocated(i) for i in range(3)] == allocated
+    finally:
+        gc.enable()
+
+
+def test_outputs_that_are_kept_hold_no_more_than_themselves() -> None:
+    model = anyrig.spread(nn.Linear(8, 4).cuda(), first_devices(3))
+    x = torch.randn(12, 8, device="cuda:0")
+    kept = [model(x).detach() for _ in range(4)]
+    before = sum(torch.cuda.memory_allocated(i) for i in range(3))
+    kept += [model(x).detach() for _ in range(10)]
+    each = 512  # the allocator's smallest block
+    assert sum(torch.cuda.memory_allocated(i) for i in range(3)) - before == 10 * each

@@ -1,0 +1,64 @@
+"""Functions on their devices at the same time: order, errors, interrupts."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+import torch
+
+from anyrig.parallel.side_by_side import SideBySide, is_inside
+from anyrig.parallel.stopping import Stop
+
+pytestmark = pytest.mark.gpus(3)
+
+DEVICES = [torch.device("cuda", index) for index in range(3)]
+
+
+def run(functions: list[object], side: SideBySide | None = None) -> list[object]:
+    given = [((), {})] * 3
+    return (side or SideBySide()).run(DEVICES, functions, given, DEVICES, Stop())  # type: ignore[arg-type]
+
+
+def test_the_first_runs_in_the_callers_thread_and_results_keep_their_order() -> None:
+    found = run([threading.current_thread] * 3)
+    assert found[0] is threading.current_thread()
+    assert [thread.name for thread in found[1:]] == ["anyrig cuda:1", "anyrig cuda:2"]  # type: ignore[attr-defined]
+
+
+def test_they_run_at_the_same_time() -> None:
+    barrier = threading.Barrier(3, timeout=20)
+    assert sorted(run([barrier.wait] * 3)) == [0, 1, 2]  # type: ignore[type-var]
+
+
+def test_whoever_failed_by_itself_is_raised() -> None:
+    def fail() -> None:
+        raise ArithmeticError("mine")
+
+    with pytest.raises(ArithmeticError, match=r"mine\n\[anyrig: in the replica on cuda:2"):
+        run([lambda: None, lambda: time.sleep(0.05), fail])
+
+
+def test_they_know_that_they_are_inside() -> None:
+    assert run([is_inside] * 3) == [True] * 3
+    assert not is_inside()
+
+
+def test_after_an_interrupt_the_next_run_waits_for_what_was_left() -> None:
+    side, go, ended = SideBySide(), threading.Event(), threading.Event()
+
+    def slow() -> None:
+        go.wait(20)
+        ended.set()
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run([interrupt, slow, lambda: None], side)
+    assert not ended.is_set()
+    go.set()
+    side.wait()
+    assert ended.is_set()
+    assert run([lambda: 1, lambda: 2, lambda: 3], side) == [1, 2, 3]

@@ -1,0 +1,123 @@
+"""On one device a spread model is its module, called as it is; inputs are moved if need be."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import anyrig
+
+# All of them: virtual GPUs must be there before PyTorch's first backward, which the CPU's is too.
+pytestmark = pytest.mark.gpus(1)
+
+
+@pytest.fixture(params=["cpu", "cuda:0"])
+def device(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def rig(device: str) -> anyrig.Rig:
+    return anyrig.Rig.parse(device)
+
+
+def test_outputs_losses_and_gradients(device: str, rig: anyrig.Rig) -> None:
+    one = nn.Linear(4, 3).to(device)
+    several = copy.deepcopy(one)
+    criterion = nn.CrossEntropyLoss(label_smoothing=0.1)
+    model = anyrig.spread(several, rig, loss=criterion)
+    x, y = torch.randn(6, 4, device=device), torch.randint(3, (6,), device=device)
+    torch.testing.assert_close(model(x), one(x), rtol=0, atol=0)
+    found, expected = model(x, target=y), criterion(one(x), y)
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+    found.backward()
+    expected.backward()
+    torch.testing.assert_close(several.weight.grad, one.weight.grad, rtol=0, atol=0)
+
+
+def test_it_is_like_any_other_spread_model(device: str, rig: anyrig.Rig) -> None:
+    module = nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.5)).to(device)
+    model = anyrig.spread(module, rig)
+    assert model.module is module
+    assert list(model.state_dict()) == list(module.state_dict())
+    assert [id(p) for p in model.parameters()] == [id(p) for p in module.parameters()]
+    assert model.eval() is model
+    assert not module[1].training
+    stock = {f"module.{name}": value + 1 for name, value in module.state_dict().items()}
+    model.load_state_dict(stock)
+    torch.testing.assert_close(module[0].bias, stock["module.0.bias"])
+    again = pickle.loads(pickle.dumps(copy.deepcopy(model)))
+    x = torch.randn(2, 4, device=device)
+    torch.testing.assert_close(again(x), model(x))
+
+
+def test_what_is_no_batch_passes_through(device: str, rig: anyrig.Rig) -> None:
+    """Nothing is divided, so nothing needs to agree, and results are the very objects returned."""
+
+    class Handing(nn.Module):
+        def forward(self, *args: Any, **kwargs: Any) -> Any:
+            self.made = [args, kwargs, torch.ones(2, device=device), object()]
+            return self.made
+
+    module = Handing()
+    x, mask = torch.randn(6, 4, device=device), torch.ones(3, 3, device=device)
+    made = anyrig.spread(module, rig)(x, [1, "two"], mask=mask)
+    assert made is module.made
+    assert made[0][0] is x
+    assert made[1]["mask"] is mask
+
+
+@pytest.mark.gpus(2)
+def test_inputs_from_elsewhere_are_moved() -> None:
+    module = nn.Linear(4, 3).to("cuda:0")
+    model = anyrig.spread(module, anyrig.Rig.parse("cuda:0"))
+    for where in ("cpu", "cuda:1"):
+        x = torch.randn(6, 4, device=where, requires_grad=True)
+        found = model(x)
+        assert found.device == torch.device("cuda:0")
+        found.sum().backward()
+        assert x.grad is not None
+
+
+@pytest.mark.gpus(2)
+def test_an_output_device_of_its_own() -> None:
+    module = nn.Linear(4, 3).to("cuda:0")
+    model = anyrig.spread(module, anyrig.Rig.parse("cuda:0"), output_device="cpu")
+    assert model(torch.randn(6, 4)).device == torch.device("cpu")
+
+
+def test_it_says_why(rig: anyrig.Rig, device: str) -> None:
+    model = anyrig.spread(nn.Linear(2, 2).to(device), rig)
+    told = str(anyrig.explain(model))
+    assert device in told
+    assert "alone" in told
+    with pytest.raises(anyrig.AnyrigError, match="spread"):
+        anyrig.explain(nn.Linear(2, 2))
+
+
+@pytest.mark.gpus(2)
+def test_without_a_rig_it_takes_every_device() -> None:
+    seen: list[str] = []
+
+    class Noting(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            seen.append(str(x.device))
+            return x
+
+    count = torch.cuda.device_count()
+    anyrig.spread(Noting())(torch.ones(count))
+    assert sorted(seen) == [f"cuda:{index}" for index in range(count)]
+
+
+def test_an_exception_is_the_modules_own(rig: anyrig.Rig, device: str) -> None:
+    class Failing(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            raise KeyError("missing")
+
+    with pytest.raises(KeyError, match="missing"):
+        anyrig.spread(Failing(), rig)(torch.ones(2, device=device))

@@ -1,0 +1,77 @@
+"""One thread a device, for all models, for good."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+from typing import Any
+
+import pytest
+import torch
+
+from anyrig.parallel.workers import Call, start_all
+
+A, B = torch.device("meta", 0), torch.device("meta", 1)
+
+
+def call(device: torch.device, function: Any) -> Call:
+    (started,) = start_all([(device, function)])
+    started.wait()
+    return started
+
+
+def test_a_device_keeps_its_thread() -> None:
+    first, again, other = (call(place, threading.current_thread).result for place in (A, A, B))
+    assert first is again
+    assert first is not other
+    assert first.name == "anyrig meta:0"
+    assert first.daemon
+
+
+def test_results_and_errors_come_back() -> None:
+    assert call(A, lambda: 7).result == 7
+    failed = call(A, lambda: 1 // 0)
+    assert isinstance(failed.error, ZeroDivisionError)
+    ended = call(A, lambda: (_ for _ in ()).throw(SystemExit(3)))
+    assert isinstance(ended.error, SystemExit)
+    assert call(A, lambda: "still there").result == "still there"
+
+
+def test_nothing_is_kept_of_a_call() -> None:
+    class Result:
+        pass
+
+    started = call(A, Result)
+    gone = weakref.ref(started.result)
+    del started
+    call(A, lambda: None)  # the thread is past the first call by now
+    gc.collect()
+    assert gone() is None
+
+
+def test_calls_that_wait_for_each_other_meet() -> None:
+    """Started from many threads at once, and each pair meets: none stands behind another's half."""
+    barriers = [threading.Barrier(2, timeout=20) for _ in range(20)]
+
+    def start(barrier: threading.Barrier) -> None:
+        for started in start_all([(A, barrier.wait), (B, barrier.wait)]):
+            started.wait()
+            assert started.error is None
+
+    threads = [threading.Thread(target=start, args=(barrier,)) for barrier in barriers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+        assert not thread.is_alive()
+
+
+def test_a_thread_that_died_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("anyrig.parallel.workers._LOOK_SECONDS", 0.05)
+
+    class Dead:
+        device, alive = A, False
+
+    with pytest.raises(RuntimeError, match="thread of meta:0 has died"):
+        Call(lambda: None, Dead()).wait()  # type: ignore[arg-type]
