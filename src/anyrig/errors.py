@@ -11,9 +11,14 @@
     ├── TooLateError         (RuntimeError)  CUDA has started; what was asked can no longer change
     ├── UnknownHardwareError (ValueError)    no facts are known for a card of this name
     ├── MoveError            (TypeError)     a value cannot be moved to a device
+    ├── BatchError           (ValueError)    a batch cannot be split, or its parts cannot be joined
+    ├── SharesError          (ValueError)    these are no shares of these devices
+    ├── SpreadError          (RuntimeError)  a module cannot be spread over devices as it is
+    ├── ReplicaWaitError     (RuntimeError)  replicas waited in vain for each other
     ├── BuildError           (RuntimeError)  the C++ part of virtual GPUs cannot be built or loaded
     │   └── NoCompilerError                  a compiler, or Python's headers, are not installed
     ├── VirtualRigError      (RuntimeError)  a virtual rig cannot be put into this process
+    ├── LaunchError          (RuntimeError)  a group of ranks cannot be started, or did not meet
     └── ValueNeededError     (RuntimeError)  a shape-only rehearsal came to where a value decides
 
 Each message says what happened, the values seen, and what to do next. Each class also derives
@@ -69,6 +74,22 @@ class MoveError(AnyrigError, TypeError):
     """A value cannot be moved to a device."""
 
 
+class BatchError(AnyrigError, ValueError):
+    """A batch cannot be split over devices, or what came of its parts cannot be joined."""
+
+
+class SharesError(AnyrigError, ValueError):
+    """What was given does not say how much of a batch each device gets."""
+
+
+class SpreadError(AnyrigError, RuntimeError):
+    """A module cannot be spread over devices as it is, or as was asked."""
+
+
+class ReplicaWaitError(AnyrigError, RuntimeError):
+    """Replicas that exchange something within a step waited in vain for one of them."""
+
+
 class BuildError(AnyrigError, RuntimeError):
     """The C++ part of virtual GPUs cannot be built or loaded."""
 
@@ -83,3 +104,7 @@ class VirtualRigError(AnyrigError, RuntimeError):
 
 class ValueNeededError(AnyrigError, RuntimeError):
     """A shape-only rehearsal came to an operator whose result depends on values."""
+
+
+class LaunchError(AnyrigError, RuntimeError):
+    """A group of ranks cannot be started as asked, or its nodes did not meet."""

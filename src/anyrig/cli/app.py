@@ -10,6 +10,7 @@ import typer
 from .. import __version__
 from ..errors import AnyrigError
 from .devices import devices
+from .doctor import doctor
 from .rehearse import rehearse
 from .run import run
 from .virtual import virtual
@@ -30,6 +31,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(devices)
+app.command()(doctor)
 app.command(context_settings=SCRIPT_CONTEXT)(run)
 app.command(context_settings=SCRIPT_CONTEXT)(rehearse)
 app.add_typer(virtual, name="virtual")

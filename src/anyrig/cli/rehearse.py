@@ -16,7 +16,8 @@ def rehearse(
         typer.Option(
             "--rig",
             metavar="RIG",
-            help="The GPUs to pretend: 4xA100-80GB, A100-40GB+2xT4, or 2x16GiB for plain cards.",
+            help="The GPUs to pretend: 4xA100-80GB, A100-40GB+2xT4, 2x(8xH100-SXM) for nodes, or "
+            "2x16GiB for plain cards.",
         ),
     ],
     module: Annotated[bool, typer.Option("-m", help="SCRIPT names a module.")] = False,

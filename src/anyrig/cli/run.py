@@ -1,19 +1,17 @@
-"""`anyrig run`: a script on chosen devices."""
+"""`anyrig run`: a script on chosen devices, one process a device."""
 
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn, Optional
+from typing import Annotated, NoReturn, Optional
 
 import typer
 
 from ..devices.arguments import DEVICE_HELP, DEVICE_VARIABLE
-
-if TYPE_CHECKING:
-    from ..devices.rig import Rig
 
 
 def run(
@@ -24,36 +22,86 @@ def run(
         typer.Option("--device", metavar="DEVICE", help=DEVICE_HELP, show_default=False),
     ] = None,
     module: Annotated[bool, typer.Option("-m", help="SCRIPT names a module.")] = False,
+    processes_per_device: Annotated[
+        int, typer.Option("--nproc-per-device", min=1, help="Ranks on each device.")
+    ] = 1,
+    nodes: Annotated[
+        str, typer.Option("--nnodes", metavar="N|MIN:MAX", help="How many machines.")
+    ] = "1",
+    rdzv_endpoint: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(
+            "--rdzv-endpoint",
+            metavar="HOST:PORT",
+            help="Where machines meet; on all alike.",
+        ),
+    ] = None,
+    rdzv_id: Annotated[
+        str, typer.Option("--rdzv-id", help="Tells this job from another at the same place.")
+    ] = "anyrig",
+    rdzv_timeout_seconds: Annotated[
+        float, typer.Option("--rdzv-timeout", metavar="SECONDS", help="How long to wait there.")
+    ] = 600.0,
+    max_restarts: Annotated[
+        int, typer.Option("--max-restarts", min=0, help="Start again after a failure, so often.")
+    ] = 0,
+    local_address: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option("--local-addr", help="This machine's address as the others see it."),
+    ] = None,
+    log_folder: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--log-dir", help="Keep each rank's output here."),
+    ] = None,
 ) -> None:
-    """Run a script on chosen devices; what follows its name is its own.
+    """Run a script once for each chosen device; what follows its name is its own.
 
-    The script sees the chosen devices only, numbered from 0 in the order given. Its exit code,
-    standard streams and signals are its own: on POSIX this process becomes the script's.
+    Each run is a rank, with torchrun's environment: RANK, LOCAL_RANK, WORLD_SIZE and the rest. The
+    script sees the chosen devices only, numbered from 0 in the order given; LOCAL_RANK, divided by
+    --nproc-per-device, is the number of its own. A single rank is this very process: its exit code,
+    standard streams and signals are its own.
     """
     if not module and not Path(script).exists():
         raise typer.BadParameter(f"there is no script {script!r}", param_hint="SCRIPT")
-    environment = dict(os.environ)
-    if device is not None:
-        from ..devices.rig import Rig
+    from ..devices.environment import environment_for
+    from ..devices.rig import Rig
+    from ..parallel.ranks.options import RunOptions
 
-        environment |= environment_for(Rig.parse(device))
+    chosen = device if device is not None else os.environ.get(DEVICE_VARIABLE)
+    rig = Rig.parse("auto" if chosen is None else chosen)
+    # What was not chosen is not hidden either: without an accelerator nothing needs to change.
+    environment = {} if chosen is None and rig.kind == "cpu" else environment_for(rig)
+    options = RunOptions(
+        processes=len(rig) * processes_per_device,
+        nodes=nodes,
+        rdzv_endpoint=rdzv_endpoint,
+        rdzv_id=rdzv_id,
+        rdzv_timeout_seconds=rdzv_timeout_seconds,
+        max_restarts=max_restarts,
+        local_address=local_address,
+        log_folder=log_folder,
+    )
     target = ["-m", script] if module else [script]
-    _become([sys.executable, *target, *context.args], environment)
+    if options.is_one_rank:
+        command = [sys.executable, *target, *context.args]
+        _become(command, os.environ | environment | _alone())
+    from ..parallel.ranks.launcher import run_group
+
+    command = ["-u", "-m", "anyrig.cli.rank", *target, *context.args]
+    result = run_group(options, sys.executable, command, environment)
+    if result.failure is not None:
+        sys.stderr.write(f"anyrig: error: {result.failure}\n")
+    raise typer.Exit(result.exit_code)
 
 
-def environment_for(rig: Rig) -> dict[str, str]:
-    """Return the variables that show a new process the devices of `rig` and no others.
-
-    By UUID, because indices mean one order to the driver and another to NVML.
-    """
-    if rig.kind == "cpu":
-        return {"CUDA_VISIBLE_DEVICES": "", DEVICE_VARIABLE: "cpu"}
-    uuids = [device.uuid for device in rig]
-    if rig.kind == "cuda" and all(uuids):
-        visible = ",".join(uuid for uuid in uuids if uuid)
-        renumbered = ",".join(f"cuda:{index}" for index in range(len(rig)))
-        return {"CUDA_VISIBLE_DEVICES": visible, DEVICE_VARIABLE: renumbered}
-    return {DEVICE_VARIABLE: ",".join(device.text for device in rig)}
+def _alone() -> dict[str, str]:
+    """Return torchrun's variables for the only rank there is."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    zero = dict.fromkeys(["RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK"], "0")
+    one = dict.fromkeys(["WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE"], "1")
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    return zero | one | place | {"TORCHELASTIC_RESTART_COUNT": "0"}
 
 
 def _become(command: list[str], environment: dict[str, str]) -> NoReturn:

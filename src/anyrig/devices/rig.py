@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from ..errors import DeviceTextError, NoDeviceError
 from .device import Device
 from .link import Link, find_links
+from .rank import LocalRank
 from .survey import survey, usable
 from .text import select_devices
 
@@ -47,9 +48,15 @@ class Rig:
     @classmethod
     def detect(cls) -> Rig:
         """Return every working accelerator of the machine, the strongest first; without one, the
-        CPU.
+        CPU. In a rank of `anyrig run` or torchrun, return the one device that is the rank's own.
         """
         present = survey()
+        local = LocalRank.read()
+        if local is not None:
+            accelerators = [device for device in present if device.kind != "cpu"]
+            index = local.device_index(len(accelerators)) if accelerators else None
+            own = present[-1] if index is None else accelerators[index]
+            return cls((own,), f"the device of LOCAL_RANK={local.rank} of {local.world_size}")
         devices, order = order_by_strength(usable(present))
         if devices[0].kind == "cpu":
             broken = "; ".join(f"{device}: {device.error}" for device in present if device.error)

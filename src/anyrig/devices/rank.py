@@ -1,0 +1,52 @@
+"""Which of a machine's devices belongs to this process, where several share them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ..errors import LaunchError
+
+
+@dataclass(frozen=True)
+class LocalRank:
+    """This process's number among those of its machine, as torchrun's environment has it.
+
+    Attributes:
+        rank: ``LOCAL_RANK``.
+        world_size: ``LOCAL_WORLD_SIZE``.
+    """
+
+    rank: int
+    world_size: int
+
+    @classmethod
+    def read(cls, environment: Mapping[str, str] = os.environ) -> LocalRank | None:
+        """Return what the environment says, or None outside torchrun, `anyrig run` and the like.
+
+        Raises:
+            LaunchError: the variables are no numbers, or contradict each other.
+        """
+        texts = [environment.get(name) for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE")]
+        if None in texts:
+            return None
+        try:
+            rank, world_size = (int(text) for text in texts if text is not None)
+        except ValueError:
+            rank, world_size = -1, 0
+        if not 0 <= rank < world_size:
+            raise LaunchError(
+                f"LOCAL_RANK={texts[0]} and LOCAL_WORLD_SIZE={texts[1]} name no process of this "
+                "machine; unset both, or start the program with anyrig run or torchrun"
+            )
+        return cls(rank, world_size)
+
+    def device_index(self, device_count: int) -> int:
+        """Return the index of this process's device among `device_count` that it sees.
+
+        Neighbouring ranks share a device where there are more ranks than devices. A launcher that
+        shows each rank one device has decided already.
+        """
+        ranks_per_device = -(-self.world_size // device_count)
+        return self.rank // ranks_per_device

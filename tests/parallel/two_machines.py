@@ -1,0 +1,64 @@
+"""Two "machines" on this one: network namespaces with an address each and a cable between them."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Machine:
+    namespace: str
+    address: str
+
+    def popen(self, *command: str, **options: object) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            ["ip", "netns", "exec", self.namespace, *command],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            **options,
+        )
+
+    def unplug(self) -> None:
+        subprocess.run(["ip", "-n", self.namespace, "link", "set", "cable", "down"], check=True)
+
+
+def lack() -> str | None:
+    """Why there can be no two machines here, or None."""
+    if shutil.which("ip") is None:
+        return "needs the command ip (iproute2)"
+    probe = f"anyrig-{uuid.uuid4().hex[:6]}"
+    made = subprocess.run(["ip", "netns", "add", probe], capture_output=True, text=True)
+    if made.returncode:
+        return f"needs network namespaces, which are root's: {made.stderr.strip()}"
+    subprocess.run(["ip", "netns", "del", probe], check=True)
+    return None
+
+
+@contextmanager
+def two_machines() -> Iterator[tuple[Machine, Machine]]:
+    tag = uuid.uuid4().hex[:6]
+    machines = tuple(Machine(f"anyrig-{tag}-{i}", f"10.77.0.{i + 1}") for i in range(2))
+    ends = [f"ar{tag}{i}" for i in range(2)]
+
+    def ip(*words: str) -> None:
+        subprocess.run(["ip", *words], check=True)
+
+    try:
+        for machine in machines:
+            ip("netns", "add", machine.namespace)
+            ip("-n", machine.namespace, "link", "set", "lo", "up")
+        ip("link", "add", ends[0], "type", "veth", "peer", "name", ends[1])
+        for machine, end in zip(machines, ends, strict=True):
+            ip("link", "set", end, "netns", machine.namespace, "name", "cable")
+            ip("-n", machine.namespace, "addr", "add", f"{machine.address}/24", "dev", "cable")
+            ip("-n", machine.namespace, "link", "set", "cable", "up")
+        yield machines[0], machines[1]
+    finally:
+        for machine in machines:
+            subprocess.run(["ip", "netns", "del", machine.namespace], check=False)
