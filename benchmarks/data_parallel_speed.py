@@ -1,0 +1,219 @@
+"""The speed of data parallelism, over one device and beside stock `nn.DataParallel`.
+
+(a) By the virtual clock, without data, on 1, 2, 4 and 8 A100 of 80 GB with NVLink: the speed-up of
+    a training step, optimizer included, over the bare module on one. In float32, which the bars are
+    for, and in bfloat16 by autocast, where there is less computing to hide copies behind.
+(b) By the clock on the wall, with data, small models on two and four virtual GPUs of this machine:
+    at most stock's time. Steps of both in turn, in one process.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from workloads.figures import bar_text, write_figures
+from workloads.training import Training, rehearse
+
+RIG = "8xA100-80GB"
+DEVICES = (2, 4, 8)
+BATCH = {"language": 64, "images": 256}
+SPEED_UP_BARS = {"language": (1.85, 3.4, 6.0), "images": (1.9, 3.6, 6.8)}
+WALL_BAR = 1.0
+WALL_STEPS = 40
+
+
+def measure_speed_up(model: str, autocast: bool) -> list[dict[str, Any]]:
+    bare = Training(model, "bare", BATCH[model], autocast=autocast)
+    several = [
+        replace(bare, engine=engine, devices=devices)
+        for devices in DEVICES
+        for engine in ("anyrig", "stock")
+    ]
+    rows = rehearse(RIG, [bare, *several])
+    bars = dict(zip(DEVICES, SPEED_UP_BARS[model], strict=True))
+    for row in rows:
+        if "error" not in row:
+            row["speed_up"] = rows[0]["step_seconds"] / row["step_seconds"]
+        if row["engine"] == "anyrig" and not autocast:
+            row["bar"] = bars[row["devices"]]
+            row["holds"] = row.get("speed_up", 0.0) >= row["bar"]
+    return rows
+
+
+def show_speed_up(rows: list[dict[str, Any]]) -> Table:
+    table = Table(
+        "model", "dtype", "devices", "engine", "step ms", "speed-up", "peak of lead, others", "bar"
+    )
+    table.title = "a step by the virtual clock"
+    for row in rows:
+        dtype = "bfloat16" if row["autocast"] else "float32"
+        names = row["model"], dtype, str(row["devices"]), row["engine"]
+        if "error" in row:
+            table.add_row(*names, row["error"])
+            continue
+        lead, *others = (peak / 2**30 for peak in row["peak_bytes"])
+        table.add_row(
+            *names,
+            f"{1e3 * row['step_seconds']:.1f}",
+            f"{row['speed_up']:.2f}",
+            f"{lead:.1f}, {max(others, default=0):.1f} GiB",
+            bar_text(f">= {row['bar']}", row["holds"]) if "bar" in row else "",
+        )
+    return table
+
+
+def wall_models() -> dict[str, tuple[Any, Any, Any]]:
+    import torch
+    from torch import nn
+
+    from workloads.language_model import LanguageModel, LanguageModelSize
+
+    size = LanguageModelSize(words=1000, width=128, layers=4, heads=4, tokens=32)
+    layers = [part for _ in range(20) for part in (nn.Linear(256, 256), nn.ReLU())]
+    convolutional = nn.Sequential(
+        nn.Conv2d(3, 32, 3, padding=1),
+        nn.BatchNorm2d(32),
+        nn.ReLU(),
+        nn.Conv2d(32, 64, 3, stride=2, padding=1),
+        nn.BatchNorm2d(64),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(4),
+        nn.Flatten(),
+        nn.Linear(64 * 16, 10),
+    )
+    words = torch.randint(1000, (16, 32))
+    classes = torch.randint(10, (64,))
+    return {
+        "perceptron 20x256": (
+            nn.Sequential(*layers, nn.Linear(256, 10)),
+            torch.randn(64, 256),
+            classes,
+        ),
+        "convolutional": (convolutional, torch.randn(16, 3, 32, 32), classes[:16]),
+        "language, small": (LanguageModel(size), words, words.clone()),
+    }
+
+
+def measure_wall(devices: int) -> list[dict[str, Any]]:
+    """Return one row a model. Runs in a process of its own."""
+    from anyrig.virtual import install
+
+    install(f"{devices}xA100-80GB")
+
+    import torch
+    from torch import nn
+
+    import anyrig
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    rig = anyrig.Rig.parse("all")
+
+    def training_step(engine: str, module: Any, x: Any, y: Any) -> Callable[[], None]:
+        module = copy.deepcopy(module).cuda()
+        criterion = nn.CrossEntropyLoss()
+        if engine == "stock":
+            model = nn.DataParallel(module)
+        else:
+            model = anyrig.spread(module, rig, loss=criterion if engine == "loss=" else None)
+        optimizer = torch.optim.SGD(module.parameters(), 0.01)
+        x, y = x.cuda(), y.cuda()
+
+        def step() -> None:
+            optimizer.zero_grad()
+            loss = model(x, target=y) if engine == "loss=" else criterion(model(x), y)
+            loss.backward()
+            optimizer.step()
+
+        return step
+
+    rows = []
+    for name, (module, x, y) in wall_models().items():
+        steps = {
+            engine: training_step(engine, module, x, y)
+            for engine in ("stock", "loss outside", "loss=")
+        }
+        readings: dict[str, list[tuple[float, float]]] = {engine: [] for engine in steps}
+        for turn in range(WALL_STEPS + 3):
+            for engine, step in steps.items():
+                start, processor_start = time.perf_counter(), time.process_time()
+                step()
+                reading = time.perf_counter() - start, time.process_time() - processor_start
+                if turn >= 3:
+                    readings[engine].append(reading)
+        seconds = {
+            engine: tuple(map(statistics.median, zip(*values, strict=True)))
+            for engine, values in readings.items()
+        }
+        for engine in ("loss outside", "loss="):
+            wall, processor = (
+                ours / stock for ours, stock in zip(seconds[engine], seconds["stock"], strict=True)
+            )
+            rows.append(
+                {
+                    "model": name,
+                    "devices": devices,
+                    "engine": f"anyrig, {engine}",
+                    "stock_seconds": seconds["stock"][0],
+                    "step_seconds": seconds[engine][0],
+                    "ratio": wall,
+                    "processor_ratio": processor,
+                    "bar": WALL_BAR,
+                    "holds": wall <= WALL_BAR,
+                }
+            )
+    return rows
+
+
+def measure_wall_apart(devices: int) -> list[dict[str, Any]]:
+    command = [sys.executable, __file__, str(devices)]
+    finished = subprocess.run(command, check=True, stdout=subprocess.PIPE, timeout=300)
+    return json.loads(finished.stdout.splitlines()[-1])
+
+
+def show_wall(rows: list[dict[str, Any]]) -> Table:
+    table = Table(
+        "model", "GPUs", "engine", "stock ms", "step ms", "ratio", "of processor time", "bar"
+    )
+    table.title = "a step by the clock on the wall, virtual GPUs, one thread a replica"
+    for row in rows:
+        table.add_row(
+            row["model"],
+            str(row["devices"]),
+            row["engine"],
+            f"{1e3 * row['stock_seconds']:.2f}",
+            f"{1e3 * row['step_seconds']:.2f}",
+            f"{row['ratio']:.3f}",
+            f"{row['processor_ratio']:.3f}",
+            bar_text(str(row["bar"]), row["holds"]),
+        )
+    return table
+
+
+def main() -> int:
+    if len(sys.argv) == 2:
+        print(json.dumps(measure_wall(int(sys.argv[1]))))
+        return 0
+    clock = [
+        row for model in BATCH for half in (False, True) for row in measure_speed_up(model, half)
+    ]
+    Console().print(show_speed_up(clock))
+    wall = [row for devices in (2, 4) for row in measure_wall_apart(devices)]
+    Console().print(show_wall(wall))
+    write_figures("data_parallel_speed", [*clock, *wall])
+    return 0 if all(row.get("holds", True) for row in (*clock, *wall)) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

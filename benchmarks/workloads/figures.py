@@ -1,0 +1,39 @@
+"""Writing what a benchmark measured, with what it was measured on."""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import anyrig
+
+RESULTS = Path(__file__).parents[1] / "results"
+
+
+def write_figures(benchmark: str, rows: Sequence[dict[str, Any]]) -> None:
+    """Write `rows` to ``results/<benchmark>.json``, beside date and versions, and say so."""
+    figures = {
+        "benchmark": benchmark,
+        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "versions": {
+            "anyrig": anyrig.__version__,
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+        },
+        "rows": list(rows),
+    }
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{benchmark.replace('_', '-')}.json"
+    path.write_text(json.dumps(figures, indent=2) + "\n")
+    print(f"written to {path}")
+
+
+def bar_text(bar: str, holds: bool | None) -> str:
+    """Return `bar` with whether it holds; None is a figure that could not be measured."""
+    return f"{bar} {'not measured' if holds is None else 'holds' if holds else 'MISSED'}"
