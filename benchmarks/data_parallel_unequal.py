@@ -1,10 +1,10 @@
 """Unequal GPUs: a step's simulated time against what the sum of their speeds allows.
 
-The speed of each card is measured alone, on as many rows as the smallest card holds. Two cards with
-the speeds `a` and `b` could at best take `batch / (a + b)`; with shares by speed a step may take 1.1
-of that. The even split is beside it, and stock `nn.DataParallel`, which knows no other. The language
-model is measured on two batches: these cards have no NVLink, and what 0.7 GB of parameters take over
-PCIe does not shrink with the batch.
+The speed of each card is measured alone, on as many rows as the smallest card holds. Two cards
+with the speeds `a` and `b` could at best take `batch / (a + b)`; with shares by speed a step may
+take 1.1 of that. The even split is beside it, and stock `nn.DataParallel`, which knows no other.
+The language model is measured on two batches: these cards have no NVLink, and what 0.7 GB of
+parameters take over PCIe does not shrink with the batch.
 """
 
 from __future__ import annotations
