@@ -1,3 +1,6 @@
+// The one kernel behind every operator of a virtual device.
+//
+// More than 400 lines: the steps of one call, which share what they learn of its arguments.
 #include "dispatch/call.h"
 
 #include "time/clock.h"

@@ -1,3 +1,5 @@
+// More than 400 lines: all ways in which memory of a device is made, adopted and given back share
+// the card and its lock; what they count is in caching_allocator.h.
 #include "memory/memory.h"
 
 #include "graphs/capture.h"
