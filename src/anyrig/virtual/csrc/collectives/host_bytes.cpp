@@ -5,6 +5,7 @@
 #include "device/device.h"
 #include "dispatch/known_values.h"
 
+#include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <c10/core/ScalarType.h>
 
@@ -75,6 +76,38 @@ std::vector<at::Tensor> split_row(const at::Tensor& row, int count) {
     start += length;
   }
   return parts;
+}
+
+int64_t bytes_of(const at::Tensor& tensor) {
+  return static_cast<int64_t>(tensor.numel() * tensor.element_size());
+}
+
+std::vector<int64_t> bytes_of(const std::vector<at::Tensor>& tensors) {
+  std::vector<int64_t> bytes;
+  bytes.reserve(tensors.size());
+  for (const auto& tensor : tensors) {
+    bytes.push_back(bytes_of(tensor));
+  }
+  return bytes;
+}
+
+double sum_of(const std::vector<int64_t>& bytes) {
+  double sum = 0;
+  for (const int64_t part : bytes) {
+    sum += static_cast<double>(part);
+  }
+  return sum;
+}
+
+void add_buffer(std::vector<at::Tensor>& kept, const std::vector<at::Tensor>& list) {
+  int64_t numbers = 0;
+  for (const auto& tensor : list) {
+    if (tensor.sizes() != list[0].sizes()) {
+      return;
+    }
+    numbers += tensor.numel();
+  }
+  kept.push_back(at::empty({numbers}, list[0].options()));
 }
 
 } // namespace anyrig::virtual_gpu

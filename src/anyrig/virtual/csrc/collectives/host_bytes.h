@@ -7,6 +7,14 @@
 
 namespace anyrig::virtual_gpu {
 
+int64_t bytes_of(const at::Tensor& tensor);
+std::vector<int64_t> bytes_of(const std::vector<at::Tensor>& tensors);
+double sum_of(const std::vector<int64_t>& bytes);
+
+// NCCL moves lists of equal tensors through one buffer, which takes memory as long as it is kept.
+// Nothing is added if they are not equal.
+void add_buffer(std::vector<at::Tensor>& kept, const std::vector<at::Tensor>& list);
+
 // All numbers of `tensor`, which lie without gaps, in one row; in ShapeOnly those that are known
 // (known_values.h), else undefined. It does not keep the memory: whoever uses it keeps `tensor`.
 // Truth values become bytes, and complex numbers pairs, as NCCL has neither.

@@ -90,6 +90,38 @@ void check_dtype(c10::ScalarType dtype) {
   }
 }
 
+void refuse(const char* function, const std::string& reason) {
+  C10_THROW_ERROR(ValueError, std::string("ProcessGroupNCCL::") + function + ": " + reason);
+}
+
+void check_list(
+    const char* function,
+    const char* kind,
+    const std::vector<std::vector<at::Tensor>>& lists,
+    int size) {
+  if (lists.size() != 1) {
+    refuse(
+        function,
+        c10::str(
+            "requires a single-element ", kind, " list containing a list with ", size,
+            " tensors."));
+  }
+  if (lists[0].size() != static_cast<size_t>(size)) {
+    const std::string capital = kind[0] == 'o' ? "Output" : "Input";
+    refuse(
+        function,
+        c10::str(
+            "Incorrect ", kind, " list size ", lists[0].size(), ". ", capital,
+            " list size should be ", size, ", same as size of the process group."));
+  }
+}
+
+void check_root(const char* function, int64_t root, int size) {
+  if (root < 0 || root >= size) {
+    refuse(function, c10::str("invalid root rank: ", root));
+  }
+}
+
 } // namespace anyrig::virtual_gpu
 
 #endif // USE_C10D_GLOO

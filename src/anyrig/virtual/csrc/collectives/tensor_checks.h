@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <string>
 #include <vector>
 
 namespace anyrig::virtual_gpu {
@@ -15,6 +16,16 @@ void check_message(const at::Tensor& tensor);
 const at::Tensor& check_single(const std::vector<at::Tensor>& tensors);
 // Tensors of one type and one device. Returns the sum of their sizes.
 int64_t check_same_device(const std::vector<at::Tensor>& tensors);
+
+// One list with a tensor for each of the `size` ranks; `kind` is "input" or "output". ValueError.
+void check_list(
+    const char* function,
+    const char* kind,
+    const std::vector<std::vector<at::Tensor>>& lists,
+    int size);
+// A rank of the group. Raises ValueError.
+void check_root(const char* function, int64_t root, int size);
+[[noreturn]] void refuse(const char* function, const std::string& reason);
 
 // Raises TypeError for a type that NCCL does not move.
 void check_dtype(c10::ScalarType dtype);
