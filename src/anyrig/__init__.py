@@ -39,16 +39,16 @@ if TYPE_CHECKING:
     from .devices.visibility import read_visibility as read_visibility
     from .devices.visibility import write_visibility as write_visibility
     from .errors import AnyrigError as AnyrigError
+    from .parallel.batch.gather import gather as gather
+    from .parallel.batch.scatter import scatter as scatter
     from .parallel.data_parallel import DataParallel as DataParallel
     from .parallel.explain import explain as explain
-    from .parallel.gather import gather as gather
     from .parallel.launch import launch as launch
     from .parallel.layout import Layout as Layout
-    from .parallel.loss import ParallelLoss as ParallelLoss
-    from .parallel.parallel_apply import parallel_apply as parallel_apply
-    from .parallel.replicate import replicate as replicate
-    from .parallel.scatter import scatter as scatter
-    from .parallel.shares import Shares as Shares
+    from .parallel.losses.loss import ParallelLoss as ParallelLoss
+    from .parallel.replicas.parallel_apply import parallel_apply as parallel_apply
+    from .parallel.replicas.replicate import replicate as replicate
+    from .parallel.shares.shares import Shares as Shares
     from .parallel.spread import spread as spread
     from .transfer.host_copy import HostCopy as HostCopy
     from .transfer.host_copy import copy_to_host as copy_to_host
@@ -74,10 +74,10 @@ _MODULE_OF_NAME = {
     "Layout": ".parallel.layout",
     "Lease": ".devices.lease",
     "Link": ".devices.link",
-    "ParallelLoss": ".parallel.loss",
+    "ParallelLoss": ".parallel.losses.loss",
     "Reading": ".devices.reading",
     "Rig": ".devices.rig",
-    "Shares": ".parallel.shares",
+    "Shares": ".parallel.shares.shares",
     "Verdict": ".devices.choose",
     "acquire_lease": ".devices.lease",
     "add_device_arguments": ".devices.arguments",
@@ -91,20 +91,20 @@ _MODULE_OF_NAME = {
     "device_of": ".transfer.location",
     "explain": ".parallel.explain",
     "format_bytes": ".units",
-    "gather": ".parallel.gather",
+    "gather": ".parallel.batch.gather",
     "launch": ".parallel.launch",
     "move": ".transfer.move",
-    "parallel_apply": ".parallel.parallel_apply",
+    "parallel_apply": ".parallel.replicas.parallel_apply",
     "parse_bytes": ".units",
     "peak_bytes": ".devices.survey",
     "pin": ".transfer.pin",
     "prefetch": ".transfer.prefetch",
     "read": ".devices.survey",
     "read_visibility": ".devices.visibility",
-    "replicate": ".parallel.replicate",
+    "replicate": ".parallel.replicas.replicate",
     "rig_from_arguments": ".devices.arguments",
     "rig_from_options": ".devices.arguments",
-    "scatter": ".parallel.scatter",
+    "scatter": ".parallel.batch.scatter",
     "select_device": ".devices.current",
     "show_utilization": ".cli.device_table",
     "spread": ".parallel.spread",

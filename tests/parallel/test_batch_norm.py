@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 import anyrig
 from anyrig.errors import ReplicaWaitError
-from anyrig.parallel.batch_norm import WholeBatchNorm, synchronize_batch_norm
-from anyrig.parallel.meeting import Meeting
-from anyrig.parallel.stopping import Stop, Stopped
+from anyrig.parallel.replicas.batch_norm import WholeBatchNorm, synchronize_batch_norm
+from anyrig.parallel.replicas.meeting import Meeting
+from anyrig.parallel.replicas.stopping import Stop, Stopped
 
 pytestmark = pytest.mark.gpus(3)
 

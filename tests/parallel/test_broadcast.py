@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import anyrig
-from anyrig.parallel.broadcast import Broadcast
+from anyrig.parallel.replicas.broadcast import Broadcast
 
 pytestmark = pytest.mark.gpus(4)
 

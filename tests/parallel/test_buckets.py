@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from anyrig.parallel.buckets import Bucket, Slot, make_buckets
-from anyrig.parallel.unnoticed import bit_sums
+from anyrig.parallel.replicas.buckets import Bucket, Slot, make_buckets
+from anyrig.parallel.replicas.unnoticed import bit_sums
 
 pytestmark = pytest.mark.gpus(2)
 

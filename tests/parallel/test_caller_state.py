@@ -14,8 +14,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import anyrig
-from anyrig.parallel.caller_state import CallerState
-from anyrig.parallel.workers import start_all
+from anyrig.parallel.replicas.caller_state import CallerState
+from anyrig.parallel.replicas.workers import start_all
 
 pytestmark = pytest.mark.gpus(2)
 

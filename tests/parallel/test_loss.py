@@ -17,15 +17,15 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from anyrig.errors import BatchError
-from anyrig.parallel.criterions import recognise
-from anyrig.parallel.loss import (
+from anyrig.parallel.batch.scatter import scatter
+from anyrig.parallel.losses.criterions import recognise
+from anyrig.parallel.losses.loss import (
     ParallelLoss,
     combine_losses,
     criterion_on,
     explain_loss,
     loss_part,
 )
-from anyrig.parallel.scatter import scatter
 
 DEVICES = ["cuda:0", "cuda:1", "cuda:2"]
 ROWS, CLASSES = 12, 5

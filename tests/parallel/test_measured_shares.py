@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 import anyrig
-from anyrig.parallel.shares import Shares
-from anyrig.parallel.trial import MEASURED_STEPS, SPEED_ROUNDS, WARM_UP_STEPS, Trial
+from anyrig.parallel.shares.shares import Shares
+from anyrig.parallel.shares.trial import MEASURED_STEPS, SPEED_ROUNDS, WARM_UP_STEPS, Trial
 
 ROWS = 4096
 

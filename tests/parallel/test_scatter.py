@@ -15,9 +15,9 @@ from torch.nn.utils.rnn import PackedSequence, pack_sequence, unpack_sequence
 
 from anyrig.devices import Rig
 from anyrig.errors import BatchError, SharesError, SpreadError
-from anyrig.parallel.rows import count_rows
-from anyrig.parallel.scatter import scatter, scatter_call, scatter_counted, scatter_rows
-from anyrig.parallel.shares import Shares
+from anyrig.parallel.batch.rows import count_rows
+from anyrig.parallel.batch.scatter import scatter, scatter_call, scatter_counted, scatter_rows
+from anyrig.parallel.shares.shares import Shares
 
 DEVICES = ["cuda:0", "cuda:1", "cuda:2"]
 SOURCES = pytest.mark.parametrize("source", ["cpu", "cuda:0", "cuda:2"])

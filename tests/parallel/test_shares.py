@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from anyrig.devices import Device
 from anyrig.errors import SharesError
 from anyrig.hardware.spec import specs
-from anyrig.parallel.shares import Shares, choose_shares
-from anyrig.parallel.trial import (
+from anyrig.parallel.shares.shares import Shares, choose_shares
+from anyrig.parallel.shares.trial import (
     MEASURED_STEPS,
     SPARE_FRACTION,
     SPEED_ROUNDS,

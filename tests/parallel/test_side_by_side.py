@@ -8,8 +8,8 @@ import time
 import pytest
 import torch
 
-from anyrig.parallel.side_by_side import SideBySide, is_inside
-from anyrig.parallel.stopping import Stop
+from anyrig.parallel.replicas.side_by_side import SideBySide, is_inside
+from anyrig.parallel.replicas.stopping import Stop
 
 pytestmark = pytest.mark.gpus(3)
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from anyrig.parallel.workers import Call, start_all
+from anyrig.parallel.replicas.workers import Call, start_all
 
 A, B = torch.device("meta", 0), torch.device("meta", 1)
 
@@ -68,7 +68,7 @@ def test_calls_that_wait_for_each_other_meet() -> None:
 
 
 def test_a_thread_that_died_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("anyrig.parallel.workers._LOOK_SECONDS", 0.05)
+    monkeypatch.setattr("anyrig.parallel.replicas.workers._LOOK_SECONDS", 0.05)
 
     class Dead:
         device, alive = A, False

@@ -1,14 +1,14 @@
 """One module over a rig: scatter, replicas, gather, loss, shares."""
 
+from .batch.gather import gather
+from .batch.scatter import scatter
 from .data_parallel import DataParallel
 from .explain import explain
-from .gather import gather
 from .layout import Layout
-from .loss import ParallelLoss
-from .parallel_apply import parallel_apply
-from .replicate import replicate
-from .scatter import scatter
-from .shares import Shares
+from .losses.loss import ParallelLoss
+from .replicas.parallel_apply import parallel_apply
+from .replicas.replicate import replicate
+from .shares.shares import Shares
 from .spread import spread
 
 __all__ = [

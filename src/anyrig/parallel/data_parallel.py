@@ -16,17 +16,17 @@ from ..devices.rig import Rig
 from ..errors import SpreadError
 from ..transfer.move import resolve_device
 from ..transfer.tree import ATOM_TYPES, map_leaves
-from .gather import gather
+from .batch.gather import gather
+from .batch.scatter import scatter_call
 from .layout import Layout
-from .loss import Criterion, LossPart, combine_losses, criterion_on, explain_loss, loss_part
-from .measure import StepClock
-from .meeting import Meeting
-from .replicas import Replicas
-from .scatter import scatter_call
-from .shares import Shares, choose_shares
-from .side_by_side import SideBySide, is_inside
-from .stopping import Stop
-from .transparent import TransparentModule
+from .losses.loss import Criterion, LossPart, combine_losses, criterion_on, explain_loss, loss_part
+from .replicas.meeting import Meeting
+from .replicas.replicas import Replicas
+from .replicas.side_by_side import SideBySide, is_inside
+from .replicas.stopping import Stop
+from .replicas.transparent import TransparentModule
+from .shares.measure import StepClock
+from .shares.shares import Shares, choose_shares
 
 AnyDevice = Device | torch.device | str | int
 T = TypeVar("T")

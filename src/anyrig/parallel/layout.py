@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
 
-    from .shares import Shares
+    from .shares.shares import Shares
 
 
 @dataclass(frozen=True)

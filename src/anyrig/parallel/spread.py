@@ -8,11 +8,11 @@ import torch
 
 from ..devices.rig import Rig
 from ..errors import SpreadError
-from .batch_norm import synchronize_batch_norm
 from .data_parallel import AnyDevice, DataParallel, make_layout, require_plain_module
-from .loss import Criterion
-from .replicas import check_place
-from .shares import Shares
+from .losses.loss import Criterion
+from .replicas.batch_norm import synchronize_batch_norm
+from .replicas.replicas import check_place
+from .shares.shares import Shares
 
 HOW = ("auto", "replicate")
 

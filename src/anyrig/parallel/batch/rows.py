@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch.nn.utils.rnn import PackedSequence
 
-from ..errors import BatchError
-from ..transfer.tree import Path, format_path, map_leaves
+from ...errors import BatchError
+from ...transfer.tree import Path, format_path, map_leaves
 
 # A packed sequence is split by sequences, not by the time steps its data is laid out in.
 WHOLE = (PackedSequence,)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import torch
 
-from ..devices.device import Device
+from ...devices.device import Device
 from .each_once import each_once
 from .replicas import Replicas
 

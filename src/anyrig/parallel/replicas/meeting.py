@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ..errors import ReplicaWaitError
+from ...errors import ReplicaWaitError
 from .stopping import Stop, Stopped
 
 WAIT_SECONDS = 300.0

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..transfer.beside import copy_beside
+from ...transfer.beside import copy_beside
 
 
 def cut(

@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from ..errors import MoveError
-from ..transfer.tree import ATOM_TYPES, map_leaves
+from ...errors import MoveError
+from ...transfer.tree import ATOM_TYPES, map_leaves
 from .buckets import Slot
 from .replica_tensors import Reader, ReplicaTensors
 

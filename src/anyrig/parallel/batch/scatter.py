@@ -9,16 +9,16 @@ from typing import Any
 import torch
 from torch.nn.utils.rnn import PackedSequence
 
-from ..devices.device import Device
-from ..errors import BatchError
-from ..transfer.containers import Part, attributes_of, is_container, items_of, rebuild
-from ..transfer.tree import ATOM_TYPES, Path, format_path
+from ...devices.device import Device
+from ...errors import BatchError
+from ...transfer.containers import Part, attributes_of, is_container, items_of, rebuild
+from ...transfer.tree import ATOM_TYPES, Path, format_path
+from ..replicas.each_once import each_once
+from ..shares.shares import Shares, choose_shares
 from .cut import cut
-from .each_once import each_once
 from .nested import cut_nested
 from .packed import cut_packed
 from .rows import WHOLE, count_rows, splits
-from .shares import Shares, choose_shares
 
 
 def scatter(

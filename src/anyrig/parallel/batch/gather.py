@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
-from ..devices.device import Device
-from ..errors import BatchError
-from ..transfer.containers import attributes_of, is_container, items_of, rebuild
-from ..transfer.move import resolve_device
-from ..transfer.tree import Path, format_path
+from ...devices.device import Device
+from ...errors import BatchError
+from ...transfer.containers import attributes_of, is_container, items_of, rebuild
+from ...transfer.move import resolve_device
+from ...transfer.tree import Path, format_path
 from .cut import join
 from .nested import join_nested
 from .packed import join_packed

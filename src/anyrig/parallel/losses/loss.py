@@ -20,15 +20,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..devices.device import Device
-from ..errors import BatchError
-from ..transfer.beside import copy_beside
-from ..transfer.location import device_of
-from ..transfer.move import Mover, resolve_device
+from ...devices.device import Device
+from ...errors import BatchError
+from ...transfer.beside import copy_beside
+from ...transfer.location import device_of
+from ...transfer.move import Mover, resolve_device
+from ..batch.gather import gather
+from ..batch.rows import count_rows
+from ..batch.scatter import scatter_rows
 from .criterions import recognise
-from .gather import gather
-from .rows import count_rows
-from .scatter import scatter_rows
 
 Criterion = Callable[[Any, Any], Any]
 

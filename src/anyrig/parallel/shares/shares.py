@@ -8,8 +8,8 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
-from ..devices.device import Device
-from ..errors import SharesError
+from ...devices.device import Device
+from ...errors import SharesError
 from .trial import StepMeasure, Trial
 
 POLICIES = ("even", "speed", "memory")

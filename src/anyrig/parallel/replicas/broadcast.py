@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import torch
 
-from ..transfer.streams import using
+from ...transfer.streams import using
 from .buckets import Bucket
 from .side_streams import copy_across, side_streams
 

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 import torch
 
-from ..errors import ValueNeededError
-from ..transfer.streams import using
+from ...errors import ValueNeededError
+from ...transfer.streams import using
 from .buckets import Bucket
 from .side_streams import side_streams
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from ..devices.device import Device
-from ..errors import SpreadError
-from ..transfer.location import device_of
+from ...devices.device import Device
+from ...errors import SpreadError
+from ...transfer.location import device_of
 from .each_once import each_once
 from .side_by_side import SideBySide
 from .stopping import Stop

@@ -11,7 +11,7 @@ import torch
 from torch.overrides import _get_current_function_mode_stack, _pop_mode, _push_mode
 from torch.utils import _python_dispatch as dispatch
 
-from ..transfer.streams import using
+from ...transfer.streams import using
 
 T = TypeVar("T")
 

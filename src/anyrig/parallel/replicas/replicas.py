@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ..errors import SpreadError
+from ...errors import SpreadError
 from .broadcast import Broadcast
 from .buckets import Bucket, Slot, make_buckets
 from .gradients import Packed, Step

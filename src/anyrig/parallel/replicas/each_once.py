@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 import torch
 
-from ..devices.device import Device
-from ..errors import SpreadError
-from ..transfer.move import resolve_device
+from ...devices.device import Device
+from ...errors import SpreadError
+from ...transfer.move import resolve_device
 
 
 def each_once(devices: Iterable[Device | torch.device | str | int]) -> tuple[torch.device, ...]:

@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from ..transfer.streams import using
+from ...transfer.streams import using
 from .buckets import Bucket, copy_each
 from .side_streams import copy_across, side_streams
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from ..transfer.tree import Path, map_leaves
-from .scatter import name_argument
+from ...transfer.tree import Path, map_leaves
+from ..batch.scatter import name_argument
 
 
 def add_place(error: BaseException, device: torch.device, given: Any) -> None:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import torch
 
-from ..transfer.streams import using
+from ...transfer.streams import using
 
 
 class SideStreams(NamedTuple):

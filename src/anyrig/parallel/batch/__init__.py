@@ -1,0 +1,1 @@
+"""A batch divided between devices, and joined again."""

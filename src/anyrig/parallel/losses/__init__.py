@@ -1,0 +1,1 @@
+"""The loss of a batch whose parts lie on several devices."""

@@ -1,0 +1,1 @@
+"""How much of each batch each device gets."""
