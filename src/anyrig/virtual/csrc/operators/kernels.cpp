@@ -4,6 +4,7 @@
 
 #include "graphs/capture.h"
 #include "time/clock.h"
+#include "time/streams.h"
 #include "dispatch/known_values.h"
 #include "dispatch/shape_only.h"
 #include "dispatch/twin.h"
