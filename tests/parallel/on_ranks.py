@@ -13,6 +13,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 import anyrig
@@ -52,6 +53,8 @@ def run_rank(file: str, names: list[str], virtual: str | None) -> dict[str, dict
     module = importlib.import_module(file)
     failures: dict[str, dict[int, str]] = {}
     for name in names:
+        torch.manual_seed(0)
+        torch.set_default_dtype(torch.float64)
         started = time.perf_counter()
         failure = _run_case(getattr(module, name))
         if os.environ.get("ANYRIG_TEST_TIMES") and group.rank == 0:
