@@ -1,4 +1,4 @@
-"""What ranks do in the tests of `test_distributed.py` and `test_sharded.py`: in every rank alike."""
+"""What every rank does in the tests of `test_distributed.py` and `test_sharded.py`."""
 
 from __future__ import annotations
 
@@ -301,7 +301,9 @@ def case_the_module_shows_through() -> None:
     net = perceptron().to(anyrig.Rig.detect().lead.torch_device)
     net.colour = "red"
     model = anyrig.spread(net, loss=nn.CrossEntropyLoss())
-    assert [*model.state_dict()] == [*net.state_dict()] == ["0.weight", "0.bias", "2.weight", "2.bias"]
+    assert (
+        [*model.state_dict()] == [*net.state_dict()] == ["0.weight", "0.bias", "2.weight", "2.bias"]
+    )
     assert model.colour == "red"
     model.eval()
     assert not net.training

@@ -10,7 +10,6 @@ import torch
 
 from .step_time import StepTime
 
-
 # The first steps allocate, and in the second DDP arranges its buckets together with all ranks.
 _WARM_UP = 2
 
