@@ -15,7 +15,7 @@ from torch import nn
 
 import anyrig
 from anyrig.errors import LaunchError, SpreadError
-from anyrig.parallel.group.membership import current_group, join_group
+from anyrig.parallel.group.membership import carrier_of, current_group, join_group
 
 ON_FOUR = [name for name in LEARNING if name in DISTRIBUTED]
 
@@ -63,6 +63,19 @@ def test_half_an_environment(
         monkeypatch.setenv(name, value)
     with pytest.raises(LaunchError, match=message):
         anyrig.spread(nn.Linear(2, 2))
+
+
+@pytest.mark.parametrize(
+    ("backends", "carriers"),
+    [
+        ("cpu:gloo,cuda:nccl", ("gloo", "nccl")),
+        ("cuda:nccl", (None, "nccl")),
+        ("cpu:gloo", ("gloo", None)),
+    ],
+)
+def test_what_carries_a_device(backends: str, carriers: tuple[str | None, ...]) -> None:
+    devices = (torch.device("cpu"), torch.device("cuda:1"))
+    assert tuple(carrier_of(backends, device) for device in devices) == carriers
 
 
 @pytest.mark.gpus(2)
