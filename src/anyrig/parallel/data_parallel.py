@@ -245,6 +245,11 @@ class DataParallel(TransparentModule):
         finally:
             self._reduces = before
 
+    @contextmanager
+    def join(self) -> Iterator[None]:
+        """Do nothing: it is for ranks of a process group, and one loop serves both."""
+        yield
+
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear the parameters' gradients, and what `no_sync` has kept on the other devices."""
         self._replicas.forget_kept()
@@ -317,7 +322,7 @@ def require_plain_module(module: object) -> None:
         raise SpreadError(
             f"a {type(module).__name__} is no torch.nn.Module; spread the module that it calls"
         )
-    if isinstance(module, DataParallel):
+    if isinstance(module, TransparentModule):
         raise SpreadError(
             f"this {type(module.module).__name__} is spread already; spread the module itself, "
             "which is its attribute module"
