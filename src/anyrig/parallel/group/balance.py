@@ -2,18 +2,18 @@
 
 ::
 
-    report 1 2 3 4 5 │ exchange │ batches drawn ahead │ warm-up, 4 measured │ exchange │ … held
-           even      │  2 : 1 from global batch 9 on  │                     │
+    draws     0 1 2 3 │ 4 5 6 7 │ 8 9 10 11 │ 12 …       all ranks draw the same global batches, so
+    reports     0 1 2 │ 3 4 5 6 │ 7 8  9 10 │            they exchange at the same one of them what
+                      exchange  └ from 8 on, 2 : 1       they have reported by then
 
-All ranks report the same number of steps, so they come to each exchange together; between two of
-them nothing is exchanged, and nothing once the shares are held.
+An exchange waits for the other ranks, and a draw is where that is safe: no collective of an
+earlier step still needs this rank's host. Once the shares are held nothing is exchanged any more.
 """
 
 from __future__ import annotations
 
 import pickle
-import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -24,20 +24,25 @@ from ..shares.shares import Shares, choose_shares
 from ..shares.trial import WARM_UP_STEPS, StepMeasure, Trial, fastest
 from .board import board_of
 from .membership import Group
-from .schedule import Position, Schedule
 
 # A trial judges two measured steps. Each of them is the faster one of two here: ranks that share a
 # machine with other programs are slow for a moment more often than devices of one process.
 _STEPS_OF_MEASURE = 2
-_MEASURED_STEPS = 2
-_ROUND_STEPS = WARM_UP_STEPS + _STEPS_OF_MEASURE * _MEASURED_STEPS
+_ROUND_STEPS = WARM_UP_STEPS + 2 * _STEPS_OF_MEASURE
 # Devices that look alike keep even shares unless the slowest takes this much longer a row.
 ALIKE = 1.1
+# Draws between two exchanges; more, up to the last, while no steps are reported, as in evaluation.
+_INTERVAL, _LONGEST_INTERVAL = 4, 1024
 _TIMEOUT_SECONDS = 600.0
 
 
 class Balance:
     """The shares of a group's ranks, while they are measured and after.
+
+    Args:
+        group: the ranks.
+        shares: to begin with.
+        assumed_alike: whether they are even because nothing is known that tells ranks apart.
 
     Attributes:
         shares: those agreed on last, and why.
@@ -47,52 +52,51 @@ class Balance:
         self.shares = shares
         self._group = group
         self._assumed_alike = assumed_alike
-        self._schedules: dict[int, weakref.ref[Schedule]] = {}
-        self._steps: list[StepMeasure] = []
-        self._skip = 0
+        self._reports = 0
+        self._steps: dict[int, StepMeasure] = {}
+        # The first report of a step that was drawn with these shares, and warmed up to.
+        self._first = 0
+        self._ahead = 0
+        self._interval = self._left = _INTERVAL
         self._base_bytes: int | None = None
-        self._active: Schedule | None = None
-        self._loaders = 0
 
     @property
     def held(self) -> bool:
         """Whether the shares stay as they are."""
         return self.shares.held
 
-    def add_schedule(self) -> Schedule:
-        """Return the schedule of one more loader; all ranks add theirs in the same order."""
-        schedule = Schedule([((0, 0), self.shares)])
-        self._schedules[self._loaders] = weakref.ref(schedule)
-        self._loaders += 1
-        return schedule
+    def begin(self) -> None:
+        """Note that an iteration begins: what was drawn before and not used will not be used."""
+        self._ahead = 0
 
-    def use(self, schedule: Schedule) -> None:
-        """Note of which loader the batches are that are used now."""
-        self._active = schedule
+    def draw(self) -> Shares:
+        """Return the shares of the global batch that is being drawn, the same on every rank.
+
+        Raises:
+            RankWaitError: the other ranks did not come to this batch in time.
+        """
+        if not self.held:
+            self._left -= 1
+            if self._left < 0:
+                self._agree()
+            self._ahead += 1
+        return self.shares
+
+    def use(self) -> None:
+        """Note that batches of these shares are used now."""
         _current[:] = [self]
 
     def report(self, rows: int, seconds: float) -> None:
-        """Note what this rank did in one step, and once enough is known, agree with the others.
+        """Note what this rank did in one step; it waits for nobody.
 
         Args:
             rows: that this rank was given; zero if it had none.
             seconds: how long it computed, without waiting for others.
-
-        Raises:
-            RankWaitError: the other ranks did not report as many steps.
         """
-        if self.held:
-            return
-        active = self._active
-        if active is not None:
-            active.report()
-        measure = self._measure(rows, seconds)
-        if self._skip:
-            self._skip -= 1
-            return
-        self._steps.append(measure)
-        if len(self._steps) == _ROUND_STEPS:
-            self._agree(0 if active is None else active.ahead)
+        if not self.held:
+            self._steps[self._reports] = self._measure(rows, seconds)
+            self._reports += 1
+            self._ahead = max(0, self._ahead - 1)
 
     def _measure(self, rows: int, seconds: float) -> StepMeasure:
         device = self._group.device
@@ -104,36 +108,32 @@ class Balance:
         self._base_bytes = torch.accelerator.memory_allocated(device)
         return StepMeasure(rows, seconds, base_bytes, peak_bytes)
 
-    def _agree(self, ahead: int) -> None:
-        schedules = {number: there() for number, there in self._schedules.items()}
-        drawn = {number: each.next for number, each in schedules.items() if each is not None}
-        said = pickle.dumps((self._steps, drawn, ahead))
+    def _agree(self) -> None:
+        said = pickle.dumps((self._steps, self._reports + self._ahead))
         board = board_of(self._group)
         heard = board.exchange("shares", said, _TIMEOUT_SECONDS, "the exchange of step times")
         # From ranks of one program; see docs/security.md.
         told = [pickle.loads(each) for each in heard]  # noqa: S301
-        self._steps = []
-        before = self.shares
-        self.shares = self._judge([steps for steps, _, _ in told])
-        if self.shares.weights == before.weights and self.shares.row_limits == before.row_limits:
+        of_ranks: list[Mapping[int, StepMeasure]] = [steps for steps, _ in told]
+        # A device is behind its host by as many steps as it likes: those count that all know.
+        known = [step for step in of_ranks[0] if all(step in steps for steps in of_ranks)]
+        counted = [step for step in known if step >= self._first]
+        silent = not any(of_ranks)
+        self._interval = min(2 * self._interval, _LONGEST_INTERVAL) if silent else _INTERVAL
+        self._left = self._interval - 1
+        if len(counted) < _ROUND_STEPS:
             return
-        # What some rank has drawn already stays as it was drawn.
-        self._skip = max(ahead for _, _, ahead in told)
-        for number, schedule in schedules.items():
-            positions = [drawn.get(number) for _, drawn, _ in told]
-            if schedule is not None and None not in positions:
-                first: Position = max(position for position in positions if position is not None)
-                schedule.change(first, self.shares)
+        self.shares = self._judge([[steps[step] for step in counted] for steps in of_ranks])
+        self._first = max(drawn for _, drawn in told)
+        self._steps = {step: each for step, each in self._steps.items() if step >= self._first}
 
     def _judge(self, of_ranks: Sequence[Sequence[StepMeasure]]) -> Shares:
-        warm_up, measured = WARM_UP_STEPS, list(zip(*of_ranks, strict=True))[WARM_UP_STEPS:]
-        rounds = [
-            fastest(measured[i : i + _STEPS_OF_MEASURE])
-            for i in range(0, len(measured), _STEPS_OF_MEASURE)
-        ]
+        measured = list(zip(*of_ranks, strict=True))[WARM_UP_STEPS:]
+        middle = len(measured) // 2
+        first, second = fastest(measured[:middle]), fastest(measured[middle:])
         if self._assumed_alike:
             self._assumed_alike = False
-            slower = slowest_over_fastest(fastest(rounds))
+            slower = slowest_over_fastest(fastest([first, second]))
             if slower is not None and slower <= ALIKE:
                 reason = (
                     f"even: in the first steps the slowest rank took {slower:.2f} times as long a "
@@ -141,7 +141,7 @@ class Balance:
                 )
                 return replace(self.shares, reason=reason, trial=None)
         shares = self.shares
-        for step in [*[rounds[0]] * warm_up, *rounds]:
+        for step in [first] * WARM_UP_STEPS + [first, second]:  # it has warmed up here
             shares = shares.measured(step)
         return shares
 
@@ -178,19 +178,16 @@ def choose_balance(
     Raises:
         SharesError: there are not as many shares as ranks, or no such policy.
     """
+    if wanted is not None and not isinstance(wanted, str):
+        return Balance(group, choose_shares(wanted, [None] * group.world_size))
     board = board_of(group)
-    policy = wanted if wanted is None or isinstance(wanted, str) else None
-    if policy is None and wanted is not None:
-        shares = choose_shares(wanted, [None] * group.world_size)
-        return Balance(group, shares)
-    key = (id(board), policy)
-    known = _balances.get(key)
-    if known is None:
+    key = (id(board), wanted)
+    if key not in _balances:
         own = (Rig.detect() if rig is None else rig).lead
         heard = board.exchange("devices", pickle.dumps(own), _TIMEOUT_SECONDS, "distribute()")
         devices: list[Device] = [pickle.loads(each) for each in heard]  # noqa: S301 - as above
-        known = _balances[key] = Balance(group, *shares_of_devices(policy, devices))
-    return known
+        _balances[key] = Balance(group, *shares_of_devices(wanted, devices))
+    return _balances[key]
 
 
 def shares_of_devices(policy: str | None, devices: Sequence[Device]) -> tuple[Shares, bool]:

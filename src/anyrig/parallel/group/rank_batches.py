@@ -27,13 +27,13 @@ class RankBatches(Sampler[list[Any]]):
         self,
         global_batches: Iterable[Sequence[Any]],
         rank: int,
-        share_of: Callable[[int], Shares],
+        draw: Callable[[], Shares],
         check: Callable[[Sequence[Any]], None],
     ) -> None:
         self.drawn: deque[tuple[int, ...]] = deque()
         self._global_batches = global_batches
         self._rank = rank
-        self._share_of = share_of
+        self._draw = draw
         self._check = check
         self._seed = 0
         self._skip_batches = 0
@@ -52,7 +52,7 @@ class RankBatches(Sampler[list[Any]]):
                 self._check(indices)
             if index < skip_batches:
                 continue
-            rows = rows_of_ranks(self._share_of(index), len(indices))
+            rows = rows_of_ranks(self._draw(), len(indices))
             drawn.append(rows)
             yield indices[part_of_rank(rows, self._rank)] or indices[:1]
 

@@ -42,7 +42,7 @@ class SampledDivision:
         self._given = loader
         self._rank = 0 if board is None else board.group.rank
         global_batches: Any = loader.batch_sampler
-        self._batches = RankBatches(global_batches, self._rank, turns.share_of, self._check_order)
+        self._batches = RankBatches(global_batches, self._rank, turns.draw, self._check_order)
         # What each worker's random numbers begin with.
         self._generator = torch.Generator()
         self._loader = build_again(loader, self._batches, self._generator)
@@ -54,7 +54,7 @@ class SampledDivision:
 
     def batches(self, epoch: int, skip_batches: int) -> Iterator[Any]:
         """Begin an iteration."""
-        self._turns.begin(skip_batches)
+        self._turns.begin()
         for part in (self._given.sampler, self._given.batch_sampler, self._given.dataset):
             tell = getattr(part, "set_epoch", None)
             if callable(tell):

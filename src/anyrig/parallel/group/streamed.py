@@ -53,7 +53,7 @@ class StreamedDivision:
 
     def batches(self, epoch: int, skip_batches: int) -> Iterator[Any]:
         """Begin an iteration."""
-        self._turns.begin(skip_batches)
+        self._turns.begin()
         for part in (self._given, getattr(self._given, "sampler", None), self._dataset()):
             tell = getattr(part, "set_epoch", None)
             if callable(tell):
@@ -61,44 +61,41 @@ class StreamedDivision:
         self._rows = []
         if self._running_out is not None:
             self._running_out.begin(self._turns.iteration)
-        mine = self._mine(islice(self._given, skip_batches, None), skip_batches, self._rows)
-        return mine if self._running_out is None else self._until_all_ended(mine, self._running_out)
+        return self._hand_out(islice(self._given, skip_batches, None), self._rows)
 
     def _dataset(self) -> Any:
         return getattr(self._given, "dataset", None)
 
-    def _mine(
-        self, batches: Iterator[Any], start: int, rows: list[tuple[int, ...]]
-    ) -> Iterator[Any]:
-        for index, batch in enumerate(batches, start):
-            self._learn_empty(batch)
-            self._turns.use()
-            if self._divided:
-                yield batch
-                continue
-            of_batch = rows_of(batch)
-            of_ranks = rows_of_ranks(self._turns.share_of(index), of_batch)
-            rows.append(of_ranks)
-            yield part_of(batch, part_of_rank(of_ranks, self._rank), of_batch)
-
-    def _until_all_ended(self, mine: Iterator[Any], running_out: RunningOut) -> Iterator[Any]:
-        index = 0
-        for batch in mine:
-            running_out.drew()
-            yield batch
+    def _hand_out(self, batches: Iterator[Any], rows: list[tuple[int, ...]]) -> Iterator[Any]:
+        running_out, index = self._running_out, 0
+        for batch in batches:
+            # First of all: ranks without a batch wait to hear it.
+            if running_out is not None:
+                self._learn_empty(batch)
+                running_out.drew()
             index += 1
+            yield batch if self._divided else self._part_of(batch, rows)
+        if running_out is None:
+            return
         running_out.ended()
         while running_out.somebody_has(index):
-            yield self._empty_batch()
             index += 1
+            if not self._divided:
+                self._turns.draw()  # as the others do, who may exchange something there
+            self._turns.use()
+            yield self._empty_batch()
+
+    def _part_of(self, batch: Any, rows: list[tuple[int, ...]]) -> Any:
+        of_batch = rows_of(batch)
+        rows.append(rows_of_ranks(self._turns.draw(), of_batch))
+        self._turns.use()
+        return part_of(batch, part_of_rank(rows[-1], self._rank), of_batch)
 
     def _learn_empty(self, batch: Any) -> None:
         """Keep a batch without rows, and leave it for ranks that never have one with."""
-        if self._knows_empty or self._board is None:
+        if self._knows_empty or self._make_empty is not None or self._board is None:
             return
         self._knows_empty = True
-        if self._make_empty is not None:
-            return
         try:
             self._empty = part_of(batch, slice(0, 0), rows_of(batch))
             self._board.post(f"{self._turns.name}/empty", pickle.dumps(self._empty))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from ..shares.shares import Shares
 from .balance import Balance
-from .schedule import Schedule
 
 
 class Turns:
@@ -19,26 +18,26 @@ class Turns:
         self.name = name
         self.iteration = -1
         self._balance = balance
-        self._schedule = Schedule([((0, 0), ALONE)]) if balance is None else balance.add_schedule()
 
     @property
     def shares(self) -> Shares:
         """Those agreed on last."""
-        return self._schedule.shares
+        return ALONE if self._balance is None else self._balance.shares
 
-    def begin(self, skip_batches: int) -> None:
-        """Begin the next iteration, at a global batch of it."""
+    def begin(self) -> None:
+        """Begin the next iteration."""
         self.iteration += 1
-        self._schedule.begin((self.iteration, skip_batches))
+        if self._balance is not None:
+            self._balance.begin()
 
-    def share_of(self, index: int) -> Shares:
-        """Return the shares of global batch `index` of this iteration, which is being drawn."""
-        return self._schedule.draw((self.iteration, index))
+    def draw(self) -> Shares:
+        """Return the shares of the global batch that is being drawn."""
+        return ALONE if self._balance is None else self._balance.draw()
 
     def use(self) -> None:
         """Note that a batch is handed out."""
         if self._balance is not None:
-            self._balance.use(self._schedule)
+            self._balance.use()
 
 
 ALONE = Shares((1.0,), "there is one rank")

@@ -66,12 +66,10 @@ def gather_rows(mine: Tensor, sizes: Sequence[int], group: Group) -> list[Tensor
     longest = max(sizes)
     if not longest:
         return [mine[:0] for _ in sizes]
-    padded = (
-        mine if len(mine) == longest else torch.nn.functional.pad(mine, (0, longest - len(mine)))
-    )
-    every = mine.new_empty(len(sizes) * longest)
-    dist.all_gather_into_tensor(every, padded.contiguous())
-    return [every[i * longest : i * longest + size] for i, size in enumerate(sizes)]
+    every = mine.new_empty(len(sizes), longest)
+    padded = torch.nn.functional.pad(mine, (0, longest - len(mine)))
+    dist.all_gather(list(every), padded)
+    return [row[:size] for row, size in zip(every, sizes, strict=True)]
 
 
 def _bytes(part: Tensor) -> bytes:
