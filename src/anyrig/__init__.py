@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from .parallel.losses.loss import ParallelLoss as ParallelLoss
     from .parallel.replicas.parallel_apply import parallel_apply as parallel_apply
     from .parallel.replicas.replicate import replicate as replicate
+    from .parallel.sharded import Sharding as Sharding
     from .parallel.shares.shares import Shares as Shares
     from .parallel.spread import spread as spread
     from .transfer.host_copy import HostCopy as HostCopy
@@ -83,6 +84,7 @@ _MODULE_OF_NAME = {
     "ParallelLoss": ".parallel.losses.loss",
     "Reading": ".devices.reading",
     "Rig": ".devices.rig",
+    "Sharding": ".parallel.sharded",
     "Shares": ".parallel.shares.shares",
     "Verdict": ".devices.choose",
     "acquire_lease": ".devices.lease",
