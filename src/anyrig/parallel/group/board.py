@@ -26,7 +26,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +35,10 @@ from ...devices.rank import LocalRank
 from ...errors import RankWaitError
 from .membership import Group
 
-# How long one look at the store lasts: Ctrl-C is seen in between.
-_LOOK_SECONDS = 0.5
+# Between two looks at the store, and the most of these, over all ranks, in a second.
+_SHORTEST_PAUSE_SECONDS = 0.0002
+_LONGEST_PAUSE_SECONDS = 0.02
+_LOOKS_A_SECOND = 5000
 
 # Frames that are not the program's.
 _NOT_THE_PROGRAM = (str(Path(__file__).parent), f"{os.sep}torch{os.sep}")
@@ -74,6 +75,9 @@ class Board:
         # A connection of its own: a wait holds its connection, and other threads use the group's.
         self._store: Any = dist.PrefixStore(name, store.clone())  # type: ignore[attr-defined]
         self._counts: defaultdict[str, int] = defaultdict(int)
+        self._longest_pause_seconds = max(
+            _LONGEST_PAUSE_SECONDS, group.world_size / _LOOKS_A_SECOND
+        )
         self._note(Passing(self.host))
 
     def number(self, what: str) -> int:
@@ -169,22 +173,21 @@ class Board:
         Raises:
             RankWaitError: it was not in time; `missing` says who was waited for.
         """
+        # Looked at again and again: the store's own wait cannot be interrupted, and prints a
+        # warning each time that it is not answered.
         deadline = time.monotonic() + timeout_seconds
+        pause_seconds = _SHORTEST_PAUSE_SECONDS
         while True:
-            left = deadline - time.monotonic()
-            try:
-                with self._connected(what):
-                    # Zero would be the store's own limit.
-                    look = timedelta(seconds=max(0.001, min(left, _LOOK_SECONDS)))
-                    self._store.wait([key], look)
-                return
-            except dist.DistStoreError:
-                if left > 0:
-                    continue
-                late = list(missing())
-                if not late:  # they came while this was found out
+            with self._connected(what):
+                if self._store.check([key]):
                     return
-                raise self.late(late, timeout_seconds, what, place) from None
+            if time.monotonic() > deadline:
+                late = list(missing())
+                if late:
+                    raise self.late(late, timeout_seconds, what, place)
+                return  # they came while this was found out
+            time.sleep(pause_seconds)
+            pause_seconds = min(1.5 * pause_seconds, self._longest_pause_seconds)
 
     def late(
         self, ranks: Sequence[int], timeout_seconds: float, what: str, place: str

@@ -17,6 +17,7 @@ from .balance import choose_balance
 from .board import Board, board_of
 from .distributed_loader import DistributedLoader, Division, SizedDistributedLoader
 from .membership import join_group
+from .same_order import SameOrder
 from .sampled import SampledDivision
 from .streamed import StreamedDivision
 from .turns import Turns
@@ -100,8 +101,9 @@ def distribute(
     division: Division
     if sampled:
         assert isinstance(loader, DataLoader)
-        first_seed = of_ranks[0].seed
-        division = SampledDivision(loader, turns, first_seed, empty, board, timeout_seconds)
+        rank = 0 if group is None else group.rank
+        same_order = None if board is None else SameOrder(board, name, timeout_seconds)
+        division = SampledDivision(loader, rank, turns, of_ranks[0].seed, empty, same_order)
     else:
         division = StreamedDivision(loader, turns, divided, empty, board, timeout_seconds)
     lengths = [each.length for each in of_ranks if each.length is not None]
