@@ -252,7 +252,7 @@ def test_the_loader_is_built_again_with_all_its_options() -> None:
     # One that the table above does not know would be lost.
     known = {*options, "dataset", "pin_memory", "pin_memory_device", "generator", "in_order"}
     known |= {"batch_size", "drop_last", "sampler", "batch_sampler"}
-    assert {name for name in vars(given) if not name.startswith("_")} == known
+    assert {name for name in vars(given) if not name.startswith("_")} <= known
 
 
 def test_it_goes_with_its_last_user() -> None:
@@ -285,9 +285,10 @@ def test_what_is_no_loader_is_refused() -> None:
         anyrig.distribute(3)  # type: ignore[type-var]
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_some_rows_of_a_batch_of_any_structure() -> None:
     packed = pack_sequence([torch.full((length,), length) for length in (4, 2, 3)], False)
-    nested = torch.nested.nested_tensor([torch.ones(i) for i in (1, 2, 3)], layout=torch.jagged)
+    nested = torch.nested.nested_tensor([torch.ones(i) for i in (1, 2, 3)])
     x = torch.arange(6).view(3, 2)
     batch = {
         "x": x,
