@@ -26,7 +26,7 @@ from torch.utils.data import (
 import anyrig
 from anyrig.errors import BatchError, RankMismatchError
 from anyrig.parallel.group.agreed_order import draw_alike
-from anyrig.parallel.group.distribute import _has_indices
+from anyrig.parallel.group.distribute import global_batches_of
 from anyrig.parallel.group.division import part_of_rank, rows_of_ranks
 from anyrig.parallel.group.part import part_of, rows_of, without_rows
 from anyrig.parallel.group.rank_batches import RankBatches
@@ -273,11 +273,21 @@ def test_only_loaders_that_draw_by_index_are_built_again() -> None:
         def __iter__(self) -> Any:
             return iter(())
 
-    assert _has_indices(DataLoader(numbers(2)))
-    assert not _has_indices(DataLoader(numbers(2), batch_size=None))
-    assert not _has_indices(Iterates(numbers(2)))
-    assert not _has_indices([1])
+    assert global_batches_of(DataLoader(numbers(2))) is not None
+    assert global_batches_of(DataLoader(numbers(2), batch_size=None)) is None
+    assert global_batches_of(Iterates(numbers(2))) is None
+    assert global_batches_of([1]) is None
+    with pytest.raises(BatchError, match=r"batch_size=None and shuffles.*BatchSampler as its"):
+        anyrig.distribute(DataLoader(numbers(2), batch_size=None, shuffle=True))
     assert list(anyrig.distribute(Iterates(numbers(2)))) == []
+
+
+def test_a_dataset_that_takes_a_list_of_indices() -> None:
+    batches = BatchSampler(RandomSampler(range(10)), 4, False)
+    given = DataLoader(numbers(10), batch_size=None, sampler=batches)
+    loader = anyrig.distribute(given)
+    assert [len(x) for x, _ in loader] == [4, 4, 2]
+    assert sorted(order(loader)) == list(range(10))
 
 
 def test_what_is_no_loader_is_refused() -> None:

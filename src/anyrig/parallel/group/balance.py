@@ -13,6 +13,7 @@ earlier step still needs this rank's host. Once the shares are held nothing is e
 from __future__ import annotations
 
 import pickle
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -23,7 +24,7 @@ from ...devices.rig import Rig
 from ...errors import RankMismatchError
 from ..shares.shares import Shares, choose_shares
 from ..shares.trial import WARM_UP_STEPS, StepMeasure, Trial, fastest
-from .board import board_of
+from .board import Board, board_of
 from .membership import Group
 
 # A trial judges two measured steps. Each of them is the faster one of two here: ranks that share a
@@ -169,7 +170,7 @@ def slowest_over_fastest(step: Sequence[StepMeasure]) -> float | None:
 
 # The one whose loader has handed out the last batch, and one for each group and policy.
 _current: list[Balance] = []
-_balances: dict[tuple[int, str | None], Balance] = {}
+_balances: weakref.WeakKeyDictionary[Board, dict[str | None, Balance]] = weakref.WeakKeyDictionary()
 
 
 def current_balance() -> Balance | None:
@@ -196,13 +197,13 @@ def choose_balance(
     if wanted is not None and not isinstance(wanted, str):
         return Balance(group, choose_shares(wanted, [None] * group.world_size))
     board = board_of(group)
-    key = (id(board), wanted)
-    if key not in _balances:
+    known = _balances.setdefault(board, {})
+    if wanted not in known:
         own = (Rig.detect() if rig is None else rig).lead
         heard = board.exchange("devices", pickle.dumps(own), _TIMEOUT_SECONDS, "distribute()")
         devices: list[Device] = [pickle.loads(each) for each in heard]  # noqa: S301 - as above
-        _balances[key] = Balance(group, *shares_of_devices(wanted, devices))
-    return _balances[key]
+        known[wanted] = Balance(group, *shares_of_devices(wanted, devices))
+    return known[wanted]
 
 
 def shares_of_devices(policy: str | None, devices: Sequence[Device]) -> tuple[Shares, bool]:

@@ -17,11 +17,13 @@ keys of two exchanges at most, however many there were.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import socket
 import sys
 import time
+import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -241,18 +243,19 @@ class Board:
             ) from error
 
 
-_boards: list[tuple[Any, Board]] = []
+# That of the current process group, which is not kept alive, and how many there were before.
+_current: list[tuple[weakref.ref[Any], Board]] = []
+_made = itertools.count()
 
 
 def board_of(group: Group) -> Board:
     """Return the board of the current process group."""
-    process_group = dist.group.WORLD
-    if not _boards or _boards[-1][0] is not process_group:
+    process_group: Any = dist.group.WORLD
+    if not _current or _current[0][0]() is not process_group:
         # A process may leave its group and make another, in the same store.
-        name = f"anyrig/{len(_boards)}"
-        store = process_group.get_group_store()  # type: ignore[union-attr]
-        _boards.append((process_group, Board(group, store, name)))
-    return _boards[-1][1]
+        board = Board(group, process_group.get_group_store(), f"anyrig/{next(_made)}")
+        _current[:] = [(weakref.ref(process_group), board)]
+    return _current[0][1]
 
 
 def place_of_caller() -> str:

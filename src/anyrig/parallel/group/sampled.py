@@ -12,7 +12,6 @@ from ..shares.shares import Shares
 from .agreed_order import mix_seed
 from .part import without_rows
 from .rank_batches import RankBatches
-from .same_order import SameOrder
 from .turns import Turns
 
 
@@ -29,11 +28,11 @@ class SampledDivision:
     def __init__(
         self,
         loader: DataLoader[Any],
+        batches: RankBatches,
         rank: int,
         turns: Turns,
         seed: int,
         empty: Callable[[], Any] | None,
-        same_order: SameOrder | None,
     ) -> None:
         self.rows_of_batches: list[tuple[int, ...]] = []
         self._given = loader
@@ -41,8 +40,7 @@ class SampledDivision:
         self._turns = turns
         self._seed = seed
         self._empty = empty
-        global_batches: Any = loader.batch_sampler
-        self._batches = RankBatches(global_batches, rank, turns, same_order)
+        self._batches = batches
         # What each worker's random numbers begin with.
         self._generator = torch.Generator()
         self._loader = build_again(loader, self._batches, self._generator)
@@ -82,9 +80,12 @@ def build_again(
     Batches come in the order in which they were drawn, whatever ``in_order`` was: else the parts
     of one global batch would come at different steps.
     """
+    collates = loader.batch_sampler is not None
     return DataLoader(
         loader.dataset,
-        batch_sampler=batches,
+        batch_size=1 if collates else None,  # 1 is what stands for none beside a batch sampler
+        sampler=None if collates else batches,
+        batch_sampler=batches if collates else None,
         num_workers=loader.num_workers,
         collate_fn=loader.collate_fn,
         pin_memory=loader.pin_memory,
