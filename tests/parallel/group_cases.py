@@ -26,9 +26,9 @@ from torch.utils.data import (
 import anyrig
 from anyrig.errors import BatchError, OtherRankError, RankMismatchError, RankWaitError, SharesError
 from anyrig.parallel.group import balance
-from anyrig.parallel.group.agreed_order import draw_alike, mix_seed
 from anyrig.parallel.group.balance import current_balance
 from anyrig.parallel.group.board import board_of
+from anyrig.parallel.group.loaders.agreed_order import draw_alike, mix_seed
 from anyrig.parallel.group.membership import join_group
 
 Pair = namedtuple("Pair", "left right")

@@ -25,13 +25,13 @@ from torch.utils.data import (
 
 import anyrig
 from anyrig.errors import BatchError, RankMismatchError
-from anyrig.parallel.group.agreed_order import draw_alike
-from anyrig.parallel.group.distribute import global_batches_of
-from anyrig.parallel.group.division import part_of_rank, rows_of_ranks
-from anyrig.parallel.group.part import part_of, rows_of, without_rows
-from anyrig.parallel.group.rank_batches import RankBatches
-from anyrig.parallel.group.row_order import order_of_batches, row_order
-from anyrig.parallel.group.turns import Turns
+from anyrig.parallel.group.loaders.agreed_order import draw_alike
+from anyrig.parallel.group.loaders.distribute import global_batches_of
+from anyrig.parallel.group.loaders.division import part_of_rank, rows_of_ranks
+from anyrig.parallel.group.loaders.part import part_of, rows_of, without_rows
+from anyrig.parallel.group.loaders.rank_batches import RankBatches
+from anyrig.parallel.group.loaders.turns import Turns
+from anyrig.parallel.group.metrics.row_order import order_of_batches, row_order
 from anyrig.parallel.shares.shares import Shares
 
 weights = st.lists(st.floats(0, 1e6), min_size=1, max_size=9).filter(any)

@@ -10,11 +10,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ...errors import RankMismatchError
+from ....errors import RankMismatchError
+from ..board import board_of
+from ..leaves import leaves_of, replace_leaves
+from ..membership import join_group
 from .agreement import agree
-from .board import board_of
-from .leaves import leaves_of, replace_leaves
-from .membership import join_group
 from .wire import data_device, where
 
 _CALL = "mean_over_ranks()"

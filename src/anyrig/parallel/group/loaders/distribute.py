@@ -16,13 +16,13 @@ from torch.utils.data import (
     SequentialSampler,
 )
 
-from ...devices.rig import Rig
-from ...errors import BatchError, RankMismatchError
-from ..shares.shares import Shares
-from .balance import choose_balance
-from .board import Board, board_of
+from ....devices.rig import Rig
+from ....errors import BatchError, RankMismatchError
+from ...shares.shares import Shares
+from ..balance import choose_balance
+from ..board import Board, board_of
+from ..membership import join_group
 from .distributed_loader import DistributedLoader, Division, SizedDistributedLoader
-from .membership import join_group
 from .rank_batches import RankBatches
 from .same_order import SameOrder
 from .sampled import SampledDivision
