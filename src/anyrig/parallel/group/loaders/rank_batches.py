@@ -1,0 +1,61 @@
+"""The batch sampler of one rank: its part of every global batch."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from torch.utils.data import Sampler
+
+from .agreed_order import draw_alike
+from .division import part_of_rank, rows_of_ranks
+from .same_order import SameOrder
+from .turns import Turns
+
+
+class RankBatches(Sampler[list[Any]]):
+    """Draws the global batches of a sampler, and yields this rank's indices of each.
+
+    A rank without rows in a batch is given its first index: an empty batch has the structure of
+    one that is not, and only a collated sample has it. Whoever uses the loader takes the row off.
+
+    Attributes:
+        drawn: how many rows each rank has in the batches that were drawn and not handed out.
+    """
+
+    def __init__(
+        self,
+        global_batches: Iterable[Sequence[Any]],
+        rank: int,
+        turns: Turns,
+        same_order: SameOrder | None = None,
+    ) -> None:
+        self.drawn: deque[tuple[int, ...]] = deque()
+        self._global_batches = global_batches
+        self._rank = rank
+        self._turns = turns
+        self._same_order = same_order
+        self._seed = 0
+        self._skip_batches = 0
+
+    def begin(self, seed: int, skip_batches: int) -> None:
+        """Say how the next iteration is to be drawn, and from which global batch on."""
+        self.drawn.clear()
+        self._seed = seed
+        self._skip_batches = skip_batches
+
+    def __iter__(self) -> Iterator[list[Any]]:
+        drawn, skip_batches = self.drawn, self._skip_batches
+        for index, batch in enumerate(draw_alike(self._global_batches, self._seed)):
+            indices = list(batch)
+            if index == 0 and self._same_order is not None:
+                self._same_order.check(self._turns.iteration, indices)
+            if index < skip_batches:
+                continue
+            rows = rows_of_ranks(self._turns.draw(index), len(indices))
+            drawn.append(rows)
+            yield indices[part_of_rank(rows, self._rank)] or indices[:1]
+
+    def __len__(self) -> int:
+        return len(self._global_batches)  # type: ignore[arg-type]
