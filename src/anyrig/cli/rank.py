@@ -11,7 +11,7 @@ from typing import NoReturn
 
 from ..parallel.ranks.ending import end_process
 from ..parallel.ranks.places import write_place_when_stopped
-from ..rehearsal import Program
+from ..rehearsal.program import Program
 
 
 def main() -> NoReturn:

@@ -37,7 +37,8 @@ def rehearse(
 
     Its arguments, standard streams and exit code are its own too.
     """
-    from ..rehearsal import Program, Rehearsal
+    from ..rehearsal.program import Program
+    from ..rehearsal.rehearsal import Rehearsal
     from ..virtual.rig import VirtualRig
 
     if not module and not Path(script).exists():
