@@ -40,12 +40,7 @@ class RunOptions:
             raise LaunchError(f"a node needs at least one process, and {self.processes} were asked")
         if self.max_restarts < 0:
             raise LaunchError(f"--max-restarts is a count, and {self.max_restarts} was given")
-        fewest, most = self.node_counts
-        if not 1 <= fewest <= most:
-            raise LaunchError(
-                f"--nnodes {self.nodes} is no range of nodes; write 2, or 1:4 for one to four"
-            )
-        if most > 1 and self.rdzv_endpoint is None:
+        if self.node_counts[1] > 1 and self.rdzv_endpoint is None:
             raise LaunchError(
                 f"--nnodes {self.nodes} needs a place where the nodes meet; "
                 "name it on every node alike: --rdzv-endpoint HOST:PORT"
@@ -54,13 +49,7 @@ class RunOptions:
     @property
     def node_counts(self) -> tuple[int, int]:
         """The fewest and the most nodes."""
-        fewest, colon, most = self.nodes.partition(":")
-        try:
-            return int(fewest), int(most if colon else fewest)
-        except ValueError:
-            raise LaunchError(
-                f"--nnodes {self.nodes!r} is no number of nodes; write 2, or 1:4 for one to four"
-            ) from None
+        return read_node_counts(self.nodes)
 
     @property
     def is_one_rank(self) -> bool:
@@ -73,3 +62,21 @@ class RunOptions:
         allowed = getattr(os, "sched_getaffinity", None)  # not on macOS and Windows
         cores = len(allowed(0)) if allowed is not None else os.cpu_count() or 1
         return max(1, cores // self.processes)
+
+
+def read_node_counts(text: str) -> tuple[int, int]:
+    """Return the fewest and the most nodes that ``--nnodes`` names: ``"2"``, or ``"1:4"``.
+
+    Raises:
+        LaunchError: the text is neither.
+    """
+    fewest, colon, most = text.partition(":")
+    try:
+        counts = int(fewest), int(most if colon else fewest)
+    except ValueError:
+        raise LaunchError(
+            f"--nnodes {text!r} is no number of nodes; write 2, or 1:4 for one to four"
+        ) from None
+    if not 1 <= counts[0] <= counts[1]:
+        raise LaunchError(f"--nnodes {text} is no range of nodes; write 2, or 1:4 for one to four")
+    return counts
