@@ -65,9 +65,18 @@ def launch(
         max_restarts=max_restarts,
         log_folder=None if log_folder is None else Path(log_folder),
     )
+    call = Call(function, tuple(args), dict(kwargs or {}), tuple(sys.path))
+    return call_in_ranks(call, rig, options)  # type: ignore[no-any-return]
+
+
+def call_in_ranks(call: Call, rig: Rig, options: RunOptions) -> Any:
+    """Make a call in new ranks on the devices of `rig`, and return what rank 0 returned.
+
+    None where rank 0 is on another machine. Raises what `launch` raises.
+    """
     with tempfile.TemporaryDirectory(prefix="anyrig-launch-") as folder:
         file = Path(folder, "call.pickle")
-        file.write_bytes(_pickled(Call(function, tuple(args), dict(kwargs or {}), tuple(sys.path))))
+        file.write_bytes(_pickled(call))
         command = ["-u", "-m", "anyrig.parallel.ranks.call", str(file)]
         ended = run_group(options, sys.executable, command, environment_for(rig))
         if ended.signal is signal.SIGINT:
@@ -77,7 +86,7 @@ def launch(
         if ended.failure is not None:
             traceback = ended.failure.first.traceback
             raise LaunchError(str(ended.failure) + (f"\n{traceback}" if traceback else ""))
-        return read_result(Path(folder))  # type: ignore[no-any-return]
+        return read_result(Path(folder))
 
 
 def _pickled(call: Call) -> bytes:
