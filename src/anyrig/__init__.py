@@ -43,11 +43,18 @@ if TYPE_CHECKING:
     from .parallel.batch.scatter import scatter as scatter
     from .parallel.data_parallel import DataParallel as DataParallel
     from .parallel.explain import explain as explain
+    from .parallel.group.barrier import barrier as barrier
+    from .parallel.group.distribute import distribute as distribute
+    from .parallel.group.first_rank import only_first_rank as only_first_rank
+    from .parallel.group.gather import gather_over_ranks as gather_over_ranks
+    from .parallel.group.mean import mean_over_ranks as mean_over_ranks
+    from .parallel.group.print_once import print_once as print_once
     from .parallel.launch import launch as launch
     from .parallel.layout import Layout as Layout
     from .parallel.losses.loss import ParallelLoss as ParallelLoss
     from .parallel.replicas.parallel_apply import parallel_apply as parallel_apply
     from .parallel.replicas.replicate import replicate as replicate
+    from .parallel.sharded import Sharding as Sharding
     from .parallel.shares.shares import Shares as Shares
     from .parallel.spread import spread as spread
     from .transfer.host_copy import HostCopy as HostCopy
@@ -77,10 +84,12 @@ _MODULE_OF_NAME = {
     "ParallelLoss": ".parallel.losses.loss",
     "Reading": ".devices.reading",
     "Rig": ".devices.rig",
+    "Sharding": ".parallel.sharded",
     "Shares": ".parallel.shares.shares",
     "Verdict": ".devices.choose",
     "acquire_lease": ".devices.lease",
     "add_device_arguments": ".devices.arguments",
+    "barrier": ".parallel.group.barrier",
     "choose": ".devices.choose",
     "copy_to_host": ".transfer.host_copy",
     "current_device": ".devices.current",
@@ -89,16 +98,21 @@ _MODULE_OF_NAME = {
     "device_count": ".devices.current",
     "device_name": ".devices.current",
     "device_of": ".transfer.location",
+    "distribute": ".parallel.group.distribute",
     "explain": ".parallel.explain",
     "format_bytes": ".units",
     "gather": ".parallel.batch.gather",
+    "gather_over_ranks": ".parallel.group.gather",
     "launch": ".parallel.launch",
+    "mean_over_ranks": ".parallel.group.mean",
     "move": ".transfer.move",
+    "only_first_rank": ".parallel.group.first_rank",
     "parallel_apply": ".parallel.replicas.parallel_apply",
     "parse_bytes": ".units",
     "peak_bytes": ".devices.survey",
     "pin": ".transfer.pin",
     "prefetch": ".transfer.prefetch",
+    "print_once": ".parallel.group.print_once",
     "read": ".devices.survey",
     "read_visibility": ".devices.visibility",
     "replicate": ".parallel.replicas.replicate",

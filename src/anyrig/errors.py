@@ -19,6 +19,9 @@
     │   └── NoCompilerError                  a compiler, or Python's headers, are not installed
     ├── VirtualRigError      (RuntimeError)  a virtual rig cannot be put into this process
     ├── LaunchError          (RuntimeError)  a group of ranks cannot be started, or did not meet
+    ├── RankWaitError        (TimeoutError)  other ranks did not come in time
+    ├── OtherRankError       (RuntimeError)  another rank failed in what this one waited for
+    ├── RankMismatchError    (ValueError)    what the ranks gave does not fit together
     └── ValueNeededError     (RuntimeError)  a shape-only rehearsal came to where a value decides
 
 Each message says what happened, the values seen, and what to do next. Each class also derives
@@ -108,3 +111,15 @@ class ValueNeededError(AnyrigError, RuntimeError):
 
 class LaunchError(AnyrigError, RuntimeError):
     """A group of ranks cannot be started as asked, or its nodes did not meet."""
+
+
+class RankWaitError(AnyrigError, TimeoutError):
+    """Other ranks did not come in time to where this one waited for them."""
+
+
+class OtherRankError(AnyrigError, RuntimeError):
+    """Another rank failed in what this one waited for."""
+
+
+class RankMismatchError(AnyrigError, ValueError):
+    """What the ranks gave to one call does not fit together."""

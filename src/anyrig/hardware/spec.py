@@ -59,6 +59,10 @@ class Spec:
         if any(rate <= 0 for rate in self.flops_per_second.values()):
             raise ValueError(f"{self.key}: a rate that is not positive is unknown; leave it out")
 
+    def __getstate__(self) -> dict[str, Any]:
+        # A read-only mapping cannot be pickled, and a rig goes to other processes.
+        return self.__dict__ | {"flops_per_second": dict(self.flops_per_second)}
+
     @property
     def strength(self) -> float:
         """FLOP/s by which cards are ordered: half precision where known, else single."""

@@ -317,7 +317,7 @@ def require_plain_module(module: object) -> None:
         raise SpreadError(
             f"a {type(module).__name__} is no torch.nn.Module; spread the module that it calls"
         )
-    if isinstance(module, DataParallel):
+    if isinstance(module, TransparentModule):
         raise SpreadError(
             f"this {type(module.module).__name__} is spread already; spread the module itself, "
             "which is its attribute module"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..errors import SpreadError
-from .data_parallel import DataParallel
+from .replicas.transparent import TransparentModule
 
 if TYPE_CHECKING:
     import torch
@@ -21,8 +21,9 @@ def explain(model: torch.nn.Module) -> Layout:
     Raises:
         SpreadError: `model` was not spread.
     """
-    if not isinstance(model, DataParallel):
+    if not isinstance(model, TransparentModule):
         raise SpreadError(
             f"this {type(model).__name__} was not spread; pass what anyrig.spread() returned"
         )
-    return model._layout
+    layout: Layout = model._layout
+    return layout

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
 
+    from .group.membership import Group
     from .shares.shares import Shares
 
 
@@ -17,13 +18,16 @@ class Layout:
 
     Attributes:
         devices: in order; the first is the lead, where the module itself lies.
-        how: ``"replicate"`` (a replica on each device, a share of the batch for each), or
-            ``"alone"`` (one device: the module is called as it is).
+        how: ``"replicate"`` (a replica on each device, or on each rank of `group`, and a part of
+            the batch for each), ``"shard"`` (the same, with a part of every parameter on each
+            rank), or ``"alone"`` (one device: the module is called as it is).
         reason: why so.
         shares: the part of each batch that each device gets, and why.
         output_device: where results are gathered.
         dim: the dimension along which batches are divided.
         loss: in words how the loss of a batch is made of those of its parts; None without a loss.
+        group: the process group whose ranks work together; None in one process.
+        blocks: the names of the layers that are gathered one at a time, if parameters are sharded.
     """
 
     devices: tuple[torch.device, ...]
@@ -33,6 +37,8 @@ class Layout:
     output_device: torch.device
     dim: int = 0
     loss: str | None = None
+    group: Group | None = None
+    blocks: tuple[str, ...] = ()
 
     @property
     def lead(self) -> torch.device:
@@ -41,9 +47,19 @@ class Layout:
 
     def __str__(self) -> str:
         loss = "" if self.loss is None else f"\nloss beside the outputs: {self.loss}"
+        if self.group is not None:
+            return self._describe_group(self.group) + loss
         places = ", ".join(map(str, self.devices))
         return (
             f"{self.how} on {places}: {self.reason}\n"
             f"shares: {self.shares}\n"
             f"results on {self.output_device}, divided along dimension {self.dim}{loss}"
         )
+
+    def _describe_group(self, group: Group) -> str:
+        blocks = ", ".join(self.blocks) or "none found: all parameters are gathered at once"
+        return (
+            f"{self.how} over {group.world_size} ranks, this one on {self.lead}: {self.reason}\n"
+            f"rank {group.rank}, collectives by {group.backend}: {group.reason}\n"
+            f"shares: {self.shares.reason}"
+        ) + (f"\nblocks: {blocks}" if self.how == "shard" else "")

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import torch
 
 from ..devices.rig import Rig
 from ..errors import SpreadError
 from .data_parallel import AnyDevice, DataParallel, make_layout, require_plain_module
+from .distributed import DistributedModule
+from .group.membership import Group, join_group
+from .layout import Layout
 from .losses.loss import Criterion
+from .rank_module import RankModule
 from .replicas.batch_norm import synchronize_batch_norm
 from .replicas.replicas import check_place
 from .shares.shares import Shares
 
-HOW = ("auto", "replicate")
+if TYPE_CHECKING:
+    from .sharded import Sharding
+
+HOW = ("auto", "replicate", "shard")
 
 
 def spread(
@@ -27,7 +36,10 @@ def spread(
     output_device: AnyDevice | None = None,
     dim: int = 0,
     sync_batch_norm: bool = False,
-) -> DataParallel:
+    sharding: Sharding | None = None,
+    find_unused_parameters: bool = False,
+    static_graph: bool = False,
+) -> DataParallel | RankModule:
     """Return `module` spread over the devices of a rig; call it as you would call the module.
 
     ::
@@ -42,11 +54,17 @@ def spread(
     place, as `torch.nn.Module.to` does. On a rig of one device it is called as it is. See
     `DataParallel` for what the result does, and `explain` for how it was spread and why.
 
+    In a rank of `anyrig run` or torchrun, or wherever there is a process group, the module is
+    spread over the group instead: every rank calls this, has one device, and gives the model its
+    own rows. See `DistributedModule` and `ShardedModule`.
+
     Args:
         module: any module; its parameters stay the ones to optimize.
-        rig: by default every working accelerator, the one that has the module first.
+        rig: by default every working accelerator, the one that has the module first; in a rank its
+            own device.
         how: ``"replicate"``: the whole module on each device, and a share of each batch; ``"auto"``
-            is the same, being all there is.
+            is the same. ``"shard"``: a part of every parameter on each rank of a process group;
+            on a single device there is nothing to divide, and the module is called as it is.
         shares: how much of a batch each device gets: ``"even"``; ``"speed"``, from published
             rates, corrected by the times of the first steps, then held; ``"memory"``, so that all
             are equally full; or one number a device. By default by speed if the devices differ.
@@ -56,12 +74,17 @@ def spread(
         output_device: where outputs are gathered, by default the lead.
         dim: the dimension along which batches are divided.
         sync_batch_norm: let layers of batch normalization take their statistics from the whole
-            batch, not from each device's rows; replaces these layers within the module.
+            batch, not from each device's rows; replaces these layers within the module. In a
+            process group by `torch.nn.SyncBatchNorm`, on GPUs only.
+        sharding: how parameters are divided with ``how="shard"``.
+        find_unused_parameters: for a process group: see `DistributedDataParallel`.
+        static_graph: the same.
 
     Raises:
         SpreadError: `how` is unknown; or the module cannot be spread, is spread already, or lies
-            elsewhere.
+            elsewhere; or a rank was given several devices.
         SharesError: `shares` are no shares of these devices.
+        LaunchError: the environment names a process group by half, or its ranks did not meet.
     """
     require_plain_module(module)
     if how not in HOW:
@@ -69,7 +92,30 @@ def spread(
             f"how={how!r} is not among the ways to spread a module; take one of "
             f"{', '.join(map(repr, HOW))}"
         )
+    if sharding is not None and how != "shard":
+        raise SpreadError(f'sharding= is for how="shard", and how={how!r} was given')
+    group = join_group(rig)
+    if group is not None:
+        group = group if rig is not None else _on_device_of(module, group)
+        if rig is not None and len(rig) > 1:
+            raise SpreadError(
+                f"each of {group.world_size} ranks drives one device, and this one was given "
+                f"{len(rig)}: {rig}. Leave out the rig, or name the rank's own device; or start "
+                "one process without a launcher, which drives them all"
+            )
+        if shares is not None or output_device is not None:
+            raise SpreadError(
+                "shares= and output_device= divide a batch within one process; here each rank "
+                "gives the model its own rows, as anyrig.distribute(loader) deals them out"
+            )
+        ddp = {"find_unused_parameters": find_unused_parameters, "static_graph": static_graph}
+        return _over_group(module, group, how, loss, dim, sync_batch_norm, sharding, ddp)
     rig = _with_lead(Rig.detect(), module) if rig is None else rig
+    if how == "shard" and len(rig) > 1:
+        raise SpreadError(
+            f"parameters are divided among processes, and this one drives {len(rig)} devices "
+            "alone; start the script with anyrig run, a process a device"
+        )
     lead = rig.lead.torch_device
     if sync_batch_norm:
         module = synchronize_batch_norm(module)
@@ -77,6 +123,52 @@ def spread(
         module.to(lead)
     check_place(module, lead)
     return DataParallel.with_layout(module, make_layout(rig, shares, output_device, dim), loss)
+
+
+def _over_group(
+    module: torch.nn.Module,
+    group: Group,
+    how: str,
+    loss: Criterion | None,
+    dim: int,
+    sync_batch_norm: bool,
+    sharding: Sharding | None,
+    ddp: dict[str, bool],
+) -> RankModule:
+    if sync_batch_norm:
+        if group.device.type == "cpu":
+            raise SpreadError(
+                "sync_batch_norm= in a process group is torch.nn.SyncBatchNorm, which computes on "
+                "GPUs only; leave it out on the CPU, or use one process"
+            )
+        module = torch.nn.SyncBatchNorm.convert_sync_batchnorm(module)  # type: ignore[no-untyped-call]
+    layout = Layout(
+        devices=(group.device,),
+        how="shard" if how == "shard" else "replicate",
+        reason="this process is one rank of a group",
+        shares=Shares((1.0,), "each rank's own rows, and gradients weighted by their number"),
+        output_device=group.device,
+        dim=dim,
+        group=group,
+    )
+    if how == "shard":
+        from .sharded import ShardedModule, Sharding, shard  # FSDP2 takes long to import
+
+        blocks = shard(module, group, sharding or Sharding())
+        return ShardedModule(module, replace(layout, blocks=blocks), loss)
+    if _lies_on_cpu(module):
+        module.to(group.device)
+    check_place(module, group.device)
+    return DistributedModule(module, layout, loss, **ddp)
+
+
+def _on_device_of(module: torch.nn.Module, group: Group) -> Group:
+    """Return the group with the accelerator that the script has put the module on, if it has."""
+    here = {tensor.device for tensor in (*module.parameters(), *module.buffers())}
+    if len(here) != 1:
+        return group
+    device = here.pop()
+    return group if device.type in ("cpu", "meta") else replace(group, device=device)
 
 
 def _with_lead(rig: Rig, module: torch.nn.Module) -> Rig:

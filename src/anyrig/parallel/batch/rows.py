@@ -53,6 +53,27 @@ def count_rows(tree: Any, dim: int = 0, name: Callable[[Path], str] = format_pat
     return first[0] if first is not None else None
 
 
+def rows_of_first(tree: Any, dim: int = 0) -> int | None:
+    """Return the rows of the first thing in a tree that has any; None if nothing has.
+
+    Args:
+        tree: any nested structure.
+        dim: the dimension that has the rows; what lacks it is passed over.
+    """
+    found: list[int] = []
+
+    def look(leaf: Any, path: Path) -> Any:
+        if not found and splits(leaf):
+            if isinstance(leaf, PackedSequence):
+                found.append(int(leaf.batch_sizes[0]) if len(leaf.batch_sizes) else 0)
+            elif -leaf.dim() <= dim < leaf.dim():
+                found.append(int(leaf.size(dim)))
+        return leaf
+
+    map_leaves(tree, look, WHOLE)
+    return found[0] if found else None
+
+
 def splits(leaf: Any) -> bool:
     """Say whether a leaf is divided between the devices, and not given to each."""
     return isinstance(leaf, PackedSequence) or (

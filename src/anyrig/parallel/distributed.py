@@ -1,0 +1,185 @@
+"""A module with a replica on every rank: what `spread` returns in a process group."""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from ..errors import SpreadError
+from .group.channel import Channel
+from .group.exchange import Exchange
+from .group.no_rows import without_rows
+from .group.states import broadcast_states
+from .group.weighing import tensors_with_gradients
+from .layout import Layout
+from .losses.loss import Criterion
+from .rank_module import RankModule
+
+
+class DistributedModule(RankModule):
+    """Averages gradients by PyTorch's DDP, weighted so that every row of all ranks counts the same.
+
+    ::
+
+        model = anyrig.spread(Net())              # in each process of `anyrig run` or torchrun
+        criterion(model(x), y).backward()         # x: this rank's rows, as many as it likes
+        optimizer.step()                          # the same on all ranks
+
+    The module stays the truth: names in its state have no prefix, its attributes are reachable
+    through this object. Its parameters, and which of them learn, are fixed when it is spread.
+
+    Args:
+        module: on this rank's device; rank 0's parameters and buffers go to all.
+        layout: how and why it was spread.
+        loss: see `anyrig.spread`.
+        find_unused_parameters: see DDP; for modules that leave out parameters in some steps.
+        static_graph: see DDP.
+    """
+
+    _ANEW = RankModule._ANEW | {"_ddp"}
+
+    _options: dict[str, Any]
+    _ddp: DistributedDataParallel | None
+
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        layout: Layout,
+        loss: Criterion | None,
+        *,
+        find_unused_parameters: bool = False,
+        static_graph: bool = False,
+    ) -> None:
+        options: dict[str, Any] = {
+            "find_unused_parameters": find_unused_parameters,
+            "static_graph": static_graph,
+        }
+        # Beside torch.nn.Module's own attributes, which the wrapper has not got yet.
+        self.__dict__["_options"] = options
+        super().__init__(module, layout, loss)
+
+    def _make_anew(self) -> None:
+        super()._make_anew()
+        self.__dict__["_ddp"] = None
+
+    def _start(self) -> Channel:
+        channel = super()._start()
+        if any(parameter.requires_grad for parameter in self.module.parameters()):
+            ddp = DistributedDataParallel(
+                self.module, gradient_as_bucket_view=True, **self._options
+            )
+            ddp.broadcast_buffers = False  # from now on: this class does so, beside the backward
+            self.__dict__["_ddp"] = ddp
+            _keep_until_exit(ddp.process_group)
+        else:
+            broadcast_states([*self.module.parameters(), *self.module.buffers()], 0)
+        return channel
+
+    def _compute(self, *inputs: Any, **kwargs: Any) -> Any:
+        ddp = self._ddp
+        if ddp is None:
+            return self.module(*inputs, **kwargs)
+        if ddp.require_backward_grad_sync is not self._reduces:
+            ddp.require_backward_grad_sync = self._reduces
+        return ddp.forward(*inputs, **kwargs)  # type: ignore[no-untyped-call]
+
+    def _begin_backward(self, reduces: bool) -> None:
+        """Nothing: DDP took note in the forward."""
+
+    @contextmanager
+    def join(self) -> Iterator[None]:
+        """Let ranks have different numbers of batches in the loop within.
+
+        ::
+
+            with model.join():
+                for x, y in loader:            # ends on one rank before it does on another
+                    criterion(model(x), y).backward()
+                    optimizer.step(); optimizer.zero_grad()
+
+        A rank whose loop has ended computes along with the others, without rows, until theirs have.
+        Then all have the parameters and buffers of those that stepped last; an optimizer's state
+        stays where it was. `anyrig.distribute` needs none of this.
+
+        Raises:
+            SpreadError: this rank had no batch at all, while others had.
+        """
+        self._joining = True
+        try:
+            yield
+            self._accompany()
+        finally:
+            self._joining, self._last = False, None
+
+    def _accompany(self) -> None:
+        """Compute without rows as long as a rank has some."""
+        channel = self._channel or self._start()
+        last, left_early = self._last, False
+        while True:
+            exchange = Exchange(channel, None)
+            exchange.start()
+            if not exchange.active_ranks:
+                break
+            last, left_early = exchange, True
+            self._compute_without_rows(exchange)
+        if left_early:
+            self.module.zero_grad()
+        if last is not None and len(last.active_ranks) < channel.world_size:
+            states = [*self.module.parameters(), *self.module.buffers()]
+            broadcast_states(states, last.active_ranks[0])
+
+    def _compute_without_rows(self, exchange: Exchange) -> None:
+        row = self._row_of.get(exchange.with_loss)
+        if row is None:
+            raise SpreadError(
+                f"rank {dist.get_rank()} had no batch within join(), and rank "
+                f"{exchange.active_ranks[0]} had some: it does not know what to compute without "
+                "rows. Give every rank a batch, or take anyrig.distribute(loader)"
+            )
+        inputs, kwargs = without_rows(row, self._layout.dim)
+        before, self._reduces = self._reduces, exchange.reduces
+        try:
+            output = self._learn(
+                inputs, dict(kwargs), self._loss if exchange.with_loss else None, exchange
+            )
+        finally:
+            self._reduces = before
+        if exchange.reduces:
+            outputs = tensors_with_gradients(output)
+            torch.autograd.backward([tensor.sum() for tensor in outputs])
+
+    def __del__(self) -> None:
+        # The reducer before the process group: the last to let go of a group over gloo waits for
+        # its threads, and the reducer would do so with the GIL, for which such a thread may wait.
+        ddp = self.__dict__.pop("_ddp", None)
+        group = None if ddp is None else ddp.process_group
+        del ddp, group
+
+
+_used: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def _keep_until_exit(group: Any) -> None:
+    """Have a process group over gloo outlive the interpreter: see `DistributedModule.__del__`.
+
+    When Python takes modules apart there is no order, and a thread that asks for the GIL does not
+    get it any more; whoever then waits for the thread waits for ever.
+    """
+    if "nccl" in dist.get_backend_config(group):
+        return  # which ends without waiting, and says so if it was not destroyed
+    if not _used:
+        atexit.register(_keep_used)
+    _used.add(group)
+
+
+def _keep_used() -> None:
+    for group in _used:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))

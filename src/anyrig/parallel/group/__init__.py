@@ -1,0 +1,1 @@
+"""What a rank does together with the others of its process group."""

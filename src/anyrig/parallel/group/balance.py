@@ -1,0 +1,204 @@
+"""Shares over ranks of unequal speed: measured in the first steps, agreed on, then held.
+
+::
+
+    draws     0 1 2 3 │ 4 5 6 7 │ 8 9 10 11 │ 12 …       all ranks draw the same global batches, so
+    reports     0 1 2 │ 3 4 5 6 │ 7 8  9 10 │            they exchange at the same one of them what
+                      exchange  └ from 8 on, 2 : 1       they have reported by then
+
+An exchange waits for the other ranks, and a draw is where that is safe: no collective of an
+earlier step still needs this rank's host. Once the shares are held nothing is exchanged any more.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import torch
+
+from ...devices.device import Device
+from ...devices.rig import Rig
+from ..shares.shares import Shares, choose_shares
+from ..shares.trial import WARM_UP_STEPS, StepMeasure, Trial, fastest
+from .board import board_of
+from .membership import Group
+
+# A trial judges two measured steps. Each of them is the faster one of two here: ranks that share a
+# machine with other programs are slow for a moment more often than devices of one process.
+_STEPS_OF_MEASURE = 2
+_ROUND_STEPS = WARM_UP_STEPS + 2 * _STEPS_OF_MEASURE
+# Devices that look alike keep even shares unless the slowest takes this much longer a row.
+ALIKE = 1.1
+# Draws between two exchanges; more, up to the last, while no steps are reported, as in evaluation.
+_INTERVAL, _LONGEST_INTERVAL = 4, 1024
+_TIMEOUT_SECONDS = 600.0
+
+
+class Balance:
+    """The shares of a group's ranks, while they are measured and after.
+
+    Args:
+        group: the ranks.
+        shares: to begin with.
+        assumed_alike: whether they are even because nothing is known that tells ranks apart.
+
+    Attributes:
+        shares: those agreed on last, and why.
+    """
+
+    def __init__(self, group: Group, shares: Shares, assumed_alike: bool = False) -> None:
+        self.shares = shares
+        self._group = group
+        self._assumed_alike = assumed_alike
+        self._reports = 0
+        self._steps: dict[int, StepMeasure] = {}
+        # The first report of a step that was drawn with these shares, and warmed up to.
+        self._first = 0
+        self._ahead = 0
+        self._interval = self._left = _INTERVAL
+        self._base_bytes: int | None = None
+
+    @property
+    def held(self) -> bool:
+        """Whether the shares stay as they are."""
+        return self.shares.held
+
+    def begin(self) -> None:
+        """Note that an iteration begins: what was drawn before and not used will not be used."""
+        self._ahead = 0
+
+    def draw(self) -> Shares:
+        """Return the shares of the global batch that is being drawn, the same on every rank.
+
+        Raises:
+            RankWaitError: the other ranks did not come to this batch in time.
+        """
+        if not self.held:
+            self._left -= 1
+            if self._left < 0:
+                self._agree()
+            self._ahead += 1
+        return self.shares
+
+    def use(self) -> None:
+        """Note that batches of these shares are used now."""
+        _current[:] = [self]
+
+    def report(self, rows: int, seconds: float) -> None:
+        """Note what this rank did in one step; it waits for nobody.
+
+        Args:
+            rows: that this rank was given; zero if it had none.
+            seconds: how long it computed, without waiting for others.
+        """
+        if not self.held:
+            self._steps[self._reports] = self._measure(rows, seconds)
+            self._reports += 1
+            self._ahead = max(0, self._ahead - 1)
+
+    def _measure(self, rows: int, seconds: float) -> StepMeasure:
+        device = self._group.device
+        if device.type == "cpu":
+            return StepMeasure(rows, seconds)
+        base_bytes = self._base_bytes
+        peak_bytes = torch.accelerator.max_memory_allocated(device)
+        torch.accelerator.reset_peak_memory_stats(device)
+        self._base_bytes = torch.accelerator.memory_allocated(device)
+        return StepMeasure(rows, seconds, base_bytes, peak_bytes)
+
+    def _agree(self) -> None:
+        said = pickle.dumps((self._steps, self._reports + self._ahead))
+        board = board_of(self._group)
+        heard = board.exchange("shares", said, _TIMEOUT_SECONDS, "the exchange of step times")
+        # From ranks of one program; see docs/security.md.
+        told = [pickle.loads(each) for each in heard]  # noqa: S301
+        of_ranks: list[Mapping[int, StepMeasure]] = [steps for steps, _ in told]
+        # A device is behind its host by as many steps as it likes: those count that all know.
+        known = [step for step in of_ranks[0] if all(step in steps for steps in of_ranks)]
+        counted = [step for step in known if step >= self._first]
+        silent = not any(of_ranks)
+        self._interval = min(2 * self._interval, _LONGEST_INTERVAL) if silent else _INTERVAL
+        self._left = self._interval - 1
+        if len(counted) < _ROUND_STEPS:
+            return
+        self.shares = self._judge([[steps[step] for step in counted] for steps in of_ranks])
+        self._first = max(drawn for _, drawn in told)
+        self._steps = {step: each for step, each in self._steps.items() if step >= self._first}
+
+    def _judge(self, of_ranks: Sequence[Sequence[StepMeasure]]) -> Shares:
+        measured = list(zip(*of_ranks, strict=True))[WARM_UP_STEPS:]
+        middle = len(measured) // 2
+        first, second = fastest(measured[:middle]), fastest(measured[middle:])
+        if self._assumed_alike:
+            self._assumed_alike = False
+            slower = slowest_over_fastest(fastest([first, second]))
+            if slower is not None and slower <= ALIKE:
+                reason = (
+                    f"even: in the first steps the slowest rank took {slower:.2f} times as long a "
+                    f"row as the fastest, and up to {ALIKE:g} counts as alike"
+                )
+                return replace(self.shares, reason=reason, trial=None)
+        shares = self.shares
+        for step in [first] * WARM_UP_STEPS + [first, second]:  # it has warmed up here
+            shares = shares.measured(step)
+        return shares
+
+
+def slowest_over_fastest(step: Sequence[StepMeasure]) -> float | None:
+    """Return by what factor the slowest takes longer a row than the fastest; None if unknown."""
+    of_row = [each.seconds / each.rows for each in step if each.rows and each.seconds]
+    return max(of_row) / min(of_row) if len(of_row) == len(step) else None
+
+
+# The one whose loader has handed out the last batch, and one for each group and policy.
+_current: list[Balance] = []
+_balances: dict[tuple[int, str | None], Balance] = {}
+
+
+def current_balance() -> Balance | None:
+    """Return the balance of the loader whose batches are used now; None if shares are held.
+
+    A model that is spread over a group reports its steps to it.
+    """
+    return next((balance for balance in _current if not balance.held), None)
+
+
+def choose_balance(
+    wanted: str | Sequence[float] | Shares | None, group: Group, rig: Rig | None
+) -> Balance:
+    """Return how the global batches of a loader are divided; loaders with one policy share it.
+
+    Args:
+        wanted: as in `anyrig.distribute`.
+        group: the ranks.
+        rig: of this rank, None for what it detects.
+
+    Raises:
+        SharesError: there are not as many shares as ranks, or no such policy.
+    """
+    if wanted is not None and not isinstance(wanted, str):
+        return Balance(group, choose_shares(wanted, [None] * group.world_size))
+    board = board_of(group)
+    key = (id(board), wanted)
+    if key not in _balances:
+        own = (Rig.detect() if rig is None else rig).lead
+        heard = board.exchange("devices", pickle.dumps(own), _TIMEOUT_SECONDS, "distribute()")
+        devices: list[Device] = [pickle.loads(each) for each in heard]  # noqa: S301 - as above
+        _balances[key] = Balance(group, *shares_of_devices(wanted, devices))
+    return _balances[key]
+
+
+def shares_of_devices(policy: str | None, devices: Sequence[Device]) -> tuple[Shares, bool]:
+    """Return the shares to begin with, and whether they are even because nothing is known better.
+
+    Raises:
+        SharesError: there is no such policy.
+    """
+    shares = choose_shares(policy, devices)
+    if policy is not None or not shares.held:
+        return shares, False
+    totals = tuple(device.total_bytes for device in devices)
+    reason = "even to begin with, the devices being alike, until the first steps' times are known"
+    return replace(shares, reason=reason, trial=Trial("speed", totals)), True

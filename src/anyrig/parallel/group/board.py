@@ -1,0 +1,263 @@
+"""What ranks tell each other through the store in which they met, whatever carries their tensors.
+
+It needs no device and no collective, so it works while a device is busy, and it can say of a rank
+that did not come who it is, where it runs, and what it last passed.
+
+::
+
+    exchange 7 of "barrier"     rank 0                 rank 1                 keys afterwards
+                                set 7/0, arrived 1     .                      6/0 6/1  7/0
+                                wait for 7/all         set 7/1, arrived 2
+                                                       set 7/all              7/0 7/1  7/all
+                                delete 6/0, 6/all      delete 6/1
+
+Whoever is through exchange 7 knows that all have left exchange 6, so of each kind there are the
+keys of two exchanges at most, however many there were.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+
+from ...devices.rank import LocalRank
+from ...errors import RankWaitError
+from .membership import Group
+
+# How long one look at the store lasts: Ctrl-C is seen in between.
+_LOOK_SECONDS = 0.5
+
+# Frames that are not the program's.
+_NOT_THE_PROGRAM = (str(Path(__file__).parent), f"{os.sep}torch{os.sep}")
+
+
+@dataclass(frozen=True)
+class Passing:
+    """Where a rank last was.
+
+    Attributes:
+        host: the machine it runs on.
+        what: what it came to, such as ``"a barrier"``; None if it came to nothing yet.
+        place: the line of Python, as ``"train.py:31 in step"``.
+        time_seconds: when, by its machine's clock, since 1970.
+    """
+
+    host: str
+    what: str | None = None
+    place: str | None = None
+    time_seconds: float | None = None
+
+
+class Board:
+    """The store of one process group, as one rank of it sees it.
+
+    Attributes:
+        group: whose board it is.
+        host: the name of this machine.
+    """
+
+    def __init__(self, group: Group, store: Any, name: str) -> None:
+        self.group = group
+        self.host = socket.gethostname()
+        # A connection of its own: a wait holds its connection, and other threads use the group's.
+        self._store: Any = dist.PrefixStore(name, store.clone())  # type: ignore[attr-defined]
+        self._counts: defaultdict[str, int] = defaultdict(int)
+        self._note(Passing(self.host))
+
+    def number(self, what: str) -> int:
+        """Return how often this was asked of `what`; the ranks ask alike, so they agree."""
+        self._counts[what] += 1
+        return self._counts[what]
+
+    def come_to(self, what: str) -> str:
+        """Note that this rank comes to `what`, for those who may wait for it; return the place."""
+        place = place_of_caller()
+        self._note(Passing(self.host, what, place, time.time()))
+        return place
+
+    def exchange(
+        self, kind: str, value: bytes, timeout_seconds: float, what: str | None = None
+    ) -> list[bytes]:
+        """Return what every rank gave, in order; each waits until all have come.
+
+        Args:
+            kind: tells one sequence of exchanges from others.
+            value: of this rank.
+            timeout_seconds: how long to wait for the others.
+            what: what an error calls it.
+
+        Raises:
+            RankWaitError: some rank did not come in time; the message names it.
+        """
+        what = what or kind
+        place = self.come_to(what)
+        number = self.number(kind)
+        key, before = f"{kind}/{number}", f"{kind}/{number - 1}"
+        rank, ranks = self.group.rank, range(self.group.world_size)
+        with self._connected(what):
+            self._store.set(f"{key}/{rank}", value)
+            if self._store.add(f"{key}/arrived", 1) == len(ranks):
+                self._store.set(f"{key}/all", b"")
+
+        def missing() -> list[int]:
+            return [other for other in ranks if not self._store.check([f"{key}/{other}"])]
+
+        self.wait_for(f"{key}/all", timeout_seconds, what, missing, place)
+        with self._connected(what):
+            values: list[bytes] = self._store.multi_get([f"{key}/{other}" for other in ranks])
+            if number > 1:
+                self._store.delete_key(f"{before}/{rank}")
+            if number > 1 and rank == 0:
+                self._store.delete_key(f"{before}/arrived")
+                self._store.delete_key(f"{before}/all")
+        return values
+
+    def post(self, key: str, value: bytes) -> None:
+        """Leave `value` for others to `collect`."""
+        with self._connected(key):
+            self._store.set(key, value)
+
+    def collect(
+        self, key: str, readers: int, timeout_seconds: float, what: str, poster: int, place: str
+    ) -> bytes:
+        """Return what `poster` posts there; the last of `readers` takes it down.
+
+        Raises:
+            RankWaitError: it was not there in time.
+        """
+        self.wait_for(key, timeout_seconds, what, lambda: [poster], place)
+        with self._connected(what):
+            value: bytes = self._store.get(key)
+            if self._store.add(f"{key}/read", 1) == readers:
+                self._store.delete_key(key)
+                self._store.delete_key(f"{key}/read")
+        return value
+
+    def look(self, keys: Sequence[str]) -> list[bytes | None]:
+        """Return what stands at each key now, None where nothing does."""
+        with self._connected("the others' progress"):
+            return [self._store.get(key) if self._store.check([key]) else None for key in keys]
+
+    def take_down(self, keys: Sequence[str]) -> None:
+        """Remove these keys, of which some may not be there."""
+        with self._connected("the end"):
+            for key in keys:
+                self._store.delete_key(key)
+
+    def wait_for(
+        self,
+        key: str,
+        timeout_seconds: float,
+        what: str,
+        missing: Callable[[], Sequence[int]],
+        place: str,
+    ) -> None:
+        """Wait until `key` is there.
+
+        Raises:
+            RankWaitError: it was not in time; `missing` says who was waited for.
+        """
+        deadline = time.monotonic() + timeout_seconds
+        while True:
+            left = deadline - time.monotonic()
+            try:
+                with self._connected(what):
+                    # Zero would be the store's own limit.
+                    look = timedelta(seconds=max(0.001, min(left, _LOOK_SECONDS)))
+                    self._store.wait([key], look)
+                return
+            except dist.DistStoreError:
+                if left > 0:
+                    continue
+                late = list(missing())
+                if not late:  # they came while this was found out
+                    return
+                raise self.late(late, timeout_seconds, what, place) from None
+
+    def late(
+        self, ranks: Sequence[int], timeout_seconds: float, what: str, place: str
+    ) -> RankWaitError:
+        """Return the error that names the ranks that did not come."""
+        named = "; ".join(self._describe(rank) for rank in ranks)
+        return RankWaitError(
+            f"rank {self.group.rank} waited {timeout_seconds:g} s at {what} ({place}) for {named}. "
+            "See what is done there, or allow more with timeout_seconds"
+        )
+
+    def host_of(self, rank: int) -> str | None:
+        """Return the machine that `rank` runs on, or None if that is not known yet."""
+        passing = self._passing_of(rank)
+        if passing is not None:
+            return passing.host
+        local = LocalRank.read()
+        if local is None:
+            return None
+        first = self.group.rank - local.rank  # a launcher numbers the ranks of a machine in a row
+        return self.host if first <= rank < first + local.world_size else None
+
+    def _describe(self, rank: int) -> str:
+        host = self.host_of(rank)
+        named = f"rank {rank} on {host or 'an unknown host'}"
+        passing = self._passing_of(rank)
+        if passing is None:
+            return f"{named}, which has not joined the others yet"
+        if passing.what is None or passing.time_seconds is None:
+            return f"{named}, which has come to nothing of this kind yet"
+        ago = max(0.0, time.time() - passing.time_seconds)
+        return f"{named}, which last came to {passing.what} at {passing.place}, {ago:.0f} s ago"
+
+    def _note(self, passing: Passing) -> None:
+        said = [passing.host, passing.what, passing.place, passing.time_seconds]
+        with self._connected("the others"):
+            self._store.set(f"rank/{self.group.rank}", json.dumps(said))
+
+    def _passing_of(self, rank: int) -> Passing | None:
+        (said,) = self.look([f"rank/{rank}"])
+        return None if said is None else Passing(*json.loads(said))
+
+    @contextmanager
+    def _connected(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except dist.DistNetworkError as error:
+            raise RankWaitError(
+                f"rank {self.group.rank} lost the store in which the ranks met while it was at "
+                f"{what}: the process that holds it, the launcher or rank 0, has ended ({error})"
+            ) from error
+
+
+_boards: list[tuple[Any, Board]] = []
+
+
+def board_of(group: Group) -> Board:
+    """Return the board of the current process group."""
+    process_group = dist.group.WORLD
+    if not _boards or _boards[-1][0] is not process_group:
+        # A process may leave its group and make another, in the same store.
+        name = f"anyrig/{len(_boards)}"
+        store = process_group.get_group_store()  # type: ignore[union-attr]
+        _boards.append((process_group, Board(group, store, name)))
+    return _boards[-1][1]
+
+
+def place_of_caller() -> str:
+    """Return the line of the program that is running, as "train.py:31 in step"."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and any(
+        part in frame.f_code.co_filename for part in _NOT_THE_PROGRAM
+    ):
+        frame = frame.f_back
+    name = Path(frame.f_code.co_filename).name
+    return f"{name}:{frame.f_lineno} in {frame.f_code.co_name}"

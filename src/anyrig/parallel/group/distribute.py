@@ -1,0 +1,174 @@
+"""Each rank's part of a loader."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar, cast
+
+import torch
+from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
+
+from ...devices.rig import Rig
+from ...errors import BatchError, RankMismatchError
+from ..shares.shares import Shares
+from .balance import choose_balance
+from .board import Board, board_of
+from .distributed_loader import DistributedLoader, Division, SizedDistributedLoader
+from .membership import join_group
+from .sampled import SampledDivision
+from .streamed import StreamedDivision
+from .turns import Turns
+
+LoaderT = TypeVar("LoaderT", bound=Iterable[Any])
+
+
+def distribute(
+    loader: LoaderT,
+    rig: Rig | None = None,
+    *,
+    shares: str | Sequence[float] | Shares | None = None,
+    divided: bool = False,
+    seed: int | None = None,
+    empty: Callable[[], Any] | None = None,
+    timeout_seconds: float = 600.0,
+) -> LoaderT:
+    """Return a loader that yields this rank's part of every batch of `loader`.
+
+    ::
+
+        loader = DataLoader(data, batch_size=256, shuffle=True)      # the global batch
+        loader = anyrig.prefetch(anyrig.distribute(loader), rig)
+        for x, y in loader:                                          # this rank's rows of it
+
+    A batch of `loader` is a *global batch*: together the ranks have each of its samples once,
+    nothing is repeated or left out, and every rank has as many batches. Where a global batch is
+    too small for all, some ranks get fewer rows; those without get an empty batch of the same
+    structure.
+
+    * A `DataLoader` over a dataset with indices is built again over a batch sampler of anyrig's,
+      with all its other options, so that each rank loads its own samples only. Its sampler runs
+      alike on every rank, by a seed that rank 0 gives and the epoch.
+    * Of anything else, such as a `DataLoader` over an `IterableDataset`, each rank takes its rows
+      of every batch; it must yield the same ones on every rank.
+    * With ``divided=True`` the loader of each rank yields batches of its own, and goes on with
+      empty ones until those of all ranks have ended.
+
+    The result has the length and the attributes of `loader` (``batch_size`` is that of the global
+    batch), and ``set_epoch(epoch, skip_batches=0)`` to resume; iterating counts the epochs. In a
+    process that is the only rank the batches are whole, in the same order as in a group.
+
+    Every rank must call this. The words: *global batch*, what all ranks have of one step; *per-rank
+    batch*, what one has.
+
+    Args:
+        loader: anything that can be iterated over.
+        rig: its lead is this rank's device; by default what `Rig.detect` says.
+        shares: how much of a global batch each rank gets: ``"even"``; ``"speed"``, by published
+            rates, corrected by measured times of the first steps of a model of `spread`, then
+            held; ``"memory"``; or numbers, one a rank. By default by speed where devices differ;
+            where they look alike, even, unless the first steps show one to be slower by a tenth.
+        divided: whether the loader of each rank yields that rank's batches already.
+        seed: of the order; by default that of the loader's generator or of PyTorch, on rank 0.
+        empty: returns a batch without rows, where that cannot be told from one with a row.
+        timeout_seconds: how long to wait for the other ranks.
+
+    Raises:
+        BatchError: `loader` cannot be iterated over; or it has a `DistributedSampler`, so that it
+            would be divided twice.
+        SharesError: there are not as many shares as ranks, or no such policy.
+        RankMismatchError: the ranks distribute different kinds of loaders.
+        RankWaitError: the other ranks did not come in time.
+    """
+    if not hasattr(type(loader), "__iter__") and not hasattr(type(loader), "__getitem__"):
+        raise BatchError(
+            f"cannot distribute a {type(loader).__name__}: it cannot be iterated over. Pass the "
+            "loader that yields the batches"
+        )
+    group = join_group(rig)
+    board = None if group is None else board_of(group)
+    balance = None
+    sampled = not divided and _has_indices(loader)
+    if group is not None and not divided:
+        _refuse_divided(loader)
+        balance = choose_balance(shares, group, rig)
+    facts = _Facts(sampled, divided, _seed_of(loader, seed), _length_of(loader))
+    of_ranks = [facts] if board is None else _exchange(board, facts, timeout_seconds)
+    name = "loader" if board is None else f"loader/{board.number('loader')}"
+    turns = Turns(name, balance)
+    division: Division
+    if sampled:
+        assert isinstance(loader, DataLoader)
+        first_seed = of_ranks[0].seed
+        division = SampledDivision(loader, turns, first_seed, empty, board, timeout_seconds)
+    else:
+        division = StreamedDivision(loader, turns, divided, empty, board, timeout_seconds)
+    lengths = [each.length for each in of_ranks if each.length is not None]
+    if len(lengths) < len(of_ranks):
+        return cast("LoaderT", DistributedLoader(loader, division))
+    longest = max(lengths) if divided else None
+    return cast("LoaderT", SizedDistributedLoader(loader, division, longest))
+
+
+@dataclass(frozen=True)
+class _Facts:
+    """What the ranks must know of each other's loaders."""
+
+    sampled: bool
+    divided: bool
+    seed: int
+    length: int | None
+
+    @property
+    def kind(self) -> str:
+        if self.divided:
+            return "one that came divided"
+        return "one with indices" if self.sampled else "one without indices"
+
+
+def _exchange(board: Board, facts: _Facts, timeout_seconds: float) -> list[_Facts]:
+    heard = board.exchange("loaders", pickle.dumps(facts), timeout_seconds, "distribute()")
+    # From ranks of one program; see docs/security.md.
+    of_ranks: list[_Facts] = [pickle.loads(each) for each in heard]  # noqa: S301
+    for rank, other in enumerate(of_ranks):
+        if other.kind != of_ranks[0].kind:
+            raise RankMismatchError(
+                f"rank 0 distributes a loader that is {of_ranks[0].kind}, rank {rank} "
+                f"{other.kind}; let all ranks distribute the same loaders in the same order"
+            )
+    return of_ranks
+
+
+def _has_indices(loader: Any) -> bool:
+    return (
+        isinstance(loader, DataLoader)
+        and not isinstance(loader.dataset, IterableDataset)
+        and loader.batch_sampler is not None
+        # One that iterates in its own way may do anything.
+        and type(loader).__iter__ is DataLoader.__iter__
+    )
+
+
+def _refuse_divided(loader: Any) -> None:
+    if isinstance(getattr(loader, "sampler", None), DistributedSampler):
+        raise BatchError(
+            "this loader is divided already, by its DistributedSampler. Leave the sampler out and "
+            "give the loader the global batch as its batch_size; or, to keep it, pass divided=True"
+        )
+
+
+def _seed_of(loader: Any, seed: int | None) -> int:
+    if seed is not None:
+        return seed
+    generator = getattr(loader, "generator", None)
+    if isinstance(generator, torch.Generator):
+        return generator.initial_seed()
+    return torch.initial_seed()
+
+
+def _length_of(loader: Any) -> int | None:
+    try:
+        return len(loader)
+    except TypeError:  # it has none, or a DataLoader whose dataset has none
+        return None

@@ -1,0 +1,99 @@
+"""A loader of one rank: its part of every global batch, and as many batches as every other rank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Generic, Protocol, TypeVar
+
+from ..shares.shares import Shares
+
+T = TypeVar("T")
+
+
+class Division(Protocol):
+    """How the batches of one loader are divided."""
+
+    @property
+    def shares(self) -> Shares | None:
+        """Those agreed on last; None where the loader came divided."""
+
+    @property
+    def rows_of_batches(self) -> list[tuple[int, ...]] | None:
+        """How many rows each rank had of each global batch since the iteration began."""
+
+    def batches(self, epoch: int, skip_batches: int) -> Iterator[Any]:
+        """Begin an iteration, and return an iterator over this rank's part of each batch."""
+
+
+class DistributedLoader(Generic[T]):
+    """What `distribute` returns; what it does not have itself, the loader before it has.
+
+    Attributes:
+        epoch: that of the next iteration.
+        shares: how much of each global batch each rank gets, and why; None if it came divided.
+        rows_of_batches: how many rows each rank had of each global batch since the last iteration
+            began; None if the loader came divided.
+    """
+
+    __slots__ = ("__weakref__", "_division", "_loader", "_next")
+
+    _loader: Iterable[T]
+    _division: Division
+    _next: tuple[int, int]
+
+    def __init__(self, loader: Iterable[T], division: Division) -> None:
+        for name, value in (("_loader", loader), ("_division", division), ("_next", (0, 0))):
+            object.__setattr__(self, name, value)
+
+    def __iter__(self) -> Iterator[T]:
+        epoch, skip_batches = self._next
+        object.__setattr__(self, "_next", (epoch + 1, 0))
+        return self._division.batches(epoch, skip_batches)
+
+    def set_epoch(self, epoch: int, skip_batches: int = 0) -> None:
+        """Let the next iteration be that of `epoch`, from global batch `skip_batches` on.
+
+        Iterations count their epochs by themselves, from zero; this is for resuming.
+        """
+        object.__setattr__(self, "_next", (epoch, skip_batches))
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the next iteration."""
+        return self._next[0]
+
+    @property
+    def shares(self) -> Shares | None:
+        """How much of each global batch each rank gets, and why."""
+        return self._division.shares
+
+    @property
+    def rows_of_batches(self) -> list[tuple[int, ...]] | None:
+        """How many rows each rank had of each global batch since the last iteration began."""
+        return self._division.rows_of_batches
+
+    def __getattr__(self, name: str) -> Any:
+        if name in DistributedLoader.__slots__:  # a copy that is being built has none of them yet
+            raise AttributeError(name)
+        return getattr(self._loader, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._loader, name, value)
+
+    def __repr__(self) -> str:
+        return f"distribute({self._loader!r})"
+
+
+class SizedDistributedLoader(DistributedLoader[T]):
+    """One with a length. `len` asks the class, so it takes a class of its own."""
+
+    __slots__ = ("_longest",)
+
+    _longest: int | None
+
+    def __init__(self, loader: Iterable[T], division: Division, longest: int | None) -> None:
+        super().__init__(loader, division)
+        object.__setattr__(self, "_longest", longest)
+
+    def __len__(self) -> int:
+        return len(self._loader) if self._longest is None else self._longest  # type: ignore[arg-type]

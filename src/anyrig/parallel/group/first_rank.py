@@ -1,0 +1,141 @@
+"""Work that one rank does while the others wait for it: a download, a cache, a folder."""
+
+from __future__ import annotations
+
+import functools
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import ParamSpec, TypeVar
+
+from ...devices.rank import LocalRank
+from ...errors import OtherRankError
+from .board import Board, board_of
+from .membership import join_group
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def only_first_rank(*, per_node: bool = False, timeout_seconds: float = 1800.0) -> OnlyFirstRank:
+    """Return a block in which the first rank works while the others wait for it.
+
+    ::
+
+        with anyrig.only_first_rank() as first:
+            if first:
+                download(path)
+        data = load(path)               # every rank; what the first one did is done
+
+        @anyrig.only_first_rank()
+        def download(path): ...         # runs on the first rank; returns None on the others
+
+    The others wait at the end of the block, and nobody waits at its beginning. Within ``if first:``
+    there can be nothing that all ranks must come to, such as a barrier. In a process that is the
+    only rank, that one is the first.
+
+    Args:
+        per_node: take the first rank of each machine, for what machines do not share.
+        timeout_seconds: how long the others wait.
+
+    Raises:
+        RankWaitError: at the end of the block: the first rank was not through in time.
+        OtherRankError: at the end of the block: the first rank raised; the message has its error.
+    """
+    return OnlyFirstRank(per_node, timeout_seconds)
+
+
+@dataclass(frozen=True)
+class _Block:
+    """One use: who waits for whom, and under which key."""
+
+    board: Board
+    key: str
+    first: int
+    others: int
+    place: str
+
+    @property
+    def is_first(self) -> bool:
+        return self.board.group.rank == self.first
+
+
+# The blocks that this process is in, the innermost last.
+_entered: list[_Block | None] = []
+
+
+class OnlyFirstRank:
+    """What `only_first_rank` returns: a context manager, and a decorator."""
+
+    def __init__(self, per_node: bool, timeout_seconds: float) -> None:
+        self._per_node = per_node
+        self._timeout_seconds = timeout_seconds
+
+    def __enter__(self) -> bool:
+        """Return whether this is the first rank."""
+        block = self._begin()
+        _entered.append(block)
+        return block is None or block.is_first
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Tell the others how it ended, or wait to be told."""
+        block = _entered.pop()
+        if block is None or not block.others:
+            return
+        if block.is_first:
+            told = "" if error is None else "".join(traceback.format_exception(error))
+            block.board.post(block.key, told.encode())
+        elif error is None:
+            self._wait(block)
+
+    def __call__(self, function: Callable[P, T]) -> Callable[P, T | None]:
+        """Return `function` as one that runs on the first rank only; the others wait for it."""
+
+        @functools.wraps(function)
+        def on_first_rank(*args: P.args, **kwargs: P.kwargs) -> T | None:
+            with OnlyFirstRank(self._per_node, self._timeout_seconds) as first:
+                return function(*args, **kwargs) if first else None
+
+        return on_first_rank
+
+    def _begin(self) -> _Block | None:
+        group = join_group()
+        if group is None:
+            return None
+        board = board_of(group)
+        place = board.come_to("only_first_rank()")
+        ranks = _ranks_of_node(board) if self._per_node else range(group.world_size)
+        # A block within a block is counted within it: where only the first rank enters it, the
+        # others' count must not fall behind.
+        outer = _entered[-1].key if _entered and _entered[-1] is not None else "first"
+        kind = f"{outer}.{ranks[0]}." if self._per_node else f"{outer}."
+        key = f"{kind}{board.number(kind)}"
+        return _Block(board, key, ranks[0], len(ranks) - 1, place)
+
+    def _wait(self, block: _Block) -> None:
+        what = "the end of only_first_rank()"
+        told = block.board.collect(
+            block.key, block.others, self._timeout_seconds, what, block.first, block.place
+        ).decode()
+        if told:
+            host = block.board.host_of(block.first)
+            raise OtherRankError(
+                f"rank {block.first} on {host or 'an unknown host'} failed in only_first_rank() "
+                f"({block.place}), and rank {block.board.group.rank} waited for it:\n{told}"
+            )
+
+
+def _ranks_of_node(board: Board) -> range | list[int]:
+    """Return the ranks of this machine, the first one first."""
+    local, rank = LocalRank.read(), board.group.rank
+    if local is not None:
+        first = rank - local.rank  # a launcher numbers the ranks of a machine in a row
+        return range(first, first + local.world_size)
+    hosts = board.exchange("hosts", board.host.encode(), 600.0, "only_first_rank(per_node=True)")
+    return [other for other, host in enumerate(hosts) if host.decode() == board.host]

@@ -1,0 +1,173 @@
+"""What every rank has of something, on every rank."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...errors import RankMismatchError
+from ...transfer.containers import attributes_of, items_of, rebuild
+from ...transfer.tree import Path, format_path
+from ..batch.gather import gather
+from .agreement import agree
+from .board import board_of
+from .leaves import is_inner, leaves_of
+from .membership import Group, join_group
+from .packing import Packed, pack, unpack
+from .row_order import row_order
+from .wire import data_device, gather_bytes, gather_rows, where
+
+_CALL = "gather_over_ranks()"
+
+
+def gather_over_ranks(value: Any, *, loader: Any = None) -> Any:
+    """Return what all ranks gave as one nested value of the same structure, on every rank.
+
+    ::
+
+        scores = anyrig.gather_over_ranks(model(x))                # of the global batch
+
+        for x, _ in loader:                                        # from anyrig.distribute()
+            scores.append(model(x))
+        scores = anyrig.gather_over_ranks(torch.cat(scores), loader=loader)   # of the epoch
+
+    * Tensors are joined along dimension 0, rank by rank, whatever their numbers of rows; shorter
+      ones are padded with zeros in other dimensions. Those without dimensions become a vector.
+      They have no graph, and lie where this rank's lies.
+    * Lists without tensors in them are joined like rows.
+    * Dicts, tuples, named tuples, dataclasses and lists with tensors keep their structure.
+    * None stays. Of anything else, a number or a text, there is a list with one for each rank.
+
+    Without `loader` the rows of a batch from `distribute` are in the order of its global batch.
+    Tensors travel as their bytes, by one collective; the rest is pickled, by ranks of one program.
+    In a process that is the only rank, the result is of its value alone.
+
+    Args:
+        value: any nested structure.
+        loader: a loader from `distribute` (or with a `DistributedSampler`): rows of the whole loop
+            are returned in the order of its samples, without those that padding had repeated.
+
+    Raises:
+        RankMismatchError: on every rank: two ranks differ in structure, or one gave what cannot be
+            sent; the message says which rank, and where.
+    """
+    group = join_group()
+    if group is None:
+        values = [value]
+    else:
+        board_of(group).come_to(_CALL)
+        values = _exchange(value, group)
+    return _Joining(value, loader).join(values, ())
+
+
+def _exchange(value: Any, group: Group) -> list[Any]:
+    error = ""
+    try:
+        packed = pack(value)
+    except ValueError as refused:
+        packed, error = Packed(b"", ()), str(refused)
+    numbers = (len(packed.pickled), packed.data_bytes, *where(packed.tensors))
+    heard = agree(_CALL, (), group, numbers, error)
+    pickled = gather_bytes(packed.pickled, [other[0] for other in heard], group)
+    device = data_device(group, [other[2:] for other in heard])
+    data = gather_rows(packed.data(device), [other[1] for other in heard], group)
+    return [unpack(*parts) for parts in zip(pickled, data, strict=True)]
+
+
+class _Joining:
+    """One pass over the values of all ranks; what it refuses, it refuses on every rank."""
+
+    def __init__(self, mine: Any, loader: Any) -> None:
+        self._loader = loader
+        self._devices = {
+            place: leaf.device for place, leaf in leaves_of(mine) if isinstance(leaf, Tensor)
+        }
+        self._orders: dict[tuple[int, ...], Tensor] = {}
+
+    def join(self, values: Sequence[Any], path: Path) -> Any:
+        """Return one value."""
+        tensors = [value for value in values if isinstance(value, Tensor)]
+        if len(tensors) == len(values):
+            return self._join_tensors(tensors, path)
+        if tensors:
+            raise _differ(values, path)
+        if all(isinstance(value, list) and not _has_tensors(value) for value in values):
+            return self._join_lists(values)
+        if any(map(is_inner, values)):
+            return self._join_containers(values, path)
+        return None if all(value is None for value in values) else list(values)
+
+    def _join_tensors(self, tensors: Sequence[Tensor], path: Path) -> Tensor:
+        if len({(tensor.dtype, tensor.dim()) for tensor in tensors}) > 1:
+            raise _differ(tensors, path)
+        device = self._devices.get(format_path(path), tensors[0].device)
+        joined: Tensor = gather([tensor.detach() for tensor in tensors], device)
+        if self._loader is None or not tensors[0].dim():
+            return joined
+        return joined[self._order([len(tensor) for tensor in tensors]).to(device)]
+
+    def _join_lists(self, values: Sequence[list[Any]]) -> list[Any]:
+        joined = [entry for value in values for entry in value]
+        if self._loader is None:
+            return joined
+        return [joined[i] for i in self._order([len(value) for value in values]).tolist()]
+
+    def _join_containers(self, values: Sequence[Any], path: Path) -> Any:
+        if len({type(value) for value in values}) > 1:
+            raise _differ(values, path)
+        every = [_contents(value) for value in values]
+        for rank, contents in enumerate(every):
+            if contents.keys() != every[0].keys():
+                raise RankMismatchError(
+                    f"{_CALL} needs the same structure on every rank: rank 0 has "
+                    f"{_names(every[0])} at {format_path(path)}, but rank {rank} has "
+                    f"{_names(contents)}. For one entry a sample, give a tensor with a row for "
+                    "each, or a list without tensors"
+                )
+        joined = [
+            self.join([contents[part] for contents in every], (*path, part)) for part in every[0]
+        ]
+        items = len(list(items_of(values[0])))
+        return rebuild(
+            values[0],
+            joined[:items],
+            dict(zip(attributes_of(values[0]), joined[items:], strict=True)),
+        )
+
+    def _order(self, rows: Sequence[int]) -> Tensor:
+        key = tuple(rows)
+        if key not in self._orders:
+            self._orders[key] = row_order(self._loader, key)
+        return self._orders[key]
+
+
+def _contents(container: Any) -> dict[Any, Any]:
+    named = {(".{}", name): value for name, value in attributes_of(container).items()}
+    return dict(items_of(container)) | named
+
+
+def _names(contents: dict[Any, Any]) -> str:
+    return ", ".join(str(key) for _, key in contents) or "nothing"
+
+
+def _has_tensors(value: Any) -> bool:
+    return any(isinstance(leaf, torch.Tensor) for _, leaf in leaves_of(value))
+
+
+def _differ(values: Sequence[Any], path: Path) -> RankMismatchError:
+    first = _describe(values[0])
+    rank = next(rank for rank, value in enumerate(values) if _describe(value) != first)
+    return RankMismatchError(
+        f"{_CALL} needs the same structure on every rank: rank 0 has {first} at "
+        f"{format_path(path)}, but rank {rank} has {_describe(values[rank])}"
+    )
+
+
+def _describe(value: Any) -> str:
+    if isinstance(value, Tensor):
+        dtype = str(value.dtype).removeprefix("torch.")
+        return f"a {dtype} tensor of {value.dim()} dimensions"
+    return f"a {type(value).__name__}"

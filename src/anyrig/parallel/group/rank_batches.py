@@ -1,0 +1,60 @@
+"""The batch sampler of one rank: its part of every global batch."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from torch.utils.data import Sampler
+
+from ..shares.shares import Shares
+from .agreed_order import draw_alike
+from .division import part_of_rank, rows_of_ranks
+
+
+class RankBatches(Sampler[list[Any]]):
+    """Draws the global batches of a sampler, and yields this rank's indices of each.
+
+    A rank without rows in a batch is given its first index: an empty batch has the structure of
+    one that is not, and only a collated sample has it. Whoever uses the loader takes the row off.
+
+    Attributes:
+        drawn: how many rows each rank has in the batches that were drawn and not handed out.
+    """
+
+    def __init__(
+        self,
+        global_batches: Iterable[Sequence[Any]],
+        rank: int,
+        draw: Callable[[], Shares],
+        check: Callable[[Sequence[Any]], None],
+    ) -> None:
+        self.drawn: deque[tuple[int, ...]] = deque()
+        self._global_batches = global_batches
+        self._rank = rank
+        self._draw = draw
+        self._check = check
+        self._seed = 0
+        self._skip_batches = 0
+
+    def begin(self, seed: int, skip_batches: int) -> None:
+        """Say how the next iteration is to be drawn, and from which global batch on."""
+        self.drawn.clear()
+        self._seed = seed
+        self._skip_batches = skip_batches
+
+    def __iter__(self) -> Iterator[list[Any]]:
+        drawn, skip_batches = self.drawn, self._skip_batches
+        for index, batch in enumerate(draw_alike(self._global_batches, self._seed)):
+            indices = list(batch)
+            if index == 0:
+                self._check(indices)
+            if index < skip_batches:
+                continue
+            rows = rows_of_ranks(self._draw(), len(indices))
+            drawn.append(rows)
+            yield indices[part_of_rank(rows, self._rank)] or indices[:1]
+
+    def __len__(self) -> int:
+        return len(self._global_batches)  # type: ignore[arg-type]

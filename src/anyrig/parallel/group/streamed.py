@@ -1,0 +1,122 @@
+"""A loader without indices: each rank takes its rows of every batch, or all if it came divided."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import Any
+
+from ...errors import BatchError, MoveError
+from ..shares.shares import Shares
+from .board import Board
+from .division import part_of_rank, rows_of_ranks
+from .part import part_of, rows_of
+from .running_out import RunningOut
+from .turns import Turns
+
+
+class StreamedDivision:
+    """Iterates over a loader as it is."""
+
+    def __init__(
+        self,
+        loader: Iterable[Any],
+        turns: Turns,
+        divided: bool,
+        empty: Callable[[], Any] | None,
+        board: Board | None,
+        timeout_seconds: float,
+    ) -> None:
+        self._given = loader
+        self._turns = turns
+        self._divided = divided
+        self._make_empty = empty
+        self._board = board
+        self._rank = 0 if board is None else board.group.rank
+        self._running_out = (
+            None if board is None else RunningOut(board, f"{turns.name}/progress", timeout_seconds)
+        )
+        self._rows: list[tuple[int, ...]] = []
+        self._empty: Any = None
+        self._knows_empty = False
+
+    @property
+    def shares(self) -> Shares | None:
+        """Those agreed on last."""
+        return None if self._divided else self._turns.shares
+
+    @property
+    def rows_of_batches(self) -> list[tuple[int, ...]] | None:
+        """See `DistributedLoader`."""
+        return None if self._divided else self._rows
+
+    def batches(self, epoch: int, skip_batches: int) -> Iterator[Any]:
+        """Begin an iteration."""
+        self._turns.begin()
+        for part in (self._given, getattr(self._given, "sampler", None), self._dataset()):
+            tell = getattr(part, "set_epoch", None)
+            if callable(tell):
+                tell(epoch)
+        self._rows = []
+        if self._running_out is not None:
+            self._running_out.begin(self._turns.iteration)
+        return self._hand_out(islice(self._given, skip_batches, None), self._rows)
+
+    def _dataset(self) -> Any:
+        return getattr(self._given, "dataset", None)
+
+    def _hand_out(self, batches: Iterator[Any], rows: list[tuple[int, ...]]) -> Iterator[Any]:
+        running_out, index = self._running_out, 0
+        for batch in batches:
+            # First of all: ranks without a batch wait to hear it.
+            if running_out is not None:
+                self._learn_empty(batch)
+                running_out.drew()
+            index += 1
+            yield batch if self._divided else self._part_of(batch, rows)
+        if running_out is None:
+            return
+        running_out.ended()
+        while running_out.somebody_has(index):
+            index += 1
+            if not self._divided:
+                self._turns.draw()  # as the others do, who may exchange something there
+            self._turns.use()
+            yield self._empty_batch()
+
+    def _part_of(self, batch: Any, rows: list[tuple[int, ...]]) -> Any:
+        of_batch = rows_of(batch)
+        rows.append(rows_of_ranks(self._turns.draw(), of_batch))
+        self._turns.use()
+        return part_of(batch, part_of_rank(rows[-1], self._rank), of_batch)
+
+    def _learn_empty(self, batch: Any) -> None:
+        """Keep a batch without rows, and leave it for ranks that never have one with."""
+        if self._knows_empty or self._make_empty is not None or self._board is None:
+            return
+        self._knows_empty = True
+        try:
+            self._empty = part_of(batch, slice(0, 0), rows_of(batch))
+            self._board.post(f"{self._turns.name}/empty", pickle.dumps(self._empty))
+        except (BatchError, MoveError, pickle.PicklingError, TypeError, AttributeError):
+            self._empty = _END
+
+    def _empty_batch(self) -> Any:
+        if self._make_empty is not None:
+            return self._make_empty()
+        if not self._knows_empty and self._board is not None:
+            (there,) = self._board.look([f"{self._turns.name}/empty"])
+            # From a rank of the same program; see docs/security.md.
+            self._empty = _END if there is None else pickle.loads(there)  # noqa: S301
+            self._knows_empty = True
+        if self._empty is _END:
+            raise BatchError(
+                f"rank {self._rank} has no batch left, while others have, and it cannot be told "
+                "from this loader's batches what one without rows is; give "
+                "distribute(…, empty=function), which returns it"
+            )
+        return self._empty
+
+
+_END = object()

@@ -1,0 +1,300 @@
+"""A module of which every rank computes its own part of a global batch."""
+
+from __future__ import annotations
+
+import inspect
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from ..errors import SpreadError
+from ..transfer.tree import ATOM_TYPES, map_leaves
+from .batch.rows import rows_of_first
+from .group.channel import Channel, open_channel
+from .group.exchange import Exchange
+from .group.membership import current_group
+from .group.no_rows import compute_without_rows, one_row
+from .group.pace import Pace
+from .group.states import Broadcast
+from .group.weighing import put_weight_on, take_weight_off
+from .group.whole_loss import whole_loss
+from .layout import Layout
+from .losses.loss import Criterion, explain_loss
+from .replicas.transparent import TransparentModule
+
+
+class RankModule(TransparentModule):
+    """Calls a module with this rank's rows, so that a step is that of all ranks' rows together.
+
+    ::
+
+        rows ─▶ module ─▶ outputs, whose gradients are weighted by the rows
+          └──── counts, to and from the other ranks while the module computes
+
+    The engine that averages gradients over the ranks is a subclass's: DDP or FSDP2. Under
+    `torch.no_grad` nothing is exchanged unless a loss is asked for.
+
+    Attributes:
+        module: the module, on this rank's device.
+    """
+
+    _ANEW: ClassVar = {"_channel", "_arriving", "_joining", "_last", "_row_of", "_pace"}
+
+    _layout: Layout
+    _loss: Criterion | None
+    _device: torch.device
+    _reduces: bool
+    _joining: bool
+    _last: Exchange | None
+    _row_of: dict[bool, Any]
+    _channel: Channel | None
+    _arriving: Broadcast | None
+    _pace: Pace
+
+    def __init__(self, module: torch.nn.Module, layout: Layout, loss: Criterion | None) -> None:
+        if loss is not None:
+            _require_no_parameters(loss)
+            layout = replace(layout, loss=explain_loss(loss))
+        super().__init__(module)
+        self.__dict__.update(_layout=layout, _loss=loss, _device=layout.lead, _reduces=True)
+        self._make_anew()
+        self._start()
+
+    def _make_anew(self) -> None:
+        """Set what a copy does not take over."""
+        self.__dict__.update(
+            _channel=None,
+            _arriving=None,
+            _joining=False,
+            _last=None,
+            _row_of={},
+            _pace=Pace(self._device),
+        )
+
+    def _start(self) -> Channel:
+        """Meet the other ranks; each does so at the same time."""
+        if current_group() is None:
+            raise SpreadError(
+                f"this {type(self.module).__name__} was spread over a process group, and this "
+                "process is in none; use its attribute module, or start with anyrig run"
+            )
+        self.__dict__["_channel"] = channel = open_channel()
+        return channel
+
+    @abstractmethod
+    def _compute(self, *inputs: Any, **kwargs: Any) -> Any:
+        """Return the outputs, from which the subclass's engine reduces gradients."""
+
+    @abstractmethod
+    def _begin_backward(self, reduces: bool) -> None:
+        """Prepare the engine, if that is left to be done when a backward pass begins."""
+
+    def forward(self, *inputs: Any, **kwargs: Any) -> Any:
+        """Call the module with the rows of this rank, and return its outputs for them.
+
+        Args:
+            inputs: as the module takes them, anywhere; the first tensor's rows are counted.
+            kwargs: the same. If the model was spread with a loss, ``target=`` is the loss's, and
+                the loss of the global batch is returned, on every rank.
+
+        Raises:
+            SpreadError: the outputs cannot be weighted.
+        """
+        loss = self._loss_for(kwargs) if "target" in kwargs else None
+        if self._arriving is not None:
+            self._take_buffers()
+        if torch.is_grad_enabled():
+            return self._learn(inputs, kwargs, loss)
+        return self._evaluate(inputs, kwargs, loss)
+
+    def _evaluate(
+        self, inputs: tuple[Any, ...], kwargs: dict[str, Any], loss: Criterion | None
+    ) -> Any:
+        inputs, kwargs, rows = self._bring(inputs, kwargs, None)
+        target = kwargs.pop("target") if loss is not None else None
+        output = self._compute_rows(self.module, inputs, kwargs, rows, loss is not None)
+        if loss is None:
+            return output
+        exchange = Exchange(self._channel or self._start(), rows)
+        return whole_loss(loss, output, target, self._device, exchange, lambda: None)
+
+    def _learn(
+        self,
+        inputs: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        loss: Criterion | None,
+        exchange: Exchange | None = None,
+    ) -> Any:
+        channel = self._channel or self._start()
+        reduces, has_left = self._reduces, exchange is not None
+        if exchange is None:
+            exchange = Exchange(channel, 0, with_loss=loss is not None, reduces=reduces)
+        inputs, kwargs, rows = self._bring(inputs, kwargs, exchange)
+        moves_buffers = self.module.training and reduces and _has_buffers(self.module)
+        if not has_left:
+            exchange.rows = rows
+            exchange.time = self._pace.start(rows)
+            # In evaluation mode not before a backward pass asks.
+            if self._joining or (self.module.training and (loss is None or moves_buffers)):
+                exchange.start()
+        if self._joining:
+            self._last = exchange
+        if rows and (loss is not None) not in self._row_of:
+            self._row_of[loss is not None] = one_row((inputs, kwargs), self._layout.dim)
+
+        def begin() -> None:
+            self._begin_backward(reduces)
+            if self._arriving is not None:
+                queue_callback(self._take_buffers)
+            if exchange.time is not None:
+                queue_callback(lambda: self._pace.stop(exchange.time))
+
+        target = kwargs.pop("target") if loss is not None else None
+        output = self._compute_rows(self._compute, inputs, kwargs, rows, loss is not None)
+        if loss is None:
+            result = put_weight_on(output, exchange, begin)
+        else:
+            result = whole_loss(loss, output, target, self._device, exchange, begin)
+        if moves_buffers:
+            self._send_buffers(exchange.first_with_rows)
+        return result
+
+    def _compute_rows(
+        self,
+        module: Callable[..., Any],
+        inputs: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        rows: int,
+        with_loss: bool,
+    ) -> Any:
+        if rows:
+            return module(*inputs, **kwargs)
+        return compute_without_rows(
+            self.module,
+            lambda given: module(*given[0], **given[1]),
+            (inputs, kwargs),
+            self._row_of.get(with_loss),
+            self._layout.dim,
+        )
+
+    def _bring(
+        self, inputs: tuple[Any, ...], kwargs: dict[str, Any], exchange: Exchange | None
+    ) -> tuple[tuple[Any, ...], dict[str, Any], int]:
+        """Return the arguments on this rank's device, and how many rows they have."""
+        # All there is between the caller and the module, so written for speed.
+        device, dim = self._device, self._layout.dim
+        rows = None
+        simple = True
+        for value in (*inputs, *kwargs.values()) if kwargs else inputs:
+            kind = type(value)
+            if kind is Tensor:
+                if rows is None and value.dim():
+                    rows = value.size(dim)
+                if value.device != device or (exchange is not None and value.requires_grad):
+                    simple = False
+            elif kind not in ATOM_TYPES:
+                simple, rows = False, None
+                break
+        if simple:
+            return inputs, kwargs, 1 if rows is None else rows
+        if rows is None:
+            rows = rows_of_first((inputs, kwargs), dim)
+
+        def bring(leaf: Any, path: Any) -> Any:
+            if not isinstance(leaf, Tensor):
+                return leaf
+            here = leaf.to(device, non_blocking=device.type != "cpu")
+            weighted = exchange is not None and here.requires_grad
+            return take_weight_off(here, exchange) if exchange and weighted else here
+
+        inputs, kwargs = map_leaves((inputs, kwargs), bring)
+        return inputs, kwargs, 1 if rows is None else rows
+
+    def _loss_for(self, kwargs: Mapping[str, Any]) -> Criterion | None:
+        """Return the loss that ``target=`` is for; None if it is for the module.
+
+        Raises:
+            TypeError: it is for neither.
+        """
+        if self._loss is not None:
+            return self._loss
+        names = inspect.signature(self.module.forward).parameters
+        if "target" in names or any(p.kind is p.VAR_KEYWORD for p in names.values()):
+            return None
+        raise TypeError(
+            f"{type(self.module).__name__}.forward() takes no argument 'target', and the model was "
+            "spread without a loss; give one: anyrig.spread(module, loss=criterion)"
+        )
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Let this rank's gradients add up in the backward passes of the forwards within.
+
+        ::
+
+            with model.no_sync():
+                for x, y in micro_batches[:-1]:
+                    criterion(model(x), y).backward()
+            criterion(model(micro_batches[-1].x), micro_batches[-1].y).backward()   # reduces all
+
+        Do not clip, step or zero gradients in between. All ranks do this alike; how many rows each
+        micro-batch has may differ.
+        """
+        before, self._reduces = self._reduces, False
+        try:
+            yield
+        finally:
+            self._reduces = before
+
+    def _send_buffers(self, source: int) -> None:
+        buffers = [buffer for buffer in self.module.buffers() if buffer.numel()]
+        self._arriving = Broadcast(buffers, source)
+
+    def _take_buffers(self) -> None:
+        arriving, self._arriving = self._arriving, None
+        if arriving is not None:
+            arriving.finish()
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the module's state as its engine has it: no prefix."""
+        self._take_buffers()
+        return super().state_dict(*args, **kwargs)
+
+    def __getstate__(self) -> dict[str, Any]:
+        self._take_buffers()
+        state: dict[str, Any] = super().__getstate__()
+        return {name: value for name, value in state.items() if name not in self._ANEW}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._make_anew()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.module!r})"
+
+
+def queue_callback(callback: Any) -> None:
+    """Call something when the backward pass that is under way has computed all gradients.
+
+    In the order of queueing: what is queued when it begins comes before DDP's and FSDP2's waiting
+    for the last collectives. Not public; PyTorch's own DDP and FSDP2 use it from Python.
+    """
+    engine: Any = torch.autograd.Variable._execution_engine
+    engine.queue_callback(callback)
+
+
+def _has_buffers(module: torch.nn.Module) -> bool:
+    return next(module.buffers(), None) is not None
+
+
+def _require_no_parameters(loss: Criterion) -> None:
+    if isinstance(loss, torch.nn.Module) and any(p.requires_grad for p in loss.parameters()):
+        raise SpreadError(
+            f"the loss {type(loss).__name__} has parameters to learn, and only the module's are "
+            "averaged over the ranks; make it a part of the module that is spread"
+        )

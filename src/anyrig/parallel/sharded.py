@@ -1,0 +1,92 @@
+"""A module of which every rank has a shard: what `spread(how="shard")` returns in a group."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    FSDPModule,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    fully_shard,
+)
+
+from .group.blocks import find_blocks
+from .group.membership import Group
+from .group.states import broadcast_states
+from .rank_module import RankModule
+
+
+@dataclass(frozen=True)
+class Sharding:
+    """How a module is divided among the ranks; the words are those of PyTorch's `fully_shard`.
+
+    Attributes:
+        mixed_precision: the types in which parameters are gathered and gradients are reduced.
+        offload: keep shards and the optimizer's state on the CPU between their uses.
+        reshard_after_forward: whether a block's gathered parameters are freed after its forward;
+            or to how many ranks they are divided then; None frees those of all but the root.
+        blocks: the classes of the layers that are gathered one at a time; None finds them.
+    """
+
+    mixed_precision: MixedPrecisionPolicy | None = None
+    offload: bool = False
+    reshard_after_forward: bool | int | None = None
+    blocks: Sequence[type[torch.nn.Module]] | None = None
+
+
+class ShardedModule(RankModule):
+    """Divides parameters, gradients and the optimizer's state among the ranks, by PyTorch's FSDP2.
+
+    The module itself is changed: its parameters are `DTensor`s, of which this rank has a part. Make
+    the optimizer afterwards. Names in its state have no prefix.
+
+    Args:
+        module: sharded already, by `shard`.
+        layout: how and why it was.
+        loss: see `anyrig.spread`.
+    """
+
+    module: FSDPModule  # type: ignore[assignment]
+
+    def _compute(self, *inputs: Any, **kwargs: Any) -> Any:
+        return self.module(*inputs, **kwargs)  # type: ignore[operator]
+
+    def _begin_backward(self, reduces: bool) -> None:
+        # FSDP2 asks in the backward pass; `no_sync` counts where the forward is called.
+        if reduces is not self.__dict__.get("_reduces_now", True):
+            self.module.set_requires_gradient_sync(reduces)
+            self.__dict__["_reduces_now"] = reduces
+
+
+def shard(module: torch.nn.Module, group: Group, sharding: Sharding) -> tuple[str, ...]:
+    """Divide a module among the ranks, in place, and return the names of its blocks.
+
+    Rank 0's parameters and buffers go to all. One block at a time comes to the device, so that a
+    module on the CPU may be larger than a device's memory.
+
+    Args:
+        module: the same on each rank.
+        group: whose device gets the shards.
+        sharding: how.
+    """
+    states = [*module.parameters(), *module.buffers()]
+    for kind in sorted({state.device.type for state in states} - {"meta"}):
+        broadcast_states([state for state in states if state.device.type == kind], 0)
+    mesh = init_device_mesh(group.device.type, (group.world_size,))
+    options: dict[str, Any] = {
+        "mesh": mesh,
+        "reshard_after_forward": sharding.reshard_after_forward,
+        "mp_policy": sharding.mixed_precision or MixedPrecisionPolicy(),
+        "offload_policy": CPUOffloadPolicy() if sharding.offload else OffloadPolicy(),
+    }
+    blocks = find_blocks(module, sharding.blocks)
+    for block in blocks.values():
+        fully_shard(block, **options)
+    fully_shard(module, **options)
+    return tuple(blocks)

@@ -1,0 +1,72 @@
+"""Runs many cases in one group of real processes, since starting one costs seconds.
+
+A case is a function ``case_…`` of a file beside this one, which every rank calls.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+
+import anyrig
+from anyrig.parallel.group.membership import join_group
+
+HERE = Path(__file__).parent
+TIME_LIMIT_SECONDS = 30.0
+
+
+def run_cases(file: str, names: list[str], ranks: int, virtual: str | None = None) -> dict:
+    """Return for each case what went wrong on the ranks where something did.
+
+    Args:
+        file: the module that has the cases.
+        names: of the cases, in order.
+        ranks: how many.
+        virtual: the rig of virtual GPUs that the ranks have; None for the CPU.
+    """
+
+    def work() -> dict[str, dict[int, str]]:  # sent by value: a rank does not know this folder yet
+        sys.path.insert(0, str(HERE))
+        import on_ranks
+
+        return on_ranks.run_rank(file, names, virtual)
+
+    return anyrig.launch(work, rig="cpu", nproc_per_device=ranks)
+
+
+def run_rank(file: str, names: list[str], virtual: str | None) -> dict[str, dict[int, str]]:
+    if virtual is not None:
+        os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+        from anyrig.virtual import install
+
+        install(virtual)
+    group = join_group(timeout_seconds=TIME_LIMIT_SECONDS)
+    assert group is not None
+    module = importlib.import_module(file)
+    failures: dict[str, dict[int, str]] = {}
+    for name in names:
+        started = time.perf_counter()
+        failure = _run_case(getattr(module, name))
+        if os.environ.get("ANYRIG_TEST_TIMES") and group.rank == 0:
+            print(f"{time.perf_counter() - started:6.2f} s  {name}", flush=True)
+        heard: list[Any] = [None] * group.world_size
+        dist.all_gather_object(heard, failure)
+        failures[name] = {rank: text for rank, text in enumerate(heard) if text}
+    dist.destroy_process_group()
+    return failures
+
+
+def _run_case(case: Any) -> str:
+    try:
+        case()
+    except BaseException:
+        traceback.print_exc()
+        return traceback.format_exc()
+    return ""
