@@ -42,4 +42,4 @@ def test_one_script_in_every_way() -> None:
         losses[way] = {line.removeprefix("[rank 0] ") for line in ended.stdout.splitlines()}
     (loss,) = losses["python"]
     assert loss.startswith("loss 0.")
-    assert losses == dict.fromkeys(losses, {loss})
+    assert losses == {way: {loss} for way in losses}
