@@ -21,6 +21,7 @@ import socket
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any, TextIO
@@ -65,17 +66,25 @@ class Group:
         ranks = 1 if engine == ONE_PROCESS else 2
         path = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
         environment = {"OMP_NUM_THREADS": threads, "PYTHONPATH": os.pathsep.join(path)}
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            server.settimeout(LONGEST_SECONDS)
+        with socket.create_server(("127.0.0.1", 0)) as server, tempfile.TemporaryFile() as errors:
+            server.settimeout(1.0)
             address, port = server.getsockname()
             arguments = [str(WORKER), model, engine.removesuffix(" again"), address, str(port)]
             started = time.time()
             self._process = subprocess.Popen(
                 [*LAUNCHERS[engine], *arguments],
                 env={**os.environ, **environment},
-                stderr=subprocess.DEVNULL,
+                stderr=errors,
             )
-            self._links = [server.accept()[0] for _ in range(ranks)]
+            self._links: list[socket.socket] = []
+            while len(self._links) < ranks:
+                try:
+                    self._links.append(server.accept()[0])
+                except TimeoutError:
+                    if self._process.poll() is None and time.time() < started + LONGEST_SECONDS:
+                        continue
+                    errors.seek(0)
+                    sys.exit(f"{engine} did not start:\n{errors.read().decode()}")
         self._files: list[TextIO] = [link.makefile("rw") for link in self._links]
         came = [json.loads(file.readline()) for file in self._files]
         self.first_step_seconds = max(each["time"] for each in came) - started

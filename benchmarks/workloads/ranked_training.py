@@ -74,7 +74,7 @@ def training_step(model: str, engine: str) -> Callable[[], None]:
     elif engine == "Fabric":
         from lightning_fabric import Fabric
 
-        fabric = Fabric("cpu", devices=int(os.environ["WORLD_SIZE"]), strategy="ddp")
+        fabric = Fabric(accelerator="cpu", devices=int(os.environ["WORLD_SIZE"]), strategy="ddp")
         fabric.launch()
         net, optimizer = fabric.setup(module, optimizer)
     else:  # one process, which has the batches of two
