@@ -88,9 +88,10 @@ def run(
     from ..parallel.ranks.launcher import run_group
 
     command = ["-u", "-m", "anyrig.cli.rank", *target, *context.args]
-    result = run_group(options, sys.executable, command, environment)
+    result = run_group(options, command, environment)
     if result.failure is not None:
-        sys.stderr.write(f"anyrig: error: {result.failure}\n")
+        kind = "error: " if result.signal is None else ""
+        sys.stderr.write(f"anyrig: {kind}{result.failure}\n")
     raise typer.Exit(result.exit_code)
 
 

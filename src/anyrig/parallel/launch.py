@@ -69,13 +69,14 @@ def launch(
         file = Path(folder, "call.pickle")
         file.write_bytes(_pickled(Call(function, tuple(args), dict(kwargs or {}), tuple(sys.path))))
         command = ["-u", "-m", "anyrig.parallel.ranks.call", str(file)]
-        ended = run_group(options, sys.executable, command, environment_for(rig))
+        ended = run_group(options, command, environment_for(rig))
         if ended.signal is signal.SIGINT:
             raise KeyboardInterrupt
         if ended.signal is not None:
             os.kill(os.getpid(), ended.signal)
         if ended.failure is not None:
-            traceback = ended.failure.first.traceback
+            first = ended.failure.first
+            traceback = None if first is None else first.traceback
             raise LaunchError(str(ended.failure) + (f"\n{traceback}" if traceback else ""))
         return read_result(Path(folder))  # type: ignore[no-any-return]
 
