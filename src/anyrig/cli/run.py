@@ -45,6 +45,14 @@ def run(
     max_restarts: Annotated[
         int, typer.Option("--max-restarts", min=0, help="Start again after a failure, so often.")
     ] = 0,
+    timeout_seconds: Annotated[
+        Optional[float],  # noqa: UP045
+        typer.Option(
+            "--timeout",
+            metavar="SECONDS",
+            help="How long a rank waits for the others in a collective, unless the script says.",
+        ),
+    ] = None,
     local_address: Annotated[
         Optional[str],  # noqa: UP045
         typer.Option("--local-addr", help="This machine's address as the others see it."),
@@ -78,6 +86,7 @@ def run(
         rdzv_id=rdzv_id,
         rdzv_timeout_seconds=rdzv_timeout_seconds,
         max_restarts=max_restarts,
+        timeout_seconds=timeout_seconds,
         local_address=local_address,
         log_folder=log_folder,
     )

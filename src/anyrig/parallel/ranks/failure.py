@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
@@ -88,7 +89,8 @@ def _missing(ends: Collection[RankEnd]) -> set[int]:
     waited, those that did so at another line.
     """
     late = [end for end in ends if end.ending is Ending.TIMED_OUT]
-    stopped = [end for end in ends if end.ending is Ending.STOPPED]
+    # One that came too late finds the others gone, and may say so before it is stopped.
+    stopped = [end for end in ends if end.ending in (Ending.STOPPED, Ending.LOST_CONNECTION)]
     if not late:
         return set()
     numbers = {
@@ -98,18 +100,21 @@ def _missing(ends: Collection[RankEnd]) -> set[int]:
         for own, everyone in _NUMBER.findall(text)
     }
     named = {end.rank for end in stopped if end.rank in numbers}
-    elsewhere = {end.rank for end in stopped if not end.waits}
-    lines = [end.traceback or "" for end in late]
-    apart = {end.rank for end in stopped if not any(_line(end) in text for text in lines)}
+    elsewhere = {end.rank for end in stopped if end.waits is False}
+    apart = {end.rank for end in stopped} - {
+        end.rank for end in stopped if end.place in {other.place for other in late}
+    }
     if named or elsewhere or any(end.ending is Ending.DONE for end in ends):
         return named or elsewhere
-    return apart
+    return apart or _minority(late)
 
 
-def _line(end: RankEnd) -> str:
-    """Return the line of the program where a rank was, as a traceback writes it."""
-    match = re.match(r"(?P<file>.*):(?P<line>\d+) in ", end.place or "")
-    return "no place" if match is None else f'File "{match["file"]}", line {match["line"]},'
+def _minority(late: Collection[RankEnd]) -> set[int]:
+    """Return the ranks that waited in vain elsewhere than most of those that did."""
+    (most, count), *others = Counter(end.place for end in late).most_common()
+    if not others or others[0][1] == count:
+        return set()
+    return {end.rank for end in late if end.place != most}
 
 
 def _order(end: RankEnd) -> tuple[int, float]:

@@ -34,6 +34,7 @@ from .node_watch import SILENCE_SECONDS
 from .options import RunOptions
 from .route import INTERFACE_VARIABLES, address_towards, interface_of, is_host_of
 from .store_connection import await_listener, bound_answers
+from .time_limit import TIME_LIMIT_VARIABLE
 
 # What stands before each line of a rank's output.
 _LABEL = "[rank ${rank}] "
@@ -69,6 +70,7 @@ def run_group(
     options: RunOptions,
     command: Sequence[str],
     environment: Mapping[str, str] | None = None,
+    temporary_folders: Sequence[Path] = (),
 ) -> GroupResult:
     """Run a Python program in each rank of this node, and wait for all of them.
 
@@ -76,6 +78,7 @@ def run_group(
         options: how many, where, how often again.
         command: what follows the interpreter's name, the same for every rank.
         environment: variables for the ranks, beside those of this process and of torchrun.
+        temporary_folders: the caller's, which cannot remove them if this process is killed.
 
     Raises:
         LaunchError: the nodes did not meet in time, or the ranks could not be started.
@@ -84,7 +87,11 @@ def run_group(
     options = _with_address(options)
     defaults = {"OMP_NUM_THREADS": str(options.threads_per_process), **_interface(options)}
     variables = defaults | dict(os.environ) | dict(environment or {})
+    if options.timeout_seconds is not None:
+        variables[TIME_LIMIT_VARIABLE] = str(options.timeout_seconds)
     with Guardian() as guardian, _environment(variables):
+        for each in temporary_folders:
+            guardian.remove(each)
         folder = options.log_folder
         if folder is None:
             folder = Path(tempfile.mkdtemp(prefix="anyrig-run-"))
@@ -114,6 +121,8 @@ def run_group(
         failure = None if agent is None else agent.failure
         if failure is not None and stopped_by is None:
             guardian.keep(folder)
+        for each in temporary_folders:
+            guardian.keep(each)
     return GroupResult(failure, stopped_by)
 
 

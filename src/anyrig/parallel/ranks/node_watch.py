@@ -207,8 +207,10 @@ class NodeWatch:
                     with contextlib.suppress(OSError):
                         self._links.append(NodeLink(each.accept()[0]))
             self._look_for_silence(began)
-        for link in [*self._links, *([self._listening] if self._listening else [])]:
+        for link in self._links:
             link.close()
+        if self._listening is not None:
+            self._listening.close()
 
     def _send_outbox(self) -> None:
         with self._lock:

@@ -17,7 +17,7 @@ import os
 import re
 import signal
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,7 +25,8 @@ from pathlib import Path
 _ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 _NAME = "stack.txt"
 
-_FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)')
+# As `faulthandler` and as `traceback` write it.
+_FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+),? in (?P<function>.*)')
 
 # Frames that tell nothing of the program: where a rank waits is always in one of these.
 _NOT_THE_PROGRAM = ("/torch/", "/anyrig/", "<frozen ", "/threading.py", "/runpy.py")
@@ -43,11 +44,13 @@ class Place:
     """A line of the program.
 
     Attributes:
-        text: as "train.py:31 in step, inside all_reduce".
+        line: as "train.py:31 in step".
+        inside: the innermost function there, if it is not the program's own.
         waits: whether what runs there may be a wait for the other ranks.
     """
 
-    text: str
+    line: str
+    inside: str | None
     waits: bool
 
 
@@ -94,15 +97,25 @@ def read_place(rank_folder: Path) -> Place | None:
         return None
     # The thread that got the signal is the last; its innermost frame is the first.
     main = text.rpartition("Current thread")[2] or text.rpartition("Thread")[2]
-    frames = [match for line in main.splitlines() if (match := _FRAME.fullmatch(line))]
+    return _place([match for line in main.splitlines() if (match := _FRAME.fullmatch(line))])
+
+
+def place_of(traceback: str) -> Place | None:
+    """Return the line of the program at which the exception of a traceback was raised."""
+    lines = reversed(traceback.splitlines())
+    return _place([match for line in lines if (match := _FRAME.fullmatch(line))])
+
+
+def _place(frames: Sequence[re.Match[str]]) -> Place | None:
+    """Return the place that `frames` tell, the innermost first."""
     if not frames:
         return None
     own = [i for i, frame in enumerate(frames) if not _is_any(frame["file"], _NOT_THE_PROGRAM)]
     first = own[0] if own else 0
     frame = frames[first]
-    inside = "" if first == 0 else f", inside {frames[0]['function']}"
     return Place(
-        f"{frame['file']}:{frame['line']} in {frame['function']}{inside}",
+        f"{frame['file']}:{frame['line']} in {frame['function']}",
+        None if first == 0 else frames[0]["function"],
         any(_is_any(inner["file"], _WAITS) for inner in frames[:first]),
     )
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from .places import read_place
+from .places import place_of, read_place
 
 # More of a file than its last lines is not looked at.
 _TAIL_BYTES = 64 * 2**10
@@ -33,7 +33,7 @@ _EXCEPTION = re.compile(r"^[A-Za-z_][\w.]*(: .*)?$")
 class Ending(Enum):
     """How a rank came to its end; in the order of what to look at first."""
 
-    MISSING = "did not come to a collective in time, and was stopped"
+    MISSING = "did not come to a collective in time"
     KILLED = "was killed"
     FAILED = "failed"
     LEFT = "ended early, while others still waited for it"
@@ -55,8 +55,9 @@ class RankEnd:
         last_output: the last line that it wrote to standard output, or None.
         last_error: the exception that ended it, else the last line of standard error, or None.
         traceback: the traceback of the exception that ended it, or None.
-        place: the line of Python at which it was stopped, or None.
-        waits: whether it may have waited for other ranks there.
+        place: the line of the program at which it was stopped, or raised, or None.
+        inside: the innermost function there if it is not the program's own, or None.
+        waits: whether it may have waited for other ranks there; None if it was not asked.
         suspended: whether it was found suspended, as by SIGSTOP.
         folder: where, on its machine, its output is kept; None if it is not.
         wrote_unix_seconds: when it last wrote to standard error.
@@ -70,7 +71,8 @@ class RankEnd:
     last_error: str | None
     traceback: str | None
     place: str | None
-    waits: bool
+    inside: str | None
+    waits: bool | None
     suspended: bool
     folder: str | None
     wrote_unix_seconds: float = 0.0
@@ -79,7 +81,8 @@ class RankEnd:
         suspended = "; it had been suspended (SIGSTOP)" if self.suspended else ""
         code = "" if self.ending is Ending.DONE else _code(self.exit_code)
         lines = [f"rank {self.rank} on {self.host} {self.ending.value}{code}{suspended}"]
-        lines += [f"  it was at {self.place}"] if self.place else []
+        inside = f", inside {self.inside}" if self.inside else ""
+        lines += [f"  it was at {self.place}{inside}"] if self.place else []
         lines += [f"  last output: {self.last_output}"] if self.last_output else []
         lines += [f"  last error: {self.last_error}"] if self.last_error else []
         return "\n".join(lines)
@@ -100,7 +103,11 @@ def read_end(
     log = folder / "stderr.log"
     errors = _LABEL.sub("", _tail(log))
     last_error = _exception(errors) or _last_line(errors)
-    place = read_place(folder) if was_stopped else None
+    asked = read_place(folder) if was_stopped else None
+    traceback = _traceback(errors)
+    # One that was asked while it raised tells more by that.
+    raised = None if traceback is None else place_of(traceback)
+    place = raised if asked is None or (raised is not None and asked.waits) else asked
     return RankEnd(
         rank=rank,
         host=socket.gethostname(),
@@ -108,9 +115,10 @@ def read_end(
         ending=_ending(exit_code, last_error, was_stopped=was_stopped),
         last_output=_last_line(_tail(folder / "stdout.log")),
         last_error=last_error,
-        traceback=_traceback(errors),
-        place=None if place is None else place.text,
-        waits=place is not None and place.waits,
+        traceback=traceback,
+        place=None if place is None else place.line,
+        inside=None if place is None else place.inside,
+        waits=None if asked is None else asked.waits,
         suspended=suspended,
         folder=str(folder),
         wrote_unix_seconds=log.stat().st_mtime if log.is_file() else 0.0,
