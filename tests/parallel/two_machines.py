@@ -28,8 +28,24 @@ class Machine:
             **options,
         )
 
+    @property
+    def host(self) -> str:
+        """The name that the machine gives itself if a command begins with `before`."""
+        return f"node{self.address.rpartition('.')[2]}"
+
+    def before(self) -> list[str]:
+        """What to put before a command so that it runs on this machine, and knows its name."""
+        rename = ["sh", "-c", f'hostname {self.host} && exec "$@"', "sh"]
+        return ["ip", "netns", "exec", self.namespace, "unshare", "--uts", *rename]
+
     def unplug(self) -> None:
-        subprocess.run(["ip", "-n", self.namespace, "link", "set", "cable", "down"], check=True)
+        self._set_cable("down")
+
+    def plug(self) -> None:
+        self._set_cable("up")
+
+    def _set_cable(self, state: str) -> None:
+        subprocess.run(["ip", "-n", self.namespace, "link", "set", "cable", state], check=True)
 
     @contextmanager
     def closed(self, port: int) -> Iterator[None]:

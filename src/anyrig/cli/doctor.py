@@ -18,9 +18,6 @@ _MARKS = {"good": "[green]good[/]", "doubtful": "[yellow]doubtful[/]", "bad": "[
 @with_group_flags
 def doctor(
     flags: GroupFlags,
-    limit_seconds: Annotated[
-        float, typer.Option("--timeout", metavar="SECONDS", help="How long each wait may take.")
-    ] = 60.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Look whether a group of ranks could start here, with the flags of `anyrig run`.
@@ -36,7 +33,7 @@ def doctor(
 
     rig = Rig.parse(flags.device or os.environ.get(DEVICE_VARIABLE) or "auto")
     options = RunOptions(processes=len(rig) * (flags.processes_per_device or 1), **flags.options)
-    preflight = Preflight(rig, options, limit_seconds)
+    preflight = Preflight(rig, options)
     found: list[Finding] = []
     for finding in preflight.run():
         found.append(finding)

@@ -53,6 +53,14 @@ class GroupFlags:
         Optional[int],  # noqa: UP045
         typer.Option("--max-restarts", min=0, help="Start again after a failure, so often."),
     ] = None
+    timeout_seconds: Annotated[
+        Optional[float],  # noqa: UP045
+        typer.Option(
+            "--timeout",
+            metavar="SECONDS",
+            help="How long a rank waits for the others in a collective, unless the script says.",
+        ),
+    ] = None
     local_address: Annotated[
         Optional[str],  # noqa: UP045
         typer.Option("--local-addr", help="This machine's address as the others see it."),

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from .group_flags import GroupFlags, with_group_flags
+from .run import alone, status_of
 
 if TYPE_CHECKING:
     from ..rehearsal.rehearsal import Rehearsal
@@ -93,11 +93,10 @@ def _run_ranks(rehearsal: Rehearsal, flags: GroupFlags) -> int:
     options = RunOptions(
         processes=placement.processes,
         max_restarts=flags.max_restarts or 0,
+        timeout_seconds=flags.timeout_seconds,
         log_folder=flags.log_folder,
     )
     if options.is_one_rank:
-        from .run import alone
-
         os.environ.update(alone() | placement.environment_of(0))
         return rehearsal.run()
 
@@ -109,7 +108,5 @@ def _run_ranks(rehearsal: Rehearsal, flags: GroupFlags) -> int:
     target = ["-m", program.name] if program.is_module else [program.name]
     command = ["-u", "-m", "anyrig.cli.rehearsed_rank", str(placement), *target]
     with rehearsal.of_processes():
-        result = run_group(options, sys.executable, [*command, *program.arguments])
-    if result.failure is not None:
-        sys.stderr.write(f"anyrig: error: {result.failure}\n")
-    return result.exit_code
+        result = run_group(options, [*command, *program.arguments])
+    return status_of(result)

@@ -7,12 +7,15 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
 from ..devices.arguments import DEVICE_VARIABLE
 from .group_flags import GroupFlags, with_group_flags
+
+if TYPE_CHECKING:
+    from ..parallel.ranks.launcher import GroupResult
 
 
 @with_group_flags
@@ -47,10 +50,16 @@ def run(
     from ..parallel.ranks.launcher import run_group
 
     command = ["-u", "-m", "anyrig.cli.rank", *target, *context.args]
-    result = run_group(options, sys.executable, command, environment)
+    result = run_group(options, command, environment)
+    raise typer.Exit(status_of(result))
+
+
+def status_of(result: GroupResult) -> int:
+    """Return the exit status of a group, and say why it failed if it did."""
     if result.failure is not None:
-        sys.stderr.write(f"anyrig: error: {result.failure}\n")
-    raise typer.Exit(result.exit_code)
+        kind = "error: " if result.signal is None else ""
+        sys.stderr.write(f"anyrig: {kind}{result.failure}\n")
+    return result.exit_code
 
 
 def alone() -> dict[str, str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from datetime import timedelta
 
@@ -11,7 +10,6 @@ from ...devices.rig import Rig
 from ...errors import LaunchError
 from ...units import format_bytes
 from ..launch import call_in_ranks
-from ..ranks.call import Call
 from ..ranks.options import RunOptions
 from .finding import Finding, Level
 
@@ -27,9 +25,10 @@ def check_all_reduce(rig: Rig, options: RunOptions, limit_seconds: float) -> Fin
     """
     if options.is_one_rank:
         return Finding("all-reduce", Level.GOOD, "one rank has nobody to talk to")
-    call = Call(_measure, (limit_seconds,), {}, tuple(sys.path))
     try:
-        seconds, world_size, backend = call_in_ranks(call, rig, options) or (None, 0, "")
+        seconds, world_size, backend = call_in_ranks(
+            _measure, (limit_seconds,), {}, rig, options
+        ) or (None, 0, "")
     except LaunchError as error:
         return Finding(
             "all-reduce",

@@ -17,6 +17,8 @@ from .network import check_names, check_port, named_addresses
 from .node import Node, compare
 from .peers import check_peers
 
+_LIMIT_SECONDS = 60.0
+
 
 @dataclass(frozen=True)
 class Preflight:
@@ -26,12 +28,16 @@ class Preflight:
         rig: the devices of this machine.
         options: the ranks on them, and where machines meet. Of a range of machines the most are
             waited for.
-        limit_seconds: how long each wait may take.
     """
 
     rig: Rig
     options: RunOptions
-    limit_seconds: float = 60.0
+
+    @property
+    def limit_seconds(self) -> float:
+        """How long each wait may take."""
+        given = self.options.timeout_seconds
+        return _LIMIT_SECONDS if given is None else given
 
     def run(self) -> Iterator[Finding]:
         """Yield each finding as soon as it is made. Ends where what follows could only fail."""

@@ -21,6 +21,8 @@ class RunOptions:
         rdzv_id: tells this job's meeting from another's at the same endpoint.
         rdzv_timeout_seconds: how long a node waits for the others.
         max_restarts: how often the group is started again after a failure.
+        timeout_seconds: how long a rank waits for another in a collective, where its script does
+            not say; None for PyTorch's own default.
         local_address: by which the other nodes reach this one; None has it found.
         log_folder: where each rank's output is kept; None for a temporary one, removed at the end
             unless a rank failed.
@@ -32,6 +34,7 @@ class RunOptions:
     rdzv_id: str = "anyrig"
     rdzv_timeout_seconds: float = 600.0
     max_restarts: int = 0
+    timeout_seconds: float | None = None
     local_address: str | None = None
     log_folder: Path | None = None
 
@@ -40,6 +43,8 @@ class RunOptions:
             raise LaunchError(f"a node needs at least one process, and {self.processes} were asked")
         if self.max_restarts < 0:
             raise LaunchError(f"--max-restarts is a count, and {self.max_restarts} was given")
+        if self.timeout_seconds is not None and self.timeout_seconds <= 0:
+            raise LaunchError(f"--timeout is in seconds, and {self.timeout_seconds} was given")
         if self.node_counts[1] > 1 and self.rdzv_endpoint is None:
             raise LaunchError(
                 f"--nnodes {self.nodes} needs a place where the nodes meet; "

@@ -71,3 +71,9 @@ def is_loopback(name: str) -> bool:
         address.family == socket.AF_INET and is_loopback_address(address.address)
         for address in psutil.net_if_addrs().get(name, [])
     )
+
+
+def is_down(address: str) -> bool:
+    """Return whether the interface that has `address` is down, or its cable is out."""
+    state = psutil.net_if_stats().get(interface_of(address) or "")
+    return state is not None and not state.isup
