@@ -8,9 +8,9 @@ import pytest
 import anyrig
 
 PUBLIC = """
-AnyrigError Choice DataParallel Device DeviceOption DisableCudaOption HEAD HostCopy Layout Lease
+AnyrigError Choice DataParallel Device DeviceOption DisableCudaOption HostCopy Layout Lease
 Link ParallelLoss Reading Rig Sharding Shares Verdict __version__ acquire_lease add_device_arguments
-barrier choose copy_to_host current_device ddp defaults device_capability device_count device_name
+barrier choose copy_to_host current_device defaults device_capability device_count device_name
 device_of distribute explain format_bytes gather gather_over_ranks launch mean_over_ranks move
 only_first_rank parallel_apply parse_bytes peak_bytes pin prefetch print_once read read_visibility
 replicate rig_from_arguments rig_from_options scatter select_device show_utilization spread survey

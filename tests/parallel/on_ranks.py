@@ -10,16 +10,38 @@ import os
 import sys
 import time
 import traceback
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
+from rank_cases import DISTRIBUTED, LEARNING, SHARDED
 
 import anyrig
 from anyrig.parallel.group.membership import join_group
 
 HERE = Path(__file__).parent
 TIME_LIMIT_SECONDS = 30.0
+
+
+# What runs in one group: the rig of virtual GPUs if there is one, the ranks, and the cases.
+WORLDS: dict[str, tuple[str | None, int, list[str]]] = {
+    "2 on the CPU": (None, 2, [*LEARNING, *DISTRIBUTED, *SHARDED]),
+    "4 on the CPU": (None, 4, LEARNING),
+    "2 on GPUs": ("2x1GiB", 2, [*LEARNING, *DISTRIBUTED, *SHARDED]),
+}
+
+
+@cache
+def _outcome_of(world: str) -> dict[str, dict[int, str]]:
+    rig, ranks, cases = WORLDS[world]
+    return run_cases("rank_cases", list(dict.fromkeys(cases)), ranks, rig)
+
+
+def failures_of(world: str, case: str) -> dict[int, str]:
+    """Return the traceback of each rank on which a case failed; the world runs on first use."""
+    return _outcome_of(world)[case]
 
 
 def run_cases(file: str, names: list[str], ranks: int, virtual: str | None = None) -> dict:
@@ -52,6 +74,8 @@ def run_rank(file: str, names: list[str], virtual: str | None) -> dict[str, dict
     module = importlib.import_module(file)
     failures: dict[str, dict[int, str]] = {}
     for name in names:
+        torch.manual_seed(0)
+        torch.set_default_dtype(torch.float64)
         started = time.perf_counter()
         failure = _run_case(getattr(module, name))
         if os.environ.get("ANYRIG_TEST_TIMES") and group.rank == 0:

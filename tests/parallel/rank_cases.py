@@ -1,27 +1,35 @@
-"""What ranks do in the tests of `test_distributed.py` and `test_sharded.py`."""
+"""What every rank does in the tests of `test_distributed.py` and `test_sharded.py`."""
 
 from __future__ import annotations
 
 import copy
+import sys
+import types
 from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from trained_models import CLASSES, EXAMPLES, OPTIMIZERS
+from torch.nn import functional
+from trained_models import CLASSES, EXAMPLES, OPTIMIZERS, WIDTH, perceptron
 
 import anyrig
+from anyrig.errors import SpreadError
+from anyrig.parallel.sharded import Sharding
 
 KINDS = ("perceptron", "convolutional", "transformer")
 
-# The rows of each rank, of two and of four; a list of them is a batch in micro-batches.
-BATCHES = {
+# A step each, and in it the rows of each rank for each micro-batch.
+STEPS: dict[str, Callable[[int], list[list[int]]]] = {
     "even": lambda ranks: [[4] * ranks],
     "uneven": lambda ranks: [[3 + 2 * rank for rank in range(ranks)]],
-    "last": lambda ranks: [[1] + [3] * (ranks - 1)],
-    "empty": lambda ranks: [[3] * (ranks - 1) + [0]],
-    "lead empty": lambda ranks: [[0] + [2] * (ranks - 1)],
+    "smaller last": lambda ranks: [[3] * (ranks - 1) + [1]],
+    "empty last": lambda ranks: [[3] * (ranks - 1) + [0]],
+    "empty lead": lambda ranks: [[0] + [2] * (ranks - 1)],
     "accumulated": lambda ranks: [
         [1 + rank for rank in range(ranks)],
         [3] * ranks,
@@ -30,80 +38,418 @@ BATCHES = {
 }
 
 
-def device() -> torch.device:
-    return anyrig.Rig.detect().lead.torch_device
+class Pair:
+    """A module spread over the group, and the same alone; with global batches for both."""
+
+    def __init__(self, module: nn.Module, **options: Any) -> None:
+        self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
+        self.device = anyrig.Rig.detect().lead.torch_device
+        self.module = module.double().to(self.device)
+        self.one = copy.deepcopy(self.module)
+        if self.rank:  # whose parameters do not count
+            with torch.no_grad():
+                for parameter in self.module.parameters():
+                    parameter.zero_()
+        self.model = anyrig.spread(self.module, **options)
+
+    def mine(self, rows: list[int], *batch: Tensor) -> tuple[Tensor, ...]:
+        """Return this rank's rows of tensors that have all ranks'."""
+        start = sum(rows[: self.rank])
+        return tuple(tensor[start : start + rows[self.rank]] for tensor in batch)
+
+    def assert_same(self, what: str = "state") -> None:
+        """Parameters and buffers, or gradients, agree to 1e-9."""
+        here, there = self.model.state_dict(), self.one.state_dict()
+        if what == "gradients":
+            here = {name: p.grad for name, p in self.model.named_parameters()}
+            there = {name: p.grad for name, p in self.one.named_parameters()}
+        assert list(here) == list(there)
+        for name, value in there.items():
+            error = (full(here[name]) - value).abs().max()
+            assert error <= 1e-9 * value.abs().max(), f"{name} is off by {float(error):.2e}"
 
 
-def full(parameter: Tensor) -> Tensor:
-    """Return a parameter with all its shards."""
-    whole = parameter.full_tensor() if hasattr(parameter, "full_tensor") else parameter
+def full(tensor: Tensor) -> Tensor:
+    """Return a tensor with all its shards."""
+    whole = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
     return whole.detach()
 
 
-def assert_same_state(found: nn.Module, expected: nn.Module) -> None:
-    here, there = found.state_dict(), expected.state_dict()
-    assert list(here) == list(there)
-    for name, value in there.items():
-        error = (full(here[name]).to(value.device) - value).abs().max()
-        assert error <= 1e-9 * value.abs().max(), f"{name} is off by {float(error):.2e}"
-
-
-def part_of(tree: Any, start: int, stop: int) -> Any:
-    return tuple(tensor[start:stop] for tensor in tree)
-
-
-def train_like_one(kind: str, how: str, fused: bool, optimizer: str, **options: Any) -> None:
-    """Train a model in the group and one alone on the same global batches; compare them."""
-    torch.manual_seed(0)
-    torch.set_default_dtype(torch.float64)
-    rank, ranks = dist.get_rank(), dist.get_world_size()
+def learn_like_one(kind: str, how: str, fused: bool, optimizer: str) -> None:
     example, criterion = EXAMPLES[kind], nn.CrossEntropyLoss()
-    module = example.build().double().to(device())
-    one = copy.deepcopy(module)
-    if rank:  # whose parameters do not count
-        with torch.no_grad():
-            for parameter in module.parameters():
-                parameter.zero_()
-    model = anyrig.spread(module, how=how, loss=criterion if fused else None, **options)
-    mine, its = OPTIMIZERS[optimizer](model.parameters()), OPTIMIZERS[optimizer](one.parameters())
-    for rows_of_micro_batches in (make(ranks) for make in BATCHES.values()):
-        mine.zero_grad()
+    pair = Pair(example.build(), how=how, loss=criterion if fused else None)
+    ours = OPTIMIZERS[optimizer](pair.model.parameters())
+    its = OPTIMIZERS[optimizer](pair.one.parameters())
+    for step in STEPS.values():
+        ours.zero_grad()
         its.zero_grad()
-        last = len(rows_of_micro_batches) - 1
-        for index, rows in enumerate(rows_of_micro_batches):
-            inputs = tuple(tensor.to(device()) for tensor in example.inputs(sum(rows)))
-            target = torch.randint(CLASSES, (sum(rows),), device=device())
-            expected = criterion(one(*inputs), target)
+        micro_batches = step(pair.ranks)
+        for rows in micro_batches:
+            inputs = tuple(tensor.to(pair.device) for tensor in example.inputs(sum(rows)))
+            target = torch.randint(CLASSES, (sum(rows),), device=pair.device)
+            expected = criterion(pair.one(*inputs), target)
             expected.backward()
-            start = sum(rows[:rank])
-            x, y = (
-                part_of((*inputs, target), start, start + rows[rank])[:-1],
-                target[start : start + rows[rank]],
-            )
-            with model.no_sync() if index < last else nothing():
-                loss = model(*x, target=y) if fused else criterion(model(*x), y)
+            *x, y = pair.mine(rows, *inputs, target)
+            with nullcontext() if rows is micro_batches[-1] else pair.model.no_sync():
+                loss = pair.model(*x, target=y) if fused else criterion(pair.model(*x), y)
                 loss.backward()
             if fused:
                 torch.testing.assert_close(loss, expected, rtol=1e-9, atol=0)
-        mine.step()
+        ours.step()
         its.step()
-        assert_same_state(model, one)
+        pair.assert_same()
 
 
-class nothing:  # noqa: N801
-    def __enter__(self) -> None: ...
-    def __exit__(self, *_: object) -> None: ...
+LEARNING = [
+    f"case_{kind}_{how}_{way}"
+    for kind in KINDS
+    for how in ("replicate", "shard")
+    for way in ("loss_outside", "loss_inside")
+]
+for _name in LEARNING:
+    _, _kind, _how, _, _way = _name.split("_")
+    globals()[_name] = partial(
+        learn_like_one, _kind, _how, _way == "inside", "adam" if _way == "inside" else "sgd"
+    )
 
 
-def _named(function: Callable[..., None], name: str, *arguments: Any) -> None:
-    def case() -> None:
-        function(*arguments)
+def case_terms_of_parameters_have_no_weight() -> None:
+    pair = Pair(perceptron())
+    rows = [1 + 3 * rank for rank in range(pair.ranks)]
+    x = torch.randn(sum(rows), WIDTH, device=pair.device)
 
-    globals()[name] = case
+    def loss(model: nn.Module, x: Tensor) -> Tensor:
+        return model(x).square().mean() + 0.1 * sum(p.square().sum() for p in model.parameters())
+
+    loss(pair.one, x).backward()
+    loss(pair.model, *pair.mine(rows, x)).backward()
+    pair.assert_same("gradients")
 
 
-for _kind in KINDS:
-    for _how in ("replicate", "shard"):
-        for _fused, _optimizer in ((False, "sgd"), (True, "adam")):
-            _way = "with_loss" if _fused else "loss_outside"
-            _named(train_like_one, f"case_{_kind}_{_how}_{_way}", _kind, _how, _fused, _optimizer)
+def case_models_follow_each_other() -> None:
+    """The gradient goes through both, and is weighted once; so is that of the input."""
+    for fused in (False, True):
+        encoder = Pair(nn.Sequential(nn.Linear(WIDTH, 6), nn.Tanh()))
+        decoder = Pair(nn.Linear(6, CLASSES), loss=nn.CrossEntropyLoss() if fused else None)
+        rows = [2 + 3 * rank for rank in range(encoder.ranks)]
+        x = torch.randn(sum(rows), WIDTH, device=encoder.device)
+        y = torch.randint(CLASSES, (sum(rows),), device=encoder.device)
+        functional.cross_entropy(decoder.one(encoder.one(x)), y).backward()
+        mine, target = encoder.mine(rows, x, y)
+        hidden = encoder.model(mine)
+        if fused:
+            decoder.model(hidden, target=target).backward()
+        else:
+            functional.cross_entropy(decoder.model(hidden), target).backward()
+        encoder.assert_same("gradients")
+        decoder.assert_same("gradients")
+
+
+def case_outputs_of_any_form() -> None:
+    """One output is computed from another, one is there twice, one is changed in place."""
+
+    class Forms(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(WIDTH, 6), nn.Linear(6, 6)
+
+        def forward(self, *, x: Tensor, name: str) -> dict[str, Any]:
+            hidden = self.first(x)
+            last = self.second(hidden)
+            return {"hidden": (hidden, last), "again": [last], "bias": self.first.bias, name: 1}
+
+    def loss(outputs: dict[str, Any]) -> Tensor:
+        hidden, last = outputs["hidden"]
+        last.mul_(3)
+        again = outputs["again"][0].square()
+        return (hidden.square().sum(1) + again.sum(1)).mean() + outputs["bias"].sum()
+
+    pair = Pair(Forms())
+    rows = [4 - 3 * (rank % 2) for rank in range(pair.ranks)]
+    x = torch.randn(sum(rows), WIDTH, device=pair.device)
+    loss(pair.one(x=x, name="one")).backward()
+    outputs = pair.model(x=pair.mine(rows, x)[0], name="one")
+    assert outputs["again"][0] is outputs["hidden"][1]
+    loss(outputs).backward()
+    # A parameter that is an output is weighted like one: the weights' mean is one.
+    pair.assert_same("gradients")
+
+
+def case_every_kind_of_loss() -> None:
+    weight = torch.rand(CLASSES, dtype=torch.float64)
+
+    def mean_of_rows(output: Tensor, target: Tensor) -> Tensor:
+        return functional.cross_entropy(output, target, reduction="none").mean()
+
+    def sum_and_count(output: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        losses = functional.cross_entropy(output, target, reduction="none")
+        return (losses * (target != 0)).sum(), (target != 0).sum()
+
+    criterions = [
+        nn.CrossEntropyLoss(weight, ignore_index=1, label_smoothing=0.1),
+        nn.CrossEntropyLoss(reduction="sum"),
+        nn.CrossEntropyLoss(reduction="none"),
+        mean_of_rows,
+        sum_and_count,
+    ]
+    for criterion in criterions:
+        if isinstance(criterion, nn.Module):
+            criterion.to(anyrig.Rig.detect().lead.torch_device)
+        for last in (5, 0):
+            pair = Pair(nn.Linear(4, CLASSES), loss=criterion)
+            rows = [2] * (pair.ranks - 1) + [last]
+            x = torch.randn(sum(rows), 4, device=pair.device)
+            y = torch.randint(CLASSES, (sum(rows),), device=pair.device)
+            whole = criterion(pair.one(x), y)
+            whole = whole[0] / whole[1] if isinstance(whole, tuple) else whole
+            whole.mean().backward()
+            mine, target = pair.mine(rows, x, y)
+            with torch.no_grad():
+                untold = pair.model(mine, target=target)
+            found = pair.model(mine, target=target)
+            found.mean().backward()
+            expected = pair.mine(rows, whole)[0] if whole.dim() else whole
+            for value in (found, untold):
+                torch.testing.assert_close(value, expected, rtol=1e-9, atol=0)
+            pair.assert_same("gradients")
+
+
+def case_no_rows_leave_statistics_alone() -> None:
+    """The first rank that has rows gives its running statistics to all, and none becomes NaN."""
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(16, 2))
+    pair = Pair(net)
+    for rows in ([0] + [3] * (pair.ranks - 1), [3] * (pair.ranks - 1) + [0], [0] * pair.ranks):
+        x = torch.randn(sum(rows), 3, 4, 4, device=pair.device)
+        first = next((rank for rank, count in enumerate(rows) if count), None)
+        if first is not None:
+            start = sum(rows[:first])
+            pair.one(x[start : start + rows[first]])
+        pair.model(*pair.mine(rows, x)).sum().backward()
+        state = pair.model.state_dict()
+        for name, expected in pair.one.named_buffers():
+            torch.testing.assert_close(state[name], expected, rtol=1e-9, atol=0)
+        for parameter in pair.model.parameters():
+            assert parameter.grad.isfinite().all()
+            parameter.grad = None
+
+
+def case_numbers_of_batches_that_differ() -> None:
+    for fused in (False, True):
+        criterion = nn.CrossEntropyLoss()
+        pair = Pair(
+            nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6).eval(), nn.Linear(6, CLASSES)),
+            loss=criterion if fused else None,
+        )
+        counts = [2 + (3 * rank) % 4 for rank in range(pair.ranks)]
+        batches = [
+            [2 + (rank + step) % 3 if step < counts[rank] else 0 for rank in range(pair.ranks)]
+            for step in range(max(counts))
+        ]
+        data = [
+            (
+                torch.randn(sum(rows), 4, device=pair.device),
+                torch.randint(CLASSES, (sum(rows),), device=pair.device),
+            )
+            for rows in batches
+        ]
+        its = torch.optim.SGD(pair.one.parameters(), 0.1)
+        for step, (x, y) in enumerate(data):
+            criterion(pair.one(x), y).backward()
+            if step % 2:
+                its.step()
+                its.zero_grad()
+        ours = torch.optim.SGD(pair.model.parameters(), 0.1)
+        with pair.model.join():
+            for step in range(counts[pair.rank]):
+                x, y = pair.mine(batches[step], *data[step])
+                with nullcontext() if step % 2 else pair.model.no_sync():
+                    loss = pair.model(x, target=y) if fused else criterion(pair.model(x), y)
+                    loss.backward()
+                if step % 2:
+                    ours.step()
+                    ours.zero_grad()
+        pair.assert_same()
+
+
+def case_join_needs_a_batch() -> None:
+    model = anyrig.spread(nn.Linear(2, 2).to(anyrig.Rig.detect().lead.torch_device))
+    with model.join():  # nobody has any
+        pass
+
+
+def case_nothing_is_exchanged_without_gradients() -> None:
+    device = anyrig.Rig.detect().lead.torch_device
+    model = anyrig.spread(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)).to(device))
+    if dist.get_rank() == 0:  # the others do not come
+        with torch.no_grad():
+            assert model(torch.ones(3, 2)).shape == (3, 2)
+            assert model(torch.ones(0, 2)).shape == (0, 2)
+        model.eval()
+        assert model(torch.ones(3, 2)).requires_grad
+
+
+def case_evaluation_mode_learns_too() -> None:
+    pair = Pair(nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 1)).eval())
+    rows = [1 + rank for rank in range(pair.ranks)]
+    x = torch.randn(sum(rows), 4, device=pair.device)
+    pair.one(x).square().mean().backward()
+    pair.model(*pair.mine(rows, x)).square().mean().backward()
+    pair.assert_same("gradients")
+
+
+def case_the_module_shows_through() -> None:
+    net = perceptron().to(anyrig.Rig.detect().lead.torch_device)
+    net.colour = "red"
+    model = anyrig.spread(net, loss=nn.CrossEntropyLoss())
+    assert (
+        [*model.state_dict()] == [*net.state_dict()] == ["0.weight", "0.bias", "2.weight", "2.bias"]
+    )
+    assert model.colour == "red"
+    model.eval()
+    assert not net.training
+    seen = []
+    net[0].register_forward_hook(lambda *_: seen.append("inner"))
+    model.register_forward_hook(lambda *_: seen.append("outer"))
+    model(torch.ones(1, WIDTH))
+    assert seen == ["inner", "outer"]
+    text = str(anyrig.explain(model))
+    backend = "nccl" if anyrig.Rig.detect().kind == "cuda" else "gloo"
+    assert f"replicate over {dist.get_world_size()} ranks" in text
+    assert f"collectives by {backend}: " in text
+    assert "CrossEntropyLoss: sums over all parts" in text
+
+
+def case_a_copy_is_a_model_of_its_own() -> None:
+    pair = Pair(perceptron())
+    rows = [1 + rank for rank in range(pair.ranks)]
+    x = torch.randn(sum(rows), WIDTH, device=pair.device)
+    pair.model(*pair.mine(rows, x)).sum().backward()
+    pair.model.zero_grad()
+    original, pair.model = pair.model, copy.deepcopy(pair.model)
+    pair.one(x).mean().backward()
+    pair.model(*pair.mine(rows, x)).mean().backward()
+    pair.assert_same("gradients")
+    assert all(parameter.grad is None for parameter in original.parameters())
+
+
+def case_what_cannot_be_is_refused() -> None:
+    lead = anyrig.Rig.detect().lead.torch_device
+    net = nn.Linear(2, 2).to(lead)
+    model = anyrig.spread(net)
+    refused: list[tuple[str, dict[str, Any], nn.Module]] = [
+        ("is spread already", {}, model),
+        ("only the module's are averaged", {"loss": Learned()}, net),
+        ("each rank gives the model its own rows", {"shares": [1, 2]}, net),
+        ('sharding= is for how="shard"', {"sharding": Sharding()}, net),
+    ]
+    if lead.type == "cpu":
+        refused.append(("SyncBatchNorm, which computes on GPUs", {"sync_batch_norm": True}, net))
+    else:
+        refused.append(("drives one device", {"rig": anyrig.Rig.parse("cuda:0,1")}, net))
+    for message, options, module in refused:
+        with pytest.raises(SpreadError, match=message):
+            anyrig.spread(module, **options)
+    torch.accelerator.set_device_index(lead.index) if lead.index is not None else None
+    with pytest.raises(TypeError, match="takes no argument 'target'"):
+        model(torch.ones(1, 2), target=1)
+    hidden = anyrig.spread(Hidden().to(lead))
+    with pytest.raises(SpreadError, match="returned a Box"):
+        hidden(torch.ones(1, 2))
+
+
+class Learned(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(1))
+
+
+class Box:
+    def __init__(self, value: Tensor) -> None:
+        self.value = value
+
+    def to(self, device: Any) -> Box:
+        return Box(self.value.to(device))
+
+
+class Hidden(nn.Linear):
+    def __init__(self) -> None:
+        super().__init__(2, 2)
+
+    def forward(self, x: Tensor) -> Any:
+        return Box(super().forward(x))
+
+
+def case_a_frozen_module_is_only_called() -> None:
+    device = anyrig.Rig.detect().lead.torch_device
+    net = nn.Linear(2, 2).to(device).requires_grad_(False)
+    net.weight.fill_(float(dist.get_rank()))
+    model = anyrig.spread(net)
+    assert model(torch.ones(1, 2)).sum() == 2 * float(net.bias.sum()) / 2
+    assert (net.weight == 0).all()
+
+
+def case_steps_are_timed_without_waiting() -> None:
+    told: list[tuple[int, float]] = []
+    fake = types.ModuleType("anyrig.parallel.group.balance")
+    fake.current_balance = lambda: types.SimpleNamespace(  # type: ignore[attr-defined]
+        report=lambda rows, seconds: told.append((rows, seconds))
+    )
+    before = sys.modules.get(fake.__name__)
+    sys.modules[fake.__name__] = fake
+    try:
+        import time
+
+        device = anyrig.Rig.detect().lead.torch_device
+        loss = nn.MSELoss()
+        for fused in (False, True):
+            model = anyrig.spread(perceptron().to(device), loss=loss if fused else None)
+            for _ in range(6):
+                if dist.get_rank() == 0:
+                    time.sleep(0.25)  # the others wait for it
+                x, y = torch.ones(2, WIDTH), torch.ones(2, CLASSES, device=device)
+                (model(x, target=y) if fused else loss(model(x), y)).backward()
+    finally:
+        del sys.modules[fake.__name__]
+        if before is not None:
+            sys.modules[fake.__name__] = before
+    assert len(told) >= 6  # of eight: those of a device may be known later
+    assert all(rows == 2 and 0 < seconds < 0.2 for rows, seconds in told), told
+
+
+def case_shards_are_explained() -> None:
+    device = anyrig.Rig.detect().lead.torch_device
+    net = EXAMPLES["transformer"].build().to(device)
+    model = anyrig.spread(net, how="shard")
+    text = str(anyrig.explain(model))
+    assert text.startswith(f"shard over {dist.get_world_size()} ranks, this one on {device}")
+    assert "blocks: layers.layers.0, layers.layers.1" in text
+    assert all(hasattr(value, "full_tensor") for value in model.state_dict().values())
+    assert not any(name.startswith("module.") for name in model.state_dict())
+
+
+def case_shards_with_options() -> None:
+    device = anyrig.Rig.detect().lead.torch_device
+    from torch.distributed.fsdp import MixedPrecisionPolicy
+
+    seen = []
+    for sharding in (
+        Sharding(MixedPrecisionPolicy(param_dtype=torch.bfloat16), blocks=[nn.Linear]),
+        Sharding(offload=device.type != "cpu", reshard_after_forward=False),
+    ):
+        net = perceptron()
+        net[0].register_forward_hook(lambda layer, given, output: seen.append(output.dtype))
+        model = anyrig.spread(net, how="shard", sharding=sharding)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        model(torch.ones(2 + dist.get_rank(), WIDTH)).sum().backward()
+        optimizer.step()
+        kept = {full(p).device.type for p in model.parameters()}
+        local = {p.to_local().device.type for p in model.parameters()}
+        assert local == ({"cpu"} if sharding.offload else {device.type}), (local, kept)
+    assert seen == [torch.bfloat16, torch.float64]
+
+
+SHARDED = [name for name in LEARNING if "_shard_" in name] + [
+    "case_shards_are_explained",
+    "case_shards_with_options",
+]
+DISTRIBUTED = [name for name in dict(globals()) if name.startswith("case_") and name not in SHARDED]

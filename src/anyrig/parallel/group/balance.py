@@ -2,9 +2,9 @@
 
 ::
 
-    draws     0 1 2 3 │ 4 5 6 7 │ 8 9 10 11 │ 12 …       all ranks draw the same global batches, so
-    reports     0 1 2 │ 3 4 5 6 │ 7 8  9 10 │            they exchange at the same one of them what
-                      exchange  └ from 8 on, 2 : 1       they have reported by then
+    draws    │ 0 1 2 3 │ 4 5 6 7 │ 8 9 10 11 │ 12 …     all ranks draw the same global batches, so
+    reports  │   0 1 2 │ 3 4 5 6 │ 7 8  9 10 │          they exchange at the same one of them what
+                     exchange    └ from 8 on, 2 : 1     they have reported by then
 
 An exchange waits for the other ranks, and a draw is where that is safe: no collective of an
 earlier step still needs this rank's host. Once the shares are held nothing is exchanged any more.
@@ -13,6 +13,7 @@ earlier step still needs this rank's host. Once the shares are held nothing is e
 from __future__ import annotations
 
 import pickle
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -20,9 +21,10 @@ import torch
 
 from ...devices.device import Device
 from ...devices.rig import Rig
+from ...errors import RankMismatchError
 from ..shares.shares import Shares, choose_shares
 from ..shares.trial import WARM_UP_STEPS, StepMeasure, Trial, fastest
-from .board import board_of
+from .board import Board, board_of
 from .membership import Group
 
 # A trial judges two measured steps. Each of them is the faster one of two here: ranks that share a
@@ -34,6 +36,9 @@ ALIKE = 1.1
 # Draws between two exchanges; more, up to the last, while no steps are reported, as in evaluation.
 _INTERVAL, _LONGEST_INTERVAL = 4, 1024
 _TIMEOUT_SECONDS = 600.0
+
+# A loader's name, the how-manieth iteration over it, the how-manieth global batch of that.
+Position = tuple[str, int, int]
 
 
 class Balance:
@@ -57,7 +62,7 @@ class Balance:
         # The first report of a step that was drawn with these shares, and warmed up to.
         self._first = 0
         self._ahead = 0
-        self._interval = self._left = _INTERVAL
+        self._interval = _INTERVAL
         self._base_bytes: int | None = None
 
     @property
@@ -69,16 +74,16 @@ class Balance:
         """Note that an iteration begins: what was drawn before and not used will not be used."""
         self._ahead = 0
 
-    def draw(self) -> Shares:
+    def draw(self, position: Position) -> Shares:
         """Return the shares of the global batch that is being drawn, the same on every rank.
 
         Raises:
-            RankWaitError: the other ranks did not come to this batch in time.
+            RankWaitError: the other ranks did not come to a batch in time.
+            RankMismatchError: they came to another one.
         """
         if not self.held:
-            self._left -= 1
-            if self._left < 0:
-                self._agree()
+            if position[-1] % self._interval == 0:
+                self._agree(position)
             self._ahead += 1
         return self.shares
 
@@ -108,23 +113,28 @@ class Balance:
         self._base_bytes = torch.accelerator.memory_allocated(device)
         return StepMeasure(rows, seconds, base_bytes, peak_bytes)
 
-    def _agree(self) -> None:
-        said = pickle.dumps((self._steps, self._reports + self._ahead))
+    def _agree(self, position: Position) -> None:
+        said = pickle.dumps((position, self._steps, self._reports + self._ahead))
         board = board_of(self._group)
         heard = board.exchange("shares", said, _TIMEOUT_SECONDS, "the exchange of step times")
         # From ranks of one program; see docs/security.md.
         told = [pickle.loads(each) for each in heard]  # noqa: S301
-        of_ranks: list[Mapping[int, StepMeasure]] = [steps for steps, _ in told]
+        for rank, (other, *_) in enumerate(told):
+            if other != told[0][0]:
+                raise RankMismatchError(
+                    f"rank 0 draws {describe(told[0][0])}, while rank {rank} draws "
+                    f"{describe(other)}; let all ranks go through the same loaders as far"
+                )
+        of_ranks: list[Mapping[int, StepMeasure]] = [steps for _, steps, _ in told]
         # A device is behind its host by as many steps as it likes: those count that all know.
         known = [step for step in of_ranks[0] if all(step in steps for steps in of_ranks)]
         counted = [step for step in known if step >= self._first]
         silent = not any(of_ranks)
         self._interval = min(2 * self._interval, _LONGEST_INTERVAL) if silent else _INTERVAL
-        self._left = self._interval - 1
         if len(counted) < _ROUND_STEPS:
             return
         self.shares = self._judge([[steps[step] for step in counted] for steps in of_ranks])
-        self._first = max(drawn for _, drawn in told)
+        self._first = max(drawn for *_, drawn in told)
         self._steps = {step: each for step, each in self._steps.items() if step >= self._first}
 
     def _judge(self, of_ranks: Sequence[Sequence[StepMeasure]]) -> Shares:
@@ -146,6 +156,12 @@ class Balance:
         return shares
 
 
+def describe(position: Position) -> str:
+    """Return a position in words."""
+    name, iteration, index = position
+    return f"global batch {index} of iteration {iteration} over distributed {name}"
+
+
 def slowest_over_fastest(step: Sequence[StepMeasure]) -> float | None:
     """Return by what factor the slowest takes longer a row than the fastest; None if unknown."""
     of_row = [each.seconds / each.rows for each in step if each.rows and each.seconds]
@@ -154,7 +170,7 @@ def slowest_over_fastest(step: Sequence[StepMeasure]) -> float | None:
 
 # The one whose loader has handed out the last batch, and one for each group and policy.
 _current: list[Balance] = []
-_balances: dict[tuple[int, str | None], Balance] = {}
+_balances: weakref.WeakKeyDictionary[Board, dict[str | None, Balance]] = weakref.WeakKeyDictionary()
 
 
 def current_balance() -> Balance | None:
@@ -181,13 +197,13 @@ def choose_balance(
     if wanted is not None and not isinstance(wanted, str):
         return Balance(group, choose_shares(wanted, [None] * group.world_size))
     board = board_of(group)
-    key = (id(board), wanted)
-    if key not in _balances:
+    known = _balances.setdefault(board, {})
+    if wanted not in known:
         own = (Rig.detect() if rig is None else rig).lead
         heard = board.exchange("devices", pickle.dumps(own), _TIMEOUT_SECONDS, "distribute()")
         devices: list[Device] = [pickle.loads(each) for each in heard]  # noqa: S301 - as above
-        _balances[key] = Balance(group, *shares_of_devices(wanted, devices))
-    return _balances[key]
+        known[wanted] = Balance(group, *shares_of_devices(wanted, devices))
+    return known[wanted]
 
 
 def shares_of_devices(policy: str | None, devices: Sequence[Device]) -> tuple[Shares, bool]:

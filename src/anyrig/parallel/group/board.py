@@ -17,16 +17,17 @@ keys of two exchanges at most, however many there were.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import socket
 import sys
 import time
+import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +37,10 @@ from ...devices.rank import LocalRank
 from ...errors import RankWaitError
 from .membership import Group
 
-# How long one look at the store lasts: Ctrl-C is seen in between.
-_LOOK_SECONDS = 0.5
+# Between two looks at the store, and the most of these, over all ranks, in a second.
+_SHORTEST_PAUSE_SECONDS = 0.0002
+_LONGEST_PAUSE_SECONDS = 0.02
+_LOOKS_A_SECOND = 5000
 
 # Frames that are not the program's.
 _NOT_THE_PROGRAM = (str(Path(__file__).parent), f"{os.sep}torch{os.sep}")
@@ -74,6 +77,9 @@ class Board:
         # A connection of its own: a wait holds its connection, and other threads use the group's.
         self._store: Any = dist.PrefixStore(name, store.clone())  # type: ignore[attr-defined]
         self._counts: defaultdict[str, int] = defaultdict(int)
+        self._longest_pause_seconds = max(
+            _LONGEST_PAUSE_SECONDS, group.world_size / _LOOKS_A_SECOND
+        )
         self._note(Passing(self.host))
 
     def number(self, what: str) -> int:
@@ -169,22 +175,21 @@ class Board:
         Raises:
             RankWaitError: it was not in time; `missing` says who was waited for.
         """
+        # Looked at again and again: the store's own wait cannot be interrupted, and prints a
+        # warning each time that it is not answered.
         deadline = time.monotonic() + timeout_seconds
+        pause_seconds = _SHORTEST_PAUSE_SECONDS
         while True:
-            left = deadline - time.monotonic()
-            try:
-                with self._connected(what):
-                    # Zero would be the store's own limit.
-                    look = timedelta(seconds=max(0.001, min(left, _LOOK_SECONDS)))
-                    self._store.wait([key], look)
-                return
-            except dist.DistStoreError:
-                if left > 0:
-                    continue
-                late = list(missing())
-                if not late:  # they came while this was found out
+            with self._connected(what):
+                if self._store.check([key]):
                     return
-                raise self.late(late, timeout_seconds, what, place) from None
+            if time.monotonic() > deadline:
+                late = list(missing())
+                if late:
+                    raise self.late(late, timeout_seconds, what, place)
+                return  # they came while this was found out
+            time.sleep(pause_seconds)
+            pause_seconds = min(1.5 * pause_seconds, self._longest_pause_seconds)
 
     def late(
         self, ranks: Sequence[int], timeout_seconds: float, what: str, place: str
@@ -238,18 +243,19 @@ class Board:
             ) from error
 
 
-_boards: list[tuple[Any, Board]] = []
+# That of the current process group, which is not kept alive, and how many there were before.
+_current: list[tuple[weakref.ref[Any], Board]] = []
+_made = itertools.count()
 
 
 def board_of(group: Group) -> Board:
     """Return the board of the current process group."""
-    process_group = dist.group.WORLD
-    if not _boards or _boards[-1][0] is not process_group:
+    process_group: Any = dist.group.WORLD
+    if not _current or _current[0][0]() is not process_group:
         # A process may leave its group and make another, in the same store.
-        name = f"anyrig/{len(_boards)}"
-        store = process_group.get_group_store()  # type: ignore[union-attr]
-        _boards.append((process_group, Board(group, store, name)))
-    return _boards[-1][1]
+        board = Board(group, process_group.get_group_store(), f"anyrig/{next(_made)}")
+        _current[:] = [(weakref.ref(process_group), board)]
+    return _current[0][1]
 
 
 def place_of_caller() -> str:

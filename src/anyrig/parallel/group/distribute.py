@@ -8,7 +8,13 @@ from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 import torch
-from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    DistributedSampler,
+    IterableDataset,
+    SequentialSampler,
+)
 
 from ...devices.rig import Rig
 from ...errors import BatchError, RankMismatchError
@@ -17,6 +23,8 @@ from .balance import choose_balance
 from .board import Board, board_of
 from .distributed_loader import DistributedLoader, Division, SizedDistributedLoader
 from .membership import join_group
+from .rank_batches import RankBatches
+from .same_order import SameOrder
 from .sampled import SampledDivision
 from .streamed import StreamedDivision
 from .turns import Turns
@@ -89,19 +97,21 @@ def distribute(
     group = join_group(rig)
     board = None if group is None else board_of(group)
     balance = None
-    sampled = not divided and _has_indices(loader)
+    global_batches = None if divided else global_batches_of(loader)
     if group is not None and not divided:
         _refuse_divided(loader)
         balance = choose_balance(shares, group, rig)
-    facts = _Facts(sampled, divided, _seed_of(loader, seed), _length_of(loader))
+    facts = _Facts(global_batches is not None, divided, _seed_of(loader, seed), _length_of(loader))
     of_ranks = [facts] if board is None else _exchange(board, facts, timeout_seconds)
     name = "loader" if board is None else f"loader/{board.number('loader')}"
     turns = Turns(name, balance)
     division: Division
-    if sampled:
+    if global_batches is not None:
         assert isinstance(loader, DataLoader)
-        first_seed = of_ranks[0].seed
-        division = SampledDivision(loader, turns, first_seed, empty, board, timeout_seconds)
+        rank = 0 if group is None else group.rank
+        same_order = None if board is None else SameOrder(board, name, timeout_seconds)
+        batches = RankBatches(global_batches, rank, turns, same_order)
+        division = SampledDivision(loader, batches, rank, turns, of_ranks[0].seed, empty)
     else:
         division = StreamedDivision(loader, turns, divided, empty, board, timeout_seconds)
     lengths = [each.length for each in of_ranks if each.length is not None]
@@ -140,13 +150,27 @@ def _exchange(board: Board, facts: _Facts, timeout_seconds: float) -> list[_Fact
     return of_ranks
 
 
-def _has_indices(loader: Any) -> bool:
-    return (
-        isinstance(loader, DataLoader)
-        and not isinstance(loader.dataset, IterableDataset)
-        and loader.batch_sampler is not None
-        # One that iterates in its own way may do anything.
-        and type(loader).__iter__ is DataLoader.__iter__
+def global_batches_of(loader: Any) -> Iterable[Any] | None:
+    """Return what draws the indices of global batches; None if batches only come as they are.
+
+    Raises:
+        BatchError: the loader draws samples, not batches, in an order that ranks do not share.
+    """
+    if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset):
+        return None
+    if type(loader).__iter__ is not DataLoader.__iter__:
+        return None  # it iterates in a way of its own
+    if loader.batch_sampler is not None:
+        return loader.batch_sampler
+    # With batch_size=None a sampler may draw whole batches, of which the dataset knows more.
+    if isinstance(loader.sampler, BatchSampler):
+        return loader.sampler
+    if isinstance(loader.sampler, SequentialSampler):
+        return None
+    raise BatchError(
+        "this loader has batch_size=None and shuffles, so it draws samples one by one, and in "
+        "another order on every rank. Give it the global batch as its batch_size, or a "
+        "BatchSampler as its sampler, if the dataset takes a list of indices"
     )
 
 

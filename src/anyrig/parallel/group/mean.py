@@ -123,7 +123,7 @@ def _doubles(leaf: Any) -> Tensor:
 
 def _tensor_like(leaf: Tensor, mean: Tensor) -> Tensor:
     if leaf.is_complex():
-        mean = torch.view_as_complex(mean.reshape(-1, 2))
+        mean = torch.view_as_complex(mean.reshape(-1, 2).clone())  # which aligns it
     fractional = leaf.is_floating_point() or leaf.is_complex()
     dtype = leaf.dtype if fractional else torch.get_default_dtype()
     return mean.reshape(leaf.shape).to(leaf.device, dtype)

@@ -10,6 +10,9 @@ import torch
 
 from .step_time import StepTime
 
+# The first steps allocate, and in the second DDP arranges its buckets together with all ranks.
+_WARM_UP = 2
+
 
 class Pace:
     """Measures the steps of a model, while somebody wants to know.
@@ -20,11 +23,15 @@ class Pace:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
+        self._steps = 0
         self._unread: deque[StepTime] = deque()
 
     def start(self, rows: int) -> StepTime | None:
         """Return the time of a step that begins now; None if nobody asks."""
-        return None if _balance() is None else StepTime(self._device, rows)
+        self._steps += 1
+        if self._steps <= _WARM_UP or _balance() is None:
+            return None
+        return StepTime(self._device, rows)
 
     def stop(self, step: StepTime | None) -> None:
         """End a step, and tell those that are known by now: a device is behind its host."""

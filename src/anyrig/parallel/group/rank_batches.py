@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from torch.utils.data import Sampler
 
-from ..shares.shares import Shares
 from .agreed_order import draw_alike
 from .division import part_of_rank, rows_of_ranks
+from .same_order import SameOrder
+from .turns import Turns
 
 
 class RankBatches(Sampler[list[Any]]):
@@ -27,14 +28,14 @@ class RankBatches(Sampler[list[Any]]):
         self,
         global_batches: Iterable[Sequence[Any]],
         rank: int,
-        draw: Callable[[], Shares],
-        check: Callable[[Sequence[Any]], None],
+        turns: Turns,
+        same_order: SameOrder | None = None,
     ) -> None:
         self.drawn: deque[tuple[int, ...]] = deque()
         self._global_batches = global_batches
         self._rank = rank
-        self._draw = draw
-        self._check = check
+        self._turns = turns
+        self._same_order = same_order
         self._seed = 0
         self._skip_batches = 0
 
@@ -48,11 +49,11 @@ class RankBatches(Sampler[list[Any]]):
         drawn, skip_batches = self.drawn, self._skip_batches
         for index, batch in enumerate(draw_alike(self._global_batches, self._seed)):
             indices = list(batch)
-            if index == 0:
-                self._check(indices)
+            if index == 0 and self._same_order is not None:
+                self._same_order.check(self._turns.iteration, indices)
             if index < skip_batches:
                 continue
-            rows = rows_of_ranks(self._draw(), len(indices))
+            rows = rows_of_ranks(self._turns.draw(index), len(indices))
             drawn.append(rows)
             yield indices[part_of_rank(rows, self._rank)] or indices[:1]
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
 
-from ...errors import RankMismatchError
 from ..shares.shares import Shares
 from .agreed_order import mix_seed
-from .board import Board, place_of_caller
 from .part import without_rows
 from .rank_batches import RankBatches
 from .turns import Turns
@@ -20,6 +18,9 @@ from .turns import Turns
 class SampledDivision:
     """Builds the loader again over a batch sampler of its own, all its other options kept.
 
+    Nothing here may refer back to the object itself: the loader's workers are ended in time only
+    if it goes when its last user does, not when cycles are collected.
+
     Attributes:
         rows_of_batches: see `DistributedLoader`.
     """
@@ -27,22 +28,19 @@ class SampledDivision:
     def __init__(
         self,
         loader: DataLoader[Any],
+        batches: RankBatches,
+        rank: int,
         turns: Turns,
         seed: int,
         empty: Callable[[], Any] | None,
-        board: Board | None,
-        timeout_seconds: float,
     ) -> None:
         self.rows_of_batches: list[tuple[int, ...]] = []
+        self._given = loader
+        self._rank = rank
         self._turns = turns
         self._seed = seed
         self._empty = empty
-        self._board = board
-        self._timeout_seconds = timeout_seconds
-        self._given = loader
-        self._rank = 0 if board is None else board.group.rank
-        global_batches: Any = loader.batch_sampler
-        self._batches = RankBatches(global_batches, self._rank, turns.draw, self._check_order)
+        self._batches = batches
         # What each worker's random numbers begin with.
         self._generator = torch.Generator()
         self._loader = build_again(loader, self._batches, self._generator)
@@ -73,28 +71,6 @@ class SampledDivision:
             else:
                 yield without_rows(batch) if self._empty is None else self._empty()
 
-    def _check_order(self, first: Sequence[Any]) -> None:
-        """Raise RankMismatchError unless rank 0 begins with the same samples."""
-        if self._board is None:
-            return
-        said = repr(first).encode()
-        key = f"{self._turns.name}/first/{self._turns.iteration}"
-        if self._rank == 0:
-            self._board.post(key, said)
-            return
-        readers = self._board.group.world_size - 1
-        what = "the first batch of a distributed loader"
-        of_first = self._board.collect(
-            key, readers, self._timeout_seconds, what, 0, place_of_caller()
-        )
-        if of_first != said:
-            raise RankMismatchError(
-                f"the sampler of rank {self._rank} begins with {_shorten(said)}, that of rank 0 "
-                f"with {_shorten(of_first)}, and all must have one order. anyrig.distribute seeds "
-                "PyTorch's, Python's and NumPy's random numbers and a sampler's attribute "
-                "`generator`; seed what else this sampler draws from, and give it the same data"
-            )
-
 
 def build_again(
     loader: DataLoader[Any], batches: RankBatches, generator: torch.Generator
@@ -104,9 +80,12 @@ def build_again(
     Batches come in the order in which they were drawn, whatever ``in_order`` was: else the parts
     of one global batch would come at different steps.
     """
+    collates = loader.batch_sampler is not None
     return DataLoader(
         loader.dataset,
-        batch_sampler=batches,
+        batch_size=1 if collates else None,  # 1 is what stands for none beside a batch sampler
+        sampler=None if collates else batches,
+        batch_sampler=batches if collates else None,
         num_workers=loader.num_workers,
         collate_fn=loader.collate_fn,
         pin_memory=loader.pin_memory,
@@ -118,7 +97,3 @@ def build_again(
         persistent_workers=loader.persistent_workers,
         pin_memory_device=loader.pin_memory_device,
     )
-
-
-def _shorten(text: bytes) -> str:
-    return text.decode() if len(text) < 80 else f"{text[:76].decode()} …"

@@ -63,5 +63,6 @@ class StepTime:
             self._marks.append(time.perf_counter())
         else:
             event = torch.Event(self._device, enable_timing=True)
-            event.record()
+            # The current device of a callback of the backward pass may be another.
+            event.record(torch.accelerator.current_stream(self._device))
             self._marks.append(event)

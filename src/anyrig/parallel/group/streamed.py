@@ -54,40 +54,40 @@ class StreamedDivision:
     def batches(self, epoch: int, skip_batches: int) -> Iterator[Any]:
         """Begin an iteration."""
         self._turns.begin()
-        for part in (self._given, getattr(self._given, "sampler", None), self._dataset()):
+        given = self._given
+        for part in (given, getattr(given, "sampler", None), getattr(given, "dataset", None)):
             tell = getattr(part, "set_epoch", None)
             if callable(tell):
                 tell(epoch)
         self._rows = []
         if self._running_out is not None:
             self._running_out.begin(self._turns.iteration)
-        return self._hand_out(islice(self._given, skip_batches, None), self._rows)
+        return self._hand_out(islice(given, skip_batches, None), skip_batches, self._rows)
 
-    def _dataset(self) -> Any:
-        return getattr(self._given, "dataset", None)
-
-    def _hand_out(self, batches: Iterator[Any], rows: list[tuple[int, ...]]) -> Iterator[Any]:
-        running_out, index = self._running_out, 0
+    def _hand_out(
+        self, batches: Iterator[Any], start: int, rows: list[tuple[int, ...]]
+    ) -> Iterator[Any]:
+        running_out, index = self._running_out, start
         for batch in batches:
             # First of all: ranks without a batch wait to hear it.
             if running_out is not None:
                 self._learn_empty(batch)
                 running_out.drew()
+            yield batch if self._divided else self._part_of(batch, index, rows)
             index += 1
-            yield batch if self._divided else self._part_of(batch, rows)
         if running_out is None:
             return
         running_out.ended()
-        while running_out.somebody_has(index):
-            index += 1
+        while running_out.somebody_has(index - start):
             if not self._divided:
-                self._turns.draw()  # as the others do, who may exchange something there
+                self._turns.draw(index)  # as the others do, who may exchange something there
             self._turns.use()
             yield self._empty_batch()
+            index += 1
 
-    def _part_of(self, batch: Any, rows: list[tuple[int, ...]]) -> Any:
+    def _part_of(self, batch: Any, index: int, rows: list[tuple[int, ...]]) -> Any:
         of_batch = rows_of(batch)
-        rows.append(rows_of_ranks(self._turns.draw(), of_batch))
+        rows.append(rows_of_ranks(self._turns.draw(index), of_batch))
         self._turns.use()
         return part_of(batch, part_of_rank(rows[-1], self._rank), of_batch)
 

@@ -5,12 +5,18 @@ from __future__ import annotations
 from ..shares.shares import Shares
 from .balance import Balance
 
+ALONE = Shares((1.0,), "there is one rank")
+
 
 class Turns:
     """Counts the iterations over one loader on one rank.
 
-    Attributes:
+    Args:
         name: of the loader among those of the group.
+        balance: of the ranks; None where there is one, or where the loader came divided.
+
+    Attributes:
+        name: see above.
         iteration: the how-manieth, from zero; -1 before the first.
     """
 
@@ -30,14 +36,13 @@ class Turns:
         if self._balance is not None:
             self._balance.begin()
 
-    def draw(self) -> Shares:
-        """Return the shares of the global batch that is being drawn."""
-        return ALONE if self._balance is None else self._balance.draw()
+    def draw(self, index: int) -> Shares:
+        """Return the shares of global batch `index` of this iteration, which is being drawn."""
+        if self._balance is None:
+            return ALONE
+        return self._balance.draw((self.name, self.iteration, index))
 
     def use(self) -> None:
         """Note that a batch is handed out."""
         if self._balance is not None:
             self._balance.use()
-
-
-ALONE = Shares((1.0,), "there is one rank")

@@ -88,4 +88,5 @@ def _sum_over_ranks(part: LossPart, exchange: Exchange) -> Tensor:
 def _nothing_of(output: Any, value: Tensor) -> Tensor:
     zero = torch.zeros_like(value, requires_grad=False)
     sums = [leaf.sum().to(value.dtype) for leaf in tensors_with_gradients(output)]
-    return torch.stack([zero, *sums]).sum()
+    nothing: Tensor = torch.stack([zero, *sums]).sum()
+    return nothing

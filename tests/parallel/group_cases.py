@@ -1,0 +1,574 @@
+"""What ranks do in `test_group_ranks.py`; each case runs on every rank."""
+
+from __future__ import annotations
+
+import io
+import random
+import time
+from collections import namedtuple
+from collections.abc import Callable, Iterator
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils.data import (
+    DataLoader,
+    DistributedSampler,
+    IterableDataset,
+    Sampler,
+    TensorDataset,
+)
+
+import anyrig
+from anyrig.errors import BatchError, OtherRankError, RankMismatchError, RankWaitError, SharesError
+from anyrig.parallel.group import balance
+from anyrig.parallel.group.agreed_order import draw_alike, mix_seed
+from anyrig.parallel.group.balance import current_balance
+from anyrig.parallel.group.board import board_of
+from anyrig.parallel.group.membership import join_group
+
+Pair = namedtuple("Pair", "left right")
+
+
+@dataclass(frozen=True)
+class Metrics:
+    loss: Any
+    kept: Any
+
+
+def rank() -> int:
+    return dist.get_rank()
+
+
+def ranks() -> int:
+    return dist.get_world_size()
+
+
+def device() -> torch.device:
+    group = join_group()
+    assert group is not None
+    return group.device
+
+
+def keys() -> int:
+    group = join_group()
+    assert group is not None
+    return int(board_of(group)._store.num_keys())
+
+
+def at_once() -> None:
+    """Let no rank begin what is timed before all are there; not with what is tested."""
+    dist.barrier()
+
+
+# Waiting ------------------------------------------------------------------------------------------
+
+
+def case_a_barrier_waits_for_the_last() -> None:
+    at_once()
+    started = time.monotonic()
+    if rank() == 1:
+        time.sleep(0.3)
+    anyrig.barrier()
+    assert time.monotonic() - started > 0.25
+
+
+def case_a_barrier_names_whom_it_waited_for() -> None:
+    at_once()
+    anyrig.barrier()
+    if rank() == 1:
+        time.sleep(0.8)
+        anyrig.barrier()  # late, and let through: all have come
+    else:
+        with pytest.raises(
+            RankWaitError,
+            match=rf"rank {rank()} waited 0.4 s at a barrier \(group_cases.py:\d+ in case_a_barrier"
+            r"_names_whom_it_waited_for\) for rank 1 on \S+, which last came to a barrier at "
+            r"group_cases.py:\d+ in case_a_barrier_names_whom_it_waited_for, \d+ s ago\. ",
+        ):
+            anyrig.barrier(timeout_seconds=0.4)
+    anyrig.barrier()  # and the count is right again
+
+
+def case_many_barriers_leave_no_keys() -> None:
+    for _ in range(3):
+        anyrig.barrier()
+    at_once()
+    before = keys()
+    at_once()
+    for _ in range(50):
+        anyrig.barrier()
+    at_once()
+    assert keys() <= before + 4  # of its last one, some rank may not have taken down its own
+
+
+def case_the_first_rank_works_while_the_others_wait() -> None:
+    at_once()
+    started = time.monotonic()
+    with anyrig.only_first_rank() as first:
+        assert first is (rank() == 0)
+        if first:
+            time.sleep(0.3)
+    assert time.monotonic() - started > 0.25
+
+
+def case_blocks_of_the_first_rank_leave_no_keys() -> None:
+    at_once()
+    before = keys()
+    at_once()
+    for _ in range(20):
+        with anyrig.only_first_rank():
+            pass
+    at_once()
+    assert keys() == before
+
+
+def case_an_error_of_the_first_rank_reaches_the_others() -> None:
+    def fail() -> None:
+        with anyrig.only_first_rank(timeout_seconds=10) as first:
+            if first:
+                raise KeyError("no such file")
+
+    if rank() == 0:
+        with pytest.raises(KeyError):
+            fail()
+    else:
+        with pytest.raises(
+            OtherRankError,
+            match=r"(?s)rank 0 on \S+ failed in only_first_rank\(\) \(group_cases.py:\d+ in fail\)"
+            r".*in fail\n.*KeyError: 'no such file'",
+        ):
+            fail()
+
+
+def case_an_error_of_another_rank_stays_its_own() -> None:
+    try:
+        with anyrig.only_first_rank(timeout_seconds=10):
+            if rank() == 1:
+                raise ValueError("mine")
+    except ValueError:
+        assert rank() == 1
+
+
+def case_the_first_rank_is_waited_for_by_name() -> None:
+    at_once()
+    if rank() == 0:
+        time.sleep(0.6)
+        with anyrig.only_first_rank():
+            pass
+    else:
+        with (
+            pytest.raises(
+                RankWaitError, match=r"waited 0.3 s at the end of only_first_rank.* for rank 0 on"
+            ),
+            anyrig.only_first_rank(timeout_seconds=0.3),
+        ):
+            pass
+
+
+def case_a_block_within_a_block_of_the_first_rank_only() -> None:
+    steps = []
+
+    @anyrig.only_first_rank(per_node=True)
+    def download() -> int:
+        steps.append("download")
+        return 3
+
+    with anyrig.only_first_rank() as first:
+        if first:
+            assert download() == 3  # the other ranks do not come here
+    assert download() == (3 if rank() == 0 else None)
+    assert len(steps) == (2 if rank() == 0 else 0)
+
+
+def case_printing_once() -> None:
+    with redirect_stdout(io.StringIO()) as out:
+        anyrig.print_once("a", 1, sep="-", end=".")
+    assert out.getvalue() == ("a-1." if rank() == 0 else "")
+
+
+# Metrics ------------------------------------------------------------------------------------------
+
+
+def case_a_mean_is_that_of_all_rows() -> None:
+    rows = 3 + 4 * rank()
+    mine = torch.arange(rows, dtype=torch.float64) + 10 * rank()
+    every = torch.cat(
+        [torch.arange(3.0 + 4 * r, dtype=torch.float64) + 10 * r for r in range(ranks())]
+    )
+    value = {
+        "loss": float(mine.mean()),
+        "metrics": Metrics(Pair(torch.full((2, 1), mine.mean(), device=device()), None), "val"),
+        "list": [rank() + 1, bool(rank()), complex(0, rank())],
+    }
+    mean = anyrig.mean_over_ranks(value, weight=rows)
+    assert mean["loss"] == pytest.approx(every.mean().item(), rel=1e-15)
+    left, right = mean["metrics"].loss
+    assert isinstance(mean["metrics"].loss, Pair)
+    assert (left.shape, left.device, left.dtype) == ((2, 1), device(), torch.float32)
+    assert left[0, 0].item() == pytest.approx(every.mean().item(), rel=1e-6)
+    assert (right, mean["metrics"].kept) == (None, "val")
+    weights = [3 + 4 * r for r in range(ranks())]
+    ordinal = sum(w * r for r, w in enumerate(weights)) / sum(weights)
+    assert mean["list"][0] == pytest.approx(ordinal + 1)
+    assert mean["list"][1] == pytest.approx(1 - weights[0] / sum(weights))
+    assert mean["list"][2] == pytest.approx(complex(0, ordinal))
+
+
+def case_a_mean_keeps_dtypes_and_no_graph() -> None:
+    half = torch.ones(2, dtype=torch.bfloat16, requires_grad=True)
+    mean = anyrig.mean_over_ranks({"b": half, "a": torch.tensor([rank()]), "c": 1j * torch.ones(1)})
+    assert (mean["b"].dtype, mean["b"].requires_grad) == (torch.bfloat16, False)
+    assert mean["a"].dtype is torch.float32
+    assert mean["a"].item() == pytest.approx((ranks() - 1) / 2)
+    assert mean["c"].dtype is torch.complex64
+
+
+def case_what_has_no_weight_does_not_count() -> None:
+    value = (
+        {"a": 2.0, "b": torch.ones(2)}
+        if rank() == 0
+        else {"b": torch.ones(2) / 0, "a": float("nan")}
+    )
+    mean = anyrig.mean_over_ranks(value, weight=5 if rank() == 0 else 0)
+    assert mean["a"] == 2.0
+    assert mean["b"].tolist() == [1.0, 1.0]
+    nothing = anyrig.mean_over_ranks(1.0, weight=torch.tensor(0))
+    assert nothing != nothing
+
+
+def refuses(call: Callable[[], Any], text: str) -> None:
+    with pytest.raises(RankMismatchError, match=text):
+        call()
+    assert anyrig.mean_over_ranks(1.0) == 1.0  # and all go on
+
+
+def case_values_that_do_not_fit_together() -> None:
+    odd = rank() == 1
+    refuses(
+        lambda: anyrig.mean_over_ranks({"a": [1.0, torch.ones(2 + odd)]}),
+        r"rank 0 has a float32 tensor of shape \(2,\) at \['a'\]\[1\], but rank 1 has a float32 "
+        r"tensor of shape \(3,\) at \['a'\]\[1\]",
+    )
+    refuses(
+        lambda: anyrig.mean_over_ranks({"a": 1} | ({"b": 2} if odd else {})),
+        r"rank 0 has nothing more, but rank 1 has a number at \['b'\]",
+    )
+    refuses(
+        lambda: anyrig.mean_over_ranks("x" if odd else "y"), "'y' at the value, but rank 1 has 'x'"
+    )
+    refuses(
+        lambda: anyrig.mean_over_ranks({"a": object() if odd else 1}),
+        r"rank 1 in mean_over_ranks\(\): there is no mean of the object at \['a'\]",
+    )
+    refuses(
+        lambda: anyrig.mean_over_ranks(1.0, weight=-1 if odd else 1),
+        "rank 1 .*a weight is a number from zero up; got -1",
+    )
+    refuses(
+        lambda: anyrig.mean_over_ranks(1.0) if odd else anyrig.gather_over_ranks(1.0),
+        r"rank 1 calls mean_over_ranks\(\), while rank 0 calls gather_over_ranks\(\)",
+    )
+    refuses(
+        lambda: anyrig.gather_over_ranks({"a": (1, torch.ones(1) if odd else 1)}),
+        r"rank 0 has a int at \['a'\]\[1\], but rank 1 has a float32 tensor",
+    )
+    refuses(
+        lambda: anyrig.gather_over_ranks(torch.ones(1, dtype=torch.int32 if odd else torch.int64)),
+        "rank 0 has a int64 tensor of 1 dimensions at the value, but rank 1 has a int32",
+    )
+    refuses(
+        lambda: anyrig.gather_over_ranks([torch.ones(1)] * (1 + odd)),
+        "rank 0 has 0 at the value, but rank 1 has 0, 1. For one entry a sample",
+    )
+    refuses(
+        lambda: anyrig.gather_over_ranks(torch.ones(1).to_sparse() if odd else torch.ones(1)),
+        "rank 1 .*a tensor that is not dense",
+    )
+    refuses(
+        lambda: anyrig.gather_over_ranks({"a": (i for i in ()) if odd else 1}),
+        "rank 1 .*cannot be sent to other ranks: .*generator",
+    )
+
+
+def case_gathering_parts_of_any_number_of_rows() -> None:
+    rows = 2 * rank()  # none on the first
+    every = [row for r in range(ranks()) for row in [r] * 2 * r]
+    value = {
+        "scores": torch.full((rows, 3), float(rank()), device=device(), requires_grad=True),
+        "flags": torch.full((rows,), rank() == 1),
+        "halves": Pair(torch.full((rows,), rank(), dtype=torch.bfloat16), None),
+        "names": [f"of {rank()}"] * rows,
+        "one": torch.tensor(rank()),
+        "count": rank(),
+        "metrics": Metrics([torch.full((1,), rank())], torch.full((rows,), 1j * rank())),
+        "wide": torch.ones(1, 1 + rank()),
+    }
+    found = anyrig.gather_over_ranks(value)
+    assert found["scores"].tolist() == [[float(r)] * 3 for r in every]
+    assert (found["scores"].device, found["scores"].requires_grad) == (device(), False)
+    assert found["flags"].tolist() == [r == 1 for r in every]
+    assert found["halves"].left.tolist() == every
+    assert (found["halves"].left.dtype, found["halves"].right) == (torch.bfloat16, None)
+    assert found["names"] == [f"of {r}" for r in every]
+    assert found["one"].tolist() == found["count"] == list(range(ranks()))
+    assert found["metrics"].loss[0].tolist() == list(range(ranks()))
+    assert found["metrics"].kept.tolist() == [1j * r for r in every]
+    assert found["wide"].sum(1).tolist() == [1.0 + r for r in range(ranks())]
+
+
+def case_gathering_what_nobody_has() -> None:
+    found = anyrig.gather_over_ranks({"a": torch.ones(0, 2), "b": [], "c": None})
+    assert (found["a"].shape, found["b"], found["c"]) == ((0, 2), [], None)
+
+
+def case_gathering_a_whole_epoch_in_order() -> None:
+    data = TensorDataset(torch.arange(29))
+    loader = anyrig.distribute(DataLoader(data, batch_size=7), shares=[3, 1, 2][: ranks()])
+    loader = anyrig.prefetch(loader, device())
+    seen = [x for (x,) in loader]
+    names = [f"{i}" for x in seen for i in x.tolist()]
+    found = anyrig.gather_over_ranks({"x": torch.cat(seen), "names": names}, loader=loader)
+    assert found["x"].tolist() == list(range(29))
+    assert found["names"] == [f"{i}" for i in range(29)]
+    for batch, x in enumerate(seen):  # batch by batch the ranks' order is the samples'
+        whole = range(29)[7 * batch : 7 * batch + 7]
+        assert anyrig.gather_over_ranks(x).tolist() == list(whole)
+    refuses(
+        lambda: anyrig.gather_over_ranks(torch.ones(2), loader=loader),
+        "these are not those of the loader's first batches",
+    )
+
+
+def case_gathering_without_what_padding_repeated() -> None:
+    data = TensorDataset(torch.arange(4 * ranks() + 1))
+    sampler = DistributedSampler(data, shuffle=False)
+    given = DataLoader(data, batch_size=2, sampler=sampler)
+    with pytest.raises(BatchError, match="divided already, by its DistributedSampler"):
+        anyrig.distribute(given)
+    loader = anyrig.distribute(given, divided=True)
+    found = anyrig.gather_over_ranks(torch.cat([x for (x,) in loader]), loader=loader)
+    assert found.tolist() == list(range(4 * ranks() + 1))
+
+
+# Loaders ------------------------------------------------------------------------------------------
+
+
+def numbers(rows: int) -> TensorDataset:
+    return TensorDataset(torch.arange(rows, dtype=torch.float64), torch.arange(rows))
+
+
+def global_order(loader: Any) -> list[int]:
+    """Return the samples of one epoch as the global batches have them."""
+    seen = [y for _, y in loader]
+    counts = anyrig.gather_over_ranks(len(seen))
+    assert len(set(counts)) == 1, f"the ranks have {counts} batches"
+    return anyrig.gather_over_ranks(torch.cat(seen).cpu(), loader=loader).tolist()
+
+
+def case_every_sample_once_in_the_order_of_one_process() -> None:
+    torch.manual_seed(5 if rank() == 0 else 99)  # the first rank's counts
+    loader = anyrig.distribute(DataLoader(numbers(23), batch_size=5, shuffle=True))
+    torch.manual_seed(5)
+    epochs = []
+    for epoch in range(2):
+        torch.rand(rank())
+        epochs.append(global_order(loader))
+        assert sorted(epochs[-1]) == list(range(23)), epoch
+        expected = [(2, 2, 1), (2, 2, 1), (2, 2, 1), (2, 2, 1), (1, 1, 1)]
+        if ranks() == 3:
+            assert loader.rows_of_batches == expected
+    assert epochs[0] != epochs[1]
+    alone = draw_alike(
+        DataLoader(numbers(23), batch_size=5, shuffle=True).batch_sampler, mix_seed(5, 0)
+    )
+    assert [i for batch in alone for i in batch] == epochs[0]
+
+
+def case_resuming() -> None:
+    loader = anyrig.distribute(DataLoader(numbers(23), batch_size=5, shuffle=True), seed=2)
+    epochs = [global_order(loader) for _ in range(2)]
+    loader.set_epoch(1, skip_batches=3)
+    assert global_order(loader) == epochs[1][15:]
+
+
+def case_a_last_batch_too_small_for_all() -> None:
+    loader = anyrig.distribute(DataLoader(numbers(2 * ranks() + 1), batch_size=2 * ranks()))
+    last = list(loader)[-1]
+    assert [len(part) for part in last] == ([1, 1] if rank() == 0 else [0, 0])
+    assert [part.dtype for part in last] == [torch.float64, torch.int64]
+    given = DataLoader(numbers(1), collate_fn=lambda samples: samples[0][0].new_ones(3, 2))
+    with pytest.raises(BatchError, match="empty=function") if rank() else redirect_stdout(None):
+        list(anyrig.distribute(given))
+    list(anyrig.distribute(given, empty=lambda: torch.ones(0)))
+
+
+def case_workers_and_prefetching() -> None:
+    given = DataLoader(
+        numbers(23), 5, shuffle=True, num_workers=2, persistent_workers=True, prefetch_factor=3
+    )
+    loader = anyrig.prefetch(anyrig.distribute(given, shares=[2, 1, 1][: ranks()]), device())
+    assert (len(loader), loader.batch_size, loader.num_workers) == (5, 5, 2)
+    epochs = [global_order(loader) for _ in range(2)]
+    assert [sorted(epoch) for epoch in epochs] == [list(range(23))] * 2
+    assert epochs[0] != epochs[1]
+
+
+class Shuffled(Sampler[int]):
+    """Draws from Python's own generator, batch by batch."""
+
+    def __init__(self, own: random.Random | None = None) -> None:
+        self.random: Any = own or random
+
+    def __iter__(self) -> Iterator[int]:
+        for start in range(0, 20, 4):
+            yield from self.random.sample(range(start, start + 4), 4)
+
+
+def case_a_sampler_of_the_program_s_own() -> None:
+    random.seed(rank())
+    loader = anyrig.distribute(DataLoader(numbers(20), batch_size=6, sampler=Shuffled()))
+    seen = [y for _, y in zip(loader, range(1), strict=False)]  # left in the midst
+    assert len(seen) == 1
+    found = []
+    for (_, y), _ in zip(loader, range(100), strict=False):
+        random.random()
+        found.append(y)
+    assert sorted(anyrig.gather_over_ranks(torch.cat(found)).tolist()) == list(range(20))
+
+
+def case_samplers_that_do_not_agree() -> None:
+    given = DataLoader(numbers(20), batch_size=6, sampler=Shuffled(random.Random(rank())))
+    loader = anyrig.distribute(given, shares="even")
+    if rank() == 0:
+        list(loader)
+        return
+    with pytest.raises(
+        RankMismatchError, match=rf"sampler of rank {rank()} begins with \[.*rank 0 w"
+    ):
+        list(loader)
+
+
+class Stream(IterableDataset[Any]):
+    def __init__(self, rows: int) -> None:
+        self.rows = rows
+
+    def __iter__(self) -> Iterator[Any]:
+        return ((float(i), f"name {i}") for i in range(self.rows))
+
+
+def case_a_stream_is_divided_by_rows() -> None:
+    loader = anyrig.distribute(DataLoader(Stream(3 * ranks() + 1), batch_size=3))
+    for _ in range(2):
+        values, names = zip(*loader, strict=True)
+        mine = [name for batch in names for name in batch]
+        found = anyrig.gather_over_ranks((torch.cat(values), mine), loader=loader)
+        assert found[0].tolist() == list(map(float, range(3 * ranks() + 1)))
+        assert found[1] == [f"name {i}" for i in range(3 * ranks() + 1)]
+    with pytest.raises(TypeError):
+        len(loader)
+
+
+def case_loaders_that_came_divided_and_end_apart() -> None:
+    mine = [torch.full((2, 3), float(rank()))] * (0, 4, 2)[rank()]
+    loader = anyrig.distribute(mine, divided=True)
+    assert len(loader) == 4
+    for _ in range(3):  # one after another, without waiting in between
+        rows = [len(batch) for batch in loader]
+        assert rows == [2] * len(mine) + [0] * (4 - len(mine))
+    assert loader.shares is None
+    assert all(batch.shape[1:] == (3,) for batch in loader)
+
+
+def case_ranks_that_distribute_different_things() -> None:
+    given: Any = DataLoader(numbers(4)) if rank() else [torch.ones(1)]
+    with pytest.raises(RankMismatchError, match=r"rank 0 .* one without indices, rank 1 one with"):
+        anyrig.distribute(given)
+    with pytest.raises(SharesError, match=f"7 shares for {ranks()} devices"):
+        anyrig.distribute(DataLoader(numbers(4)), shares=[1] * 7)
+    with pytest.raises(SharesError, match="no way to share is called 'best'"):
+        anyrig.distribute(DataLoader(numbers(4)), shares="best")
+
+
+# Unequal ranks ------------------------------------------------------------------------------------
+
+
+def train(loader: Any, seconds_a_row: float, fixed: float = 0.0) -> list[int]:
+    """Report as a model would; return this rank's rows of each batch."""
+    rows = []
+    for batch in loader:
+        rows.append(len(batch[0]))
+        balance = current_balance()
+        if balance is not None:
+            balance.report(rows[-1], fixed + seconds_a_row * rows[-1])
+    return rows
+
+
+def case_a_slow_rank_gets_fewer_rows() -> None:
+    given = DataLoader(numbers(1500), 12 * ranks(), num_workers=1, drop_last=True)
+    for policy in (None, "speed"):
+        loader = anyrig.distribute(given, shares=policy)
+        other = anyrig.distribute(DataLoader(numbers(600), 12 * ranks()), shares=policy)
+        assert not loader.shares.held
+        train(loader, 1e-3 * (2 if rank() == 0 else 1), 1e-3)
+        train(loader, 1e-3 * (2 if rank() == 0 else 1), 1e-3)
+        assert loader.shares.held, loader.shares
+        assert "by speed" in loader.shares.reason
+        sums = [sum(rows) for rows in loader.rows_of_batches]
+        assert sums == [12 * ranks()] * len(loader)
+        expected = {2: (8, 16), 3: (7, 14, 15)}[ranks()]
+        found = loader.rows_of_batches[-1]
+        assert all(abs(a - b) <= 1 for a, b in zip(found, expected, strict=True)), found
+        assert global_order(loader) == list(range(len(loader) * 12 * ranks()))
+        assert current_balance() is None
+        assert other.shares is loader.shares  # what evaluates has them too
+
+
+def case_equal_ranks_keep_even_shares() -> None:
+    # That of the case before is known.
+    balance._balances.clear()
+    loader = anyrig.distribute(DataLoader(numbers(600), 12 * ranks()))
+    train(loader, 1e-3 * (1 + 0.05 * rank()))
+    train(loader, 1e-3)
+    assert loader.shares.held
+    assert "the slowest rank took 1." in loader.shares.reason
+    assert set(loader.rows_of_batches[0]) == {12}
+
+
+def case_evaluation_exchanges_less_and_less() -> None:
+    balance._balances.clear()
+    loader = anyrig.distribute(DataLoader(numbers(400), batch_size=2))
+    group = join_group()
+    assert group is not None
+    before = board_of(group)._counts["shares"]
+    list(loader)
+    assert 3 < board_of(group)._counts["shares"] - before < 8
+
+
+def case_training_is_that_of_the_global_batches() -> None:
+    torch.set_default_dtype(torch.float64)
+    torch.manual_seed(1)
+    data = TensorDataset(torch.randn(6 * ranks() + 1, 5), torch.randn(6 * ranks() + 1, 2))
+    module = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 2)).to(device())
+    alone = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 2)).to(device())
+    alone.load_state_dict(module.state_dict())
+    criterion = nn.MSELoss()
+    model = anyrig.spread(module)
+    given = DataLoader(data, batch_size=2 * ranks(), shuffle=True)
+    loader = anyrig.prefetch(anyrig.distribute(given, seed=3), device())
+    optimizers = [torch.optim.SGD(each.parameters(), 0.1) for each in (model, alone)]
+    for _ in range(2):
+        for x, y in loader:
+            whole_x, whole_y = anyrig.gather_over_ranks((x, y))
+            criterion(model(x), y).backward()
+            criterion(alone(whole_x), whole_y).backward()
+            for optimizer in optimizers:
+                optimizer.step()
+                optimizer.zero_grad()
+    for mine, theirs in zip(model.parameters(), alone.parameters(), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-12)
+    torch.set_default_dtype(torch.float32)

@@ -1,0 +1,333 @@
+"""How a loader is divided: in one process, without a group."""
+
+from __future__ import annotations
+
+import gc
+import random
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.nn.utils.rnn import PackedSequence, pack_sequence
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    DistributedSampler,
+    RandomSampler,
+    Sampler,
+    TensorDataset,
+)
+
+import anyrig
+from anyrig.errors import BatchError, RankMismatchError
+from anyrig.parallel.group.agreed_order import draw_alike
+from anyrig.parallel.group.distribute import global_batches_of
+from anyrig.parallel.group.division import part_of_rank, rows_of_ranks
+from anyrig.parallel.group.part import part_of, rows_of, without_rows
+from anyrig.parallel.group.rank_batches import RankBatches
+from anyrig.parallel.group.row_order import order_of_batches, row_order
+from anyrig.parallel.group.turns import Turns
+from anyrig.parallel.shares.shares import Shares
+
+weights = st.lists(st.floats(0, 1e6), min_size=1, max_size=9).filter(any)
+
+
+@given(weights, st.integers(0, 1000))
+def test_the_ranks_have_every_row_once_and_in_order(weights: list[float], rows: int) -> None:
+    counts = rows_of_ranks(Shares(tuple(weights), "given"), rows)
+    parts = [part_of_rank(counts, rank) for rank in range(len(weights))]
+    assert [row for part in parts for row in range(part.start, part.stop)] == list(range(rows))
+
+
+@given(weights, st.integers(0, 1000))
+def test_no_rank_is_a_row_off_its_share(weights: list[float], rows: int) -> None:
+    total = sum(weights)
+    counts = rows_of_ranks(Shares(tuple(weights), "given"), rows)
+    for weight, count in zip(weights, counts, strict=True):
+        assert abs(count - rows * weight / total) < 1 + 1e-6
+
+
+@given(st.integers(1, 9), st.integers(0, 100))
+def test_even_shares_leave_no_rank_without_rows_but_for_lack_of_them(ranks: int, rows: int) -> None:
+    counts = rows_of_ranks(Shares((1.0,) * ranks, "even"), rows)
+    assert max(counts) - min(counts) <= 1
+
+
+class Given(Turns):
+    def __init__(self, shares: Shares) -> None:
+        super().__init__("loader", None)
+        self.given = shares
+
+    def draw(self, index: int) -> Shares:
+        return self.given
+
+
+@given(
+    st.integers(0, 60),
+    st.integers(1, 12),
+    st.booleans(),
+    st.lists(st.sampled_from([0.0, 0.5, 1.0, 2.0, 3.0]), min_size=1, max_size=5).filter(any),
+    st.integers(0, 3),
+    st.integers(0, 2**63 - 1),
+)
+def test_the_parts_of_all_ranks_are_the_global_batches(
+    samples: int, batch: int, drop_last: bool, weights: list[float], skip: int, seed: int
+) -> None:
+    """In the sampler's own order, as many batches for each, whatever the shares."""
+    shares = Shares(tuple(weights), "given")
+    data = range(max(samples, 1))
+    expected = [*draw_alike(BatchSampler(RandomSampler(data), batch, drop_last), seed)][skip:]
+    parts, counts = [], []
+    for rank in range(len(weights)):
+        batches = BatchSampler(RandomSampler(data), batch, drop_last)
+        mine = RankBatches(batches, rank, Given(shares))
+        mine.begin(seed, skip)
+        random.random(), torch.rand(rank)  # ranks draw differently from what all share
+        parts.append(list(mine))
+        counts.append(list(mine.drawn))
+    assert all(of_rank == counts[0] for of_rank in counts)
+    for index, whole in enumerate(expected):
+        joined = []
+        for rank, of_rank in enumerate(parts):
+            rows = counts[0][index][rank]
+            joined += of_rank[index][:rows]
+            assert len(of_rank[index]) == max(rows, 1)  # a sample to tell the structure by
+        assert joined == whole
+    assert [len(of_rank) for of_rank in parts] == [len(expected)] * len(weights)
+
+
+@given(st.lists(st.lists(st.integers(0, 4), min_size=3, max_size=3), max_size=6))
+def test_rows_are_put_back_into_the_order_of_their_samples(batches: list[list[int]]) -> None:
+    sample, of_ranks = 0, [[], [], []]
+    for batch in batches:
+        for rank, rows in enumerate(batch):
+            of_ranks[rank] += range(sample, sample + rows)
+            sample += rows
+    joined = torch.tensor([row for rows in of_ranks for row in rows], dtype=torch.int64)
+    # A loader that is ahead of its use has drawn more.
+    order = order_of_batches([*batches, [5, 5, 5]], [len(rows) for rows in of_ranks])
+    assert joined[order].tolist() == list(range(sample))
+
+
+def test_rows_that_are_not_the_loader_s_are_refused() -> None:
+    with pytest.raises(RankMismatchError, match=r"gave \[2, 3\] rows.* gave them \[3, 2\]"):
+        order_of_batches([[3, 2]], [2, 3])
+    with pytest.raises(TypeError, match="a list does not say which rank had which samples"):
+        row_order([], [1, 1])
+
+
+@pytest.mark.parametrize(
+    ("samples", "drop_last"), [(11, False), (12, False), (11, True), (2, False)]
+)
+def test_what_a_distributed_sampler_repeats_is_left_out(samples: int, drop_last: bool) -> None:
+    data = TensorDataset(torch.arange(samples))
+    samplers = [DistributedSampler(data, 3, rank, False, drop_last=drop_last) for rank in range(3)]
+    rows = [list(sampler) for sampler in samplers]
+    loader = DataLoader(data, sampler=samplers[0])
+    order = row_order(loader, [len(of_rank) for of_rank in rows])
+    joined = torch.tensor([row for of_rank in rows for row in of_rank])
+    assert joined[order].tolist() == list(range(samples - samples % 3 if drop_last else samples))
+
+
+class Lazy(Sampler[int]):
+    """Draws as it goes, from everything there is."""
+
+    def __init__(self) -> None:
+        self.generator = torch.Generator()
+
+    def __iter__(self) -> Iterator[int]:
+        for _ in range(8):
+            own = torch.randint(100, (1,), generator=self.generator).item()
+            yield own + torch.randint(100, (1,)).item() + random.randrange(100)
+            yield int(numpy.random.randint(100))
+
+
+def test_a_sampler_draws_alike_whatever_the_program_draws_meanwhile() -> None:
+    found = []
+    for turn in range(3):
+        torch.manual_seed(turn), random.seed(turn), numpy.random.seed(turn)
+        before = torch.rand(2), random.random(), numpy.random.rand()
+        drawn = []
+        torch.manual_seed(turn), random.seed(turn), numpy.random.seed(turn)
+        for index in draw_alike(BatchSampler(Lazy(), 3, False), 17):
+            drawn.append(index)
+            if len(drawn) == turn:
+                after = torch.rand(2), random.random(), numpy.random.rand()
+                assert str(after) == str(before)  # the program's numbers are its own
+        found.append(drawn)
+    assert found[0] == found[1] == found[2]
+    assert found[0] != list(draw_alike(BatchSampler(Lazy(), 3, False), 18))
+
+
+def numbers(rows: int) -> TensorDataset:
+    return TensorDataset(torch.arange(rows, dtype=torch.float64), torch.arange(rows))
+
+
+def test_alone_the_batches_are_whole_and_the_loader_is_as_it_was() -> None:
+    data = numbers(10)
+    given = DataLoader(data, batch_size=4, shuffle=True)
+    loader = anyrig.distribute(given, shares=[3, 1])  # a script for two ranks, run as one
+    assert (len(loader), loader.batch_size, loader.dataset) == (3, 4, data)
+    assert loader.sampler is given.sampler
+    assert not hasattr(loader, "nothing")
+    assert repr(loader).startswith("distribute(<torch.utils.data.dataloader.DataLoader")
+    batches = list(loader)
+    assert (
+        [len(x) for x, _ in batches] == [4, 4, 2] == [sum(rows) for rows in loader.rows_of_batches]
+    )
+    assert sorted(torch.cat([y for _, y in batches]).tolist()) == list(range(10))
+
+
+def order(loader: Any) -> list[int]:
+    return [int(row) for _, y in loader for row in y]
+
+
+def test_epochs_differ_and_can_be_resumed() -> None:
+    torch.manual_seed(3)
+    loader = anyrig.distribute(DataLoader(numbers(20), batch_size=4, shuffle=True))
+    epochs = [order(loader) for _ in range(3)]
+    assert loader.epoch == 3
+    assert epochs[0] != epochs[1] != epochs[2]
+    torch.manual_seed(3)
+    again = anyrig.prefetch(
+        anyrig.distribute(DataLoader(numbers(20), batch_size=4, shuffle=True)), "cpu"
+    )
+    again.set_epoch(1, skip_batches=2)
+    assert order(again) == epochs[1][8:]
+    assert order(again) == epochs[2]
+    other = anyrig.distribute(DataLoader(numbers(20), batch_size=4, shuffle=True), seed=4)
+    assert order(other) != epochs[0]
+
+
+class TellsEpoch(Sampler[int]):
+    epochs: list[int]
+
+    def __init__(self) -> None:
+        self.epochs = []
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epochs.append(epoch)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(4))
+
+    def __len__(self) -> int:
+        return 4
+
+
+def test_a_sampler_is_told_the_epoch() -> None:
+    sampler = TellsEpoch()
+    loader = anyrig.distribute(DataLoader(numbers(4), batch_size=2, sampler=sampler))
+    for _ in range(2):
+        list(loader)
+    assert sampler.epochs == [0, 1]
+
+
+def collate(samples: list[Any]) -> list[Any]:
+    return samples
+
+
+def start(worker: int) -> None: ...
+
+
+def test_the_loader_is_built_again_with_all_its_options() -> None:
+    options: dict[str, Any] = {
+        "num_workers": 1,
+        "collate_fn": collate,
+        "timeout": 30,
+        "worker_init_fn": start,
+        "multiprocessing_context": "fork",
+        "prefetch_factor": 3,
+        "persistent_workers": True,
+    }
+    given = DataLoader(numbers(4), batch_sampler=[[0, 1], [3]], **options)
+    built = anyrig.distribute(given)._division._loader
+    for name in options:
+        assert getattr(built, name) == getattr(given, name), name
+    # One that the table above does not know would be lost.
+    known = {*options, "dataset", "pin_memory", "pin_memory_device", "generator", "in_order"}
+    known |= {"batch_size", "drop_last", "sampler", "batch_sampler"}
+    assert {name for name in vars(given) if not name.startswith("_")} <= known
+
+
+def test_it_goes_with_its_last_user() -> None:
+    """Not when cycles are collected: its workers are waited for ten seconds then."""
+    loader = anyrig.distribute(DataLoader(numbers(4), batch_size=2))
+    list(loader)
+    built = weakref.ref(loader._division._loader)
+    gc.disable()
+    try:
+        del loader
+        assert built() is None
+    finally:
+        gc.enable()
+
+
+def test_only_loaders_that_draw_by_index_are_built_again() -> None:
+    class Iterates(DataLoader[Any]):
+        def __iter__(self) -> Any:
+            return iter(())
+
+    assert global_batches_of(DataLoader(numbers(2))) is not None
+    assert global_batches_of(DataLoader(numbers(2), batch_size=None)) is None
+    assert global_batches_of(Iterates(numbers(2))) is None
+    assert global_batches_of([1]) is None
+    with pytest.raises(BatchError, match=r"batch_size=None and shuffles.*BatchSampler as its"):
+        anyrig.distribute(DataLoader(numbers(2), batch_size=None, shuffle=True))
+    assert list(anyrig.distribute(Iterates(numbers(2)))) == []
+
+
+def test_a_dataset_that_takes_a_list_of_indices() -> None:
+    batches = BatchSampler(RandomSampler(range(10)), 4, False)
+    given = DataLoader(numbers(10), batch_size=None, sampler=batches)
+    loader = anyrig.distribute(given)
+    assert [len(x) for x, _ in loader] == [4, 4, 2]
+    assert sorted(order(loader)) == list(range(10))
+
+
+def test_what_is_no_loader_is_refused() -> None:
+    with pytest.raises(BatchError, match="cannot distribute a int: it cannot be iterated over"):
+        anyrig.distribute(3)  # type: ignore[type-var]
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_some_rows_of_a_batch_of_any_structure() -> None:
+    packed = pack_sequence([torch.full((length,), length) for length in (4, 2, 3)], False)
+    nested = torch.nested.nested_tensor([torch.ones(i) for i in (1, 2, 3)])
+    x = torch.arange(6).view(3, 2)
+    batch = {
+        "x": x,
+        "names": ["a", "b", "c"],
+        "pair": (x.double(), ("d", "e", "f")),
+        "packed": packed,
+        "nested": nested,
+        "scale": torch.tensor(2.0),
+        "epoch": 3,
+    }
+    assert rows_of(batch) == 3
+    part = part_of(batch, slice(1, 3), 3)
+    assert part["x"].tolist() == [[2, 3], [4, 5]]
+    assert part["x"].data_ptr() == x[1:].data_ptr()
+    assert part["names"] == ["b", "c"]
+    assert part["pair"][1] == ("e", "f")
+    lengths = torch.nn.utils.rnn.pad_packed_sequence(part["packed"])[1]
+    assert lengths.tolist() == [2, 3]
+    assert [len(row) for row in part["nested"].unbind()] == [2, 3]
+    assert (part["scale"], part["epoch"]) == (batch["scale"], 3)
+    none = without_rows(part_of(batch | {"nested": None}, slice(0, 1), 3))
+    assert none["x"].shape == (0, 2)
+    assert none["names"] == []
+    assert isinstance(none["packed"], PackedSequence)
+    assert none["x"].untyped_storage().nbytes() == 0  # it goes to other ranks
+
+
+def test_a_batch_that_does_not_tell_its_rows() -> None:
+    with pytest.raises(BatchError, match=r"has 3 rows .*distribute\(…, empty=function\)"):
+        without_rows(([torch.ones(3, 8, 8)], [{"boxes": torch.ones(3, 4)}]))
+    with pytest.raises(BatchError, match="divided=True"):
+        rows_of({"a": 1})

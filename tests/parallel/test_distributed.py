@@ -1,0 +1,95 @@
+"""A model spread over a process group: real processes, over gloo, and NCCL on virtual GPUs."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+
+import psutil
+import pytest
+from on_ranks import failures_of
+from rank_cases import DISTRIBUTED, LEARNING
+from torch import nn
+
+import anyrig
+from anyrig.errors import LaunchError, SpreadError
+from anyrig.parallel.group.membership import current_group, join_group
+
+ON_FOUR = [name for name in LEARNING if name in DISTRIBUTED]
+
+
+@pytest.mark.parametrize("case", DISTRIBUTED)
+@pytest.mark.parametrize("world", ["2 on the CPU", "2 on GPUs"])
+def test_two_ranks(world: str, case: str) -> None:
+    assert failures_of(world, case) == {}
+
+
+@pytest.mark.parametrize("case", ON_FOUR)
+def test_four_ranks(case: str) -> None:
+    assert failures_of("4 on the CPU", case) == {}
+
+
+ALONE = {"RANK": "0", "WORLD_SIZE": "1"}
+HALF = [
+    (
+        {"RANK": "0", "WORLD_SIZE": "2"},
+        "RANK=0, WORLD_SIZE=2, but no MASTER_ADDR and no MASTER_PORT",
+    ),
+    ({"RANK": "1", "MASTER_ADDR": "a", "MASTER_PORT": "1"}, "but no WORLD_SIZE"),
+    ({"RANK": "2", "WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "1"}, "name no rank"),
+    ({"RANK": "x", "WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "1"}, "RANK=x"),
+]
+
+
+@pytest.mark.parametrize("variables", [{}, ALONE, {"MASTER_ADDR": "node0", "MASTER_PORT": "1"}])
+def test_one_rank_is_no_group(variables: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert join_group() is None
+    assert current_group() is None
+    model = anyrig.spread(nn.Linear(2, 2), anyrig.Rig.parse("cpu"), how="shard")
+    assert anyrig.explain(model).how == "alone"
+
+
+@pytest.mark.parametrize(("variables", "message"), HALF)
+def test_half_an_environment(
+    variables: dict[str, str], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(LaunchError, match=message):
+        anyrig.spread(nn.Linear(2, 2))
+
+
+@pytest.mark.gpus(2)
+def test_shards_need_a_process_a_device() -> None:
+    with pytest.raises(SpreadError, match=r"this one drives .* anyrig run"):
+        anyrig.spread(nn.Linear(2, 2), how="shard")
+
+
+def test_others_that_do_not_come() -> None:
+    """A rank without a launcher: nothing listens but on the loopback, and waiting has an end."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    script = (
+        "import sys, psutil; from anyrig.parallel.group import membership as m\n"
+        "listening = lambda: [c.laddr.ip for c in psutil.Process().net_connections('tcp') "
+        "if c.status == 'LISTEN']\n"
+        "choose = m._choose_backend\n"
+        "m._choose_backend = lambda *a: (print(listening(), flush=True), choose(*a))[1]\n"
+        "try: m.join_group(timeout_seconds=1)\n"
+        "except m.LaunchError as error: print(error)\n"
+    )
+    environment = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost"}
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", script],
+        env={**dict(psutil.Process().environ()), **environment, "MASTER_PORT": str(port)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    listening, error = done.stdout.strip().split("\n", 1)
+    assert listening == "['127.0.0.1']"
+    assert f"rank 0 of 2 did not meet the others at localhost:{port} within 1 s" in error

@@ -1,0 +1,32 @@
+"""What ranks do together, in groups of real processes: on the CPU, and on virtual GPUs."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import group_cases
+import pytest
+from on_ranks import run_cases
+
+CASES = [name for name in vars(group_cases) if name.startswith("case_")]
+# With NCCL what differs is where tensors travel, and prefetching.
+ON_GPUS = [name for name in CASES if any(word in name for word in ("mean", "gather", "prefetch"))]
+GROUPS: dict[str, tuple[list[str], int, str | None]] = {
+    "cpu": (CASES, 3, None),
+    "nccl": ([*ON_GPUS, "case_training_is_that_of_the_global_batches"], 2, "2xT4"),
+}
+
+
+@cache
+def failures_of(group: str) -> dict[str, Any]:
+    names, ranks, virtual = GROUPS[group]
+    return run_cases("group_cases", names, ranks, virtual)
+
+
+@pytest.mark.parametrize(
+    ("group", "case"), [(group, case) for group, (cases, *_) in GROUPS.items() for case in cases]
+)
+def test_in_a_group(group: str, case: str) -> None:
+    failures = failures_of(group)[case]
+    assert not failures, "\n".join(f"rank {rank}: {text}" for rank, text in failures.items())

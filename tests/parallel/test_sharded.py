@@ -1,0 +1,65 @@
+"""A model whose parameters are divided among ranks: FSDP2 over gloo, and NCCL on virtual GPUs."""
+
+from __future__ import annotations
+
+import pytest
+from on_ranks import failures_of
+from rank_cases import LEARNING, SHARDED
+from torch import nn
+
+from anyrig.parallel.group.blocks import find_blocks
+
+
+@pytest.mark.parametrize("case", SHARDED)
+@pytest.mark.parametrize("world", ["2 on the CPU", "2 on GPUs"])
+def test_two_ranks(world: str, case: str) -> None:
+    assert failures_of(world, case) == {}
+
+
+@pytest.mark.parametrize("case", [name for name in LEARNING if name in SHARDED])
+def test_four_ranks(case: str) -> None:
+    assert failures_of("4 on the CPU", case) == {}
+
+
+class Layer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8))
+
+
+class Model(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(9, 8)
+        self.encoder = nn.ModuleList([Layer() for _ in range(3)])
+        self.decoder = nn.Module()
+        self.decoder.layers = nn.ModuleDict({"all": nn.Sequential(Layer(), Layer())})
+        self.small = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+
+
+def test_blocks_are_layers_that_repeat_from_the_outside_in() -> None:
+    layers = ["encoder.0", "encoder.1", "encoder.2"]
+    assert [*find_blocks(Model())] == [*layers, "decoder.layers.all.0", "decoder.layers.all.1"]
+
+
+def test_blocks_by_class() -> None:
+    assert [*find_blocks(Model(), [nn.Embedding, nn.ModuleDict])] == ["embedding", "decoder.layers"]
+
+
+def test_what_shares_a_parameter_with_others_is_no_block() -> None:
+    model = Model()
+    model.encoder[1].inner[0].weight = model.encoder[0].inner[0].weight
+    model.encoder[2].inner[0].weight = model.encoder[2].inner[2].weight  # within itself
+    assert next(iter(find_blocks(model))) == "encoder.2"
+
+
+def test_a_layer_used_twice_is_one_block() -> None:
+    layer = nn.Linear(4, 4)
+    assert [*find_blocks(nn.ModuleList([layer, layer]))] == []
+    assert [*find_blocks(nn.ModuleList([layer, layer, nn.Linear(4, 4)]))] == ["0", "2"]
+
+
+def test_containers_are_no_blocks() -> None:
+    model = nn.Sequential(nn.Sequential(nn.Linear(2, 2)), nn.Sequential(nn.Linear(2, 2)))
+    assert find_blocks(model) == {}
+    assert find_blocks(nn.Linear(2, 2)) == {}
