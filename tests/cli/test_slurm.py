@@ -35,7 +35,7 @@ print(*(os.environ[word] for word in words), *sys.argv[1:])
 """
 
 
-@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+@pytest.mark.skipif(not shutil.which("timeout"), reason="needs bash and timeout (coreutils)")
 def test_the_machines_of_a_job_meet_at_its_first(tmp_path: Path) -> None:
     for name, text in {"scontrol": SCONTROL, "srun": SRUN}.items():
         (tmp_path / name).write_text(text)
@@ -44,7 +44,8 @@ def test_the_machines_of_a_job_meet_at_its_first(tmp_path: Path) -> None:
     job = {"SLURM_JOB_NODELIST": "gpu[07-08]", "SLURM_JOB_ID": "4711", "SLURM_NNODES": "2"}
     path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
     ended = subprocess.run(
-        ["bash", str(SCRIPT), "rank.py", "--epochs", "3 4"],
+        # Ends all that the script has started, should it hang.
+        ["timeout", "--kill-after=5", "100", "bash", str(SCRIPT), "rank.py", "--epochs", "3 4"],
         env={**os.environ, **job, "PATH": path, "PYTHON": sys.executable},
         cwd=tmp_path,
         capture_output=True,

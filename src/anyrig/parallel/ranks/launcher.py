@@ -242,10 +242,18 @@ def _meet(options: RunOptions) -> RendezvousHandler:
         keep_alive_interval=2,
         keep_alive_max_attempt=int(SILENCE_SECONDS / 2),
     )
+    get_handler = rendezvous_registry.get_rendezvous_handler
     try:
         if not hosts_store:
             await_listener(host, int(port), options.rdzv_timeout_seconds)
-        handler = rendezvous_registry.get_rendezvous_handler(parameters)
+        try:
+            handler = get_handler(parameters)
+        except RendezvousConnectionError:
+            if not hosts_store:
+                raise
+            # Another part of the job came first, with other devices of this machine.
+            parameters.config["is_host"] = "False"
+            handler = get_handler(parameters)
         bound_answers(int(port), SILENCE_SECONDS)
     except SignalException:
         raise
