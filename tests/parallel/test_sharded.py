@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 from on_ranks import failures_of
 from rank_cases import LEARNING, SHARDED
@@ -19,6 +23,36 @@ def test_two_ranks(world: str, case: str) -> None:
 @pytest.mark.parametrize("case", [name for name in LEARNING if name in SHARDED])
 def test_four_ranks(case: str) -> None:
     assert failures_of("4 on the CPU", case) == {}
+
+
+ON_64_RANKS = """
+import torch, torch.distributed as dist
+from torch.testing._internal.distributed.fake_pg import FakeStore
+import anyrig
+dist.init_process_group("fake", store=FakeStore(), rank=5, world_size=64)
+net = torch.nn.Sequential(*[torch.nn.Linear(4096, 4096, device="cuda") for _ in range(4)])
+model = anyrig.spread(net, how="shard")
+optimizer = torch.optim.Adam(model.parameters())
+for _ in range(2):
+    model(torch.ones(8, 4096)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+print(len(anyrig.explain(model).blocks), sum(p.to_local().nbytes for p in model.parameters()))
+"""
+
+
+def test_a_step_on_64_ranks_in_one_process(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(ON_64_RANKS)
+    rehearse = ["rehearse", "--rig", "A100-80GB", "--shape-only", str(script)]
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-m", "anyrig", *rehearse],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.stdout == f"4 {4 * 4096 * 4097 * 4 // 64}\n", done.stderr
 
 
 class Layer(nn.Module):

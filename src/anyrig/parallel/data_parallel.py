@@ -245,6 +245,11 @@ class DataParallel(TransparentModule):
         finally:
             self._reduces = before
 
+    @contextmanager
+    def join(self) -> Iterator[None]:
+        """Do nothing: it is for ranks of a process group, and one loop serves both."""
+        yield
+
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear the parameters' gradients, and what `no_sync` has kept on the other devices."""
         self._replicas.forget_kept()

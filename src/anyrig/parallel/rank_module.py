@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -53,6 +53,7 @@ class RankModule(TransparentModule):
     _last: Exchange | None
     _row_of: dict[bool, Any]
     _channel: Channel | None
+    _has_buffers: bool
     _arriving: Broadcast | None
     _pace: Pace
 
@@ -83,7 +84,9 @@ class RankModule(TransparentModule):
                 f"this {type(self.module).__name__} was spread over a process group, and this "
                 "process is in none; use its attribute module, or start with anyrig run"
             )
-        self.__dict__["_channel"] = channel = open_channel()
+        channel = open_channel()
+        has_buffers = any(buffer.numel() for buffer in self.module.buffers())
+        self.__dict__.update(_channel=channel, _has_buffers=has_buffers)
         return channel
 
     @abstractmethod
@@ -135,7 +138,7 @@ class RankModule(TransparentModule):
         if exchange is None:
             exchange = Exchange(channel, 0, with_loss=loss is not None, reduces=reduces)
         inputs, kwargs, rows = self._bring(inputs, kwargs, exchange)
-        moves_buffers = self.module.training and reduces and _has_buffers(self.module)
+        moves_buffers = self.module.training and reduces and self._has_buffers
         if not has_left:
             exchange.rows = rows
             exchange.time = self._pace.start(rows)
@@ -251,6 +254,14 @@ class RankModule(TransparentModule):
         finally:
             self._reduces = before
 
+    @abstractmethod
+    def join(self) -> AbstractContextManager[None]:
+        """Let ranks have different numbers of batches in the loop within, where that can be.
+
+        Raises:
+            SpreadError: it cannot.
+        """
+
     def _send_buffers(self, source: int) -> None:
         buffers = [buffer for buffer in self.module.buffers() if buffer.numel()]
         self._arriving = Broadcast(buffers, source)
@@ -286,10 +297,6 @@ def queue_callback(callback: Any) -> None:
     """
     engine: Any = torch.autograd.Variable._execution_engine
     engine.queue_callback(callback)
-
-
-def _has_buffers(module: torch.nn.Module) -> bool:
-    return next(module.buffers(), None) is not None
 
 
 def _require_no_parameters(loss: Criterion) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch.distributed.device_mesh import init_device_mesh
@@ -16,6 +16,7 @@ from torch.distributed.fsdp import (
     fully_shard,
 )
 
+from ..errors import SpreadError
 from .group.blocks import find_blocks
 from .group.membership import Group
 from .group.states import broadcast_states
@@ -56,6 +57,13 @@ class ShardedModule(RankModule):
 
     def _compute(self, *inputs: Any, **kwargs: Any) -> Any:
         return self.module(*inputs, **kwargs)  # type: ignore[operator]
+
+    def join(self) -> NoReturn:
+        """Raise SpreadError: a rank that does not step leaves its shard as it was."""
+        raise SpreadError(
+            "each rank steps its own shard of the parameters, so none can end before the others; "
+            "anyrig.distribute(loader) gives a rank that has run out batches without rows"
+        )
 
     def _begin_backward(self, reduces: bool) -> None:
         # FSDP2 asks in the backward pass; `no_sync` counts where the forward is called.

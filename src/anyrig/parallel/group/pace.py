@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import sys
 from collections import deque
 from typing import Any
 
@@ -10,12 +10,14 @@ import torch
 
 from .step_time import StepTime
 
-# The first steps allocate, and in the second DDP arranges its buckets together with all ranks.
-_WARM_UP = 2
+_BALANCE = f"{__package__}.balance"
 
 
 class Pace:
     """Measures the steps of a model, while somebody wants to know.
+
+    The second step of a model with DDP is longer than it should be: all ranks arrange their buckets
+    together then.
 
     Args:
         device: where the model computes.
@@ -23,15 +25,11 @@ class Pace:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._steps = 0
         self._unread: deque[StepTime] = deque()
 
     def start(self, rows: int) -> StepTime | None:
         """Return the time of a step that begins now; None if nobody asks."""
-        self._steps += 1
-        if self._steps <= _WARM_UP or _balance() is None:
-            return None
-        return StepTime(self._device, rows)
+        return None if _balance() is None else StepTime(self._device, rows)
 
     def stop(self, step: StepTime | None) -> None:
         """End a step, and tell those that are known by now: a device is behind its host."""
@@ -46,8 +44,5 @@ class Pace:
 
 def _balance() -> Any:
     """Return the object whose ``report(rows, seconds)`` wants to know, or None."""
-    try:
-        module = importlib.import_module(".balance", __package__)
-    except ImportError:
-        return None
-    return module.current_balance()
+    module = sys.modules.get(_BALANCE)  # not there before somebody divides by speed
+    return None if module is None else module.current_balance()

@@ -61,7 +61,8 @@ def whole_loss(
         part = LossPart(_nothing_of(output, part.value), None, True, part.dtype)
     totals = _sum_over_ranks(part, exchange)
     if not part.reduced:
-        return put_weight_on(part.value, exchange, begin)
+        own: Tensor = put_weight_on(part.value, exchange, begin)
+        return own
     wide = part.value.to(totals.dtype)
     whole: Tensor = _WholeLoss.apply(wide, totals, begin)  # type: ignore[no-untyped-call]
     return whole.to(part.dtype)
