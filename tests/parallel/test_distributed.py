@@ -8,6 +8,7 @@ import sys
 
 import psutil
 import pytest
+import torch
 from on_ranks import failures_of
 from rank_cases import DISTRIBUTED, LEARNING
 from torch import nn
@@ -50,6 +51,8 @@ def test_one_rank_is_no_group(variables: dict[str, str], monkeypatch: pytest.Mon
     assert current_group() is None
     model = anyrig.spread(nn.Linear(2, 2), anyrig.Rig.parse("cpu"), how="shard")
     assert anyrig.explain(model).how == "alone"
+    with model.join():  # so that one script serves both
+        model(torch.ones(1, 2))
 
 
 @pytest.mark.parametrize(("variables", "message"), HALF)
