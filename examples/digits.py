@@ -1,8 +1,9 @@
 """Train a convolutional network on handwritten digits, on whatever devices there are.
 
-    python examples/digits.py                      # the accelerator if there is one, else the CPU
+    python examples/digits.py                      # every accelerator there is, else the CPU
     python examples/digits.py --device cuda:1      # this one
     python examples/digits.py --disable-cuda       # the CPU
+    anyrig run --device cpu --nproc-per-device 2 examples/digits.py       # two ranks
 
 The data are the 1,797 digits of 8x8 pixels from the UCI repository that scikit-learn ships.
 """
@@ -10,6 +11,7 @@ The data are the 1,797 digits of 8x8 pixels from the UCI repository that scikit-
 from __future__ import annotations
 
 import argparse
+import os
 import time
 
 import torch
@@ -50,14 +52,13 @@ def load_parts(held_out: int = 360) -> tuple[TensorDataset, TensorDataset]:
     return train, test
 
 
-def train(network: nn.Module, loader: DataLoader, rig: anyrig.Rig, epochs: int) -> float:
-    """Train in place; return samples per second."""
-    optimizer = torch.optim.AdamW(network.parameters(), lr=3e-3)
+def train(model: nn.Module, loader: DataLoader, rig: anyrig.Rig, epochs: int) -> float:
+    """Train in place; return samples per second, of all ranks if there are several."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     schedule = torch.optim.lr_scheduler.OneCycleLR(
         optimizer, max_lr=3e-3, total_steps=epochs * len(loader)
     )
-    criterion = nn.CrossEntropyLoss()
-    network.train()
+    model.train()
     samples = 0
     columns = (
         TextColumn("epoch {task.fields[epoch]}"),
@@ -67,11 +68,12 @@ def train(network: nn.Module, loader: DataLoader, rig: anyrig.Rig, epochs: int) 
         TimeElapsedColumn(),
     )
     started = time.perf_counter()
-    with Progress(*columns, console=Console(stderr=True)) as progress:
+    hidden = os.environ.get("RANK", "0") != "0"
+    with Progress(*columns, console=Console(stderr=True), disable=hidden) as progress:
         task = progress.add_task("train", total=epochs * len(loader), epoch=1, loss=float("nan"))
         for epoch in range(1, epochs + 1):
             for images, labels in anyrig.prefetch(loader, rig):
-                loss = criterion(network(images), labels)
+                loss = model(images, target=labels)
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
@@ -80,19 +82,21 @@ def train(network: nn.Module, loader: DataLoader, rig: anyrig.Rig, epochs: int) 
                 progress.update(task, advance=1, epoch=epoch)
             # Once an epoch: reading the value makes the host wait for the device.
             progress.update(task, loss=loss.item())
-    return samples / (time.perf_counter() - started)
+    seconds = time.perf_counter() - started
+    return sum(anyrig.gather_over_ranks(samples)) / seconds
 
 
 @torch.inference_mode()
-def measure_accuracy(network: nn.Module, loader: DataLoader, rig: anyrig.Rig) -> float:
-    """The part of the samples that is recognised."""
-    network.eval()
+def measure_accuracy(model: nn.Module, loader: DataLoader, rig: anyrig.Rig) -> float:
+    """The part of the samples that is recognised, over all ranks."""
+    model.eval()
     right = torch.zeros((), dtype=torch.long, device=rig.lead.torch_device)
     samples = 0
     for images, labels in anyrig.prefetch(loader, rig):
-        right += (network(images).argmax(dim=1) == labels).sum()
+        right += (model(images).argmax(dim=1) == labels).sum()
         samples += len(labels)
-    return right.item() / samples
+    # A rank without samples has weight zero, and what it gives does not count.
+    return anyrig.mean_over_ranks(right / max(1, samples), weight=samples).item()
 
 
 def main() -> None:
@@ -102,21 +106,22 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=64)
     arguments = parser.parse_args()
     rig = anyrig.rig_from_arguments(arguments)
-    print(f"rig: {rig} - {rig.reason}")
+    anyrig.print_once(f"rig: {rig} - {rig.reason}")
 
     torch.manual_seed(0)
     train_part, test_part = load_parts()
-    network = anyrig.move(build_network(), rig.lead)
+    model = anyrig.spread(build_network(), rig, loss=nn.CrossEntropyLoss())
     train_loader = DataLoader(train_part, arguments.batch_size, shuffle=True)
     test_loader = DataLoader(test_part, arguments.batch_size)
 
-    samples_per_second = train(network, train_loader, rig, arguments.epochs)
-    accuracy = measure_accuracy(network, test_loader, rig)
+    samples_per_second = train(model, anyrig.distribute(train_loader, rig), rig, arguments.epochs)
+    accuracy = measure_accuracy(model, anyrig.distribute(test_loader, rig), rig)
 
-    print(f"samples per second {samples_per_second:,.0f}")
+    anyrig.print_once(f"samples per second {samples_per_second:,.0f}")
     for device in rig:
-        print(f"peak memory {device.text} {anyrig.format_bytes(anyrig.peak_bytes(device))}")
-    print(f"accuracy {accuracy:.3f}")
+        peak = anyrig.format_bytes(anyrig.peak_bytes(device))
+        anyrig.print_once(f"peak memory {device.text} {peak}")
+    anyrig.print_once(f"accuracy {accuracy:.3f}")
 
 
 if __name__ == "__main__":

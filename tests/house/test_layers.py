@@ -16,7 +16,7 @@ MAY_IMPORT = {
     "parallel": {"devices", "transfer"},
     "checkpoint": {"devices", "parallel"},
     "virtual": {"hardware", "devices"},
-    "rehearsal": {"virtual", "memory"},
+    "rehearsal": {"devices", "virtual", "memory"},
 }
 OPEN_TO_ALL = {"errors", "units"}
 # These stand on top and may import everything.

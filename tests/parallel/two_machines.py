@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -15,17 +16,62 @@ class Machine:
     namespace: str
     address: str
 
-    def popen(self, *command: str, **options: object) -> subprocess.Popen[str]:
+    def popen(
+        self, *command: str, environment: Mapping[str, str] | None = None, **options: object
+    ) -> subprocess.Popen[str]:
         return subprocess.Popen(
             ["ip", "netns", "exec", self.namespace, *command],
+            env={**os.environ, **(environment or {})},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
             **options,
         )
 
+    @property
+    def host(self) -> str:
+        """The name that the machine gives itself if a command begins with `before`."""
+        return f"node{self.address.rpartition('.')[2]}"
+
+    def before(self) -> list[str]:
+        """What to put before a command so that it runs on this machine, and knows its name."""
+        rename = ["sh", "-c", f'hostname {self.host} && exec "$@"', "sh"]
+        return ["ip", "netns", "exec", self.namespace, "unshare", "--uts", *rename]
+
     def unplug(self) -> None:
-        subprocess.run(["ip", "-n", self.namespace, "link", "set", "cable", "down"], check=True)
+        self._set_cable("down")
+
+    def plug(self) -> None:
+        self._set_cable("up")
+
+    def _set_cable(self, state: str) -> None:
+        subprocess.run(["ip", "-n", self.namespace, "link", "set", "cable", state], check=True)
+
+    @contextmanager
+    def closed(self, port: int) -> Iterator[None]:
+        """Let nothing of this machine's out to that port of another, as a firewall does."""
+        rule = ["ipproto", "tcp", "dport", str(port), "unreachable", "pref", "1"]
+        self._ip("rule", "add", *rule)
+        # Of its own table, "local" is asked first; it has this machine's addresses alone.
+        try:
+            yield
+        finally:
+            self._ip("rule", "del", *rule)
+
+    @contextmanager
+    def another_interface(self, name: str, address: str) -> Iterator[None]:
+        """An interface that leads to no other machine: one of a container's network, say."""
+        self._ip("link", "add", name, "type", "veth", "peer", "name", f"{name}-end")
+        self._ip("addr", "add", f"{address}/24", "dev", name)
+        for end in (name, f"{name}-end"):
+            self._ip("link", "set", end, "up")
+        try:
+            yield
+        finally:
+            self._ip("link", "del", name)
+
+    def _ip(self, *words: str) -> None:
+        subprocess.run(["ip", "-n", self.namespace, *words], check=True)
 
 
 def lack() -> str | None:

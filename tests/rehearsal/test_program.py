@@ -46,7 +46,7 @@ ENDINGS = {
 }
 AS_PROGRAM = """
 import sys
-from anyrig.rehearsal import Program
+from anyrig.rehearsal.program import Program
 names = sys.argv[1:]
 is_module = names[0] == "-m"
 sys.exit(Program(names[is_module], tuple(names[is_module + 1:]), is_module=is_module).run())

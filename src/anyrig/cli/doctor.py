@@ -5,35 +5,19 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import asdict
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 
-from ..devices.arguments import DEVICE_HELP, DEVICE_VARIABLE
+from ..devices.arguments import DEVICE_VARIABLE
+from .group_flags import GroupFlags, with_group_flags
 
 _MARKS = {"good": "[green]good[/]", "doubtful": "[yellow]doubtful[/]", "bad": "[red]bad[/]"}
 
 
+@with_group_flags
 def doctor(
-    device: Annotated[
-        Optional[str],  # noqa: UP045 - typer reads it at run time, on Python 3.10 too
-        typer.Option("--device", metavar="DEVICE", help=DEVICE_HELP, show_default=False),
-    ] = None,
-    nproc_per_device: Annotated[
-        int, typer.Option("--nproc-per-device", min=1, help="Ranks on each device.")
-    ] = 1,
-    nnodes: Annotated[int, typer.Option("--nnodes", min=1, help="How many machines.")] = 1,
-    rdzv_endpoint: Annotated[
-        Optional[str],  # noqa: UP045
-        typer.Option("--rdzv-endpoint", metavar="HOST:PORT", help="Where the machines meet."),
-    ] = None,
-    local_address: Annotated[
-        Optional[str],  # noqa: UP045
-        typer.Option("--local-addr", help="This machine's address as the others see it."),
-    ] = None,
-    limit_seconds: Annotated[
-        float, typer.Option("--timeout", metavar="SECONDS", help="How long each wait may take.")
-    ] = 60.0,
+    flags: GroupFlags,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Look whether a group of ranks could start here, with the flags of `anyrig run`.
@@ -45,11 +29,11 @@ def doctor(
     from ..devices.rig import Rig
     from ..parallel.preflight.finding import Finding, Level
     from ..parallel.preflight.preflight import Preflight
+    from ..parallel.ranks.options import RunOptions
 
-    rig = Rig.parse(device or os.environ.get(DEVICE_VARIABLE) or "auto")
-    preflight = Preflight(
-        rig, nproc_per_device, nnodes, rdzv_endpoint, local_address, limit_seconds
-    )
+    rig = Rig.parse(flags.device or os.environ.get(DEVICE_VARIABLE) or "auto")
+    options = RunOptions(processes=len(rig) * (flags.processes_per_device or 1), **flags.options)
+    preflight = Preflight(rig, options)
     found: list[Finding] = []
     for finding in preflight.run():
         found.append(finding)
@@ -68,7 +52,8 @@ def _print(finding: object) -> None:
 
     assert isinstance(finding, Finding)
     console = Console(highlight=False)
+    where = "" if finding.host is None else f" (seen from {finding.host})"
     mark = _MARKS[finding.level.value]
-    console.print(f"{mark:<8} {finding.check}: {escape(finding.text)}", soft_wrap=True)
+    console.print(f"{mark:<8} {finding.check}{where}: {escape(finding.text)}", soft_wrap=True)
     if finding.advice is not None:
         console.print(f"         → {escape(finding.advice)}", soft_wrap=True)

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from .group_flags import GroupFlags, with_group_flags
+from .run import alone, status_of
 
+if TYPE_CHECKING:
+    from ..rehearsal.rehearsal import Rehearsal
+
+
+@with_group_flags
 def rehearse(
     context: typer.Context,
+    flags: GroupFlags,
     script: Annotated[str, typer.Argument(help="A Python script, or with -m a module.")],
     rig: Annotated[
         str,
@@ -36,8 +45,13 @@ def rehearse(
     """Run an unchanged script on virtual GPUs; what follows its name is its own.
 
     Its arguments, standard streams and exit code are its own too.
+
+    With any flag of `anyrig run` the script is started as by that command, once for each card, or
+    for each that --device names on every node. All nodes of the rig are on this machine, so
+    --rdzv-endpoint and the like need not be given and change nothing.
     """
-    from ..rehearsal import Program, Rehearsal
+    from ..rehearsal.program import Program
+    from ..rehearsal.rehearsal import Rehearsal
     from ..virtual.rig import VirtualRig
 
     if not module and not Path(script).exists():
@@ -52,4 +66,47 @@ def rehearse(
         shape_only=shape_only,
         assume_values=assume_values,
     )
-    raise typer.Exit(rehearsal.run())
+    raise typer.Exit(_run_ranks(rehearsal, flags) if flags.given else rehearsal.run())
+
+
+def _run_ranks(rehearsal: Rehearsal, flags: GroupFlags) -> int:
+    """Run the program as the ranks that `flags` ask for; return the exit status of the group."""
+    from ..devices.arguments import DEVICE_VARIABLE
+    from ..errors import LaunchError
+    from ..parallel.ranks.options import RunOptions, read_node_counts
+    from ..rehearsal.placement import Placement
+
+    rig = rehearsal.rig
+    fewest, most = read_node_counts(flags.nodes or str(rig.node_count))
+    if rig.node_count < fewest:
+        raise LaunchError(
+            f"--nnodes {flags.nodes} asks for at least {fewest} nodes, and the rig {rig} has "
+            f"{rig.node_count}; name them in the rig, as in 2x(8xH100-SXM)"
+        )
+    placement = Placement.on(
+        rig,
+        flags.device or os.environ.get(DEVICE_VARIABLE) or "auto",
+        flags.processes_per_device or 1,
+        min(most, rig.node_count),
+    )
+    # The ranks meet on this machine, however many nodes they take themselves to be on.
+    options = RunOptions(
+        processes=placement.processes,
+        max_restarts=flags.max_restarts or 0,
+        timeout_seconds=flags.timeout_seconds,
+        log_folder=flags.log_folder,
+    )
+    if options.is_one_rank:
+        os.environ.update(alone() | placement.environment_of(0))
+        return rehearsal.run()
+
+    from ..parallel.ranks.launcher import run_group
+    from ..virtual.build import build_extension
+
+    build_extension()  # once, before each rank would have to
+    program = rehearsal.program
+    target = ["-m", program.name] if program.is_module else [program.name]
+    command = ["-u", "-m", "anyrig.cli.rehearsed_rank", str(placement), *target]
+    with rehearsal.of_processes():
+        result = run_group(options, [*command, *program.arguments])
+    return status_of(result)

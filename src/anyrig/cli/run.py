@@ -7,52 +7,23 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import Annotated, NoReturn, Optional
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from ..devices.arguments import DEVICE_HELP, DEVICE_VARIABLE
+from ..devices.arguments import DEVICE_VARIABLE
+from .group_flags import GroupFlags, with_group_flags
+
+if TYPE_CHECKING:
+    from ..parallel.ranks.launcher import GroupResult
 
 
+@with_group_flags
 def run(
     context: typer.Context,
+    flags: GroupFlags,
     script: Annotated[str, typer.Argument(help="A Python script, or with -m a module.")],
-    device: Annotated[
-        Optional[str],  # noqa: UP045 - typer reads it at run time, on Python 3.10 too
-        typer.Option("--device", metavar="DEVICE", help=DEVICE_HELP, show_default=False),
-    ] = None,
     module: Annotated[bool, typer.Option("-m", help="SCRIPT names a module.")] = False,
-    processes_per_device: Annotated[
-        int, typer.Option("--nproc-per-device", min=1, help="Ranks on each device.")
-    ] = 1,
-    nodes: Annotated[
-        str, typer.Option("--nnodes", metavar="N|MIN:MAX", help="How many machines.")
-    ] = "1",
-    rdzv_endpoint: Annotated[
-        Optional[str],  # noqa: UP045
-        typer.Option(
-            "--rdzv-endpoint",
-            metavar="HOST:PORT",
-            help="Where machines meet; on all alike.",
-        ),
-    ] = None,
-    rdzv_id: Annotated[
-        str, typer.Option("--rdzv-id", help="Tells this job from another at the same place.")
-    ] = "anyrig",
-    rdzv_timeout_seconds: Annotated[
-        float, typer.Option("--rdzv-timeout", metavar="SECONDS", help="How long to wait there.")
-    ] = 600.0,
-    max_restarts: Annotated[
-        int, typer.Option("--max-restarts", min=0, help="Start again after a failure, so often.")
-    ] = 0,
-    local_address: Annotated[
-        Optional[str],  # noqa: UP045
-        typer.Option("--local-addr", help="This machine's address as the others see it."),
-    ] = None,
-    log_folder: Annotated[
-        Optional[Path],  # noqa: UP045
-        typer.Option("--log-dir", help="Keep each rank's output here."),
-    ] = None,
 ) -> None:
     """Run a script once for each chosen device; what follows its name is its own.
 
@@ -67,34 +38,31 @@ def run(
     from ..devices.rig import Rig
     from ..parallel.ranks.options import RunOptions
 
-    chosen = device if device is not None else os.environ.get(DEVICE_VARIABLE)
+    chosen = flags.device if flags.device is not None else os.environ.get(DEVICE_VARIABLE)
     rig = Rig.parse("auto" if chosen is None else chosen)
     # What was not chosen is not hidden either: without an accelerator nothing needs to change.
     environment = {} if chosen is None and rig.kind == "cpu" else environment_for(rig)
-    options = RunOptions(
-        processes=len(rig) * processes_per_device,
-        nodes=nodes,
-        rdzv_endpoint=rdzv_endpoint,
-        rdzv_id=rdzv_id,
-        rdzv_timeout_seconds=rdzv_timeout_seconds,
-        max_restarts=max_restarts,
-        local_address=local_address,
-        log_folder=log_folder,
-    )
+    options = RunOptions(processes=len(rig) * (flags.processes_per_device or 1), **flags.options)
     target = ["-m", script] if module else [script]
     if options.is_one_rank:
         command = [sys.executable, *target, *context.args]
-        _become(command, os.environ | environment | _alone())
+        _become(command, os.environ | environment | alone())
     from ..parallel.ranks.launcher import run_group
 
     command = ["-u", "-m", "anyrig.cli.rank", *target, *context.args]
-    result = run_group(options, sys.executable, command, environment)
+    result = run_group(options, command, environment)
+    raise typer.Exit(status_of(result))
+
+
+def status_of(result: GroupResult) -> int:
+    """Return the exit status of a group, and say why it failed if it did."""
     if result.failure is not None:
-        sys.stderr.write(f"anyrig: error: {result.failure}\n")
-    raise typer.Exit(result.exit_code)
+        kind = "error: " if result.signal is None else ""
+        sys.stderr.write(f"anyrig: {kind}{result.failure}\n")
+    return result.exit_code
 
 
-def _alone() -> dict[str, str]:
+def alone() -> dict[str, str]:
     """Return torchrun's variables for the only rank there is."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]

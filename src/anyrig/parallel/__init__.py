@@ -1,25 +1,5 @@
-"""One module over a rig: scatter, replicas, gather, loss, shares."""
+"""One module over a rig: scatter, replicas, gather, loss, shares; and processes, one a rank.
 
-from .batch.gather import gather
-from .batch.scatter import scatter
-from .data_parallel import DataParallel
-from .explain import explain
-from .layout import Layout
-from .losses.loss import ParallelLoss
-from .replicas.parallel_apply import parallel_apply
-from .replicas.replicate import replicate
-from .shares.shares import Shares
-from .spread import spread
-
-__all__ = [
-    "DataParallel",
-    "Layout",
-    "ParallelLoss",
-    "Shares",
-    "explain",
-    "gather",
-    "parallel_apply",
-    "replicate",
-    "scatter",
-    "spread",
-]
+Nothing is imported here: a rank that is about to run a script imports from this room, and its torch
+is the script's to import.
+"""

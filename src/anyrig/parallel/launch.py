@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import os
-import pickle
 import signal
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
-
-import cloudpickle
+from typing import Any, TypeVar, cast
 
 from ..devices.environment import environment_for
 from ..devices.rig import Rig
 from ..errors import LaunchError
-from .ranks.call import Call, read_result
+from .ranks.call import read_result, write_call
+from .ranks.failure import GroupFailure
 from .ranks.launcher import run_group
 from .ranks.options import RunOptions
 
@@ -33,6 +31,7 @@ def launch(
     nnodes: str = "1",
     rdzv_endpoint: str | None = None,
     max_restarts: int = 0,
+    timeout_seconds: float | None = None,
     log_folder: Path | str | None = None,
 ) -> Result:
     """Call `function` in one new process a device, and return what rank 0 returned.
@@ -40,7 +39,7 @@ def launch(
     Each process has torchrun's environment (RANK, WORLD_SIZE, LOCAL_RANK …) and sees the devices of
     `rig` only. The function is sent by value where it cannot be imported, so it may live in a
     notebook or in a script without ``if __name__ == "__main__":``, and it does not matter whether
-    CUDA has started in this process.
+    CUDA has started in this process. Tensors of the arguments and of the result arrive on the CPU.
 
     Args:
         function: what to call.
@@ -51,41 +50,62 @@ def launch(
         nnodes: how many machines, as in `anyrig run`; call `launch` on each.
         rdzv_endpoint: ``"host:port"`` at which several machines meet.
         max_restarts: how often the group is started again after a failure.
+        timeout_seconds: how long a rank waits for another in a collective, unless `function` says;
+            None for PyTorch's own default.
         log_folder: where each rank's output is kept beside being shown.
 
     Raises:
         LaunchError: a rank raised, was killed or left early; the message names it, and holds its
-            traceback. Or something of the call cannot be sent to another process.
+            traceback. Or something of the call, or the result, cannot be sent to another process,
+            or this is a rank of a group itself.
+        KeyboardInterrupt: Ctrl-C was pressed; the message says where each rank was.
     """
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise LaunchError(
+            f"anyrig.launch was called in rank {os.environ.get('RANK')} of a group of "
+            f"{os.environ['WORLD_SIZE']}, so each of them would start a group of its own. Run the "
+            "program with `python` instead of a launcher, or call the function itself: the ranks "
+            "are there"
+        )
     rig = Rig.parse(rig or "auto") if rig is None or isinstance(rig, str) else rig
     options = RunOptions(
         processes=len(rig) * nproc_per_device,
         nodes=nnodes,
         rdzv_endpoint=rdzv_endpoint,
         max_restarts=max_restarts,
+        timeout_seconds=timeout_seconds,
         log_folder=None if log_folder is None else Path(log_folder),
     )
+    return cast(Result, call_in_ranks(function, args, kwargs or {}, rig, options))
+
+
+def call_in_ranks(
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    rig: Rig,
+    options: RunOptions,
+) -> Any:
+    """Call `function` in new ranks on the devices of `rig`, and return what rank 0 returned.
+
+    None where rank 0 is on another machine. Raises what `launch` raises.
+    """
     with tempfile.TemporaryDirectory(prefix="anyrig-launch-") as folder:
-        file = Path(folder, "call.pickle")
-        file.write_bytes(_pickled(Call(function, tuple(args), dict(kwargs or {}), tuple(sys.path))))
+        file = write_call(Path(folder), function, args, kwargs)
         command = ["-u", "-m", "anyrig.parallel.ranks.call", str(file)]
-        ended = run_group(options, sys.executable, command, environment_for(rig))
-        if ended.signal is signal.SIGINT:
-            raise KeyboardInterrupt
-        if ended.signal is not None:
-            os.kill(os.getpid(), ended.signal)
-        if ended.failure is not None:
-            traceback = ended.failure.first.traceback
-            raise LaunchError(str(ended.failure) + (f"\n{traceback}" if traceback else ""))
-        return read_result(Path(folder))  # type: ignore[no-any-return]
+        ended = run_group(options, command, environment_for(rig), temporary_folders=[Path(folder)])
+        if ended.failure is not None and ended.signal is None:
+            raise LaunchError(_with_traceback(ended.failure))
+        result = None if ended.signal is not None else read_result(Path(folder))
+    if ended.signal is signal.SIGINT:
+        raise KeyboardInterrupt(str(ended.failure))
+    if ended.signal is not None:
+        # As if it had come while nothing stood in its way.
+        sys.stderr.write(f"anyrig: {ended.failure}\n")
+        os.kill(os.getpid(), ended.signal)
+    return result
 
 
-def _pickled(call: Call) -> bytes:
-    try:
-        return cloudpickle.dumps(call)  # type: ignore[no-any-return]
-    except (pickle.PicklingError, TypeError, AttributeError) as error:
-        name = getattr(call.function, "__qualname__", repr(call.function))
-        raise LaunchError(
-            f"{name} cannot be sent to other processes: {error}. Make what it needs inside the "
-            "function, or pass it in args as something that can be pickled"
-        ) from error
+def _with_traceback(failure: GroupFailure) -> str:
+    traceback = None if failure.first is None else failure.first.traceback
+    return str(failure) if traceback is None else f"{failure}\n{traceback}"

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..errors import AnyrigError
 from ..virtual.rig import VirtualRig
 from ..virtual.torch_import import when_torch_is_imported
 from .program import Program
+
+if TYPE_CHECKING:
+    from ..virtual.inheritance import Inheritance
 
 
 @dataclass(frozen=True)
@@ -45,9 +52,8 @@ class Rehearsal:
             BuildError: they cannot be built.
             AnyrigError: they cannot be installed: a real GPU is present, or another rig is.
         """
-        from ..virtual.installed import Installation, inherit_from_here, install
+        from ..virtual.installed import install
 
-        wanted = Installation(self.rig, self.shape_only, self.assume_values, clock=True)
         refusals: list[AnyrigError] = []
 
         def install_rig() -> None:
@@ -57,9 +63,32 @@ class Rehearsal:
                 refusals.append(error)
                 raise SystemExit(error.exit_code) from None
 
-        inherit_from_here(wanted)  # the program may start processes and never import torch itself
+        self._hand_down()  # the program may start processes and never import torch itself
         when_torch_is_imported(install_rig)
         status = self.program.run()
         if refusals:
             raise refusals[0]
         return status
+
+    @contextmanager
+    def of_processes(self) -> Iterator[None]:
+        """Give the rig to the Python processes started within the block, in place of this one.
+
+        They must have ended at its end: what they shared the cards through is then removed, in
+        whatever way they ended.
+        """
+        from ..virtual.card_folder import remove_unless_used
+
+        inherited = self._hand_down()
+        try:
+            yield
+        finally:
+            if inherited is not None:
+                remove_unless_used(Path(inherited.cards))
+
+    def _hand_down(self) -> Inheritance | None:
+        from ..virtual.installed import Installation, inherit_from_here
+
+        return inherit_from_here(
+            Installation(self.rig, self.shape_only, self.assume_values, clock=True)
+        )

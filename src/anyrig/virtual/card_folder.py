@@ -30,12 +30,20 @@ def new_card_folder() -> Path:
     place = Path(tempfile.gettempdir())
     prefix = f"{_PREFIX}-{os.getuid()}-"
     for folder in place.glob(f"{prefix}*"):
-        with suppress(OSError):
-            _remove_unless_used(folder)
+        remove_unless_used(folder)
     return place / f"{prefix}{os.urandom(8).hex()}"
 
 
-def _remove_unless_used(folder: Path) -> None:
+def remove_unless_used(folder: Path) -> None:
+    """Remove the folder of a rehearsal, if it is there and none of its processes lives.
+
+    Not for a process that shares its cards either.
+    """
+    with suppress(OSError):
+        _remove(folder)
+
+
+def _remove(folder: Path) -> None:
     try:
         file = os.open(folder / "cards", os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:

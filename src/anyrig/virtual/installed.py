@@ -113,11 +113,17 @@ def install_inherited() -> None:
         raise SystemExit(error.exit_code) from None
 
 
-def inherit_from_here(wanted: Installation) -> None:
-    """Give processes started from here on the rig that this one will install once it needs it."""
+def inherit_from_here(wanted: Installation) -> Inheritance | None:
+    """Give processes started from here on the rig that this one will install once it needs it.
+
+    Returns what they have of it, or None where this process has a rig, which they have then too.
+    """
     with _lock:
-        if _installation is None:
-            _new_inheritance(wanted).hand_down()
+        if _installation is not None:
+            return None
+        handed_down = _new_inheritance(wanted)
+        handed_down.hand_down()
+        return handed_down
 
 
 def inheritance() -> Inheritance | None:

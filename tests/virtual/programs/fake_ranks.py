@@ -35,6 +35,7 @@ from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+import anyrig
 from anyrig.virtual import install
 
 RANKS, WIDTH, HEADS, WORDS, LENGTH = 8, 64, 8, 128, 16
@@ -112,6 +113,18 @@ def fsdp2() -> None:
     for parameter in model.parameters():
         nn.init.normal_(parameter)
     train(model, clip=clip_to_one, fused=True)
+
+
+def spread_in_shards() -> None:
+    with torch.device("meta"):
+        model = Model()
+    net = anyrig.spread(model, how="shard")
+    before = torch.cuda.memory_stats()["requested_bytes.all.current"]
+    model.to_empty(device="cuda")
+    sharded = torch.cuda.memory_stats()["requested_bytes.all.current"] - before
+    computed = sum(4 * parameter.numel() for parameter in model.parameters()) // RANKS
+    print(f"spread bytes -> {sharded} {computed}")
+    train(net, fused=True)
 
 
 def fsdp2_on_two_axes() -> None:
@@ -214,6 +227,7 @@ def objects() -> None:
 
 WAYS: tuple[Callable[[], None], ...] = (
     fsdp2,
+    spread_in_shards,
     fsdp2_on_two_axes,
     fsdp1,
     tensor_parallel_in_shards,

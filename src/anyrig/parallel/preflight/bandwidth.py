@@ -9,31 +9,25 @@ from datetime import timedelta
 from ...devices.rig import Rig
 from ...errors import LaunchError
 from ...units import format_bytes
-from ..launch import launch
+from ..launch import call_in_ranks
+from ..ranks.options import RunOptions
 from .finding import Finding, Level
 
 BYTES = 64 * 2**20
 _ROUNDS = 3
 
 
-def check_all_reduce(
-    rig: Rig, nproc_per_device: int, nnodes: str, rdzv_endpoint: str | None, limit_seconds: float
-) -> Finding:
-    """Start all ranks, sum 64 MiB over them, and say how fast; with an end.
+def check_all_reduce(rig: Rig, options: RunOptions, limit_seconds: float) -> Finding:
+    """Start all ranks, sum 64 MiB over them, and say how fast; each wait ends after the limit.
 
     The bandwidth is the *bus bandwidth* of NCCL's tests: bytes a second of the slowest link, what a
     ring of that many ranks needs of it: 2 (n - 1) / n times the bytes over the seconds.
     """
-    if len(rig) * nproc_per_device == 1 and nnodes == "1":
+    if options.is_one_rank:
         return Finding("all-reduce", Level.GOOD, "one rank has nobody to talk to")
     try:
-        seconds, world_size, backend = launch(
-            _measure,
-            (limit_seconds,),
-            rig=rig,
-            nproc_per_device=nproc_per_device,
-            nnodes=nnodes,
-            rdzv_endpoint=rdzv_endpoint,
+        seconds, world_size, backend = call_in_ranks(
+            _measure, (limit_seconds,), {}, rig, options
         ) or (None, 0, "")
     except LaunchError as error:
         return Finding(
@@ -62,7 +56,11 @@ def _measure(limit_seconds: float) -> tuple[float, int, str]:
     backend = "nccl" if device.type == "cuda" and dist.is_nccl_available() else "gloo"
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    dist.init_process_group(backend, timeout=timedelta(seconds=limit_seconds))
+    dist.init_process_group(
+        backend,
+        timeout=timedelta(seconds=limit_seconds),
+        device_id=device if backend == "nccl" else None,
+    )
     numbers = torch.ones(BYTES // 4, device=device if backend == "nccl" else "cpu")
     fastest = float("inf")
     for _ in range(_ROUNDS):

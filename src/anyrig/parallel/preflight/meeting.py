@@ -21,6 +21,9 @@ from .node import Node
 
 _KEY = "anyrig/doctor"
 
+# A machine that is there answers far sooner, and there may be many to try.
+_CONNECT_SECONDS = 5.0
+
 
 @contextmanager
 def probe_port() -> Iterator[int]:
@@ -78,7 +81,7 @@ class Meeting:
         late: list[float] = []
         for other in range(self._count):
             if not self._wait(f"{_KEY}/{other}"):
-                came = ", ".join(node.host for node in nodes)
+                came = ", ".join(map(str, nodes))
                 raise LaunchError(
                     f"{len(nodes)} of {self._count} machines came within "
                     f"{self._limit_seconds:.0f} s ({came}); run the same anyrig doctor on each of "
@@ -89,13 +92,23 @@ class Meeting:
         order = [place, *(other for other in range(self._count) if other != place)]
         return [nodes[i] for i in order], [late[i] for i in order]
 
-    def part(self) -> None:
-        """Wait until all have tried what they want to try, so that nobody's ports close early."""
+    def share(self, findings: Sequence[Finding]) -> list[Finding]:
+        """Return what all machines found bad, after all have tried what they want to try.
+
+        No machine's ports close before, and each knows then whether to go on.
+        """
+        bad = [asdict(finding) for finding in findings if finding.level is Level.BAD]
+        # Not in the stubs of torch.
+        self._store.append(  # type: ignore[attr-defined]
+            f"{_KEY}/bad", "".join(f"{json.dumps(each)}\n" for each in bad)
+        )
         if self._store.add(f"{_KEY}/done", 1) == self._count:
             self._store.set(f"{_KEY}/all done", "")
         self._wait(f"{_KEY}/all done")
+        lines = self._store.get(f"{_KEY}/bad").decode().splitlines()
         # The machine that hosts the store gives the others a moment to read it.
         time.sleep(0.5)
+        return [Finding(**{**json.loads(line), "level": Level.BAD}) for line in lines]
 
     def _wait(self, key: str) -> bool:
         left = max(0.1, self._ends - time.monotonic())
@@ -106,22 +119,33 @@ class Meeting:
         return True
 
 
-def try_ports(nodes: Sequence[Node], limit_seconds: float) -> Iterator[Finding]:
+def try_ports(nodes: Sequence[Node]) -> Iterator[Finding]:
     """Connect to each of the other machines; each does the same, so all ways are tried."""
     for node in nodes[1:]:
-        where = f"{node.address}:{node.probe_port}"
-        try:
-            socket.create_connection((node.address, node.probe_port), limit_seconds).close()
-        except OSError as error:
-            yield Finding(
-                "ports",
-                Level.BAD,
-                f"{node.host} cannot be reached from here at {where}: {error}",
-                "ranks connect to each other at ports of their own: open all between the machines, "
-                "and have each named by an address that the others reach (--local-addr)",
+        yield _try_port(
+            str(node),
+            node.address,
+            node.probe_port,
+            "ranks connect to each other at ports of their own: open all between the machines, "
+            "and have each named by an address that the others reach (--local-addr)",
+        )
+        for address, why in node.interfaces.items():
+            yield _try_port(
+                f"{node}, for {why},",
+                address,
+                node.probe_port,
+                f"on {node} name the interface that leads to the other machines, or unset it",
             )
-        else:
-            yield Finding("ports", Level.GOOD, f"{node.host} can be reached from here at {where}")
+
+
+def _try_port(who: str, address: str, port: int, advice: str) -> Finding:
+    where = f"{address}:{port}"
+    try:
+        socket.create_connection((address, port), _CONNECT_SECONDS).close()
+    except OSError as error:
+        text = f"{who} cannot be reached from here at {where}: {error}"
+        return Finding("ports", Level.BAD, text, advice)
+    return Finding("ports", Level.GOOD, f"{who} can be reached from here at {where}")
 
 
 def _node(data: dict[str, Any]) -> Node:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import socket
 import time
@@ -10,47 +9,114 @@ from collections.abc import Iterator
 
 import psutil
 
-from ..ranks.route import INTERFACE_VARIABLES, is_loopback, outward_addresses, resolve
+from ..ranks.route import (
+    INTERFACE_VARIABLES,
+    is_loopback,
+    is_loopback_address,
+    outward_addresses,
+    resolve,
+)
 from .finding import Finding, Level
 
 
-def check_names(several_nodes: bool, local_address: str | None) -> Iterator[Finding]:
-    """Look at what this machine's name leads to, and at the interfaces that it is told to use."""
-    yield _own_name(several_nodes, local_address)
-    for variable in INTERFACE_VARIABLES:
-        if variable in os.environ:
-            yield _interface(variable, os.environ[variable], several_nodes)
+def check_names(address: str | None, meeting_host: str | None) -> Iterator[Finding]:
+    """Look at what this machine's names lead to, and at the interfaces that it is told to use.
+
+    Args:
+        address: by which the ranks of this machine are to be reached, if there are others.
+        meeting_host: where the machines meet; None for one machine.
+    """
+    if meeting_host is not None:
+        yield _address(address, meeting_host)
+    yield _own_name(address)
+    for variable, value in named_interfaces().items():
+        yield _interface(variable, value, meeting_host is not None)
 
 
-def _own_name(several_nodes: bool, local_address: str | None) -> Finding:
-    name = local_address or socket.gethostname()
+def _address(address: str | None, meeting_host: str) -> Finding:
+    """What `anyrig run` tells the other machines of this one."""
+    outward = ", ".join(outward_addresses()) or "none was found"
+    advice = f"name an address of this machine with --local-addr ({outward})"
+    found = resolve(address) if address is not None else []
+    if not found:
+        text = f"{address!r} leads to no address"
+        if address is None:
+            text = f"there is no way from here to {meeting_host!r}, or no such name"
+        return Finding("address", Level.BAD, text, f"{advice}, or look at: ip route")
+    if all(is_loopback_address(each) for each in found):
+        return Finding(
+            "address",
+            Level.BAD,
+            f"{meeting_host} leads from here to {', '.join(found)}, which is every machine's name "
+            "for itself: the others would look for this one on themselves",
+            f"{advice} and in --rdzv-endpoint on every machine, or mend /etc/hosts",
+        )
+    return Finding("address", Level.GOOD, f"the others find this machine at {', '.join(found)}")
+
+
+def _own_name(address: str | None) -> Finding:
+    name = socket.gethostname()
     addresses = resolve(name)
+    beside = "" if address is None else f"; anyrig run goes by {address} instead"
     if not addresses:
         return Finding(
             "host name",
-            Level.BAD if several_nodes else Level.DOUBTFUL,
-            f"{name!r}, this machine's name, leads to no address",
-            "add it to /etc/hosts, or name an address of this machine with --local-addr",
+            Level.DOUBTFUL,
+            f"{name!r}, this machine's name, leads to no address{beside}",
+            f"add it to /etc/hosts: {_first_outward()} {name}",
         )
     text = f"{name} is {', '.join(addresses)}"
-    if several_nodes and all(ipaddress.ip_address(address).is_loopback for address in addresses):
-        others = ", ".join(outward_addresses()) or "none was found"
+    if address is not None and all(is_loopback_address(each) for each in addresses):
         return Finding(
             "host name",
-            Level.BAD,
-            f"{text}: the other machines would look for this one on themselves",
-            f"name an address of this machine with --local-addr ({others}), or mend /etc/hosts",
+            Level.DOUBTFUL,
+            f"{text}, the loopback: what asks for this machine's name, as torchrun does, would "
+            f"look for it elsewhere{beside}",
+            f"have it lead to an address that others reach, in /etc/hosts: "
+            f"{_first_outward()} {name}",
         )
     return Finding("host name", Level.GOOD, text)
 
 
-def _interface(variable: str, value: str, several_nodes: bool) -> Finding:
-    # "=eth0" is an exact name, "^docker" an exclusion, and "eth" the start of one, as in NCCL.
-    wanted = value.removeprefix("=").split(",")
-    there = psutil.net_if_addrs()
+def _first_outward() -> str:
+    return next(iter(outward_addresses()), "ADDRESS")
+
+
+def named_interfaces() -> dict[str, str]:
+    """Return the variables that tell gloo and NCCL their interface, with what they say."""
+    return {name: os.environ[name] for name in INTERFACE_VARIABLES if name in os.environ}
+
+
+def named_addresses() -> dict[str, str]:
+    """Return the addresses of the interfaces that such variables name, each with who says so."""
+    return {
+        entry.address: f"{variable}={value}"
+        for variable, value in named_interfaces().items()
+        for name in interfaces_of(variable, value)
+        for entry in psutil.net_if_addrs()[name]
+        if entry.family == socket.AF_INET and not is_loopback(name)
+    }
+
+
+def interfaces_of(variable: str, value: str) -> list[str]:
+    """Return the interfaces of this machine that such a variable names.
+
+    To gloo each name is whole. To NCCL ``eth`` is the start of a name, ``=eth0`` a whole one, and
+    ``^docker`` leaves out.
+    """
+    there = list(psutil.net_if_addrs())
+    names = tuple(value.lstrip("^=").split(","))
+    if value.startswith("="):
+        return [name for name in there if name in names]
     if value.startswith("^"):
-        return Finding("interface", Level.GOOD, f"{variable}={value} leaves some out")
-    found = [name for name in there if any(name.startswith(start) for start in wanted)]
+        return [name for name in there if not name.startswith(names) and not is_loopback(name)]
+    is_whole = variable.startswith("GLOO")
+    return [name for name in there if (name in names if is_whole else name.startswith(names))]
+
+
+def _interface(variable: str, value: str, several_nodes: bool) -> Finding:
+    there = list(psutil.net_if_addrs())
+    found = interfaces_of(variable, value)
     if not found:
         return Finding(
             "interface",

@@ -35,6 +35,7 @@ class Node:
     Attributes:
         host: its name.
         address: by which the others reach it.
+        interfaces: other addresses that its ranks are told to use, and by what.
         probe_port: a port that it listens on while it is being looked at.
         versions: of torch, nccl, cuda, driver, python and anyrig; what is not there is left out.
         devices: the devices of its ranks, in words.
@@ -44,22 +45,26 @@ class Node:
     host: str
     address: str
     probe_port: int
+    interfaces: dict[str, str] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     devices: tuple[str, ...] = ()
     unix_seconds: float = 0.0
 
     @classmethod
-    def here(cls, rig: Rig, address: str | None, probe_port: int) -> Node:
+    def here(cls, rig: Rig, address: str, interfaces: dict[str, str], probe_port: int) -> Node:
         """Return what this machine is."""
-        host = socket.gethostname()
         return cls(
-            host=host,
-            address=address or host,
+            host=socket.gethostname(),
+            address=address,
             probe_port=probe_port,
+            interfaces=interfaces,
             versions=_versions(),
             devices=tuple(str(device) for device in rig),
             unix_seconds=time.time(),
         )
+
+    def __str__(self) -> str:
+        return f"{self.host} ({self.address})"
 
 
 def compare(nodes: Sequence[Node], heard_after_seconds: Sequence[float]) -> Iterator[Finding]:
@@ -72,13 +77,13 @@ def compare(nodes: Sequence[Node], heard_after_seconds: Sequence[float]) -> Iter
     """
     here = nodes[0]
     for what, why in (_MUST_AGREE | _SHOULD_AGREE).items():
-        seen = {node.host: node.versions.get(what, "none") for node in nodes}
+        seen = {node.address: node.versions.get(what, "none") for node in nodes}
         level = Level.BAD if what in _MUST_AGREE else Level.DOUBTFUL
         if len(set(seen.values())) == 1:
-            if seen[here.host] != "none":
-                yield Finding("versions", Level.GOOD, f"{what} {seen[here.host]}")
+            if seen[here.address] != "none":
+                yield Finding("versions", Level.GOOD, f"{what} {seen[here.address]}")
             continue
-        listed = ", ".join(f"{version} on {host}" for host, version in seen.items())
+        listed = ", ".join(f"{seen[node.address]} on {node}" for node in nodes)
         yield Finding(
             "versions", level, f"{what} differs: {listed}; {why}", f"install one {what} everywhere"
         )
@@ -88,7 +93,7 @@ def compare(nodes: Sequence[Node], heard_after_seconds: Sequence[float]) -> Iter
             yield Finding(
                 "clocks",
                 Level.DOUBTFUL,
-                f"the clocks of {here.host} and {node.host} are some {apart:.0f} s apart",
+                f"the clocks of {here} and {node} are some {apart:.0f} s apart",
                 "let both follow a time server (timedatectl set-ntp true)",
             )
 

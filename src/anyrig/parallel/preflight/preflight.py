@@ -7,13 +7,17 @@ from dataclasses import dataclass, replace
 
 from ...devices.rig import Rig
 from ...errors import LaunchError
-from ..ranks.route import is_host_of
+from ..ranks.options import RunOptions
+from ..ranks.route import address_towards, is_host_of
 from .bandwidth import check_all_reduce
 from .finding import Finding, Level
 from .limits import check_limits
 from .meeting import Meeting, probe_port, try_ports
-from .network import check_names, check_port
+from .network import check_names, check_port, named_addresses
 from .node import Node, compare
+from .peers import check_peers
+
+_LIMIT_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
@@ -22,58 +26,47 @@ class Preflight:
 
     Attributes:
         rig: the devices of this machine.
-        nproc_per_device: ranks on each.
-        nnodes: how many machines.
-        rdzv_endpoint: ``"host:port"`` at which they meet; None for one machine.
-        local_address: by which the others reach this one; None for its name.
-        limit_seconds: how long each wait may take.
+        options: the ranks on them, and where machines meet. Of a range of machines the most are
+            waited for.
     """
 
     rig: Rig
-    nproc_per_device: int = 1
-    nnodes: int = 1
-    rdzv_endpoint: str | None = None
-    local_address: str | None = None
-    limit_seconds: float = 60.0
+    options: RunOptions
+
+    @property
+    def limit_seconds(self) -> float:
+        """How long each wait may take."""
+        given = self.options.timeout_seconds
+        return _LIMIT_SECONDS if given is None else given
 
     def run(self) -> Iterator[Finding]:
         """Yield each finding as soon as it is made. Ends where what follows could only fail."""
-        several = self.nnodes > 1
-        yield from check_limits(len(self.rig) * self.nproc_per_device)
-        names = list(check_names(several, self.local_address))
+        yield from check_limits(self.options)
+        meeting_host, address = None, None
+        if self.options.rdzv_endpoint is not None:
+            meeting_host = self.options.rdzv_endpoint.rpartition(":")[0]
+            address = self.options.local_address or address_towards(meeting_host)
+        names = list(check_names(address, meeting_host))
         yield from names
-        yield from self._peers()
-        if several:
-            met = list(self._together())
-            yield from met
-            names += met
+        yield from check_peers(self.rig.links)
+        # An address at which the others look in vain is told before they are waited for.
         if any(finding.level is Level.BAD for finding in names):
             return
-        yield check_all_reduce(
-            self.rig,
-            self.nproc_per_device,
-            str(self.nnodes),
-            self.rdzv_endpoint,
-            self.limit_seconds,
-        )
+        if address is not None:
+            together = list(self._together(address))
+            yield from together
+            if any(finding.level is Level.BAD for finding in together):
+                return
+        limited = replace(self.options, rdzv_timeout_seconds=self.limit_seconds, max_restarts=0)
+        yield check_all_reduce(self.rig, limited, self.limit_seconds)
 
-    def _peers(self) -> Iterator[Finding]:
-        for link in self.rig.links:
-            if not link.peer_access:
-                yield Finding(
-                    "peer access",
-                    Level.DOUBTFUL,
-                    f"{link.first} and {link.second} copy through the host's memory",
-                    "nothing, on cards without it; in a virtual machine, look at ACS and IOMMU",
-                )
-
-    def _together(self) -> Iterator[Finding]:
-        host, _, port = (self.rdzv_endpoint or "").rpartition(":")
+    def _together(self, address: str) -> Iterator[Finding]:
+        host, _, port = (self.options.rdzv_endpoint or "").rpartition(":")
         if not host or not port.isdecimal():
             yield Finding(
                 "meeting place",
                 Level.BAD,
-                f"{self.rdzv_endpoint!r} is no place where machines could meet",
+                f"{self.options.rdzv_endpoint!r} is no place where machines could meet",
                 "name one on every machine alike: --rdzv-endpoint HOST:PORT",
             )
             return
@@ -83,9 +76,10 @@ class Preflight:
             if place.level is Level.BAD:
                 return
         with probe_port() as probe:
-            here = Node.here(self.rig, self.local_address, probe)
+            here = Node.here(self.rig, address, named_addresses(), probe)
             try:
-                meeting = Meeting(host, int(port), self.nnodes, self.limit_seconds)
+                most = self.options.node_counts[1]
+                meeting = Meeting(host, int(port), most, self.limit_seconds)
                 nodes, late = meeting.exchange(here)
             except (LaunchError, RuntimeError) as error:
                 first_line = str(error).partition("\n")[0]
@@ -98,8 +92,9 @@ class Preflight:
                 return
             for node in nodes:
                 devices = ", ".join(node.devices)
-                yield Finding("machines", Level.GOOD, f"{node.host} at {node.address}: {devices}")
+                yield Finding("machines", Level.GOOD, f"{node}: {devices}")
             yield from compare(nodes, late)
-            ports = list(try_ports(nodes, self.limit_seconds))
-            meeting.part()
-        yield from (replace(finding, host=here.host) for finding in ports)
+            ports = [replace(finding, host=str(here)) for finding in try_ports(nodes)]
+            bad = meeting.share(ports)
+        yield from (finding for finding in ports if finding.level is not Level.BAD)
+        yield from bad

@@ -1,79 +1,271 @@
-"""torchrun's agent, with ranks that end in time, and what they left behind."""
+"""torchrun's agent, with ranks that end in time, and that tell how they ended."""
 
 from __future__ import annotations
 
 import os
 import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup
+from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerState
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
-from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
+from torch.distributed.elastic.multiprocessing import SignalException
+from torch.distributed.elastic.rendezvous.api import RendezvousConnectionError
 
+from .failure import GroupFailure, explain_failure
 from .guardian import Guardian
+from .node_watch import NodeWatch
+from .places import ask_for_places
+from .rank_end import RankEnd, read_end
 
 # From the first sign that the group must end: what a rank has to write its last checkpoint in.
 # Less than the 5 s within which nothing may be left.
 GRACE_SECONDS = 4.0
+
+# How long those that fail because of the first have to do so by themselves: until then it is not
+# known which was the first, and after that no exception of theirs would tell.
+_SETTLING_SECONDS = 0.5
+
+# What is left of the 5 s, to hear how the ranks of other machines ended.
+_HEARING_SECONDS = 0.5
 
 
 class RankAgent(LocalElasticAgent):
     """The agent of one node. Overrides the methods that an agent of one's own may override.
 
     Attributes:
-        failures: what ended badly, by rank, in the last attempt.
-        folders: where each rank of this node has its output, by rank.
+        failure: why the last attempt failed, or None.
     """
 
-    guardian: Guardian
+    def __init__(
+        self,
+        *arguments: Any,
+        guardian: Guardian,
+        address: str | None,
+        keeps_output: bool,
+        **options: Any,
+    ) -> None:
+        """Make the agent.
 
-    def __init__(self, *arguments: Any, guardian: Guardian, **options: Any) -> None:
+        Args:
+            arguments: as LocalElasticAgent.
+            guardian: it kills what does not end.
+            address: by which other nodes reach this one; None if there are none.
+            keeps_output: whether the ranks' output is kept when the launcher is stopped, too.
+            options: as LocalElasticAgent.
+        """
         super().__init__(*arguments, **options)
-        self.guardian = guardian
-        self.failures: dict[int, ProcessFailure] = {}
-        self.folders: dict[int, Path] = {}
+        self.failure: GroupFailure | None = None
+        self._guardian = guardian
+        self._address = address
+        self._keeps_output = keeps_output
+        self._is_running = False
+        self._watch: NodeWatch | None = None
+        self._interrupted: signal.Signals | None = None
+
+    def _rendezvous(self, worker_group: WorkerGroup) -> None:
+        super()._rendezvous(worker_group)
+        nodes, node = worker_group.group_world_size, worker_group.group_rank
+        assert nodes is not None
+        assert node is not None
+        if nodes > 1:
+            self._agree_on_attempt(worker_group.store, node, nodes)
+            host = f"{socket.gethostname()} ({self._address})"
+            self._watch = NodeWatch(worker_group.store, node, nodes, host, self._address)
+
+    def _agree_on_attempt(self, store: Any, node: int, nodes: int) -> None:
+        """Count as many restarts as the node that has seen the most: one of them may be new."""
+        most = self._worker_group.spec.max_restarts
+        store.set(f"anyrig/restarts/{node}", str(most - self._remaining_restarts))
+        seen = [int(store.get(f"anyrig/restarts/{other}")) for other in range(nodes)]
+        self._remaining_restarts = max(0, most - max(seen))
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
-        self.guardian.forget()
-        self.failures = {}
+        self._guardian.clear()
+        self.failure = None
+        self._is_running = True
         pids: dict[int, Any] = super()._start_workers(worker_group)
         for pid in pids.values():
-            self.guardian.watch(pid)
-        assert self._pcontext is not None
-        self.folders = {
-            worker.global_rank: Path(self._pcontext.error_files[worker.local_rank]).parent
-            for worker in worker_group.workers
-        }
+            self._guardian.watch(pid)
         return pids
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
-        # The agent gives the others 30 s once one has failed; here they have less.
-        if any(_has_failed(worker.id) for worker in worker_group.workers):
-            self.guardian.end(GRACE_SECONDS)
+        codes = [_exit_code(worker.id) for worker in worker_group.workers]
+        if any(codes) or (self._watch is not None and self._watch.must_end()):
+            self._end_attempt()
+            return RunResult(WorkerState.FAILED)
+        if self._watch is not None and self._watch.must_meet_again():
+            self._restart_workers(worker_group)
+            return RunResult(WorkerState.HEALTHY)
+        if None in codes:
+            return RunResult(WorkerState.HEALTHY)
+        if self._watch is not None:
+            # Those that are done stay, for the others may fail, and then all start again.
+            self._watch.say("done")
+            if not self._watch.is_done():
+                return RunResult(WorkerState.HEALTHY)
         result: RunResult = super()._monitor_workers(worker_group)
-        if result.failures:
-            self.failures = dict(result.failures)
+        self._is_running = False
         return result
+
+    def _restart_workers(self, worker_group: WorkerGroup) -> None:
+        if self.failure is not None:
+            most = worker_group.spec.max_restarts
+            attempt = f"attempt {most - self._remaining_restarts} of {most + 1}"
+            sys.stderr.write(f"anyrig: {attempt} failed, starting again: {self.failure.cause}\n")
+        else:
+            if self._watch is not None:
+                self._watch.say("meeting again")
+            self._guardian.end(GRACE_SECONDS)
+            self._is_running = False
+        super()._restart_workers(worker_group)
 
     def _shutdown(
         self, death_sig: signal.Signals = signal.SIGTERM, *rest: Any, **options: Any
     ) -> None:
-        self.guardian.end(GRACE_SECONDS)
+        if self._is_running:
+            # What ends the agent itself is being handled while it calls this.
+            self._end_attempt(death_sig, sys.exc_info()[1])
         super()._shutdown(death_sig, *rest, **options)
+        if self._watch is not None:
+            self._watch.close()
+            self._watch = None
+
+    def _exit_barrier(self) -> None:
+        """Do nothing: `_monitor_workers` has waited for the others, for as long as they live."""
+
+    def _end_attempt(
+        self, signum: signal.Signals = signal.SIGTERM, reason: BaseException | None = None
+    ) -> None:
+        """Stop all ranks of this node, and find out why, here and on the other nodes."""
+        ends_at = time.monotonic() + GRACE_SECONDS + _HEARING_SECONDS
+        self._is_running = False
+        stopped = isinstance(reason, SignalException)
+        troubles = [] if reason is None else [_sentence(reason)]
+        with self._undisturbed():
+            self._guardian.end(GRACE_SECONDS)
+            if self._watch is not None:
+                if stopped:
+                    self._watch.say_stopped(troubles[0])
+                self._watch.say("failing")
+            if not stopped:
+                self._let_settle()
+            ends = self._stop_ranks(signum, keep_output=self._keeps_output or not stopped)
+            if self._watch is not None:
+                self._watch.say_over(ends)
+                self._watch.wait_until_over(max(0.1, ends_at - time.monotonic()))
+                heard = [*self._watch.troubles]
+                heard += [
+                    f"{host} has not said how its ranks ended" for host in self._watch.unheard
+                ]
+                # That the store is lost is a consequence of what was heard.
+                troubles = heard if heard and not stopped else troubles + heard
+                ends += self._watch.ends
+            self.failure = explain_failure(ends, troubles)
+        if self._interrupted is not None and not stopped:
+            raise SignalException("interrupted while the ranks ended", self._interrupted)
+
+    @contextmanager
+    def _undisturbed(self) -> Iterator[None]:
+        """Let a signal that comes while the ranks end kill them at once, and not end the ending."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def hurry(signum: int, _: object) -> None:
+            self._interrupted = signal.Signals(signum)
+            self._guardian.end(0)
+
+        handlers = {number: signal.getsignal(number) for number in STOPPING_SIGNALS}
+        for number, handler in handlers.items():
+            if handler is not signal.SIG_IGN:
+                signal.signal(number, hurry)
+        try:
+            yield
+        finally:
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+
+    def _let_settle(self) -> None:
+        ends = time.monotonic() + _SETTLING_SECONDS
+        while time.monotonic() < ends and any(
+            _exit_code(worker.id) is None for worker in self._worker_group.workers
+        ):
+            time.sleep(0.02)
+
+    def _stop_ranks(self, signum: signal.Signals, *, keep_output: bool) -> list[RankEnd]:
+        """Ask the ranks that still run where they are, end them, and return how each ended."""
+        context = self._pcontext
+        assert context is not None
+        workers = self._worker_group.workers
+        folders = {
+            worker.id: Path(context.error_files[worker.local_rank]).parent for worker in workers
+        }
+        running = [worker.id for worker in workers if _exit_code(worker.id) is None]
+        suspended = [pid for pid in running if _is_suspended(pid)]
+        ask_for_places({pid: folders[pid] for pid in running})
+        context.close(signum)
+        codes = {handler.proc.pid: handler.proc.poll() for handler in self._handlers()}
+        ends = [
+            read_end(
+                worker.global_rank,
+                folders[worker.id],
+                codes.get(worker.id) or 0,
+                was_stopped=worker.id in running,
+                suspended=worker.id in suspended,
+            )
+            for worker in workers
+        ]
+        return ends if keep_output else [replace(end, folder=None) for end in ends]
 
     def close_logs(self) -> None:
         """Close what the agent leaves open: the files of the ranks that ended by themselves."""
-        for handler in getattr(self._pcontext, "subprocess_handlers", {}).values():
+        if self._pcontext is not None:
+            for tail in self._pcontext._tail_logs:  # private; its threads would keep us from ending
+                tail.stop()
+        for handler in self._handlers():
             for stream in (handler._stdout, handler._stderr):  # private; a warning tells if it goes
                 if stream is not None:
                     stream.close()
 
+    def _handlers(self) -> list[Any]:
+        # The context of commands has them; that of functions, which is not used here, has not.
+        return list(getattr(self._pcontext, "subprocess_handlers", {}).values())
 
-def _has_failed(pid: Any) -> bool:
-    """Whether the child has ended with an error; it is left for the agent to reap."""
+
+STOPPING_SIGNALS = [
+    getattr(signal, name)
+    for name in ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
+    if hasattr(signal, name)
+]
+
+
+def _sentence(reason: BaseException) -> str:
+    """Return what `reason` says, which makes this agent end though no rank has failed."""
+    if isinstance(reason, SignalException):
+        return f"the launcher on {socket.gethostname()} was stopped ({reason.sigval.name})"
+    if isinstance(reason, RendezvousConnectionError):
+        return "the connection to the machine where the nodes met is lost"
+    return f"the launcher on {socket.gethostname()} failed: {reason!r}"
+
+
+def _exit_code(pid: Any) -> int | None:
+    """Return 0 or not of a child that has ended, None of one that runs; the agent reaps it."""
     try:
         ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except (ChildProcessError, TypeError):  # reaped already, or not started
-        return False
-    return ended is not None and ended.si_status != 0
+        return 0
+    return None if ended is None else ended.si_status
+
+
+def _is_suspended(pid: int) -> bool:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+    return False

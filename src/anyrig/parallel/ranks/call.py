@@ -6,62 +6,91 @@ import os
 import pickle
 import sys
 import traceback
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from ...errors import LaunchError
 from .ending import end_process
+from .parcel import CANNOT_BE_SENT, pack
 from .places import write_place_when_stopped
+from .time_limit import set_time_limit
 
+_CALL = "call.pickle"
 _RESULT = "result.pickle"
 
 
-@dataclass(frozen=True)
-class Call:
-    """A call to be made in another process.
+def write_call(
+    folder: Path,
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+) -> Path:
+    """Write a call into `folder`, for other processes to make; return the file.
 
-    Attributes:
-        path: ``sys.path`` of the process that sends it, so that imports find the same there.
+    Raises:
+        LaunchError: something of it cannot be sent to another process.
     """
-
-    function: Callable[..., Any]
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
-    path: tuple[str, ...]
+    try:
+        packed = pack((function, tuple(args), dict(kwargs)))
+    except CANNOT_BE_SENT as error:
+        name = getattr(function, "__qualname__", repr(function))
+        raise LaunchError(
+            f"{name} cannot be sent to other processes: {error}. Make what it needs inside the "
+            "function, or pass it in args as something that can be pickled"
+        ) from error
+    file = folder / _CALL
+    # The path comes first, for what follows may have to be imported from there.
+    file.write_bytes(pickle.dumps(sys.path) + packed)
+    return file
 
 
 def read_result(folder: Path) -> Any:
-    """Return what rank 0 returned, if it ran on this node; None otherwise.
-
-    It was written by a child of this process, so it is loaded as any object that comes back from
-    a process of one's own.
-    """
+    """Return what rank 0 returned, if it ran on this node; None otherwise."""
     file = folder / _RESULT
+    # Written by a child of this process.
     return pickle.loads(file.read_bytes()) if file.is_file() else None  # noqa: S301
 
 
 def main() -> NoReturn:
     """Make the call in the file that the first argument names; end with 1 if it raises."""
     write_place_when_stopped()
-    file = Path(sys.argv[1])
+    status = 1
     try:
-        import cloudpickle
-
-        call: Call = pickle.loads(file.read_bytes())  # noqa: S301 - written by the parent
-        sys.path[:] = call.path
-        result = call.function(*call.args, **call.kwargs)
-        if os.environ["RANK"] == "0":
-            unfinished = file.with_name(f"{_RESULT}.unfinished")
-            unfinished.write_bytes(cloudpickle.dumps(result))
-            unfinished.replace(file.with_name(_RESULT))
+        set_time_limit()
+        _make_call(Path(sys.argv[1]))
         status = 0
     except SystemExit as leaving:
-        status = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
-    except BaseException:
-        traceback.print_exc()
-        status = 1
+        if leaving.code is None or isinstance(leaving.code, int):
+            status = leaving.code or 0
+        else:
+            sys.stderr.write(f"{leaving.code}\n")
+    except BaseException as error:
+        # Without the frames of this file, which are not the reader's.
+        frames = error.__traceback__
+        while frames is not None and frames.tb_frame.f_code.co_filename == __file__:
+            frames = frames.tb_next
+        traceback.print_exception(type(error), error, frames)
     end_process(status)
+
+
+def _make_call(file: Path) -> None:
+    with file.open("rb") as stream:  # written by the parent of this process
+        sys.path[:] = pickle.load(stream)  # noqa: S301
+        function, args, kwargs = pickle.load(stream)  # noqa: S301
+    result = function(*args, **kwargs)
+    if os.environ["RANK"] != "0":
+        return
+    try:
+        packed = pack(result)
+    except CANNOT_BE_SENT as error:
+        raise LaunchError(
+            f"what rank 0 returned, of type {type(result).__name__}, cannot be sent back: {error}. "
+            "Return what can be pickled, or save it to a file and return its name"
+        ) from error
+    unfinished = file.with_name(f"{_RESULT}.unfinished")
+    unfinished.write_bytes(packed)
+    unfinished.replace(file.with_name(_RESULT))
 
 
 if __name__ == "__main__":

@@ -4,39 +4,46 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import NoReturn
 
 from torch.distributed.elastic.agent.server.api import WorkerSpec
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException, Std
 from torch.distributed.elastic.rendezvous import RendezvousParameters
 from torch.distributed.elastic.rendezvous import registry as rendezvous_registry
-from torch.distributed.elastic.rendezvous.api import RendezvousHandler
+from torch.distributed.elastic.rendezvous.api import (
+    RendezvousClosedError,
+    RendezvousConnectionError,
+    RendezvousHandler,
+    RendezvousTimeoutError,
+)
 
 from ...errors import LaunchError
-from .agent import RankAgent
-from .failure import GroupFailure, describe
+from .agent import STOPPING_SIGNALS, RankAgent
+from .failure import GroupFailure
 from .guardian import Guardian
 from .loopback import ADDRESS, LoopbackRendezvous
+from .node_watch import SILENCE_SECONDS
 from .options import RunOptions
 from .route import INTERFACE_VARIABLES, address_towards, interface_of, is_host_of
+from .store_connection import await_listener, bound_answers
+from .time_limit import TIME_LIMIT_VARIABLE
 
 # What stands before each line of a rank's output.
 _LABEL = "[rank ${rank}] "
 
-_HANDLED_BY_AGENT = [
-    getattr(signal, name)
-    for name in ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
-    if hasattr(signal, name)
-]
+# Read by torchrun's agent: the signals at which it ends its ranks.
+_SIGNALS_VARIABLE = "TORCHELASTIC_SIGNALS_TO_HANDLE"
+
+# How long to wait for the meeting place to be told that this group is over.
+_PARTING_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -44,12 +51,10 @@ class GroupResult:
     """How a group of ranks ended.
 
     Attributes:
-        values: what each rank of this node returned, by rank; None for a command.
         failure: why it failed, or None.
         signal: what ended the launcher, or None.
     """
 
-    values: Mapping[int, Any]
     failure: GroupFailure | None = None
     signal: signal.Signals | None = None
 
@@ -63,44 +68,82 @@ class GroupResult:
 
 def run_group(
     options: RunOptions,
-    entrypoint: Callable[..., Any] | str,
-    arguments: Sequence[Any],
+    command: Sequence[str],
     environment: Mapping[str, str] | None = None,
+    temporary_folders: Sequence[Path] = (),
 ) -> GroupResult:
-    """Run `entrypoint` with `arguments` in each rank of this node, and wait for all of them.
+    """Run a Python program in each rank of this node, and wait for all of them.
 
     Args:
         options: how many, where, how often again.
-        entrypoint: a function that can be pickled, or the path of a program.
-        arguments: the same for every rank.
+        command: what follows the interpreter's name, the same for every rank.
         environment: variables for the ranks, beside those of this process and of torchrun.
+        temporary_folders: the caller's, which cannot remove them if this process is killed.
 
     Raises:
         LaunchError: the nodes did not meet in time, or the ranks could not be started.
     """
     _hush_agent()
-    folder = options.log_folder or Path(tempfile.mkdtemp(prefix="anyrig-run-"))
     options = _with_address(options)
     defaults = {"OMP_NUM_THREADS": str(options.threads_per_process), **_interface(options)}
     variables = defaults | dict(os.environ) | dict(environment or {})
+    if options.timeout_seconds is not None:
+        variables[TIME_LIMIT_VARIABLE] = str(options.timeout_seconds)
     with Guardian() as guardian, _environment(variables):
-        rendezvous = _meet(options)
-        agent = _agent(options, rendezvous, entrypoint, arguments, folder, guardian)
+        for each in temporary_folders:
+            guardian.remove(each)
+        folder = options.log_folder
+        if folder is None:
+            folder = Path(tempfile.mkdtemp(prefix="anyrig-run-"))
+            guardian.remove(folder)
+        rendezvous: RendezvousHandler | None = None
+        agent: RankAgent | None = None
         stopped_by: signal.Signals | None = None
-        values: Mapping[int, Any] = {}
         try:
-            values = agent.run().return_values
+            rendezvous = _meet(options)
+            agent = _agent(options, rendezvous, command, folder, guardian)
+            agent.run()
         except SignalException as stopped:
             stopped_by = stopped.sigval
+        except RendezvousConnectionError as error:
+            # The machine that it was on is lost; what the agent says of that is more.
+            if agent is None or agent.failure is None:
+                raise LaunchError(f"the nodes lost their meeting place: {error}") from error
+        except LaunchError:
+            raise
         except Exception as error:
-            raise LaunchError(f"the ranks of this node could not be run: {error}") from error
+            raise LaunchError(_sentence(error, options)) from error
         finally:
-            rendezvous.shutdown()
-            agent.close_logs()
-    failure = describe(agent.failures, agent.folders) if agent.failures else None
-    if options.log_folder is None and failure is None:
-        shutil.rmtree(folder, ignore_errors=True)
-    return GroupResult(values, failure, stopped_by)
+            if agent is not None:
+                agent.close_logs()
+            if rendezvous is not None and stopped_by in (None, signal.SIGINT):
+                _part(rendezvous)
+        failure = None if agent is None else agent.failure
+        if failure is not None and stopped_by is None:
+            guardian.keep(folder)
+        for each in temporary_folders:
+            guardian.keep(each)
+    return GroupResult(failure, stopped_by)
+
+
+def _sentence(error: Exception, options: RunOptions) -> str:
+    """Return why the agent could not do its work, as far as it is known."""
+    if isinstance(error, RendezvousTimeoutError):
+        return (
+            f"fewer than {options.node_counts[0]} nodes came to {options.rdzv_endpoint} within "
+            f"{options.rdzv_timeout_seconds:.0f} s; start the same command on each, or look with: "
+            f"anyrig doctor --rdzv-endpoint {options.rdzv_endpoint}"
+        )
+    if isinstance(error, RendezvousClosedError):
+        return f"another node has ended the job {options.rdzv_id!r} at {options.rdzv_endpoint}"
+    return f"the ranks of this node could not be run: {error or repr(error)}"
+
+
+def _part(rendezvous: RendezvousHandler) -> None:
+    """Close the meeting to those that still come; who cannot be told in time is not waited for."""
+    parting = threading.Thread(target=rendezvous.shutdown, name="anyrig-parting", daemon=True)
+    parting.start()
+    parting.join(_PARTING_SECONDS)
 
 
 def _with_address(options: RunOptions) -> RunOptions:
@@ -124,41 +167,58 @@ def _interface(options: RunOptions) -> dict[str, str]:
 def _environment(variables: Mapping[str, str]) -> Iterator[None]:
     """Have `variables` as this process's, from which the agent gives the ranks theirs; for a while.
 
-    The signals that the agent handles are this process's own again afterwards, too.
+    So with the signals that end a group. One that this process ignores, as it does SIGHUP under
+    nohup, stays ignored.
     """
     before = dict(os.environ)
-    handlers = {number: signal.getsignal(number) for number in _HANDLED_BY_AGENT}
-    os.environ.update(variables)
+    handlers = {number: signal.getsignal(number) for number in STOPPING_SIGNALS}
+    heeded = [number for number, handler in handlers.items() if handler is not signal.SIG_IGN]
+    names = ",".join(signal.Signals(number).name for number in heeded)
+    os.environ.update({_SIGNALS_VARIABLE: names} | dict(variables))
+    is_main = threading.current_thread() is threading.main_thread()
     try:
+        for number in heeded if is_main else ():
+            signal.signal(number, _stop)
         yield
     finally:
+        for number, handler in handlers.items() if is_main else ():
+            signal.signal(number, handler)
         os.environ.clear()
         os.environ.update(before)
-        if threading.current_thread() is threading.main_thread():
-            for number, handler in handlers.items():
-                signal.signal(number, handler)
+
+
+def _stop(signum: int, _: object) -> NoReturn:
+    """Do as the agent does once its ranks have started."""
+    number = signal.Signals(signum)
+    raise SignalException(f"got {number.name}", number)
 
 
 def _agent(
     options: RunOptions,
     rendezvous: RendezvousHandler,
-    entrypoint: Callable[..., Any] | str,
-    arguments: Sequence[Any],
+    command: Sequence[str],
     folder: Path,
     guardian: Guardian,
 ) -> RankAgent:
     spec = WorkerSpec(
         role="rank",
         local_world_size=options.processes,
-        entrypoint=entrypoint,
-        args=tuple(arguments),
+        entrypoint=sys.executable,
+        args=tuple(command),
         rdzv_handler=rendezvous,
         max_restarts=options.max_restarts,
         monitor_interval=0.1,
         local_addr=options.local_address,
     )
     logs = DefaultLogsSpecs(log_dir=str(folder), tee=Std.ALL, redirects=Std.NONE)
-    return RankAgent(spec, logs_specs=logs, log_line_prefix_template=_LABEL, guardian=guardian)
+    return RankAgent(
+        spec,
+        logs_specs=logs,
+        log_line_prefix_template=_LABEL,
+        guardian=guardian,
+        address=options.local_address,
+        keeps_output=options.log_folder is not None,
+    )
 
 
 def _meet(options: RunOptions) -> RendezvousHandler:
@@ -166,6 +226,9 @@ def _meet(options: RunOptions) -> RendezvousHandler:
     fewest, most = options.node_counts
     if options.rdzv_endpoint is None:
         return LoopbackRendezvous()
+    host, _, port = options.rdzv_endpoint.rpartition(":")
+    # torchrun asks the machine's name, which may lead to the loopback only.
+    hosts_store = is_host_of(host)
     parameters = RendezvousParameters(
         backend="c10d",
         endpoint=options.rdzv_endpoint,
@@ -174,16 +237,32 @@ def _meet(options: RunOptions) -> RendezvousHandler:
         max_nodes=most,
         local_addr=options.local_address,
         join_timeout=int(options.rdzv_timeout_seconds),
-        # torchrun asks the machine's name, which may lead to the loopback only.
-        is_host=str(is_host_of(options.rdzv_endpoint.rpartition(":")[0])),
+        is_host=str(hosts_store),
+        # Who is lost makes room for the next attempt as soon as the others know of it.
+        keep_alive_interval=2,
+        keep_alive_max_attempt=int(SILENCE_SECONDS / 2),
     )
+    get_handler = rendezvous_registry.get_rendezvous_handler
     try:
-        return rendezvous_registry.get_rendezvous_handler(parameters)
+        if not hosts_store:
+            await_listener(host, int(port), options.rdzv_timeout_seconds)
+        try:
+            handler = get_handler(parameters)
+        except RendezvousConnectionError:
+            if not hosts_store:
+                raise
+            # Another part of the job came first, with other devices of this machine.
+            parameters.config["is_host"] = "False"
+            handler = get_handler(parameters)
+        bound_answers(int(port), SILENCE_SECONDS)
+    except SignalException:
+        raise
     except Exception as error:
         raise LaunchError(
             f"the nodes cannot meet at {options.rdzv_endpoint}: {error}; look with: "
             f"anyrig doctor --rdzv-endpoint {options.rdzv_endpoint}"
         ) from error
+    return handler
 
 
 def _hush_agent() -> None:

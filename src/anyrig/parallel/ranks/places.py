@@ -1,43 +1,93 @@
-"""Where each rank was when it was stopped: the Python line, also of one that hangs in C code."""
+"""Where each rank is when it is stopped: the Python line, also of one that hangs in C code.
+
+::
+
+    agent ──SIGURG──> rank      writes the stacks of its threads to a file, in C and without the GIL
+          ──SIGTERM─> rank      ends as it would, by its own handler if it has one
+
+It is SIGURG because a program that does not expect it ignores it: one that has not begun, or that
+another program started.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import os
 import re
 import signal
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 # The agent names a file for a rank's error; beside it lies where the rank was.
 _ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 _NAME = "stack.txt"
 
-_FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)')
+# As `faulthandler` and as `traceback` write it.
+_FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+),? in (?P<function>.*)')
 
 # Frames that tell nothing of the program: where a rank waits is always in one of these.
 _NOT_THE_PROGRAM = ("/torch/", "/anyrig/", "<frozen ", "/threading.py", "/runpy.py")
 
+# What waits for other ranks has one of these on top of the program's own frames. In a backward pass
+# it is DistributedDataParallel that waits, or nobody.
+_WAITS = ("/torch/distributed/", "/torch/autograd/graph.py", "/torch/nn/parallel/distributed.py")
+
+# How long a rank may take to write where it is; one that can does so in a millisecond.
+_WRITING_SECONDS = 0.3
+
+
+@dataclass(frozen=True)
+class Place:
+    """A line of the program.
+
+    Attributes:
+        line: as "train.py:31 in step".
+        inside: the innermost function there, if it is not the program's own.
+        waits: whether what runs there may be a wait for the other ranks.
+    """
+
+    line: str
+    inside: str | None
+    waits: bool
+
 
 def write_place_when_stopped() -> None:
-    """Have this rank write its threads' stacks when it is sent SIGTERM, and then end as it would.
-
-    The stacks are written by C code that needs no GIL, so a rank that hangs in a collective writes
-    them too.
-    """
+    """Have this rank write the stacks of its threads when it is about to be stopped."""
     error_file = os.environ.get(_ERROR_FILE)
     if error_file is None or not hasattr(faulthandler, "register"):  # not on Windows
         return
     # Kept open for the rest of the process: the handler must not open files.
     file = Path(error_file).with_name(_NAME).open("w")
-    faulthandler.register(signal.SIGTERM, file=file, all_threads=True, chain=True)
+    faulthandler.register(signal.SIGURG, file=file, all_threads=True)
     _kept.append(file)
 
 
 _kept: list[object] = []
 
 
-def read_place(rank_folder: Path) -> str | None:
-    """Return where the rank whose files lie in `rank_folder` was stopped, as "train.py:31 in step".
+def ask_for_places(ranks: Mapping[int, Path]) -> None:
+    """Have ranks write where they are: their process numbers, each with its folder.
+
+    Waits until they have, a moment at most. A process that was suspended is woken, for it could
+    neither write nor end.
+    """
+    if not hasattr(signal, "SIGURG"):
+        return
+    for pid in ranks:
+        _send(pid, signal.SIGURG)
+        _send(pid, signal.SIGCONT)
+    ends = time.monotonic() + _WRITING_SECONDS
+    # The file is there, and empty, from the rank's beginning.
+    able = [file for folder in ranks.values() if (file := folder / _NAME).is_file()]
+    while _any_empty(able) and time.monotonic() < ends:
+        time.sleep(0.01)
+
+
+def read_place(rank_folder: Path) -> Place | None:
+    """Return where the rank whose files lie in `rank_folder` was stopped.
 
     None if it ended by itself, or before its Python code began.
     """
@@ -47,10 +97,37 @@ def read_place(rank_folder: Path) -> str | None:
         return None
     # The thread that got the signal is the last; its innermost frame is the first.
     main = text.rpartition("Current thread")[2] or text.rpartition("Thread")[2]
-    frames = [match for line in main.splitlines() if (match := _FRAME.fullmatch(line))]
-    own = [frame for frame in frames if not any(part in frame["file"] for part in _NOT_THE_PROGRAM)]
+    return _place([match for line in main.splitlines() if (match := _FRAME.fullmatch(line))])
+
+
+def place_of(traceback: str) -> Place | None:
+    """Return the line of the program at which the exception of a traceback was raised."""
+    lines = reversed(traceback.splitlines())
+    return _place([match for line in lines if (match := _FRAME.fullmatch(line))])
+
+
+def _place(frames: Sequence[re.Match[str]]) -> Place | None:
+    """Return the place that `frames` tell, the innermost first."""
     if not frames:
         return None
-    frame = (own or frames)[0]
-    inside = "" if frame is frames[0] else f", inside {frames[0]['function']}"
-    return f"{frame['file']}:{frame['line']} in {frame['function']}{inside}"
+    own = [i for i, frame in enumerate(frames) if not _is_any(frame["file"], _NOT_THE_PROGRAM)]
+    first = own[0] if own else 0
+    frame = frames[first]
+    return Place(
+        f"{frame['file']}:{frame['line']} in {frame['function']}",
+        None if first == 0 else frames[0]["function"],
+        any(_is_any(inner["file"], _WAITS) for inner in frames[:first]),
+    )
+
+
+def _is_any(file: str, parts: Iterable[str]) -> bool:
+    return any(part in file for part in parts)
+
+
+def _any_empty(files: Iterable[Path]) -> bool:
+    return any(not file.stat().st_size for file in files)
+
+
+def _send(pid: int, signum: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, signum)

@@ -36,9 +36,14 @@ def interface_of(address: str) -> str | None:
 
 
 def is_host_of(host: str) -> bool:
-    """Return whether `host` is this machine."""
-    here = {"127.0.0.1", "::1", *outward_addresses()}
-    return not here.isdisjoint(resolve(host))
+    """Return whether `host` is this machine; its own name may lead to any loopback address."""
+    here = outward_addresses()
+    return any(address in here or is_loopback_address(address) for address in resolve(host))
+
+
+def is_loopback_address(address: str) -> bool:
+    """Return whether an address leads back to this machine: 127.0.0.1, 127.0.1.1 or ::1."""
+    return ipaddress.ip_address(address).is_loopback
 
 
 def resolve(name: str) -> list[str]:
@@ -63,6 +68,12 @@ def outward_addresses() -> list[str]:
 def is_loopback(name: str) -> bool:
     """Return whether the interface of that name leads back to this machine."""
     return any(
-        address.family == socket.AF_INET and ipaddress.ip_address(address.address).is_loopback
+        address.family == socket.AF_INET and is_loopback_address(address.address)
         for address in psutil.net_if_addrs().get(name, [])
     )
+
+
+def is_down(address: str) -> bool:
+    """Return whether the interface that has `address` is down, or its cable is out."""
+    state = psutil.net_if_stats().get(interface_of(address) or "")
+    return state is not None and not state.isup

@@ -1,0 +1,184 @@
+"""How one rank ended: by itself or stopped, its last words, and where it was."""
+
+from __future__ import annotations
+
+import re
+import signal
+import socket
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from .places import place_of, read_place
+
+# More of a file than its last lines is not looked at.
+_TAIL_BYTES = 64 * 2**10
+
+# An error of the group, not of something else that has connections and time limits.
+_OF_THE_GROUP = re.compile(r"gloo|nccl|collective|barrier|Dist(Store|Network|Backend)Error", re.I)
+_TIMED_OUT = re.compile(r"timed out|time-?out|did not take part within", re.I)
+_LOST_CONNECTION = re.compile(
+    r"closed by peer|reset by peer|broken pipe|remote process exited|unhandled system error|"
+    r"connection refused|connection to ranks? .* is lost|no longer connected",
+    re.I,
+)
+# What PyTorch puts before each line of a traceback once there is a group.
+_LABEL = re.compile(r"^\[rank\d+\]: ?", re.MULTILINE)
+_TRACEBACK = "Traceback (most recent call last):"
+
+# The first line after a traceback's frames: "torch.distributed.DistBackendError: …".
+_EXCEPTION = re.compile(r"^[A-Za-z_][\w.]*(: .*)?$")
+
+
+class Ending(Enum):
+    """How a rank came to its end; in the order of what to look at first."""
+
+    MISSING = "did not come to a collective in time"
+    KILLED = "was killed"
+    FAILED = "failed"
+    LEFT = "ended early, while others still waited for it"
+    TIMED_OUT = "waited in vain"
+    LOST_CONNECTION = "lost its connection to another rank"
+    STOPPED = "was stopped"
+    DONE = "had done its work"
+
+
+@dataclass(frozen=True)
+class RankEnd:
+    """How one rank ended.
+
+    Attributes:
+        rank: its number in the whole group.
+        host: the machine it ran on.
+        exit_code: negative for a signal.
+        ending: what that was.
+        last_output: the last line that it wrote to standard output, or None.
+        last_error: the exception that ended it, else the last line of standard error, or None.
+        traceback: the traceback of the exception that ended it, or None.
+        place: the line of the program at which it was stopped, or raised, or None.
+        inside: the innermost function there if it is not the program's own, or None.
+        waits: whether it may have waited for other ranks there; None if it was not asked.
+        suspended: whether it was found suspended, as by SIGSTOP.
+        folder: where, on its machine, its output is kept; None if it is not.
+        wrote_unix_seconds: when it last wrote to standard error.
+    """
+
+    rank: int
+    host: str
+    exit_code: int
+    ending: Ending
+    last_output: str | None
+    last_error: str | None
+    traceback: str | None
+    place: str | None
+    inside: str | None
+    waits: bool | None
+    suspended: bool
+    folder: str | None
+    wrote_unix_seconds: float = 0.0
+
+    def __str__(self) -> str:
+        suspended = "; it had been suspended (SIGSTOP)" if self.suspended else ""
+        code = "" if self.ending is Ending.DONE else _code(self.exit_code)
+        lines = [f"rank {self.rank} on {self.host} {self.ending.value}{code}{suspended}"]
+        inside = f", inside {self.inside}" if self.inside else ""
+        lines += [f"  it was at {self.place}{inside}"] if self.place else []
+        lines += [f"  last output: {self.last_output}"] if self.last_output else []
+        lines += [f"  last error: {self.last_error}"] if self.last_error else []
+        return "\n".join(lines)
+
+
+def read_end(
+    rank: int, folder: Path, exit_code: int, *, was_stopped: bool, suspended: bool
+) -> RankEnd:
+    """Return how the rank of this machine whose files lie in `folder` ended.
+
+    Args:
+        rank: its number in the whole group.
+        folder: where its output lies.
+        exit_code: negative for a signal.
+        was_stopped: it was still running when the group was ended.
+        suspended: it was then found suspended.
+    """
+    log = folder / "stderr.log"
+    errors = _LABEL.sub("", _tail(log))
+    last_error = _exception(errors) or _last_line(errors)
+    asked = read_place(folder) if was_stopped else None
+    traceback = _traceback(errors)
+    # One that was asked while it raised tells more by that.
+    raised = None if traceback is None else place_of(traceback)
+    place = raised if asked is None or (raised is not None and asked.waits) else asked
+    return RankEnd(
+        rank=rank,
+        host=socket.gethostname(),
+        exit_code=exit_code,
+        ending=_ending(exit_code, last_error, was_stopped=was_stopped),
+        last_output=_last_line(_tail(folder / "stdout.log")),
+        last_error=last_error,
+        traceback=traceback,
+        place=None if place is None else place.line,
+        inside=None if place is None else place.inside,
+        waits=None if asked is None else asked.waits,
+        suspended=suspended,
+        folder=str(folder),
+        wrote_unix_seconds=log.stat().st_mtime if log.is_file() else 0.0,
+    )
+
+
+def _ending(exit_code: int, last_error: str | None, *, was_stopped: bool) -> Ending:
+    by_itself = exit_code > 0 or (exit_code == -signal.SIGABRT and not was_stopped)
+    if by_itself and last_error is not None and _OF_THE_GROUP.search(last_error):
+        # NCCL's watchdog ends the process by SIGABRT when the time is up.
+        if _LOST_CONNECTION.search(last_error):
+            return Ending.LOST_CONNECTION
+        if _TIMED_OUT.search(last_error):
+            return Ending.TIMED_OUT
+    if was_stopped:
+        return Ending.STOPPED
+    if exit_code < 0:
+        return Ending.KILLED
+    return Ending.FAILED if exit_code else Ending.DONE
+
+
+def _exception(errors: str) -> str | None:
+    """Return the first line of the exception that the last traceback of `errors` ends in."""
+    lines = errors.rpartition(_TRACEBACK)[2].splitlines()[1:]
+    if _TRACEBACK not in errors:
+        return None
+    return next((line.strip() for line in lines if _EXCEPTION.match(line)), None)
+
+
+def _traceback(errors: str) -> str | None:
+    """Return the last traceback of `errors`, with those of the exceptions that led to it."""
+    parts = errors.split(_TRACEBACK)
+    if len(parts) == 1:
+        return None
+    first = len(parts) - 1
+    # "The above exception was the direct cause …", or "During handling of …".
+    while first > 1 and re.search(r"exception(:|,| was the direct)[^\n]*\n\s*$", parts[first - 1]):
+        first -= 1
+    return _TRACEBACK + _TRACEBACK.join(parts[first:]).rstrip()
+
+
+def _last_line(text: str) -> str | None:
+    lines = text.split("\n")
+    # A progress bar rewrites its line; what is seen is what follows the last return.
+    seen = [line.rstrip("\r").rpartition("\r")[2].strip() for line in lines if line.strip()]
+    return seen[-1] if seen else None
+
+
+def _tail(file: Path) -> str:
+    if not file.is_file() or not (size := file.stat().st_size):
+        return ""
+    with file.open("rb") as stream:
+        stream.seek(-min(_TAIL_BYTES, size), 2)
+        return stream.read().decode(errors="replace")
+
+
+def _code(exit_code: int) -> str:
+    if exit_code >= 0:
+        return f" (exit code {exit_code})"
+    try:
+        return f" ({signal.Signals(-exit_code).name})"
+    except ValueError:
+        return f" (signal {-exit_code})"

@@ -1,0 +1,45 @@
+"""One script, unchanged, in every way to run it: the same numbers."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+SCRIPT = Path(__file__).parents[2] / "examples" / "one_script.py"
+ANYRIG = ["-m", "anyrig"]
+TWO_ON_THE_CPU = ["--device", "cpu", "--nproc-per-device", "2"]
+
+WAYS = {
+    "python": [str(SCRIPT)],
+    "anyrig run": [*ANYRIG, "run", *TWO_ON_THE_CPU, str(SCRIPT)],
+    "torchrun": ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", SCRIPT],
+    "anyrig rehearse": [*ANYRIG, "rehearse", "--rig", "(T4)+(A100-80GB)", "--nnodes", "2", SCRIPT],
+}
+
+# The cells of a notebook: what they define is in __main__, of which there is no file, and torch has
+# been used before ranks are launched.
+NOTEBOOK = f"""
+{SCRIPT.read_text()}
+assert anyrig.launch(train, rig="cpu", nproc_per_device=2) == train()
+"""
+
+
+def test_one_script_in_every_way() -> None:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    losses: dict[str, set[str]] = {}
+    for way, arguments in {**WAYS, "notebook": ["-"]}.items():
+        ended = subprocess.run(
+            [sys.executable, *arguments],
+            env=environment,
+            input=NOTEBOOK if way == "notebook" else None,
+            capture_output=True,
+            text=True,
+            timeout=180,
+        )
+        assert ended.returncode == 0, f"{way}: {ended.stderr}"
+        losses[way] = {line.removeprefix("[rank 0] ") for line in ended.stdout.splitlines()}
+    (loss,) = losses["python"]
+    assert loss.startswith("loss 0.")
+    assert losses == {way: {loss} for way in losses}

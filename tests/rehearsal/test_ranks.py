@@ -1,0 +1,102 @@
+"""`anyrig rehearse` with the flags of `anyrig run`: ranks on virtual GPUs."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from anyrig.errors import DeviceTextError
+from anyrig.rehearsal.placement import Placement
+from anyrig.virtual.rig import VirtualRig
+
+REHEARSE = [sys.executable, "-m", "anyrig", "rehearse", "--rig"]
+PROGRAM = str(Path(__file__).parent / "programs" / "rank_of_a_node.py")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _built() -> None:
+    """Build ahead, so that no test meets the message of the first build."""
+    subprocess.run([sys.executable, "-m", "anyrig", "virtual", "build"], check=True, timeout=600)
+
+
+def rehearse(rig: str, *arguments: str, temporary: Path) -> subprocess.CompletedProcess[str]:
+    place = temporary / "temporary"
+    place.mkdir()
+    return subprocess.run(
+        [*REHEARSE, rig, *arguments],
+        env={**os.environ, "TMPDIR": str(place)},
+        capture_output=True,
+        text=True,
+        timeout=180,
+    )
+
+
+def test_ranks_of_unequal_nodes_fail_twice_as_a_group(tmp_path: Path) -> None:
+    flags = ["--nnodes", "1:2", "--rdzv-endpoint", "node0:29400", "--max-restarts", "1"]
+    logs = ["--log-dir", str(tmp_path / "logs")]
+    done = rehearse("(2x1GiB)+(1GiB)", *flags, *logs, PROGRAM, "--its-own", temporary=tmp_path)
+    assert done.returncode == 1
+    lines = done.stdout.splitlines()
+    for rank in range(3):  # the script's import of torch is the first
+        assert f"[rank {rank}] False ['--its-own'] holds MiB 100" in lines, done.stderr
+    assert {line for line in lines if "cuda:" in line} == {
+        "[rank 0] 0 3 0 2 0 2 2 cuda:0 3.0",
+        "[rank 1] 1 3 0 2 1 2 2 cuda:1 3.0",
+        "[rank 2] 2 3 1 2 0 1 1 cuda:0 3.0",
+    }
+    message = done.stderr.rpartition("anyrig: error: ")[2]
+    assert message.startswith("rank 2 on ")
+    assert "the disk is on fire" in message
+    kept = next((tmp_path / "logs").glob("**/attempt_1/2/stdout.log"))
+    assert "holds MiB 100" in kept.read_text()
+    assert list((tmp_path / "temporary").glob("anyrig-rehearsal*")) == []
+
+
+def test_one_rank_is_the_process_itself(tmp_path: Path) -> None:
+    script = tmp_path / "show.py"
+    script.write_text(
+        "import os, sys\n"
+        "assert 'torch' not in sys.modules\n"
+        "import torch\n"
+        "print(os.environ['WORLD_SIZE'], torch.cuda.get_device_name())\n"
+        "sys.exit(7)\n"
+    )
+    done = rehearse("T4+L4", "--device", "1", str(script), temporary=tmp_path)
+    assert (done.returncode, done.stdout) == (7, "1 NVIDIA L4\n"), done.stderr
+
+
+def test_more_nodes_than_the_rig_has(tmp_path: Path) -> None:
+    done = rehearse("2xT4", "--nnodes", "2", PROGRAM, temporary=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr == (
+        "anyrig: error: --nnodes 2 asks for at least 2 nodes, and the rig 2xT4 has 1; "
+        "name them in the rig, as in 2x(8xH100-SXM)\n"
+    )
+
+
+def test_a_placement_survives_its_text_and_puts_the_strongest_first() -> None:
+    rig = VirtualRig.parse("(T4+A100-80GB)+(2xL4)")
+    placement = Placement.on(rig, processes_per_device=2, nodes=2)
+    assert Placement.parse(str(placement)) == placement
+    assert json.loads(str(placement))[0]["processes"] == 4
+    assert placement.environment_of(5)["LOCAL_RANK"] == "1"
+    t4, a100 = rig.devices_of_node(0)
+    assert placement.environment_of(0)["CUDA_VISIBLE_DEVICES"] == f"{a100.uuid},{t4.uuid}"
+    with pytest.raises(ValueError, match="rank 8 of 8"):
+        placement.environment_of(8)
+
+
+def test_a_device_that_a_node_lacks() -> None:
+    with pytest.raises(DeviceTextError, match=r"no cuda:1.*There are: cuda:0 \(Tesla T4\)"):
+        Placement.on(VirtualRig.parse("(2xA100-80GB)+(T4)"), "0,1", nodes=2)
+
+
+def test_the_cpu_of_each_node() -> None:
+    placement = Placement.on(VirtualRig.parse("2x(T4)"), "cpu", processes_per_device=3, nodes=2)
+    assert placement.processes == 6
+    assert placement.environment_of(3)["CUDA_VISIBLE_DEVICES"] == ""
