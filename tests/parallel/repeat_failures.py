@@ -278,7 +278,7 @@ def main() -> int:
     for name, failure in FAILURES.items():
         for backend in failure.backends:
             cases[f"{name}, {backend}"] = lambda folder, f=failure, b=backend: fail_once(
-                f, b, folder
+                f, b, folder, given.within
             )
     for name, disaster in DISASTERS.items():
         cases[f"{name}, two machines"] = lambda folder, d=disaster: suffer_once(
