@@ -17,6 +17,7 @@
 #include "memory/memory.h"
 #include "memory/pinned_memory.h"
 #include "memory/pools.h"
+#include "memory/stat_dict.h"
 #include "memory/stacks.h"
 #include "dispatch/shape_only.h"
 #include "time/streams.h"
@@ -33,20 +34,11 @@
 namespace anyrig::virtual_gpu {
 namespace {
 
-py::dict as_dict(const Stat& stat) {
-  py::dict result;
-  result["current"] = stat.current;
-  result["peak"] = stat.peak;
-  result["allocated"] = stat.allocated;
-  result["freed"] = stat.freed;
-  return result;
-}
-
 py::dict as_dict(const PoolStat& stats) {
   py::dict result;
-  result["all"] = as_dict(stats[PoolStat::kAggregate]);
-  result["small_pool"] = as_dict(stats[PoolStat::kSmallPool]);
-  result["large_pool"] = as_dict(stats[PoolStat::kLargePool]);
+  result["all"] = stat_dict(stats[PoolStat::kAggregate]);
+  result["small_pool"] = stat_dict(stats[PoolStat::kSmallPool]);
+  result["large_pool"] = stat_dict(stats[PoolStat::kLargePool]);
   return result;
 }
 
@@ -63,8 +55,8 @@ py::dict memory_stats(c10::DeviceIndex device) {
   result["active_bytes"] = as_dict(stats.active_bytes);
   result["inactive_split_bytes"] = as_dict(stats.inactive_split_bytes);
   result["requested_bytes"] = as_dict(stats.requested_bytes);
-  result["oversize_allocations"] = as_dict(stats.oversize_allocations);
-  result["oversize_segments"] = as_dict(stats.oversize_segments);
+  result["oversize_allocations"] = stat_dict(stats.oversize_allocations);
+  result["oversize_segments"] = stat_dict(stats.oversize_segments);
   result["num_alloc_retries"] = stats.num_alloc_retries;
   result["num_ooms"] = stats.num_ooms;
   result["num_sync_all_streams"] = stats.num_sync_all_streams;

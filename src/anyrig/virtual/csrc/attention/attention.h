@@ -13,6 +13,7 @@
 #include <c10/core/SymInt.h>
 
 #include <initializer_list>
+#include <tuple>
 #include <utility>
 
 namespace anyrig::virtual_gpu {
@@ -23,6 +24,20 @@ using Scratch = std::vector<at::Tensor>;
 inline int64_t round_up(int64_t number, int64_t multiple) {
   return (number + multiple - 1) / multiple * multiple;
 }
+
+// What the operators of flash and of cuDNN give to scaled_dot_product_attention: the output, its
+// logsumexp, where the sequences of query and key start, the longest of each, the state of the
+// generator in two tensors, and the debug mask.
+using ProductOutputs = std::tuple<
+    at::Tensor,
+    at::Tensor,
+    at::Tensor,
+    at::Tensor,
+    c10::SymInt,
+    c10::SymInt,
+    at::Tensor,
+    at::Tensor,
+    at::Tensor>;
 
 // Refuses tensors of several devices as the generated wrapper of operator `name` does.
 void check_same_device(

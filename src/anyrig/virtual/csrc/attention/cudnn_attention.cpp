@@ -19,16 +19,6 @@ namespace anyrig::virtual_gpu {
 namespace {
 
 using ThreeTensors = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
-using CudnnOutputs = std::tuple<
-    at::Tensor,
-    at::Tensor,
-    at::Tensor,
-    at::Tensor,
-    c10::SymInt,
-    c10::SymInt,
-    at::Tensor,
-    at::Tensor,
-    at::Tensor>;
 
 // A tensor of `sizes` with its dimensions in memory in the query's order; those it repeats, with
 // stride 0, come outermost.
@@ -88,7 +78,7 @@ AttentionWork work_of(
 
 // 2.14 added arguments that go with packed sequences.
 template <class... Newer>
-CudnnOutputs cudnn_forward(
+ProductOutputs cudnn_forward(
     const at::Tensor& query,
     const at::Tensor& key,
     const at::Tensor& value,
@@ -196,7 +186,7 @@ ThreeTensors cudnn_backward(
   return {of_query, of_key, of_value};
 }
 
-CudnnOutputs product_cudnn_forward(
+ProductOutputs product_cudnn_forward(
     const at::Tensor& query,
     const at::Tensor& key,
     const at::Tensor& value,

@@ -13,7 +13,9 @@ struct NewerArguments {
 };
 
 template <class... Newer>
-FlashOutputs flash_forward_operator(
+FlashOutputs run_forward(
+    const char* name,
+    const OptionalTensor& out,
     const at::Tensor& query,
     const at::Tensor& key,
     const at::Tensor& value,
@@ -32,7 +34,7 @@ FlashOutputs flash_forward_operator(
     Newer... newer_arguments) {
   const NewerArguments newer{newer_arguments...};
   check_same_device(
-      "_flash_attention_forward",
+      name,
       {{"query", query}, {"key", key}, {"value", value}, {"cum_seq_q", query_starts},
        {"cum_seq_k", key_starts}, {"seqused_k", used_keys}, {"alibi_slopes", alibi},
        {"block_table", newer.block_table}});
@@ -44,56 +46,31 @@ FlashOutputs flash_forward_operator(
   }
   return flash_forward(
       {query, key, value, sequences, dropout, is_causal, return_debug_mask, scale, window_left,
-       window_right, alibi, newer.splits});
+       window_right, alibi, newer.splits, out});
 }
 
-template <class... Newer>
-at::Tensor flash_forward_in_place(
-    at::Tensor& out,
-    const at::Tensor& query,
-    const at::Tensor& key,
-    const at::Tensor& value,
-    const OptionalTensor& query_starts,
-    const OptionalTensor& key_starts,
-    int64_t longest_query,
-    int64_t longest_key,
-    double dropout,
-    bool is_causal,
-    bool return_debug_mask,
-    std::optional<double> scale,
-    std::optional<int64_t> window_left,
-    std::optional<int64_t> window_right,
-    const OptionalTensor& used_keys,
-    const OptionalTensor& alibi,
-    Newer... newer_arguments) {
-  const NewerArguments newer{newer_arguments...};
-  check_same_device(
-      "_flash_attention_forward_no_dropout_inplace",
-      {{"query", query}, {"key", key}, {"value", value}, {"cum_seq_q", query_starts},
-       {"cum_seq_k", key_starts}, {"seqused_k", used_keys}, {"alibi_slopes", alibi},
-       {"block_table", newer.block_table}});
-  Sequences sequences{
-      query_starts, key_starts, used_keys, newer.block_table, longest_query, longest_key};
-  if (!sequences.packed()) {
-    sequences.longest_query = query.size(1);
-    sequences.longest_key = key.size(1);
+constexpr const char* kForward = "_flash_attention_forward";
+constexpr const char* kForwardInPlace = "_flash_attention_forward_no_dropout_inplace";
+
+template <class... Arguments>
+struct FlashForwardOperators {
+  static FlashOutputs give(Arguments... arguments) {
+    return run_forward(kForward, std::nullopt, arguments...);
   }
-  return std::get<1>(flash_forward(
-      {query, key, value, sequences, dropout, is_causal, return_debug_mask, scale, window_left,
-       window_right, alibi, newer.splits, out}));
-}
+  static at::Tensor give_in_place(at::Tensor& out, Arguments... arguments) {
+    return std::get<1>(run_forward(kForwardInPlace, out, arguments...));
+  }
+};
 
-std::tuple<
-    at::Tensor,
-    at::Tensor,
-    at::Tensor,
-    at::Tensor,
-    c10::SymInt,
-    c10::SymInt,
-    at::Tensor,
-    at::Tensor,
-    at::Tensor>
-product_flash_forward(
+// The types of `run_forward`'s arguments from the query on.
+template <class... Newer>
+using FlashForward = FlashForwardOperators<
+    const at::Tensor&, const at::Tensor&, const at::Tensor&, const OptionalTensor&,
+    const OptionalTensor&, int64_t, int64_t, double, bool, bool, std::optional<double>,
+    std::optional<int64_t>, std::optional<int64_t>, const OptionalTensor&, const OptionalTensor&,
+    Newer...>;
+
+ProductOutputs product_flash_forward(
     const at::Tensor& query,
     const at::Tensor& key,
     const at::Tensor& value,
@@ -169,20 +146,19 @@ FlashGradients product_flash_backward(
 } // namespace
 
 void register_flash_attention(torch::Library& library, Names& names) {
-  const char* const forward = "_flash_attention_forward";
-  if (has_arguments(forward, 15)) {
-    register_kernel(library, names, forward, flash_forward_operator<>);
-  } else if (has_arguments(forward, 16)) {
-    register_kernel(library, names, forward, flash_forward_operator<const OptionalTensor&>);
-  } else if (has_arguments(forward, 17)) {
+  if (has_arguments(kForward, 15)) {
+    register_kernel(library, names, kForward, FlashForward<>::give);
+  } else if (has_arguments(kForward, 16)) {
+    register_kernel(library, names, kForward, FlashForward<const OptionalTensor&>::give);
+  } else if (has_arguments(kForward, 17)) {
     register_kernel(
-        library, names, forward,
-        flash_forward_operator<const OptionalTensor&, std::optional<int64_t>>);
+        library, names, kForward,
+        FlashForward<const OptionalTensor&, std::optional<int64_t>>::give);
   }
-  if (has_arguments("_flash_attention_forward_no_dropout_inplace", 18)) {
+  if (has_arguments(kForwardInPlace, 18)) {
     register_kernel(
-        library, names, "_flash_attention_forward_no_dropout_inplace",
-        flash_forward_in_place<const OptionalTensor&, std::optional<int64_t>>);
+        library, names, kForwardInPlace,
+        FlashForward<const OptionalTensor&, std::optional<int64_t>>::give_in_place);
   }
   register_kernel(library, names, "_flash_attention_backward", flash_backward_operator);
   register_kernel(

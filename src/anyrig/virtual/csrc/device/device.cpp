@@ -23,7 +23,6 @@ struct RigState {
   Settings settings;
   std::once_flag latched;
   std::vector<DeviceFacts> visible;
-  std::atomic<int> visible_count{-1};
 };
 
 RigState& state() {
@@ -31,8 +30,9 @@ RigState& state() {
   return *state;
 }
 
-// A plain global, as every operator reads it.
+// Plain globals, as every operator reads them.
 Settings current_settings;
+std::atomic<int> visible_count{-1}; // not yet known
 
 thread_local int current_index = 0;
 std::atomic<bool> in_forked_child{false};
@@ -123,13 +123,13 @@ const std::vector<DeviceFacts>& devices() {
     for (const int position : visible_positions(std::getenv("CUDA_VISIBLE_DEVICES"))) {
       rig.visible.push_back(rig.rig[position]);
     }
-    rig.visible_count = static_cast<int>(rig.visible.size());
+    visible_count = static_cast<int>(rig.visible.size());
   });
   return rig.visible;
 }
 
 int device_count() noexcept {
-  const int count = state().visible_count.load(std::memory_order_acquire);
+  const int count = visible_count.load(std::memory_order_acquire);
   return count >= 0 ? count : static_cast<int>(devices().size());
 }
 

@@ -40,14 +40,17 @@ class OperatorCall {
         host_key_(host_key),
         op_(op),
         stack_(stack),
-        argument_count_(op.schema().arguments().size()),
+        argument_count_(plan.arguments.size()),
         first_argument_(stack->size() - argument_count_),
         device_(kDeviceType, static_cast<c10::DeviceIndex>(current_device())),
         first_operand_(argument_count_, -1) {}
 
   void run() {
     check_not_forked();
-    if (plan_.check == DeviceCheck::Convolution || mixes_devices()) {
+    if (plan_.check == DeviceCheck::Convolution) {
+      check_types(arguments());
+    }
+    if (mixes_devices()) {
       check_devices(plan_, op_.schema(), arguments());
       if (plan_.check == DeviceCheck::Foreach) {
         // The CPU's kernel composes operators that come back here tensor by tensor.
@@ -173,8 +176,7 @@ class OperatorCall {
         return container_twin(tensor, i);
       }
       at::Tensor twin = twin_of(tensor);
-      operands_.push_back(
-          {tensor, twin, storage_impl_of(twin), plan_.is_written[i], plan_.is_read[i]});
+      operands_.push_back({tensor, twin, storage_impl_of(twin), plan_.arguments[i]});
       return twin;
     }
     sees_meta_ |= tensor.is_meta();
@@ -190,22 +192,21 @@ class OperatorCall {
     for (const at::Tensor& part : parts_of(container)) {
       twins.push_back(twin_of(part));
       parts_.push_back(
-          {part, twins.back(), storage_impl_of(twins.back()), plan_.is_written[i],
-           plan_.is_read[i]});
+          {part, twins.back(), storage_impl_of(twins.back()), plan_.arguments[i]});
     }
     at::Tensor twin = contain(container, twins);
-    operands_.push_back({container, twin, nullptr, plan_.is_written[i], plan_.is_read[i]});
+    operands_.push_back({container, twin, nullptr, plan_.arguments[i]});
     return twin;
   }
 
   void follow_written() {
     for (const auto& part : parts_) {
-      if (part.written) {
+      if (part.plan.is_written) {
         follow(part.owner, part.twin);
       }
     }
     for (const auto& operand : operands_) {
-      if (!operand.written) {
+      if (!operand.plan.is_written) {
         continue;
       }
       if (operand.shadow != nullptr) {
@@ -235,10 +236,7 @@ class OperatorCall {
   }
 
   void provide_generators() {
-    for (size_t i = 0; i < argument_count_; ++i) {
-      if (!plan_.is_generator[i]) {
-        continue;
-      }
+    for (const int i : plan_.generators) {
       c10::IValue& value = argument(i);
       std::optional<at::Generator> given;
       if (!value.isNone()) {
@@ -335,7 +333,7 @@ class OperatorCall {
     }
     for (const auto* operands : {&operands_, &parts_}) {
       for (const auto& operand : *operands) {
-        if (operand.written) {
+        if (operand.plan.is_written) {
           forget_values(operand.owner);
         }
       }

@@ -37,7 +37,7 @@ void check_as_iterator(const OperatorPlan& plan, c10::ArrayRef<c10::IValue> argu
   }
   for (const int i : plan.check_order) {
     for_each_tensor(arguments[i], [&](const at::Tensor& tensor) {
-      const bool may_differ = !plan.is_written[i] && is_host_scalar(tensor);
+      const bool may_differ = !plan.arguments[i].is_written && is_host_scalar(tensor);
       TORCH_CHECK(
           !tensor.defined() || !common.has_value() || tensor.device() == *common || may_differ,
           "Expected all tensors to be on the same device, but found at least two devices, ",
@@ -63,19 +63,27 @@ void check_as_index(const OperatorPlan& plan, c10::ArrayRef<c10::IValue> argumen
         return;
       }
       TORCH_CHECK(
-          is_host_scalar(tensor) && !plan.is_written[i],
+          is_host_scalar(tensor) && !plan.arguments[i].is_written,
           "Expected all tensors to be on the same device, but found at least two devices, ",
           device, " and ", tensor.device(), "!");
     });
   }
 }
 
+// As TensorOptions::type_equal, which works out a dispatch key for it.
+bool same_type(const at::Tensor& a, const at::Tensor& b) {
+  return a.dtype() == b.dtype() && a.layout() == b.layout() &&
+      a.device().type() == b.device().type();
+}
+
+} // namespace
+
 // check_input_same_type_as_parameters of aten/src/ATen/native/Convolution.cpp.
 void check_types(c10::ArrayRef<c10::IValue> arguments) {
   const at::Tensor& input = arguments[0].toTensor();
   const at::Tensor& weight = arguments[1].toTensor();
   TORCH_CHECK(
-      input.options().type_equal(weight.options()),
+      same_type(input, weight),
       "Input type (", input.toString(), ") and weight type (", weight.toString(),
       ") should be the same");
   if (!arguments[2].isTensor() || !arguments[2].toTensor().defined()) {
@@ -83,12 +91,10 @@ void check_types(c10::ArrayRef<c10::IValue> arguments) {
   }
   const at::Tensor& bias = arguments[2].toTensor();
   TORCH_CHECK(
-      input.options().type_equal(bias.options()),
+      same_type(input, bias),
       "Input type (", input.toString(), ") and bias type (", bias.toString(),
       ") should be the same");
 }
-
-} // namespace
 
 void check_devices(
     const OperatorPlan& plan,
@@ -96,14 +102,12 @@ void check_devices(
     c10::ArrayRef<c10::IValue> arguments) {
   switch (plan.check) {
     case DeviceCheck::Wrapper:
+    case DeviceCheck::Convolution:
       return check_as_wrapper(plan, schema, arguments);
     case DeviceCheck::Iterator:
       return check_as_iterator(plan, arguments);
     case DeviceCheck::Indices:
       return check_as_index(plan, arguments);
-    case DeviceCheck::Convolution:
-      check_types(arguments);
-      return check_as_wrapper(plan, schema, arguments);
     case DeviceCheck::Foreach:
     case DeviceCheck::Nothing:
       return;

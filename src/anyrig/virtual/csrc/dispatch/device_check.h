@@ -13,4 +13,7 @@ void check_devices(
     const c10::FunctionSchema& schema,
     c10::ArrayRef<c10::IValue> arguments);
 
+// Raises unless the tensors of a convolution, its `arguments`, are of one dtype and kind of device.
+void check_types(c10::ArrayRef<c10::IValue> arguments);
+
 } // namespace anyrig::virtual_gpu

@@ -9,7 +9,8 @@ double moved_bytes_of(const Operand& operand) {
   if (operand.shadow == nullptr) {
     return 0; // a container, of which the parts count
   }
-  const double times = static_cast<double>(operand.read) + static_cast<double>(operand.written);
+  const double times = static_cast<double>(operand.plan.is_read) +
+      static_cast<double>(operand.plan.is_written);
   return times * touched_bytes(operand.owner);
 }
 

@@ -13,8 +13,7 @@ struct Operand {
   at::Tensor owner;
   at::Tensor twin;
   c10::StorageImpl* shadow; // none of a container
-  bool written;
-  bool read;
+  ArgumentPlan plan;
 };
 
 // Bytes of the card's memory that an operator reads and writes. `parts` are those of the containers

@@ -65,27 +65,28 @@ int argument_of_return(const c10::FunctionSchema& schema, const c10::Argument& r
 } // namespace
 
 OperatorPlan::OperatorPlan(const c10::FunctionSchema& schema, const OperatorFacts& facts) {
-  const auto& arguments = schema.arguments();
+  const auto& declared = schema.arguments();
   const std::string name = schema.name().substr(kNamespace);
   const int unread = unread_argument_of(name);
   bool is_out = false;
-  for (size_t i = 0; i < arguments.size(); ++i) {
-    const auto& argument = arguments[i];
-    const bool generator = argument.real_type()->str().find("Generator") != std::string::npos;
-    is_generator.push_back(generator);
-    is_written.push_back(
+  for (size_t i = 0; i < declared.size(); ++i) {
+    const auto& argument = declared[i];
+    if (argument.real_type()->str().find("Generator") != std::string::npos) {
+      generators.push_back(static_cast<int>(i));
+    }
+    const bool is_written =
         (argument.alias_info() != nullptr && argument.alias_info()->isWrite()) ||
-        is_running_statistic(argument.name()));
-    is_read.push_back(
-        static_cast<int>(i) != unread && !is_out_argument(argument) &&
-        !(is_written.back() && overwrites(name)));
+        is_running_statistic(argument.name());
+    const bool is_read = static_cast<int>(i) != unread && !is_out_argument(argument) &&
+        !(is_written && overwrites(name));
+    arguments.push_back({is_written, is_read});
     if (is_out_argument(argument)) {
       is_out = true;
       check_order.push_back(static_cast<int>(i));
     }
   }
-  for (size_t i = 0; i < arguments.size(); ++i) {
-    if (!arguments[i].kwarg_only()) {
+  for (size_t i = 0; i < declared.size(); ++i) {
+    if (!declared[i].kwarg_only()) {
       check_order.push_back(static_cast<int>(i));
     }
   }

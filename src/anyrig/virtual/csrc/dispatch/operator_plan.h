@@ -7,6 +7,7 @@
 #include "time/work.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/util/SmallVector.h>
 
 #include <string>
 #include <unordered_map>
@@ -34,30 +35,38 @@ enum class DeviceCheck {
   Nothing,  // none: sizes of nested tensors and lengths of sequences live on the CPU
 };
 
+struct ArgumentPlan {
+  bool is_written = false;
+  bool is_read = true; // where false: only written, or only its sizes count
+};
+
+// Every call reads it, mostly after a kernel that left nothing of it in the caches: what each call
+// needs comes first, and in one piece.
 struct OperatorPlan {
   explicit OperatorPlan(const c10::FunctionSchema& schema, const OperatorFacts& facts);
 
-  // Per argument of the schema.
-  std::vector<bool> is_generator;
-  std::vector<bool> is_written;
-  std::vector<bool> is_read; // where false: only written, or only its sizes count
-  // Per return: the argument it is, or -1 for a new tensor.
-  std::vector<int> returned_argument;
-  bool makes_tensors = false;
-  // The arguments in the order in which CUDA's wrapper checks their devices.
-  std::vector<int> check_order;
   DeviceCheck check = DeviceCheck::Wrapper;
-  // CUDA's name of the wrapper, which its error gives.
-  std::string wrapper_name;
   Formula formula = Formula::None;
   Traffic traffic = Traffic::All;
-  // Runs on twins in place of PyTorch's own kernel, which there is none of for the CPU.
-  std::optional<c10::KernelFunction> host_kernel;
-  // Dtypes that need more than the CPU's kernel.
-  Dtypes widened;
-  const Refusal* refusal = nullptr;
+  bool makes_tensors = false;
   // The card computes it with cuBLAS, which takes a workspace.
   bool uses_cublas = false;
+  const Refusal* refusal = nullptr;
+  // Dtypes that need more than the CPU's kernel.
+  Dtypes widened;
+  // Runs on twins in place of PyTorch's own kernel, which there is none of for the CPU.
+  std::optional<c10::KernelFunction> host_kernel;
+  // Per return: the argument it is, or -1 for a new tensor.
+  c10::SmallVector<int, 4> returned_argument;
+  // Per argument of the schema.
+  c10::SmallVector<ArgumentPlan, 16> arguments;
+  // The arguments that are generators.
+  c10::SmallVector<int, 1> generators;
+
+  // The arguments in the order in which CUDA's wrapper checks their devices.
+  std::vector<int> check_order;
+  // CUDA's name of the wrapper, which its error gives.
+  std::string wrapper_name;
 };
 
 } // namespace anyrig::virtual_gpu

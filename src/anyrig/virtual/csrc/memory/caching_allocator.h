@@ -14,6 +14,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -21,7 +22,6 @@
 #include <map>
 #include <mutex>
 #include <optional>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -146,7 +146,10 @@ class CachingAllocator {
   void set_memory_fraction(double fraction) {
     std::lock_guard<std::mutex> lock(mutex_);
     allowed_bytes_ = static_cast<size_t>(fraction * static_cast<double>(driver_.total_bytes()));
+    is_limited_ = fraction < 1;
   }
+  /// Whether it was limited to less than the card. Does not wait for others.
+  bool is_limited() const { return is_limited_; }
   double memory_fraction() const {
     std::lock_guard<std::mutex> lock(mutex_);
     if (!allowed_bytes_) return 1;
@@ -307,7 +310,8 @@ class CachingAllocator {
     block->allocated = true;
     block->requested_bytes = requested_bytes;
     block->context = history_.current;
-    active_.insert(block);
+    block->active_place = active_.size();
+    active_.push_back(block);
     history_.add(TraceAction::kAlloc, block, requested_bytes, nullptr);
     stats_.allocation.increase(pool.small, 1);
     stats_.allocated_bytes.increase(pool.small, block->bytes);
@@ -328,7 +332,9 @@ class CachingAllocator {
     stats_.active.decrease(pool.small, 1);
     stats_.active_bytes.decrease(pool.small, block->bytes);
     stats_.requested_bytes.decrease(pool.small, block->requested_bytes);
-    active_.erase(block);
+    active_[block->active_place] = active_.back();
+    active_.back()->active_place = block->active_place;
+    active_.pop_back();
 
     int64_t splits = 0, split_bytes = 0;  // net changes: a peak never counts a half-done merge
     for (Block* neighbour : {block->prev, block->next}) {
@@ -485,13 +491,14 @@ class CachingAllocator {
   StreamEvents& events_;
   AllocatorOptions options_;
   std::optional<size_t> allowed_bytes_;
+  std::atomic<bool> is_limited_{false};
   AllocatorStats stats_;
   MemoryHistory history_;
   Segments segments_;
   BlockPool small_{true};
   BlockPool large_{false};
   PrivatePools pools_;
-  std::unordered_set<Block*> active_;  // handed out, or freed and still used by another stream
+  std::vector<Block*> active_;  // in any order; handed out, or still used by another stream
   std::map<StreamKey, std::deque<std::pair<StreamEvents::Mark, Block*>>> pending_;
   std::vector<Block*> deferred_;  // freed while allocations went to private pools
 };

@@ -4,26 +4,24 @@
 
 #include <c10/core/Allocator.h>
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <mutex>
-#include <unordered_map>
 #include <utility>
 
 namespace anyrig::virtual_gpu {
 
 class FreedHostMemory {
  public:
-  // Keeps `host`, the `bytes` behind the block at `address`, until that is handed out again; large
-  // pieces go back to the host at once.
+  // Keeps `host`, the `bytes` behind the block at `address`, until that is handed out again or
+  // another block takes the place; large pieces are not kept.
   void keep(uint64_t address, size_t bytes, c10::DataPtr host) {
     if (bytes > kLargestBytes || host.get() == nullptr) {
       return;
     }
     std::lock_guard<std::mutex> guard(mutex_);
-    if (kept_.size() >= kMostPieces) {
-      kept_.clear();
-    }
-    kept_[address] = {bytes, std::move(host)};
+    place_of(address) = {address, bytes, std::move(host)};
   }
 
   // What was kept for the block at `address`; nothing if that is not of `bytes`.
@@ -32,21 +30,31 @@ class FreedHostMemory {
       return {};
     }
     std::lock_guard<std::mutex> guard(mutex_);
-    const auto found = kept_.find(address);
-    if (found == kept_.end()) {
+    Piece& piece = place_of(address);
+    if (piece.address != address) {
       return {};
     }
-    auto [size, host] = std::move(found->second);
-    kept_.erase(found);
-    return size == bytes ? std::move(host) : c10::DataPtr();
+    Piece found = std::exchange(piece, {});
+    return found.bytes == bytes ? std::move(found.host) : c10::DataPtr();
   }
 
  private:
+  struct Piece {
+    uint64_t address = 0;
+    size_t bytes = 0;
+    c10::DataPtr host;
+  };
+
   static constexpr size_t kLargestBytes = 4096;
-  static constexpr size_t kMostPieces = 1024; // 4 MiB at most
+  static constexpr size_t kPlaces = 1024; // 4 MiB at most
+
+  // Blocks begin at multiples of 512 bytes.
+  Piece& place_of(uint64_t address) {
+    return places_[address / 512 % kPlaces];
+  }
 
   std::mutex mutex_;
-  std::unordered_map<uint64_t, std::pair<size_t, c10::DataPtr>> kept_;
+  std::array<Piece, kPlaces> places_;
 };
 
 } // namespace anyrig::virtual_gpu

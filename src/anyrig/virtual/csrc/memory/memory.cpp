@@ -9,6 +9,7 @@
 #include "time/clock.h"
 #include "memory/freed_host_memory.h"
 #include "memory/host_memory.h"
+#include "memory/kept_host_memory.h"
 #include "time/streams.h"
 
 #include <array>
@@ -214,6 +215,7 @@ class Allocator final : public c10::DeviceAllocator {
       card(static_cast<c10::DeviceIndex>(i))
           .allocator.empty_cache(pool, stack_for(RecordStacks::kAll));
     }
+    drop_kept_host_memory();
   }
 
   void recordStream(const c10::DataPtr& data, c10::Stream stream) override {
@@ -370,7 +372,7 @@ void check_room(size_t bytes, c10::DeviceIndex device) {
   Card& of_device = card(device);
   if (uncounted ||
       (of_device.driver.free_bytes_at_least() >= bytes + kLargestRounding &&
-       of_device.allocator.memory_fraction() >= 1)) {
+       !of_device.allocator.is_limited())) {
     return;
   }
   of_device.allocator.free(book(bytes, device));

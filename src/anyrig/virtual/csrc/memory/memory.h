@@ -21,8 +21,13 @@
 namespace anyrig::virtual_gpu {
 
 struct DeviceMemory {
-  Block* block = nullptr; // null for 0 bytes
+  // Owned by twin.cpp. At the front, with what every operator reads.
+  std::atomic<c10::TensorImpl*> spare_twin{nullptr};
+  c10::Storage shadow;
+  std::atomic_flag shadow_lock = ATOMIC_FLAG_INIT;
+
   c10::DeviceIndex device = 0;
+  Block* block = nullptr; // null for 0 bytes
   size_t bytes = 0;
   c10::DataPtr host;
   const void* recorded_address = nullptr; // where its stack is found, if it has one
@@ -30,11 +35,6 @@ struct DeviceMemory {
   // Owned by known_values.cpp, in ShapeOnly: the values that are known, and up to which byte.
   c10::DataPtr known;
   std::atomic<size_t> known_bytes{0};
-
-  // Owned by twin.cpp.
-  std::atomic_flag shadow_lock = ATOMIC_FLAG_INIT;
-  c10::Storage shadow;
-  std::atomic<c10::TensorImpl*> spare_twin{nullptr};
 
   ~DeviceMemory();
 };

@@ -39,6 +39,7 @@ struct Block {
   Block* prev = nullptr;  // neighbours in the segment, by address
   Block* next = nullptr;
   std::set<StreamKey> used_on;  // streams of record_stream, until the block is freed
+  size_t active_place = 0;      // in the list of blocks that are in use
   int pending_events = 0;       // those streams' events that have not been seen complete
   int64_t pool_searches = 0;    // BlockPool::searches when the block entered the pool
   Context context;              // of the request it was handed out for

@@ -1,6 +1,7 @@
 #include "memory/pinned_memory.h"
 
 #include "device/device.h"
+#include "memory/stat_dict.h"
 #include "time/clock.h"
 #include "time/streams.h"
 
@@ -103,15 +104,6 @@ void release_pinned(void* block) {
   PinnedAllocator::get().free(block);
 }
 
-py::dict as_dict(const c10::CachingAllocator::Stat& stat) {
-  py::dict result;
-  result["current"] = stat.current;
-  result["peak"] = stat.peak;
-  result["allocated"] = stat.allocated;
-  result["freed"] = stat.freed;
-  return result;
-}
-
 py::dict as_dict(const c10::CachingAllocator::DurationStat& stat) {
   py::dict result;
   result["total"] = stat.total;
@@ -128,10 +120,10 @@ py::dict pinned_memory_stats() {
   py::dict result;
   result["num_host_alloc"] = stats.num_host_alloc;
   result["num_host_free"] = stats.num_host_free;
-  result["allocations"] = as_dict(stats.allocations);
-  result["allocated_bytes"] = as_dict(stats.allocated_bytes);
-  result["active_requests"] = as_dict(stats.active_requests);
-  result["active_bytes"] = as_dict(stats.active_bytes);
+  result["allocations"] = stat_dict(stats.allocations);
+  result["allocated_bytes"] = stat_dict(stats.allocated_bytes);
+  result["active_requests"] = stat_dict(stats.active_requests);
+  result["active_bytes"] = stat_dict(stats.active_bytes);
   result["host_alloc_time"] = as_dict(stats.host_alloc_time);
   result["host_free_time"] = as_dict(stats.host_free_time);
   result["bucket_allocation"] = stats.bucket_allocation;

@@ -61,17 +61,7 @@ at::Tensor unpack(const at::Tensor& output, const Packed& query) {
   return at::native::wrap_buffer(output.reshape({-1}), sizes).transpose(1, 2);
 }
 
-std::tuple<
-    at::Tensor,
-    at::Tensor,
-    at::Tensor,
-    at::Tensor,
-    c10::SymInt,
-    c10::SymInt,
-    at::Tensor,
-    at::Tensor,
-    at::Tensor>
-nested_flash_forward(
+ProductOutputs nested_flash_forward(
     const at::Tensor& query,
     const at::Tensor& key,
     const at::Tensor& value,

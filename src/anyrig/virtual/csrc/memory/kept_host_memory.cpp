@@ -1,0 +1,118 @@
+#include "memory/kept_host_memory.h"
+
+#include "device/device.h"
+
+#include <c10/core/CPUAllocator.h>
+#include <c10/core/impl/alloc_cpu.h>
+
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
+
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+namespace anyrig::virtual_gpu {
+namespace {
+
+// The sanitizer is to see each piece freed; other C libraries do not tell a size as glibc does.
+#if defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__)
+
+// Pieces are of a multiple of this, their alignment.
+constexpr size_t kUnit = 64;
+constexpr size_t kLargestPiece = size_t{32} << 20; // larger ones glibc takes from the system
+constexpr size_t kMostKept = size_t{256} << 20;
+
+class KeptHostMemory {
+ public:
+  static KeptHostMemory& get() {
+    static auto* kept = new KeptHostMemory(); // memory may be freed while the process ends
+    return *kept;
+  }
+
+  void* take(size_t bytes) {
+    std::lock_guard<std::mutex> guard(mutex_);
+    const auto found = pieces_.find(bytes);
+    if (found == pieces_.end() || found->second.empty()) {
+      return nullptr;
+    }
+    void* piece = found->second.back();
+    found->second.pop_back();
+    kept_bytes_ -= bytes;
+    return piece;
+  }
+
+  void keep(void* piece, size_t bytes) {
+    std::lock_guard<std::mutex> guard(mutex_);
+    if (kept_bytes_ + bytes > kMostKept) {
+      drop_all();
+    }
+    pieces_[bytes].push_back(piece);
+    kept_bytes_ += bytes;
+  }
+
+  void drop() {
+    std::lock_guard<std::mutex> guard(mutex_);
+    drop_all();
+  }
+
+ private:
+  void drop_all() {
+    for (const auto& [bytes, pieces] : pieces_) {
+      for (void* piece : pieces) {
+        c10::free_cpu(piece);
+      }
+    }
+    pieces_.clear();
+    kept_bytes_ = 0;
+  }
+
+  std::mutex mutex_;
+  std::unordered_map<size_t, std::vector<void*>> pieces_; // by their size
+  size_t kept_bytes_ = 0;
+};
+
+void give_back(void* piece) {
+  // What glibc adds to a piece from its heap is less than a unit.
+  const size_t bytes = malloc_usable_size(piece) / kUnit * kUnit;
+  if (bytes > kLargestPiece || forked_after_use()) { // a child finds locks as they were
+    c10::free_cpu(piece);
+  } else {
+    KeptHostMemory::get().keep(piece, bytes);
+  }
+}
+
+#endif
+
+} // namespace
+
+#if defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__)
+
+c10::DataPtr take_host_memory(size_t bytes) {
+  const size_t whole = (bytes + kUnit - 1) / kUnit * kUnit;
+  if (whole == 0 || whole > kLargestPiece) {
+    return c10::GetDefaultCPUAllocator()->allocate(bytes);
+  }
+  void* piece = KeptHostMemory::get().take(whole);
+  if (piece == nullptr) {
+    piece = c10::alloc_cpu(whole);
+  }
+  return {piece, piece, &give_back, c10::Device(c10::DeviceType::CPU)};
+}
+
+void drop_kept_host_memory() {
+  KeptHostMemory::get().drop();
+}
+
+#else
+
+c10::DataPtr take_host_memory(size_t bytes) {
+  return c10::GetDefaultCPUAllocator()->allocate(bytes);
+}
+
+void drop_kept_host_memory() {}
+
+#endif
+
+} // namespace anyrig::virtual_gpu
