@@ -2,6 +2,7 @@
 // PyTorch's own table says of its CUDA kernel.
 #pragma once
 
+#include "dispatch/determinism.h"
 #include "dispatch/refusal.h"
 #include "dispatch/widening.h"
 #include "time/work.h"
@@ -56,6 +57,10 @@ struct OperatorPlan {
   // Dtypes that need more than the CPU's kernel.
   Dtypes widened;
   const Refusal* refusal = nullptr;
+  const Unordered* unordered = nullptr;
+  // CUDA's kernels for lists of tensors raise the versions of those they write to; for other
+  // operators, autograd does.
+  bool raises_versions = false;
   // The card computes it with cuBLAS, which takes a workspace.
   bool uses_cublas = false;
 };
