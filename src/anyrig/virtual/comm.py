@@ -66,7 +66,7 @@ def broadcast_coalesced(
                 broadcast(core, flat_values, devices),
                 strict=True,
             )
-            parts = [_lists._unflatten_sparse_tensors(i, v, chunk) for i, v in copies]
+            parts = [_lists._unflatten_sparse_tensors(flat, chunk) for flat in copies]
         else:
             copies_dense = broadcast(core, _lists._flatten_dense_tensors(chunk), devices)
             parts = [_lists._unflatten_dense_tensors(flat, chunk) for flat in copies_dense]

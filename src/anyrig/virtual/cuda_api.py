@@ -82,12 +82,6 @@ def bindings(core: ModuleType) -> dict[str, Callable[..., Any]]:
     def sleep(cycles: int) -> None:
         core.run_for(cycles / _CYCLES_PER_SECOND)
 
-    sync_debug_mode = 0
-
-    def set_sync_debug_mode(mode: int) -> None:
-        nonlocal sync_debug_mode
-        sync_debug_mode = mode
-
     return {
         "_cuda_init": init,
         "_cuda_isInBadFork": core.forked_after_use,
@@ -108,9 +102,9 @@ def bindings(core: ModuleType) -> dict[str, Callable[..., Any]]:
         "_cuda_getCurrentBlasHandle": lambda: 0,
         "_cuda_getCurrentSolverHandle": lambda: 0,
         "_cuda_clearCublasWorkspaces": core.clear_cublas_workspaces,
-        "_cuda_set_sync_debug_mode": set_sync_debug_mode,
-        "_cuda_get_sync_debug_mode": lambda: sync_debug_mode,
-        "_cuda_ipc_collect": lambda: None,
+        "_cuda_set_sync_debug_mode": core.set_wait_debug,
+        "_cuda_get_sync_debug_mode": core.wait_debug,
+        "_cuda_ipc_collect": core.collect_sent,
         "_cuda_lock_mutex": lambda: None,
         "_cuda_unlock_mutex": lambda: None,
     }

@@ -160,6 +160,7 @@ def _install(wanted: Installation, cards: str) -> None:
         runtime,
         sensors,
         settings_api,
+        shared_tensors,
         storage,
         streams,
         tensor_types,
@@ -214,6 +215,7 @@ def _install(wanted: Installation, cards: str) -> None:
     sensors.patch(core)
     process_group.patch(core)
     storage.patch(core)
+    shared_tensors.patch(core)
     tensor_types.patch()
     if wanted.shape_only:
         printing.patch()

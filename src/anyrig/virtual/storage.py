@@ -24,7 +24,7 @@ def patch(core: ModuleType) -> None:
             return new_elsewhere(cls, *arguments, **options)
         if arguments and not isinstance(arguments[0], int):
             values = new_elsewhere(cls, *arguments, **options)
-            return values.cuda(torch.device(device))
+            return values.to(device=torch.device(device))
         size = arguments[0] if arguments else 0
         return torch.empty(size, dtype=torch.uint8, device=device).untyped_storage()
 

@@ -7,10 +7,13 @@ here add what CUDA's have beyond them.
 from __future__ import annotations
 
 import importlib
+import os
+from multiprocessing.reduction import ForkingPickler
 from types import ModuleType
 from typing import Any
 
 import torch
+from torch.multiprocessing.reductions import reduce_event
 
 from .rebinding import replace_in_torch
 
@@ -92,6 +95,23 @@ class CudaEventBase(torch.Event):
             raise ValueError("Both events must be recorded before calculating elapsed time.")
         return float(_C._cuda_elapsedMilliseconds(self.cuda_event, end_event.cuda_event))
 
+    def ipc_handle(self) -> bytes:
+        """Return what `from_ipc_handle` takes in another process.
+
+        An event that another process waits for was recorded before: the work before it is done,
+        since operators compute on the host. So the handle names the event and carries nothing.
+        """
+        if not self.event_id:
+            self.record(torch.cuda.current_stream())
+        return f"{os.getpid()}:{self.event_id}".encode()
+
+    @classmethod
+    def from_ipc_handle(cls, device: torch.device, handle: bytes) -> CudaEventBase:
+        """Return an event of this process for one of another."""
+        event = cls(interprocess=True)
+        event.record(torch.cuda.current_stream(device))
+        return event
+
     @property
     def device(self) -> torch.device | None:  # type: ignore[override]
         """The device on which the event was recorded; None before."""
@@ -133,3 +153,5 @@ def patch() -> None:
     old = {name: getattr(streams, name) for name in ("Stream", "ExternalStream", "Event")}
     importlib.reload(streams)
     replace_in_torch(old, vars(streams))
+    # Picklers look for the class itself, which the one before was registered for.
+    ForkingPickler.register(streams.Event, reduce_event)

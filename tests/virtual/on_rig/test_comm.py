@@ -19,6 +19,13 @@ def test_broadcasting_keeps_the_tensors_of_the_first_device() -> None:
     assert second[1]._version == versions[1]
 
 
+def test_broadcasting_sparse_tensors() -> None:
+    dense = torch.eye(3, device=0)
+    _, second = comm.broadcast_coalesced([dense.to_sparse(), dense], (0, 1))
+    assert [copy.device.index for copy in second] == [1, 1]
+    assert torch.equal(second[0].to_dense().cpu(), dense.cpu())
+
+
 @pytest.mark.parametrize("dim", [0, -2])
 def test_scattering_names_what_does_not_fit(dim: int) -> None:
     x = torch.randn(4, 4)

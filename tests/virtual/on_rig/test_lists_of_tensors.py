@@ -70,3 +70,16 @@ def test_a_fused_step_unscales_gradients() -> None:
     scaler.step(optimizer)
     scaler.update()
     assert not torch.equal(before, model.weight)
+
+
+def test_writing_to_a_list_raises_the_versions_that_autograd_compares() -> None:
+    tensors = [torch.ones(2, device=DEVICE), torch.ones(3, device=DEVICE)]
+    torch._foreach_add_(tensors, 1)
+    assert [t._version for t in tensors] == [1, 1]
+    torch._foreach_add(tensors, tensors)
+    assert [t._version for t in tensors] == [1, 1]
+    w = torch.ones(2, device=DEVICE, requires_grad=True)
+    product = w * tensors[0]
+    torch._foreach_mul_(tensors, 2.0)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        product.sum().backward()

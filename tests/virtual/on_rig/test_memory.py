@@ -175,6 +175,8 @@ def test_storages_shrink_and_grow() -> None:
     storage.resize_(4096)
     assert torch.cuda.memory_allocated() == 4096
     assert torch.UntypedStorage(600, device="cuda").device.type == "cuda"
+    of_bytes = torch.UntypedStorage([1, 2], device="cuda:1")
+    assert (of_bytes.device, of_bytes.tolist()) == (torch.device("cuda", 1), [1, 2])
 
 
 def test_an_observer_is_told_of_memory_that_runs_out() -> None:

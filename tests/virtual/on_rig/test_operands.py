@@ -59,6 +59,10 @@ REFUSED: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
         lambda x: functional.conv2d(x[None, None], torch.ones(1, 1, 2, 2, device="cuda:2")),
         r"but got weight is on cuda:2, .* wrapper_CUDA__cudnn_convolution\)",
     ),
+    "a random draw": (
+        lambda x: torch.multinomial(x, 2, out=torch.empty(0, dtype=torch.long)),
+        r"but got self is on cuda:1, different from other tensors on cpu .*multinomial",
+    ),
     "a loss": (
         lambda x: functional.nll_loss(x, torch.zeros(3, dtype=torch.long)),
         r"but got target is on cpu, .* wrapper_CUDA_nll_loss_forward\)",

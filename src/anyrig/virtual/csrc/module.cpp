@@ -7,6 +7,7 @@
 #include "time/clock.h"
 #include "operators/cublas.h"
 #include "device/device.h"
+#include "device/host_waits.h"
 #include "dispatch/dispatch.h"
 #include "random/generator.h"
 #include "device/hooks.h"
@@ -17,8 +18,9 @@
 #include "memory/memory.h"
 #include "memory/pinned_memory.h"
 #include "memory/pools.h"
-#include "memory/stat_dict.h"
+#include "memory/shared_memory.h"
 #include "memory/stacks.h"
+#include "memory/stat_dict.h"
 #include "dispatch/shape_only.h"
 #include "time/streams.h"
 #include "dispatch/twin.h"
@@ -217,6 +219,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
     settle_backward_threads();
   });
   m.def("forked_after_use", &forked_after_use);
+  m.def("set_wait_debug", [](int mode) { set_wait_debug(static_cast<WaitDebug>(mode)); });
+  m.def("wait_debug", [] { return static_cast<int>(wait_debug()); });
 
   m.def("current_stream", [](c10::DeviceIndex device) {
     return stream_triple(current_stream(device));
@@ -277,6 +281,19 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("resize_storage", [](const at::Tensor& tensor, size_t bytes) {
     resize_storage(tensor.storage(), bytes);
   });
+  // Parcels are (process, file, bytes).
+  m.def("send_memory", [](const at::Tensor& tensor) {
+    const auto [process, file, bytes] = send_memory(
+        *tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl());
+    return py::make_tuple(process, file, bytes);
+  });
+  m.def("receive_memory", [](int64_t process, int file, size_t bytes, c10::DeviceIndex device) {
+    return receive_memory({process, file, bytes}, device);
+  });
+  m.def("let_go", [](int64_t process, int file, size_t bytes) {
+    let_go({process, file, bytes});
+  });
+  m.def("collect_sent", &collect_sent, no_gil);
   m.def("cublas_workspace_bytes", &cublas_workspace_bytes);
   m.def("set_cublas_workspace_bytes", &set_cublas_workspace_bytes);
   m.def("clear_cublas_workspaces", &clear_cublas_workspaces, no_gil);

@@ -3,6 +3,7 @@
 #include "collectives/live_groups.h"
 #include "time/clock.h"
 #include "device/device.h"
+#include "device/host_waits.h"
 #include "graphs/capture.h"
 #include "memory/memory.h"
 #include "time/streams.h"
@@ -82,6 +83,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   void synchronizeStream(const c10::Stream& stream) const override {
     check_not_forked();
     check_not_captured(stream);
+    note_host_wait();
     Clock::get().synchronize(stream);
   }
 

@@ -4,6 +4,7 @@
 #include "dispatch/call.h"
 
 #include "time/clock.h"
+#include "device/host_waits.h"
 #include "dispatch/container.h"
 #include "dispatch/operand.h"
 #include "operators/cublas.h"
@@ -58,6 +59,9 @@ class OperatorCall {
         return;
       }
     }
+    if (C10_UNLIKELY(wait_debug() != WaitDebug::Silent) && waits_for_values(op_, arguments())) {
+      note_host_wait();
+    }
     const bool charges = plan_.traffic != Traffic::Free && Clock::get().charges();
     if (shape_only()) {
       known_ = KnownCall::of(op_, arguments());
@@ -77,6 +81,9 @@ class OperatorCall {
     }
     if (plan_.refusal != nullptr && !operands_.empty() && operands_[0].owner.numel() > 0) {
       check_not_refused(*plan_.refusal, operands_[0].owner.scalar_type());
+    }
+    if (plan_.unordered != nullptr) {
+      check_deterministic(*plan_.unordered, arguments());
     }
     provide_generators();
     CurrentDevice guard(device_.index());
@@ -208,6 +215,9 @@ class OperatorCall {
     for (const auto& operand : operands_) {
       if (!operand.plan.is_written) {
         continue;
+      }
+      if (plan_.raises_versions && !operand.owner.is_inference()) {
+        operand.owner.unsafeGetTensorImpl()->bump_version();
       }
       if (operand.shadow != nullptr) {
         follow(operand.owner, operand.twin);

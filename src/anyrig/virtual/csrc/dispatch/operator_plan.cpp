@@ -116,6 +116,8 @@ OperatorPlan::OperatorPlan(const c10::FunctionSchema& schema, const OperatorFact
   traffic = traffic_of(name);
   widened = dtypes_to_widen(name);
   refusal = refusal_of(name);
+  unordered = unordered_of(name);
+  raises_versions = starts_with(name, "_foreach_");
 }
 
 } // namespace anyrig::virtual_gpu

@@ -2,6 +2,7 @@
 // PyTorch's own table says of its CUDA kernel.
 #pragma once
 
+#include "dispatch/determinism.h"
 #include "dispatch/refusal.h"
 #include "dispatch/widening.h"
 #include "time/work.h"
@@ -49,9 +50,13 @@ struct OperatorPlan {
   Formula formula = Formula::None;
   Traffic traffic = Traffic::All;
   bool makes_tensors = false;
+  // CUDA's kernels for lists of tensors raise the versions of those they write to; for other
+  // operators, autograd does.
+  bool raises_versions = false;
   // The card computes it with cuBLAS, which takes a workspace.
   bool uses_cublas = false;
   const Refusal* refusal = nullptr;
+  const Unordered* unordered = nullptr;
   // Dtypes that need more than the CPU's kernel.
   Dtypes widened;
   // Runs on twins in place of PyTorch's own kernel, which there is none of for the CPU.

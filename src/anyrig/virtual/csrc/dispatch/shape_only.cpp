@@ -1,6 +1,7 @@
 #include "dispatch/shape_only.h"
 
 #include "device/device.h"
+#include "dispatch/each_tensor.h"
 
 #include <ATen/ExpandUtils.h>
 #include <ATen/core/Tensor.h>
@@ -31,6 +32,14 @@ bool has_mask(const c10::IValue& indices) {
     }
   }
   return false;
+}
+
+bool has_host_index(const c10::IValue& indices) {
+  bool found = false;
+  for_each_tensor(indices, [&found](const at::Tensor& index) {
+    found |= index.defined() && index.is_cpu();
+  });
+  return found;
 }
 
 bool is_index_operator(const std::string& name) {
@@ -99,6 +108,18 @@ bool fills_by_mask(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> arg
     masks += is_given ? 1 : 0;
   }
   return masks == 1;
+}
+
+bool waits_for_values(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> arguments) {
+  const auto& name = op.schema().name();
+  if (is_index_operator(name)) {
+    return has_host_index(arguments[1]) ||
+        (has_mask(arguments[1]) && !fills_by_mask(op, arguments));
+  }
+  if (name == "aten::repeat_interleave" && !arguments.back().isNone()) {
+    return false; // the program says how long the result is
+  }
+  return needs_values(op, arguments);
 }
 
 bool answer_with_ones(const c10::OperatorHandle& op, torch::jit::Stack* stack) {

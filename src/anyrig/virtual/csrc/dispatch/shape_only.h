@@ -23,7 +23,11 @@ bool needs_values(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> argu
 // (canDispatchToMaskedFill of aten/src/ATen/native/TensorAdvancedIndexing.cpp).
 bool fills_by_mask(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> arguments);
 
-// Answers such a call as if every element were one: all are nonzero, all masks are true. The
+// Whether a card's kernel makes the host wait: until it knows values that decide on the sizes of the
+// results, or until indices are copied from the host.
+bool waits_for_values(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> arguments);
+
+// Answers a call that needs values as if every element were one: all are nonzero, all masks are true. The
 // arguments on the stack are Meta tensors already. False where there is no such answer.
 bool answer_with_ones(const c10::OperatorHandle& op, torch::jit::Stack* stack);
 

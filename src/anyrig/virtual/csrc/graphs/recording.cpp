@@ -147,7 +147,7 @@ void Recording::run(
   const auto& schema = op.schema();
   const auto stream = current_stream(device);
   const auto arguments = torch::jit::last(*stack, schema.arguments().size());
-  if (needs_values(op, arguments)) {
+  if (waits_for_values(op, arguments)) {
     check_not_captured(stream); // a card would have to tell the host what it found
   }
   const bool is_kernel = !launches_nothing(schema);

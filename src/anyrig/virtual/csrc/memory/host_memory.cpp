@@ -37,7 +37,6 @@ class WatchedAllocator final : public c10::Allocator {
   c10::DataPtr allocate(size_t bytes) override {
     if (C10_UNLIKELY(scoped_device != kNone)) {
       check_room(bytes, scoped_device);
-      return allocate_host(bytes);
     }
     return inner_->allocate(bytes);
   }

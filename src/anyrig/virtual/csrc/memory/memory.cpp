@@ -10,6 +10,7 @@
 #include "memory/freed_host_memory.h"
 #include "memory/host_memory.h"
 #include "memory/kept_host_memory.h"
+#include "memory/shared_memory.h"
 #include "time/streams.h"
 
 #include <array>
@@ -269,6 +270,9 @@ DeviceMemory::~DeviceMemory() {
     recorded.by_address.erase(recorded_address);
   }
   if (block != nullptr) {
+    if (C10_UNLIKELY(keep_for_receivers(block, device, host))) {
+      return;
+    }
     Card& of_device = card(device);
     of_device.freed.keep(block->address, bytes, std::move(host));
     of_device.allocator.free(block, stack_for(RecordStacks::kAll));
@@ -309,6 +313,14 @@ c10::DataPtr adopt(c10::DataPtr host, size_t bytes, c10::DeviceIndex device) {
   return as_data(std::move(memory));
 }
 
+c10::DataPtr made_elsewhere(c10::DataPtr host, size_t bytes, c10::DeviceIndex device) {
+  auto memory = std::make_unique<DeviceMemory>();
+  memory->device = device;
+  memory->bytes = bytes;
+  memory->host = std::move(host);
+  return as_data(std::move(memory));
+}
+
 c10::DataPtr alias(DeviceMemory& memory) {
   if (memory.host.get() != nullptr && memory.host.get_deleter() != &release_shared) {
     memory.host = share(std::make_shared<c10::DataPtr>(std::move(memory.host)));
@@ -343,15 +355,19 @@ void settle_in_pool(c10::StorageImpl& storage) {
     return;
   }
   std::memcpy(there->get(), memory->host.get(), memory->bytes);
-  memory->host = share(there);
-  memory->shadow = {};
-  if (auto* twin = memory->spare_twin.exchange(nullptr)) {
+  change_host(storage, *memory, share(there));
+}
+
+void change_host(c10::StorageImpl& storage, DeviceMemory& memory, c10::DataPtr host) {
+  memory.host = std::move(host);
+  memory.shadow = {};
+  if (auto* twin = memory.spare_twin.exchange(nullptr)) {
     c10::intrusive_ptr<c10::TensorImpl>::reclaim(twin);
   }
   const c10::Device device = storage.device();
   auto old = storage.set_data_ptr(c10::DataPtr(nullptr, device));
   old.release_context();
-  storage.set_data_ptr_noswap({memory->host.get(), memory, &release, device});
+  storage.set_data_ptr_noswap({memory.host.get(), &memory, &release, device});
 }
 
 Uncounted::Uncounted() : previous_(uncounted) {
@@ -379,7 +395,8 @@ void check_room(size_t bytes, c10::DeviceIndex device) {
 }
 
 void record_stream(const c10::DataPtr& data, const c10::Stream& stream) {
-  if (auto* memory = device_memory(data)) {
+  auto* memory = device_memory(data);
+  if (memory != nullptr && memory->block != nullptr) {
     card(memory->device).allocator.record_stream(memory->block, stream.id());
   }
 }

@@ -52,6 +52,12 @@ c10::DataPtr adopt(c10::DataPtr host, size_t bytes, c10::DeviceIndex device);
 // nothing: what a CUDA graph, holding addresses alone, still reads and writes once they are freed.
 c10::DataPtr alias(DeviceMemory& memory);
 
+// Memory of `device` over host bytes that another process made and counts; none in ShapeOnly.
+c10::DataPtr made_elsewhere(c10::DataPtr host, size_t bytes, c10::DeviceIndex device);
+
+// Gives `storage`, whose memory is `memory`, other host bytes, which hold the same.
+void change_host(c10::StorageImpl& storage, DeviceMemory& memory, c10::DataPtr host);
+
 // In a private pool a block has the same host bytes each time it is handed out, as on a card, while
 // a graph or a tensor holds on to them: graphs that share a pool meet in its memory. Gives the
 // storage those bytes, with what it holds now.

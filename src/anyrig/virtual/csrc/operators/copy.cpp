@@ -1,6 +1,7 @@
 // Copies: on a device, between devices, to and from the host.
 
 #include "time/clock.h"
+#include "device/host_waits.h"
 #include "graphs/capture.h"
 #include "operators/kernels.h"
 #include "dispatch/known_values.h"
@@ -82,6 +83,9 @@ void note_pinned_end(const at::Tensor& destination, const at::Tensor& source) {
 
 void move(const at::Tensor& destination, const at::Tensor& source, bool non_blocking) {
   check_capture(destination, source, non_blocking);
+  if (!non_blocking && (source.is_cpu() || destination.is_cpu())) {
+    note_host_wait();
+  }
   charge(destination, source, non_blocking);
   if (non_blocking) {
     note_pinned_end(destination, source);

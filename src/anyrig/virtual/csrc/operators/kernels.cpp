@@ -2,12 +2,14 @@
 
 #include "operators/kernels.h"
 
+#include "device/host_waits.h"
 #include "graphs/capture.h"
 #include "time/clock.h"
 #include "time/streams.h"
 #include "dispatch/known_values.h"
 #include "dispatch/shape_only.h"
 #include "dispatch/twin.h"
+#include "time/streams.h"
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/NativeFunctions.h>
@@ -25,6 +27,16 @@ void check_not_pinned(std::optional<bool> pin_memory) {
   TORCH_CHECK(!pin_memory.value_or(false), "Only dense CPU tensors can be pinned");
 }
 
+// New memory, in a program that wants even its unset bytes to be the same in each run.
+at::Tensor fill_if_deterministic(at::Tensor made) {
+  const auto& context = at::globalContext();
+  if (C10_UNLIKELY(
+          context.deterministicAlgorithms() && context.deterministicFillUninitializedMemory())) {
+    at::native::fill_empty_deterministic_(made);
+  }
+  return made;
+}
+
 at::Tensor empty(
     at::IntArrayRef size,
     std::optional<at::ScalarType> dtype,
@@ -34,8 +46,8 @@ at::Tensor empty(
     std::optional<at::MemoryFormat> memory_format) {
   check_not_pinned(pin_memory);
   CurrentDevice guard(resolve_device(device).index());
-  return at::detail::empty_generic(
-      size, device_allocator(), kKeys, c10::dtype_or_default(dtype), memory_format);
+  return fill_if_deterministic(at::detail::empty_generic(
+      size, device_allocator(), kKeys, c10::dtype_or_default(dtype), memory_format));
 }
 
 at::Tensor empty_strided(
@@ -47,8 +59,8 @@ at::Tensor empty_strided(
     std::optional<bool> pin_memory) {
   check_not_pinned(pin_memory);
   CurrentDevice guard(resolve_device(device).index());
-  return at::detail::empty_strided_generic(
-      size, stride, device_allocator(), kKeys, c10::dtype_or_default(dtype));
+  return fill_if_deterministic(at::detail::empty_strided_generic(
+      size, stride, device_allocator(), kKeys, c10::dtype_or_default(dtype)));
 }
 
 // A tensor of zeros without memory, which autograd uses for gradients that are zero.
@@ -128,6 +140,7 @@ bool is_set_to(const at::Tensor& self, const at::Tensor& other) {
 at::Scalar local_scalar_dense(const at::Tensor& self) {
   check_not_forked();
   check_not_captured(current_stream(self.device().index()));
+  note_host_wait();
   Clock::get().copy(
       self.device(), at::kCPU, static_cast<double>(self.element_size()), /*host_waits=*/true);
   if (!shape_only()) {

@@ -16,6 +16,7 @@
 #include <ATen/Dispatch.h>
 #include <ATen/ExpandUtils.h>
 #include <ATen/MemoryOverlap.h>
+#include <ATen/core/op_registration/adaption.h>
 #include <ATen/OpMathType.h>
 #include <ATen/native/Resize.h>
 #include <ATen/native/TensorFactories.h>
@@ -248,6 +249,10 @@ at::Tensor& multinomial_out(
     bool replacement,
     OptionalGenerator generator,
     at::Tensor& result) {
+  std::optional<c10::Device> common;
+  constexpr auto kWrapper = "wrapper_CUDA_out_multinomial_out";
+  c10::impl::check_and_update_common_device(common, result, kWrapper, "out");
+  c10::impl::check_and_update_common_device(common, self, kWrapper, "self");
   const bool by_exponentials = divides_by_exponentials(draws, replacement);
   if (by_exponentials && !shape_only() && !is_fake(self)) {
     return at::native::multinomial_out(self, draws, replacement, std::move(generator), result);

@@ -1,0 +1,99 @@
+#include "dispatch/determinism.h"
+
+#include <ATen/Context.h>
+#include <ATen/core/Reduction.h>
+#include <ATen/core/Tensor.h>
+
+#include <unordered_map>
+
+namespace anyrig::virtual_gpu {
+namespace {
+
+bool of_floats(Arguments arguments) {
+  return at::isFloatingType(arguments[0].toTensor().scalar_type());
+}
+
+bool with_weights(Arguments arguments) {
+  return arguments[1].isTensor() && arguments[1].toTensor().defined();
+}
+
+// median(self) is deterministic; with a dimension, it also gives indices.
+bool with_indices(Arguments arguments) {
+  return arguments.size() > 1;
+}
+
+bool reduces_all(Arguments arguments) {
+  return arguments[3].toInt() != at::Reduction::None;
+}
+
+// The kernel for dense gradients, which this one chooses on the CPU's behalf.
+bool of_dense_maxima(Arguments arguments) {
+  constexpr int64_t kModeMax = 2;
+  return arguments[8].toInt() == kModeMax && !arguments[9].toBool();
+}
+
+// Without it, the CPU's kernel refuses too.
+bool accumulates(Arguments arguments) {
+  return arguments[3].toBool();
+}
+
+// scatter(self, dim, index, src, reduce) and scatter_reduce(…, include_self): sums are made by
+// index_put, which is deterministic.
+bool multiplies(Arguments arguments) {
+  return arguments.size() > 4 && arguments[3].isTensor() && arguments[4].isString() &&
+      (arguments[4].toStringRef() == "multiply" || arguments[4].toStringRef() == "prod");
+}
+
+} // namespace
+
+// The calls of alertNotDeterministic in libtorch_cuda of PyTorch 2.11 to 2.13.
+const Unordered* unordered_of(const std::string& name) {
+  static const std::unordered_map<std::string, Unordered> kernels = {
+      {"_adaptive_avg_pool2d_backward", {"adaptive_avg_pool2d_backward_cuda"}},
+      {"_adaptive_avg_pool3d_backward", {"adaptive_avg_pool3d_backward_cuda"}},
+      {"adaptive_max_pool2d_backward", {"adaptive_max_pool2d_backward_cuda"}},
+      {"avg_pool3d_backward", {"avg_pool3d_backward_cuda"}},
+      {"max_pool3d_with_indices_backward", {"max_pool3d_with_indices_backward_cuda"}},
+      {"fractional_max_pool2d_backward", {"fractional_max_pool2d_backward_cuda"}},
+      {"fractional_max_pool3d_backward", {"fractional_max_pool3d_backward_cuda"}},
+      {"grid_sampler_2d_backward", {"grid_sampler_2d_backward_cuda"}},
+      {"grid_sampler_3d_backward", {"grid_sampler_3d_backward_cuda"}},
+      {"upsample_linear1d_backward", {"upsample_linear1d_backward_out_cuda"}},
+      {"upsample_bilinear2d_backward", {"upsample_bilinear2d_backward_out_cuda"}},
+      {"_upsample_bilinear2d_aa_backward", {"upsample_bilinear2d_aa_backward_out_cuda"}},
+      {"upsample_bicubic2d_backward", {"upsample_bicubic2d_backward_out_cuda"}},
+      {"_upsample_bicubic2d_aa_backward", {"upsample_bicubic2d_aa_backward_out_cuda"}},
+      {"upsample_trilinear3d_backward", {"upsample_trilinear3d_backward_out_cuda"}},
+      {"reflection_pad1d_backward", {"reflection_pad1d_backward_out_cuda"}},
+      {"reflection_pad3d_backward", {"reflection_pad3d_backward_out_cuda"}},
+      {"replication_pad1d_backward", {"replication_pad1d_backward_cuda"}},
+      {"replication_pad2d_backward", {"replication_pad2d_backward_cuda"}},
+      {"replication_pad3d_backward", {"replication_pad3d_backward_cuda"}},
+      {"_ctc_loss_backward", {"ctc_loss_backward_gpu"}},
+      {"nll_loss2d_forward", {"nll_loss2d_forward_out_cuda_template", &reduces_all}},
+      {"_embedding_bag_backward", {"embedding_bag_backward_cuda_max", &of_dense_maxima}},
+      {"index_reduce", {"index_reduce_cuda"}},
+      {"index_reduce_", {"index_reduce_cuda"}},
+      {"put_", {"put_", &accumulates}},
+      {"scatter", {"scatter_reduce_cuda_kernel", &multiplies}},
+      {"scatter_", {"scatter_reduce_cuda_kernel", &multiplies}},
+      {"scatter_reduce", {"scatter_reduce_cuda_prod_", &multiplies}},
+      {"scatter_reduce_", {"scatter_reduce_cuda_prod_", &multiplies}},
+      {"bincount", {"_bincount_cuda", &with_weights}},
+      {"histc", {"_histc_cuda with floating point input", &of_floats}},
+      {"median", {"median CUDA with indices output", &with_indices}},
+      {"nanmedian", {"median CUDA with indices output", &with_indices}},
+  };
+  const auto found = kernels.find(name);
+  return found == kernels.end() ? nullptr : &found->second;
+}
+
+void check_deterministic(const Unordered& unordered, Arguments arguments) {
+  const auto& context = at::globalContext();
+  if (context.deterministicAlgorithms() &&
+      (unordered.applies == nullptr || unordered.applies(arguments))) {
+    context.alertNotDeterministic(unordered.kernel);
+  }
+}
+
+} // namespace anyrig::virtual_gpu

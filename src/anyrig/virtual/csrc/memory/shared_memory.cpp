@@ -1,0 +1,198 @@
+#include "memory/shared_memory.h"
+
+#include "device/cuda_error.h"
+
+#include <c10/util/Exception.h>
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+namespace anyrig::virtual_gpu {
+namespace {
+
+// Before the bytes, which begin with a page of their own.
+struct Header {
+  std::atomic<int64_t> receivers;
+};
+static_assert(std::atomic<int64_t>::is_always_lock_free); // else it would not work in a file
+constexpr size_t kHeaderBytes = 4096;
+
+// One process's view of a file.
+struct View {
+  Header* header;
+  size_t bytes;
+  int file; // kNoFile in a receiver
+
+  bool is_received() const {
+    return file == Parcel::kNoFile;
+  }
+
+  ~View() {
+    if (is_received()) {
+      header->receivers.fetch_sub(1);
+    } else {
+      close(file);
+    }
+    munmap(header, kHeaderBytes + bytes);
+  }
+};
+
+void release_view(void* context) {
+  delete static_cast<View*>(context);
+}
+
+View* view_of(const c10::DataPtr& host) {
+  return host.get_deleter() == &release_view ? static_cast<View*>(host.get_context()) : nullptr;
+}
+
+std::unique_ptr<View> map(int file, size_t bytes) {
+  void* address =
+      mmap(nullptr, kHeaderBytes + bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  TORCH_CHECK(
+      address != MAP_FAILED,
+      "the host has no room to map ", bytes, " bytes of a virtual GPU that processes share");
+  return std::unique_ptr<View>(new View{static_cast<Header*>(address), bytes, Parcel::kNoFile});
+}
+
+c10::DataPtr as_host_memory(std::unique_ptr<View> view) {
+  void* address = reinterpret_cast<char*>(view->header) + kHeaderBytes;
+  return {address, view.release(), &release_view, c10::Device(at::kCPU)};
+}
+
+c10::DataPtr new_shared(size_t bytes) {
+  const int file = memfd_create("anyrig", MFD_CLOEXEC);
+  TORCH_CHECK(
+      file >= 0 && ftruncate(file, static_cast<off_t>(kHeaderBytes + bytes)) == 0,
+      "the host cannot share ", bytes, " bytes of a virtual GPU between processes: ",
+      std::strerror(errno), "; a process may need more open files (ulimit -n)");
+  auto view = map(file, bytes);
+  view->file = file;
+  return as_host_memory(std::move(view));
+}
+
+std::unique_ptr<View> open_parcel(const Parcel& parcel) {
+  const std::string path =
+      "/proc/" + std::to_string(parcel.process) + "/fd/" + std::to_string(parcel.file);
+  const int file = open(path.c_str(), O_RDWR | O_CLOEXEC);
+  struct stat facts {};
+  const bool is_whole = file >= 0 && fstat(file, &facts) == 0 &&
+      static_cast<size_t>(facts.st_size) == kHeaderBytes + parcel.bytes;
+  std::unique_ptr<View> view;
+  if (is_whole) {
+    view = map(file, parcel.bytes);
+  }
+  if (file >= 0) {
+    close(file);
+  }
+  if (!is_whole) {
+    raise_cuda_error(CudaError::InvalidHandle);
+  }
+  return view;
+}
+
+// Freed by this process while others use them.
+struct Kept {
+  struct Piece {
+    Block* block;
+    c10::DeviceIndex device;
+    c10::DataPtr host;
+  };
+  std::mutex mutex;
+  std::vector<Piece> pieces;
+
+  static Kept& get() {
+    static auto* kept = new Kept(); // memory may be freed while the process ends
+    return *kept;
+  }
+};
+
+} // namespace
+
+Parcel send_memory(c10::StorageImpl& storage) {
+  collect_sent();
+  DeviceMemory* memory = device_memory(storage.data_ptr());
+  TORCH_CHECK(memory != nullptr, "only memory of a virtual GPU can be sent to another process");
+  if (shape_only()) {
+    return {getpid(), Parcel::kNoFile, memory->bytes};
+  }
+  View* view = view_of(memory->host);
+  if (view == nullptr) {
+    TORCH_CHECK(
+        memory->block != nullptr && memory->block->pool->owner == kNoPool,
+        "memory of a CUDA graph cannot be sent to another process; send a clone");
+    auto shared = new_shared(memory->bytes);
+    view = view_of(shared);
+    std::memcpy(shared.get(), memory->host.get(), memory->bytes);
+    change_host(storage, *memory, std::move(shared));
+  }
+  // torch/csrc/StorageSharing.cpp
+  TORCH_CHECK(
+      !view->is_received(),
+      "Attempted to send CUDA tensor received from another process; this is not currently "
+      "supported. Consider cloning before sending.");
+  view->header->receivers.fetch_add(1);
+  return {getpid(), view->file, memory->bytes};
+}
+
+at::Tensor receive_memory(const Parcel& parcel, c10::DeviceIndex device) {
+  check_device_index(device);
+  c10::DataPtr host;
+  if (parcel.file != Parcel::kNoFile) {
+    host = as_host_memory(open_parcel(parcel));
+  }
+  const auto bytes = static_cast<int64_t>(parcel.bytes);
+  auto storage = c10::make_intrusive<c10::StorageImpl>(
+      c10::StorageImpl::use_byte_size_t(), parcel.bytes,
+      made_elsewhere(std::move(host), parcel.bytes, device), device_allocator(),
+      /*resizable=*/true);
+  auto tensor = at::detail::make_tensor<c10::TensorImpl>(
+      c10::Storage(std::move(storage)), c10::DispatchKeySet(c10::DispatchKey::CUDA),
+      c10::scalarTypeToTypeMeta(at::kByte));
+  tensor.unsafeGetTensorImpl()->set_sizes_contiguous({bytes});
+  return tensor;
+}
+
+void let_go(const Parcel& parcel) {
+  if (parcel.file != Parcel::kNoFile) {
+    open_parcel(parcel); // and closed, which counts down
+  }
+}
+
+bool keep_for_receivers(Block* block, c10::DeviceIndex device, c10::DataPtr& host) {
+  const View* view = view_of(host);
+  if (view == nullptr) {
+    return false;
+  }
+  if (view->header->receivers.load() == 0) {
+    host.clear(); // nothing else is to use the file again
+    return false;
+  }
+  auto& kept = Kept::get();
+  std::lock_guard<std::mutex> guard(kept.mutex);
+  kept.pieces.push_back({block, device, std::move(host)});
+  return true;
+}
+
+void collect_sent() {
+  auto& kept = Kept::get();
+  std::lock_guard<std::mutex> guard(kept.mutex);
+  const auto first = std::partition(kept.pieces.begin(), kept.pieces.end(), [](const auto& piece) {
+    return view_of(piece.host)->header->receivers.load() > 0;
+  });
+  for (auto piece = first; piece != kept.pieces.end(); ++piece) {
+    caching_allocator(piece->device).free(piece->block);
+  }
+  kept.pieces.erase(first, kept.pieces.end());
+}
+
+} // namespace anyrig::virtual_gpu

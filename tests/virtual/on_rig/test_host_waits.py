@@ -1,0 +1,56 @@
+"""`torch.cuda.set_sync_debug_mode` finds what makes the host wait for a card, and no more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from torch import Tensor
+
+Call = Callable[[Tensor], object]
+
+
+@pytest.fixture
+def x() -> Iterator[Tensor]:
+    x = torch.arange(4.0, device="cuda:1")
+    torch.cuda.set_sync_debug_mode("error")
+    yield x
+    torch.cuda.set_sync_debug_mode("default")
+
+
+WAITS: dict[str, Call] = {
+    "a value": lambda x: x[0].item(),
+    "a copy to the host": lambda x: x.cpu(),
+    "a copy from the host": lambda x: torch.ones(3).to(x.device),
+    "what is not zero": lambda x: x.nonzero(),
+    "a mask": lambda x: x[x > 1],
+    "a mask that tensors fill": lambda x: x.__setitem__(x > 1, x[0]),
+    "indices on the host": lambda x: x[torch.tensor([0, 1])],
+    "what differs": lambda x: x.unique(),
+    "equality": lambda x: torch.equal(x, x),
+    "a stream": lambda x: torch.cuda.current_stream(1).synchronize(),
+}
+
+
+@pytest.mark.parametrize("case", WAITS)
+def test_found(x: Tensor, case: str) -> None:
+    with pytest.raises(RuntimeError, match="called a synchronizing CUDA operation"):
+        WAITS[case](x)
+
+
+def test_a_warning_where_the_program_prefers_one(x: Tensor) -> None:
+    torch.cuda.set_sync_debug_mode("warn")
+    assert torch.cuda.get_sync_debug_mode() == 1
+    with pytest.warns(UserWarning, match="called a synchronizing CUDA operation"):
+        x.nonzero()
+
+
+def test_the_rest_runs(x: Tensor) -> None:
+    x[x > 1] = 1.0
+    index = torch.ones(1, dtype=torch.long, device=x.device, pin_memory=False)
+    assert x[index].shape == (1,)
+    assert torch.repeat_interleave(x, index + 1, output_size=8).shape == (8,)
+    x.to("cpu", non_blocking=True)
+    torch.cuda.synchronize(1)
+    torch.cuda.Event().synchronize()
