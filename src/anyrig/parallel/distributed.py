@@ -71,8 +71,11 @@ class DistributedModule(RankModule):
     def _start(self) -> Channel:
         channel = super()._start()
         if any(parameter.requires_grad for parameter in self.module.parameters()):
+            # Spares a device the memory of all gradients once. On the CPU the backward pass of a
+            # convolutional network took 6 % longer with it, and a transformer's as long.
+            on_device = self._device.type != "cpu"
             ddp = DistributedDataParallel(
-                self.module, gradient_as_bucket_view=True, **self._options
+                self.module, gradient_as_bucket_view=on_device, **self._options
             )
             ddp.broadcast_buffers = False  # from now on: this class does so, beside the backward
             self.__dict__["_ddp"] = ddp
