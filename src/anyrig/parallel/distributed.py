@@ -71,8 +71,11 @@ class DistributedModule(RankModule):
     def _start(self) -> Channel:
         channel = super()._start()
         if any(parameter.requires_grad for parameter in self.module.parameters()):
+            # Spares a device the memory of all gradients once. On the CPU the backward pass of a
+            # convolutional network took 6 % longer with it, and a transformer's as long.
+            on_device = self._device.type != "cpu"
             ddp = DistributedDataParallel(
-                self.module, gradient_as_bucket_view=True, **self._options
+                self.module, gradient_as_bucket_view=on_device, **self._options
             )
             ddp.broadcast_buffers = False  # from now on: this class does so, beside the backward
             self.__dict__["_ddp"] = ddp
@@ -153,10 +156,3 @@ class DistributedModule(RankModule):
         if exchange.reduces:
             outputs = tensors_with_gradients(output)
             torch.autograd.backward([tensor.sum() for tensor in outputs])
-
-    def __del__(self) -> None:
-        # The reducer before the process group: the last to let go of a group over gloo waits for
-        # its threads, and the reducer would do so with the GIL, for which such a thread may wait.
-        ddp = self.__dict__.pop("_ddp", None)
-        group = None if ddp is None else ddp.process_group
-        del ddp, group
