@@ -8,13 +8,14 @@ import sys
 
 import psutil
 import pytest
+import torch
 from on_ranks import failures_of
 from rank_cases import DISTRIBUTED, LEARNING
 from torch import nn
 
 import anyrig
 from anyrig.errors import LaunchError, SpreadError
-from anyrig.parallel.group.membership import current_group, join_group
+from anyrig.parallel.group.membership import carrier_of, current_group, join_group
 
 ON_FOUR = [name for name in LEARNING if name in DISTRIBUTED]
 
@@ -50,6 +51,8 @@ def test_one_rank_is_no_group(variables: dict[str, str], monkeypatch: pytest.Mon
     assert current_group() is None
     model = anyrig.spread(nn.Linear(2, 2), anyrig.Rig.parse("cpu"), how="shard")
     assert anyrig.explain(model).how == "alone"
+    with model.join():  # so that one script serves both
+        model(torch.ones(1, 2))
 
 
 @pytest.mark.parametrize(("variables", "message"), HALF)
@@ -60,6 +63,19 @@ def test_half_an_environment(
         monkeypatch.setenv(name, value)
     with pytest.raises(LaunchError, match=message):
         anyrig.spread(nn.Linear(2, 2))
+
+
+@pytest.mark.parametrize(
+    ("backends", "carriers"),
+    [
+        ("cpu:gloo,cuda:nccl", ("gloo", "nccl")),
+        ("cuda:nccl", (None, "nccl")),
+        ("cpu:gloo", ("gloo", None)),
+    ],
+)
+def test_what_carries_a_device(backends: str, carriers: tuple[str | None, ...]) -> None:
+    devices = (torch.device("cpu"), torch.device("cuda:1"))
+    assert tuple(carrier_of(backends, device) for device in devices) == carriers
 
 
 @pytest.mark.gpus(2)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
-import ctypes
-import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -16,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from ..errors import SpreadError
 from .group.channel import Channel
 from .group.exchange import Exchange
+from .group.last_reference import keep_until_exit
 from .group.no_rows import without_rows
 from .group.states import broadcast_states
 from .group.weighing import tensors_with_gradients
@@ -78,7 +76,7 @@ class DistributedModule(RankModule):
             )
             ddp.broadcast_buffers = False  # from now on: this class does so, beside the backward
             self.__dict__["_ddp"] = ddp
-            _keep_until_exit(ddp.process_group)
+            keep_until_exit(ddp.process_group)
         else:
             broadcast_states([*self.module.parameters(), *self.module.buffers()], 0)
         return channel
@@ -155,31 +153,3 @@ class DistributedModule(RankModule):
         if exchange.reduces:
             outputs = tensors_with_gradients(output)
             torch.autograd.backward([tensor.sum() for tensor in outputs])
-
-    def __del__(self) -> None:
-        # The reducer before the process group: the last to let go of a group over gloo waits for
-        # its threads, and the reducer would do so with the GIL, for which such a thread may wait.
-        ddp = self.__dict__.pop("_ddp", None)
-        group = None if ddp is None else ddp.process_group
-        del ddp, group
-
-
-_used: weakref.WeakSet[Any] = weakref.WeakSet()
-
-
-def _keep_until_exit(group: Any) -> None:
-    """Have a process group over gloo outlive the interpreter: see `DistributedModule.__del__`.
-
-    When Python takes modules apart there is no order, and a thread that asks for the GIL does not
-    get it any more; whoever then waits for the thread waits for ever.
-    """
-    if "nccl" in dist.get_backend_config(group):
-        return  # which ends without waiting, and says so if it was not destroyed
-    if not _used:
-        atexit.register(_keep_used)
-    _used.add(group)
-
-
-def _keep_used() -> None:
-    for group in _used:
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))

@@ -19,6 +19,7 @@ from ...devices.rank import LocalRank
 from ...devices.rig import Rig
 from ...errors import LaunchError
 from ..ranks.route import INTERFACE_VARIABLES, interface_of, resolve
+from .last_reference import keep_until_exit
 
 _LOOPBACK = "127.0.0.1"
 _NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -93,6 +94,7 @@ def join_group(rig: Rig | None = None, *, timeout_seconds: float = 600.0) -> Gro
             f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']} within {timeout_seconds:g} "
             f"s: {error}. Look with: anyrig doctor"
         ) from error
+    keep_until_exit(dist.group.WORLD)
     group = Group(rank, world_size, device, backend, reason)
     _joined[dist.group.WORLD] = group
     return group
@@ -106,18 +108,25 @@ def current_group() -> Group | None:
         return None
     known = _joined.get(dist.group.WORLD)
     if known is None:
-        device = Rig.detect().lead.torch_device if LocalRank.read() else current_device()
-        carrier = carrier_of(dist.get_backend_config(), device)
+        device = _device_of_rank()
+        carrier = carrier_of(dist.get_backend_config(), device) or "none"
         reason = "the script made the process group"
         known = Group(dist.get_rank(), dist.get_world_size(), device, carrier, reason)
         _joined[dist.group.WORLD] = known
     return known
 
 
-def carrier_of(backends: str, device: torch.device) -> str:
-    """Return which of ``"cpu:gloo,cuda:nccl"`` carries the tensors of a device."""
-    named = dict(part.split(":", 1) for part in backends.split(",") if ":" in part)
-    return named.get(device.type, backends)
+def _device_of_rank() -> torch.device:
+    """Return the device that the script has selected; else the one that its LOCAL_RANK means."""
+    selected = current_device()
+    if selected.index or LocalRank.read() is None:
+        return selected
+    return Rig.detect().lead.torch_device
+
+
+def carrier_of(backends: str, device: torch.device) -> str | None:
+    """Return which of ``"cpu:gloo,cuda:nccl"`` carries the tensors of a device; None if none."""
+    return dict(part.split(":", 1) for part in backends.split(",")).get(device.type)
 
 
 def _is_initialized() -> bool:
