@@ -88,8 +88,8 @@ def case_a_barrier_names_whom_it_waited_for() -> None:
             RankWaitError,
             match=rf"rank {rank()} waited at a barrier \(group_cases.py:\d+ in case_a_barrier_"
             r"names_whom_it_waited_for\), and rank 1 did not take part within 0.4 s: rank 1 on \S+ "
-            r"last came to a barrier at group_cases.py:\d+ in case_a_barrier_names_whom_it_waited_for, "
-            r"\d+ s ago\. ",
+            r"last came to a barrier at group_cases.py:\d+ in case_a_barrier_names_whom_it_waited_"
+            r"for, \d+ s ago\. ",
         ):
             anyrig.barrier(timeout_seconds=0.4)
     anyrig.barrier()  # and the count is right again
@@ -207,7 +207,7 @@ def case_printing_once() -> None:
 
 def case_a_mean_is_that_of_all_rows() -> None:
     rows = 3 + 4 * rank()
-    mine = torch.arange(rows, dtype=torch.float64) + 10 * rank()
+    mine = torch.arange(rows, dtype=torch.float64) + 10.1 * rank()
     every = torch.cat(
         [torch.arange(3.0 + 4 * r, dtype=torch.float64) + 10 * r for r in range(ranks())]
     )

@@ -26,7 +26,7 @@ def failures_of(group: str) -> dict[str, Any]:
     try:
         return run_cases("group_cases", names, ranks, virtual)
     except LaunchError as error:  # once, and not for each case again
-        return dict.fromkeys(names, {"at fault": str(error)})
+        return {name: {"at fault": str(error)} for name in names}
 
 
 @pytest.mark.parametrize(
