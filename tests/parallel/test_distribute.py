@@ -142,8 +142,8 @@ def test_what_a_distributed_sampler_repeats_is_left_out(samples: int, drop_last:
 class Lazy(Sampler[int]):
     """Draws as it goes, from everything there is."""
 
-    def __init__(self) -> None:
-        self.generator = torch.Generator()
+    def __init__(self, seed: int = 0) -> None:
+        self.generator = torch.Generator().manual_seed(seed)
 
     def __iter__(self) -> Iterator[int]:
         for _ in range(8):
@@ -159,7 +159,7 @@ def test_a_sampler_draws_alike_whatever_the_program_draws_meanwhile() -> None:
         before = torch.rand(2), random.random(), numpy.random.rand()
         drawn = []
         torch.manual_seed(turn), random.seed(turn), numpy.random.seed(turn)
-        for index in draw_alike(BatchSampler(Lazy(), 3, False), 17):
+        for index in draw_alike(BatchSampler(Lazy(turn), 3, False), 17):
             drawn.append(index)
             if len(drawn) == turn:
                 after = torch.rand(2), random.random(), numpy.random.rand()
