@@ -46,7 +46,7 @@ _LOOKS_A_SECOND = 5000
 _MOST_TOLD = 15
 
 # Frames that are not the program's.
-_NOT_THE_PROGRAM = (str(Path(__file__).parent), f"{os.sep}torch{os.sep}")
+_NOT_THE_PROGRAM = (str(Path(__file__).parents[2]) + os.sep, f"{os.sep}torch{os.sep}")
 
 
 @dataclass(frozen=True)
