@@ -67,8 +67,7 @@ def distribute(
     batch), and ``set_epoch(epoch, skip_batches=0)`` to resume; iterating counts the epochs. In a
     process that is the only rank the batches are whole, in the same order as in a group.
 
-    Every rank must call this. The words: *global batch*, what all ranks have of one step; *per-rank
-    batch*, what one has.
+    Every rank must call this. A rank's rows of a global batch are its *local batch*.
 
     Args:
         loader: anything that can be iterated over.
