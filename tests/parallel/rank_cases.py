@@ -217,6 +217,7 @@ def case_every_kind_of_loss() -> None:
 def case_no_rows_leave_statistics_alone() -> None:
     """The first rank that has rows gives its running statistics to all, and none becomes NaN."""
     net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(16, 2))
+    net.register_buffer("marks", torch.tensor([True, False, True]))  # three bytes among eights
     pair = Pair(net)
     for rows in ([0] + [3] * (pair.ranks - 1), [3] * (pair.ranks - 1) + [0], [0] * pair.ranks):
         x = torch.randn(sum(rows), 3, 4, 4, device=pair.device)
@@ -313,7 +314,9 @@ def case_evaluation_mode_learns_too() -> None:
 
 
 def case_the_module_shows_through() -> None:
-    net = perceptron().to(anyrig.Rig.detect().lead.torch_device)
+    device = anyrig.Rig.detect().lead.torch_device
+    assert anyrig.current_device() == device
+    net = perceptron().to(device)
     net.colour = "red"
     model = anyrig.spread(net, loss=nn.CrossEntropyLoss())
     assert (

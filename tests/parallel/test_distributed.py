@@ -15,7 +15,8 @@ from torch import nn
 
 import anyrig
 from anyrig.errors import LaunchError, SpreadError
-from anyrig.parallel.group.membership import current_group, join_group
+from anyrig.parallel.group.membership import carrier_of, current_group, join_group
+from anyrig.parallel.group.states import Packing
 
 ON_FOUR = [name for name in LEARNING if name in DISTRIBUTED]
 
@@ -63,6 +64,43 @@ def test_half_an_environment(
         monkeypatch.setenv(name, value)
     with pytest.raises(LaunchError, match=message):
         anyrig.spread(nn.Linear(2, 2))
+
+
+@pytest.mark.parametrize(
+    ("backends", "carriers"),
+    [
+        ("cpu:gloo,cuda:nccl", ("gloo", "nccl")),
+        ("cuda:nccl", (None, "nccl")),
+        ("cpu:gloo", ("gloo", None)),
+    ],
+)
+def test_what_carries_a_device(backends: str, carriers: tuple[str | None, ...]) -> None:
+    devices = (torch.device("cpu"), torch.device("cuda:1"))
+    assert tuple(carrier_of(backends, device) for device in devices) == carriers
+
+
+def test_packing_tensors_of_all_kinds() -> None:
+    whole = torch.arange(12.0).reshape(3, 4)
+    tensors = [
+        torch.tensor([True, False, True]),
+        torch.tensor(5),
+        whole[:, 1:3],
+        whole.clone().T,
+        torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last),
+        torch.randn(2, 1, 3).half(),
+    ]
+    expected = [tensor.clone() for tensor in tensors]
+    message = Packing(tensors).pack()
+    rest = whole[:, 0].clone()
+    packing = Packing(tensors)
+    for tensor in tensors:
+        tensor.zero_()
+    before = [tensor._version for tensor in tensors]
+    packing.unpack(message)
+    assert [tensor._version for tensor in tensors] == before
+    for tensor, value in zip(tensors, expected, strict=True):
+        assert torch.equal(tensor, value)
+    assert torch.equal(whole[:, 0], rest)
 
 
 @pytest.mark.gpus(2)

@@ -153,10 +153,3 @@ class DistributedModule(RankModule):
         if exchange.reduces:
             outputs = tensors_with_gradients(output)
             torch.autograd.backward([tensor.sum() for tensor in outputs])
-
-    def __del__(self) -> None:
-        # The reducer before the process group: the last to let go of a group over gloo waits for
-        # its threads, and the reducer would do so with the GIL, for which such a thread may wait.
-        ddp = self.__dict__.pop("_ddp", None)
-        group = None if ddp is None else ddp.process_group
-        del ddp, group

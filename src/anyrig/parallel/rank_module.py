@@ -20,7 +20,7 @@ from .group.exchange import Exchange
 from .group.membership import current_group
 from .group.no_rows import compute_without_rows, one_row
 from .group.pace import Pace
-from .group.states import Broadcast
+from .group.states import Broadcast, Buffers
 from .group.weighing import put_weight_on, take_weight_off
 from .group.whole_loss import whole_loss
 from .layout import Layout
@@ -43,7 +43,15 @@ class RankModule(TransparentModule):
         module: the module, on this rank's device.
     """
 
-    _ANEW: ClassVar = {"_channel", "_arriving", "_joining", "_last", "_row_of", "_pace"}
+    _ANEW: ClassVar = {
+        "_buffers_of_all",
+        "_channel",
+        "_arriving",
+        "_joining",
+        "_last",
+        "_row_of",
+        "_pace",
+    }
 
     _layout: Layout
     _loss: Criterion | None
@@ -53,7 +61,7 @@ class RankModule(TransparentModule):
     _last: Exchange | None
     _row_of: dict[bool, Any]
     _channel: Channel | None
-    _has_buffers: bool
+    _buffers_of_all: Buffers
     _arriving: Broadcast | None
     _pace: Pace
 
@@ -85,8 +93,7 @@ class RankModule(TransparentModule):
                 "process is in none; use its attribute module, or start with anyrig run"
             )
         channel = open_channel()
-        has_buffers = any(buffer.numel() for buffer in self.module.buffers())
-        self.__dict__.update(_channel=channel, _has_buffers=has_buffers)
+        self.__dict__.update(_channel=channel, _buffers_of_all=Buffers(self.module))
         return channel
 
     @abstractmethod
@@ -138,7 +145,7 @@ class RankModule(TransparentModule):
         if exchange is None:
             exchange = Exchange(channel, 0, with_loss=loss is not None, reduces=reduces)
         inputs, kwargs, rows = self._bring(inputs, kwargs, exchange)
-        moves_buffers = self.module.training and reduces and self._has_buffers
+        moves_buffers = self.module.training and reduces and bool(self._buffers_of_all)
         if not has_left:
             exchange.rows = rows
             exchange.time = self._pace.start(rows)
@@ -164,7 +171,7 @@ class RankModule(TransparentModule):
         else:
             result = whole_loss(loss, output, target, self._device, exchange, begin)
         if moves_buffers:
-            self._send_buffers(exchange.first_with_rows)
+            self._arriving = self._buffers_of_all.send(exchange.first_with_rows)
         return result
 
     def _compute_rows(
@@ -261,10 +268,6 @@ class RankModule(TransparentModule):
         Raises:
             SpreadError: it cannot.
         """
-
-    def _send_buffers(self, source: int) -> None:
-        buffers = [buffer for buffer in self.module.buffers() if buffer.numel()]
-        self._arriving = Broadcast(buffers, source)
 
     def _take_buffers(self) -> None:
         arriving, self._arriving = self._arriving, None

@@ -37,7 +37,7 @@ def open_channel() -> Channel:
     """
     world = dist.group.WORLD
     carrier = world
-    if carrier_of(dist.get_backend_config(), torch.device("cpu")) in ("nccl", "xccl"):
+    if carrier_of(dist.get_backend_config(), torch.device("cpu")) is None:
         if world not in _OWN_GROUPS:
             _OWN_GROUPS[world] = dist.new_group(backend="gloo")
         carrier = _OWN_GROUPS[world]

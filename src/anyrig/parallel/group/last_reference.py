@@ -1,8 +1,8 @@
 """Process groups over gloo that are left to the end of the process.
 
-The last to let go of such a group waits for its threads. When Python takes modules apart there is
-no order any more, and no thread gets the GIL that asks for it then; DDP's reducer even waits with
-the GIL. Whoever waits for a thread that waits for the GIL waits for ever.
+The last to let go of such a group waits for its threads, DDP's reducer with the GIL. In PyTorch
+2.13 that is when Python takes modules apart; a thread that asks for the GIL then does not get it,
+and the process hangs. With one reference more there is no last one.
 """
 
 from __future__ import annotations

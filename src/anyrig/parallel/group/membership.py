@@ -109,7 +109,7 @@ def current_group() -> Group | None:
     known = _joined.get(dist.group.WORLD)
     if known is None:
         device = _device_of_rank()
-        carrier = carrier_of(dist.get_backend_config(), device)
+        carrier = carrier_of(dist.get_backend_config(), device) or "none"
         reason = "the script made the process group"
         known = Group(dist.get_rank(), dist.get_world_size(), device, carrier, reason)
         _joined[dist.group.WORLD] = known
@@ -124,10 +124,9 @@ def _device_of_rank() -> torch.device:
     return Rig.detect().lead.torch_device
 
 
-def carrier_of(backends: str, device: torch.device) -> str:
-    """Return which of ``"cpu:gloo,cuda:nccl"`` carries the tensors of a device."""
-    named = dict(part.split(":", 1) for part in backends.split(",") if ":" in part)
-    return named.get(device.type, backends)
+def carrier_of(backends: str, device: torch.device) -> str | None:
+    """Return which of ``"cpu:gloo,cuda:nccl"`` carries the tensors of a device; None if none."""
+    return dict(part.split(":", 1) for part in backends.split(",")).get(device.type)
 
 
 def _is_initialized() -> bool:

@@ -7,52 +7,112 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 # What is packed into one message: enough that its latency does not count.
 _MESSAGE_BYTES = 64 * 2**20
+
+
+class Packing:
+    """Tensors seen as bytes, so that those of all types make one message.
+
+    Args:
+        tensors: on one device.
+    """
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        # Through .data, for a graph that is kept may have saved them.
+        in_order = [_in_order_of_memory(tensor.data) for tensor in tensors]
+        # What has gaps in memory has a copy without.
+        self._copies = [
+            (each, each.clone(memory_format=torch.contiguous_format))
+            for each in in_order
+            if not each.is_contiguous()
+        ]
+        dense = {id(each): copy for each, copy in self._copies}
+        self._bytes = [dense.get(id(each), each).view(-1).view(torch.uint8) for each in in_order]
+        self._sizes = [len(part) for part in self._bytes]
+
+    def pack(self) -> Tensor:
+        """Return all bytes, a copy."""
+        for each, copy in self._copies:
+            copy.copy_(each)
+        return torch.cat(self._bytes)
+
+    def unpack(self, message: Tensor) -> None:
+        """Give the tensors the values in a message."""
+        for own, part in zip(self._bytes, torch.split(message, self._sizes), strict=True):
+            own.copy_(part)
+        for each, copy in self._copies:
+            each.copy_(copy)
 
 
 class Broadcast:
     """Tensors on their way from one rank to all; they change when it is finished.
 
     Args:
-        tensors: the same on each rank, in shape, type and order, on one device.
+        packing: of the same tensors on each rank, in shape, strides, type and order.
         source: the rank whose values go to all.
-        carrier: a process group that takes tensors of that device; by default the one of all ranks.
     """
 
-    def __init__(self, tensors: Sequence[Tensor], source: int, carrier: Any = None) -> None:
-        # The widest first, so that each begins at a multiple of its size.
-        self._tensors = sorted(tensors, key=lambda tensor: -tensor.element_size())
+    def __init__(self, packing: Packing, source: int) -> None:
+        self._packing = packing
         self._is_source = dist.get_rank() == source
-        with torch.no_grad():
-            self._bytes = torch.cat([_as_bytes(tensor) for tensor in self._tensors])
-        self._work: Any = dist.broadcast(self._bytes, source, group=carrier, async_op=True)
+        self._message = packing.pack()
+        self._work: Any = dist.broadcast(self._message, source, async_op=True)
 
     def finish(self) -> None:
         """Wait, and put the values in place."""
         self._work.wait()
-        if self._is_source:
-            return
-        sizes = [tensor.nbytes for tensor in self._tensors]
-        for tensor, part in zip(self._tensors, torch.split(self._bytes, sizes), strict=True):
-            # Through .data, for a graph that is kept may have saved them.
-            tensor.data.copy_(part.view(tensor.dtype).view(tensor.shape))
+        if not self._is_source:
+            self._packing.unpack(self._message)
 
 
-def broadcast_states(tensors: Iterable[Tensor], source: int, carrier: Any = None) -> None:
+def broadcast_states(tensors: Iterable[Tensor], source: int) -> None:
     """Give all ranks the values that `tensors` have on one; all call this, and wait."""
     message: list[Tensor] = []
     for tensor in tensors:
         if tensor.numel():
             message.append(tensor)
         if sum(held.nbytes for held in message) >= _MESSAGE_BYTES:
-            Broadcast(message, source, carrier).finish()
+            Broadcast(Packing(message), source).finish()
             message = []
     if message:
-        Broadcast(message, source, carrier).finish()
+        Broadcast(Packing(message), source).finish()
 
 
-def _as_bytes(tensor: Tensor) -> Tensor:
-    return tensor.detach().contiguous().view(-1).view(torch.uint8)
+class Buffers:
+    """The buffers of a module, as they are at each moment; which there are does not change."""
+
+    def __init__(self, module: nn.Module) -> None:
+        places = {
+            id(buffer): (layer._buffers, name)
+            for layer in module.modules()
+            for name, buffer in layer._buffers.items()
+            if buffer is not None and buffer.numel()
+        }
+        self._places = tuple(places.values())
+        self._seen: list[tuple[Tensor | None, int]] = []
+        self._packing: Packing | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self._places)
+
+    def send(self, source: int) -> Broadcast:
+        """Begin to give all ranks the values of one."""
+        buffers = [held[name] for held, name in self._places]
+        now = [(each, each.data_ptr() if each is not None else 0) for each in buffers]
+        if self._packing is None or not _are_same(now, self._seen):
+            self._seen = now
+            self._packing = Packing([each for each in buffers if each is not None])
+        return Broadcast(self._packing, source)
+
+
+def _are_same(now: list[tuple[Any, int]], before: list[tuple[Any, int]]) -> bool:
+    pairs = zip(now, before, strict=True)
+    return all(one[0] is other[0] and one[1] == other[1] for one, other in pairs)
+
+
+def _in_order_of_memory(tensor: Tensor) -> Tensor:
+    strides = tensor.stride()
+    return tensor.permute(sorted(range(tensor.dim()), key=lambda axis: -strides[axis]))
