@@ -44,10 +44,10 @@ if TYPE_CHECKING:
     from .parallel.data_parallel import DataParallel as DataParallel
     from .parallel.explain import explain as explain
     from .parallel.group.barrier import barrier as barrier
-    from .parallel.group.distribute import distribute as distribute
     from .parallel.group.first_rank import only_first_rank as only_first_rank
-    from .parallel.group.gather import gather_over_ranks as gather_over_ranks
-    from .parallel.group.mean import mean_over_ranks as mean_over_ranks
+    from .parallel.group.loaders.distribute import distribute as distribute
+    from .parallel.group.metrics.gather import gather_over_ranks as gather_over_ranks
+    from .parallel.group.metrics.mean import mean_over_ranks as mean_over_ranks
     from .parallel.group.print_once import print_once as print_once
     from .parallel.launch import launch as launch
     from .parallel.layout import Layout as Layout
@@ -98,13 +98,13 @@ _MODULE_OF_NAME = {
     "device_count": ".devices.current",
     "device_name": ".devices.current",
     "device_of": ".transfer.location",
-    "distribute": ".parallel.group.distribute",
+    "distribute": ".parallel.group.loaders.distribute",
     "explain": ".parallel.explain",
     "format_bytes": ".units",
     "gather": ".parallel.batch.gather",
-    "gather_over_ranks": ".parallel.group.gather",
+    "gather_over_ranks": ".parallel.group.metrics.gather",
     "launch": ".parallel.launch",
-    "mean_over_ranks": ".parallel.group.mean",
+    "mean_over_ranks": ".parallel.group.metrics.mean",
     "move": ".transfer.move",
     "only_first_rank": ".parallel.group.first_rank",
     "parallel_apply": ".parallel.replicas.parallel_apply",

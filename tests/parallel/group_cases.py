@@ -26,9 +26,9 @@ from torch.utils.data import (
 import anyrig
 from anyrig.errors import BatchError, OtherRankError, RankMismatchError, RankWaitError, SharesError
 from anyrig.parallel.group import balance
-from anyrig.parallel.group.agreed_order import draw_alike, mix_seed
 from anyrig.parallel.group.balance import current_balance
 from anyrig.parallel.group.board import board_of
+from anyrig.parallel.group.loaders.agreed_order import draw_alike, mix_seed
 from anyrig.parallel.group.membership import join_group
 
 Pair = namedtuple("Pair", "left right")
@@ -86,9 +86,10 @@ def case_a_barrier_names_whom_it_waited_for() -> None:
     else:
         with pytest.raises(
             RankWaitError,
-            match=rf"rank {rank()} waited 0.4 s at a barrier \(group_cases.py:\d+ in case_a_barrier"
-            r"_names_whom_it_waited_for\) for rank 1 on \S+, which last came to a barrier at "
-            r"group_cases.py:\d+ in case_a_barrier_names_whom_it_waited_for, \d+ s ago\. ",
+            match=rf"rank {rank()} waited at a barrier \(group_cases.py:\d+ in case_a_barrier_"
+            r"names_whom_it_waited_for\), and rank 1 did not take part within 0.4 s: rank 1 on \S+ "
+            r"last came to a barrier at group_cases.py:\d+ in case_a_barrier_names_whom_it_waited_"
+            r"for, \d+ s ago\. ",
         ):
             anyrig.barrier(timeout_seconds=0.4)
     anyrig.barrier()  # and the count is right again
@@ -146,12 +147,17 @@ def case_an_error_of_the_first_rank_reaches_the_others() -> None:
 
 
 def case_an_error_of_another_rank_stays_its_own() -> None:
+    at_once()
+    started = time.monotonic()
     try:
-        with anyrig.only_first_rank(timeout_seconds=10):
+        with anyrig.only_first_rank(timeout_seconds=10) as first:
+            if first:
+                time.sleep(0.4)
             if rank() == 1:
                 raise ValueError("mine")
     except ValueError:
         assert rank() == 1
+        assert time.monotonic() - started < 0.3  # it waits for nobody any more
 
 
 def case_the_first_rank_is_waited_for_by_name() -> None:
@@ -163,7 +169,8 @@ def case_the_first_rank_is_waited_for_by_name() -> None:
     else:
         with (
             pytest.raises(
-                RankWaitError, match=r"waited 0.3 s at the end of only_first_rank.* for rank 0 on"
+                RankWaitError,
+                match=r"at the end of only_first_rank.* rank 0 did not take part within 0.3 s",
             ),
             anyrig.only_first_rank(timeout_seconds=0.3),
         ):
@@ -175,13 +182,17 @@ def case_a_block_within_a_block_of_the_first_rank_only() -> None:
 
     @anyrig.only_first_rank(per_node=True)
     def download() -> int:
+        time.sleep(0.2)
         steps.append("download")
         return 3
 
     with anyrig.only_first_rank() as first:
         if first:
             assert download() == 3  # the other ranks do not come here
+    at_once()
+    started = time.monotonic()
     assert download() == (3 if rank() == 0 else None)
+    assert time.monotonic() - started > 0.15  # for this use, not for the one before
     assert len(steps) == (2 if rank() == 0 else 0)
 
 
@@ -196,17 +207,21 @@ def case_printing_once() -> None:
 
 def case_a_mean_is_that_of_all_rows() -> None:
     rows = 3 + 4 * rank()
-    mine = torch.arange(rows, dtype=torch.float64) + 10 * rank()
+    mine = torch.arange(rows, dtype=torch.float64) + 10.1 * rank()
     every = torch.cat(
-        [torch.arange(3.0 + 4 * r, dtype=torch.float64) + 10 * r for r in range(ranks())]
+        [torch.arange(3.0 + 4 * r, dtype=torch.float64) + 10.1 * r for r in range(ranks())]
     )
     value = {
         "loss": float(mine.mean()),
-        "metrics": Metrics(Pair(torch.full((2, 1), mine.mean(), device=device()), None), "val"),
+        "exact": mine.mean().to(device()),
+        "metrics": Metrics(
+            Pair(torch.full((2, 1), mine.mean(), dtype=torch.float32, device=device()), None), "val"
+        ),
         "list": [rank() + 1, bool(rank()), complex(0, rank())],
     }
     mean = anyrig.mean_over_ranks(value, weight=rows)
-    assert mean["loss"] == pytest.approx(every.mean().item(), rel=1e-15)
+    assert mean["loss"] == pytest.approx(every.mean().item(), rel=1e-14)
+    assert mean["exact"].item() == pytest.approx(every.mean().item(), rel=1e-14)
     left, right = mean["metrics"].loss
     assert isinstance(mean["metrics"].loss, Pair)
     assert (left.shape, left.device, left.dtype) == ((2, 1), device(), torch.float32)
@@ -221,9 +236,11 @@ def case_a_mean_is_that_of_all_rows() -> None:
 
 def case_a_mean_keeps_dtypes_and_no_graph() -> None:
     half = torch.ones(2, dtype=torch.bfloat16, requires_grad=True)
-    mean = anyrig.mean_over_ranks({"b": half, "a": torch.tensor([rank()]), "c": 1j * torch.ones(1)})
+    mean = anyrig.mean_over_ranks(
+        {"b": half, "a": torch.tensor([rank()]), "c": torch.ones(1, dtype=torch.complex64)}
+    )
     assert (mean["b"].dtype, mean["b"].requires_grad) == (torch.bfloat16, False)
-    assert mean["a"].dtype is torch.float32
+    assert mean["a"].dtype is torch.get_default_dtype()
     assert mean["a"].item() == pytest.approx((ranks() - 1) / 2)
     assert mean["c"].dtype is torch.complex64
 
@@ -250,7 +267,7 @@ def refuses(call: Callable[[], Any], text: str) -> None:
 def case_values_that_do_not_fit_together() -> None:
     odd = rank() == 1
     refuses(
-        lambda: anyrig.mean_over_ranks({"a": [1.0, torch.ones(2 + odd)]}),
+        lambda: anyrig.mean_over_ranks({"a": [1.0, torch.ones(2 + odd, dtype=torch.float32)]}),
         r"rank 0 has a float32 tensor of shape \(2,\) at \['a'\]\[1\], but rank 1 has a float32 "
         r"tensor of shape \(3,\) at \['a'\]\[1\]",
     )
@@ -274,7 +291,9 @@ def case_values_that_do_not_fit_together() -> None:
         r"rank 1 calls mean_over_ranks\(\), while rank 0 calls gather_over_ranks\(\)",
     )
     refuses(
-        lambda: anyrig.gather_over_ranks({"a": (1, torch.ones(1) if odd else 1)}),
+        lambda: anyrig.gather_over_ranks(
+            {"a": (1, torch.ones(1, dtype=torch.float32) if odd else 1)}
+        ),
         r"rank 0 has a int at \['a'\]\[1\], but rank 1 has a float32 tensor",
     )
     refuses(
@@ -550,11 +569,13 @@ def case_evaluation_exchanges_less_and_less() -> None:
 
 
 def case_training_is_that_of_the_global_batches() -> None:
-    torch.set_default_dtype(torch.float64)
     torch.manual_seed(1)
-    data = TensorDataset(torch.randn(6 * ranks() + 1, 5), torch.randn(6 * ranks() + 1, 2))
-    module = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 2)).to(device())
-    alone = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 2)).to(device())
+    rows = 6 * ranks() + 1
+    data = TensorDataset(*torch.randn(rows, 7, dtype=torch.float64).split([5, 2], 1))
+    module, alone = (
+        nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 2)).to(device(), torch.float64)
+        for _ in range(2)
+    )
     alone.load_state_dict(module.state_dict())
     criterion = nn.MSELoss()
     model = anyrig.spread(module)
@@ -571,4 +592,3 @@ def case_training_is_that_of_the_global_batches() -> None:
                 optimizer.zero_grad()
     for mine, theirs in zip(model.parameters(), alone.parameters(), strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-12)
-    torch.set_default_dtype(torch.float32)

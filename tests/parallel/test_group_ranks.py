@@ -9,6 +9,8 @@ import group_cases
 import pytest
 from on_ranks import run_cases
 
+from anyrig.errors import LaunchError
+
 CASES = [name for name in vars(group_cases) if name.startswith("case_")]
 # With NCCL what differs is where tensors travel, and prefetching.
 ON_GPUS = [name for name in CASES if any(word in name for word in ("mean", "gather", "prefetch"))]
@@ -21,7 +23,10 @@ GROUPS: dict[str, tuple[list[str], int, str | None]] = {
 @cache
 def failures_of(group: str) -> dict[str, Any]:
     names, ranks, virtual = GROUPS[group]
-    return run_cases("group_cases", names, ranks, virtual)
+    try:
+        return run_cases("group_cases", names, ranks, virtual)
+    except LaunchError as error:  # once, and not for each case again
+        return {name: {"at fault": str(error)} for name in names}
 
 
 @pytest.mark.parametrize(

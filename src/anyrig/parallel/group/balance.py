@@ -35,6 +35,8 @@ _ROUND_STEPS = WARM_UP_STEPS + 2 * _STEPS_OF_MEASURE
 ALIKE = 1.1
 # Draws between two exchanges; more, up to the last, while no steps are reported, as in evaluation.
 _INTERVAL, _LONGEST_INTERVAL = 4, 1024
+# More are not kept, where some rank reports none.
+_KEPT_STEPS = 64
 _TIMEOUT_SECONDS = 600.0
 
 # A loader's name, the how-manieth iteration over it, the how-manieth global batch of that.
@@ -100,6 +102,7 @@ class Balance:
         """
         if not self.held:
             self._steps[self._reports] = self._measure(rows, seconds)
+            self._steps.pop(self._reports - _KEPT_STEPS, None)
             self._reports += 1
             self._ahead = max(0, self._ahead - 1)
 

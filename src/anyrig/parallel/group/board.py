@@ -42,8 +42,11 @@ _SHORTEST_PAUSE_SECONDS = 0.0002
 _LONGEST_PAUSE_SECONDS = 0.02
 _LOOKS_A_SECOND = 5000
 
+# Of a thousand ranks that did not come, the places of more are of no interest.
+_MOST_TOLD = 15
+
 # Frames that are not the program's.
-_NOT_THE_PROGRAM = (str(Path(__file__).parent), f"{os.sep}torch{os.sep}")
+_NOT_THE_PROGRAM = (str(Path(__file__).parents[2]) + os.sep, f"{os.sep}torch{os.sep}")
 
 
 @dataclass(frozen=True)
@@ -195,10 +198,16 @@ class Board:
         self, ranks: Sequence[int], timeout_seconds: float, what: str, place: str
     ) -> RankWaitError:
         """Return the error that names the ranks that did not come."""
-        named = "; ".join(self._describe(rank) for rank in ranks)
+        numbers = [str(rank) for rank in ranks]
+        named = " and ".join([text for text in (", ".join(numbers[:-1]), numbers[-1]) if text])
+        plural = "s" if len(ranks) > 1 else ""
+        told = [self._describe(rank) for rank in ranks[:_MOST_TOLD]]
+        if len(ranks) > _MOST_TOLD:
+            told.append(f"of {len(ranks) - _MOST_TOLD} more nothing is said here")
         return RankWaitError(
-            f"rank {self.group.rank} waited {timeout_seconds:g} s at {what} ({place}) for {named}. "
-            "See what is done there, or allow more with timeout_seconds"
+            f"rank {self.group.rank} waited at {what} ({place}), and rank{plural} "
+            f"{named} did not take part within {timeout_seconds:g} s: {'; '.join(told)}. See what "
+            "is done there, or allow more with timeout_seconds"
         )
 
     def host_of(self, rank: int) -> str | None:
@@ -217,11 +226,11 @@ class Board:
         named = f"rank {rank} on {host or 'an unknown host'}"
         passing = self._passing_of(rank)
         if passing is None:
-            return f"{named}, which has not joined the others yet"
+            return f"{named} has not joined the others yet"
         if passing.what is None or passing.time_seconds is None:
-            return f"{named}, which has come to nothing of this kind yet"
+            return f"{named} has come to nothing of this kind yet"
         ago = max(0.0, time.time() - passing.time_seconds)
-        return f"{named}, which last came to {passing.what} at {passing.place}, {ago:.0f} s ago"
+        return f"{named} last came to {passing.what} at {passing.place}, {ago:.0f} s ago"
 
     def _note(self, passing: Passing) -> None:
         said = [passing.host, passing.what, passing.place, passing.time_seconds]

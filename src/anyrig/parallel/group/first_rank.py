@@ -114,7 +114,7 @@ class OnlyFirstRank:
         # A block within a block is counted within it: where only the first rank enters it, the
         # others' count must not fall behind.
         outer = _entered[-1].key if _entered and _entered[-1] is not None else "first"
-        kind = f"{outer}.{ranks[0]}." if self._per_node else f"{outer}."
+        kind = f"{outer}.node{ranks[0]}." if self._per_node else f"{outer}."
         key = f"{kind}{board.number(kind)}"
         return _Block(board, key, ranks[0], len(ranks) - 1, place)
 

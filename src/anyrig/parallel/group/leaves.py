@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
 from ...transfer.containers import attributes_of, is_container, items_of, rebuild
@@ -37,6 +38,18 @@ def replace_leaves(value: Any, replacement: Callable[[str, Any], Any]) -> Any:
 def is_inner(value: Any) -> bool:
     """Say whether a value is gone into."""
     return is_container(value) and not isinstance(value, _LEAVES)
+
+
+def is_dense(tensor: Tensor) -> bool:
+    """Say whether a tensor is its elements in memory: not sparse, nested, quantized, or a DTensor,
+    which is but a part on each rank.
+    """
+    return (
+        tensor.layout is torch.strided
+        and not tensor.is_nested
+        and not tensor.is_quantized
+        and type(tensor).__torch_dispatch__ is Tensor.__torch_dispatch__
+    )
 
 
 def _walk(value: Any, path: Path) -> Iterator[tuple[Path, Any]]:

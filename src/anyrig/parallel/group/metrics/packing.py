@@ -18,6 +18,8 @@ import cloudpickle
 import torch
 from torch import Tensor
 
+from ..leaves import is_dense
+
 # Any dtype can be read in place from a multiple of this.
 _ALIGNMENT = 16
 
@@ -93,8 +95,11 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     def persistent_id(self, value: Any) -> int | None:
         if not isinstance(value, Tensor):
             return None
-        if value.layout is not torch.strided or value.is_nested or value.is_quantized:
-            raise ValueError("it has a tensor that is not dense; send the dense one, to_dense()")
+        if not is_dense(value):
+            raise ValueError(
+                f"it has a tensor that is not dense ({type(value).__name__}, {value.layout}); send "
+                "the dense one, by to_dense() or full_tensor()"
+            )
         for number, known in enumerate(self.tensors):
             if known is value:
                 return number

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..shares.shares import Shares
+from ...shares.shares import Shares
 
 
 def rows_of_ranks(shares: Shares, rows: int) -> tuple[int, ...]:

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any
 
-from ...errors import BatchError, MoveError
-from ..shares.shares import Shares
-from .board import Board
+from ....errors import BatchError, MoveError
+from ...shares.shares import Shares
+from ..board import Board
 from .division import part_of_rank, rows_of_ranks
 from .part import part_of, rows_of
 from .running_out import RunningOut

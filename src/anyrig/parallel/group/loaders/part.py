@@ -7,12 +7,12 @@ from typing import Any
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
-from ...errors import BatchError
-from ...transfer.containers import attributes_of, items_of, rebuild
-from ..batch.nested import cut_nested
-from ..batch.packed import cut_packed
-from ..batch.rows import count_rows, splits
-from .leaves import is_inner, leaves_of
+from ....errors import BatchError
+from ....transfer.containers import attributes_of, items_of, rebuild
+from ...batch.nested import cut_nested
+from ...batch.packed import cut_packed
+from ...batch.rows import count_rows, splits
+from ..leaves import is_inner, leaves_of
 
 
 def rows_of(batch: Any) -> int:

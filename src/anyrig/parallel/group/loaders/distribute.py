@@ -16,13 +16,13 @@ from torch.utils.data import (
     SequentialSampler,
 )
 
-from ...devices.rig import Rig
-from ...errors import BatchError, RankMismatchError
-from ..shares.shares import Shares
-from .balance import choose_balance
-from .board import Board, board_of
+from ....devices.rig import Rig
+from ....errors import BatchError, RankMismatchError
+from ...shares.shares import Shares
+from ..balance import choose_balance
+from ..board import Board, board_of
+from ..membership import join_group
 from .distributed_loader import DistributedLoader, Division, SizedDistributedLoader
-from .membership import join_group
 from .rank_batches import RankBatches
 from .same_order import SameOrder
 from .sampled import SampledDivision
@@ -67,8 +67,7 @@ def distribute(
     batch), and ``set_epoch(epoch, skip_batches=0)`` to resume; iterating counts the epochs. In a
     process that is the only rank the batches are whole, in the same order as in a group.
 
-    Every rank must call this. The words: *global batch*, what all ranks have of one step; *per-rank
-    batch*, what one has.
+    Every rank must call this. A rank's rows of a global batch are its *local batch*.
 
     Args:
         loader: anything that can be iterated over.

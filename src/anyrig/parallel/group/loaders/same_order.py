@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ...errors import RankMismatchError
-from .board import Board, place_of_caller
+from ....errors import RankMismatchError
+from ..board import Board, place_of_caller
 
 _SHOWN = 80
 

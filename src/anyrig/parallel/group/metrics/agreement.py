@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from hashlib import blake2b
 from itertools import zip_longest
 
-from ...errors import RankMismatchError
-from .membership import Group
+from ....errors import RankMismatchError
+from ..membership import Group
 from .wire import gather_bytes, gather_numbers
 
 

@@ -10,11 +10,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ...errors import RankMismatchError
+from ....errors import RankMismatchError
+from ..board import board_of
+from ..leaves import is_dense, leaves_of, replace_leaves
+from ..membership import join_group
 from .agreement import agree
-from .board import board_of
-from .leaves import leaves_of, replace_leaves
-from .membership import join_group
 from .wire import data_device, where
 
 _CALL = "mean_over_ranks()"
@@ -75,11 +75,11 @@ def _describe(leaf: Any) -> str:
 def _refuse(leaves: Sequence[tuple[str, Any]], weight: float) -> str:
     """Return why there is no mean, or nothing."""
     for place, leaf in leaves:
-        dense = isinstance(leaf, Tensor) and leaf.layout is torch.strided and not leaf.is_nested
-        if not dense and not isinstance(leaf, (Number, str, type(None))):
+        kept = (Number, str, type(None))
+        if not (is_dense(leaf) if isinstance(leaf, Tensor) else isinstance(leaf, kept)):
             return (
                 f"there is no mean of the {type(leaf).__name__} at {place}; give numbers, dense "
-                "tensors, or containers of them"
+                "tensors (of a DTensor its full_tensor()), or containers of them"
             )
     if not 0 <= weight < float("inf"):
         return f"a weight is a number from zero up; got {weight}"

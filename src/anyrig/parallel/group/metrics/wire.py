@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from .membership import Group
+from ..membership import Group
 
 
 def control_device(group: Group) -> torch.device:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..shares.shares import Shares
-from .balance import Balance
+from ...shares.shares import Shares
+from ..balance import Balance
 
 ALONE = Shares((1.0,), "there is one rank")
 

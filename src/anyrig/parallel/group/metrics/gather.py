@@ -8,14 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...errors import RankMismatchError
-from ...transfer.containers import attributes_of, items_of, rebuild
-from ...transfer.tree import Path, format_path
-from ..batch.gather import gather
+from ....errors import RankMismatchError
+from ....transfer.containers import attributes_of, items_of, rebuild
+from ....transfer.tree import Path, format_path
+from ...batch.gather import gather
+from ..board import board_of
+from ..leaves import is_inner, leaves_of
+from ..membership import Group, join_group
 from .agreement import agree
-from .board import board_of
-from .leaves import is_inner, leaves_of
-from .membership import Group, join_group
 from .packing import Packed, pack, unpack
 from .row_order import row_order
 from .wire import data_device, gather_bytes, gather_rows, where

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DistributedSampler
 
-from ...errors import RankMismatchError
+from ....errors import RankMismatchError
 
 
 def row_order(loader: Any, rows: Sequence[int]) -> Tensor:

@@ -16,7 +16,7 @@ import json
 import time
 from dataclasses import dataclass
 
-from .board import Board, place_of_caller
+from ..board import Board, place_of_caller
 
 _FIRST_PAUSE_SECONDS = 0.001
 _LONGEST_PAUSE_SECONDS = 0.05

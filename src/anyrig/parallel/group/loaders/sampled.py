@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-from ..shares.shares import Shares
+from ...shares.shares import Shares
 from .agreed_order import mix_seed
 from .part import without_rows
 from .rank_batches import RankBatches

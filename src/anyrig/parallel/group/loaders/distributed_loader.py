@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, Generic, Protocol, TypeVar
 
-from ..shares.shares import Shares
+from ...shares.shares import Shares
 
 T = TypeVar("T")
 

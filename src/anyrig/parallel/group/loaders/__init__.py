@@ -1,0 +1,1 @@
+"""Loaders over ranks: each rank its part of every global batch."""

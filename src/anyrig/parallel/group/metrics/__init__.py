@@ -1,0 +1,1 @@
+"""Values over ranks: their means, and all of them."""
