@@ -125,7 +125,12 @@ class FailingGroup:
     def litter(self) -> list[str]:
         """Return the temporary files that are left and that no message names."""
         named = "".join(self.errors(number) for number in range(len(self.launchers)))
-        return [str(file) for file in self.temporary.iterdir() if f"{file}/" not in named]
+        return [
+            str(file)
+            for file in self.temporary.iterdir()
+            # PyTorch's cache of compiled kernels is to stay.
+            if f"{file}/" not in named and not file.name.startswith("torchinductor")
+        ]
 
     def end(self) -> None:
         """Kill what is left."""

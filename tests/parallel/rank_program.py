@@ -94,7 +94,8 @@ def spin(_: torch.Tensor) -> None:
 
 
 def heed_nothing(_: torch.Tensor) -> None:
-    signal.signal(signal.SIGTERM, lambda *_: print("never mind", flush=True))
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(signum, lambda *_: print("never mind", flush=True))
     while True:
         time.sleep(1)
 
@@ -106,7 +107,7 @@ def wait_elsewhere(total: torch.Tensor) -> None:
 def backward(total: torch.Tensor) -> Callable[[], object]:
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1, 1).to(total.device))
     loss = model(total)
-    return lambda: loss.backward()
+    return lambda: (loss.backward(), model)  # without the model nothing would be reduced
 
 
 def shard(total: torch.Tensor) -> Callable[[], object]:
