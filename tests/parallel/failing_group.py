@@ -128,8 +128,9 @@ class FailingGroup:
         return [
             str(file)
             for file in self.temporary.iterdir()
-            # PyTorch's cache of compiled kernels is to stay.
-            if f"{file}/" not in named and not file.name.startswith("torchinductor")
+            # PyTorch's cache of kernels is to stay; a killed rehearsal's cards go with the next.
+            if f"{file}/" not in named
+            and not file.name.startswith(("torchinductor", "anyrig-rehearsal"))
         ]
 
     def end(self) -> None:
