@@ -35,6 +35,8 @@ def main(way: str, backend: str = "gloo") -> None:
         Path(folder, str(rank)).write_text(str(os.getpid()))
     if rank == 1:
         WAYS.get(way, lambda _: None)(total)
+    if way == "pause-when-two" and dist.get_world_size() > 1:
+        time.sleep(100)
     if way in ("wait", "pause"):
         time.sleep(100 if way == "wait" else 8)
     collective()
