@@ -54,14 +54,19 @@ class FailingGroup:
         }
         if command is None:
             command = [*RUN, "--device", "cpu", "--nproc-per-device", str(ranks)]
-        launcher = subprocess.Popen(
-            [*before, *command, *flags, str(PROGRAM), *words],
-            stdout=(self.folder / f"output-{len(self.launchers)}").open("w"),
-            stderr=(self.folder / f"errors-{len(self.launchers)}").open("w"),
-            text=True,
-            env=os.environ | given | dict(environment or {}),
-            start_new_session=True,  # a terminal's: a signal can be sent to all of the foreground
-        )
+        number = len(self.launchers)
+        with (
+            (self.folder / f"output-{number}").open("w") as output,
+            (self.folder / f"errors-{number}").open("w") as errors,
+        ):
+            launcher = subprocess.Popen(
+                [*before, *command, *flags, str(PROGRAM), *words],
+                stdout=output,
+                stderr=errors,
+                text=True,
+                env=os.environ | given | dict(environment or {}),
+                start_new_session=True,  # a terminal's: a signal can be sent to its foreground
+            )
         self.launchers.append(launcher)
         return launcher
 
@@ -120,7 +125,13 @@ class FailingGroup:
     def litter(self) -> list[str]:
         """Return the temporary files that are left and that no message names."""
         named = "".join(self.errors(number) for number in range(len(self.launchers)))
-        return [str(file) for file in self.temporary.iterdir() if f"{file}/" not in named]
+        return [
+            str(file)
+            for file in self.temporary.iterdir()
+            # PyTorch's cache of kernels is to stay; a killed rehearsal's cards go with the next.
+            if f"{file}/" not in named
+            and not file.name.startswith(("torchinductor", "anyrig-rehearsal"))
+        ]
 
     def end(self) -> None:
         """Kill what is left."""

@@ -6,10 +6,8 @@ import os
 import signal
 import socket
 import sys
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,10 +22,11 @@ from .guardian import Guardian
 from .node_watch import NodeWatch
 from .places import ask_for_places
 from .rank_end import RankEnd, read_end
+from .stopping_signals import handled_by, held_back, stop
 
 # From the first sign that the group must end: what a rank has to write its last checkpoint in.
 # Less than the 5 s within which nothing may be left.
-GRACE_SECONDS = 4.0
+GRACE_SECONDS = 3.5
 
 # How long those that fail because of the first have to do so by themselves: until then it is not
 # known which was the first, and after that no exception of theirs would tell.
@@ -68,7 +67,7 @@ class RankAgent(LocalElasticAgent):
         self._keeps_output = keeps_output
         self._is_running = False
         self._watch: NodeWatch | None = None
-        self._interrupted: signal.Signals | None = None
+        self._interrupted: int | None = None
 
     def _rendezvous(self, worker_group: WorkerGroup) -> None:
         super()._rendezvous(worker_group)
@@ -90,10 +89,12 @@ class RankAgent(LocalElasticAgent):
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         self._guardian.clear()
         self.failure = None
-        self._is_running = True
-        pids: dict[int, Any] = super()._start_workers(worker_group)
-        for pid in pids.values():
-            self._guardian.watch(pid)
+        with held_back():  # else a rank could be started, and not known of
+            pids: dict[int, Any] = super()._start_workers(worker_group)
+            for worker in worker_group.workers:
+                worker.id = pids[worker.local_rank]
+                self._guardian.watch(worker.id)
+            self._is_running = True
         return pids
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
@@ -149,7 +150,7 @@ class RankAgent(LocalElasticAgent):
         self._is_running = False
         stopped = isinstance(reason, SignalException)
         troubles = [] if reason is None else [_sentence(reason)]
-        with self._undisturbed():
+        with handled_by(self._hurry):
             self._guardian.end(GRACE_SECONDS)
             if self._watch is not None:
                 if stopped:
@@ -170,28 +171,12 @@ class RankAgent(LocalElasticAgent):
                 ends += self._watch.ends
             self.failure = explain_failure(ends, troubles)
         if self._interrupted is not None and not stopped:
-            raise SignalException("interrupted while the ranks ended", self._interrupted)
+            stop(self._interrupted)
 
-    @contextmanager
-    def _undisturbed(self) -> Iterator[None]:
-        """Let a signal that comes while the ranks end kill them at once, and not end the ending."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-
-        def hurry(signum: int, _: object) -> None:
-            self._interrupted = signal.Signals(signum)
-            self._guardian.end(0)
-
-        handlers = {number: signal.getsignal(number) for number in STOPPING_SIGNALS}
-        for number, handler in handlers.items():
-            if handler is not signal.SIG_IGN:
-                signal.signal(number, hurry)
-        try:
-            yield
-        finally:
-            for number, handler in handlers.items():
-                signal.signal(number, handler)
+    def _hurry(self, signum: int, _: object) -> None:
+        """Kill the ranks at once: a signal has come again, or while they ended anyway."""
+        self._interrupted = signum
+        self._guardian.end(0)
 
     def _let_settle(self) -> None:
         ends = time.monotonic() + _SETTLING_SECONDS
@@ -238,13 +223,6 @@ class RankAgent(LocalElasticAgent):
     def _handlers(self) -> list[Any]:
         # The context of commands has them; that of functions, which is not used here, has not.
         return list(getattr(self._pcontext, "subprocess_handlers", {}).values())
-
-
-STOPPING_SIGNALS = [
-    getattr(signal, name)
-    for name in ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
-    if hasattr(signal, name)
-]
 
 
 def _sentence(reason: BaseException) -> str:

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NoReturn
 
 from torch.distributed.elastic.agent.server.api import WorkerSpec
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException, Std
@@ -26,13 +25,14 @@ from torch.distributed.elastic.rendezvous.api import (
 )
 
 from ...errors import LaunchError
-from .agent import STOPPING_SIGNALS, RankAgent
+from .agent import RankAgent
 from .failure import GroupFailure
 from .guardian import Guardian
 from .loopback import ADDRESS, LoopbackRendezvous
 from .node_watch import SILENCE_SECONDS
 from .options import RunOptions
 from .route import INTERFACE_VARIABLES, address_towards, interface_of, is_host_of
+from .stopping_signals import handled_by, stop
 from .store_connection import await_listener, bound_answers
 from .time_limit import TIME_LIMIT_VARIABLE
 
@@ -89,7 +89,7 @@ def run_group(
     variables = defaults | dict(os.environ) | dict(environment or {})
     if options.timeout_seconds is not None:
         variables[TIME_LIMIT_VARIABLE] = str(options.timeout_seconds)
-    with Guardian() as guardian, _environment(variables):
+    with Guardian() as guardian, _environment(variables), handled_by(stop):
         for each in temporary_folders:
             guardian.remove(each)
         folder = options.log_folder
@@ -165,32 +165,15 @@ def _interface(options: RunOptions) -> dict[str, str]:
 
 @contextmanager
 def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Have `variables` as this process's, from which the agent gives the ranks theirs; for a while.
-
-    So with the signals that end a group. One that this process ignores, as it does SIGHUP under
-    nohup, stays ignored.
-    """
+    """Have `variables` as this process's, from which the ranks get theirs; for a while."""
     before = dict(os.environ)
-    handlers = {number: signal.getsignal(number) for number in STOPPING_SIGNALS}
-    heeded = [number for number, handler in handlers.items() if handler is not signal.SIG_IGN]
-    names = ",".join(signal.Signals(number).name for number in heeded)
-    os.environ.update({_SIGNALS_VARIABLE: names} | dict(variables))
-    is_main = threading.current_thread() is threading.main_thread()
+    # The agent would take the signals while it starts its ranks; `stopping_signals` has them.
+    os.environ.update({_SIGNALS_VARIABLE: "", **variables})
     try:
-        for number in heeded if is_main else ():
-            signal.signal(number, _stop)
         yield
     finally:
-        for number, handler in handlers.items() if is_main else ():
-            signal.signal(number, handler)
         os.environ.clear()
         os.environ.update(before)
-
-
-def _stop(signum: int, _: object) -> NoReturn:
-    """Do as the agent does once its ranks have started."""
-    number = signal.Signals(signum)
-    raise SignalException(f"got {number.name}", number)
 
 
 def _agent(

@@ -26,7 +26,9 @@ _LOST_CONNECTION = re.compile(
 _LABEL = re.compile(r"^\[rank\d+\]: ?", re.MULTILINE)
 _TRACEBACK = "Traceback (most recent call last):"
 
-# The first line after a traceback's frames: "torch.distributed.DistBackendError: …".
+# The first line after a traceback's frames: "torch.distributed.DistBackendError: …"; and what the
+# runtime of C++ writes before it aborts.
+_UNCAUGHT_IN_C = re.compile(r"^  what\(\):  (.*)$", re.MULTILINE)
 _EXCEPTION = re.compile(r"^[A-Za-z_][\w.]*(: .*)?$")
 
 
@@ -142,9 +144,11 @@ def _ending(exit_code: int, last_error: str | None, *, was_stopped: bool) -> End
 
 def _exception(errors: str) -> str | None:
     """Return the first line of the exception that the last traceback of `errors` ends in."""
-    lines = errors.rpartition(_TRACEBACK)[2].splitlines()[1:]
+    if uncaught := _UNCAUGHT_IN_C.findall(errors):
+        return str(uncaught[-1])
     if _TRACEBACK not in errors:
         return None
+    lines = errors.rpartition(_TRACEBACK)[2].splitlines()[1:]
     return next((line.strip() for line in lines if _EXCEPTION.match(line)), None)
 
 

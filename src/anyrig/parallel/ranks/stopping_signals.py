@@ -1,0 +1,54 @@
+"""The signals that end a group of ranks, and what they do to the launcher meanwhile."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn
+
+from torch.distributed.elastic.multiprocessing import SignalException
+
+_STOPPING = [
+    getattr(signal, name)
+    for name in ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
+    if hasattr(signal, name)
+]
+
+
+def stop(signum: int, _: object = None) -> NoReturn:
+    """Raise what torchrun's agent expects: it then ends its ranks."""
+    number = signal.Signals(signum)
+    raise SignalException(f"got {number.name}", number)
+
+
+@contextmanager
+def handled_by(handler: Callable[[int, Any], object]) -> Iterator[None]:
+    """Have `handler` called when one of the signals comes; for a while.
+
+    One that this process ignores, as it does SIGHUP under nohup, stays ignored. In another thread
+    than the main one this does nothing: signals are the main one's.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in _STOPPING}
+    try:
+        for number, earlier in before.items():
+            if earlier is not signal.SIG_IGN:
+                signal.signal(number, handler)
+        yield
+    finally:
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
+
+
+@contextmanager
+def held_back() -> Iterator[None]:
+    """Hold the signals back, and let the last one stop the group afterwards."""
+    held: list[int] = []
+    with handled_by(lambda signum, _: held.append(signum)):
+        yield
+    if held:
+        stop(held[-1])

@@ -1,0 +1,130 @@
+"""Launchers of several machines hear of each other's ends."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch.distributed as dist
+from failing_group import failing_group
+from two_machines import lack, two_machines
+
+from anyrig.parallel.ranks import node_watch
+from anyrig.parallel.ranks.node_watch import NodeWatch
+from anyrig.parallel.ranks.rank_end import Ending, RankEnd
+
+PORT = 29737
+KILLED = RankEnd(
+    rank=4,
+    host="node2",
+    exit_code=-9,
+    ending=Ending.KILLED,
+    last_output="epoch 2",
+    last_error=None,
+    traceback=None,
+    place=None,
+    inside=None,
+    waits=None,
+    suspended=False,
+    folder="/tmp/x",
+)
+
+
+@contextmanager
+def watching(count: int) -> Iterator[list[NodeWatch]]:
+    store = dist.HashStore()
+    with ThreadPoolExecutor(count) as pool:
+        nodes = list(
+            pool.map(lambda i: NodeWatch(store, i, count, f"node{i}", "127.0.0.1"), range(count))
+        )
+    try:
+        yield nodes
+    finally:
+        for node in nodes:
+            node.close()
+
+
+def until(fact: object) -> bool:
+    ends = time.monotonic() + 10
+    while not fact() and time.monotonic() < ends:
+        time.sleep(0.01)
+    return bool(fact())
+
+
+def test_what_one_says_all_hear() -> None:
+    with watching(3) as (hub, one, two):
+        for node in (hub, one, two):
+            node.say("done")
+        assert until(lambda: all(node.is_done() for node in (hub, one, two)))
+        two.say("failing")
+        two.say_over([KILLED])
+        hub.wait_until_over(0.1)
+        assert until(lambda: one.must_end() and one.ends == hub.ends == (KILLED,))
+        assert until(lambda: one.unheard == ("node0",))
+        assert one.troubles == hub.troubles == ()
+
+
+def test_a_launcher_that_is_gone() -> None:
+    with watching(3) as (hub, one, two):
+        one._links[0]._socket.shutdown(socket.SHUT_RDWR)  # what the kernel does for the killed
+        assert until(hub.must_end)
+        assert until(two.must_end)
+        assert hub.troubles == two.troubles
+        assert hub.troubles[0].startswith("the launcher on node1 was killed, or its machine")
+        assert until(one.must_end)
+
+
+def test_a_launcher_that_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node_watch, "SILENCE_SECONDS", 0.5)
+    monkeypatch.setattr(node_watch, "_BEAT_SECONDS", 0.1)
+    with watching(2) as (hub, one):
+        assert not hub.must_end()
+        monkeypatch.setattr(one._links[0], "send", lambda _: None)
+        assert until(hub.must_end)
+        assert "node1 no longer answers: nothing was heard of it" in hub.troubles[0]
+
+
+def test_a_stranger_is_not_heard() -> None:
+    with watching(2) as (hub, one):
+        assert hub._listening is not None
+        with socket.create_connection(hub._listening.getsockname()) as stranger:
+            stranger.sendall(b'{"token": "x", "node": 1}\n{"event": "failing", "node": 1}\n')
+            assert stranger.recv(1) == b""
+        assert not hub.must_end()
+        assert not one.must_end()
+
+
+@pytest.mark.parametrize("event", ["raise", "cut"])
+def test_two_machines_tell_the_same(event: str, tmp_path: Path) -> None:
+    reason = lack()
+    if reason is not None:
+        pytest.skip(reason)
+    with two_machines() as machines, failing_group(tmp_path) as group:
+        for machine in machines:
+            group.start(
+                "wait" if event == "cut" else event,
+                ranks=1,
+                before=machine.before(),
+                flags=["--nnodes", "2", "--rdzv-endpoint", f"{machines[0].address}:{PORT}"],
+            )
+        group.wait_ready(2)
+        if event == "cut":
+            machines[1].unplug()
+        assert group.wait() < 10 + 8
+        for number, launcher in enumerate(group.launchers):
+            other = machines[1 - number]
+            line, *rest = group.message(number)
+            if event == "cut":
+                expected = f"error: {other.host} ({other.address}) no longer answers: nothing was"
+                assert f"rank {number} on {machines[number].host} was stopped" in rest[0]
+            else:
+                expected = f"error: rank 1 on {machines[1].host} failed (exit code 1)"
+                assert "on fire" in "\n".join(rest)
+            assert line.startswith(expected), group.errors(number)
+            assert launcher.returncode == 1
+        assert group.litter() == []
