@@ -27,7 +27,7 @@ def train(epochs: int = 3) -> float:
     model = anyrig.spread(network, rig, loss=nn.MSELoss())
     loader = anyrig.prefetch(anyrig.distribute(loader, rig, seed=0), rig)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
-    mean_loss = float("nan")
+    rows, mean_loss = 0, float("nan")
     for _ in range(epochs):
         losses = []
         for inputs, targets in loader:
@@ -36,8 +36,10 @@ def train(epochs: int = 3) -> float:
             optimizer.step()
             optimizer.zero_grad()
             losses.append(loss.detach())
+            rows += len(inputs)
         mean_loss = torch.stack(losses).mean().item()
-    anyrig.print_once(f"loss {mean_loss:.9f}")
+    rows_of_all = sum(anyrig.gather_over_ranks([rows]))
+    anyrig.print_once(f"loss {mean_loss:.9f} after {rows_of_all} rows")
     return mean_loss
 
 

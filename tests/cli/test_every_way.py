@@ -42,4 +42,5 @@ def test_one_script_in_every_way() -> None:
         losses[way] = {line.removeprefix("[rank 0] ") for line in ended.stdout.splitlines()}
     (loss,) = losses["python"]
     assert loss.startswith("loss 0.")
+    assert loss.endswith(" after 300 rows")  # three epochs of a hundred, whoever had them
     assert losses == {way: {loss} for way in losses}

@@ -125,7 +125,13 @@ class FailingGroup:
     def litter(self) -> list[str]:
         """Return the temporary files that are left and that no message names."""
         named = "".join(self.errors(number) for number in range(len(self.launchers)))
-        return [str(file) for file in self.temporary.iterdir() if f"{file}/" not in named]
+        return [
+            str(file)
+            for file in self.temporary.iterdir()
+            # PyTorch's cache of kernels is to stay; a killed rehearsal's cards go with the next.
+            if f"{file}/" not in named
+            and not file.name.startswith(("torchinductor", "anyrig-rehearsal"))
+        ]
 
     def end(self) -> None:
         """Kill what is left."""

@@ -35,6 +35,8 @@ def main(way: str, backend: str = "gloo") -> None:
         Path(folder, str(rank)).write_text(str(os.getpid()))
     if rank == 1:
         WAYS.get(way, lambda _: None)(total)
+    if way == "pause-when-two" and dist.get_world_size() > 1:
+        time.sleep(100)
     if way in ("wait", "pause"):
         time.sleep(100 if way == "wait" else 8)
     collective()
@@ -94,7 +96,8 @@ def spin(_: torch.Tensor) -> None:
 
 
 def heed_nothing(_: torch.Tensor) -> None:
-    signal.signal(signal.SIGTERM, lambda *_: print("never mind", flush=True))
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(signum, lambda *_: print("never mind", flush=True))
     while True:
         time.sleep(1)
 
@@ -106,7 +109,7 @@ def wait_elsewhere(total: torch.Tensor) -> None:
 def backward(total: torch.Tensor) -> Callable[[], object]:
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1, 1).to(total.device))
     loss = model(total)
-    return lambda: loss.backward()
+    return lambda: (loss.backward(), model)  # without the model nothing would be reduced
 
 
 def shard(total: torch.Tensor) -> Callable[[], object]:

@@ -174,6 +174,8 @@ class Disaster:
     first: tuple[str | None, str | None]
     limit: float = 0.0
     ends_well: bool = False
+    nodes: str = "2"
+    restarts: int = 0
 
 
 def kill_launcher(number: int) -> Callable[[FailingGroup, Sequence[Machine]], object]:
@@ -227,6 +229,16 @@ DISASTERS = {
         SILENCE_SECONDS + 1,
     ),
     "short cut": Disaster("pause", unplug_shortly, ("", ""), 60, ends_well=True),
+    "far again": Disaster("again", None, ("attempt 1 of 2",) * 2, 90, ends_well=True, restarts=1),
+    "going on alone": Disaster(
+        "pause-when-two",
+        kill_launcher(1),
+        ("attempt 1 of 2 failed, starting again: the launcher on {1}", None),
+        120,
+        ends_well=True,
+        nodes="1:2",
+        restarts=1,
+    ),
 }
 
 
@@ -242,7 +254,10 @@ def suffer_once(disaster: Disaster, folder: Path, within: float) -> str:
                 disaster.way,
                 ranks=ranks,
                 before=machine.before(),
-                flags=["--nnodes", "2", "--rdzv-endpoint", f"{machines[0].address}:{PORT}"],
+                flags=[
+                    *("--nnodes", disaster.nodes, "--max-restarts", str(disaster.restarts)),
+                    *("--rdzv-endpoint", f"{machines[0].address}:{PORT}"),
+                ],
                 environment=flags,
             )
         group.wait_ready(RANKS)

@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 
 import pytest
+import torch
+from torch.distributed import distributed_c10d
 
 from anyrig.errors import LaunchError
 from anyrig.parallel.launch import launch
@@ -41,14 +44,71 @@ def test_a_function_of_an_unguarded_script(tmp_path: Path) -> None:
     assert ended.stdout.splitlines() == ["answer 12.0"], ended.stderr
 
 
-def test_an_exception_comes_back_with_its_rank_and_traceback() -> None:
+@pytest.fixture(autouse=True)
+def _temporary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+
+class LockedError(Exception):
+    """An exception that cannot be pickled."""
+
+    def __init__(self) -> None:
+        super().__init__("no way")
+        self.lock = threading.Lock()
+
+
+def test_an_exception_comes_back_with_its_rank_and_what_led_to_it() -> None:
     def divide() -> float:
-        return 1 / int(os.environ["RANK"])
+        try:
+            return 1 / int(os.environ["RANK"])
+        except ZeroDivisionError as error:
+            raise LockedError from error
 
     with pytest.raises(LaunchError, match=r"rank 0 on .* failed \(exit code 1\)") as caught:
         launch(divide, rig="cpu", nproc_per_device=2)
-    assert "in divide" in str(caught.value)
-    assert "ZeroDivisionError" in str(caught.value)
+    text = str(caught.value)
+    assert "in divide" in text
+    assert text.index("ZeroDivisionError: division") < text.rindex("LockedError: no way")
+    assert "ranks/call.py" not in text
+
+
+def test_leaving_with_a_sentence(tmp_path: Path) -> None:
+    def leave() -> None:
+        sys.exit("there is no data")
+
+    with pytest.raises(LaunchError, match=r"failed \(exit code 1\)\n.*: there is no data"):
+        launch(leave, rig="cpu", log_folder=tmp_path / "logs")
+    assert [file.name for file in tmp_path.iterdir()] == ["logs"]
+
+
+@pytest.mark.gpus(2)
+def test_tensors_and_classes_of_a_call_and_of_its_result(tmp_path: Path) -> None:
+    class Weights:
+        def __init__(self, *tensors: torch.Tensor) -> None:
+            self.tensors = tensors
+
+    def double(weights: Weights, big: torch.Tensor) -> dict[str, object]:
+        devices = {tensor.device.type for tensor in weights.tensors}
+        assert devices == {"cpu"}
+        limit = distributed_c10d._get_default_timeout("gloo").total_seconds()
+        doubled = Weights(*(2 * tensor for tensor in weights.tensors))
+        return {"weights": doubled, "big": big + 1, "limit": limit}
+
+    module = torch.nn.Linear(2, 2, device="cuda:1")
+    big = torch.zeros(3 * 2**20)
+    result = launch(double, (Weights(module.weight, big[5:7]), big), rig="cpu", timeout_seconds=77)
+    assert isinstance(result["weights"], Weights)
+    assert torch.equal(result["weights"].tensors[0], 2 * module.weight.cpu())
+    assert result["big"].sum() == 3 * 2**20
+    assert result["limit"] == 77
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_launch_in_a_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(LaunchError, match=r"in rank 1 of a group of 2.*call the function itself"):
+        launch(os.getpid, rig="cpu")
 
 
 def test_what_cannot_be_sent_is_said() -> None:

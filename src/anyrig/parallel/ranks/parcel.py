@@ -19,9 +19,10 @@ CANNOT_BE_SENT = (pickle.PicklingError, TypeError, AttributeError, RecursionErro
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     def reducer_override(self, obj: Any) -> Any:
-        # Every tensor, of whatever class, hands its storage over as one of these.
-        if isinstance(obj, torch.storage.TypedStorage | torch.UntypedStorage):
-            return obj.cpu().__reduce__()  # type: ignore[no-untyped-call]
+        # A parameter hands its data over as one of these.
+        if type(obj) is torch.Tensor and obj.device.type != "cpu":
+            copy = obj.detach().cpu().requires_grad_(obj.requires_grad)
+            return copy.__reduce_ex__(pickle.HIGHEST_PROTOCOL)  # type: ignore[no-untyped-call]
         return super().reducer_override(obj)
 
 
