@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import platform
 from collections.abc import Iterator
 
 import pytest
@@ -185,3 +186,21 @@ def test_an_observer_is_told_of_memory_that_runs_out() -> None:
     with pytest.raises(torch.OutOfMemoryError):
         torch.empty(2**40, dtype=torch.uint8, device="cuda:2")
     assert [sizes[:2] for sizes in told] == [(2, 2**40)]
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="kept where sizes can be told")
+def test_freed_host_memory_serves_the_next_result_of_its_size() -> None:
+    wide, narrow = torch.ones(2**16, device="cuda"), torch.ones(2**15, device="cuda")
+    result = wide + 1
+    address = result.data_ptr()
+    del result
+    other = narrow + 1  # the C library would cut it from what was freed
+    assert (wide + 1).data_ptr() == address != other.data_ptr()
+
+
+def test_a_convolution_may_need_much_host_memory_on_the_way() -> None:
+    # oneDNN lays the channels out anew, which here takes 2^28 bytes.
+    x = torch.ones(4, 16, 1024, 1024, device="cuda")
+    with torch.no_grad():
+        result = torch.nn.functional.conv2d(x, torch.ones(16, 16, 3, 3, device="cuda"))
+    assert result[-1, -1, -1, -1] == 16 * 3 * 3

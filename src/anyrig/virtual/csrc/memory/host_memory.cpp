@@ -37,6 +37,7 @@ class WatchedAllocator final : public c10::Allocator {
   c10::DataPtr allocate(size_t bytes) override {
     if (C10_UNLIKELY(scoped_device != kNone)) {
       check_room(bytes, scoped_device);
+      return take_host_memory(bytes); // of any size one pointer and no more: oneDNN takes it so
     }
     return inner_->allocate(bytes);
   }
