@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from trained_models import first_devices
 
 import anyrig
+from anyrig.parallel.replicas import buckets
 from anyrig.parallel.replicas.side_streams import side_streams
 from anyrig.transfer.streams import using
 
@@ -93,7 +94,7 @@ def test_a_parameter_is_not_written_before_it_was_read() -> None:
     change(model.module)
     watch = Stopwatch()
     sleep(side_streams(LEAD).leaving)
-    model(x)
+    model.scattered(x)  # the lead waits for no output
     assert watch.seconds(noted[LEAD]) < SOON
     assert watch.now_on(LEAD) > LATE
 
@@ -106,6 +107,25 @@ def test_a_replica_waits_for_its_parameters() -> None:
     sleep(side_streams(OTHER).arriving)
     model(x)
     assert watch.seconds(noted[OTHER]) > LATE
+
+
+def test_a_large_tensor_passes_in_cuts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So the last device has it not long after the one before, in both directions."""
+    model, _ = spread(nn.Sequential(nn.Linear(4, 2048), nn.Linear(2048, 8192, bias=False)), 3)
+    x = torch.randn(3, 4, device=LEAD)
+    seconds = {}
+    for cut_bytes in (2**26, 2**24):
+        monkeypatch.setattr(buckets, "BUCKET_BYTES", cut_bytes)
+        change(model.module)
+        watch = Stopwatch()
+        output = model(x)
+        there = watch.seconds(_event(LAST, side_streams(LAST).arriving))
+        loss = output.sum()
+        watch = Stopwatch()
+        loss.backward()
+        seconds[cut_bytes] = there, watch.now_on(LEAD)
+    for whole, cut in zip(*seconds.values(), strict=True):
+        assert cut < 0.85 * whole
 
 
 def test_parameters_wait_for_a_replica_that_still_reads_the_old_ones() -> None:
@@ -126,10 +146,21 @@ def test_parameters_wait_for_whoever_still_passes_them_on() -> None:
     assert watch.seconds(_event(OTHER, side_streams(OTHER).arriving)) > LATE
 
 
+def test_a_batch_travels_beside_what_the_lead_computes() -> None:
+    x = torch.randn(6, 4, device=LEAD)
+    watch = Stopwatch()
+    sleep(torch.cuda.current_stream(OTHER))
+    part = anyrig.scatter(x, [LEAD, OTHER])[1]
+    assert watch.now_on(LEAD) < SOON
+    assert watch.now_on(OTHER) > LATE
+    assert torch.equal(part.cpu(), x[3:].cpu())
+
+
 @pytest.mark.parametrize("late", ["the copy", "the replica", "the one between"])
 def test_the_lead_waits_for_all_gradients(late: str) -> None:
     model, x = spread(nn.Linear(4, 4), 3)
-    loss = model(x).sum()
+    outputs = model.scattered(x)  # no other copies than those of gradients
+    ones = [torch.ones_like(output) for output in outputs]
     watch = Stopwatch()
     sleep(
         {
@@ -138,5 +169,5 @@ def test_the_lead_waits_for_all_gradients(late: str) -> None:
             "the one between": torch.cuda.current_stream(OTHER),
         }[late]
     )
-    loss.backward()
+    torch.autograd.backward(outputs, ones)
     assert watch.now_on(LEAD) > LATE
