@@ -537,6 +537,7 @@ def case_a_slow_rank_gets_fewer_rows() -> None:
         train(loader, 1e-3 * (2 if rank() == 0 else 1), 1e-3)
         assert loader.shares.held, loader.shares
         assert "by speed" in loader.shares.reason
+        assert "12 rows" not in loader.shares.reason  # steps from before the last change
         sums = [sum(rows) for rows in loader.rows_of_batches]
         assert sums == [12 * ranks()] * len(loader)
         expected = {2: (8, 16), 3: (7, 14, 15)}[ranks()]
