@@ -25,7 +25,8 @@ def buckets_of(*tensors: Tensor, **limits: int) -> list[Bucket]:
 def send(bucket: Bucket) -> list[Tensor]:
     bucket.look()
     with torch.no_grad():
-        bucket.flat(0).copy_(bucket.pack())
+        for place, piece in zip(bucket.pieces_of(bucket.flat(0)), bucket.pieces(), strict=True):
+            place.copy_(piece)
     return bucket.copies(0)
 
 
@@ -76,13 +77,25 @@ def test_one_tensor_is_not_packed() -> None:
     tensor = on_lead(100)
     (bucket,) = buckets_of(tensor)
     bucket.look()
-    assert bucket.pack().data_ptr() == tensor.data_ptr()
+    assert [piece.data_ptr() for piece in bucket.pieces()] == [tensor.data_ptr()]
 
 
-def test_buckets_are_filled_in_order_the_first_one_small() -> None:
-    tensors = [on_lead(256) for _ in range(6)]
-    found = buckets_of(*tensors, bucket_bytes=2048, first_bucket_bytes=1024)
-    assert [len(bucket.slots) for bucket in found] == [1, 2, 2, 1]
+def test_large_tensors_are_not_packed_and_lie_behind_the_small_ones() -> None:
+    small, large, other = on_lead(100), on_lead(600, 600), on_lead(7)
+    (bucket,) = buckets_of(small, large, other, first_bucket_bytes=2**22)
+    assert [slot.tensor for slot in bucket.slots] == [small, other, large]
+    copies = send(bucket)
+    packed, alone = bucket.pieces()
+    assert packed.numel() == 128 + 7  # aligned
+    assert alone.data_ptr() == large.data_ptr()
+    for copy, tensor in zip(copies, (small, other, large), strict=True):
+        torch.testing.assert_close(copy.cpu(), tensor.cpu(), rtol=0, atol=0)
+
+
+def test_buckets_are_filled_in_order_the_first_ones_smaller() -> None:
+    tensors = [on_lead(256) for _ in range(17)]
+    found = buckets_of(*tensors, bucket_bytes=6 * 1024, first_bucket_bytes=1024)
+    assert [len(bucket.slots) for bucket in found] == [1, 4, 6, 6]
     assert [slot.tensor for bucket in found for slot in bucket.slots] == tensors
 
 

@@ -32,7 +32,8 @@ class Broadcast:
         self._others = tuple(others)
         # The streams on which each device may still be reading what it has.
         self._readers: list[torch.Stream | None] = [None] * len(others)
-        self._packed: torch.Event | None = None
+        # Recorded when the lead's values have been read.
+        self._gone: torch.Event | None = None
 
     def send(self, buckets: Sequence[Bucket], to: Sequence[int]) -> None:
         """Queue the copies of what devices at the positions `to` lack.
@@ -48,18 +49,21 @@ class Broadcast:
             leaving.wait_stream(torch.accelerator.current_stream(self._lead))
             for device in to:
                 self._wait_for_readers(device)
-            for bucket, lacking in wanted:
+            # All packing comes before all copying, else a copy would wait for the multiprocessors.
+            with using(leaving):
+                packed = [bucket.pieces() if lacking else [] for bucket, lacking in wanted]
+            for (bucket, lacking), pieces in zip(wanted, packed, strict=True):
                 if lacking:
-                    self._send(bucket, lacking)
-            self._packed = leaving.record_event()
+                    self._send(bucket, pieces, lacking)
+            self._gone = leaving.record_event()
         for device in to:
             self._readers[device] = torch.accelerator.current_stream(self._others[device])
 
     def hold_writes(self) -> None:
-        """Have the lead's current stream, which writes parameters, wait until they are packed."""
-        if self._packed is not None:
-            torch.accelerator.current_stream(self._lead).wait_event(self._packed)
-            self._packed = None
+        """Have the lead's current stream, which may write them, wait until the values are gone."""
+        if self._gone is not None:
+            torch.accelerator.current_stream(self._lead).wait_event(self._gone)
+            self._gone = None
 
     def _wait_for_readers(self, device: int) -> None:
         arriving, leaving = side_streams(self._others[device])
@@ -69,15 +73,16 @@ class Broadcast:
         if reader is not None:
             arriving.wait_stream(reader)
 
-    def _send(self, bucket: Bucket, lacking: Sequence[int]) -> None:
+    def _send(self, bucket: Bucket, pieces: Sequence[torch.Tensor], lacking: Sequence[int]) -> None:
         leaving = side_streams(self._lead).leaving
-        with using(leaving):
-            source = bucket.pack()
         for device in lacking:
             streams = side_streams(self._others[device])
             with using(streams.arriving):
                 flat = bucket.flat(device)
-            copy_across(flat, source, arriving=streams.arriving, leaving=leaving)
+            places = bucket.pieces_of(flat) if device == lacking[0] else [flat]
+            copy_across(
+                zip(places, pieces, strict=True), arriving=streams.arriving, leaving=leaving
+            )
             bucket.ready[device].record(streams.arriving)
             streams.leaving.wait_event(bucket.ready[device])
             flat.record_stream(streams.leaving)
@@ -90,4 +95,4 @@ class Broadcast:
                 ]
             )
             bucket.held[device] = bucket.stamp
-            source, leaving = flat, streams.leaving
+            pieces, leaving = [flat], streams.leaving

@@ -2,10 +2,10 @@
 
 ::
 
-    lead        w1 ┐  b1 ┐  w2 ┐          one storage each, wherever the caller's module has them
-                   ▼     ▼     ▼  pack
-    cuda:1      [ w1  | b1 | w2 | ... ]   one flat tensor a bucket, which lives as long as the
-    cuda:2      [ w1  | b1 | w2 | ... ]   replicas; their tensors are views of it
+    lead        b1 ┐  b2 ┐  w1 ┐  w2 ┐    one storage each, wherever the caller's module has them
+                   └─────┴pack │     │    large ones are copied as they are
+    cuda:1      [ b1  | b2 |  w1 |  w2 ]  one flat tensor a bucket, which lives as long as the
+    cuda:2      [ b1  | b2 |  w1 |  w2 ]  replicas; their tensors are views of it
 
 Tensors that share a storage on the lead lie in the same way on the others, so that the weights of
 a recurrent network that cuDNN wants in one piece stay in one piece.
@@ -21,9 +21,15 @@ from itertools import repeat
 import torch
 
 # As in DistributedDataParallel: large enough to use the link, small enough that one travels while
-# the next is computed; the first one small, since the first layer waits for it.
+# the next is computed. The first one is small, since the first layer waits for it, and since its
+# gradients are the last to travel; those after it grow by this factor.
 BUCKET_BYTES = 25 * 2**20
 FIRST_BUCKET_BYTES = 2**20
+BUCKET_GROWTH = 4
+
+# From this size on a tensor is copied as it is. Packing takes the lead's time and memory, and saves
+# a launch, in which this much travels by the fastest links.
+_LARGE_BYTES = 2**20
 
 # What cuBLAS and vectorized kernels want of an address, and what the allocator gives.
 _ALIGNMENT_BYTES = 512
@@ -75,6 +81,14 @@ class _Block:
     length: int
     start: int = 0
 
+    @property
+    def nbytes(self) -> int:
+        return self.length * self.slots[0].tensor.element_size()
+
+    @property
+    def is_large(self) -> bool:
+        return self.nbytes >= _LARGE_BYTES
+
     def inner_offsets(self) -> list[int] | None:
         """Return where each tensor begins in the stretch; None if there is no such stretch."""
         if len({slot.tensor.untyped_storage()._cdata for slot in self.slots}) > 1:
@@ -87,34 +101,44 @@ class Bucket:
     """Some tensors of one dtype, copied to another device in one piece.
 
     Attributes:
-        slots: in the module's order.
+        slots: in the module's order, those of large tensors last.
         stamp: counts the changes of what the lead has.
         held: for each device but the lead, the stamp of what it has; 0 is nothing yet.
         ready: for each device but the lead, recorded when what it was sent has arrived.
         walked: whether a backward has come by since the last forward.
         suspect: whether an optimizer may have stepped since, one that leaves no trace among them:
             fused ones, and those that write to ``parameter.data``.
+        sent_sums: `bit_sums` of what was sent, one row a piece, with the stamp it had; None as long
+            as nobody asked.
     """
 
     def __init__(self, blocks: Sequence[_Block], devices: Sequence[torch.device]) -> None:
-        self.slots = [slot for block in blocks for slot in block.slots]
+        self._blocks = sorted(blocks, key=lambda block: block.is_large)
+        self.slots = [slot for block in self._blocks for slot in block.slots]
         self.devices = tuple(devices)
         self.stamp = 0
         self.held = [0] * len(devices)
-        self._blocks = list(blocks)
         self._forms = [slot.form() for slot in self.slots]
-        self._inner_offsets = [block.inner_offsets() for block in blocks]
+        self._inner_offsets = [block.inner_offsets() for block in self._blocks]
         self.dtype = self.slots[0].tensor.dtype
-        self.length = _place(blocks, self.dtype)
+        self.length = _place(self._blocks, self.dtype)
+        small = sum(not block.is_large for block in self._blocks)
+        self._packed = small if small > 1 else 0  # how many blocks are, the first ones
         self._flats: list[torch.Tensor | None] = [None] * len(devices)
         self._copies: list[list[torch.Tensor]] = [[] for _ in devices]
         self._sources: list[torch.Tensor] = []
         self._gaps: list[torch.Tensor] = []
         self.walked = False
         self.suspect = False
+        self.sent_sums: tuple[int, torch.Tensor] | None = None
         self.ready = [torch.Event(device) for device in devices]
         for position, slot in enumerate(self.slots):
             slot._bucket, slot.position = weakref.ref(self), position
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes that travel."""
+        return self.length * self.dtype.itemsize
 
     def fits(self) -> bool:
         """Say whether the tensors have the form, and share storage as, it was made for."""
@@ -176,25 +200,47 @@ class Bucket:
                     parts.append(flat.as_strided(shape, slot.tensor.stride(), start))
         return parts
 
-    def pack(self) -> torch.Tensor:
-        """Return the lead's values in one piece, packed on the current stream if need be."""
-        if len(self._sources) == 1 and self._sources[0].dim() == 1:
-            return self._sources[0]
-        pieces = []
-        for source, gap in zip(self._sources, self._gaps, strict=True):
-            pieces += [source.reshape(-1), gap]
+    def as_flat(self, gradient: torch.Tensor | None) -> torch.Tensor | None:
+        """Return the gradient of the only tensor as it would be packed, if it lies like that."""
+        fits = (
+            gradient is not None
+            and gradient.is_contiguous()
+            and gradient.dtype is self.dtype
+            and gradient.stride() == self.slots[0].tensor.stride()
+            and gradient.numel() == self.length
+        )
+        return gradient.view(-1) if gradient is not None and fits else None
+
+    def pieces(self) -> list[torch.Tensor]:
+        """Return the lead's values in tensors of one dimension: large ones as they are, small ones
+        packed into one, on the current stream.
+        """
+        whole = [source.reshape(-1) for source in self._sources]
+        small, large = whole[: self._packed], whole[self._packed :]
+        if not small:
+            return large
+        parts = [part for pair in zip(small, self._gaps, strict=True) for part in pair]
         if self.dtype.itemsize > 1:
-            return torch.cat(pieces)
-        return torch.cat([piece.view(torch.uint8) for piece in pieces]).view(self.dtype)
+            return [torch.cat(parts), *large]
+        return [torch.cat([part.view(torch.uint8) for part in parts]).view(self.dtype), *large]
+
+    def pieces_of(self, flat: torch.Tensor) -> list[torch.Tensor]:
+        """Return the same parts of a tensor that holds all of them."""
+        spans = [(block.start, block.length) for block in self._blocks[self._packed :]]
+        if self._packed:
+            last = self._blocks[self._packed - 1]
+            spans.insert(0, (0, last.start + last.length))
+        return [flat.narrow(0, start, length) for start, length in spans]
 
     def _make_gaps(self) -> list[torch.Tensor]:
-        """Return what lies behind each block: zeros, for that travels too, and is compared."""
+        """Return what lies between blocks that are packed: zeros, for that is compared too."""
+        packed = self._blocks[: self._packed]
         device = self.slots[0].tensor.device
         zeros = torch.zeros(_ALIGNMENT_BYTES, dtype=self.dtype, device=device)
-        starts = [block.start for block in self._blocks[1:]] + [self.length]
+        ends = [block.start + block.length for block in packed]
         return [
-            zeros[: start - block.start - block.length]
-            for start, block in zip(starts, self._blocks, strict=True)
+            zeros[: start - end]
+            for end, start in zip(ends, [b.start for b in packed[1:]] + ends[-1:], strict=True)
         ]
 
     def _source(self, block: _Block) -> torch.Tensor:
@@ -230,21 +276,20 @@ def make_buckets(
         first_bucket_bytes: of the first bucket.
     """
     full: list[list[_Block]] = []
-    open_buckets: dict[tuple[torch.dtype, bool], list[_Block]] = {}
+    # For each kind, the bucket that is being filled and how many bytes there is room for.
+    filling: dict[tuple[torch.dtype, bool], tuple[list[_Block], int]] = {}
+    limit = first_bucket_bytes
     for block in _blocks_of(slots):
         tensor = block.slots[0].tensor
         key = (tensor.dtype, tensor.requires_grad)
-        bucket = open_buckets.get(key)
-        limit = first_bucket_bytes if full and bucket is full[0] else bucket_bytes
-        if bucket is None or _bytes(bucket) + _bytes([block]) > limit:
-            bucket = open_buckets[key] = []
+        bucket, room = filling.get(key, ([], 0))
+        if not bucket or block.nbytes > room:
+            bucket, room = [], limit
             full.append(bucket)
+            limit = min(limit * BUCKET_GROWTH, bucket_bytes)
         bucket.append(block)
+        filling[key] = bucket, room - block.nbytes
     return [Bucket(blocks, devices) for blocks in full]
-
-
-def _bytes(blocks: Iterable[_Block]) -> int:
-    return sum(block.length * block.slots[0].tensor.element_size() for block in blocks)
 
 
 def _blocks_of(slots: Iterable[Slot]) -> list[_Block]:

@@ -38,7 +38,8 @@ class Packed:
     """The gradients of one bucket on one device.
 
     Attributes:
-        flat: laid out as the bucket, zero where a gradient is missing.
+        flat: laid out as the bucket, zero where a gradient is missing. It may be a gradient that
+            others have too, so nothing is written into it.
         present: for each slot, whether there is a gradient.
         ready: recorded when `flat` is.
     """
@@ -245,11 +246,13 @@ def _load(token: Any) -> Any:
 def _pack(bucket: Bucket, gradients: Sequence[torch.Tensor | None], device: torch.device) -> Packed:
     """Bring a device's gradients into one piece, on the stream that computed them."""
     present = [gradient is not None for gradient in gradients]
-    make = torch.empty if all(present) else torch.zeros
-    flat = make(bucket.length, dtype=bucket.dtype, device=device)
-    parts = bucket.parts(flat)
-    targets = [part for part, here in zip(parts, present, strict=True) if here]
-    copy_each(targets, [gradient for gradient in gradients if gradient is not None])
+    flat = bucket.as_flat(gradients[0]) if len(gradients) == 1 else None
+    if flat is None:
+        make = torch.empty if all(present) else torch.zeros
+        flat = make(bucket.length, dtype=bucket.dtype, device=device)
+        parts = bucket.parts(flat)
+        targets = [part for part, here in zip(parts, present, strict=True) if here]
+        copy_each(targets, [gradient for gradient in gradients if gradient is not None])
     return Packed(flat, present, torch.accelerator.current_stream(device).record_event())
 
 
@@ -266,9 +269,8 @@ def _keep(kept: dict[tuple[Bucket, int], Packed], key: tuple[Bucket, int], packe
     if before is not None:
         stream = torch.accelerator.current_stream(packed.flat.device)
         stream.wait_event(before.ready)
-        packed.flat.add_(before.flat)
-        packed.present = [a or b for a, b in zip(packed.present, before.present, strict=True)]
-        packed.ready = stream.record_event()
+        whole = packed.flat + before.flat
+        packed = Packed(whole, _either(packed, before), stream.record_event())
     kept[key] = packed
 
 
@@ -307,9 +309,12 @@ def _merge(packed: Packed, kept: Packed | None, device: torch.device) -> Packed:
         for one in (packed, kept):
             arriving.wait_event(one.ready)
             one.flat.record_stream(arriving)
-        packed.flat.add_(kept.flat)
-    present = [a or b for a, b in zip(packed.present, kept.present, strict=True)]
-    return Packed(packed.flat, present, arriving.record_event())
+        whole = packed.flat + kept.flat
+    return Packed(whole, _either(packed, kept), arriving.record_event())
+
+
+def _either(one: Packed, other: Packed) -> list[bool]:
+    return [a or b for a, b in zip(one.present, other.present, strict=True)]
 
 
 def _add_along_the_chain(step: Step, summands: Sequence[Packed]) -> Packed:
@@ -325,9 +330,8 @@ def _add_along_the_chain(step: Step, summands: Sequence[Packed]) -> Packed:
         with using(streams.arriving):
             streams.arriving.wait_event(here.ready)
             here.flat.record_stream(streams.arriving)
-            here.flat.add_(arrived)
-        present = [a or b for a, b in zip(total.present, here.present, strict=True)]
-        total = Packed(here.flat, present, streams.arriving.record_event())
+            arrived.add_(here.flat)
+        total = Packed(arrived, _either(total, here), streams.arriving.record_event())
         _hand_over(total.flat, total.ready)
     arrived = _receive(step, total.flat, step.lead)
     return Packed(arrived, total.present, side_streams(step.lead).arriving.record_event())
@@ -343,7 +347,7 @@ def _receive(step: Step, flat: torch.Tensor, device: torch.device) -> torch.Tens
     arriving, leaving = side_streams(device).arriving, side_streams(flat.device).leaving
     with using(arriving):
         arrived = torch.empty_like(flat, device=device)
-    copy_across(arrived, flat, arriving=arriving, leaving=leaving)
+    copy_across([(arrived, flat)], arriving=arriving, leaving=leaving)
     step.mark(leaving)
     return arrived
 

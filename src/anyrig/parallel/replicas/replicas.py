@@ -35,11 +35,11 @@ class Replicas:
         self._broadcast = Broadcast(self.lead, others)
         self._mirrors: dict[int, Mirror] = {}
         self._slots: dict[int, Slot] = {}
-        self._buckets: list[Bucket] = []
+        self._parameters: list[Bucket] = []
+        self._buffers: list[Bucket] = []
         self._kept: dict[tuple[Bucket, int], Packed] = {}
         self._zero: torch.Tensor | None = None
         self._was_training = True
-        self._parameter_buckets = 0
         self._running: list[Bucket] = []
 
     def begin(
@@ -70,7 +70,10 @@ class Replicas:
             self._readers[device].rest()
         with torch.inference_mode(False), torch.no_grad():
             self._follow()
-            self._broadcast.send(self._buckets, active)
+            # Buffers go first: they are small, and a forward may write them on the lead.
+            self._broadcast.send(self._buffers, active)
+            self._broadcast.hold_writes()
+            self._broadcast.send(self._parameters, active)
             if self._zero is None:
                 self._zero = torch.zeros((), device=self.lead)
         step = Step(
@@ -113,6 +116,10 @@ class Replicas:
         """Drop the gradients that wait on their devices."""
         self._kept.clear()
 
+    @property
+    def _buckets(self) -> list[Bucket]:
+        return [*self._parameters, *self._buffers]
+
     def _follow(self) -> None:
         """Bring structure and buckets up to what the module is now."""
         changed = [mirror for mirror in self._mirrors.values() if mirror.has_changed()]
@@ -120,16 +127,15 @@ class Replicas:
             self._follow_structure(changed)
         while None in (changes := [bucket.look() for bucket in self._buckets]):
             self._plan()
-        quiet = [b for b, changed in zip(self._buckets, changes, strict=True) if not changed]
+        quiet = {b for b, changed in zip(self._buckets, changes, strict=True) if not changed}
         # Layers of normalization write their running statistics without a new version.
         training = any(mirror.module.training for mirror in self._mirrors.values())
         stale = list(self._running) if training or self._was_training else []
         self._was_training = training
         stale += [bucket for bucket in self._buckets if bucket.suspect]
-        parameters = self._buckets[: self._parameter_buckets]
-        if all(bucket in quiet and not bucket.walked for bucket in parameters):
-            asked = [bucket for bucket in quiet if bucket not in stale]
-            stale += find_unnoticed(asked, self.lead, self._others)
+        if all(bucket in quiet and not bucket.walked for bucket in self._parameters):
+            doubtful = [bucket for bucket in self._buckets if bucket in quiet - {*stale}]
+            stale += find_unnoticed(doubtful, self.lead, self._others)
         for bucket in stale:
             if bucket in quiet:
                 bucket.stamp += 1
@@ -176,12 +182,11 @@ class Replicas:
         parameters, running, others = _sorted_tensors(modules)
         self._check(modules)
         self._slots = {id(tensor): Slot(tensor) for tensor in _tensors_of(modules)}
-        kinds = [
+        self._parameters, self._running, rest = (
             make_buckets([self._slots[id(tensor)] for tensor in tensors], self._others)
             for tensors in (parameters, running, others)
-        ]
-        self._parameter_buckets, self._running = len(kinds[0]), kinds[1]
-        self._buckets = [bucket for kind in kinds for bucket in kind]
+        )
+        self._buffers = [*self._running, *rest]
         for mirror in self._mirrors.values():
             mirror.build(self._slot_of, self._mirror_of)
 

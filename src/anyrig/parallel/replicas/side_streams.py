@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
 from typing import NamedTuple
 
@@ -24,12 +25,16 @@ def side_streams(device: torch.device) -> SideStreams:
 
 
 def copy_across(
-    target: torch.Tensor, source: torch.Tensor, *, arriving: torch.Stream, leaving: torch.Stream
+    pairs: Iterable[tuple[torch.Tensor, torch.Tensor]],
+    *,
+    arriving: torch.Stream,
+    leaving: torch.Stream,
 ) -> None:
-    """Copy between two devices beside what they compute.
+    """Copy between two devices beside what they compute, to the first of each pair.
 
     PyTorch runs the copy on the current stream of the source's device and has it wait for, and be
     waited for by, that of the target's; so both are replaced.
     """
     with using(leaving, arriving):
-        target.copy_(source, non_blocking=True)
+        for target, source in pairs:
+            target.copy_(source, non_blocking=True)
