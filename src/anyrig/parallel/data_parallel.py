@@ -62,6 +62,7 @@ class DataParallel(TransparentModule):
     _layout: Layout
     _loss: Criterion | None
     _reduces: bool
+    _gathers: bool
     _alone: bool
     _lead: torch.device
     _sends_output: bool
@@ -96,7 +97,7 @@ class DataParallel(TransparentModule):
     def _set_up(self, module: torch.nn.Module, layout: Layout, loss: Criterion | None) -> None:
         require_plain_module(module)
         super().__init__(module)
-        self.__dict__.update(_layout=layout, _loss=loss, _reduces=True)
+        self.__dict__.update(_layout=layout, _loss=loss, _reduces=True, _gathers=True)
         self._start()
 
     def _start(self) -> None:
@@ -126,7 +127,8 @@ class DataParallel(TransparentModule):
         if self._alone:
             return self._call_alone(inputs, kwargs)
         if is_inside():
-            return self._call_module(inputs, kwargs)
+            output = self._call_module(inputs, kwargs)
+            return output if self._gathers else [output]
         with self._lock:
             return self._call_replicas(inputs, kwargs)
 
@@ -151,6 +153,8 @@ class DataParallel(TransparentModule):
             output = self._call_module(inputs, kwargs)
         else:
             output = self.module(*inputs, **kwargs)
+        if not self._gathers:
+            return [output]
         return _bring(output, self._layout.output_device) if self._sends_output else output
 
     def _call_module(self, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -200,7 +204,7 @@ class DataParallel(TransparentModule):
             self._replicas.adopt_buffers(active[0] - 1)
         if loss is not None:
             return combine_losses(results, layout.output_device, layout.dim)
-        return gather(results, layout.output_device, layout.dim)
+        return gather(results, layout.output_device, layout.dim) if self._gathers else results
 
     def _loss_for(self, kwargs: Mapping[str, Any]) -> Criterion | None:
         """Return the loss that ``target=`` is for; None if it is for the module.
@@ -222,6 +226,34 @@ class DataParallel(TransparentModule):
     def device_ids(self) -> list[int | None]:
         """The indices of the devices, the lead's first; None for the CPU."""
         return [device.index for device in self._layout.devices]
+
+    def scattered(self, *inputs: Any, **kwargs: Any) -> list[Any]:
+        """Call the model and return the outputs where they are, without gathering them.
+
+        ::
+
+            criterion = anyrig.ParallelLoss(nn.CrossEntropyLoss())
+            criterion(model.scattered(x), y).backward()
+
+        Returns:
+            One output for each device that had rows, in the order of the rig; a list of one where
+            there is one device. `gather` joins them.
+
+        Raises:
+            TypeError: ``target=`` was given for the loss that the model was spread with.
+            Exception: as `forward`.
+        """
+        if "target" in kwargs and self._loss is not None:
+            raise TypeError(
+                "scattered() returns outputs, and target= asks for the loss of the batch; call "
+                "model(x, target=y), or give the outputs and y to anyrig.ParallelLoss"
+            )
+        before, self._gathers = self._gathers, False
+        try:
+            outputs: list[Any] = self(*inputs, **kwargs)
+            return outputs
+        finally:
+            self._gathers = before
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:

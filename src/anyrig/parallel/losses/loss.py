@@ -152,8 +152,8 @@ class ParallelLoss(nn.Module):
 
     ::
 
-        loss = ParallelLoss(nn.CrossEntropyLoss())
-        loss(outputs, target).backward()   # outputs: a list, one a device
+        criterion = ParallelLoss(nn.CrossEntropyLoss())
+        criterion(model.scattered(x), target).backward()
 
     Its value and gradients are those of the criterion on the joined outputs, for the criterions of
     PyTorch and for callables as `loss_part` describes them. A criterion's parameters and buffers

@@ -35,10 +35,15 @@ class Broadcast:
         # Recorded when the lead's values have been read.
         self._gone: torch.Event | None = None
 
-    def send(self, buckets: Sequence[Bucket], to: Sequence[int]) -> None:
+    def send(self, buckets: Sequence[Bucket], to: Sequence[int], *, apart: bool = False) -> None:
         """Queue the copies of what devices at the positions `to` lack.
 
         `Bucket.ready` of a device is the event after which it may be read there.
+
+        Args:
+            buckets: all that may have changed.
+            to: positions among the other devices.
+            apart: whether what is sent is copied on the lead first, so that `hold_writes` is short.
         """
         wanted = [
             (bucket, [device for device in to if bucket.held[device] != bucket.stamp])
@@ -51,11 +56,16 @@ class Broadcast:
                 self._wait_for_readers(device)
             # All packing comes before all copying, else a copy would wait for the multiprocessors.
             with using(leaving):
-                packed = [bucket.pieces() if lacking else [] for bucket, lacking in wanted]
+                packed = [
+                    bucket.pieces(apart=apart) if lacking else [] for bucket, lacking in wanted
+                ]
+            if apart:
+                self._gone = leaving.record_event()
             for (bucket, lacking), pieces in zip(wanted, packed, strict=True):
                 if lacking:
                     self._send(bucket, pieces, lacking)
-            self._gone = leaving.record_event()
+            if not apart:
+                self._gone = leaving.record_event()
         for device in to:
             self._readers[device] = torch.accelerator.current_stream(self._others[device])
 

@@ -211,12 +211,17 @@ class Bucket:
         )
         return gradient.view(-1) if gradient is not None and fits else None
 
-    def pieces(self) -> list[torch.Tensor]:
+    def pieces(self, *, apart: bool = False) -> list[torch.Tensor]:
         """Return the lead's values in tensors of one dimension: large ones as they are, small ones
         packed into one, on the current stream.
+
+        Args:
+            apart: large ones are copied too, so that the lead's may change meanwhile.
         """
         whole = [source.reshape(-1) for source in self._sources]
         small, large = whole[: self._packed], whole[self._packed :]
+        if apart:
+            large = [source.clone() for source in large]
         if not small:
             return large
         parts = [part for pair in zip(small, self._gaps, strict=True) for part in pair]

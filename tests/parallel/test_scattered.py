@@ -1,0 +1,94 @@
+"""Outputs that stay on their devices, and the loss of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from trained_models import CLASSES, assert_same_numbers, first_devices, on_lead, train
+
+import anyrig
+
+pytestmark = pytest.mark.gpus(4)
+
+SHARES = {"even": None, "uneven": [1, 3, 2, 1], "empty": [0, 2, 0, 1]}
+
+
+@pytest.fixture
+def x() -> Tensor:
+    return torch.randn(10, 4, dtype=torch.float64, device="cuda:0")
+
+
+@pytest.mark.parametrize("shares", SHARES)
+def test_each_output_stays_where_it_was_computed(shares: str, x: Tensor) -> None:
+    net = on_lead(nn.Linear(4, CLASSES))
+    model = anyrig.spread(net, first_devices(4), shares=SHARES[shares])
+    outputs = model.scattered(x)
+    assert all(type(output) is Tensor and len(output) > 0 for output in outputs)
+    devices = {"even": [0, 1, 2, 3], "uneven": [0, 1, 2, 3], "empty": [1, 3]}[shares]
+    assert [output.get_device() for output in outputs] == devices
+    torch.testing.assert_close(anyrig.gather(outputs, "cuda:0"), net(x), rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("shares", SHARES)
+def test_three_steps_with_the_parallel_loss(shares: str, x: Tensor) -> None:
+    """Also with a batch that leaves devices idle, and with targets that do not count."""
+    module = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, CLASSES))
+    target = torch.randint(CLASSES, (10,), device="cuda:0")
+    target[:4] = -100
+    batches = [((x,), target), ((x[:3],), target[-3:]), ((x,), target.flip(0))]
+    criterion = nn.CrossEntropyLoss()
+    one, several = on_lead(module), on_lead(module)
+    expected = train(one, batches, "sgd", lambda inputs, y: criterion(one(*inputs), y))
+    model = anyrig.spread(several, first_devices(4), shares=SHARES[shares])
+    of_parts = anyrig.ParallelLoss(criterion, "cuda:0")  # where the lead has no rows, too
+    found = train(several, batches, "sgd", lambda inputs, y: of_parts(model.scattered(*inputs), y))
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
+    assert_same_numbers(several, one)
+
+
+class Named(nn.Linear):
+    def forward(self, x: Tensor) -> dict[str, Any]:
+        return {"logits": super().forward(x), "name": "linear"}
+
+
+def test_structures_and_an_empty_batch(x: Tensor) -> None:
+    model = anyrig.spread(on_lead(Named(4, 2)), first_devices(2))
+    outputs = model.scattered(x)
+    assert [list(output) for output in outputs] == [["logits", "name"]] * 2
+    (none,) = model.scattered(x[:0])
+    assert none["logits"].shape == (0, 2)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda:0"])
+def test_one_device_has_a_list_of_one(device: str, x: Tensor) -> None:
+    net = nn.Linear(4, 2).double().to(device)
+    model = anyrig.spread(net, anyrig.Rig.parse(device))
+    (output,) = model.scattered(x)
+    assert output.device == torch.device(device)
+    loss = anyrig.ParallelLoss(nn.MSELoss())([output], torch.zeros(10, 2).double())
+    torch.testing.assert_close(loss, output.square().mean())
+
+
+def test_hooks_of_the_model_get_the_list(x: Tensor) -> None:
+    model = anyrig.spread(on_lead(nn.Linear(4, 2)), first_devices(2))
+    seen = []
+    model.register_forward_hook(lambda module, args, output: seen.append(type(output)))
+    model.scattered(x)
+    model(x)
+    assert seen == [list, Tensor]
+
+
+def test_it_gathers_again_after_a_failure(x: Tensor) -> None:
+    model = anyrig.spread(on_lead(nn.Linear(4, 2)), first_devices(2))
+    with pytest.raises(RuntimeError, match="shapes"):
+        model.scattered(x[:, :3])
+    assert model(x).shape == (10, 2)
+
+
+def test_a_target_is_for_the_loss(x: Tensor) -> None:
+    model = anyrig.spread(on_lead(nn.Linear(4, 2)), first_devices(2), loss=nn.MSELoss())
+    with pytest.raises(TypeError, match=r"call model\(x, target=y\), or give .*ParallelLoss"):
+        model.scattered(x, target=x)
