@@ -75,32 +75,16 @@ def show_speed_up(rows: list[dict[str, Any]]) -> Table:
 
 def wall_models() -> dict[str, tuple[Any, Any, Any]]:
     import torch
-    from torch import nn
 
     from workloads.language_model import LanguageModel, LanguageModelSize
+    from workloads.small_networks import convolutional, perceptron
 
     size = LanguageModelSize(words=1000, width=128, layers=4, heads=4, tokens=32)
-    layers = [part for _ in range(20) for part in (nn.Linear(256, 256), nn.ReLU())]
-    convolutional = nn.Sequential(
-        nn.Conv2d(3, 32, 3, padding=1),
-        nn.BatchNorm2d(32),
-        nn.ReLU(),
-        nn.Conv2d(32, 64, 3, stride=2, padding=1),
-        nn.BatchNorm2d(64),
-        nn.ReLU(),
-        nn.AdaptiveAvgPool2d(4),
-        nn.Flatten(),
-        nn.Linear(64 * 16, 10),
-    )
     words = torch.randint(1000, (16, 32))
     classes = torch.randint(10, (64,))
     return {
-        "perceptron 20x256": (
-            nn.Sequential(*layers, nn.Linear(256, 10)),
-            torch.randn(64, 256),
-            classes,
-        ),
-        "convolutional": (convolutional, torch.randn(16, 3, 32, 32), classes[:16]),
+        "perceptron 20x256": (perceptron(20, 256, 10), torch.randn(64, 256), classes),
+        "convolutional": (convolutional(10), torch.randn(16, 3, 32, 32), classes[:16]),
         "language, small": (LanguageModel(size), words, words.clone()),
     }
 

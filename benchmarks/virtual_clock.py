@@ -8,14 +8,10 @@ Python takes, and that small kernels do not reach what large ones reach. Writes 
 
 from __future__ import annotations
 
-import json
-import platform
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from datetime import datetime, timezone
-from pathlib import Path
 
 import torch
 from rich.console import Console
@@ -23,10 +19,9 @@ from rich.table import Table
 from torch import Tensor, nn
 from torch.nn import functional
 
-import anyrig
 from anyrig.virtual import clock, install
+from workloads.figures import write_figures
 
-RESULTS = Path(__file__).parent / "results"
 STEPS = 3
 
 
@@ -141,7 +136,7 @@ def measured(index: int) -> float:
     return float(finished.stdout)
 
 
-def report(values: list[float]) -> dict[str, object]:
+def report(values: list[float]) -> None:
     table = Table(title="the virtual clock against published figures")
     for heading in ("what", "card", "published", "virtual", "unit", "virtual / published"):
         table.add_column(heading, justify="left" if heading in ("what", "card") else "right")
@@ -153,16 +148,7 @@ def report(values: list[float]) -> dict[str, object]:
         facts = {name: fact for name, fact in asdict(figure).items() if name != "run"}
         rows.append(facts | {"virtual": value, "ratio": ratio})
     Console().print(table)
-    return {
-        "benchmark": "virtual_clock",
-        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "versions": {
-            "anyrig": anyrig.__version__,
-            "torch": torch.__version__,
-            "python": platform.python_version(),
-        },
-        "rows": rows,
-    }
+    write_figures("virtual_clock", rows)
 
 
 def main() -> int:
@@ -171,12 +157,7 @@ def main() -> int:
         install(figure.rig, shape_only=True)
         print(figure.run())
         return 0
-    RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / "virtual-clock.json"
-    path.write_text(
-        json.dumps(report([measured(index) for index in range(len(FIGURES))]), indent=2) + "\n"
-    )
-    print(f"written to {path}")
+    report([measured(index) for index in range(len(FIGURES))])
     return 0
 
 

@@ -11,14 +11,11 @@ works, which others on the machine do not change. Writes the figures to `results
 from __future__ import annotations
 
 import json
-import platform
 import resource
 import statistics
 import subprocess
 import sys
 import time
-from datetime import datetime, timezone
-from pathlib import Path
 
 import torch
 from rich.console import Console
@@ -27,8 +24,8 @@ from torch.nn import functional
 
 import anyrig
 from virtual_shape_only import BATCH, LENGTH, Layer, Transformer
+from workloads.figures import write_figures
 
-RESULTS = Path(__file__).parent / "results"
 RIG = "A100-80GB"
 RANKS = 64
 STEPS = 4
@@ -125,22 +122,7 @@ def main() -> int:
     )
     bars = f"under {STEP_BAR_SECONDS:g} s a step and 1 GiB of host memory, equal bytes"
     print(f"{bars}: {'holds' if holds else 'MISSED'}")
-    path = RESULTS / "virtual-fsdp-64.json"
-    RESULTS.mkdir(exist_ok=True)
-    result = {
-        "benchmark": "virtual_fsdp_64",
-        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "versions": {
-            "anyrig": anyrig.__version__,
-            "torch": torch.__version__,
-            "python": platform.python_version(),
-        },
-        "rig": RIG,
-        "ranks": RANKS,
-        "rows": rows,
-    }
-    path.write_text(json.dumps(result, indent=2) + "\n")
-    print(f"written to {path}")
+    write_figures("virtual_fsdp_64", rows, rig=RIG, ranks=RANKS)
     return 0 if holds else 1
 
 

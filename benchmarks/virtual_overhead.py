@@ -7,15 +7,11 @@ medians, their ratio, and the bar that the ratio is to stay under; writes them t
 from __future__ import annotations
 
 import copy
-import json
-import platform
 import statistics
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from datetime import datetime, timezone
-from pathlib import Path
 
 import torch
 from rich.console import Console
@@ -23,10 +19,10 @@ from rich.table import Table
 from torch import Tensor, nn
 from torch.nn import functional
 
-import anyrig
 from anyrig.virtual import install
+from workloads.figures import write_figures
+from workloads.small_networks import convolutional, perceptron
 
-RESULTS = Path(__file__).parent / "results"
 BATCH = 64
 CLASSES = 10
 
@@ -41,25 +37,6 @@ class Transformer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.classes(self.layers(self.embedding(x)).mean(1))
-
-
-def perceptron(layers: int = 30, width: int = 128) -> nn.Module:
-    hidden = [module for _ in range(layers) for module in (nn.Linear(width, width), nn.ReLU())]
-    return nn.Sequential(*hidden, nn.Linear(width, CLASSES))
-
-
-def convolutional() -> nn.Module:
-    return nn.Sequential(
-        nn.Conv2d(3, 32, 3, padding=1),
-        nn.BatchNorm2d(32),
-        nn.ReLU(),
-        nn.Conv2d(32, 64, 3, stride=2, padding=1),
-        nn.BatchNorm2d(64),
-        nn.ReLU(),
-        nn.AdaptiveAvgPool2d(4),
-        nn.Flatten(),
-        nn.Linear(64 * 16, CLASSES),
-    )
 
 
 def training_step(model: nn.Module, x: Tensor, device: str) -> Callable[[], None]:
@@ -119,7 +96,7 @@ def compare(name: str, bar: float, model: nn.Module, x: Tensor, steps: int) -> R
     return Row(name, cpu, on_virtual, cpu_processor, virtual_processor, bar)
 
 
-def report(rows: list[Row]) -> dict[str, object]:
+def report(rows: list[Row]) -> None:
     table = Table(title="a training step on a virtual GPU against the plain CPU, one thread")
     for heading in ("model", "cpu ms", "virtual ms", "ratio", "ratio of processor time", "bar"):
         table.add_column(heading, justify="left" if heading == "model" else "right")
@@ -133,20 +110,9 @@ def report(rows: list[Row]) -> dict[str, object]:
             f"{row.bar} {'holds' if row.holds else 'MISSED'}",
         )
     Console().print(table)
-    return {
-        "benchmark": "virtual_overhead",
-        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "versions": {
-            "anyrig": anyrig.__version__,
-            "torch": torch.__version__,
-            "python": platform.python_version(),
-        },
-        "rows": [
-            asdict(row)
-            | {"ratio": row.ratio, "processor_ratio": row.processor_ratio, "holds": row.holds}
-            for row in rows
-        ],
-    }
+    kept = ("ratio", "processor_ratio", "holds")
+    rows_written = [asdict(row) | {name: getattr(row, name) for name in kept} for row in rows]
+    write_figures("virtual_overhead", rows_written)
 
 
 def main() -> int:
@@ -154,14 +120,13 @@ def main() -> int:
     install("1xA100-80GB")
     torch.manual_seed(0)
     rows = [
-        compare("perceptron 30x128", 1.25, perceptron(), torch.randn(BATCH, 128), 150),
-        compare("convolutional", 1.05, convolutional(), torch.randn(16, 3, 32, 32), 60),
+        compare(
+            "perceptron 30x128", 1.25, perceptron(30, 128, CLASSES), torch.randn(BATCH, 128), 150
+        ),
+        compare("convolutional", 1.05, convolutional(CLASSES), torch.randn(16, 3, 32, 32), 60),
         compare("transformer", 1.15, Transformer(), torch.randint(1000, (16, 32)), 60),
     ]
-    RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / "virtual-overhead.json"
-    path.write_text(json.dumps(report(rows), indent=2) + "\n")
-    print(f"written to {path}")
+    report(rows)
     return 0 if all(row.holds for row in rows) else 1
 
 

@@ -7,13 +7,10 @@ the same on one A100 of 80 GB, where it must run out of memory. Writes the figur
 from __future__ import annotations
 
 import json
-import platform
 import statistics
 import subprocess
 import sys
 import time
-from datetime import datetime, timezone
-from pathlib import Path
 
 import torch
 from rich.console import Console
@@ -22,8 +19,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import anyrig
+from workloads.figures import write_figures
 
-RESULTS = Path(__file__).parent / "results"
 STEP_BAR_SECONDS = 2.0
 HOST_BAR_BYTES = 2**30
 
@@ -131,20 +128,7 @@ def main() -> int:
         "on 1xA100-80GB", "out of memory" if full else "it ran", _bar("must not fit", full)
     )
     Console().print(table)
-    path = RESULTS / "virtual-shape-only.json"
-    RESULTS.mkdir(exist_ok=True)
-    result = {
-        "benchmark": "virtual_shape_only",
-        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "versions": {
-            "anyrig": anyrig.__version__,
-            "torch": torch.__version__,
-            "python": platform.python_version(),
-        },
-        "rows": [large, small],
-    }
-    path.write_text(json.dumps(result, indent=2) + "\n")
-    print(f"written to {path}")
+    write_figures("virtual_shape_only", [large, small])
     return 0 if fast and slim and full else 1
 
 

@@ -16,8 +16,8 @@ import anyrig
 RESULTS = Path(__file__).parents[1] / "results"
 
 
-def write_figures(benchmark: str, rows: Sequence[dict[str, Any]]) -> None:
-    """Write `rows` to ``results/<benchmark>.json``, beside date and versions, and say so."""
+def write_figures(benchmark: str, rows: Sequence[dict[str, Any]], **about: Any) -> None:
+    """Write `rows` to ``results/<benchmark>.json``, beside date, versions and `about`; say so."""
     figures = {
         "benchmark": benchmark,
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -26,6 +26,7 @@ def write_figures(benchmark: str, rows: Sequence[dict[str, Any]]) -> None:
             "torch": torch.__version__,
             "python": platform.python_version(),
         },
+        **about,
         "rows": list(rows),
     }
     RESULTS.mkdir(exist_ok=True)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import OrderedDict, UserDict, deque
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from nested_trees import Box, Opaque, Pair, fill, trees_of
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence, pack_sequence, unpack_sequence
 
@@ -21,21 +21,6 @@ from anyrig.parallel.shares.shares import Shares
 
 DEVICES = ["cuda:0", "cuda:1", "cuda:2"]
 SOURCES = pytest.mark.parametrize("source", ["cpu", "cuda:0", "cuda:2"])
-
-
-class Pair(NamedTuple):
-    left: Any
-    right: Any
-
-
-@dataclass(frozen=True)
-class Box:
-    content: Any
-    label: str
-
-
-class Opaque:
-    """No container and no tensor: handed to each device as it is."""
 
 
 @pytest.mark.gpus(3)
@@ -109,30 +94,7 @@ def test_structure_types_and_sharing_are_kept() -> None:
 
 
 LEAVES = st.sampled_from(["split", "again", "scalar", "number", "none", "text"])
-TREES = st.recursive(
-    LEAVES,
-    lambda inner: st.one_of(
-        st.lists(inner, max_size=3),
-        st.lists(inner, max_size=3).map(tuple),
-        st.dictionaries(st.text(max_size=2), inner, max_size=3),
-        st.builds(Pair, inner, inner),
-        st.builds(Box, inner, st.text(max_size=2)),
-    ),
-    max_leaves=12,
-)
-
-
-def fill(tree: Any, leaves: dict[str, Any]) -> Any:
-    """The tree with tensors and values in place of their names, built in its own way."""
-    if isinstance(tree, dict):
-        return {key: fill(value, leaves) for key, value in tree.items()}
-    if isinstance(tree, Pair):
-        return Pair(fill(tree.left, leaves), fill(tree.right, leaves))
-    if isinstance(tree, Box):
-        return Box(fill(tree.content, leaves), tree.label)
-    if isinstance(tree, (list, tuple)):
-        return type(tree)(fill(value, leaves) for value in tree)
-    return leaves[tree]
+TREES = trees_of(LEAVES, max_leaves=12)
 
 
 def equal(found: Any, expected: Any) -> bool:
@@ -168,9 +130,10 @@ def test_every_tree_is_divided_row_by_row(tree: Any, rows: list[int], dim: int) 
         for name, leaf in whole.items()
     }
     expected = [
-        fill(tree, {name: parts[index] for name, parts in divided.items()}) for index in range(3)
+        fill(tree, {name: parts[index] for name, parts in divided.items()}.__getitem__)
+        for index in range(3)
     ]
-    found = scatter(fill(tree, whole), DEVICES, rows, dim)
+    found = scatter(fill(tree, whole.__getitem__), DEVICES, rows, dim)
     assert all(map(equal, found, expected))
 
 

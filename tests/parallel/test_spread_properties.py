@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from nested_trees import Box, Opaque, fill, trees_of
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_sequence
 from trained_models import first_devices
@@ -17,21 +17,6 @@ import anyrig
 from anyrig.transfer.tree import map_leaves
 
 pytestmark = pytest.mark.gpus(4)
-
-
-class Pair(NamedTuple):
-    left: Any
-    right: Any
-
-
-@dataclass(frozen=True)
-class Box:
-    content: Any
-    label: str
-
-
-class Opaque:
-    """An object of the caller's, handed on as it is."""
 
 
 OPAQUE = Opaque()
@@ -52,17 +37,7 @@ LEAVES = st.one_of(
     st.integers(-3, 3),
     st.text(max_size=2),
 )
-TREES = st.recursive(
-    LEAVES,
-    lambda inner: st.one_of(
-        st.lists(inner, max_size=3),
-        st.lists(inner, max_size=3).map(tuple),
-        st.dictionaries(st.text(max_size=2), inner, max_size=3),
-        st.builds(Pair, inner, inner),
-        st.builds(Box, inner, st.text(max_size=2)),
-    ),
-    max_leaves=8,
-)
+TREES = trees_of(LEAVES, max_leaves=8)
 SHARES = st.one_of(
     st.none(),
     st.lists(st.sampled_from([0, 0, 1, 2, 3.5]), min_size=1, max_size=4).filter(any),
@@ -73,22 +48,12 @@ def grow(tree: Any, rows: int, seed: int, kept: list[Tensor]) -> Any:
     """Return `tree` with a tensor of `rows` rows for each `Leaf`, noted in `kept`."""
     generator = torch.Generator().manual_seed(seed)
 
-    def make(value: Any) -> Any:
-        if isinstance(value, Leaf):
-            drawn = torch.randn((rows, *value.shape), dtype=torch.float64, generator=generator)
-            kept.append(drawn.to(value.device).requires_grad_())
-            return kept[-1]
-        if isinstance(value, Box):
-            return Box(make(value.content), value.label)
-        if isinstance(value, Pair):
-            return Pair(*map(make, value))
-        if isinstance(value, (list, tuple)):
-            return type(value)(map(make, value))
-        if isinstance(value, dict):
-            return {key: make(part) for key, part in value.items()}
-        return value
+    def draw(leaf: Leaf) -> Tensor:
+        drawn = torch.randn((rows, *leaf.shape), dtype=torch.float64, generator=generator)
+        kept.append(drawn.to(leaf.device).requires_grad_())
+        return kept[-1]
 
-    return make(tree)
+    return fill(tree, draw, Leaf)
 
 
 class Curved(nn.Module):
