@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -100,6 +101,28 @@ def test_a_gradient_lies_as_its_parameter_does() -> None:
     model(x.to(memory_format=torch.channels_last)).sum().backward()
     for parameter in model.parameters():
         assert parameter.grad.stride() == parameter.stride()
+
+
+class Sum(nn.Module):
+    """Its two parameters have one gradient, the same tensor, and each is a bucket of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = (nn.Parameter(torch.randn(4, 50_000)) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ (self.first + self.second)
+
+
+@pytest.mark.parametrize("kept_steps", [0, 1, 2])
+def test_two_parameters_with_one_gradient(kept_steps: int) -> None:
+    one, model = pair(Sum())
+    for step in range(kept_steps + 1):
+        x = batch()
+        one(x).square().sum().backward()
+        with model.no_sync() if step < kept_steps else nullcontext():
+            model(x).square().sum().backward()
+    torch.testing.assert_close(gradients(model), gradients(one))
 
 
 def test_accumulating_into_gradients_that_are_there() -> None:
