@@ -12,8 +12,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import anyrig
 from anyrig.parallel.replicas import unnoticed
 from anyrig.parallel.replicas.broadcast import Broadcast
-from anyrig.parallel.replicas.side_streams import side_streams
-from anyrig.transfer.streams import using
 
 pytestmark = pytest.mark.gpus(4)
 
@@ -137,45 +135,6 @@ def test_a_replica_computes_while_the_rest_arrives() -> None:
     first, last = marks
     rate = 300e9  # of NVLink between two A100, in one direction
     assert first.elapsed_time(last) / 1e3 > 6 * width * width * 4 / rate
-
-
-def test_the_lead_writes_no_buffer_on_its_way() -> None:
-    """By the virtual clock: its forward begins when they are packed, however late that is."""
-    begun, done = _forward_while_copies_wait(nn.BatchNorm1d(4))
-    assert begun > 5e-3
-    assert done > 5e-3
-
-
-def test_the_lead_writes_no_parameter_on_its_way() -> None:
-    """Its forward begins at once, but an optimizer's step would wait."""
-    begun, done = _forward_while_copies_wait(nn.Linear(4, 4))
-    assert begun < 1e-3
-    assert done > 5e-3
-
-
-def _forward_while_copies_wait(module: nn.Module) -> tuple[float, float]:
-    """Return after how many seconds the lead begins its forward, and may write when it ended.
-
-    Copies wait ten milliseconds.
-    """
-    model = spread(module, 2)
-    x = torch.randn(4, 4, device="cuda:0")
-    model(x)
-    lead = torch.cuda.current_stream(0)
-    module.register_forward_pre_hook(
-        lambda layer, given: begun.record(lead) if given[0].get_device() == 0 else None
-    )
-    with torch.no_grad():
-        for parameter in module.parameters():
-            parameter.add_(1)
-    start, begun, done = _timed(), _timed(), _timed()
-    start.record(lead)
-    with using(side_streams(torch.device("cuda:0")).leaving):
-        torch.cuda._sleep(14_100_000)  # at 1.41 GHz
-    model(x)
-    done.record(lead)
-    torch.cuda.synchronize(0)
-    return start.elapsed_time(begun) / 1e3, start.elapsed_time(done) / 1e3
 
 
 def _timed() -> torch.cuda.Event:

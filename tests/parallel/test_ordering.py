@@ -1,0 +1,142 @@
+"""What waits for what: by the virtual clock, a stream that sleeps holds up who needs its work.
+
+Virtual GPUs compute in the order of the launches, so a missing wait changes no number there; on
+cards it would. It changes the times.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from trained_models import first_devices
+
+import anyrig
+from anyrig.parallel.replicas.side_streams import side_streams
+from anyrig.transfer.streams import using
+
+pytestmark = pytest.mark.gpus(3)
+
+LEAD, OTHER, LAST = (torch.device("cuda", index) for index in range(3))
+SOON, LATE = 2e-3, 8e-3  # seconds; a sleep takes ten milliseconds
+
+
+class Stopwatch:
+    """Times from when it is made, by events."""
+
+    def __init__(self) -> None:
+        for device in (LEAD, OTHER, LAST):
+            torch.cuda.synchronize(device)
+        self._starts = {device: _event(device) for device in (LEAD, OTHER, LAST)}
+
+    def seconds(self, event: torch.cuda.Event) -> float:
+        event.synchronize()
+        return self._starts[event.device].elapsed_time(event) / 1e3
+
+    def now_on(self, device: torch.device) -> float:
+        return self.seconds(_event(device))
+
+
+def _event(device: torch.device, stream: torch.Stream | None = None) -> torch.cuda.Event:
+    event = torch.cuda.Event(enable_timing=True)
+    event.record(stream or torch.cuda.current_stream(device))
+    return event
+
+
+def sleep(stream: torch.Stream) -> None:
+    with using(stream):
+        torch.cuda._sleep(14_100_000)  # at 1.41 GHz
+
+
+def spread(module: nn.Module, count: int = 2) -> tuple[Any, Tensor]:
+    """Return a model that has been called, so that its replicas are there, and a batch."""
+    model = anyrig.spread(module.to(LEAD), first_devices(count))
+    x = torch.randn(6, 4, device=LEAD)
+    model(x).sum().backward()
+    return model, x
+
+
+def change(module: nn.Module) -> None:
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.add_(1)
+
+
+def begins(module: nn.Module) -> dict[torch.device, torch.cuda.Event]:
+    """Return where the moments are noted at which each device begins its forward."""
+    noted: dict[torch.device, torch.cuda.Event] = {}
+
+    def note(layer: Any, given: Any) -> None:
+        layer.weight  # noqa: B018 - that is what a replica waits for
+        noted[given[0].device] = _event(given[0].device)
+
+    module.register_forward_pre_hook(note)
+    return noted
+
+
+def test_a_buffer_is_not_written_before_it_was_read() -> None:
+    """The lead begins its forward when buffers are packed: they are read by the replicas too."""
+    model, x = spread(nn.BatchNorm1d(4))
+    noted = begins(model.module)
+    watch = Stopwatch()
+    sleep(side_streams(LEAD).leaving)
+    model(x)
+    assert watch.seconds(noted[LEAD]) > LATE
+
+
+def test_a_parameter_is_not_written_before_it_was_read() -> None:
+    """The lead begins its forward at once, but an optimizer's step comes when copies are made."""
+    model, x = spread(nn.Linear(4, 4))
+    noted = begins(model.module)
+    change(model.module)
+    watch = Stopwatch()
+    sleep(side_streams(LEAD).leaving)
+    model(x)
+    assert watch.seconds(noted[LEAD]) < SOON
+    assert watch.now_on(LEAD) > LATE
+
+
+def test_a_replica_waits_for_its_parameters() -> None:
+    model, x = spread(nn.Linear(4, 4))
+    noted = begins(model.module)
+    change(model.module)
+    watch = Stopwatch()
+    sleep(side_streams(OTHER).arriving)
+    model(x)
+    assert watch.seconds(noted[OTHER]) > LATE
+
+
+def test_parameters_wait_for_a_replica_that_still_reads_the_old_ones() -> None:
+    model, x = spread(nn.Linear(4, 4))
+    change(model.module)
+    watch = Stopwatch()
+    sleep(torch.cuda.current_stream(OTHER))
+    model(x)
+    assert watch.seconds(_event(OTHER, side_streams(OTHER).arriving)) > LATE
+
+
+def test_parameters_wait_for_whoever_still_passes_them_on() -> None:
+    model, x = spread(nn.Linear(4, 4), 3)
+    change(model.module)
+    watch = Stopwatch()
+    sleep(side_streams(OTHER).leaving)
+    model(x)
+    assert watch.seconds(_event(OTHER, side_streams(OTHER).arriving)) > LATE
+
+
+@pytest.mark.parametrize("late", ["the copy", "the replica", "the one between"])
+def test_the_lead_waits_for_all_gradients(late: str) -> None:
+    model, x = spread(nn.Linear(4, 4), 3)
+    loss = model(x).sum()
+    watch = Stopwatch()
+    sleep(
+        {
+            "the copy": side_streams(LAST).leaving,
+            "the replica": torch.cuda.current_stream(LAST),
+            "the one between": torch.cuda.current_stream(OTHER),
+        }[late]
+    )
+    loss.backward()
+    assert watch.now_on(LEAD) > LATE
