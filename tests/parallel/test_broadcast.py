@@ -112,12 +112,15 @@ def test_a_device_without_rows_gets_its_copies_later(sent: list[int]) -> None:
     assert sent == [1, 1]
 
 
-def test_a_replica_computes_while_the_rest_arrives() -> None:
+@pytest.mark.parametrize("begin", [nn.Identity, nn.BatchNorm1d], ids=lambda kind: kind.__name__)
+def test_a_replica_computes_while_the_rest_arrives(begin: type[nn.Module]) -> None:
     """By the virtual clock: from its first layer to its last, seven layers of 16 MiB arrive."""
     width = 2048
-    module = nn.Sequential(*(nn.Linear(width, width, bias=False) for _ in range(8)))
+    linear = nn.Linear(width, width, bias=False)
+    first_layer = nn.Sequential(begin(width), linear)
+    module = nn.Sequential(first_layer, *(nn.Linear(width, width, bias=False) for _ in range(7)))
     model = spread(module, 2)
-    x = torch.randn(2, width, device="cuda:0")
+    x = torch.randn(4, width, device="cuda:0")
     marks: list[torch.cuda.Event] = []
 
     def mark(layer: nn.Module, args: Any, output: Tensor) -> None:
@@ -128,7 +131,7 @@ def test_a_replica_computes_while_the_rest_arrives() -> None:
         model(x)
         for parameter in module.parameters():
             parameter.zero_()
-        for layer in (module[0], module[7]):
+        for layer in (first_layer, module[7]):
             layer.register_forward_hook(mark)
         model(x)
     torch.cuda.synchronize(1)

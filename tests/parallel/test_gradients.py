@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import anyrig
+from anyrig.parallel.replicas import buckets
 
 pytestmark = pytest.mark.gpus(4)
 
@@ -123,6 +124,20 @@ def test_two_parameters_with_one_gradient(kept_steps: int) -> None:
         with model.no_sync() if step < kept_steps else nullcontext():
             model(x).square().sum().backward()
     torch.testing.assert_close(gradients(model), gradients(one))
+
+
+def test_large_tensors_and_gradients_pass_in_cuts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(buckets, "BUCKET_BYTES", 100_000)
+    one, model = pair(nn.Sequential(nn.Linear(4, 30_000), nn.Linear(30_000, 1)))
+    x = batch()
+    for net in (one, model):
+        net(x).square().sum().backward()
+    torch.testing.assert_close(gradients(model), gradients(one))
+    with torch.no_grad():
+        for net in (one, model):
+            for parameter in net.parameters():
+                parameter.sub_(0.1)
+    torch.testing.assert_close(model(x), one(x))
 
 
 def test_accumulating_into_gradients_that_are_there() -> None:

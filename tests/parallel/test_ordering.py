@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from trained_models import first_devices
 
 import anyrig
+from anyrig.parallel.replicas import buckets
 from anyrig.parallel.replicas.side_streams import side_streams
 from anyrig.transfer.streams import using
 
@@ -106,6 +107,25 @@ def test_a_replica_waits_for_its_parameters() -> None:
     sleep(side_streams(OTHER).arriving)
     model(x)
     assert watch.seconds(noted[OTHER]) > LATE
+
+
+def test_a_large_tensor_passes_in_cuts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So the last device has it not long after the one before, in both directions."""
+    model, _ = spread(nn.Sequential(nn.Linear(4, 2048), nn.Linear(2048, 8192, bias=False)), 3)
+    x = torch.randn(3, 4, device=LEAD)
+    seconds = {}
+    for cut_bytes in (2**26, 2**24):
+        monkeypatch.setattr(buckets, "BUCKET_BYTES", cut_bytes)
+        change(model.module)
+        watch = Stopwatch()
+        output = model(x)
+        there = watch.seconds(_event(LAST, side_streams(LAST).arriving))
+        loss = output.sum()
+        watch = Stopwatch()
+        loss.backward()
+        seconds[cut_bytes] = there, watch.now_on(LEAD)
+    for whole, cut in zip(*seconds.values(), strict=True):
+        assert cut < 0.85 * whole
 
 
 def test_parameters_wait_for_a_replica_that_still_reads_the_old_ones() -> None:

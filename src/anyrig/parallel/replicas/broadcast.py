@@ -5,7 +5,7 @@
     lead  ──b0──b1──b2──▶ cuda:1 ──b0──b1──▶ cuda:2 ──b0──▶ cuda:3
 
 Each device passes a bucket on when it has it, so that the lead sends every byte once, whatever
-their number, and all links work at the same time.
+their number, and all links work at the same time. One large tensor passes in several cuts.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import torch
 
 from ...transfer.streams import using
-from .buckets import Bucket
+from .buckets import Bucket, in_cuts
 from .side_streams import copy_across, side_streams
 
 
@@ -32,45 +32,42 @@ class Broadcast:
         self._others = tuple(others)
         # The streams on which each device may still be reading what it has.
         self._readers: list[torch.Stream | None] = [None] * len(others)
-        # Recorded when the lead's values have been read.
+        # Recorded when the lead's parameters have been read.
         self._gone: torch.Event | None = None
 
-    def send(self, buckets: Sequence[Bucket], to: Sequence[int], *, apart: bool = False) -> None:
+    def send(
+        self, buffers: Sequence[Bucket], parameters: Sequence[Bucket], to: Sequence[int]
+    ) -> None:
         """Queue the copies of what devices at the positions `to` lack.
 
-        `Bucket.ready` of a device is the event after which it may be read there.
-
-        Args:
-            buckets: all that may have changed.
-            to: positions among the other devices.
-            apart: whether what is sent is copied on the lead first, so that `hold_writes` is short.
+        Buffers go first: the first layer of normalization reads them. A forward may write them on
+        the lead, whose current stream waits until they are packed. Parameters it may write after
+        `hold_writes`. `Bucket.ready` of a device is the event after which it may be read there.
         """
-        wanted = [
-            (bucket, [device for device in to if bucket.held[device] != bucket.stamp])
-            for bucket in buckets
-        ]
-        if any(lacking for _, lacking in wanted):
+        first, rest = _lacking(buffers, to), _lacking(parameters, to)
+        if first or rest:
             leaving = side_streams(self._lead).leaving
-            leaving.wait_stream(torch.accelerator.current_stream(self._lead))
+            writer = torch.accelerator.current_stream(self._lead)
+            leaving.wait_stream(writer)
             for device in to:
                 self._wait_for_readers(device)
             # All packing comes before all copying, else a copy would wait for the multiprocessors.
             with using(leaving):
-                packed = [
-                    bucket.pieces(apart=apart) if lacking else [] for bucket, lacking in wanted
-                ]
-            if apart:
-                self._gone = leaving.record_event()
-            for (bucket, lacking), pieces in zip(wanted, packed, strict=True):
-                if lacking:
-                    self._send(bucket, pieces, lacking)
-            if not apart:
+                packed = [bucket.pieces(apart=True) for bucket in first]
+                if first:
+                    writer.wait_event(leaving.record_event())
+                packed += [bucket.pieces() for bucket in rest]
+            for (bucket, lacking), pieces in zip(
+                (*first.items(), *rest.items()), packed, strict=True
+            ):
+                self._send(bucket, pieces, lacking)
+            if rest:
                 self._gone = leaving.record_event()
         for device in to:
             self._readers[device] = torch.accelerator.current_stream(self._others[device])
 
     def hold_writes(self) -> None:
-        """Have the lead's current stream, which may write them, wait until the values are gone."""
+        """Have the lead's current stream, which may write parameters, wait until they are gone."""
         if self._gone is not None:
             torch.accelerator.current_stream(self._lead).wait_event(self._gone)
             self._gone = None
@@ -84,18 +81,25 @@ class Broadcast:
             arriving.wait_stream(reader)
 
     def _send(self, bucket: Bucket, pieces: Sequence[torch.Tensor], lacking: Sequence[int]) -> None:
-        leaving = side_streams(self._lead).leaving
+        hops = len(lacking)
+        # What is more than one piece is no larger than one cut.
+        passes = [[cut] for cut in in_cuts(pieces[0], hops)] if len(pieces) == 1 else [pieces]
+        for number, source in enumerate(passes):
+            leaving = side_streams(self._lead).leaving
+            for device in lacking:
+                streams = side_streams(self._others[device])
+                with using(streams.arriving):
+                    flat = bucket.flat(device)
+                whole = [flat] if len(passes) == 1 else [in_cuts(flat, hops)[number]]
+                places = bucket.pieces_of(flat) if len(source) > 1 else whole
+                copy_across(
+                    zip(places, source, strict=True), arriving=streams.arriving, leaving=leaving
+                )
+                bucket.ready[device].record(streams.arriving)
+                streams.leaving.wait_event(bucket.ready[device])
+                source, leaving = whole, streams.leaving
         for device in lacking:
-            streams = side_streams(self._others[device])
-            with using(streams.arriving):
-                flat = bucket.flat(device)
-            places = bucket.pieces_of(flat) if device == lacking[0] else [flat]
-            copy_across(
-                zip(places, pieces, strict=True), arriving=streams.arriving, leaving=leaving
-            )
-            bucket.ready[device].record(streams.arriving)
-            streams.leaving.wait_event(bucket.ready[device])
-            flat.record_stream(streams.leaving)
+            bucket.flat(device).record_stream(side_streams(self._others[device]).leaving)
             copies = bucket.copies(device)
             torch.autograd.graph.increment_version(
                 [
@@ -105,4 +109,9 @@ class Broadcast:
                 ]
             )
             bucket.held[device] = bucket.stamp
-            pieces, leaving = [flat], streams.leaving
+
+
+def _lacking(buckets: Sequence[Bucket], to: Sequence[int]) -> dict[Bucket, list[int]]:
+    """Return who lacks what, of those at the positions `to`."""
+    lacking = {b: [device for device in to if b.held[device] != b.stamp] for b in buckets}
+    return {bucket: devices for bucket, devices in lacking.items() if devices}

@@ -254,6 +254,17 @@ class Bucket:
         return tensor if hull is None else tensor.as_strided((block.length,), (1,), hull[0])
 
 
+def in_cuts(flat: torch.Tensor, hops: int) -> Sequence[torch.Tensor]:
+    """Return a flat tensor in parts that pass along a chain of devices one behind the other.
+
+    A large one, of which all but the first device would else wait for the whole, is cut.
+    """
+    if hops == 1 or flat.nbytes <= BUCKET_BYTES:
+        return [flat]
+    cuts: Sequence[torch.Tensor] = torch.split(flat, BUCKET_BYTES // flat.element_size())
+    return cuts
+
+
 def copy_each(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
     """Copy many tensors in one launch where the device can."""
     if targets[0].dtype.itemsize == 1:

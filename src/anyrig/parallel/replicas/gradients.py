@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 from ...transfer.streams import using
-from .buckets import Bucket, copy_each
+from .buckets import Bucket, copy_each, in_cuts
 from .side_streams import copy_across, side_streams
 
 Gradients = tuple[torch.Tensor | None, ...]
@@ -270,7 +270,8 @@ def _keep(kept: dict[tuple[Bucket, int], Packed], key: tuple[Bucket, int], packe
         stream = torch.accelerator.current_stream(packed.flat.device)
         stream.wait_event(before.ready)
         whole = packed.flat + before.flat
-        packed = Packed(whole, _either(packed, before), stream.record_event())
+        present = _either(packed.present, before.present)
+        packed = Packed(whole, present, stream.record_event())
     kept[key] = packed
 
 
@@ -310,11 +311,11 @@ def _merge(packed: Packed, kept: Packed | None, device: torch.device) -> Packed:
             arriving.wait_event(one.ready)
             one.flat.record_stream(arriving)
         whole = packed.flat + kept.flat
-    return Packed(whole, _either(packed, kept), arriving.record_event())
+    return Packed(whole, _either(packed.present, kept.present), arriving.record_event())
 
 
-def _either(one: Packed, other: Packed) -> list[bool]:
-    return [a or b for a, b in zip(one.present, other.present, strict=True)]
+def _either(one: Sequence[bool], other: Sequence[bool]) -> list[bool]:
+    return [a or b for a, b in zip(one, other, strict=True)]
 
 
 def _add_along_the_chain(step: Step, summands: Sequence[Packed]) -> Packed:
@@ -322,34 +323,40 @@ def _add_along_the_chain(step: Step, summands: Sequence[Packed]) -> Packed:
 
     Addition runs on the stream on which a device receives, while it sends on another.
     """
-    *nearer, total = summands
-    _hand_over(total.flat, total.ready)
-    for here in reversed(nearer):
-        streams = side_streams(here.flat.device)
-        arrived = _receive(step, total.flat, here.flat.device)
-        with using(streams.arriving):
-            streams.arriving.wait_event(here.ready)
-            here.flat.record_stream(streams.arriving)
-            arrived.add_(here.flat)
-        total = Packed(arrived, _either(total, here), streams.arriving.record_event())
-        _hand_over(total.flat, total.ready)
-    arrived = _receive(step, total.flat, step.lead)
-    return Packed(arrived, total.present, side_streams(step.lead).arriving.record_event())
+    *nearer, far = summands
+    hops, present = len(summands), far.present
+    for one in nearer:
+        present = _either(present, one.present)
+    stages = [
+        (_room_for(far.flat, step.lead if here is None else here.flat.device), here)
+        for here in (*reversed(nearer), None)
+    ]
+    for number, part in enumerate(in_cuts(far.flat, hops)):
+        ready = far.ready
+        for whole, here in stages:
+            target = in_cuts(whole, hops)[number]
+            _pass_on(step, part, ready, target)
+            arriving = side_streams(whole.device).arriving
+            if here is not None:
+                arriving.wait_event(here.ready)
+                here.flat.record_stream(arriving)
+                with using(arriving):
+                    target.add_(in_cuts(here.flat, hops)[number])
+            part, ready = target, arriving.record_event()
+    return Packed(stages[-1][0], present, ready)
 
 
-def _hand_over(flat: torch.Tensor, ready: torch.Event) -> None:
-    leaving = side_streams(flat.device).leaving
+def _room_for(flat: torch.Tensor, device: torch.device) -> torch.Tensor:
+    with using(side_streams(device).arriving):
+        return torch.empty_like(flat, device=device)
+
+
+def _pass_on(step: Step, part: torch.Tensor, ready: torch.Event, target: torch.Tensor) -> None:
+    leaving = side_streams(part.device).leaving
     leaving.wait_event(ready)
-    flat.record_stream(leaving)
-
-
-def _receive(step: Step, flat: torch.Tensor, device: torch.device) -> torch.Tensor:
-    arriving, leaving = side_streams(device).arriving, side_streams(flat.device).leaving
-    with using(arriving):
-        arrived = torch.empty_like(flat, device=device)
-    copy_across([(arrived, flat)], arriving=arriving, leaving=leaving)
+    part.record_stream(leaving)
+    copy_across([(target, part)], arriving=side_streams(target.device).arriving, leaving=leaving)
     step.mark(leaving)
-    return arrived
 
 
 def _sum(gradients: Sequence[torch.Tensor | None], lead: torch.device) -> torch.Tensor | None:

@@ -70,11 +70,7 @@ class Replicas:
             self._readers[device].rest()
         with torch.inference_mode(False), torch.no_grad():
             self._follow()
-            # Buffers go first: the first layer of normalization reads them. A forward may write
-            # them on the lead too, and must not change what is on its way.
-            self._broadcast.send(self._buffers, active, apart=True)
-            self._broadcast.hold_writes()
-            self._broadcast.send(self._parameters, active)
+            self._broadcast.send(self._buffers, self._parameters, active)
             if self._zero is None:
                 self._zero = torch.zeros((), device=self.lead)
         step = Step(
