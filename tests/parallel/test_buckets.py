@@ -92,6 +92,18 @@ def test_large_tensors_are_not_packed_and_lie_behind_the_small_ones() -> None:
         torch.testing.assert_close(copy.cpu(), tensor.cpu(), rtol=0, atol=0)
 
 
+def test_apart_from_the_lead_is_all_that_is_sent() -> None:
+    small, large, other = on_lead(100), on_lead(600, 600), on_lead(7)
+    for tensors in ([small, large, other], [small], [large]):
+        (bucket,) = buckets_of(*tensors, first_bucket_bytes=2**22)
+        send(bucket)
+        pieces = bucket.pieces(apart=True)
+        memory = {tensor.untyped_storage().data_ptr() for tensor in tensors}
+        assert not memory & {piece.untyped_storage().data_ptr() for piece in pieces}
+        for place, piece in zip(bucket.pieces_of(bucket.flat(0)), pieces, strict=True):
+            assert torch.equal(place.cpu(), piece.cpu())
+
+
 def test_buckets_are_filled_in_order_the_first_ones_smaller() -> None:
     tensors = [on_lead(256) for _ in range(17)]
     found = buckets_of(*tensors, bucket_bytes=6 * 1024, first_bucket_bytes=1024)

@@ -75,7 +75,6 @@ class Broadcast:
     def _wait_for_readers(self, device: int) -> None:
         arriving, leaving = side_streams(self._others[device])
         arriving.wait_stream(leaving)
-        arriving.wait_stream(torch.accelerator.current_stream(self._others[device]))
         reader = self._readers[device]
         if reader is not None:
             arriving.wait_stream(reader)
