@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from typing import Any
 
 import pytest
@@ -199,6 +200,11 @@ def test_what_cannot_be_copied_is_told() -> None:
     compiled = torch.compile(nn.Linear(4, 4).to("cuda:0"), backend="eager")
     with pytest.raises(anyrig.AnyrigError, match=r"torch\.compile.*_orig_mod"):
         anyrig.DataParallel(compiled, [0, 1])(batch())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # newer versions of PyTorch advise against it
+        scripted = torch.jit.script(nn.Linear(4, 4).to("cuda:0"))
+    with pytest.raises(anyrig.AnyrigError, match="TorchScript.*spread the module it was made from"):
+        anyrig.DataParallel(scripted, [0, 1])(batch())
     lazy = nn.LazyLinear(4).to("cuda:0")
     with pytest.raises(anyrig.AnyrigError, match="has no shape yet"):
         anyrig.DataParallel(lazy, [0, 1])(batch())

@@ -146,6 +146,16 @@ def test_parameters_wait_for_whoever_still_passes_them_on() -> None:
     assert watch.seconds(_event(OTHER, side_streams(OTHER).arriving)) > LATE
 
 
+def test_a_batch_travels_beside_what_the_lead_computes() -> None:
+    x = torch.randn(6, 4, device=LEAD)
+    watch = Stopwatch()
+    sleep(torch.cuda.current_stream(OTHER))
+    part = anyrig.scatter(x, [LEAD, OTHER])[1]
+    assert watch.now_on(LEAD) < SOON
+    assert watch.now_on(OTHER) > LATE
+    assert torch.equal(part.cpu(), x[3:].cpu())
+
+
 @pytest.mark.parametrize("late", ["the copy", "the replica", "the one between"])
 def test_the_lead_waits_for_all_gradients(late: str) -> None:
     model, x = spread(nn.Linear(4, 4), 3)
