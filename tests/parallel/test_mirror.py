@@ -203,7 +203,7 @@ def test_what_cannot_be_copied_is_told() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # newer versions of PyTorch advise against it
         scripted = torch.jit.script(nn.Linear(4, 4).to("cuda:0"))
-    with pytest.raises(anyrig.AnyrigError, match="TorchScript.*spread the module it was made from"):
+    with pytest.raises(anyrig.AnyrigError, match="spread the module it was made from"):
         anyrig.DataParallel(scripted, [0, 1])(batch())
     lazy = nn.LazyLinear(4).to("cuda:0")
     with pytest.raises(anyrig.AnyrigError, match="has no shape yet"):
