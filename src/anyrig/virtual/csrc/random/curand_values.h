@@ -46,29 +46,32 @@ inline std::array<double, 2> normal_values(PhiloxWords words) {
   return {std::sin(angle) * radius, std::cos(angle) * radius};
 }
 
-// The draws of ATen's kernels: four words become four values, or two.
+// The draws of ATen's kernels: four words become four values, or two. Each is of a type of its own,
+// so that the loop over a launch is compiled for it.
 
-inline std::array<float, 4> draw_uniform4(PhiloxWords words) {
-  return {uniform_value(words[0]), uniform_value(words[1]), uniform_value(words[2]),
-          uniform_value(words[3])};
-}
+inline constexpr auto draw_uniform4 = [](PhiloxWords words) {
+  return std::array<float, 4>{uniform_value(words[0]), uniform_value(words[1]),
+                              uniform_value(words[2]), uniform_value(words[3])};
+};
 
-inline std::array<double, 2> draw_uniform2(PhiloxWords words) {
-  return {uniform_value(words[0], words[1]), uniform_value(words[2], words[3])};
-}
+inline constexpr auto draw_uniform2 = [](PhiloxWords words) {
+  return std::array<double, 2>{uniform_value(words[0], words[1]),
+                               uniform_value(words[2], words[3])};
+};
 
-inline std::array<float, 4> draw_normal4(PhiloxWords words) {
+inline constexpr auto draw_normal4 = [](PhiloxWords words) {
   const auto [a, b] = normal_values(words[0], words[1]);
   const auto [c, d] = normal_values(words[2], words[3]);
-  return {a, b, c, d};
-}
+  return std::array<float, 4>{a, b, c, d};
+};
 
-inline std::array<double, 2> draw_normal2(PhiloxWords words) { return normal_values(words); }
+inline constexpr auto draw_normal2 = [](PhiloxWords words) { return normal_values(words); };
 
-inline PhiloxWords draw_words4(PhiloxWords words) { return words; }
+inline constexpr auto draw_words4 = [](PhiloxWords words) { return words; };
 
-inline std::array<uint64_t, 2> draw_words2(PhiloxWords words) {
-  return {(uint64_t{words[0]} << 32) | words[1], (uint64_t{words[2]} << 32) | words[3]};
-}
+inline constexpr auto draw_words2 = [](PhiloxWords words) {
+  return std::array<uint64_t, 2>{(uint64_t{words[0]} << 32) | words[1],
+                                 (uint64_t{words[2]} << 32) | words[3]};
+};
 
 }  // namespace anyrig::virtual_gpu
