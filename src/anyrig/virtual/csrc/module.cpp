@@ -13,6 +13,7 @@
 #include "device/hooks.h"
 #include "graphs/cuda_graph.h"
 #include "graphs/recording_key.h"
+#include "memory/allocator_options.h"
 #include "memory/card_ledger.h"
 #include "memory/host_memory.h"
 #include "memory/memory.h"
@@ -220,6 +221,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("start", [] {
     // PyTorch initializes CUDA anew in the child, which refuses.
     watch_forks([] { torch::utils::set_requires_device_init(kDeviceType, true); });
+    start_backward_threads();
     at::globalContext().lazyInitDevice(kDeviceType); // what asks for it later finds CUDA in use
   });
   m.def("settle_backward_threads", [] {
@@ -248,6 +250,12 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("memory_stats", &memory_stats);
   m.def("share_cards", [](const std::string& folder, int cards) {
     card_ledger().join(folder, cards);
+  });
+  m.def("change_allocator_options", [](const std::string& settings) {
+    const auto options = change_allocator_options(settings);
+    for (int device = 0; device < device_count(); ++device) {
+      caching_allocator(static_cast<c10::DeviceIndex>(device)).set_options(options);
+    }
   });
   m.def("memory_info", &memory_info);
   // (process, bytes) of all that hold memory; None is this process.
