@@ -22,6 +22,7 @@
 #include "memory/shared_memory.h"
 #include "memory/stacks.h"
 #include "dispatch/shape_only.h"
+#include "time/profiler_events.h"
 #include "time/streams.h"
 #include "dispatch/twin.h"
 
@@ -157,6 +158,7 @@ int install(
   watch_host_allocations();
   install_hooks();
   install_recording();
+  install_profiler_events();
   return install_operators(table);
 }
 
