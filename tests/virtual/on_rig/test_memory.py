@@ -185,3 +185,13 @@ def test_an_observer_is_told_of_memory_that_runs_out() -> None:
     with pytest.raises(torch.OutOfMemoryError):
         torch.empty(2**40, dtype=torch.uint8, device="cuda:2")
     assert [sizes[:2] for sizes in told] == [(2, 2**40)]
+
+
+def test_memory_that_nobody_had_is_zero() -> None:
+    # As on cards, whose driver gives out no other; programs that forget to set theirs rely on it.
+    dirty = torch.full((64, 2**18), 7.0, device="cuda:2")
+    del dirty
+    torch.cuda.empty_cache()
+    sizes = (100, 2**18, 3 * 2**20, 2**24)
+    fresh = [torch.empty(size, device="cuda:2") for size in sizes]
+    assert [tensor.count_nonzero().item() for tensor in fresh] == [0, 0, 0, 0]

@@ -291,6 +291,7 @@ class CachingAllocator {
       block = new Block(&pool, request.stream, rest->address, request.bytes, rest->expandable);
       block->link(rest->prev, rest);
       block->segment_context = std::move(rest->segment_context);
+      block->was_used = rest->was_used;
       rest->address += request.bytes;
       rest->bytes -= request.bytes;
       pool.insert_free(rest);
@@ -329,6 +330,7 @@ class CachingAllocator {
     stats_.active_bytes.decrease(pool.small, block->bytes);
     stats_.requested_bytes.decrease(pool.small, block->requested_bytes);
     active_.erase(block);
+    block->was_used = true;
 
     int64_t splits = 0, split_bytes = 0;  // net changes: a peak never counts a half-done merge
     for (Block* neighbour : {block->prev, block->next}) {
