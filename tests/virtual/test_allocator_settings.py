@@ -45,3 +45,22 @@ def test_power_of_two_divisions_round_up(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("PYTORCH_ALLOC_CONF", "roundup_power2_divisions:2")
     lines = RESERVED.replace("3 * 2**20", "5 * 2**20")
     assert output_of_lines(lines)[0].split() == [str(20 * MIB), str(6 * MIB)]
+
+
+def test_a_program_changes_them_while_it_runs() -> None:
+    assert output_of_lines(
+        """
+        from anyrig.virtual import install
+        install("2xT4")
+        import torch
+        MIB = 2**20
+        x = torch.empty(9 * MIB, dtype=torch.uint8, device="cuda:1")
+        torch._C._accelerator_setAllocatorSettings("backend:native,roundup_power2_divisions:2")
+        y = torch.empty(9 * MIB, dtype=torch.uint8, device="cuda:1")
+        print(torch.cuda.memory_allocated(1) // MIB)
+        try:
+            torch._C._accelerator_setAllocatorSettings("no_such_setting:1")
+        except ValueError as error:
+            print(error)
+        """
+    ) == ["21", "Unrecognized key 'no_such_setting' in Accelerator allocator config."]

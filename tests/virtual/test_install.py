@@ -133,3 +133,18 @@ def test_a_context_is_made_where_a_device_is_first_used() -> None:
         print([torch._C._cuda_hasPrimaryContext(i) for i in range(2)])
         """
     ) == ["[False, True]"]
+
+
+def test_a_backward_before_the_rig_leaves_it_its_own() -> None:
+    assert output_of_lines(
+        """
+        import torch
+        (torch.ones(2, requires_grad=True) * 2).sum().backward()
+        from anyrig.virtual import install
+        install("3xT4")
+        for device in ("cuda:2", "cpu", "cuda:0"):
+            x = torch.ones(2, requires_grad=True, device=device)
+            (x * 3).sum().backward()
+            print(x.grad.device)
+        """
+    ) == ["cuda:2", "cpu", "cuda:0"]

@@ -78,6 +78,7 @@ def bindings(core: ModuleType) -> dict[str, Callable[..., Any]]:
         "_cuda_resetPeakMemoryStats": core.reset_peaks,
         "_cuda_resetAccumulatedMemoryStats": core.reset_accumulated,
         "_cuda_emptyCache": core.empty_cache,
+        "_accelerator_setAllocatorSettings": core.change_allocator_options,
         "_cuda_setMemoryFraction": set_fraction,
         "_cuda_getMemoryFraction": core.memory_fraction,
         "_cuda_getAllocatorBackend": lambda: "native",

@@ -204,3 +204,13 @@ def test_a_convolution_may_need_much_host_memory_on_the_way() -> None:
     with torch.no_grad():
         result = torch.nn.functional.conv2d(x, torch.ones(16, 16, 3, 3, device="cuda"))
     assert result[-1, -1, -1, -1] == 16 * 3 * 3
+
+
+def test_memory_that_nobody_had_is_zero() -> None:
+    # As on cards, whose driver gives out no other; programs that forget to set theirs rely on it.
+    dirty = torch.full((64, 2**18), 7.0, device="cuda:2")
+    del dirty
+    torch.cuda.empty_cache()
+    sizes = (100, 2**18, 3 * 2**20, 2**24)
+    fresh = [torch.empty(size, device="cuda:2") for size in sizes]
+    assert [tensor.count_nonzero().item() for tensor in fresh] == [0, 0, 0, 0]

@@ -13,6 +13,7 @@
 #include "device/hooks.h"
 #include "graphs/cuda_graph.h"
 #include "graphs/recording_key.h"
+#include "memory/allocator_options.h"
 #include "memory/card_ledger.h"
 #include "memory/host_memory.h"
 #include "memory/memory.h"
@@ -22,6 +23,7 @@
 #include "memory/stacks.h"
 #include "memory/stat_dict.h"
 #include "dispatch/shape_only.h"
+#include "time/profiler_events.h"
 #include "time/streams.h"
 #include "dispatch/twin.h"
 
@@ -148,6 +150,7 @@ int install(
   watch_host_allocations();
   install_hooks();
   install_recording();
+  install_profiler_events();
   return install_operators(table);
 }
 
@@ -212,6 +215,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("start", [] {
     // PyTorch initializes CUDA anew in the child, which refuses.
     watch_forks([] { torch::utils::set_requires_device_init(kDeviceType, true); });
+    start_backward_threads();
     at::globalContext().lazyInitDevice(kDeviceType); // what asks for it later finds CUDA in use
   });
   m.def("settle_backward_threads", [] {
@@ -240,6 +244,12 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("memory_stats", &memory_stats);
   m.def("share_cards", [](const std::string& folder, int cards) {
     card_ledger().join(folder, cards);
+  });
+  m.def("change_allocator_options", [](const std::string& settings) {
+    const auto options = change_allocator_options(settings);
+    for (int device = 0; device < device_count(); ++device) {
+      caching_allocator(static_cast<c10::DeviceIndex>(device)).set_options(options);
+    }
   });
   m.def("memory_info", &memory_info);
   // (process, bytes) of all that hold memory; None is this process.

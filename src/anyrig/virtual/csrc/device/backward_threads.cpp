@@ -6,7 +6,32 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 
+#include <torch/csrc/autograd/engine.h>
+
 namespace anyrig::virtual_gpu {
+namespace {
+
+// Opens what the engine knows of its threads, which it settles once and for all.
+struct OpenEngine final : torch::autograd::Engine {
+  static void start_threads(torch::autograd::Engine& engine, size_t devices) {
+    constexpr auto pool = &OpenEngine::thread_pool_shared_;
+    constexpr auto queues = &OpenEngine::device_ready_queues_;
+    constexpr auto start = &OpenEngine::start_device_threads;
+    const bool has_started = engine.*pool != nullptr;
+    if (has_started && (engine.*queues).size() < devices) {
+      (engine.*queues).clear();
+      (engine.*pool).reset(); // which the engine takes for not having started
+      (engine.*start)();
+    }
+  }
+};
+
+} // namespace
+
+void start_backward_threads() {
+  auto& engine = torch::autograd::Engine::get_default_engine();
+  OpenEngine::start_threads(engine, static_cast<size_t>(device_count()));
+}
 
 void settle_backward_threads() {
   if (forked_after_use()) {

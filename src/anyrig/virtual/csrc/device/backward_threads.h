@@ -2,6 +2,10 @@
 
 namespace anyrig::virtual_gpu {
 
+// PyTorch starts a thread for each device at the first backward of a process. One that ran before
+// the rig was there found no devices, and would leave them without; this starts them then.
+void start_backward_threads();
+
 // Returns when PyTorch's backward thread of each device has let go of every backward that was
 // started before.
 //

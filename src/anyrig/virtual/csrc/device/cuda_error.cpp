@@ -45,6 +45,8 @@ std::string text_of(CudaError error) {
     case CudaError::CapturedEvent:
       return "operation not permitted on an event last recorded in a capturing stream" +
           advice("cudaErrorCapturedEvent");
+    case CudaError::Assert:
+      return "device-side assert triggered" + advice("cudaErrorAssert");
     case CudaError::NotReady:
       return "device not ready" + advice("cudaErrorNotReady");
   }

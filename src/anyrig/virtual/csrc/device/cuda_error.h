@@ -10,6 +10,7 @@ enum class CudaError {
   InvalidHandle = 400,
   IllegalState = 401,
   NotReady = 600,
+  Assert = 710,
   CaptureUnsupported = 900,
   CaptureInvalidated = 901,
   CaptureMerge = 902,

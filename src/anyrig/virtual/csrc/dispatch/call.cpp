@@ -8,6 +8,7 @@
 #include "dispatch/container.h"
 #include "dispatch/operand.h"
 #include "operators/cublas.h"
+#include "dispatch/device_assert.h"
 #include "dispatch/device_check.h"
 #include "dispatch/known_values.h"
 #include "random/generator.h"
@@ -278,10 +279,15 @@ class OperatorCall {
 
   void call_kernel_of(c10::DispatchKey key) {
     const c10::DispatchKeySet keys(key);
-    if (plan_.host_kernel.has_value()) {
-      plan_.host_kernel->callBoxed(op_, keys, stack_);
-    } else {
-      op_.redispatchBoxed(keys, stack_);
+    try {
+      if (plan_.host_kernel.has_value()) {
+        plan_.host_kernel->callBoxed(op_, keys, stack_);
+      } else {
+        op_.redispatchBoxed(keys, stack_);
+      }
+    } catch (const c10::Error& error) {
+      raise_if_device_assert(error, op_.schema().name(), device_);
+      throw;
     }
   }
 

@@ -48,4 +48,10 @@ AllocatorOptions allocator_options_from_environment() {
   return options;
 }
 
+AllocatorOptions change_allocator_options(const std::string& settings) {
+  accept_cuda_settings();
+  c10::CachingAllocator::setAllocatorSettings(settings);
+  return allocator_options_from_environment();
+}
+
 } // namespace anyrig::virtual_gpu

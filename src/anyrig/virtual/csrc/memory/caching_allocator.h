@@ -294,6 +294,7 @@ class CachingAllocator {
       block = new Block(&pool, request.stream, rest->address, request.bytes, rest->expandable);
       block->link(rest->prev, rest);
       block->segment_context = std::move(rest->segment_context);
+      block->was_used = rest->was_used;
       rest->address += request.bytes;
       rest->bytes -= request.bytes;
       pool.insert_free(rest);
@@ -335,6 +336,7 @@ class CachingAllocator {
     active_[block->active_place] = active_.back();
     active_.back()->active_place = block->active_place;
     active_.pop_back();
+    block->was_used = true;
 
     int64_t splits = 0, split_bytes = 0;  // net changes: a peak never counts a half-done merge
     for (Block* neighbour : {block->prev, block->next}) {

@@ -10,6 +10,8 @@
 #endif
 #include <sys/mman.h>
 
+#include <cstring>
+
 namespace anyrig::virtual_gpu {
 namespace {
 
@@ -18,6 +20,9 @@ thread_local c10::DeviceIndex scoped_device = kNone;
 
 // From here on the pages are made one by one. Below, the allocator of the C library is faster.
 constexpr size_t kLargeBytes = size_t{1} << 28;
+
+// What the C library takes from its heap; 32 MiB is the most that glibc can be told.
+constexpr int kLargestFromHeap = 32 << 20;
 
 struct Mapping {
   void* address;
@@ -64,7 +69,6 @@ void keep_freed_pages() {
 #ifdef __GLIBC__
   // A card's allocator keeps what it was given. The C library would return the top of its heap to
   // the system after nearly every step, and take each page back by a fault in the next.
-  constexpr int kLargestFromHeap = 32 << 20; // the most that glibc takes here
   constexpr int kKeptAtTop = 1 << 30;
   mallopt(M_MMAP_THRESHOLD, kLargestFromHeap);
   mallopt(M_TRIM_THRESHOLD, kKeptAtTop);
@@ -87,9 +91,14 @@ KernelScope::~KernelScope() {
   scoped_device = previous_;
 }
 
-c10::DataPtr allocate_host(size_t bytes) {
-  if (bytes < kLargeBytes) {
-    return take_host_memory(bytes);
+c10::DataPtr allocate_host(size_t bytes, Content content) {
+  const bool is_zeroed = content == Content::Zeros;
+  if (bytes < (is_zeroed ? size_t{kLargestFromHeap} : kLargeBytes)) {
+    auto memory = take_host_memory(bytes);
+    if (is_zeroed && bytes > 0) {
+      std::memset(memory.get(), 0, bytes);
+    }
+    return memory;
   }
   constexpr int kProtection = PROT_READ | PROT_WRITE;
   constexpr int kFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;

@@ -23,9 +23,13 @@ class KernelScope {
   c10::DeviceIndex previous_;
 };
 
+// A card's driver gives out no memory that shows what another program left there; what its caching
+// allocator hands out again is as the program left it.
+enum class Content { Any, Zeros };
+
 // Host memory for `bytes` of a device. Pages of large pieces exist once they are written to, so
 // that a program may take memory it hardly uses, as it may on a card larger than the host.
-c10::DataPtr allocate_host(size_t bytes);
+c10::DataPtr allocate_host(size_t bytes, Content content);
 
 // Lets the C library keep the pages of freed memory for the next allocation.
 void keep_freed_pages();

@@ -293,7 +293,8 @@ c10::DataPtr allocate(size_t bytes, c10::DeviceIndex device) {
       memory->host = card(device).freed.take(memory->block->address, bytes);
     }
     if (memory->host.get() == nullptr) {
-      memory->host = allocate_host(bytes);
+      const bool is_fresh = memory->block != nullptr && !memory->block->was_used;
+      memory->host = allocate_host(bytes, is_fresh ? Content::Zeros : Content::Any);
     }
   }
   return as_data(std::move(memory));

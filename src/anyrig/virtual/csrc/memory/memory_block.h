@@ -36,6 +36,7 @@ struct Block {
   size_t requested_bytes = 0;
   bool allocated = false;
   bool mapped = true;
+  bool was_used = false;  // some of it was handed out before, since the driver gave the segment
   Block* prev = nullptr;  // neighbours in the segment, by address
   Block* next = nullptr;
   std::set<StreamKey> used_on;  // streams of record_stream, until the block is freed
@@ -111,6 +112,7 @@ inline size_t merge(Block* block, Block* neighbour) {
   } else {
     block->link(block->prev, neighbour->next);
   }
+  block->was_used |= neighbour->was_used;
   const size_t gained = neighbour->bytes;
   block->bytes += gained;
   delete neighbour;

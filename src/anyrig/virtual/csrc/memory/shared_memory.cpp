@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <cstring>
 #include <memory>
 #include <mutex>
@@ -70,7 +71,12 @@ c10::DataPtr as_host_memory(std::unique_ptr<View> view) {
 }
 
 c10::DataPtr new_shared(size_t bytes) {
+#ifdef __linux__
   const int file = memfd_create("anyrig", MFD_CLOEXEC);
+#else
+  const int file = -1; // and no way for another process to open it
+  errno = ENOSYS;
+#endif
   TORCH_CHECK(
       file >= 0 && ftruncate(file, static_cast<off_t>(kHeaderBytes + bytes)) == 0,
       "the host cannot share ", bytes, " bytes of a virtual GPU between processes: ",

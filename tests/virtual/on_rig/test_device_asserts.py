@@ -1,0 +1,45 @@
+"""Indices outside what they index: CUDA's exception class, and what the kernel said beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+
+def outside(*values: int) -> Tensor:
+    return torch.tensor(values or (9,), device="cuda:1")
+
+
+ASSERTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "indexing": lambda x: x[outside()],
+    "writing": lambda x: x.index_put_((outside(),), x[0] * 2),
+    "an embedding": lambda x: functional.embedding(outside(), x),
+    "a loss": lambda x: functional.cross_entropy(x, outside(0, 9, 1)),
+    "a selection": lambda x: x.index_select(0, outside()),
+    "gathering": lambda x: x.gather(0, outside()[None]),
+    "scattering": lambda x: x.scatter(0, outside()[None], x),
+    "taking": lambda x: x.take(outside() * 9),
+}
+
+
+@pytest.mark.parametrize("case", ASSERTS)
+def test_an_index_outside_stops_the_device(case: str, capfd: pytest.CaptureFixture[str]) -> None:
+    x = torch.ones(3, 3, device="cuda:1")
+    with pytest.raises(torch.AcceleratorError, match="device-side assert triggered") as raised:
+        ASSERTS[case](x)
+    assert raised.value.error_code == 710
+    assert "anyrig: device-side assert on cuda:1 in aten::" in capfd.readouterr().err
+
+
+def test_what_the_host_sees_beforehand_stays_an_index_error() -> None:
+    x = torch.ones(3, 3, device="cuda:1")
+    with pytest.raises(IndexError, match="out of bounds"):
+        x[9]
+    with pytest.raises(IndexError, match="Dimension out of range"):
+        x.sum(5)
+    with pytest.raises(IndexError, match="out of bounds"):
+        x.cpu()[outside().cpu()]
