@@ -92,6 +92,15 @@ def test_the_watchdog_of_nccl_is_a_time_limit_though_it_aborts(ended) -> None:
     assert causes(failure) == {1: Ending.MISSING, 0: Ending.TIMED_OUT}
 
 
+def test_what_anyrig_raises_for_another_rank_is_no_cause(ended) -> None:
+    because = "anyrig.errors.OtherRankError: rank 1 on here raised within only_first_rank()"
+    failure = explain_failure([ended(1, because), ended(1, "ValueError: 3")])
+    assert causes(failure) == {1: Ending.FAILED, 0: Ending.FOLLOWED}
+    in_vain = "anyrig.errors.RankWaitError: rank 3 did not take part within 2 s"
+    failure = explain_failure([ended(1, in_vain), ended(-15, at=SLEEPS, stopped=True)])
+    assert causes(failure) == {3: Ending.MISSING, 2: Ending.TIMED_OUT}
+
+
 def test_a_time_limit_of_something_else_is_an_error_of_the_rank(ended) -> None:
     error = "requests.exceptions.ReadTimeout: HTTPSConnectionPool: Read timed out."
     failure = explain_failure([ended(1, error), ended(-15, at=SLEEPS, stopped=True)])

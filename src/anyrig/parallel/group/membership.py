@@ -19,6 +19,7 @@ from ...devices.rank import LocalRank
 from ...devices.rig import Rig
 from ...errors import LaunchError
 from ..ranks.route import INTERFACE_VARIABLES, interface_of, resolve
+from ..ranks.time_limit import limit_or_default
 from .last_reference import keep_until_exit
 
 _LOOPBACK = "127.0.0.1"
@@ -53,7 +54,7 @@ class Group:
 _joined: weakref.WeakKeyDictionary[Any, Group] = weakref.WeakKeyDictionary()
 
 
-def join_group(rig: Rig | None = None, *, timeout_seconds: float = 600.0) -> Group | None:
+def join_group(rig: Rig | None = None, *, timeout_seconds: float | None = None) -> Group | None:
     """Return this process's group; None where there is one rank only.
 
     The default process group is made from torchrun's environment, unless the script has made it
@@ -62,7 +63,8 @@ def join_group(rig: Rig | None = None, *, timeout_seconds: float = 600.0) -> Gro
 
     Args:
         rig: its lead is this rank's device; by default what `Rig.detect` says of a rank.
-        timeout_seconds: how long this, and each collective of the group, waits for the others.
+        timeout_seconds: how long this, and each collective of the group, waits for the others; None
+            for what the launcher was given as ``--timeout``, else ten minutes.
 
     Raises:
         LaunchError: the environment names a group by half; or the others did not come in time.
@@ -81,6 +83,7 @@ def join_group(rig: Rig | None = None, *, timeout_seconds: float = 600.0) -> Gro
     lead = (Rig.detect() if rig is None else rig).lead
     device = lead.torch_device
     select_device(device)
+    timeout_seconds = limit_or_default(timeout_seconds)
     timeout = timedelta(seconds=timeout_seconds)
     try:
         store = _meet(rank, world_size, timeout)

@@ -15,7 +15,11 @@ from .places import place_of, read_place
 _TAIL_BYTES = 64 * 2**10
 
 # An error of the group, not of something else that has connections and time limits.
-_OF_THE_GROUP = re.compile(r"gloo|nccl|collective|barrier|Dist(Store|Network|Backend)Error", re.I)
+_OF_THE_GROUP = re.compile(
+    r"gloo|nccl|collective|barrier|Dist(Store|Network|Backend)Error|RankWaitError", re.I
+)
+# What anyrig raises in a rank because another one raised.
+_BECAUSE_OF_ANOTHER = re.compile(r"\bOtherRankError\b")
 _TIMED_OUT = re.compile(r"timed out|time-?out|did not take part within", re.I)
 _LOST_CONNECTION = re.compile(
     r"closed by peer|reset by peer|broken pipe|remote process exited|unhandled system error|"
@@ -41,6 +45,7 @@ class Ending(Enum):
     LEFT = "ended early, while others still waited for it"
     TIMED_OUT = "waited in vain"
     LOST_CONNECTION = "lost its connection to another rank"
+    FOLLOWED = "failed because another rank had"
     STOPPED = "was stopped"
     DONE = "had done its work"
 
@@ -129,6 +134,8 @@ def read_end(
 
 def _ending(exit_code: int, last_error: str | None, *, was_stopped: bool) -> Ending:
     by_itself = exit_code > 0 or (exit_code == -signal.SIGABRT and not was_stopped)
+    if by_itself and last_error is not None and _BECAUSE_OF_ANOTHER.search(last_error):
+        return Ending.FOLLOWED
     if by_itself and last_error is not None and _OF_THE_GROUP.search(last_error):
         # NCCL's watchdog ends the process by SIGABRT when the time is up.
         if _LOST_CONNECTION.search(last_error):

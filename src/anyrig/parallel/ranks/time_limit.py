@@ -12,6 +12,7 @@ from datetime import timedelta
 from ...errors import LaunchError
 
 TIME_LIMIT_VARIABLE = "ANYRIG_TIMEOUT_SECONDS"
+_DEFAULT_SECONDS = 600.0
 
 
 def time_limit_seconds() -> float | None:
@@ -30,6 +31,16 @@ def time_limit_seconds() -> float | None:
     if not 0 < seconds < float("inf"):
         raise LaunchError(f"{TIME_LIMIT_VARIABLE} is {text!r}, and must be a number of seconds")
     return seconds
+
+
+def limit_or_default(seconds: float | None) -> float:
+    """Return `seconds`; if None the launcher's limit; if it has none ten minutes.
+
+    Raises:
+        LaunchError: see `time_limit_seconds`.
+    """
+    limit = time_limit_seconds() if seconds is None else seconds
+    return _DEFAULT_SECONDS if limit is None else limit
 
 
 def set_time_limit() -> None:
