@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any
 
 import torch
-from torch.multiprocessing.reductions import reduce_event
+from torch.multiprocessing.reductions import rebuild_event
 
 from .rebinding import replace_in_torch
 
@@ -154,4 +154,9 @@ def patch() -> None:
     importlib.reload(streams)
     replace_in_torch(old, vars(streams))
     # Picklers look for the class itself, which the one before was registered for.
-    ForkingPickler.register(streams.Event, reduce_event)
+    ForkingPickler.register(streams.Event, _reduce_event)
+
+
+def _reduce_event(event: Any) -> tuple[Any, ...]:
+    # PyTorch's own has had several names.
+    return rebuild_event, (event.device, event.ipc_handle())
