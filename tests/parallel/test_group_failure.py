@@ -30,7 +30,13 @@ def ended(tmp_path: Path) -> object:
     numbers = itertools.count()
 
     def end(
-        code: int, error: str = "", *, at: str = "", stopped: bool = False, line: int = 5
+        code: int,
+        error: str = "",
+        *,
+        at: str = "",
+        stopped: bool = False,
+        suspended: bool = False,
+        line: int = 5,
     ) -> RankEnd:
         rank = next(numbers)
         folder = tmp_path / str(rank)
@@ -41,7 +47,7 @@ def ended(tmp_path: Path) -> object:
         )
         if at:
             (folder / "stack.txt").write_text(f"Current thread 0x1 (most recent call first):\n{at}")
-        return read_end(rank, folder, code, was_stopped=stopped, suspended=False)
+        return read_end(rank, folder, code, was_stopped=stopped, suspended=suspended)
 
     return end
 
@@ -73,6 +79,14 @@ def test_who_waited_elsewhere_did_not_come(ended) -> None:
     assert causes(failure)[0] is Ending.MISSING
     all_in_vain = [ended(1, TIMED_OUT, line=line) for line in (5, 7, 5)]
     assert causes(explain_failure(all_in_vain))[4] is Ending.MISSING
+
+
+def test_who_was_suspended_did_not_come_wherever_it_woke(ended) -> None:
+    woken = {"at": WAITS, "stopped": True}
+    failure = explain_failure(
+        [ended(1, TIMED_OUT), ended(-15, **woken), ended(-15, suspended=True, **woken)]
+    )
+    assert causes(failure) == {2: Ending.MISSING, 0: Ending.TIMED_OUT, 1: Ending.STOPPED}
 
 
 def test_a_name_in_the_message_counts_most(ended) -> None:

@@ -85,8 +85,8 @@ def explain_failure(ends: Iterable[RankEnd], troubles: Iterable[str] = ()) -> Gr
 def _missing(ends: Collection[RankEnd]) -> set[int]:
     """Return the ranks that others waited for until the time was up.
 
-    The exceptions may name them. Else it is those that were stopped outside any wait; or, if all
-    waited, those that did so at another line.
+    The exceptions may name them. Else it is those that were found suspended; or that were stopped
+    outside any wait; or, if all waited, those that did so at another line.
     """
     late = [end for end in ends if end.ending is Ending.TIMED_OUT]
     # One that came too late finds the others gone, and may say so before it is stopped.
@@ -100,7 +100,9 @@ def _missing(ends: Collection[RankEnd]) -> set[int]:
         for own, everyone in _NUMBER.findall(text)
     }
     named = {end.rank for end in stopped if end.rank in numbers}
-    elsewhere = {end.rank for end in stopped if end.waits is False}
+    # Once woken, one may have come to the collective before it could say where it had been.
+    suspended = {end.rank for end in stopped if end.suspended}
+    elsewhere = suspended or {end.rank for end in stopped if end.waits is False}
     apart = {end.rank for end in stopped} - {
         end.rank for end in stopped if end.place in {other.place for other in late}
     }
