@@ -45,8 +45,8 @@ def patch(core: ModuleType) -> None:
     places: list[Any] = [bindings, c10d, sys.modules["torch.distributed"]]
     for module in places:
         module.ProcessGroupNCCL = group_class
-    # From 2.15 on "nccl" leads to another class of NCCL's, made by these, of which we have none; the
-    # way to the one here is still there. They are looked up when a backend is first asked for.
+    # From 2.15 on "nccl" leads to another class, which these make; of it we have none. The way
+    # to the one here is still there; all are looked up when a backend is first asked for.
     for another in ("_create_nccl2_process_group", "_create_nccl_lazy_process_group"):
         if hasattr(c10d, another):
             setattr(c10d, another, c10d._create_nccl_process_group)
