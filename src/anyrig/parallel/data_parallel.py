@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,7 +18,15 @@ from ..transfer.tree import ATOM_TYPES, map_leaves
 from .batch.gather import gather
 from .batch.scatter import scatter_call
 from .layout import Layout
-from .losses.loss import Criterion, LossPart, combine_losses, criterion_on, explain_loss, loss_part
+from .losses.loss import (
+    Criterion,
+    LossPart,
+    combine_losses,
+    criterion_on,
+    explain_loss,
+    loss_for_target,
+    loss_part,
+)
 from .replicas.meeting import Meeting
 from .replicas.replicas import Replicas
 from .replicas.side_by_side import SideBySide, is_inside
@@ -158,7 +165,7 @@ class DataParallel(TransparentModule):
         return _bring(output, self._layout.output_device) if self._sends_output else output
 
     def _call_module(self, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        loss = self._loss_for(kwargs) if "target" in kwargs else None
+        loss = loss_for_target(self.module, self._loss) if "target" in kwargs else None
         if loss is None:
             return self.module(*inputs, **kwargs)
         rest = kwargs.copy()
@@ -170,7 +177,7 @@ class DataParallel(TransparentModule):
         self._side_by_side.wait()
         self._learn_shares()
         layout, devices = self._layout, self._layout.devices
-        loss = self._loss_for(kwargs) if "target" in kwargs else None
+        loss = loss_for_target(self.module, self._loss) if "target" in kwargs else None
         clock = self._start_clock()  # first, for a device with more rows waits longer for them
         scattered = scatter_call(inputs, kwargs, devices, layout.shares, layout.dim)
         # Without rows, the lead computes: what cannot be divided need not be computed twice.
@@ -205,22 +212,6 @@ class DataParallel(TransparentModule):
         if loss is not None:
             return combine_losses(results, layout.output_device, layout.dim)
         return gather(results, layout.output_device, layout.dim) if self._gathers else results
-
-    def _loss_for(self, kwargs: Mapping[str, Any]) -> Criterion | None:
-        """Return the loss that ``target=`` is for; None if it is for the module.
-
-        Raises:
-            TypeError: it is for neither.
-        """
-        if self._loss is not None:
-            return self._loss
-        names = inspect.signature(self.module.forward).parameters
-        if "target" in names or any(p.kind is p.VAR_KEYWORD for p in names.values()):
-            return None
-        raise TypeError(
-            f"{type(self.module).__name__}.forward() takes no argument 'target', and the model was "
-            "spread without a loss; give one: anyrig.spread(module, loss=criterion)"
-        )
 
     @property
     def device_ids(self) -> list[int | None]:

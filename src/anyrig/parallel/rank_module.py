@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -24,7 +23,7 @@ from .group.states import Broadcast, Buffers
 from .group.weighing import put_weight_on, take_weight_off
 from .group.whole_loss import whole_loss
 from .layout import Layout
-from .losses.loss import Criterion, explain_loss
+from .losses.loss import Criterion, explain_loss, loss_for_target
 from .replicas.transparent import TransparentModule
 
 
@@ -115,7 +114,7 @@ class RankModule(TransparentModule):
         Raises:
             SpreadError: the outputs cannot be weighted.
         """
-        loss = self._loss_for(kwargs) if "target" in kwargs else None
+        loss = loss_for_target(self.module, self._loss) if "target" in kwargs else None
         if self._arriving is not None:
             self._take_buffers()
         if torch.is_grad_enabled():
@@ -224,22 +223,6 @@ class RankModule(TransparentModule):
 
         inputs, kwargs = map_leaves((inputs, kwargs), bring)
         return inputs, kwargs, 1 if rows is None else rows
-
-    def _loss_for(self, kwargs: Mapping[str, Any]) -> Criterion | None:
-        """Return the loss that ``target=`` is for; None if it is for the module.
-
-        Raises:
-            TypeError: it is for neither.
-        """
-        if self._loss is not None:
-            return self._loss
-        names = inspect.signature(self.module.forward).parameters
-        if "target" in names or any(p.kind is p.VAR_KEYWORD for p in names.values()):
-            return None
-        raise TypeError(
-            f"{type(self.module).__name__}.forward() takes no argument 'target', and the model was "
-            "spread without a loss; give one: anyrig.spread(module, loss=criterion)"
-        )
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:

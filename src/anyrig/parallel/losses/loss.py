@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -144,6 +145,23 @@ def explain_loss(criterion: Criterion) -> str:
     return (
         f"{name} is not one of PyTorch's criterions: each part's loss is weighted by its rows. If "
         "it divides by something else, return (sum, count) from it"
+    )
+
+
+def loss_for_target(module: nn.Module, loss: Criterion | None) -> Criterion | None:
+    """Return the loss that ``target=`` in a call of a spread module is for; None if the module's.
+
+    Raises:
+        TypeError: it is for neither.
+    """
+    if loss is not None:
+        return loss
+    names = inspect.signature(module.forward).parameters
+    if "target" in names or any(p.kind is p.VAR_KEYWORD for p in names.values()):
+        return None
+    raise TypeError(
+        f"{type(module).__name__}.forward() takes no argument 'target', and the model was spread "
+        "without a loss; give one: anyrig.spread(module, loss=criterion)"
     )
 
 
