@@ -12,6 +12,7 @@ another program started.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import faulthandler
 import os
 import re
@@ -77,7 +78,7 @@ def ask_for_places(ranks: Mapping[int, Path]) -> None:
     if not hasattr(signal, "SIGURG"):
         return
     for pid in ranks:
-        _send(pid, signal.SIGURG)
+        _send_to_main_thread(pid, signal.SIGURG)
         _send(pid, signal.SIGCONT)
     ends = time.monotonic() + _WRITING_SECONDS
     # The file is there, and empty, from the rank's beginning.
@@ -131,3 +132,16 @@ def _any_empty(files: Iterable[Path]) -> bool:
 def _send(pid: int, signum: signal.Signals) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.kill(pid, signum)
+
+
+def _send_to_main_thread(pid: int, signum: signal.Signals) -> None:
+    """Send a signal that no other thread of the process can take.
+
+    When a suspended process is woken, whichever thread runs first takes a signal that was sent to
+    the process, and the main thread may be somewhere else by then. Linux lets one name the thread,
+    whose number is the process's: https://man7.org/linux/man-pages/man2/tgkill.2.html
+    """
+    if (tgkill := getattr(ctypes.CDLL(None), "tgkill", None)) is None:
+        _send(pid, signum)
+    else:
+        tgkill(pid, pid, signum)
