@@ -17,7 +17,7 @@ from anyrig.parallel.ranks.stopping_signals import handled_by, held_back, stop
 HOST = os.uname().nodename
 CPU = [*RUN, "--device", "cpu"]
 
-# The issue is 5 s; a machine that does much else at the same time may take a little longer.
+# The promise is 5 s; a machine that does much else at the same time may take a little longer.
 SECONDS = 8.0
 
 
