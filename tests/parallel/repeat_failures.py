@@ -2,10 +2,11 @@
 
 By hand:
 
-    python tests/parallel/repeat_failures.py [NAME ...] [--runs 20] [--within 5]
+    python tests/parallel/repeat_failures.py [NAME ...] [--runs 20] [--within 5] [--json FILE]
 
 A failure is good if its message begins as it should, on every machine, if it ended in time, and if
-neither a process nor a file is left that no message names. What is not is told.
+neither a process nor a file is left that no message names. What is not is told. With --json the
+figures go to FILE, where those of other failures stay.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
 from pathlib import Path
 
 from failing_group import FailingGroup, failing_group
@@ -77,6 +79,20 @@ def send(signum: signal.Signals, *, everyone: bool = False, again: float = 0) ->
     return event
 
 
+@dataclass(frozen=True)
+class Outcome:
+    """How one run went.
+
+    Attributes:
+        fault: what was wrong, nothing if all was well.
+        seconds: from the event until no process was left, without what the group may wait first;
+            None if they did not end, or were not to.
+    """
+
+    fault: str
+    seconds: float | None = None
+
+
 BOTH = ("gloo", "nccl")
 RANK = f"error: rank 1 on {HOST}"
 STOPPED = f"the launcher on {HOST} was stopped"
@@ -127,8 +143,7 @@ FAILURES = {
 }
 
 
-def fail_once(failure: Failure, backend: str, folder: Path, within: float) -> str:
-    """Run one failure; return what was wrong, nothing if all was well."""
+def fail_once(failure: Failure, backend: str, folder: Path, within: float) -> Outcome:
     with failing_group(folder) as group:
         command = ON_VIRTUAL_GPUS if backend == "nccl" else None
         flags = [*failure.flags]
@@ -145,7 +160,7 @@ def fail_once(failure: Failure, backend: str, folder: Path, within: float) -> st
         return _faults(group, failure, within)
 
 
-def _faults(group: FailingGroup, failure: Failure, within: float) -> str:
+def _faults(group: FailingGroup, failure: Failure, within: float) -> Outcome:
     seconds = group.wait()
     most = 60 if failure.code == 0 else within + failure.limit
     (code,) = [launcher.returncode for launcher in group.launchers]
@@ -159,7 +174,8 @@ def _faults(group: FailingGroup, failure: Failure, within: float) -> str:
         f"left {group.litter()}" if group.litter() else "",
     ]
     found = "; ".join(filter(None, faults))
-    return found and f"{found}\n{group.errors()}"
+    took = None if failure.code == 0 else seconds - failure.limit
+    return Outcome(found and f"{found}\n{group.errors()}", took)
 
 
 # On two machines: rank 0 on the first, where they meet, ranks 1 and 2 on the second.
@@ -242,7 +258,7 @@ DISASTERS = {
 }
 
 
-def suffer_once(disaster: Disaster, folder: Path, within: float) -> str:
+def suffer_once(disaster: Disaster, folder: Path, within: float) -> Outcome:
     with two_machines() as machines, failing_group(folder) as group:
         flags = (
             {"TEST_LIMIT": str(LIMIT_SECONDS)}
@@ -280,7 +296,48 @@ def suffer_once(disaster: Disaster, folder: Path, within: float) -> str:
             faults.append(f"left {group.litter()}")
         if faults:
             faults.append("\n" + "\n----\n".join(group.errors(number) for number in range(2)))
-        return "; ".join(faults)
+        took = None if disaster.ends_well else seconds - disaster.limit
+        return Outcome("; ".join(faults), took)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of the table: a failure, and how often it was good."""
+
+    failure: str
+    runs: int
+    good: int
+    slowest_seconds: float | None
+
+    def __str__(self) -> str:
+        slowest = "" if self.slowest_seconds is None else f"{self.slowest_seconds:.1f} s"
+        return f"{self.failure:<36}{self.good:>4} of {self.runs:<4}{slowest:>8}"
+
+
+def repeat(name: str, once: Callable[[Path], Outcome], runs: int) -> Row:
+    good, seconds = 0, []
+    for run in range(runs):
+        folder = Path(tempfile.mkdtemp(prefix="failures-"))
+        try:
+            outcome = once(folder)
+        except AssertionError as error:
+            outcome = Outcome(str(error))
+        finally:
+            shutil.rmtree(folder)
+        good += not outcome.fault
+        if outcome.fault:
+            print(f"{name}, run {run + 1}: {outcome.fault}", flush=True)
+        if outcome.seconds is not None:
+            seconds.append(outcome.seconds)
+    return Row(name, runs, good, round(max(seconds), 2) if seconds else None)
+
+
+def write(row: Row, file: Path) -> None:
+    rows = json.loads(file.read_text())["rows"] if file.exists() else []
+    rows = [*(other for other in rows if other["failure"] != row.failure), asdict(row)]
+    now = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    figures = {"benchmark": "rank_failures", "date": now, "ranks": RANKS, "rows": rows}
+    file.write_text(json.dumps(figures, indent=2) + "\n")
 
 
 def main() -> int:
@@ -288,8 +345,9 @@ def main() -> int:
     parser.add_argument("names", nargs="*")
     parser.add_argument("--runs", type=int, default=20)
     parser.add_argument("--within", type=float, default=5.0, metavar="SECONDS")
+    parser.add_argument("--json", type=Path, metavar="FILE")
     given = parser.parse_args()
-    cases: dict[str, Callable[[Path], str]] = {}
+    cases: dict[str, Callable[[Path], Outcome]] = {}
     for name, failure in FAILURES.items():
         for backend in failure.backends:
             cases[f"{name}, {backend}"] = lambda folder, f=failure, b=backend: fail_once(
@@ -305,22 +363,11 @@ def main() -> int:
         chosen = [case for case in chosen if "machines" not in case]
     bad = 0
     for name in chosen:
-        good, began = 0, time.monotonic()
-        for run in range(given.runs):
-            folder = Path(tempfile.mkdtemp(prefix="failures-"))
-            try:
-                fault = cases[name](folder)
-            except AssertionError as error:
-                fault = str(error)
-            finally:
-                shutil.rmtree(folder)
-            good += not fault
-            if fault:
-                print(f"{name}, run {run + 1}: {fault}", flush=True)
-        seconds = (time.monotonic() - began) / given.runs
-        result = {"failure": name, "runs": given.runs, "good": good, "seconds": round(seconds, 1)}
-        print(json.dumps(result), flush=True)
-        bad += given.runs - good
+        row = repeat(name, cases[name], given.runs)
+        print(row, flush=True)
+        if given.json is not None:
+            write(row, given.json)
+        bad += row.runs - row.good
     return 1 if bad else 0
 
 

@@ -6,13 +6,13 @@ was, and one whose script has ended always ends.
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import NoReturn
 
+from ..parallel.ranks.destroyed_groups import hold_destroyed_groups
 from ..parallel.ranks.ending import end_process
 from ..parallel.ranks.places import write_place_when_stopped
-from ..parallel.ranks.time_limit import TIME_LIMIT_VARIABLE, set_time_limit
+from ..parallel.ranks.time_limit import set_time_limit
 from ..rehearsal.program import Program
 from ..virtual.torch_import import when_torch_is_imported
 
@@ -23,9 +23,13 @@ def main() -> NoReturn:
     is_module = arguments[0] == "-m"
     name, *rest = arguments[1:] if is_module else arguments
     write_place_when_stopped()
-    if TIME_LIMIT_VARIABLE in os.environ:
-        when_torch_is_imported(set_time_limit)
+    when_torch_is_imported(_prepare_torch)
     end_process(Program(name, tuple(rest), is_module=is_module).run())
+
+
+def _prepare_torch() -> None:
+    hold_destroyed_groups()
+    set_time_limit()
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import socket
 import subprocess
@@ -55,7 +56,9 @@ def run(
 
 
 def status_of(result: GroupResult) -> int:
-    """Return the exit status of a group, and say why it failed if it did."""
+    """Return the exit status of a group, and say why it failed if it did; the command ends then."""
+    # Once torch has been imported, Python spends half a second on looking for what it may free.
+    gc.freeze()
     if result.failure is not None:
         kind = "error: " if result.signal is None else ""
         sys.stderr.write(f"anyrig: {kind}{result.failure}\n")

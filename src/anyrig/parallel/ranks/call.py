@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ...errors import LaunchError
+from .destroyed_groups import hold_destroyed_groups
 from .ending import end_process
 from .parcel import CANNOT_BE_SENT, pack
 from .places import write_place_when_stopped
@@ -57,6 +58,7 @@ def main() -> NoReturn:
     write_place_when_stopped()
     status = 1
     try:
+        hold_destroyed_groups()
         set_time_limit()
         _make_call(Path(sys.argv[1]))
         status = 0
