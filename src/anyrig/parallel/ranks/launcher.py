@@ -29,6 +29,7 @@ from .agent import RankAgent
 from .failure import GroupFailure
 from .guardian import Guardian
 from .loopback import ADDRESS, LoopbackRendezvous
+from .network_rendezvous import NO_STORE_VARIABLE, NetworkRendezvous
 from .node_watch import SILENCE_SECONDS
 from .options import RunOptions
 from .route import INTERFACE_VARIABLES, address_towards, interface_of, is_host_of
@@ -168,7 +169,7 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
     """Have `variables` as this process's, from which the ranks get theirs; for a while."""
     before = dict(os.environ)
     # The agent would take the signals while it starts its ranks; `stopping_signals` has them.
-    os.environ.update({_SIGNALS_VARIABLE: "", **variables})
+    os.environ.update({_SIGNALS_VARIABLE: "", NO_STORE_VARIABLE: "1", **variables})
     try:
         yield
     finally:
@@ -245,7 +246,7 @@ def _meet(options: RunOptions) -> RendezvousHandler:
             f"the nodes cannot meet at {options.rdzv_endpoint}: {error}; look with: "
             f"anyrig doctor --rdzv-endpoint {options.rdzv_endpoint}"
         ) from error
-    return handler
+    return NetworkRendezvous(handler, options.local_address)
 
 
 def _hush_agent() -> None:

@@ -6,15 +6,15 @@ torchrun's own ``--standalone`` lets the store listen on every network interface
 
 from __future__ import annotations
 
-import socket
 import uuid
 
-import torch.distributed as dist
 from torch.distributed.elastic.rendezvous.api import (
     RendezvousHandler,
     RendezvousInfo,
     RendezvousStoreInfo,
 )
+
+from .attempt_store import open_store
 
 ADDRESS = "127.0.0.1"
 
@@ -35,21 +35,9 @@ class LoopbackRendezvous(RendezvousHandler):
         return True
 
     def next_rendezvous(self) -> RendezvousInfo:
-        """Return a new store, this node's rank and the number of nodes.
-
-        A new one for each attempt: its ranks would find the addresses of the last one's in the old.
-        """
-        # The store takes a socket that listens already: its own would be bound to every address.
-        with socket.create_server((ADDRESS, 0)) as listening:
-            port = listening.getsockname()[1]
-            store = dist.TCPStore(  # type: ignore[attr-defined]
-                ADDRESS,
-                port,
-                is_master=True,
-                wait_for_workers=False,
-                master_listen_fd=listening.detach(),
-            )
-        return RendezvousInfo(store, 0, 1, RendezvousStoreInfo(ADDRESS, port))
+        """Return a new store, this node's rank and the number of nodes."""
+        store = open_store(ADDRESS)
+        return RendezvousInfo(store, 0, 1, RendezvousStoreInfo(ADDRESS, store.port))
 
     def is_closed(self) -> bool:
         """Return whether no node may join any more."""

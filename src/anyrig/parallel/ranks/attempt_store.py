@@ -1,0 +1,25 @@
+"""The store in which the ranks of one attempt meet.
+
+Each attempt has a new one: in the last one's, its ranks would find addresses where nobody listens
+any more.
+"""
+
+from __future__ import annotations
+
+import socket
+
+import torch.distributed as dist
+
+
+def open_store(address: str) -> dist.TCPStore:  # type: ignore[name-defined]
+    """Return a new store that listens on a free port of `address`, and on no other address."""
+    # The store takes a socket that listens already: its own would be bound to every address.
+    with socket.create_server((address, 0)) as listening:
+        port = listening.getsockname()[1]
+        return dist.TCPStore(  # type: ignore[attr-defined]
+            address,
+            port,
+            is_master=True,
+            wait_for_workers=False,
+            master_listen_fd=listening.detach(),
+        )

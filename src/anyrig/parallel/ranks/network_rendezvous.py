@@ -1,0 +1,75 @@
+"""torchrun's rendezvous of several machines, with a new store for the ranks of each attempt.
+
+PyTorch's own handler keeps the store of the first attempt: a rank that is started again may read
+where another one listened before, and fails when it connects there.
+"""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+import torch.distributed as dist
+from torch.distributed.elastic.rendezvous.api import (
+    RendezvousHandler,
+    RendezvousInfo,
+    RendezvousStoreInfo,
+)
+
+from .attempt_store import open_store
+
+# Read by PyTorch's handler: it then opens no store for the ranks itself.
+NO_STORE_VARIABLE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
+
+
+class NetworkRendezvous(RendezvousHandler):
+    """Meets the other machines through another handler, and adds the store."""
+
+    def __init__(self, handler: RendezvousHandler, address: str | None) -> None:
+        """Make one of a handler and the address by which the other machines reach this one."""
+        self._handler = handler
+        self._address = address or socket.gethostname()
+        self._store: Any = None
+
+    @property
+    def use_agent_store(self) -> bool:
+        """The ranks meet in the store of this object."""
+        return True
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        """Meet the others; return this node's rank, the number of nodes and a new store."""
+        met = self._handler.next_rendezvous()
+        # The last attempt's ends here, if this node had it.
+        self._store = open_store(self._address) if met.rank == 0 else None
+        place = RendezvousStoreInfo.build(
+            met.rank,
+            # The handler has used the same keys.
+            dist.PrefixStore("anyrig/", met.store),  # type: ignore[attr-defined]
+            self._address,
+            None if self._store is None else self._store.port,
+        )
+        return RendezvousInfo(met.store, met.rank, met.world_size, place)
+
+    def get_backend(self) -> str:
+        """Return the handler's name in torchrun's logs."""
+        return self._handler.get_backend()
+
+    def is_closed(self) -> bool:
+        """Return whether no node may join any more."""
+        return self._handler.is_closed()
+
+    def set_closed(self) -> None:
+        """Let no other node join."""
+        self._handler.set_closed()  # type: ignore[no-untyped-call]
+
+    def num_nodes_waiting(self) -> int:
+        """Return how many nodes wait to join."""
+        return self._handler.num_nodes_waiting()
+
+    def get_run_id(self) -> str:
+        """Return what tells this run from others."""
+        return self._handler.get_run_id()
+
+    def shutdown(self) -> bool:
+        """Close the meeting; return whether the others could be told."""
+        return self._handler.shutdown()
