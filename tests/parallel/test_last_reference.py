@@ -9,19 +9,32 @@ PROGRAM = """
 import gc, sys, weakref
 import torch.distributed as dist
 from anyrig.parallel.group.last_reference import keep_until_exit
+from anyrig.parallel.ranks.destroyed_groups import hold_destroyed_groups
 
-dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-group = weakref.ref(dist.group.WORLD)
-if "kept" in sys.argv:
-    keep_until_exit(dist.group.WORLD)
-dist.destroy_process_group()
+if "held" in sys.argv:
+    hold_destroyed_groups()
+groups = []
+for _ in range(2 if "left" in sys.argv else 20):
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    groups.append(weakref.ref(dist.group.WORLD))
+    if "kept" in sys.argv:
+        keep_until_exit(dist.group.WORLD)
+    dist.destroy_process_group()
 gc.collect()
-print("here" if group() is not None else "gone")
+print("first", "gone" if groups[0]() is None else "here")
+print("last", "gone" if groups[-1]() is None else "here")
 """
 
 
-@pytest.mark.parametrize(("how", "told"), [("kept", "here"), ("left", "gone")])
-def test_a_kept_group_lives_as_long_as_the_process(how: str, told: str) -> None:
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        ("kept", ["first here", "last here"]),
+        ("held", ["first gone", "last here"]),  # a rank holds the last ones only
+        ("left", ["first gone", "last gone"]),
+    ],
+)
+def test_which_destroyed_groups_live_on(how: str, told: list[str]) -> None:
     command = [sys.executable, "-c", PROGRAM, how]
     ended = subprocess.run(command, timeout=60, capture_output=True, text=True, check=True)
-    assert ended.stdout.split() == [told]
+    assert ended.stdout.splitlines() == told

@@ -80,11 +80,11 @@ def test_a_launcher_that_is_gone() -> None:
 
 
 def test_a_launcher_that_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node_watch, "SILENCE_SECONDS", 0.5)
     monkeypatch.setattr(node_watch, "_BEAT_SECONDS", 0.1)
     with watching(2) as (hub, one):
-        assert not hub.must_end()
         monkeypatch.setattr(one._links[0], "send", lambda _: None)
+        assert not hub.must_end()
+        monkeypatch.setattr(node_watch, "SILENCE_SECONDS", 0.5)
         assert until(hub.must_end)
         assert "node1 no longer answers: nothing was heard of it" in hub.troubles[0]
 

@@ -36,8 +36,13 @@ _NOT_THE_PROGRAM = ("/torch/", "/anyrig/", "<frozen ", "/threading.py", "/runpy.
 # it is DistributedDataParallel that waits, or nobody.
 _WAITS = ("/torch/distributed/", "/torch/autograd/graph.py", "/torch/nn/parallel/distributed.py")
 
-# How long a rank may take to write where it is; one that can does so in a millisecond.
-_WRITING_SECONDS = 0.3
+# How long a rank may take to write where it is; one that can does so in a millisecond, unless the
+# machine is busy.
+_WRITING_SECONDS = 1.0
+
+# What `faulthandler` writes of the thread that got the signal, the last, down to where a module
+# begins; or down to the hundredth frame. Further out there is nothing of the program.
+_WHOLE = re.compile(r"^Current thread (?s:.*)( in <module>|^  \.\.\.)$\n", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -83,7 +88,7 @@ def ask_for_places(ranks: Mapping[int, Path]) -> None:
     ends = time.monotonic() + _WRITING_SECONDS
     # The file is there, and empty, from the rank's beginning.
     able = [file for folder in ranks.values() if (file := folder / _NAME).is_file()]
-    while _any_empty(able) and time.monotonic() < ends:
+    while not all(_is_whole(file) for file in able) and time.monotonic() < ends:
         time.sleep(0.01)
 
 
@@ -125,8 +130,9 @@ def _is_any(file: str, parts: Iterable[str]) -> bool:
     return any(part in file for part in parts)
 
 
-def _any_empty(files: Iterable[Path]) -> bool:
-    return any(not file.stat().st_size for file in files)
+def _is_whole(file: Path) -> bool:
+    """Return whether all is written; a rank that is stopped before that writes no more."""
+    return _WHOLE.search(file.read_text(errors="replace")) is not None
 
 
 def _send(pid: int, signum: signal.Signals) -> None:

@@ -18,9 +18,21 @@ _STOPPING = [
 
 
 def stop(signum: int, _: object = None) -> NoReturn:
-    """Raise what torchrun's agent expects: it then ends its ranks."""
+    """Raise what torchrun's agent expects: it then ends its ranks.
+
+    Once is enough: a signal that comes again finds another handler, or no one who cares.
+    """
+    if threading.current_thread() is threading.main_thread():
+        for each in _STOPPING:
+            if signal.getsignal(each) is stop:
+                signal.signal(each, _disregard)
     number = signal.Signals(signum)
     raise SignalException(f"got {number.name}", number)
+
+
+def _disregard(signum: int, _: object) -> None:
+    # Not SIG_IGN, which the guardian and whatever else is started would inherit.
+    pass
 
 
 @contextmanager

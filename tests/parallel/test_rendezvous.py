@@ -1,0 +1,50 @@
+"""Each attempt has a store of its own, and it listens on the address that was given only."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+import torch.distributed as dist
+from torch.distributed.elastic.rendezvous import RendezvousParameters
+from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
+
+from anyrig.parallel.ranks.loopback import LoopbackRendezvous
+from anyrig.parallel.ranks.network_rendezvous import NO_STORE_VARIABLE, NetworkRendezvous
+
+
+def test_nothing_of_one_machine_listens_but_on_loopback() -> None:
+    met = LoopbackRendezvous().next_rendezvous()
+    assert _listening_at(met.bootstrap_store_info.master_port) == ["0100007F"]
+
+
+def test_an_attempt_finds_nothing_of_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(NO_STORE_VARIABLE, "1")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        endpoint = f"127.0.0.1:{free.getsockname()[1]}"
+    met = NetworkRendezvous(
+        get_rendezvous_handler(
+            RendezvousParameters("c10d", endpoint, "test", 1, 1, is_host="True")
+        ),
+        "127.0.0.1",
+    )
+    try:
+        for _ in range(2):
+            place = met.next_rendezvous().bootstrap_store_info
+            assert _listening_at(place.master_port) == ["0100007F"]
+            store = dist.TCPStore(place.master_addr, place.master_port)
+            assert not store.check(["address"])
+            store.set("address", "127.0.0.1:4711")
+    finally:
+        met.shutdown()
+
+
+def _listening_at(port: int) -> list[str]:
+    """Return the addresses of this machine, in hexadecimal, at which something listens."""
+    return [
+        line.split()[1].partition(":")[0]
+        for table in ("/proc/net/tcp", "/proc/net/tcp6")
+        for line in Path(table).read_text().splitlines()[1:]
+        if line.split()[1].endswith(f":{port:04X}") and line.split()[3] == "0A"
+    ]
