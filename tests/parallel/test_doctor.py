@@ -90,7 +90,8 @@ def test_a_port_where_nothing_listens(machines: tuple[Machine, Machine]) -> None
 
 def test_a_port_that_is_closed(machines: tuple[Machine, Machine]) -> None:
     with machines[1].closed(PORT):
-        host = examine(machines[0], machines[0].address, "--timeout", "4")
+        flags = ["--timeout", "4", "--nnodes", "1:2"]
+        host = examine(machines[0], machines[0].address, *flags)
         (place,), (nobody,) = bad_of(
             examine(machines[1], machines[0].address, "--timeout", "4"), host
         )
@@ -98,6 +99,7 @@ def test_a_port_that_is_closed(machines: tuple[Machine, Machine]) -> None:
     assert "cannot be reached" in place["text"]
     assert "open the port in the firewall" in place["advice"]
     assert "1 of 2 machines came within 4 s" in nobody["text"]
+    assert nobody["text"].endswith("start with these; to look at them alone: --nnodes 1")
 
 
 def test_interfaces_that_lead_nowhere(machines: tuple[Machine, Machine]) -> None:

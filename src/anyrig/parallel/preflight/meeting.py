@@ -51,11 +51,14 @@ def probe_port() -> Iterator[int]:
 class Meeting:
     """Where `count` machines tell each other what they are. Every wait ends after the limit.
 
+    With `fewest` of them a run would start, too.
+
     Raises:
         RuntimeError: the store at that place cannot be reached, or not be opened there.
     """
 
-    def __init__(self, host: str, port: int, count: int, limit_seconds: float) -> None:
+    def __init__(self, host: str, port: int, fewest: int, count: int, limit_seconds: float) -> None:
+        self._fewest = fewest
         self._count = count
         self._ends = time.monotonic() + limit_seconds
         self._limit_seconds = limit_seconds
@@ -82,10 +85,13 @@ class Meeting:
         for other in range(self._count):
             if not self._wait(f"{_KEY}/{other}"):
                 came = ", ".join(map(str, nodes))
+                enough = (
+                    f". A run would start with these; to look at them alone: --nnodes {len(nodes)}"
+                )
                 raise LaunchError(
                     f"{len(nodes)} of {self._count} machines came within "
                     f"{self._limit_seconds:.0f} s ({came}); run the same anyrig doctor on each of "
-                    "them at the same time"
+                    f"them at the same time{enough if self._fewest <= len(nodes) else ''}"
                 )
             nodes.append(_node(json.loads(self._store.get(f"{_KEY}/{other}"))))
             late.append(time.monotonic() - started)

@@ -78,8 +78,7 @@ class Preflight:
         with probe_port() as probe:
             here = Node.here(self.rig, address, named_addresses(), probe)
             try:
-                most = self.options.node_counts[1]
-                meeting = Meeting(host, int(port), most, self.limit_seconds)
+                meeting = Meeting(host, int(port), *self.options.node_counts, self.limit_seconds)
                 nodes, late = meeting.exchange(here)
             except (LaunchError, RuntimeError) as error:
                 first_line = str(error).partition("\n")[0]
