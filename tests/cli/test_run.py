@@ -1,5 +1,6 @@
 """`anyrig run`: the script's arguments, streams, exit code and signals are its own."""
 
+import gzip
 import os
 import signal
 import subprocess
@@ -61,6 +62,24 @@ def test_a_signal_reaches_the_script(tmp_path: Path) -> None:
         assert process.stdout.readline() == b"%d\n" % process.pid
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=10) == -signal.SIGTERM
+
+
+FILES_LEFT_OPEN = """
+import gzip
+plain, packed = open("plain", "w"), gzip.open("packed", "wt")
+plain.write("one"), packed.write("two"), print("three", end="")
+raise KeyboardInterrupt
+"""
+
+
+def test_what_was_written_is_there_and_an_interrupt_is_one(tmp_path: Path) -> None:
+    (tmp_path / "write.py").write_text(FILES_LEFT_OPEN)
+    done = anyrig("run", "write.py", cwd=tmp_path)
+    assert (tmp_path / "plain").read_text() == "one"
+    assert gzip.decompress((tmp_path / "packed").read_bytes()) == b"two"
+    assert done.stdout == "three"
+    assert done.returncode == -signal.SIGINT  # a shell's script ends then, too
+    assert done.stderr.count("\n") == 4, done.stderr  # the traceback has the script's frame only
 
 
 @pytest.mark.parametrize("text", ["cuda: 0", "cuda:77", "gpu0", ""])

@@ -46,7 +46,7 @@ def run(
     options = RunOptions(processes=len(rig) * (flags.processes_per_device or 1), **flags.options)
     target = ["-m", script] if module else [script]
     if options.is_one_rank:
-        command = [sys.executable, *target, *context.args]
+        command = [sys.executable, "-m", "anyrig.cli.rank", *target, *context.args]
         _become(command, os.environ | environment | alone())
     from ..parallel.ranks.launcher import run_group
 

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import gc
+import io
 import os
+import signal
 import sys
 import threading
 from typing import NoReturn
+
+# Of one that Ctrl-C ended, as a shell reports it.
+_INTERRUPTED = 128 + signal.SIGINT
 
 
 def end_process(status: int) -> NoReturn:
@@ -15,12 +21,35 @@ def end_process(status: int) -> NoReturn:
 
     That is where PyTorch 2.13 hangs one time in ten after DDP over gloo: a destructor that holds
     the GIL joins a thread that waits for it. Threads are waited for and exit handlers run, in the
-    order of Py_FinalizeEx; `multiprocessing` ends its children in the same way.
+    order of Py_FinalizeEx; `multiprocessing` ends its children in the same way. Beside that, what a
+    program wrote to files that it left open reaches them, as it would when modules go.
     """
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
-    for stream in (sys.stdout, sys.stderr):
-        # Closed by the program, or the other end of the pipe is.
-        with contextlib.suppress(OSError, ValueError, AttributeError):
-            stream.flush()
+    _finish_files()
+    if status == _INTERRUPTED and hasattr(signal, "raise_signal"):
+        # A shell goes by this, not by the status, when it decides whether to go on with a script.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        signal.raise_signal(signal.SIGINT)
     os._exit(status & 0xFF)
+
+
+def _finish_files() -> None:
+    """Write out what files hold back, the outermost first; compressed ones get their ends."""
+    # By type(), for `isinstance` asks an object for its class, and some make things when asked; and
+    # by the base in C, for there are hundreds of thousands of objects, and asking an ABC is slow.
+    (base,) = io.IOBase.__bases__
+    files = [each for each in gc.get_objects() if issubclass(type(each), base)]
+    texts = [each for each in files if isinstance(each, io.TextIOWrapper)]
+    buffers = (io.BufferedWriter, io.BufferedRandom)
+    flushed = [each for each in files if isinstance(each, buffers)]
+    # Classes written in Python, such as GzipFile. What is not in a buffer needs nothing.
+    closed = [each for each in files if type(each).__module__ != "_io"]
+    for finish in [
+        *(text.flush for text in [sys.stdout, sys.stderr, *texts] if text is not None),
+        *(file.close for file in closed),
+        *(buffer.flush for buffer in flushed),
+    ]:
+        # Closed by the program, or the other end of the pipe is; or a class that is half made.
+        with contextlib.suppress(Exception):
+            finish()
