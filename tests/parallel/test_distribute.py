@@ -28,6 +28,7 @@ from anyrig.errors import BatchError, RankMismatchError
 from anyrig.parallel.group.loaders.agreed_order import draw_alike
 from anyrig.parallel.group.loaders.distribute import global_batches_of
 from anyrig.parallel.group.loaders.division import part_of_rank, rows_of_ranks
+from anyrig.parallel.group.loaders.outline import read_outline, write_outline
 from anyrig.parallel.group.loaders.part import part_of, rows_of, without_rows
 from anyrig.parallel.group.loaders.rank_batches import RankBatches
 from anyrig.parallel.group.loaders.turns import Turns
@@ -329,6 +330,22 @@ def test_some_rows_of_a_batch_of_any_structure() -> None:
     assert none["names"] == []
     assert isinstance(none["packed"], PackedSequence)
     assert none["x"].untyped_storage().nbytes() == 0  # it goes to other ranks
+
+
+def test_a_batch_without_rows_as_text() -> None:
+    batch = {
+        "x": torch.zeros(0, 3, dtype=torch.bfloat16),
+        "names": [],
+        "rest": (torch.tensor(2.5), torch.tensor(True), None, float("inf"), "text"),
+    }
+    text = write_outline(batch)
+    assert text is not None
+    again = read_outline(text)
+    assert (again["x"].shape, again["x"].dtype) == ((0, 3), torch.bfloat16)
+    assert again["names"] == []
+    assert again["rest"] == batch["rest"]
+    for other in (torch.ones(2), {1: 2}, [object()], pack_sequence([torch.ones(1)])):
+        assert write_outline(other) is None
 
 
 def test_a_batch_that_does_not_tell_its_rows() -> None:
