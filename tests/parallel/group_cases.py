@@ -593,3 +593,45 @@ def case_training_is_that_of_the_global_batches() -> None:
                 optimizer.zero_grad()
     for mine, theirs in zip(model.parameters(), alone.parameters(), strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-12)
+
+
+class Detector(nn.Module):
+    """As torchvision's: it takes lists, and gives losses in training."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Linear(3, 4)
+
+    def forward(self, images: Any, targets: Any = None) -> Any:
+        boxes = torch.stack([self.body(image.mean((1, 2))) for image in images])
+        if targets is None:
+            return [{"boxes": row} for row in boxes]
+        wanted = torch.stack([target["boxes"].sum(0) for target in targets])
+        return {"boxes": (boxes - wanted).square().mean(), "size": boxes.square().mean()}
+
+
+def fields_of(samples: list[Any]) -> tuple[Any, ...]:
+    return tuple(zip(*samples, strict=True))
+
+
+def case_training_on_lists_of_samples() -> None:
+    torch.manual_seed(1)
+    boxes_of = [3, 3, 0, 1, 2, 1, 3]  # by the boxes' shapes the rows would be any of these
+    data = [
+        (torch.randn(3, 4 + i, 5).double(), {"boxes": torch.randn(boxes, 4).double()})
+        for i, boxes in enumerate(boxes_of)
+    ]
+    module, alone = (Detector().to(device(), torch.float64) for _ in range(2))
+    alone.load_state_dict(module.state_dict())
+    model = anyrig.spread(module)
+    size = 2 * ranks() - 1  # the last rank has a sample less, and in the last batch most have none
+    given = DataLoader(data, batch_size=size, collate_fn=fields_of)
+    for index, (images, targets) in enumerate(anyrig.distribute(given)):
+        sum(model(images, targets).values()).backward()
+        part = data[index * size : (index + 1) * size]
+        sum(alone(*fields_of(part)).values()).backward()
+    assert len(images) == (rank() < 2)
+    for mine, theirs in zip(module.parameters(), alone.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-9, atol=1e-12)
+    with torch.no_grad():
+        assert [found["boxes"].shape for found in model([data[0][0]])] == [(4,)]

@@ -348,8 +348,23 @@ def test_a_batch_without_rows_as_text() -> None:
         assert write_outline(other) is None
 
 
+def test_a_batch_that_lists_its_samples() -> None:
+    image, target = torch.ones(3, 8, 8), {"boxes": torch.ones(2, 4)}
+    assert without_rows([(image, target)]) == []
+    assert without_rows(((image,), (target,))) == ((), ())
+    padded = without_rows({"pixels": torch.ones(1, 3, 8, 8), "labels": [target], "scale": 2})
+    assert padded["pixels"].shape == (0, 3, 8, 8)
+    assert (padded["labels"], padded["scale"]) == ([], 2)
+    assert without_rows({"names": ["a"]}) == {"names": []}
+
+
 def test_a_batch_that_does_not_tell_its_rows() -> None:
-    with pytest.raises(BatchError, match=r"has 3 rows .*distribute\(…, empty=function\)"):
-        without_rows(([torch.ones(3, 8, 8)], [{"boxes": torch.ones(3, 4)}]))
+    joined = {"image": torch.ones(1, 3, 8, 8), "boxes": torch.ones(5, 4)}
+    with pytest.raises(
+        BatchError, match=r"\['boxes'\] has shape \(5, 4\).*empty=lambda: \(\[\], \[\]\)"
+    ):
+        without_rows(joined)
+    with pytest.raises(BatchError, match="nothing in it counts samples"):
+        without_rows({"a": 1})
     with pytest.raises(BatchError, match="divided=True"):
         rows_of({"a": 1})

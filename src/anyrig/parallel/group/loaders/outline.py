@@ -2,7 +2,7 @@
 
 ::
 
-    {"image": tensor (0, 3, 8, 8),  ──▶  ["dict", [["image", ["tensor", "float32", [0, 3, 8, 8], 0]],
+    {"image": tensor (0, 3, 8),  ──▶  ["dict", [["image", ["tensor", "float32", [0, 3, 8], 0]],
      "name": []}                                 ["name", ["list", []]]]]
 
 Not a pickle, which could run anything where it is loaded. So it takes what loaders mostly yield:

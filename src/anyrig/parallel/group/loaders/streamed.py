@@ -114,8 +114,9 @@ class StreamedDivision:
         if self._empty is _END:
             raise BatchError(
                 f"rank {self._rank} has no batch left, while others have, and it cannot be told "
-                "from this loader's batches what one without rows is; give "
-                "distribute(…, empty=function), which returns it"
+                "from this loader's batches what one without rows is. Give "
+                "distribute(…, empty=function), which returns what the loader's collate_fn would "
+                "return of no samples, such as empty=lambda: ([], [])"
             )
         return self._empty
 
