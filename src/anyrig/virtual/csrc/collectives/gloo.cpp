@@ -177,8 +177,8 @@ c10::Device device_of(const c10::IValue& tensors) {
 // tensors it is given.
 class GlooKernel : public c10::OperatorKernel {
  public:
-  explicit GlooKernel(const c10::OperatorHandle& op)
-      : pytorchs_(op.getComputedKernelForDispatchKey(c10::DispatchKey::CUDA)) {}
+  GlooKernel(const c10::OperatorHandle& op, c10::DispatchKey key)
+      : pytorchs_(op.getComputedKernelForDispatchKey(key)) {}
 
   void operator()(
       const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
@@ -237,27 +237,26 @@ class RefusingKernel final : public GlooKernel {
 };
 
 template <class Kernel>
-void put_before(torch::Library& library, const std::string& name) {
-  const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(("c10d::" + name).c_str(), "");
-  library.impl(
-      name.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<Kernel>(op)));
+void put_before(c10::DispatchKey key, const std::vector<std::string>& names) {
+  // Libraries deregister their kernels when they go; this one stays until the process ends.
+  auto* library = new torch::Library(torch::Library::IMPL, "c10d", key, __FILE__, __LINE__);
+  for (const auto& name : names) {
+    const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(("c10d::" + name).c_str(), "");
+    library->impl(
+        name.c_str(), torch::CppFunction::makeFromBoxedFunctor(std::make_unique<Kernel>(op, key)));
+  }
 }
 
 } // namespace
 
 void install_gloo_collectives() {
   WithoutWarnings without_warnings; // of kernels that are replaced
-  // Libraries deregister their kernels when they go; these stay until the process ends.
-  static auto* library = new torch::Library(
-      torch::Library::IMPL, "c10d", c10::DispatchKey::CUDA, __FILE__, __LINE__);
-  for (const auto* name :
-       {"allreduce_", "reduce_scatter_", "_reduce_scatter_base_",
-        "reduce_scatter_tensor_coalesced_"}) {
-    put_before<StagingKernel>(*library, name);
-  }
-  for (const auto* name : {"send", "recv_", "recv_any_source_"}) {
-    put_before<RefusingKernel>(*library, name);
-  }
+  put_before<StagingKernel>(
+      c10::DispatchKey::CUDA,
+      {"allreduce_", "reduce_scatter_", "_reduce_scatter_base_",
+       "reduce_scatter_tensor_coalesced_"});
+  put_before<StagingKernel>(c10::DispatchKey::SparseCUDA, {"allreduce_"});
+  put_before<RefusingKernel>(c10::DispatchKey::CUDA, {"send", "recv_", "recv_any_source_"});
 }
 
 } // namespace anyrig::virtual_gpu
