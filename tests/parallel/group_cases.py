@@ -559,6 +559,48 @@ def case_equal_ranks_keep_even_shares() -> None:
     assert set(loader.rows_of_batches[0]) == {12}
 
 
+class Costly(nn.Module):
+    """Takes so many seconds and bytes a row of a virtual card, and none of the host."""
+
+    def __init__(self, seconds: float = 0.0, bytes_: int = 0) -> None:
+        super().__init__()
+        self.seconds, self.bytes = seconds, bytes_
+        self.layer = nn.Linear(1, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        torch.cuda._sleep(int(1.41e9 * self.seconds * len(x)))
+        torch.empty(self.bytes * len(x), dtype=torch.uint8, device=x.device)
+        return self.layer(x)
+
+
+def rows_learned(policy: str, module: nn.Module) -> tuple[int, ...]:
+    """Train until the shares are held, and return the rows of the last batch."""
+    balance._balances.clear()
+    data = TensorDataset(torch.ones(24 * 40, 1, dtype=torch.float64))
+    loader = anyrig.distribute(DataLoader(data, batch_size=24), shares=policy)
+    model = anyrig.spread(module.to(device(), torch.float64))
+    for (x,) in loader:
+        model(x).sum().backward()
+    assert loader.shares.held, loader.shares
+    assert loader.shares.reason.startswith(f"by {policy}: ")
+    return loader.rows_of_batches[-1]
+
+
+def case_cards_learn_shares_by_speed() -> None:
+    first, second = rows_learned("speed", Costly(seconds=1e-3 * (1 + rank())))
+    assert abs(first - 16) <= 1
+    assert first + second == 24
+
+
+def case_cards_learn_shares_by_memory() -> None:
+    """A row takes 32 MiB, and half of the first card is taken: of 2 GiB, where the second has 1."""
+    ballast = torch.empty(2**30 if rank() == 0 else 0, dtype=torch.uint8, device=device())
+    first, second = rows_learned("memory", Costly(bytes_=2**25))
+    assert abs(first - 5) <= 1  # (1 GiB + 5 rows) / 2 GiB = 19 rows / 1 GiB
+    assert first + second == 24
+    del ballast
+
+
 def case_evaluation_exchanges_less_and_less() -> None:
     balance._balances.clear()
     loader = anyrig.distribute(DataLoader(numbers(400), batch_size=2))

@@ -40,6 +40,38 @@ class Staging {
   // `value` with its tensors of the card on the host: with their numbers if gloo reads them, and to
   // be copied back if it writes them.
   c10::IValue to_host(const c10::IValue& value, bool is_read, bool is_written) {
+    auto host = host_of(value, is_read, is_written);
+    read_.record(stream_);
+    return host;
+  }
+
+  // Copies back what gloo has written.
+  void copy_back() {
+    c10::StreamGuard on_stream(stream_);
+    for (auto& [tensor, host] : written_) {
+      tensor.copy_(host, /*non_blocking=*/true);
+    }
+    done_.record(stream_);
+  }
+
+  // The host goes on when gloo could begin, and the current stream when what it wrote is back.
+  void join() {
+    read_.synchronize();
+    done_.block(guard_.getStream(stream_.device()));
+  }
+
+  const c10::Stream& stream() const { return stream_; }
+
+  std::vector<at::Tensor> outputs() const {
+    std::vector<at::Tensor> outputs;
+    for (const auto& [tensor, host] : written_) {
+      outputs.push_back(tensor);
+    }
+    return outputs;
+  }
+
+ private:
+  c10::IValue host_of(const c10::IValue& value, bool is_read, bool is_written) {
     if (value.isTensor()) {
       return host_of(value.toTensor(), is_read, is_written);
     }
@@ -52,34 +84,11 @@ class Staging {
     }
     c10::impl::GenericList host(c10::ListType::create(c10::TensorType::get()));
     for (const auto& list : value.toListRef()) {
-      host.push_back(to_host(list, is_read, is_written));
+      host.push_back(host_of(list, is_read, is_written));
     }
     return host;
   }
 
-  // The current stream goes on when what was written is back.
-  void copy_back() {
-    stream_.synchronize(); // gloo began when the copies to the host were done
-    c10::Event done(kDeviceType);
-    {
-      c10::StreamGuard on_stream(stream_);
-      for (auto& [tensor, host] : written_) {
-        tensor.copy_(host, /*non_blocking=*/true);
-      }
-      done.record(stream_);
-    }
-    done.block(guard_.getStream(stream_.device()));
-  }
-
-  std::vector<at::Tensor> outputs() const {
-    std::vector<at::Tensor> outputs;
-    for (const auto& [tensor, host] : written_) {
-      outputs.push_back(tensor);
-    }
-    return outputs;
-  }
-
- private:
   at::Tensor host_of(const at::Tensor& tensor, bool is_read, bool is_written) {
     if (!is_virtual(tensor)) {
       return tensor;
@@ -104,6 +113,8 @@ class Staging {
 
   c10::impl::VirtualGuardImpl guard_;
   c10::Stream stream_;
+  c10::Event read_{kDeviceType};
+  c10::Event done_{kDeviceType};
   std::vector<std::pair<at::Tensor, at::Tensor>> written_;
 };
 
@@ -120,12 +131,9 @@ class StagedWork final : public c10d::Work {
   uint64_t getSequencenumber() const override { return work_->getSequencenumber(); }
 
   bool wait(std::chrono::milliseconds timeout) override {
-    WithoutGil without_gil;
-    const bool done = work_->wait(timeout);
-    std::lock_guard<std::mutex> guard(mutex_);
-    if (done && !is_back_) {
-      staging_->copy_back();
-      is_back_ = true;
+    const bool done = bring_back(timeout);
+    if (done) {
+      staging_->join();
     }
     return done;
   }
@@ -144,7 +152,9 @@ class StagedWork final : public c10d::Work {
         c10::ListType::create(c10::TensorType::get()),
         std::vector<c10::Device>{outputs.at(0).device()});
     try {
-      wait(kNoTimeout);
+      bring_back(kNoTimeout);
+      // The caller's stream goes on until it waits for the future, as in work.cpp.
+      c10::StreamGuard on_stream(staging_->stream());
       future->markCompleted(c10::IValue(std::move(outputs)));
     } catch (...) {
       future->setError(std::current_exception());
@@ -153,6 +163,17 @@ class StagedWork final : public c10d::Work {
   }
 
  private:
+  bool bring_back(std::chrono::milliseconds timeout) {
+    WithoutGil without_gil;
+    const bool done = work_->wait(timeout);
+    std::lock_guard<std::mutex> guard(mutex_);
+    if (done && !is_back_) {
+      staging_->copy_back();
+      is_back_ = true;
+    }
+    return done;
+  }
+
   c10::intrusive_ptr<c10d::Work> work_;
   std::mutex mutex_;
   std::unique_ptr<Staging> staging_;
