@@ -571,6 +571,48 @@ def case_equal_ranks_keep_even_shares() -> None:
     assert set(loader.rows_of_batches[0]) == {12}
 
 
+class Costly(nn.Module):
+    """Takes so many seconds and bytes a row of a virtual card, and none of the host."""
+
+    def __init__(self, seconds: float = 0.0, bytes_: int = 0) -> None:
+        super().__init__()
+        self.seconds, self.bytes = seconds, bytes_
+        self.layer = nn.Linear(1, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        torch.cuda._sleep(int(1.41e9 * self.seconds * len(x)))
+        torch.empty(self.bytes * len(x), dtype=torch.uint8, device=x.device)
+        return self.layer(x)
+
+
+def rows_learned(policy: str, module: nn.Module) -> tuple[int, ...]:
+    """Train until the shares are held, and return the rows of the last batch."""
+    balance._balances.clear()
+    data = TensorDataset(torch.ones(24 * 40, 1, dtype=torch.float64))
+    loader = anyrig.distribute(DataLoader(data, batch_size=24), shares=policy)
+    model = anyrig.spread(module.to(device(), torch.float64))
+    for (x,) in loader:
+        model(x).sum().backward()
+    assert loader.shares.held, loader.shares
+    assert loader.shares.reason.startswith(f"by {policy}: ")
+    return loader.rows_of_batches[-1]
+
+
+def case_cards_learn_shares_by_speed() -> None:
+    first, second = rows_learned("speed", Costly(seconds=1e-3 * (1 + rank())))
+    assert abs(first - 16) <= 1
+    assert first + second == 24
+
+
+def case_cards_learn_shares_by_memory() -> None:
+    """A row takes 32 MiB, and half of the first card is taken: of 2 GiB, where the second has 1."""
+    ballast = torch.empty(2**30 if rank() == 0 else 0, dtype=torch.uint8, device=device())
+    first, second = rows_learned("memory", Costly(bytes_=2**25))
+    assert abs(first - 5) <= 1  # (1 GiB + 5 rows) / 2 GiB = 19 rows / 1 GiB
+    assert first + second == 24
+    del ballast
+
+
 def case_evaluation_exchanges_less_and_less() -> None:
     balance._balances.clear()
     loader = anyrig.distribute(DataLoader(numbers(400), batch_size=2))
@@ -605,3 +647,45 @@ def case_training_is_that_of_the_global_batches() -> None:
                 optimizer.zero_grad()
     for mine, theirs in zip(model.parameters(), alone.parameters(), strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-12)
+
+
+class Detector(nn.Module):
+    """As torchvision's: it takes lists, and gives losses in training."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Linear(3, 4)
+
+    def forward(self, images: Any, targets: Any = None) -> Any:
+        boxes = torch.stack([self.body(image.mean((1, 2))) for image in images])
+        if targets is None:
+            return [{"boxes": row} for row in boxes]
+        wanted = torch.stack([target["boxes"].sum(0) for target in targets])
+        return {"boxes": (boxes - wanted).square().mean(), "size": boxes.square().mean()}
+
+
+def fields_of(samples: list[Any]) -> tuple[Any, ...]:
+    return tuple(zip(*samples, strict=True))
+
+
+def case_training_on_lists_of_samples() -> None:
+    torch.manual_seed(1)
+    boxes_of = [3, 3, 0, 1, 2, 1, 3]  # by the boxes' shapes the rows would be any of these
+    data = [
+        (torch.randn(3, 4 + i, 5).double(), {"boxes": torch.randn(boxes, 4).double()})
+        for i, boxes in enumerate(boxes_of)
+    ]
+    module, alone = (Detector().to(device(), torch.float64) for _ in range(2))
+    alone.load_state_dict(module.state_dict())
+    model = anyrig.spread(module)
+    size = 2 * ranks() - 1  # the last rank has a sample less, and in the last batch most have none
+    given = DataLoader(data, batch_size=size, collate_fn=fields_of)
+    for index, (images, targets) in enumerate(anyrig.distribute(given)):
+        sum(model(images, targets).values()).backward()
+        part = data[index * size : (index + 1) * size]
+        sum(alone(*fields_of(part)).values()).backward()
+    assert len(images) == (rank() < 2)
+    for mine, theirs in zip(module.parameters(), alone.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-9, atol=1e-12)
+    with torch.no_grad():
+        assert [found["boxes"].shape for found in model([data[0][0]])] == [(4,)]

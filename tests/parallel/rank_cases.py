@@ -112,6 +112,11 @@ for _name in LEARNING:
     globals()[_name] = partial(
         learn_like_one, _kind, _how, _way == "inside", "adam" if _way == "inside" else "sgd"
     )
+FOUR_ON_GPUS = [
+    "case_transformer_replicate_loss_inside",
+    "case_convolutional_replicate_loss_outside",
+    "case_perceptron_shard_loss_inside",
+]
 
 
 def case_terms_of_parameters_have_no_weight() -> None:
@@ -125,6 +130,17 @@ def case_terms_of_parameters_have_no_weight() -> None:
     loss(pair.one, x).backward()
     loss(pair.model, *pair.mine(rows, x)).backward()
     pair.assert_same("gradients")
+
+
+def case_parameters_without_a_gradient_are_named() -> None:
+    model = anyrig.spread(nn.ModuleList([nn.Linear(2, 2) for _ in range(4)]))
+    model.module.forward = lambda x: model.module[3](x)
+    x = torch.ones(1, 2, device=anyrig.Rig.detect().lead.torch_device)
+    model(x).sum().backward()
+    words = r"0\.weight, 0\.bias, 1\.weight, 1\.bias, 2\.weight and 1 more.*find_unused_parameters"
+    with pytest.raises(SpreadError, match=words) as error:
+        model(x)
+    assert "Expected to have finished reduction" in str(error.value.__cause__)
 
 
 def case_models_follow_each_other() -> None:

@@ -28,6 +28,7 @@ from anyrig.errors import BatchError, RankMismatchError
 from anyrig.parallel.group.loaders.agreed_order import draw_alike
 from anyrig.parallel.group.loaders.distribute import global_batches_of
 from anyrig.parallel.group.loaders.division import part_of_rank, rows_of_ranks
+from anyrig.parallel.group.loaders.outline import read_outline, write_outline
 from anyrig.parallel.group.loaders.part import part_of, rows_of, without_rows
 from anyrig.parallel.group.loaders.rank_batches import RankBatches
 from anyrig.parallel.group.loaders.turns import Turns
@@ -331,8 +332,39 @@ def test_some_rows_of_a_batch_of_any_structure() -> None:
     assert none["x"].untyped_storage().nbytes() == 0  # it goes to other ranks
 
 
+def test_a_batch_without_rows_as_text() -> None:
+    batch = {
+        "x": torch.zeros(0, 3, dtype=torch.bfloat16),
+        "names": [],
+        "rest": (torch.tensor(2.5), torch.tensor(True), None, float("inf"), "text"),
+    }
+    text = write_outline(batch)
+    assert text is not None
+    again = read_outline(text)
+    assert (again["x"].shape, again["x"].dtype) == ((0, 3), torch.bfloat16)
+    assert again["names"] == []
+    assert again["rest"] == batch["rest"]
+    for other in (torch.ones(2), {1: 2}, [object()], pack_sequence([torch.ones(1)])):
+        assert write_outline(other) is None
+
+
+def test_a_batch_that_lists_its_samples() -> None:
+    image, target = torch.ones(3, 8, 8), {"boxes": torch.ones(2, 4)}
+    assert without_rows([(image, target)]) == []
+    assert without_rows(((image,), (target,))) == ((), ())
+    padded = without_rows({"pixels": torch.ones(1, 3, 8, 8), "labels": [target], "scale": 2})
+    assert padded["pixels"].shape == (0, 3, 8, 8)
+    assert (padded["labels"], padded["scale"]) == ([], 2)
+    assert without_rows({"names": ["a"]}) == {"names": []}
+
+
 def test_a_batch_that_does_not_tell_its_rows() -> None:
-    with pytest.raises(BatchError, match=r"has 3 rows .*distribute\(…, empty=function\)"):
-        without_rows(([torch.ones(3, 8, 8)], [{"boxes": torch.ones(3, 4)}]))
+    joined = {"image": torch.ones(1, 3, 8, 8), "boxes": torch.ones(5, 4)}
+    with pytest.raises(
+        BatchError, match=r"\['boxes'\] has shape \(5, 4\).*empty=lambda: \(\[\], \[\]\)"
+    ):
+        without_rows(joined)
+    with pytest.raises(BatchError, match="nothing in it counts samples"):
+        without_rows({"a": 1})
     with pytest.raises(BatchError, match="divided=True"):
         rows_of({"a": 1})

@@ -10,7 +10,7 @@ import psutil
 import pytest
 import torch
 from on_ranks import failures_of
-from rank_cases import DISTRIBUTED, LEARNING
+from rank_cases import DISTRIBUTED, FOUR_ON_GPUS, LEARNING
 from torch import nn
 
 import anyrig
@@ -30,6 +30,11 @@ def test_two_ranks(world: str, case: str) -> None:
 @pytest.mark.parametrize("case", ON_FOUR)
 def test_four_ranks(case: str) -> None:
     assert failures_of("4 on the CPU", case) == {}
+
+
+@pytest.mark.parametrize("case", FOUR_ON_GPUS)
+def test_four_ranks_on_gpus(case: str) -> None:
+    assert failures_of("4 on GPUs", case) == {}
 
 
 ALONE = {"RANK": "0", "WORLD_SIZE": "1"}

@@ -20,7 +20,7 @@ ENDINGS = int(os.environ.get("ANYRIG_TEST_ENDINGS", "1"))
 WORLDS: dict[str, tuple[tuple[str, ...], int, dict[str, str]]] = {
     "right": (("moving", "reducing", "waiting", "grouping", "refusing"), 8, {}),
     "wrong": (("failing",), 4, {}),
-    "worlds": (("initializing",), 3, {}),
+    "worlds": (("gloo_on_cards", "initializing"), 3, {}),
     "shape-only": (("shapes",), 2, {"mode": "shape-only"}),
     "watched": (("moving", "watching"), 3, {"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}),
 }

@@ -16,6 +16,7 @@ from .group.exchange import Exchange
 from .group.last_reference import keep_until_exit
 from .group.no_rows import without_rows
 from .group.states import broadcast_states
+from .group.unused import explain_unfinished
 from .group.weighing import tensors_with_gradients
 from .layout import Layout
 from .losses.loss import Criterion
@@ -90,7 +91,14 @@ class DistributedModule(RankModule):
             return self.module(*inputs, **kwargs)
         if ddp.require_backward_grad_sync is not self._reduces:
             ddp.require_backward_grad_sync = self._reduces
-        return ddp.forward(*inputs, **kwargs)  # type: ignore[no-untyped-call]
+        try:
+            return ddp.forward(*inputs, **kwargs)  # type: ignore[no-untyped-call]
+        except RuntimeError as error:
+            named = self.module.named_parameters()
+            short = explain_unfinished(error, (name for name, each in named if each.requires_grad))
+            if short is None:
+                raise
+            raise short from error
 
     def _begin_backward(self, reduces: bool) -> None:
         """Nothing: DDP took note in the forward."""

@@ -19,6 +19,7 @@ from .group.exchange import Exchange
 from .group.membership import current_group
 from .group.no_rows import compute_without_rows, one_row
 from .group.pace import Pace
+from .group.samples import count_samples
 from .group.states import Broadcast, Buffers
 from .group.weighing import put_weight_on, take_weight_off
 from .group.whole_loss import whole_loss
@@ -107,7 +108,8 @@ class RankModule(TransparentModule):
         """Call the module with the rows of this rank, and return its outputs for them.
 
         Args:
-            inputs: as the module takes them, anywhere; the first tensor's rows are counted.
+            inputs: as the module takes them, anywhere; the first tensor's rows are counted, or the
+                entries of a list of dicts.
             kwargs: the same. If the model was spread with a loss, ``target=`` is the loss's, and
                 the loss of the global batch is returned, on every rank.
 
@@ -211,6 +213,8 @@ class RankModule(TransparentModule):
                 break
         if simple:
             return inputs, kwargs, 1 if rows is None else rows
+        if rows is None:
+            rows = count_samples((inputs, kwargs))
         if rows is None:
             rows = rows_of_first((inputs, kwargs), dim)
 

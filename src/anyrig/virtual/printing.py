@@ -14,10 +14,11 @@ _OWN_FOLDER = str(Path(__file__).parent)
 
 def raise_value_needed(operator: str) -> None:
     """Raise the error for an operator that needs values where there are none."""
+    place = _place(sys._getframe().f_back)
     raise ValueNeededError(
         f"{operator} needs the values of a tensor, and a shape-only rehearsal has none; it was "
-        f"called {_place(sys._getframe(1))}. Rehearse with --assume-values to take every value "
-        "to be one, or without --shape-only to compute"
+        f"called {place}. Rehearse with --assume-values to take every value to be one, or without "
+        "--shape-only to compute"
     )
 
 

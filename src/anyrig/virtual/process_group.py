@@ -61,6 +61,7 @@ def patch(core: ModuleType) -> None:
         bindings._hash_tensors = _hash_tensors
     core.set_make_transport(make_transport)
     core.install_ddp_timer()
+    core.install_gloo_collectives()
     atexit.register(_close_groups, core)
 
 

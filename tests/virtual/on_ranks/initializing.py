@@ -37,6 +37,13 @@ def case_a_backend_for_each_device(world: Any) -> None:
     assert isinstance(dist.group.WORLD._get_backend(torch.device("cuda")), dist.ProcessGroupNCCL)
 
 
+def case_gloo_for_all_devices(world: Any) -> None:
+    begin(world, "gloo", "gloo")
+    works(world)
+    works(world, "cpu")
+    works(world, "cuda:0")  # one card for all
+
+
 def case_default_timeout(world: Any) -> None:
     begin(world, "timeout", "nccl")
     options = dist.group.WORLD._get_backend(torch.device("cuda")).options

@@ -35,3 +35,12 @@ def case_mismatches(world: Any) -> None:
     elif world.rank == 1:
         with pytest.raises(dist.DistBackendError, match="sent 12000000 bytes"):
             dist.recv(torch.empty(4 * 10**6, device="cuda"), 0)
+
+
+def case_gloo_asks_for_values(world: Any) -> None:
+    group = dist.new_group(backend="gloo")
+    known = torch.tensor([world.rank + 1.0], device="cuda")
+    dist.all_reduce(known, group=group)
+    assert known.tolist() == [sum(range(1, world.size + 1))]
+    with pytest.raises(RuntimeError, match="assume"):
+        dist.all_reduce(torch.empty(10**6, device="cuda"), group=group)

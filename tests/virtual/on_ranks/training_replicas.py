@@ -51,6 +51,16 @@ def case_ddp(world: Any) -> None:
         check_equal(model, expected)
 
 
+def case_ddp_over_gloo(world: Any) -> None:
+    gloo = dist.new_group(backend="gloo")
+    model = new_model()
+    if has_values():
+        check_replica(world, model, process_group=gloo)
+    else:
+        with pytest.raises(ValueNeededError):
+            check_replica(world, model, process_group=gloo)
+
+
 def case_ddp_whose_buckets_are_the_gradients(world: Any) -> None:
     check_replica(world, new_model(), gradient_as_bucket_view=True)
 

@@ -12,13 +12,15 @@ earlier step still needs this rank's host. Once the shares are held nothing is e
 
 from __future__ import annotations
 
-import pickle
+import json
 import weakref
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import astuple, replace
+from typing import Any
 
 import torch
 
+from ...devices.as_json import read_device, write_device
 from ...devices.device import Device
 from ...devices.rig import Rig
 from ...errors import RankMismatchError
@@ -117,18 +119,20 @@ class Balance:
         return StepMeasure(rows, seconds, base_bytes, peak_bytes)
 
     def _agree(self, position: Position) -> None:
-        said = pickle.dumps((position, self._steps, self._reports + self._ahead))
+        steps = [(step, *astuple(measure)) for step, measure in self._steps.items()]
+        said = json.dumps([position, steps, self._reports + self._ahead]).encode()
         board = board_of(self._group)
         heard = board.exchange("shares", said, _TIMEOUT_SECONDS, "the exchange of step times")
-        # From ranks of one program; see docs/security.md.
-        told = [pickle.loads(each) for each in heard]  # noqa: S301
+        told = [json.loads(each) for each in heard]
         for rank, (other, *_) in enumerate(told):
             if other != told[0][0]:
                 raise RankMismatchError(
                     f"rank 0 draws {describe(told[0][0])}, while rank {rank} draws "
                     f"{describe(other)}; let all ranks go through the same loaders as far"
                 )
-        of_ranks: list[Mapping[int, StepMeasure]] = [steps for _, steps, _ in told]
+        of_ranks = [
+            {step: StepMeasure(*measure) for step, *measure in steps} for _, steps, _ in told
+        ]
         # A device is behind its host by as many steps as it likes: those count that all know.
         known = [step for step in of_ranks[0] if all(step in steps for steps in of_ranks)]
         counted = [step for step in known if step >= self._first]
@@ -159,7 +163,7 @@ class Balance:
         return shares
 
 
-def describe(position: Position) -> str:
+def describe(position: Sequence[Any]) -> str:
     """Return a position in words."""
     name, iteration, index = position
     return f"global batch {index} of iteration {iteration} over distributed {name}"
@@ -203,8 +207,8 @@ def choose_balance(
     known = _balances.setdefault(board, {})
     if wanted not in known:
         own = (Rig.detect() if rig is None else rig).lead
-        heard = board.exchange("devices", pickle.dumps(own), _TIMEOUT_SECONDS, "distribute()")
-        devices: list[Device] = [pickle.loads(each) for each in heard]  # noqa: S301 - as above
+        heard = board.exchange("devices", write_device(own), _TIMEOUT_SECONDS, "distribute()")
+        devices = [read_device(text) for text in heard]
         known[wanted] = Balance(group, *shares_of_devices(wanted, devices))
     return known[wanted]
 

@@ -6,7 +6,7 @@
 
 The module computes, so that this rank comes to every collective, and nothing it computes counts.
 Rows stand in because many modules do not take none: `reshape(rows, -1)` is ambiguous then. They are
-two, for what takes a variance over them.
+two, for what takes a variance over them. Of lists of samples (`samples`) a whole sample stands in.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from ...errors import SpreadError
 from ...transfer.tree import Path, map_leaves
+from .samples import Arguments, count_samples, put_samples, take_samples
 
 _STAND_IN = 2
 
@@ -47,7 +49,11 @@ def statistics_at_rest(module: nn.Module) -> Iterator[None]:
 
 
 def compute_without_rows(
-    module: nn.Module, compute: Callable[[Any], Any], given: Any, like: Any, dim: int
+    module: nn.Module,
+    compute: Callable[[Arguments], Any],
+    given: Arguments,
+    like: Arguments | None,
+    dim: int,
 ) -> Any:
     """Return what ``compute(given)`` would return of no rows: outputs that lead back to the module.
 
@@ -57,22 +63,50 @@ def compute_without_rows(
         given: its arguments, without rows along `dim`.
         like: the same of one row that it took before, for their values; None if it took none.
         dim: which dimension has the rows.
+
+    Raises:
+        SpreadError: they list samples, and there is none yet that could stand in.
     """
     if any(isinstance(layer, nn.SyncBatchNorm) for layer in module.modules()):
         return compute(given)  # rows that stand in would count in the statistics
+    if count_samples(given) is not None:
+        if like is None:
+            raise SpreadError(
+                "this rank has no samples in its first step, and of empty lists it cannot be told "
+                "what the module is to compute beside the other ranks. Let the first global batch "
+                "have a sample for every rank"
+            )
+        given = put_samples(given, like, _STAND_IN)
+    else:
+        given = _stand_in(given, like, dim)
     with statistics_at_rest(module):
-        output = compute(_stand_in(given, like, dim))
+        output = compute(given)
+    if count_samples(((output,), {})) is not None:
+        return output[:0]
     return _narrow(output, 0, dim)
 
 
-def one_row(tree: Any, dim: int) -> Any:
-    """Return a copy of a batch with its first row only."""
-    return _narrow(tree, 1, dim, lambda tensor: tensor.detach().clone())
+def one_row(arguments: Arguments, dim: int) -> Any:
+    """Return a copy of a call's arguments with the first row only."""
+
+    def copy(tensor: Tensor) -> Tensor:
+        return tensor.detach().clone()
+
+    samples = count_samples(arguments)
+    if samples is None:
+        return _narrow(arguments, 1, dim, copy)
+    return map_leaves(
+        take_samples(arguments, samples, 1),
+        lambda leaf, _: copy(leaf) if isinstance(leaf, Tensor) else leaf,
+    )
 
 
-def without_rows(tree: Any, dim: int) -> Any:
-    """Return a batch with no rows."""
-    return _narrow(tree, 0, dim)
+def without_rows(arguments: Arguments, dim: int) -> Any:
+    """Return a call's arguments with no rows."""
+    samples = count_samples(arguments)
+    if samples is None:
+        return _narrow(arguments, 0, dim)
+    return take_samples(arguments, samples, 0)
 
 
 def _narrow(

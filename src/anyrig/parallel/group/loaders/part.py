@@ -9,10 +9,13 @@ from torch.nn.utils.rnn import PackedSequence
 
 from ....errors import BatchError
 from ....transfer.containers import attributes_of, items_of, rebuild
+from ....transfer.tree import Path, format_path
 from ...batch.nested import cut_nested
 from ...batch.packed import cut_packed
 from ...batch.rows import count_rows, splits
 from ..leaves import is_inner, leaves_of
+
+_MOST_TOLD = 3
 
 
 def rows_of(batch: Any) -> int:
@@ -52,17 +55,60 @@ def part_of(batch: Any, part: slice, rows: int) -> Any:
 def without_rows(batch: Any) -> Any:
     """Return a batch of one row without it; its tensors keep no memory.
 
+    Where its tensors do not have one row each, as those of images and their boxes: a list or tuple
+    with one entry has the sample in it, and so has each such field of a batch.
+
     Raises:
-        BatchError: a tensor has another number of rows, or the parts disagree.
+        BatchError: it cannot be told.
     """
-    if (rows := rows_of(batch)) != 1:
+    try:
+        rows: int | None = rows_of(batch)
+    except BatchError:
+        rows = None
+    if rows == 1:
+        return part_of(batch, slice(0, 0), 1)
+    emptying = _Emptying()
+    emptied = emptying.of(batch, ())
+    if emptying.unclear or not emptying.done:
+        unclear = " and ".join(emptying.unclear[:_MOST_TOLD]) or "nothing in it counts samples"
         raise BatchError(
-            f"a batch of one sample has {rows} rows by the first dimension of its tensors, so it "
-            "cannot be told what a batch of no samples is. A rank without samples needs one, "
-            "where a global batch has fewer than there are ranks: give "
-            "distribute(…, empty=function), which returns it"
+            "a rank without samples needs a batch of none, where a global batch has fewer than "
+            "there are ranks; and from this loader's batch of one it cannot be told what that is: "
+            f"{unclear}. Give distribute(…, empty=function), which returns what the loader's "
+            "collate_fn would return of no samples, such as empty=lambda: ([], [])"
         )
-    return part_of(batch, slice(0, 0), 1)
+    return emptied
+
+
+class _Emptying:
+    """Takes the only sample out of a batch.
+
+    Attributes:
+        done: where it was.
+        unclear: what has neither one row nor one entry.
+    """
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+        self.unclear: list[str] = []
+
+    def of(self, value: Any, path: Path) -> Any:
+        if isinstance(value, (list, tuple)) and not hasattr(value, "_fields") and len(value) == 1:
+            self.done.append(format_path(path))
+            return value[:0]
+        if isinstance(value, Tensor) and value.dim():
+            if len(value) == 1:
+                self.done.append(format_path(path))
+                return _cut(value, slice(0, 0), 1)
+            self.unclear.append(f"{format_path(path)} has shape {tuple(value.shape)}")
+        if not is_inner(value):
+            return value
+        items = [self.of(item, (*path, part)) for part, item in items_of(value)]
+        attributes = {
+            name: self.of(kept, (*path, (".{}", name)))
+            for name, kept in attributes_of(value).items()
+        }
+        return rebuild(value, items, attributes)
 
 
 def _cut(leaf: Tensor | PackedSequence, part: slice, rows: int) -> Any:

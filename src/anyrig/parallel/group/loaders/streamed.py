@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any
@@ -11,6 +10,7 @@ from ....errors import BatchError, MoveError
 from ...shares.shares import Shares
 from ..board import Board
 from .division import part_of_rank, rows_of_ranks
+from .outline import read_outline, write_outline
 from .part import part_of, rows_of
 from .running_out import RunningOut
 from .turns import Turns
@@ -98,23 +98,25 @@ class StreamedDivision:
         self._knows_empty = True
         try:
             self._empty = part_of(batch, slice(0, 0), rows_of(batch))
-            self._board.post(f"{self._turns.name}/empty", pickle.dumps(self._empty))
-        except (BatchError, MoveError, pickle.PicklingError, TypeError, AttributeError):
+        except (BatchError, MoveError):
             self._empty = _END
+        outline = write_outline(self._empty)
+        if outline is not None:
+            self._board.post(f"{self._turns.name}/empty", outline)
 
     def _empty_batch(self) -> Any:
         if self._make_empty is not None:
             return self._make_empty()
         if not self._knows_empty and self._board is not None:
             (there,) = self._board.look([f"{self._turns.name}/empty"])
-            # From a rank of the same program; see docs/security.md.
-            self._empty = _END if there is None else pickle.loads(there)  # noqa: S301
+            self._empty = _END if there is None else read_outline(there)
             self._knows_empty = True
         if self._empty is _END:
             raise BatchError(
                 f"rank {self._rank} has no batch left, while others have, and it cannot be told "
-                "from this loader's batches what one without rows is; give "
-                "distribute(…, empty=function), which returns it"
+                "from this loader's batches what one without rows is. Give "
+                "distribute(…, empty=function), which returns what the loader's collate_fn would "
+                "return of no samples, such as empty=lambda: ([], [])"
             )
         return self._empty
 

@@ -3,6 +3,7 @@
 #ifdef USE_C10D_GLOO
 
 #include "collectives/ddp_timer.h"
+#include "collectives/gloo.h"
 #include "collectives/live_groups.h"
 #include "collectives/process_group.h"
 
@@ -129,6 +130,7 @@ void bind_collectives(py::module_& m) {
 
   m.def("set_make_transport", &set_make_transport);
   m.def("install_ddp_timer", &install_ddp_timer);
+  m.def("install_gloo_collectives", &install_gloo_collectives);
   m.def("close_groups", &close_groups, no_gil);
 }
 

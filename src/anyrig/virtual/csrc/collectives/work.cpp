@@ -3,6 +3,7 @@
 #include "collectives/work.h"
 
 #include <ATen/core/ivalue.h>
+#include <c10/core/StreamGuard.h>
 #include <c10/util/Exception.h>
 #include <c10/util/StringUtil.h>
 
@@ -94,7 +95,12 @@ c10::intrusive_ptr<Future> TransferWork::getFuture() {
   auto future = c10::make_intrusive<Future>(
       c10::ListType::create(c10::TensorType::get()), std::move(devices));
   try {
-    // The future marks its end on the current stream, which must have come there.
+    // The future marks its end on the current stream. That is not the caller's, which goes on until
+    // it waits for the future: DDP's backward pass while gradients are reduced.
+    c10::OptionalStreamGuard on_stream;
+    if (!transfers_.empty()) {
+      on_stream.reset_stream(transfers_.front()->stream());
+    }
     wait(kNoTimeout);
     future->markCompleted(c10::IValue(outputs_));
   } catch (...) {

@@ -2,6 +2,7 @@
 
 #include "dispatch/call.h"
 #include "dispatch/container.h"
+#include "dispatch/no_warnings.h"
 #include "operators/cuda_only.h"
 #include "operators/kernels.h"
 
@@ -55,12 +56,6 @@ void run_foreign(
   }
   run_on_twins(plan->second, op, c10::DispatchKey::CPU, stack);
 }
-
-// In a PyTorch built for CUDA each registration replaces a kernel, which it warns of.
-class NoWarnings final : public c10::WarningHandler {
- public:
-  void process(const c10::Warning& /*warning*/) override {}
-};
 
 bool has_host_kernel(const c10::OperatorHandle& op) {
   return op.hasKernelForDispatchKey(c10::DispatchKey::CPU) ||
@@ -132,8 +127,7 @@ bool is_kernel_of_its_own(const std::string& full_name) {
 } // namespace
 
 int install_operators(const OperatorTable& table) {
-  NoWarnings no_warnings;
-  c10::WarningUtils::WarningHandlerGuard guard(&no_warnings);
+  WithoutWarnings without_warnings; // a PyTorch built for CUDA has all of these kernels
   // Libraries deregister their kernels when they go; these stay until the process ends.
   static auto* library = new torch::Library(
       torch::Library::IMPL, "aten", c10::DispatchKey::CUDA, __FILE__, __LINE__);

@@ -1,0 +1,23 @@
+"""Nothing of another process is unpickled, but for what docs/security.md names."""
+
+import re
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[2] / "src" / "anyrig"
+LOADS = re.compile(
+    r"pickle\.loads?\(|Unpickler\(|torch\.load\(|gather_object|broadcast_object|marshal\.load"
+)
+
+WHY = {
+    "parallel/group/metrics/packing.py": "gather_over_ranks takes objects of any class",
+    "parallel/ranks/call.py": "a function and its result, in a private folder of the user's",
+}
+
+
+def test_only_these_files_load_pickles() -> None:
+    loading = {
+        path.relative_to(PACKAGE).as_posix()
+        for path in PACKAGE.rglob("*.py")
+        if LOADS.search(path.read_text())
+    }
+    assert loading == WHY.keys(), "exchange JSON instead, or say why not in docs/security.md"
