@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import platform
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ GIB = 2**30
 CUBLAS_WORKSPACE = 8_519_680  # compute capability 8.0
 
 DEVICE = 3  # used by no other test
+HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage")
 
 
 @pytest.fixture(autouse=True)
@@ -196,6 +198,28 @@ def test_freed_host_memory_serves_the_next_result_of_its_size() -> None:
     del result
     other = narrow + 1  # the C library would cut it from what was freed
     assert (wide + 1).data_ptr() == address != other.data_ptr()
+
+
+def mapping_flags(address: int) -> list[str]:
+    """Return what Linux says of the mapping of this process that holds `address`."""
+    is_inside = False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        name, *words = line.split()
+        if "-" in name:
+            start, end = (int(bound, 16) for bound in name.split("-"))
+            is_inside = start <= address < end
+        elif is_inside and name == "VmFlags:":
+            return words
+    raise LookupError(f"no mapping of this process holds {address:#x}")
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="asked for where sizes can be told")
+@pytest.mark.skipif(not HUGE_PAGES.exists(), reason="this system has no huge pages")
+@pytest.mark.parametrize("size", [4 * MIB, 4 * MIB - 99])
+def test_host_memory_that_fills_huge_pages_is_asked_for_in_them(size: int) -> None:
+    address = (torch.ones(size, dtype=torch.uint8, device="cuda") + 1).data_ptr()
+    assert address % (2 * MIB) == 0
+    assert "hg" in mapping_flags(address)
 
 
 def test_a_convolution_may_need_much_host_memory_on_the_way() -> None:
