@@ -118,6 +118,15 @@ def case_all_reduce_of_long_rows(world: Any) -> None:
             same(tensor, combined(op, [row(rank, torch.float32, length) for rank in range(size)]))
 
 
+def case_all_reduce_in_inference_mode(world: Any) -> None:
+    for length in (ROW, 20_003):
+        with torch.inference_mode():
+            tensor = row(world.rank, torch.float32, length).cuda()
+            dist.all_reduce(tensor)
+        rows = [row(rank, torch.float32, length) for rank in range(world.size)]
+        same(tensor, combined(dist.ReduceOp.SUM, rows))
+
+
 def case_all_ranks_have_the_same_bits(world: Any) -> None:
     torch.manual_seed(world.rank)
     tensor = torch.randn(1000, device="cuda")

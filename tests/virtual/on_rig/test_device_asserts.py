@@ -1,4 +1,5 @@
-"""Indices outside what they index: CUDA's exception class, and what the kernel said beside it."""
+"""Indices outside what they index, chances that are none: CUDA's exception class, and what the
+kernel said beside it."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ def outside(*values: int) -> Tensor:
     return torch.tensor(values or (9,), device="cuda:1")
 
 
-ASSERTS: dict[str, Callable[[Tensor], Tensor]] = {
+ASSERTS: dict[str, Callable[[Tensor], object]] = {
     "indexing": lambda x: x[outside()],
     "writing": lambda x: x.index_put_((outside(),), x[0] * 2),
     "an embedding": lambda x: functional.embedding(outside(), x),
@@ -23,6 +24,16 @@ ASSERTS: dict[str, Callable[[Tensor], Tensor]] = {
     "gathering": lambda x: x.gather(0, outside()[None]),
     "scattering": lambda x: x.scatter(0, outside()[None], x),
     "taking": lambda x: x.take(outside() * 9),
+    "a bag of embeddings": lambda x: functional.embedding_bag(outside()[None], x),
+    "a loss of margins": lambda x: functional.multi_margin_loss(x, outside(0, 9, 1)),
+    "unpooling": lambda x: functional.max_unpool2d(x[None, None], outside().expand(1, 1, 3, 3), 1),
+    "a source too short": lambda x: x.masked_scatter(x > 0, x[0]),
+    "repeating": lambda x: x.repeat_interleave(outside(1, -1, 1), 0),
+    "a loss of chances": lambda x: functional.binary_cross_entropy(x * 2, x),
+    "coins": lambda x: torch.bernoulli(x * 2),
+    "choosing once": lambda x: torch.multinomial(-x, 1),
+    "choosing often": lambda x: torch.multinomial(-x, 5, replacement=True),
+    "asserting": lambda x: torch._assert_async(x[0, 0] > 1),
 }
 
 

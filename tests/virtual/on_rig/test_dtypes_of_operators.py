@@ -52,6 +52,8 @@ REFUSED: dict[str, tuple[Callable[[Tensor], Tensor], torch.dtype, str]] = {
     "mm": (lambda x: x @ x, torch.long, "addmm_cuda"),
     "addmm": (lambda x: torch.addmm(x, x, x), torch.int, "addmm_cuda"),
     "bmm": (lambda x: x[None] @ x[None], torch.long, "baddbmm_cuda"),
+    "mm of truths": (lambda x: x @ x, torch.bool, "addmm_cuda"),
+    "mm of eight bits": (lambda x: x @ x, torch.float8_e4m3fn, "addmm_cuda"),
     "mv": (lambda x: x @ x[0], torch.long, "addmv_impl_cuda"),
     "dot": (lambda x: x[0] @ x[0], torch.long, "dot"),
     "linear": (lambda x: functional.linear(x, x), torch.long, "addmm_cuda"),
@@ -68,6 +70,45 @@ REFUSED: dict[str, tuple[Callable[[Tensor], Tensor], torch.dtype, str]] = {
 def test_refused_as_on_a_card(case: str) -> None:
     call, dtype, kernel = REFUSED[case]
     call(torch.ones(2, 2))
-    call(torch.ones(2, 2, dtype=torch.float, device=DEVICE))
+    call(torch.ones(2, 2, device=DEVICE))
     with pytest.raises(NotImplementedError, match=f'"{kernel}" not implemented for '):
-        call(torch.ones(2, 2, dtype=dtype, device=DEVICE))
+        call(torch.ones(2, 2, device=DEVICE).to(dtype))
+
+
+REFUSED_BY_BOTH: dict[str, Callable[[Tensor], Tensor]] = {
+    "GeluCUDAKernelImpl": functional.gelu,
+    "silu_cuda": functional.silu,
+    "host_softmax": lambda x: x.softmax(-1),
+    "leaky_relu_cuda": functional.leaky_relu,
+    "batch_norm_stats_cuda": lambda x: functional.batch_norm(x, None, None, training=True),
+    "adaptive_avg_pool2d_cuda": lambda x: functional.adaptive_avg_pool2d(x[None, None], (2, 1)),
+}
+
+
+@pytest.mark.parametrize("kernel", REFUSED_BY_BOTH)
+def test_what_the_cpu_refuses_too_has_the_name_of_the_card(kernel: str) -> None:
+    call = REFUSED_BY_BOTH[kernel]
+    with pytest.raises(RuntimeError, match=f"^\"{kernel}\" not implemented for 'Long'$"):
+        call(torch.ones(2, 2, dtype=torch.long, device=DEVICE))
+
+
+def test_factors_of_two_dtypes() -> None:
+    x = torch.ones(2, 2, device=DEVICE)
+    with pytest.raises(
+        RuntimeError, match="expected mat1 and mat2 to have the same dtype, but got"
+    ):
+        torch.mm(x, x.half())
+
+
+def test_integers_divided_by_zero() -> None:
+    # A card gives any number there; what it divides otherwise is right.
+    dividends = torch.tensor([7, 7], device=DEVICE)
+    divisors = torch.tensor([0, 2], device=DEVICE)
+    for divide, second in ((torch.floor_divide, 3), (torch.remainder, 1), (torch.fmod, 1)):
+        assert divide(dividends, divisors)[1] == second
+        divide(dividends, 0)
+    assert torch.div(dividends, divisors, rounding_mode="trunc")[1] == 3
+    assert dividends.clone().remainder_(divisors)[1] == 1
+    assert divisors.tolist() == [0, 2]
+    assert (dividends / divisors).tolist() == [float("inf"), 3.5]
+    assert torch.remainder(dividends.float(), divisors).isnan().tolist() == [True, False]

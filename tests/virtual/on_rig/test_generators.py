@@ -36,6 +36,20 @@ def test_the_same_seed_gives_the_same_numbers() -> None:
     assert torch.cuda.initial_seed() == 1
 
 
+def test_the_cpu_draws_from_generators_of_its_own_alone() -> None:
+    generator = torch.Generator(device="cuda")
+    chances = torch.ones(3)
+    for draw in (
+        lambda: torch.rand(3, generator=generator),
+        lambda: torch.randperm(3, generator=generator),
+        lambda: torch.bernoulli(chances, generator=generator),
+        lambda: torch.multinomial(chances, 2, generator=generator),
+        lambda: torch.poisson(chances, generator=generator),
+    ):
+        with pytest.raises(RuntimeError, match="Expected a 'cpu' device type for generator but"):
+            draw()
+
+
 def test_generators_share_a_state_for_graphs() -> None:
     first = torch.Generator(device="cuda")
     second = torch.Generator(device="cuda")

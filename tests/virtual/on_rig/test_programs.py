@@ -159,7 +159,13 @@ def test_threads_on_several_devices() -> None:
     assert not failures
 
 
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor:UserWarning")
 def test_an_operator_of_the_host_alone_is_refused() -> None:
     q = torch.ones(1, 1, 4, 8, device="cuda")
     with pytest.raises(NotImplementedError, match=r"Could not run 'aten::.*' with arguments from"):
         torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, q, q)
+    weight = torch.quantize_per_tensor(torch.ones(2, 2), 1.0, 0, torch.qint8)
+    packed = torch.ops.quantized.linear_prepack(weight, None)
+    torch.ops.quantized.linear_dynamic(torch.ones(2, 2), packed)
+    with pytest.raises(NotImplementedError, match="Could not run 'quantized::linear_dynamic'"):
+        torch.ops.quantized.linear_dynamic(torch.ones(2, 2, device="cuda"), packed)

@@ -6,7 +6,7 @@
 #include "device/device.h"
 #include "time/clock.h"
 
-#include <ATen/core/grad_mode.h>
+#include <c10/core/InferenceMode.h>
 #include <ATen/ops/empty_like.h>
 
 #include <algorithm>
@@ -138,7 +138,9 @@ double perform(
     const CollectiveCall& call,
     const c10::Stream& stream,
     double free_from) {
-  at::NoGradGuard no_grad;
+  // A card's collective writes to memory, whatever tensor it belongs to; tensors made in inference
+  // mode may be written to in it alone, and this thread is not the program's.
+  const c10::InferenceMode inference_mode;
   collective.announcement.ready = std::max(collective.announcement.ready, free_from);
   try {
     Exchange exchange(transport, call);

@@ -10,8 +10,11 @@
 #include "operators/cublas.h"
 #include "dispatch/device_assert.h"
 #include "dispatch/device_check.h"
+#include "dispatch/integer_division.h"
+#include "dispatch/kernel_names.h"
 #include "dispatch/known_values.h"
 #include "random/generator.h"
+#include "random/random_source.h"
 #include "memory/host_memory.h"
 #include "dispatch/shape_only.h"
 #include "time/streams.h"
@@ -81,7 +84,10 @@ class OperatorCall {
       return;
     }
     if (plan_.refusal != nullptr && !operands_.empty() && operands_[0].owner.numel() > 0) {
-      check_not_refused(*plan_.refusal, operands_[0].owner.scalar_type());
+      check_not_refused(*plan_.refusal, operands_[0].owner.scalar_type(), arguments());
+    }
+    if (plan_.check_limits != nullptr && !operands_.empty()) {
+      plan_.check_limits(arguments(), device_);
     }
     if (plan_.unordered != nullptr) {
       check_deterministic(*plan_.unordered, arguments());
@@ -253,6 +259,9 @@ class OperatorCall {
       if (!value.isNone()) {
         given = value.toGenerator();
       }
+      if (operands_.empty() && !host_storages_.empty()) {
+        check_drawn_on_card(at::kCPU);
+      }
       value = generator_of(given, device_.index()).take_host_generator();
     }
   }
@@ -279,6 +288,9 @@ class OperatorCall {
 
   void call_kernel_of(c10::DispatchKey key) {
     const c10::DispatchKeySet keys(key);
+    if (plan_.divides_integers && key == c10::DispatchKey::CPU) {
+      replace_zero_divisors(argument(0), argument(1));
+    }
     try {
       if (plan_.host_kernel.has_value()) {
         plan_.host_kernel->callBoxed(op_, keys, stack_);
@@ -287,6 +299,7 @@ class OperatorCall {
       }
     } catch (const c10::Error& error) {
       raise_if_device_assert(error, op_.schema().name(), device_);
+      raise_with_cuda_name(error);
       throw;
     }
   }

@@ -39,6 +39,11 @@ torch::CppFunction boxed_kernel(OperatorPlan plan, c10::DispatchKey host_key) {
       std::make_unique<BoxedKernel>(std::move(plan), host_key));
 }
 
+// PyTorch's quantised operators have kernels for the CPU; on a card, the packed embeddings alone.
+bool is_quantized_for_host(const std::string& name) {
+  return name.rfind("quantized::", 0) == 0 && name.rfind("quantized::embedding_bag_", 0) != 0;
+}
+
 // For operators of other libraries, which may be loaded at any time.
 void run_foreign(
     const c10::OperatorHandle& op,
@@ -46,7 +51,7 @@ void run_foreign(
     torch::jit::Stack* stack) {
   const auto& schema = op.schema();
   TORCH_CHECK_NOT_IMPLEMENTED(
-      schema.name().rfind("aten::", 0) != 0,
+      schema.name().rfind("aten::", 0) != 0 && !is_quantized_for_host(schema.name()),
       "Could not run '", op.operator_name(), "' with arguments from the 'CUDA' backend. This "
       "operator has no kernel for CUDA, or none that virtual GPUs can run on the CPU.");
   static thread_local std::unordered_map<const c10::FunctionSchema*, OperatorPlan> plans;

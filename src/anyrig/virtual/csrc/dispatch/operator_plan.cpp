@@ -1,5 +1,7 @@
 #include "dispatch/operator_plan.h"
 
+#include "dispatch/integer_division.h"
+
 #include <unordered_set>
 
 namespace anyrig::virtual_gpu {
@@ -116,7 +118,9 @@ OperatorPlan::OperatorPlan(const c10::FunctionSchema& schema, const OperatorFact
   traffic = traffic_of(name);
   widened = dtypes_to_widen(name);
   refusal = refusal_of(name);
+  check_limits = limits_of(name);
   unordered = unordered_of(name);
+  divides_integers = virtual_gpu::divides_integers(schema);
   raises_versions = starts_with(name, "_foreach_");
 }
 

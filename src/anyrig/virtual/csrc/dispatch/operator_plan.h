@@ -5,6 +5,7 @@
 #include "dispatch/determinism.h"
 #include "dispatch/refusal.h"
 #include "dispatch/widening.h"
+#include "operators/library_limits.h"
 #include "time/work.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -53,9 +54,11 @@ struct OperatorPlan {
   // CUDA's kernels for lists of tensors raise the versions of those they write to; for other
   // operators, autograd does.
   bool raises_versions = false;
+  bool divides_integers = false;
   // The card computes it with cuBLAS, which takes a workspace.
   bool uses_cublas = false;
   const Refusal* refusal = nullptr;
+  CheckLimits check_limits = nullptr;
   const Unordered* unordered = nullptr;
   // Dtypes that need more than the CPU's kernel.
   Dtypes widened;

@@ -6,24 +6,36 @@
 #include <unordered_map>
 
 namespace anyrig::virtual_gpu {
+namespace {
+
+// scatter_reduce(self, dim, index, src, reduce): sums are made by another kernel.
+bool is_no_sum(c10::ArrayRef<c10::IValue> arguments) {
+  return arguments[4].toStringRef() != "sum";
+}
+
+} // namespace
 
 const Refusal* refusal_of(const std::string& name) {
   using enum c10::ScalarType;
-  static const std::vector<c10::ScalarType> kIntegers = {Byte, Char, Short, Int, Long};
+  static const std::vector<c10::ScalarType> kIntegers = {Bool, Byte, Char, Short, Int, Long};
+  // Of integers and of eight-bit floats, cuBLAS multiplies only by operators of their own.
+  static const std::vector<c10::ScalarType> kNotMultiplied = {
+      Bool, Byte, Char, Short, Int, Long,
+      Float8_e4m3fn, Float8_e5m2, Float8_e4m3fnuz, Float8_e5m2fnuz};
   static const std::vector<c10::ScalarType> kNarrow = {Half, BFloat16};
   static const std::unordered_map<std::string, Refusal> refusals = {
-      {"mm", {"addmm_cuda", kIntegers}},
-      {"addmm", {"addmm_cuda", kIntegers}},
-      {"addmm_", {"addmm_cuda", kIntegers}},
-      {"addbmm", {"addmm_cuda", kIntegers}},
-      {"addbmm_", {"addmm_cuda", kIntegers}},
-      {"bmm", {"baddbmm_cuda", kIntegers}},
-      {"baddbmm", {"baddbmm_cuda", kIntegers}},
-      {"baddbmm_", {"baddbmm_cuda", kIntegers}},
-      {"addmv", {"addmv_impl_cuda", kIntegers}},
-      {"addmv_", {"addmv_impl_cuda", kIntegers}},
-      {"dot", {"dot", kIntegers}},
-      {"vdot", {"dot", kIntegers}},
+      {"mm", {"addmm_cuda", kNotMultiplied}},
+      {"addmm", {"addmm_cuda", kNotMultiplied}},
+      {"addmm_", {"addmm_cuda", kNotMultiplied}},
+      {"addbmm", {"addmm_cuda", kNotMultiplied}},
+      {"addbmm_", {"addmm_cuda", kNotMultiplied}},
+      {"bmm", {"baddbmm_cuda", kNotMultiplied}},
+      {"baddbmm", {"baddbmm_cuda", kNotMultiplied}},
+      {"baddbmm_", {"baddbmm_cuda", kNotMultiplied}},
+      {"addmv", {"addmv_impl_cuda", kNotMultiplied}},
+      {"addmv_", {"addmv_impl_cuda", kNotMultiplied}},
+      {"dot", {"dot", kNotMultiplied}},
+      {"vdot", {"dot", kNotMultiplied}},
       {"convolution", {"slow_conv2d_cuda", kIntegers}},
       {"max_pool2d_with_indices", {"max_pool2d_with_indices_out_cuda_frame", kIntegers}},
       {"max_pool3d_with_indices", {"max_pool3d_with_indices_out_frame", kIntegers}},
@@ -32,7 +44,9 @@ const Refusal* refusal_of(const std::string& name) {
       {"upsample_bilinear2d", {"upsample_bilinear2d_out_frame", {Byte}}},
       {"upsample_bicubic2d", {"upsample_bicubic2d_out_frame", {Byte}}},
       {"_upsample_bilinear2d_aa", {"upsample_bilinear2d_out_frame", {Byte}}},
-      {"native_dropout_backward", {"masked_scale", {Bool, Byte, Char, Short, Int, Long}}},
+      {"native_dropout_backward", {"masked_scale", kIntegers}},
+      {"scatter_reduce", {"cuda_scatter_gather_base_kernel_func", {Bool}, is_no_sum}},
+      {"scatter_reduce_", {"cuda_scatter_gather_base_kernel_func", {Bool}, is_no_sum}},
       {"igamma", {"igamma_cuda", kNarrow}},
       {"igammac", {"igammac_cuda", kNarrow}},
       {"angle", {"angle_cuda", kNarrow}},
@@ -42,10 +56,12 @@ const Refusal* refusal_of(const std::string& name) {
   return found == refusals.end() ? nullptr : &found->second;
 }
 
-void check_not_refused(const Refusal& refusal, c10::ScalarType dtype) {
+void check_not_refused(
+    const Refusal& refusal, c10::ScalarType dtype, c10::ArrayRef<c10::IValue> arguments) {
   const auto& refused = refusal.dtypes;
   TORCH_CHECK_NOT_IMPLEMENTED(
-      std::find(refused.begin(), refused.end(), dtype) == refused.end(),
+      std::find(refused.begin(), refused.end(), dtype) == refused.end() ||
+          (refusal.applies != nullptr && !refusal.applies(arguments)),
       '"', refusal.kernel, "\" not implemented for '", c10::toString(dtype), "'");
 }
 

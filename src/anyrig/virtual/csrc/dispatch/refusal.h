@@ -2,7 +2,9 @@
 // fails on a card must fail here too, with its words.
 #pragma once
 
+#include <ATen/core/ivalue.h>
 #include <c10/core/ScalarType.h>
+#include <c10/util/ArrayRef.h>
 
 #include <string>
 #include <vector>
@@ -12,6 +14,8 @@ namespace anyrig::virtual_gpu {
 struct Refusal {
   std::string kernel; // the name that CUDA's error gives
   std::vector<c10::ScalarType> dtypes;
+  // Whether a call with these arguments comes to that kernel; null: every call does.
+  bool (*applies)(c10::ArrayRef<c10::IValue>) = nullptr;
 };
 
 // What CUDA's kernels refuse and the CPU's do not, by the operator's name without its overload;
@@ -19,7 +23,8 @@ struct Refusal {
 // and the dispatch macros below aten/src/ATen/native/cuda.
 const Refusal* refusal_of(const std::string& name);
 
-// Raises NotImplementedError if `dtype` is refused.
-void check_not_refused(const Refusal& refusal, c10::ScalarType dtype);
+// Raises NotImplementedError if `dtype`, that of the first tensor of `arguments`, is refused.
+void check_not_refused(
+    const Refusal& refusal, c10::ScalarType dtype, c10::ArrayRef<c10::IValue> arguments);
 
 } // namespace anyrig::virtual_gpu

@@ -72,6 +72,7 @@ void fill(Iterator& iter, const OptionalGenerator& generator, Draw draw, Transfo
   if (count == 0 || is_fake(iter.tensor_base(0))) {
     return;
   }
+  check_drawn_on_card(iter.device(0));
   const auto device = iter.device(0).index();
   const auto per_draw = draw(PhiloxWords{}).size();
   const auto launch = plan_launch(count, per_draw, multiprocessors(device));

@@ -9,6 +9,7 @@
 #include "random/generator.h"
 #include "random/random_launches.h"
 #include "random/random_source.h"
+#include "dispatch/device_assert.h"
 #include "dispatch/known_values.h"
 #include "dispatch/shape_only.h"
 #include "dispatch/twin.h"
@@ -136,6 +137,7 @@ at::Tensor& bernoulli_of_tensor(
     return self;
   }
   at::assert_no_internal_overlap(self);
+  check_drawn_on_card(self.device());
   const auto device = self.device().index();
   const auto start = take_numbers(generator, device, kChancesIncrement);
   TORCH_CHECK(
@@ -152,6 +154,9 @@ at::Tensor& bernoulli_of_tensor(
   const auto twin = twin_of(self);
   const auto result = twin.contiguous();
   const auto chances_twin = twin_of(*chances).contiguous();
+  if (!at::logical_and(chances_twin >= 0, chances_twin <= 1).all().item<bool>()) {
+    raise_device_assert("a chance is not between 0 and 1", "aten::bernoulli_", self.device());
+  }
   AT_DISPATCH_ALL_TYPES_AND3(
       at::kHalf, at::kBFloat16, at::kBool, self.scalar_type(), "bernoulli_tensor_cuda_self_", [&] {
         if constexpr (std::is_same_v<scalar_t, double>) {
@@ -187,6 +192,7 @@ at::Tensor& randperm(int64_t n, OptionalGenerator generator, at::Tensor& result)
   if (n == 0 || is_fake(result)) {
     return result;
   }
+  check_drawn_on_card(result.device());
   // On the device, so that their bytes are counted; what the sort itself takes is not known.
   const auto range = at::arange(n, result.options());
   const int bits = randperm_key_bits(n);
@@ -253,6 +259,9 @@ at::Tensor& multinomial_out(
   constexpr auto kWrapper = "wrapper_CUDA_out_multinomial_out";
   c10::impl::check_and_update_common_device(common, result, kWrapper, "out");
   c10::impl::check_and_update_common_device(common, self, kWrapper, "self");
+  if (!is_fake(self)) {
+    check_drawn_on_card(self.device());
+  }
   const bool by_exponentials = divides_by_exponentials(draws, replacement);
   if (by_exponentials && !shape_only() && !is_fake(self)) {
     return at::native::multinomial_out(self, draws, replacement, std::move(generator), result);
@@ -269,7 +278,14 @@ at::Tensor& multinomial_out(
     return result;
   }
   auto host = generator_of(generator, self.device().index()).take_host_generator();
-  const auto drawn = at::multinomial(twin_of(self), draws, replacement, std::move(host));
+  const auto drawn = [&] {
+    try {
+      return at::multinomial(twin_of(self), draws, replacement, std::move(host));
+    } catch (const c10::Error& error) {
+      raise_if_device_assert(error, "aten::multinomial", self.device());
+      throw;
+    }
+  }();
   charge_kernel(self.device().index(), static_cast<int64_t>(self.nbytes() + result.nbytes()));
   if (!shape_only()) {
     twin_of(result).copy_(drawn);

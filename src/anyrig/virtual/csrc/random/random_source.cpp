@@ -32,6 +32,13 @@ Multiprocessors multiprocessors(c10::DeviceIndex device) {
   return {static_cast<uint32_t>(facts.multiprocessors), threads};
 }
 
+// check_generator of aten/src/ATen/core/Generator.h.
+void check_drawn_on_card(c10::Device device) {
+  TORCH_CHECK(
+      device.type() == kDeviceType,
+      "Expected a '", device.type(), "' device type for generator but found 'cuda'");
+}
+
 PhiloxPosition take_numbers(
     const std::optional<at::Generator>& generator,
     c10::DeviceIndex device,

@@ -15,6 +15,10 @@ namespace anyrig::virtual_gpu {
 // tensor: within a wave all cards give the same numbers.
 Multiprocessors multiprocessors(c10::DeviceIndex device);
 
+// Raises unless `device` is a card: a tensor of the CPU comes here too if the generator that it is to
+// be filled from is a card's, as the dispatcher looks at both.
+void check_drawn_on_card(c10::Device device);
+
 // Takes the numbers of one launch from `generator`, or from the default one of `device`.
 PhiloxPosition take_numbers(
     const std::optional<at::Generator>& generator,
