@@ -81,7 +81,7 @@ class OperatorCall {
       return;
     }
     if (plan_.refusal != nullptr && !operands_.empty() && operands_[0].owner.numel() > 0) {
-      check_not_refused(*plan_.refusal, operands_[0].owner.scalar_type());
+      check_not_refused(*plan_.refusal, operands_[0].owner.scalar_type(), arguments());
     }
     if (plan_.unordered != nullptr) {
       check_deterministic(*plan_.unordered, arguments());

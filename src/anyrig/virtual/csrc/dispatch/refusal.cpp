@@ -11,6 +11,8 @@ const Refusal* refusal_of(const std::string& name) {
   using enum c10::ScalarType;
   static const std::vector<c10::ScalarType> kIntegers = {Byte, Char, Short, Int, Long};
   static const std::vector<c10::ScalarType> kNarrow = {Half, BFloat16};
+  static const std::vector<c10::ScalarType> kNotReal = {
+      Bool, ComplexHalf, ComplexFloat, ComplexDouble};
   static const std::unordered_map<std::string, Refusal> refusals = {
       {"mm", {"addmm_cuda", kIntegers}},
       {"addmm", {"addmm_cuda", kIntegers}},
@@ -37,15 +39,20 @@ const Refusal* refusal_of(const std::string& name) {
       {"igammac", {"igammac_cuda", kNarrow}},
       {"angle", {"angle_cuda", kNarrow}},
       {"histc", {"histc", kNarrow}},
+      {"scatter", {"cuda_scatter_gather_base_kernel_func", kNotReal, &multiplies}},
+      {"scatter_", {"cuda_scatter_gather_base_kernel_func", kNotReal, &multiplies}},
+      {"scatter_reduce", {"cuda_scatter_gather_base_kernel_func", kNotReal, &multiplies}},
+      {"scatter_reduce_", {"cuda_scatter_gather_base_kernel_func", kNotReal, &multiplies}},
   };
   const auto found = refusals.find(name);
   return found == refusals.end() ? nullptr : &found->second;
 }
 
-void check_not_refused(const Refusal& refusal, c10::ScalarType dtype) {
+void check_not_refused(const Refusal& refusal, c10::ScalarType dtype, Arguments arguments) {
   const auto& refused = refusal.dtypes;
   TORCH_CHECK_NOT_IMPLEMENTED(
-      std::find(refused.begin(), refused.end(), dtype) == refused.end(),
+      std::find(refused.begin(), refused.end(), dtype) == refused.end() ||
+          (refusal.applies != nullptr && !refusal.applies(arguments)),
       '"', refusal.kernel, "\" not implemented for '", c10::toString(dtype), "'");
 }
 

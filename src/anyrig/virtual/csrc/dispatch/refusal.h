@@ -2,6 +2,8 @@
 // fails on a card must fail here too, with its words.
 #pragma once
 
+#include "dispatch/arguments.h"
+
 #include <c10/core/ScalarType.h>
 
 #include <string>
@@ -12,6 +14,8 @@ namespace anyrig::virtual_gpu {
 struct Refusal {
   std::string kernel; // the name that CUDA's error gives
   std::vector<c10::ScalarType> dtypes;
+  // Whether a call with these arguments is refused; null: every call is.
+  bool (*applies)(Arguments) = nullptr;
 };
 
 // What CUDA's kernels refuse and the CPU's do not, by the operator's name without its overload;
@@ -19,7 +23,7 @@ struct Refusal {
 // and the dispatch macros below aten/src/ATen/native/cuda.
 const Refusal* refusal_of(const std::string& name);
 
-// Raises NotImplementedError if `dtype` is refused.
-void check_not_refused(const Refusal& refusal, c10::ScalarType dtype);
+// Raises NotImplementedError if numbers of `dtype` are refused in a call with these arguments.
+void check_not_refused(const Refusal& refusal, c10::ScalarType dtype, Arguments arguments);
 
 } // namespace anyrig::virtual_gpu
