@@ -22,6 +22,8 @@ def patch(core: ModuleType) -> None:
     storage: Any = torch.UntypedStorage
 
     def share(self: Any) -> _Sent:
+        if self.device.type != "cuda":
+            raise RuntimeError("_share_cuda_: only available on CUDA")
         device = self.device.index
         if self.nbytes() == 0:
             return device, None, 0, 0, None, 0, None, False

@@ -50,6 +50,8 @@ def test_what_the_host_sees_beforehand_stays_an_index_error() -> None:
     x = torch.ones(3, 3, device="cuda:1")
     with pytest.raises(IndexError, match="out of bounds"):
         x[9]
+    with pytest.raises(IndexError, match="for dimension with size 0"):
+        x[:, :0][:, [0, 1]]
     with pytest.raises(IndexError, match="Dimension out of range"):
         x.sum(5)
     with pytest.raises(IndexError, match="out of bounds"):

@@ -62,6 +62,16 @@ REFUSED: dict[str, tuple[Callable[[Tensor], Tensor], torch.dtype, str]] = {
         torch.long,
         "slow_conv2d_cuda",
     ),
+    "products": (
+        lambda x: x.scatter_reduce(0, torch.zeros_like(x, dtype=torch.long), x, "prod"),
+        torch.cfloat,
+        "cuda_scatter_gather_base_kernel_func",
+    ),
+    "products of truths": (
+        lambda x: x.scatter_reduce(0, torch.zeros_like(x, dtype=torch.long), x, "prod"),
+        torch.bool,
+        "cuda_scatter_gather_base_kernel_func",
+    ),
     "igamma": (lambda x: torch.igamma(x, x), torch.half, "igamma_cuda"),
 }
 

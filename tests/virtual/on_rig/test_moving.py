@@ -24,6 +24,13 @@ def test_pinned_memory() -> None:
         torch.empty(3, device="cuda", pin_memory=True)
 
 
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_memory_that_is_not_of_a_card_is_not_sent_as_such(device: str) -> None:
+    storage = torch.empty(3, device=device).untyped_storage()
+    with pytest.raises(RuntimeError, match="_share_cuda_: only available on CUDA"):
+        storage._share_cuda_()
+
+
 def test_a_loader_with_workers_pins() -> None:
     loader = DataLoader(
         TensorDataset(torch.arange(12.0), torch.arange(12)),

@@ -2,7 +2,6 @@
 
 #include "attention/attention_choice.h"
 #include "collectives/bindings.h"
-#include "collectives/live_groups.h"
 #include "device/backward_threads.h"
 #include "time/clock.h"
 #include "operators/cublas.h"
@@ -28,6 +27,7 @@
 #include "dispatch/twin.h"
 
 #include <ATen/Context.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/utils/device_lazy_init.h>
 #include <torch/csrc/utils/pybind.h>
@@ -352,10 +352,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
         Clock::get().collective(kind, bytes, indices);
       });
   m.def("synchronize", [](int device) {
-    check_not_forked();
-      check_device_not_captured(device);
-      join_collectives(static_cast<c10::DeviceIndex>(device));
-    Clock::get().synchronize_device(device);
+    c10::impl::VirtualGuardImpl(kDeviceType)
+        .synchronizeDevice(static_cast<c10::DeviceIndex>(device));
   }, no_gil);
   m.def("elapsed_milliseconds", [](uintptr_t start, uintptr_t end) {
     return elapsed_milliseconds(

@@ -17,6 +17,14 @@ namespace {
 
 using Tensors = std::vector<at::Tensor>;
 
+// The only tensor of a list, which may be of any numbers that NCCL moves.
+const at::Tensor& check_moved(const Tensors& tensors) {
+  const auto& tensor = check_single(tensors);
+  check_tensor(tensor);
+  check_dtype(c10::toRealValueType(tensor.scalar_type()));
+  return tensor;
+}
+
 } // namespace
 
 Collective NcclGroup::begin(CollectiveKind kind, c10::DeviceIndex device) {
@@ -35,10 +43,8 @@ Collective NcclGroup::begin(CollectiveKind kind, c10::DeviceIndex device) {
 c10::intrusive_ptr<c10d::Work> NcclGroup::broadcast(
     Tensors& tensors,
     const c10d::BroadcastOptions& options) {
-  const auto& tensor = check_single(tensors);
-  check_tensor(tensor);
+  const auto& tensor = check_moved(tensors);
   check_root("broadcast", options.rootRank, size_);
-  check_dtype(c10::toRealValueType(tensor.scalar_type()));
   const auto device = tensor.device().index();
   auto collective = begin(CollectiveKind::Broadcast, device);
   auto& announcement = collective.announcement;
@@ -71,9 +77,7 @@ c10::intrusive_ptr<c10d::Work> NcclGroup::allgather(
     std::vector<Tensors>& outputs,
     Tensors& inputs,
     const c10d::AllgatherOptions& options) {
-  const auto& input = check_single(inputs);
-  check_tensor(input);
-  check_dtype(c10::toRealValueType(input.scalar_type()));
+  const auto& input = check_moved(inputs);
   check_list("allgather", "output", outputs, size_);
   check_same_device(outputs[0]);
   Tensors kept = inputs;
@@ -193,24 +197,18 @@ c10::intrusive_ptr<c10d::Work> NcclGroup::gather(
     Tensors& inputs,
     const c10d::GatherOptions& options) {
   check_root("gather", options.rootRank, size_);
-  const auto& input = check_single(inputs);
-  check_tensor(input);
-  check_dtype(c10::toRealValueType(input.scalar_type()));
+  const bool is_root = rank_ == options.rootRank;
+  const auto& input = check_moved(inputs);
+  const auto& to = check_root_list("gather", "output", outputs, size_, is_root);
   auto collective = begin(CollectiveKind::Gather, input.device().index());
   auto& announcement = collective.announcement;
   announcement.root = options.rootRank;
   announcement.gives[options.rootRank] = bytes_of(input);
-  collective.bytes = static_cast<double>(bytes_of(input)) * size_;
   collective.gives[options.rootRank] = host_row(input);
-  Tensors to;
-  if (rank_ == options.rootRank) {
-    check_list("gather", "output", outputs, size_);
-    check_same_device(outputs[0]);
-    to = outputs[0];
+  collective.bytes = static_cast<double>(bytes_of(input)) * size_;
+  if (is_root) {
     announcement.takes = bytes_of(to);
     collective.takes = rows_to_fill(to);
-  } else if (!outputs.empty()) {
-    refuse("gather", "requires empty output on non-root");
   }
   return submit(
       {std::move(collective)},
@@ -222,24 +220,18 @@ c10::intrusive_ptr<c10d::Work> NcclGroup::scatter(
     std::vector<Tensors>& inputs,
     const c10d::ScatterOptions& options) {
   check_root("scatter", options.rootRank, size_);
-  const auto& output = check_single(outputs);
-  check_tensor(output);
-  check_dtype(c10::toRealValueType(output.scalar_type()));
+  const bool is_root = rank_ == options.rootRank;
+  const auto& output = check_moved(outputs);
+  const auto& from = check_root_list("scatter", "input", inputs, size_, is_root);
   auto collective = begin(CollectiveKind::Scatter, output.device().index());
   auto& announcement = collective.announcement;
   announcement.root = options.rootRank;
   announcement.takes[options.rootRank] = bytes_of(output);
-  collective.bytes = static_cast<double>(bytes_of(output)) * size_;
   collective.takes[options.rootRank] = row_to_fill(output);
-  Tensors from;
-  if (rank_ == options.rootRank) {
-    check_list("scatter", "input", inputs, size_);
-    check_same_device(inputs[0]);
-    from = inputs[0];
+  collective.bytes = static_cast<double>(bytes_of(output)) * size_;
+  if (is_root) {
     announcement.gives = bytes_of(from);
     collective.gives = host_rows(from);
-  } else if (!inputs.empty()) {
-    refuse("scatter", "requires empty input on non-root");
   }
   return submit(
       {std::move(collective)},

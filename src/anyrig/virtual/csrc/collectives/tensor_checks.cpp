@@ -116,6 +116,24 @@ void check_list(
   }
 }
 
+const std::vector<at::Tensor>& check_root_list(
+    const char* function,
+    const char* kind,
+    const std::vector<std::vector<at::Tensor>>& lists,
+    int size,
+    bool is_root) {
+  static const std::vector<at::Tensor> none;
+  if (is_root) {
+    check_list(function, kind, lists, size);
+    check_same_device(lists[0]);
+    return lists[0];
+  }
+  if (!lists.empty()) {
+    refuse(function, c10::str("requires empty ", kind, " on non-root"));
+  }
+  return none;
+}
+
 void check_root(const char* function, int64_t root, int size) {
   if (root < 0 || root >= size) {
     refuse(function, c10::str("invalid root rank: ", root));

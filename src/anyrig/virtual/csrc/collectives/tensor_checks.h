@@ -23,6 +23,13 @@ void check_list(
     const char* kind,
     const std::vector<std::vector<at::Tensor>>& lists,
     int size);
+// As above for the root, which alone has one: returns its tensors, none on the other ranks.
+const std::vector<at::Tensor>& check_root_list(
+    const char* function,
+    const char* kind,
+    const std::vector<std::vector<at::Tensor>>& lists,
+    int size,
+    bool is_root);
 // A rank of the group. Raises ValueError.
 void check_root(const char* function, int64_t root, int size);
 [[noreturn]] void refuse(const char* function, const std::string& reason);

@@ -3,6 +3,7 @@
 #include "collectives/live_groups.h"
 #include "time/clock.h"
 #include "device/device.h"
+#include "device/gpu_trace.h"
 #include "device/host_waits.h"
 #include "graphs/capture.h"
 #include "memory/memory.h"
@@ -12,6 +13,8 @@
 
 namespace anyrig::virtual_gpu {
 namespace {
+
+using Tracer = c10::impl::PyInterpreterVTable;
 
 Event* as_event(void* event) {
   return static_cast<Event*>(event);
@@ -83,7 +86,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   void synchronizeStream(const c10::Stream& stream) const override {
     check_not_forked();
     check_not_captured(stream);
-    note_host_wait();
+    note_host_wait(stream);
     Clock::get().synchronize(stream);
   }
 
@@ -91,6 +94,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     check_not_forked();
     const int index = device < 0 ? current_device() : device;
     check_device_not_captured(index);
+    trace(&Tracer::trace_gpu_device_synchronization);
     join_collectives(static_cast<c10::DeviceIndex>(index));
     Clock::get().synchronize_device(index);
   }
@@ -102,9 +106,11 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
       const c10::EventFlag /*flag*/) const override {
     if (*event == nullptr) {
       *event = new Event();
+      trace(&Tracer::trace_gpu_event_creation, *event);
     }
     *as_event(*event) = {
         Clock::get().done_at(stream), stream.device_index(), stream.id(), capture_of(stream)};
+    trace(&Tracer::trace_gpu_event_record, *event, stream);
   }
 
   // An event that was never recorded holds nobody up.
@@ -112,6 +118,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     if (event != nullptr) {
       follow_event(stream, *as_event(event));
       Clock::get().wait_until(stream, as_event(event)->moment);
+      trace(&Tracer::trace_gpu_event_wait, event, stream);
     }
   }
 
@@ -126,6 +133,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   void synchronizeEvent(void* event) const override {
     if (event != nullptr) {
       check_not_captured(*as_event(event));
+      trace(&Tracer::trace_gpu_event_synchronization, event);
       Clock::get().wait_on_host(as_event(event)->moment);
     }
   }
@@ -135,6 +143,9 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   }
 
   void destroyEvent(void* event, const c10::DeviceIndex /*device*/) const noexcept override {
+    if (event != nullptr) {
+      trace(&Tracer::trace_gpu_event_deletion, event);
+    }
     delete as_event(event);
   }
 

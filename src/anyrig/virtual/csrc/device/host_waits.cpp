@@ -1,5 +1,7 @@
 #include "device/host_waits.h"
 
+#include "device/gpu_trace.h"
+
 #include <c10/util/Exception.h>
 
 #include <atomic>
@@ -19,18 +21,23 @@ WaitDebug wait_debug() {
   return debug_of_waits.load(std::memory_order_relaxed);
 }
 
-void note_host_wait() {
+bool watches_waits() {
+  return wait_debug() != WaitDebug::Silent || is_traced();
+}
+
+void note_host_wait(const c10::Stream& stream) {
   // c10/cuda/CUDAFunctions.cpp
   constexpr auto kText = "called a synchronizing CUDA operation";
   switch (wait_debug()) {
     case WaitDebug::Silent:
-      return;
+      break;
     case WaitDebug::Warns:
       TORCH_WARN(kText);
-      return;
+      break;
     case WaitDebug::Raises:
       TORCH_CHECK(false, kText);
   }
+  trace(&c10::impl::PyInterpreterVTable::trace_gpu_stream_synchronization, stream);
 }
 
 } // namespace anyrig::virtual_gpu

@@ -63,8 +63,8 @@ class OperatorCall {
         return;
       }
     }
-    if (C10_UNLIKELY(wait_debug() != WaitDebug::Silent) && waits_for_values(op_, arguments())) {
-      note_host_wait();
+    if (C10_UNLIKELY(watches_waits()) && waits_for_values(op_, arguments())) {
+      note_host_wait(current_stream(device_.index()));
     }
     const bool charges = plan_.traffic != Traffic::Free && Clock::get().charges();
     if (shape_only()) {

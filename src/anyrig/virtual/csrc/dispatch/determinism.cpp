@@ -37,11 +37,9 @@ bool accumulates(Arguments arguments) {
   return arguments[3].toBool();
 }
 
-// scatter(self, dim, index, src, reduce) and scatter_reduce(…, include_self): sums are made by
-// index_put, which is deterministic.
-bool multiplies(Arguments arguments) {
-  return arguments.size() > 4 && arguments[3].isTensor() && arguments[4].isString() &&
-      (arguments[4].toStringRef() == "multiply" || arguments[4].toStringRef() == "prod");
+// Of tensors. Sums are made by index_put, which is deterministic, and so is the kernel for numbers.
+bool multiplies_tensors(Arguments arguments) {
+  return multiplies(arguments) && arguments[3].isTensor();
 }
 
 } // namespace
@@ -75,10 +73,10 @@ const Unordered* unordered_of(const std::string& name) {
       {"index_reduce", {"index_reduce_cuda"}},
       {"index_reduce_", {"index_reduce_cuda"}},
       {"put_", {"put_", &accumulates}},
-      {"scatter", {"scatter_reduce_cuda_kernel", &multiplies}},
-      {"scatter_", {"scatter_reduce_cuda_kernel", &multiplies}},
-      {"scatter_reduce", {"scatter_reduce_cuda_prod_", &multiplies}},
-      {"scatter_reduce_", {"scatter_reduce_cuda_prod_", &multiplies}},
+      {"scatter", {"scatter_reduce_cuda_kernel", &multiplies_tensors}},
+      {"scatter_", {"scatter_reduce_cuda_kernel", &multiplies_tensors}},
+      {"scatter_reduce", {"scatter_reduce_cuda_prod_", &multiplies_tensors}},
+      {"scatter_reduce_", {"scatter_reduce_cuda_prod_", &multiplies_tensors}},
       {"bincount", {"_bincount_cuda", &with_weights}},
       {"histc", {"_histc_cuda with floating point input", &of_floats}},
       {"median", {"median CUDA with indices output", &with_indices}},

@@ -3,14 +3,11 @@
 // deterministic and refuse nothing.
 #pragma once
 
-#include <ATen/core/ivalue.h>
-#include <c10/util/ArrayRef.h>
+#include "dispatch/arguments.h"
 
 #include <string>
 
 namespace anyrig::virtual_gpu {
-
-using Arguments = c10::ArrayRef<c10::IValue>;
 
 struct Unordered {
   const char* kernel; // the name that CUDA's error gives

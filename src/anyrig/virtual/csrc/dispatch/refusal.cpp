@@ -9,7 +9,7 @@ namespace anyrig::virtual_gpu {
 namespace {
 
 // scatter_reduce(self, dim, index, src, reduce): sums are made by another kernel.
-bool is_no_sum(c10::ArrayRef<c10::IValue> arguments) {
+bool is_no_sum(Arguments arguments) {
   return arguments[4].toStringRef() != "sum";
 }
 
@@ -23,6 +23,8 @@ const Refusal* refusal_of(const std::string& name) {
       Bool, Byte, Char, Short, Int, Long,
       Float8_e4m3fn, Float8_e5m2, Float8_e4m3fnuz, Float8_e5m2fnuz};
   static const std::vector<c10::ScalarType> kNarrow = {Half, BFloat16};
+  static const std::vector<c10::ScalarType> kNotReal = {
+      Bool, ComplexHalf, ComplexFloat, ComplexDouble};
   static const std::unordered_map<std::string, Refusal> refusals = {
       {"mm", {"addmm_cuda", kNotMultiplied}},
       {"addmm", {"addmm_cuda", kNotMultiplied}},
@@ -51,13 +53,16 @@ const Refusal* refusal_of(const std::string& name) {
       {"igammac", {"igammac_cuda", kNarrow}},
       {"angle", {"angle_cuda", kNarrow}},
       {"histc", {"histc", kNarrow}},
+      {"scatter", {"cuda_scatter_gather_base_kernel_func", kNotReal, &multiplies}},
+      {"scatter_", {"cuda_scatter_gather_base_kernel_func", kNotReal, &multiplies}},
+      {"scatter_reduce", {"cuda_scatter_gather_base_kernel_func", kNotReal, &multiplies}},
+      {"scatter_reduce_", {"cuda_scatter_gather_base_kernel_func", kNotReal, &multiplies}},
   };
   const auto found = refusals.find(name);
   return found == refusals.end() ? nullptr : &found->second;
 }
 
-void check_not_refused(
-    const Refusal& refusal, c10::ScalarType dtype, c10::ArrayRef<c10::IValue> arguments) {
+void check_not_refused(const Refusal& refusal, c10::ScalarType dtype, Arguments arguments) {
   const auto& refused = refusal.dtypes;
   TORCH_CHECK_NOT_IMPLEMENTED(
       std::find(refused.begin(), refused.end(), dtype) == refused.end() ||

@@ -2,9 +2,9 @@
 // fails on a card must fail here too, with its words.
 #pragma once
 
-#include <ATen/core/ivalue.h>
+#include "dispatch/arguments.h"
+
 #include <c10/core/ScalarType.h>
-#include <c10/util/ArrayRef.h>
 
 #include <string>
 #include <vector>
@@ -15,7 +15,7 @@ struct Refusal {
   std::string kernel; // the name that CUDA's error gives
   std::vector<c10::ScalarType> dtypes;
   // Whether a call with these arguments comes to that kernel; null: every call does.
-  bool (*applies)(c10::ArrayRef<c10::IValue>) = nullptr;
+  bool (*applies)(Arguments) = nullptr;
 };
 
 // What CUDA's kernels refuse and the CPU's do not, by the operator's name without its overload;
@@ -24,7 +24,6 @@ struct Refusal {
 const Refusal* refusal_of(const std::string& name);
 
 // Raises NotImplementedError if `dtype`, that of the first tensor of `arguments`, is refused.
-void check_not_refused(
-    const Refusal& refusal, c10::ScalarType dtype, c10::ArrayRef<c10::IValue> arguments);
+void check_not_refused(const Refusal& refusal, c10::ScalarType dtype, Arguments arguments);
 
 } // namespace anyrig::virtual_gpu

@@ -2,6 +2,7 @@
 // the card and its lock; what they count is in caching_allocator.h.
 #include "memory/memory.h"
 
+#include "device/gpu_trace.h"
 #include "graphs/capture.h"
 #include "memory/allocator_options.h"
 #include "memory/card_ledger.h"
@@ -163,10 +164,18 @@ c10::DataPtr share(const SharedHost& host) {
   return {host->get(), new SharedHost(host), &release_shared, c10::Device(at::kCPU)};
 }
 
+// Of the host bytes; in ShapeOnly the made-up one of the block.
+void* address_of(const DeviceMemory& memory) {
+  if (memory.host.get() == nullptr && memory.block != nullptr) {
+    return reinterpret_cast<void*>(memory.block->address); // NOLINT(performance-no-int-to-ptr)
+  }
+  return memory.host.get();
+}
+
 c10::DataPtr as_data(std::unique_ptr<DeviceMemory> memory) {
-  void* address = memory->host.get();
-  if (address == nullptr && memory->block != nullptr) {
-    address = reinterpret_cast<void*>(memory->block->address); // NOLINT(performance-no-int-to-ptr)
+  void* address = address_of(*memory);
+  if (memory->block != nullptr) {
+    trace(&c10::impl::PyInterpreterVTable::trace_gpu_memory_allocation, address);
   }
   if (C10_UNLIKELY(memory->block != nullptr && memory->block->context != nullptr)) {
     auto& recorded = RecordedBlocks::get();
@@ -270,6 +279,7 @@ DeviceMemory::~DeviceMemory() {
     recorded.by_address.erase(recorded_address);
   }
   if (block != nullptr) {
+    trace(&c10::impl::PyInterpreterVTable::trace_gpu_memory_deallocation, address_of(*this));
     if (C10_UNLIKELY(keep_for_receivers(block, device, host))) {
       return;
     }

@@ -84,7 +84,8 @@ void note_pinned_end(const at::Tensor& destination, const at::Tensor& source) {
 void move(const at::Tensor& destination, const at::Tensor& source, bool non_blocking) {
   check_capture(destination, source, non_blocking);
   if (!non_blocking && (source.is_cpu() || destination.is_cpu())) {
-    note_host_wait();
+    const at::Tensor& card = source.is_cpu() ? destination : source;
+    note_host_wait(current_stream(card.device().index()));
   }
   charge(destination, source, non_blocking);
   if (non_blocking) {

@@ -139,8 +139,9 @@ bool is_set_to(const at::Tensor& self, const at::Tensor& other) {
 // `.item()`, `bool(tensor)`, printing: the host waits for the device.
 at::Scalar local_scalar_dense(const at::Tensor& self) {
   check_not_forked();
-  check_not_captured(current_stream(self.device().index()));
-  note_host_wait();
+  const auto stream = current_stream(self.device().index());
+  check_not_captured(stream);
+  note_host_wait(stream);
   Clock::get().copy(
       self.device(), at::kCPU, static_cast<double>(self.element_size()), /*host_waits=*/true);
   if (!shape_only()) {

@@ -10,8 +10,6 @@
 namespace anyrig::virtual_gpu {
 namespace {
 
-using Arguments = c10::ArrayRef<c10::IValue>;
-
 bool is_power_of_two(int64_t size) {
   return size > 0 && (size & (size - 1)) == 0;
 }

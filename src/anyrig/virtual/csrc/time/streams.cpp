@@ -1,6 +1,7 @@
 #include "time/streams.h"
 
 #include "device/device.h"
+#include "device/gpu_trace.h"
 
 #include <algorithm>
 #include <array>
@@ -54,8 +55,13 @@ c10::Stream stream_from_pool(c10::DeviceIndex device, int priority) {
       priority <= 0,
       "Expected cuda stream priority to be less than or equal to 0, got ", priority);
   const int pool = std::min(-priority, kPools - 1);
-  const unsigned position = next_in_pool[index][pool]++ % kStreamsPerPool;
-  return make_stream(index, 1 + pool * kStreamsPerPool + static_cast<int>(position));
+  const unsigned taken = next_in_pool[index][pool]++;
+  const int position = static_cast<int>(taken % kStreamsPerPool);
+  const auto stream = make_stream(index, 1 + pool * kStreamsPerPool + position);
+  if (taken < kStreamsPerPool) {
+    trace(&c10::impl::PyInterpreterVTable::trace_gpu_stream_creation, stream);
+  }
+  return stream;
 }
 
 int priority_of(const c10::Stream& stream) {
