@@ -680,7 +680,7 @@ def case_training_on_lists_of_samples() -> None:
     model = anyrig.spread(module)
     size = 2 * ranks() - 1  # the last rank has a sample less, and in the last batch most have none
     given = DataLoader(data, batch_size=size, collate_fn=fields_of)
-    for index, (images, targets) in enumerate(anyrig.distribute(given)):
+    for index, (images, targets) in enumerate(anyrig.distribute(given, shares="even")):
         sum(model(images, targets).values()).backward()
         part = data[index * size : (index + 1) * size]
         sum(alone(*fields_of(part)).values()).backward()

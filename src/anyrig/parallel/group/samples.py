@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from torch import Tensor
+from ..batch.rows import rows_of_first
 
 # Positional ones, and those with names.
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
@@ -23,14 +23,11 @@ Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 def count_samples(arguments: Arguments) -> int | None:
     """Return how many samples the arguments list; None if none of them lists samples."""
-    inputs, kwargs = arguments
-    values = [*inputs, *kwargs.values()]
-    lists = [value for value in values if _is_list(value)]
+    lists = [value for _, value in _places(arguments) if _is_list(value)]
     for value in lists:
         if value and all(isinstance(entry, Mapping) for entry in value):
             return len(value)
-    only_empty = bool(lists) and not any(lists)
-    return 0 if only_empty and not any(isinstance(value, Tensor) for value in values) else None
+    return 0 if lists and rows_of_first(arguments) is None and not any(lists) else None
 
 
 def take_samples(arguments: Arguments, samples: int, most: int) -> Arguments:
