@@ -65,3 +65,15 @@ def test_padded_batch_of_a_transformer() -> None:
         result = encoder(torch.ones(2, 3, 8, device=DEVICE), src_key_padding_mask=padding)
     assert result.device == DEVICE
     assert result[0, 2].abs().sum().item() == 0
+
+
+def test_views_in_inference_mode() -> None:
+    made_before = nested(DEVICE)
+    with torch.inference_mode():
+        for tensor in (made_before, nested(DEVICE)):
+            view = tensor.view(2, -1, 2, 2)
+            assert view.device == DEVICE
+            for part, wanted in zip(view.unbind(), PARTS, strict=True):
+                assert torch.equal(part.cpu(), wanted.view(-1, 2, 2))
+            view.mul_(0)
+            assert not tensor.to_padded_tensor(0.0).any().item()

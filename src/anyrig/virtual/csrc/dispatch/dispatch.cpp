@@ -77,6 +77,16 @@ bool takes_any_device(const std::string& name) {
   return names.count(name) > 0;
 }
 
+// Views of nested tensors are made by one code for all devices: sizes and strides, which stay on the
+// CPU, over a buffer that it does not look at.
+bool views_nested(const ContainerKeys& keys, const c10::FunctionSchema& schema) {
+  const auto is_view = [](const c10::Argument& result) {
+    return result.alias_info() != nullptr && !result.alias_info()->isWrite();
+  };
+  return keys.host == c10::DispatchKey::NestedTensorCPU && !schema.returns().empty() &&
+      is_view(schema.returns()[0]);
+}
+
 // Runs the kernel of the host key on virtual tensors as they are.
 class HostKernel final : public c10::OperatorKernel {
  public:
@@ -109,7 +119,7 @@ void install_container_operators(const OperatorTable& table) {
           !op.has_value() || !op->hasKernelForDispatchKey(keys.host)) {
         continue;
       }
-      if (takes_any_device(name)) {
+      if (takes_any_device(name) || views_nested(keys, op->schema())) {
         library->impl(
             name.c_str(),
             torch::CppFunction::makeFromBoxedFunctor(std::make_unique<HostKernel>(keys.host)));
