@@ -26,7 +26,7 @@ from .stopping_signals import handled_by, held_back, stop
 
 # From the first sign that the group must end: what a rank has to write its last checkpoint in.
 # Of the 5 s within which nothing may be left, the rest is for what a busy machine takes beside.
-GRACE_SECONDS = 3.0
+GRACE_SECONDS = 2.5
 
 # How long those that fail because of the first have to do so by themselves: until then it is not
 # known which was the first, and after that no exception of theirs would tell.

@@ -2,7 +2,7 @@
 
 ::
 
-    launcher ──pipe──> guardian            "watch 4711", "end 3.0"; closed when the launcher dies
+    launcher ──pipe──> guardian            "watch 4711", "end 2.5"; closed when the launcher dies
        │
        └──starts──> ranks 4711, 4712 …     each in a session of its own, with its own children
 
