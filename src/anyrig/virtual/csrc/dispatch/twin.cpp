@@ -195,8 +195,9 @@ void resize_storage(const c10::Storage& storage, size_t bytes) {
     return;
   }
   auto memory = allocate(bytes, impl.device().index());
-  if (!shape_only()) {
-    std::memcpy(memory.get(), impl.data(), std::min(bytes, impl.nbytes()));
+  const size_t kept = std::min(bytes, impl.nbytes());
+  if (kept > 0 && !shape_only()) { // memory of 0 bytes has no address, which memcpy may not get
+    std::memcpy(memory.get(), impl.data(), kept);
   }
   impl.set_nbytes(bytes);
   impl.set_data_ptr_noswap(std::move(memory));
