@@ -47,16 +47,14 @@ const Refusal* refusal_of(const std::string& name) {
       {"upsample_bicubic2d", {"upsample_bicubic2d_out_frame", {Byte}}},
       {"_upsample_bilinear2d_aa", {"upsample_bilinear2d_out_frame", {Byte}}},
       {"native_dropout_backward", {"masked_scale", kIntegers}},
-      {"scatter_reduce", {"cuda_scatter_gather_base_kernel_func", {Bool}, is_no_sum}},
-      {"scatter_reduce_", {"cuda_scatter_gather_base_kernel_func", {Bool}, is_no_sum}},
       {"igamma", {"igamma_cuda", kNarrow}},
       {"igammac", {"igammac_cuda", kNarrow}},
       {"angle", {"angle_cuda", kNarrow}},
       {"histc", {"histc", kNarrow}},
       {"scatter", {"cuda_scatter_gather_base_kernel_func", kNotReal, &multiplies}},
       {"scatter_", {"cuda_scatter_gather_base_kernel_func", kNotReal, &multiplies}},
-      {"scatter_reduce", {"cuda_scatter_gather_base_kernel_func", kNotReal, &multiplies}},
-      {"scatter_reduce_", {"cuda_scatter_gather_base_kernel_func", kNotReal, &multiplies}},
+      {"scatter_reduce", {"cuda_scatter_gather_base_kernel_func", kNotReal, &is_no_sum}},
+      {"scatter_reduce_", {"cuda_scatter_gather_base_kernel_func", kNotReal, &is_no_sum}},
   };
   const auto found = refusals.find(name);
   return found == refusals.end() ? nullptr : &found->second;
