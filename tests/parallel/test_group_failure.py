@@ -79,6 +79,18 @@ def test_who_waited_elsewhere_did_not_come(ended) -> None:
     assert causes(failure)[0] is Ending.MISSING
     all_in_vain = [ended(1, TIMED_OUT, line=line) for line in (5, 7, 5)]
     assert causes(explain_failure(all_in_vain))[4] is Ending.MISSING
+    cut_short = [
+        ended(1, error, line=line)
+        for error, line in zip((CLOSED, TIMED_OUT, TIMED_OUT), (5, 7, 5), strict=True)
+    ]
+    assert causes(explain_failure(cut_short))[7] is Ending.MISSING
+    alone_in_vain = [
+        ended(1, error, line=line)
+        for error, line in zip((CLOSED, TIMED_OUT, CLOSED), (5, 7, 5), strict=True)
+    ]
+    assert causes(explain_failure(alone_in_vain))[10] is Ending.MISSING
+    unknown = [ended(1, TIMED_OUT), ended(-15, stopped=True), ended(-15, stopped=True)]
+    assert causes(explain_failure(unknown))[12] is Ending.TIMED_OUT
 
 
 def test_who_was_suspended_did_not_come_wherever_it_woke(ended) -> None:

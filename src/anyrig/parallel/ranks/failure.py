@@ -86,7 +86,8 @@ def _missing(ends: Collection[RankEnd]) -> set[int]:
     """Return the ranks that others waited for until the time was up.
 
     The exceptions may name them. Else it is those that were found suspended; or that were stopped
-    outside any wait; or, if all waited, those that did so at another line.
+    outside any wait; or, if all waited, those that did so elsewhere than most, or than those whose
+    time was up.
     """
     late = [end for end in ends if end.ending is Ending.TIMED_OUT]
     # One that came too late finds the others gone, and may say so before it is stopped.
@@ -108,15 +109,16 @@ def _missing(ends: Collection[RankEnd]) -> set[int]:
     }
     if named or elsewhere or any(end.ending is Ending.DONE for end in ends):
         return named or elsewhere
-    return apart or _minority(late)
+    return _minority([*late, *stopped]) or apart
 
 
-def _minority(late: Collection[RankEnd]) -> set[int]:
-    """Return the ranks that waited in vain elsewhere than most of those that did."""
-    (most, count), *others = Counter(end.place for end in late).most_common()
-    if not others or others[0][1] == count:
+def _minority(waited: Collection[RankEnd]) -> set[int]:
+    """Return the ranks that waited elsewhere than most did, whatever ended their waits."""
+    counts = Counter(end.place for end in waited if end.place is not None)
+    most = [place for place, count in counts.items() if count == max(counts.values())]
+    if len(most) != 1:
         return set()
-    return {end.rank for end in late if end.place != most}
+    return {end.rank for end in waited if end.place not in (None, *most)}
 
 
 def _order(end: RankEnd) -> tuple[int, float]:
