@@ -5,16 +5,16 @@ A small real extension stands for the backend, which takes longer to compile.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
 from anyrig.errors import BuildError, NoCompilerError
@@ -31,16 +31,13 @@ BUILD += "print(build_extension(pathlib.Path(sys.argv[1])))"
 
 
 @pytest.fixture
-def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     folder = tmp_path / "csrc"
     folder.mkdir()
     (folder / "module.cpp").write_text(SOURCE)
     (folder / "other.cpp").write_text("int other() { return 1; }\n")
-    yield folder
-    # A compiler whose builder was killed still waits for the header: let it read an empty one.
-    with contextlib.suppress(OSError):
-        os.close(os.open(folder / "endless.h", os.O_WRONLY | os.O_NONBLOCK))
+    return folder
 
 
 def start_build(sources: Path) -> subprocess.Popen[str]:
@@ -52,6 +49,23 @@ def make_endless(sources: Path) -> None:
     """Let the compiler wait for a header that nobody writes: a build to be killed."""
     os.mkfifo(sources / "endless.h")
     (sources / "other.cpp").write_text('#include "endless.h"\n')
+
+
+def compilers(sources: Path) -> list[int]:
+    """The processes that compile below `sources`, drivers and their children."""
+    return [
+        process.pid
+        for process in psutil.process_iter(["cmdline"])
+        if any(str(sources) in word for word in process.info["cmdline"] or ())
+        and process.info["cmdline"][0] != sys.executable
+    ]
+
+
+def wait_until(true: Callable[[], bool], seconds: float = 10.0) -> None:
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.01)
 
 
 def leftovers(library: Path) -> list[str]:
@@ -99,9 +113,10 @@ def test_a_killed_build_is_not_taken_for_whole(sources: Path) -> None:
     killed = start_build(sources)
     assert killed.stderr is not None
     assert "building" in killed.stderr.readline()
-    time.sleep(0.5)
+    wait_until(lambda: bool(compilers(sources)))
     killed.send_signal(signal.SIGKILL)
     killed.communicate(timeout=10)
+    wait_until(lambda: not compilers(sources))
     versions = next(build.cache_folder().iterdir())
     assert list(versions.glob("*.building-*"))
     assert not list(versions.glob("*/*.so"))
@@ -138,9 +153,10 @@ def test_an_interrupted_build_ends_its_compilers_and_leaves_nothing(sources: Pat
     builder = start_build(sources)
     assert builder.stderr is not None
     assert "building" in builder.stderr.readline()
-    time.sleep(0.5)
+    wait_until(lambda: bool(compilers(sources)))
     builder.send_signal(signal.SIGINT)
     builder.communicate(timeout=10)
+    assert not compilers(sources)
     versions = next(build.cache_folder().iterdir())
     assert not list(versions.glob("*.building-*"))
 

@@ -8,22 +8,21 @@ neither ninja nor setuptools needs to be installed.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 import platform
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 import sysconfig
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import BuildError, NoCompilerError
+from .compiler_processes import CompilerProcesses
 
 MODULE_NAME = "anyrig_virtual_extension"
 
@@ -101,11 +100,10 @@ def compile_extension(
     flags = [*flags, "-iquote", str(sources), *_header_flags()]
     units = _write_units(sorted(sources.rglob("*.cpp")), folder)
     objects = [unit.with_suffix(".o") for unit in units]
-    # Leaving ends the compilers first, so that no thread is waited for after a failure.
-    with ThreadPoolExecutor(_jobs(len(units))) as threads, _Processes() as processes:
+    library = folder / f"{MODULE_NAME}.so"
+    with CompilerProcesses(_jobs(len(units))) as processes:
         compilations = [
-            threads.submit(
-                processes.run,
+            processes.start(
                 [*compiler.command, *flags, "-c", str(unit), "-o", str(target)],
                 "the virtual backend could not be compiled",
             )
@@ -114,11 +112,10 @@ def compile_extension(
         for compilation in as_completed(compilations):
             compilation.result()
             on_step()
-        library = folder / f"{MODULE_NAME}.so"
-        processes.run(
+        processes.start(
             [*compiler.command, *map(str, objects), *_link_flags(), "-o", str(library)],
             "the virtual backend could not be linked",
-        )
+        ).result()
     return library
 
 
@@ -152,59 +149,6 @@ def compile_flags() -> list[str]:
         flags += ["-DUSE_DISTRIBUTED"]
         flags += ["-DUSE_C10D_GLOO"] if torch.distributed.is_gloo_available() else []
     return flags
-
-
-class _Processes:
-    """The compilers that run at this moment, so that all end when one fails."""
-
-    def __init__(self) -> None:
-        self._running: set[subprocess.Popen[str]] = set()
-        self._stopped = False
-
-    def __enter__(self) -> _Processes:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
-    def run(self, command: Sequence[str], failure: str) -> None:
-        if self._stopped:
-            return
-        # A session of its own, since a compiler is a driver whose children must end with it.
-        process = subprocess.Popen(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
-        self._running.add(process)
-        if self._stopped:  # between the two lines above
-            _kill(process)
-        output, _ = process.communicate()
-        self._running.discard(process)
-        if process.returncode != 0 and not self._stopped:
-            raise BuildError(
-                f"{failure} (exit status {process.returncode}) by: {shlex.join(command)}\n"
-                f"{_first_errors(output)}"
-            )
-
-    def stop(self) -> None:
-        self._stopped = True
-        for process in list(self._running):
-            _kill(process)
-
-
-def _kill(process: subprocess.Popen[str]) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-
-
-def _first_errors(output: str, most: int = 12) -> str:
-    """Return the lines of a compiler's `output` that say what is wrong, without what follows."""
-    lines = output.splitlines()
-    wrong = [line for line in lines if "error" in line]
-    return "\n".join(wrong[:most] or lines[-most:])
 
 
 def _jobs(most: int) -> int:
