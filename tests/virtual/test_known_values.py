@@ -13,6 +13,7 @@ ANSWERS = {
     "nonzero": "[[0], [2]]",
     "equal": "True",
     "a view": "[2.0, 3.0]",
+    "chosen columns": "[[1.0, 0.0], [0.0, 0.0], [0.0, 1.0]]",
     "half": "[0.5, 1.0, 1.5]",
     "a counter": "1.0",
     "mixed with unknown": UNKNOWN,

@@ -27,6 +27,7 @@ say("a mask", lambda: x[x > 1.5].tolist())
 say("nonzero", lambda: (x - 2).nonzero().tolist())
 say("equal", lambda: torch.equal(x, x.clone()))
 say("a view", lambda: x[1:].tolist())
+say("chosen columns", lambda: torch.eye(3).cuda()[:, torch.tensor([0, 2]).cuda()].tolist())
 say("half", lambda: (x.half() / 2).tolist())
 
 counter = torch.zeros(1, device="cuda")

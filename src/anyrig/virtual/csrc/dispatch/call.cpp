@@ -22,6 +22,7 @@
 
 #include <ATen/core/ivalue.h>
 #include <ATen/core/stack.h>
+#include <ATen/ops/empty_like.h>
 
 #include <algorithm>
 
@@ -291,6 +292,8 @@ class OperatorCall {
     if (plan_.divides_integers && key == c10::DispatchKey::CPU) {
       replace_zero_divisors(argument(0), argument(1));
     }
+    const auto on_card =
+        plan_.results_on_card == nullptr ? CardResults() : plan_.results_on_card(arguments());
     try {
       if (plan_.host_kernel.has_value()) {
         plan_.host_kernel->callBoxed(op_, keys, stack_);
@@ -301,6 +304,10 @@ class OperatorCall {
       raise_if_device_assert(error, op_.schema().name(), device_);
       raise_with_cuda_name(error);
       throw;
+    }
+    if (plan_.results_on_card != nullptr) {
+      const size_t count = plan_.returned_argument.size();
+      on_card.put_right(stack_->data() + stack_->size() - count, count);
     }
   }
 
@@ -323,6 +330,15 @@ class OperatorCall {
       TORCH_CHECK_NOT_IMPLEMENTED(
           answer_with_ones(op_, stack_),
           name, " depends on values, and there is none to assume for it");
+      return;
+    }
+    if (plan_.without_meta != nullptr) {
+      const auto& like = plan_.without_meta->like;
+      auto result = like.has_value() ? at::empty_like(argument(*like).toTensor()) : at::Tensor();
+      torch::jit::drop(*stack_, argument_count_);
+      if (like.has_value()) {
+        stack_->emplace_back(std::move(result));
+      }
       return;
     }
     run_kernel_of(c10::DispatchKey::Meta);

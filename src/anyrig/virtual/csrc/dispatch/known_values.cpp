@@ -68,30 +68,32 @@ bool draws_numbers(const c10::OperatorHandle& op) {
          });
 }
 
-// The values of one argument's tensor, which count towards `bytes`; undefined if unknown.
-at::Tensor values_of(const at::Tensor& tensor, size_t& bytes) {
+// Puts the values of a tensor in its place; false where they are unknown. An undefined one, as an
+// index that takes all, has none and needs none.
+bool put_values(at::Tensor& tensor, size_t& bytes) {
+  if (!tensor.defined()) {
+    return true;
+  }
   bytes += tensor.nbytes();
   if (bytes > kMostComputedBytes || tensor.layout() != at::kStrided) {
-    return {};
+    return false;
   }
-  return is_virtual(tensor) ? known_values(tensor) : tensor.is_cpu() ? tensor : at::Tensor();
+  if (!tensor.is_cpu()) {
+    tensor = is_virtual(tensor) ? known_values(tensor) : at::Tensor();
+  }
+  return tensor.defined();
 }
 
 // `value` with the values of its tensors in their place; none where one is unknown.
 std::optional<c10::IValue> known_argument(const c10::IValue& value, size_t& bytes) {
   if (value.isTensor()) {
-    const auto& tensor = value.toTensor();
-    if (!tensor.defined()) {
-      return value;
-    }
-    auto values = values_of(tensor, bytes);
-    return values.defined() ? std::optional<c10::IValue>(std::move(values)) : std::nullopt;
+    at::Tensor tensor = value.toTensor();
+    return put_values(tensor, bytes) ? std::optional<c10::IValue>(tensor) : std::nullopt;
   }
   if (value.isTensorList()) {
-    std::vector<at::Tensor> list;
-    for (const at::Tensor& tensor : value.toTensorList()) {
-      list.push_back(values_of(tensor, bytes));
-      if (!list.back().defined()) {
+    std::vector<at::Tensor> list = value.toTensorVector();
+    for (at::Tensor& tensor : list) {
+      if (!put_values(tensor, bytes)) {
         return std::nullopt;
       }
     }
@@ -99,12 +101,11 @@ std::optional<c10::IValue> known_argument(const c10::IValue& value, size_t& byte
   }
   if (value.isOptionalTensorList()) {
     c10::List<std::optional<at::Tensor>> list;
-    for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorList()) {
-      auto values = tensor.has_value() ? values_of(*tensor, bytes) : at::Tensor();
-      if (tensor.has_value() && !values.defined()) {
+    for (std::optional<at::Tensor> tensor : value.toOptionalTensorVector()) {
+      if (tensor.has_value() && !put_values(*tensor, bytes)) {
         return std::nullopt;
       }
-      list.push_back(tensor.has_value() ? std::optional<at::Tensor>(values) : std::nullopt);
+      list.push_back(std::move(tensor));
     }
     return c10::IValue(std::move(list));
   }

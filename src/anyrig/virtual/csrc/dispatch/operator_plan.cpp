@@ -120,6 +120,10 @@ OperatorPlan::OperatorPlan(const c10::FunctionSchema& schema, const OperatorFact
   refusal = refusal_of(name);
   check_limits = limits_of(name);
   unordered = unordered_of(name);
+  const auto& overload = schema.overload_name();
+  const std::string full_name = overload.empty() ? name : name + "." + overload;
+  results_on_card = virtual_gpu::results_on_card(full_name);
+  without_meta = virtual_gpu::without_meta(full_name);
   divides_integers = virtual_gpu::divides_integers(schema);
   raises_versions = starts_with(name, "_foreach_");
 }

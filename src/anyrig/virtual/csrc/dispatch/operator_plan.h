@@ -2,6 +2,7 @@
 // PyTorch's own table says of its CUDA kernel.
 #pragma once
 
+#include "dispatch/card_results.h"
 #include "dispatch/determinism.h"
 #include "dispatch/refusal.h"
 #include "dispatch/widening.h"
@@ -60,6 +61,8 @@ struct OperatorPlan {
   const Refusal* refusal = nullptr;
   CheckLimits check_limits = nullptr;
   const Unordered* unordered = nullptr;
+  ResultsOnCard results_on_card = nullptr;
+  const WithoutMeta* without_meta = nullptr;
   // Dtypes that need more than the CPU's kernel.
   Dtypes widened;
   // Runs on twins in place of PyTorch's own kernel, which there is none of for the CPU.

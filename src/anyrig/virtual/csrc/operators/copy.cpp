@@ -148,6 +148,9 @@ at::Tensor& copy_(at::Tensor& self, const at::Tensor& source, bool non_blocking)
   if (self.is_same(source)) {
     return self;
   }
+  if (source._is_zerotensor()) {
+    return self.zero_(); // it has no memory; autograd makes it for gradients that are zero
+  }
   if (needs_temporaries(self, source)) {
     copy_through_temporaries(self, source, non_blocking);
   } else {

@@ -10,6 +10,7 @@ const HostKernels& cuda_only_kernels() {
     add_convolutions(*kernels);
     add_dropouts(*kernels);
     add_drivers(*kernels);
+    add_embedding_bags(*kernels);
     return kernels;
   }();
   return *kernels;

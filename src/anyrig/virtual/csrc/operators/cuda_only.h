@@ -1,5 +1,6 @@
-// Operators that PyTorch has for CUDA and not for the CPU, written for the host. They run on twins,
-// as the CPU's kernels do, and so need to know nothing of virtual devices.
+// Operators that PyTorch has for CUDA and not for the CPU, or that return more or less there, written
+// for the host. They run on twins, as the CPU's kernels do, and so need to know nothing of virtual
+// devices.
 #pragma once
 
 #include <ATen/core/boxing/KernelFunction.h>
@@ -18,6 +19,7 @@ void add_normalizations(HostKernels& kernels);
 void add_convolutions(HostKernels& kernels);
 void add_dropouts(HostKernels& kernels);
 void add_drivers(HostKernels& kernels);
+void add_embedding_bags(HostKernels& kernels);
 
 template <class Function>
 void add_kernel(HostKernels& kernels, const char* name, Function* function) {

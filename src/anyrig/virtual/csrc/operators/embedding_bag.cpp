@@ -1,0 +1,58 @@
+#include "operators/cuda_only.h"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/_embedding_bag.h>
+#include <ATen/ops/_embedding_bag_forward_only.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/searchsorted.h>
+
+namespace anyrig::virtual_gpu {
+namespace {
+
+constexpr int64_t kMax = 2; // the mode that needs to know which index was the largest
+
+using Bags = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
+
+// The CPU has a fast path without the bag of each index, and otherwise room for the largest indices
+// in every mode; see _embedding_bag_cuda of aten/src/ATen/native/cuda/EmbeddingBag.cu.
+Bags as_on_card(Bags bags, const at::Tensor& indices, const at::Tensor& offsets, int64_t mode) {
+  auto& [output, bag_of_index, bag_sizes, max_indices] = bags;
+  if (bag_of_index.numel() != indices.numel()) {
+    const auto positions = at::arange(indices.numel(), offsets.options());
+    bag_of_index =
+        at::searchsorted(offsets, positions, /*out_int32=*/false, /*right=*/true).sub_(1).to(
+            indices.scalar_type());
+  }
+  if (mode != kMax && max_indices.numel() != 0) {
+    max_indices = at::empty({0}, max_indices.options());
+  }
+  return bags;
+}
+
+template <auto Kernel>
+Bags embedding_bag(
+    const at::Tensor& weight,
+    const at::Tensor& indices,
+    const at::Tensor& offsets,
+    bool scale_grad_by_freq,
+    int64_t mode,
+    bool sparse,
+    const std::optional<at::Tensor>& per_sample_weights,
+    bool include_last_offset,
+    int64_t padding_idx) {
+  return as_on_card(
+      Kernel(
+          weight, indices, offsets, scale_grad_by_freq, mode, sparse, per_sample_weights,
+          include_last_offset, padding_idx),
+      indices, offsets, mode);
+}
+
+} // namespace
+
+void add_embedding_bags(HostKernels& kernels) {
+  add_kernel(kernels, "_embedding_bag", &embedding_bag<&at::_embedding_bag>);
+  add_kernel(kernels, "_embedding_bag_forward_only", &embedding_bag<&at::_embedding_bag_forward_only>);
+}
+
+} // namespace anyrig::virtual_gpu
