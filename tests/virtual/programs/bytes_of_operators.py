@@ -53,6 +53,13 @@ CALLS: dict[str, tuple[Callable[..., object], tuple[torch.Tensor, ...]]] = {
     "running sum of exponentials": (lambda x: torch.logcumsumexp(x, 1), (scores,)),
     "margins": (lambda x: functional.multi_margin_loss(x, labels), (scores,)),
     "an index after a slice": (lambda x: x[:, torch.tensor([0, 2]).cuda()], (scores,)),
+    "an absolute value of what is transposed": (torch.abs, (flipped,)),
+    "a gate over what is transposed": (lambda x: functional.glu(x, 0), (flipped,)),
+    "a mean square": (functional.mse_loss, (flipped, flipped)),
+    "a batch norm of what is transposed": (
+        torch.nn.BatchNorm1d(4).cuda(),
+        (torch.stack([flipped.t(), flipped.t()]).transpose(1, 2),),
+    ),
     "a gradient that is zero": (torch.sgn, (flipped,)),
 }
 

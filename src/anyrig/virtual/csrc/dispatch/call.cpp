@@ -22,7 +22,7 @@
 
 #include <ATen/core/ivalue.h>
 #include <ATen/core/stack.h>
-#include <ATen/ops/empty_like.h>
+#include <ATen/ops/empty.h>
 
 #include <algorithm>
 
@@ -292,8 +292,7 @@ class OperatorCall {
     if (plan_.divides_integers && key == c10::DispatchKey::CPU) {
       replace_zero_divisors(argument(0), argument(1));
     }
-    const auto on_card =
-        plan_.results_on_card == nullptr ? CardResults() : plan_.results_on_card(arguments());
+    const CardResults on_card = results_on_card();
     try {
       if (plan_.host_kernel.has_value()) {
         plan_.host_kernel->callBoxed(op_, keys, stack_);
@@ -305,10 +304,26 @@ class OperatorCall {
       raise_with_cuda_name(error);
       throw;
     }
+    const size_t count = plan_.returned_argument.size();
+    on_card.put_right(stack_->data() + stack_->size() - count, count);
+  }
+
+  CardResults results_on_card() {
     if (plan_.results_on_card != nullptr) {
-      const size_t count = plan_.returned_argument.size();
-      on_card.put_right(stack_->data() + stack_->size() - count, count);
+      return plan_.results_on_card(arguments());
     }
+    if (!shape_only() || !plan_.is_pointwise || !parts_.empty()) {
+      return {};
+    }
+    c10::SmallVector<at::Tensor, 4> read;
+    for (const auto& operand : operands_) {
+      if (!operand.plan.is_written) {
+        read.push_back(operand.twin);
+      } else if (operand.twin.numel() > 0) {
+        return {}; // it keeps its layout
+      }
+    }
+    return pointwise_results(read);
   }
 
   void run_meta_kernel() {
@@ -334,9 +349,13 @@ class OperatorCall {
     }
     if (plan_.without_meta != nullptr) {
       const auto& like = plan_.without_meta->like;
-      auto result = like.has_value() ? at::empty_like(argument(*like).toTensor()) : at::Tensor();
-      torch::jit::drop(*stack_, argument_count_);
+      at::Tensor result;
       if (like.has_value()) {
+        const auto& argument_like = argument(*like).toTensor();
+        result = at::empty(argument_like.sizes(), argument_like.options());
+      }
+      torch::jit::drop(*stack_, argument_count_);
+      if (result.defined()) {
         stack_->emplace_back(std::move(result));
       }
       return;

@@ -1,7 +1,9 @@
 #include "dispatch/card_results.h"
 
+#include <ATen/TensorIterator.h>
 #include <ATen/ops/empty.h>
 
+#include <algorithm>
 #include <array>
 #include <unordered_map>
 
@@ -33,23 +35,24 @@ CardResults contiguous(Arguments /*arguments*/) {
   return {at::MemoryFormat::Contiguous, {}, {}};
 }
 
-// (self, out), where `out` is resized.
 CardResults like_first(Arguments arguments) {
-  const at::Tensor& self = arguments[0].toTensor();
-  const bool resizes = self.sizes() != arguments[1].toTensor().sizes();
-  return {std::nullopt, resizes ? self : at::Tensor(), {}};
+  return {std::nullopt, arguments[0].toTensor(), {}};
 }
 
 // The statistics of a batch, which evaluation has none of, as cudnn_batch_norm returns them.
 constexpr std::array<size_t, 2> kStatistics = {1, 2};
 
-CardResults of_evaluation(Arguments /*arguments*/) {
-  return {std::nullopt, {}, kStatistics};
+CardResults of_evaluation(Arguments arguments) {
+  return {arguments[0].toTensor().suggest_memory_format(), {}, kStatistics};
+}
+
+CardResults in_format_of_first(Arguments arguments) {
+  return {arguments[0].toTensor().suggest_memory_format(), {}, {}};
 }
 
 // (input, weight, bias, running_mean, running_var, training, …)
 CardResults of_batch_norm(Arguments arguments) {
-  return arguments[5].toBool() ? CardResults() : of_evaluation(arguments);
+  return arguments[5].toBool() ? in_format_of_first(arguments) : of_evaluation(arguments);
 }
 
 size_t dimensions_of(at::MemoryFormat format) {
@@ -59,6 +62,9 @@ size_t dimensions_of(at::MemoryFormat format) {
 } // namespace
 
 void CardResults::put_right(c10::IValue* results, size_t count) const {
+  if (!format.has_value() && !like.defined() && empty.empty()) {
+    return;
+  }
   for (size_t i = 0; i < count; ++i) {
     if (!results[i].isTensor() || !results[i].toTensor().defined()) {
       continue;
@@ -68,7 +74,9 @@ void CardResults::put_right(c10::IValue* results, size_t count) const {
         (*format == at::MemoryFormat::Contiguous ||
          static_cast<size_t>(result.dim()) == dimensions_of(*format))) {
       results[i] = result.contiguous(*format);
-    } else if (like.defined() && result.is_meta() && like.is_non_overlapping_and_dense()) {
+    } else if (
+        like.defined() && result.is_meta() && result.sizes() == like.sizes() &&
+        like.is_non_overlapping_and_dense()) {
       result.unsafeGetTensorImpl()->set_sizes_and_strides(like.sizes(), like.strides());
     }
   }
@@ -96,13 +104,34 @@ ResultsOnCard results_on_card(const std::string& full_name) {
       {"max_unpool3d", &contiguous},
       {"_softmax_backward_data", &contiguous},
       {"_log_softmax_backward_data", &contiguous},
-      {"logical_not.out", &like_first},
+      {"glu_backward", &contiguous},
+      {"mse_loss_backward", &contiguous},
+      {"native_dropout_backward", &like_first},
       {"native_batch_norm", &of_batch_norm},
       {"_native_batch_norm_legit", &of_batch_norm},
+      {"_native_batch_norm_legit.no_stats", &in_format_of_first},
       {"_native_batch_norm_legit_no_training", &of_evaluation},
+      {"_batch_norm_with_update", &in_format_of_first},
   };
   const auto found = table.find(full_name);
   return found == table.end() ? nullptr : found->second;
+}
+
+CardResults pointwise_results(at::ArrayRef<at::Tensor> read) {
+  const bool all_contiguous = std::all_of(
+      read.begin(), read.end(), [](const at::Tensor& tensor) { return tensor.is_contiguous(); });
+  if (all_contiguous) {
+    return {};
+  }
+  at::TensorIteratorConfig config;
+  config.set_check_mem_overlap(false)
+      .check_all_same_dtype(false)
+      .declare_static_dtype_and_device(at::kBool, at::kMeta)
+      .add_owned_output(at::Tensor());
+  for (const at::Tensor& tensor : read) {
+    config.add_owned_const_input(tensor);
+  }
+  return {std::nullopt, config.build().output(), {}};
 }
 
 const WithoutMeta* without_meta(const std::string& full_name) {

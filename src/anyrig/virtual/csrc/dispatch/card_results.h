@@ -6,6 +6,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/MemoryFormat.h>
+#include <c10/util/ArrayRef.h>
 
 #include <optional>
 #include <string>
@@ -28,8 +29,12 @@ ResultsOnCard results_on_card(const std::string& full_name);
 
 // An operator that Meta has no kernel for, of results that are easily told.
 struct WithoutMeta {
-  std::optional<size_t> like; // the argument that the result is like; without: it returns nothing
+  std::optional<size_t> like; // the argument whose size the result has; without: it returns nothing
 };
+
+// For pointwise operators of ShapeOnly, by the tensors that they read: laid out as TensorIterator does
+// it, which CUDA's kernels use. Some kernels of Meta know contiguous results only.
+CardResults pointwise_results(at::ArrayRef<at::Tensor> read);
 
 // Null for operators that have one, or whose results are not easily told.
 const WithoutMeta* without_meta(const std::string& full_name);

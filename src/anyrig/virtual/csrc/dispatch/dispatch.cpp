@@ -175,6 +175,7 @@ int install_operators(const OperatorTable& table) {
     if (written_here) {
       plan.host_kernel = host_kernel->second;
     }
+    plan.is_pointwise = op->hasTag(at::Tag::pointwise);
     library->impl(full_name.c_str(), boxed_kernel(std::move(plan), c10::DispatchKey::CPU));
     ++count;
   }

@@ -63,6 +63,8 @@ struct OperatorPlan {
   const Unordered* unordered = nullptr;
   ResultsOnCard results_on_card = nullptr;
   const WithoutMeta* without_meta = nullptr;
+  // Each element of the results comes of those at its place.
+  bool is_pointwise = false;
   // Dtypes that need more than the CPU's kernel.
   Dtypes widened;
   // Runs on twins in place of PyTorch's own kernel, which there is none of for the CPU.
