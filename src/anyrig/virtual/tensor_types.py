@@ -32,7 +32,7 @@ class CudaTensorType(type):
 
     # A type's own name holds the module too, for `Tensor.type`, which reads it and nothing else.
     @property
-    def __name__(cls) -> str:
+    def __name__(cls) -> str:  # type: ignore[override]
         return cls.__qualname__
 
     def __instancecheck__(cls, instance: object) -> bool:

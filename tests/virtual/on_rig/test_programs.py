@@ -118,7 +118,7 @@ def test_transforms() -> None:
     torch.testing.assert_close(out, module(x))
 
 
-@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
 def test_compilation(backend: str) -> None:
     def function(a: torch.Tensor) -> torch.Tensor:
         return (a * 2 + 1).relu().sum()
@@ -130,6 +130,13 @@ def test_compilation(backend: str) -> None:
     y.backward()
     assert y.device == x.device
     torch.testing.assert_close(y, function(x))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_compilation_of_what_makes_its_own_tensors() -> None:
+    # No tensor goes in: the graph alone tells of the device.
+    function = torch.compile(lambda: torch.ones(3, device="cuda:1") * 2)
+    assert function().tolist() == [2.0, 2.0, 2.0]
 
 
 def test_printing() -> None:
