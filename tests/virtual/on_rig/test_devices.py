@@ -91,6 +91,13 @@ def test_the_typed_classes_of_sparse_tensors() -> None:
     assert tensor.type(torch.cuda.sparse.DoubleTensor).dtype == torch.double
 
 
+def test_cudnn_has_a_version() -> None:
+    assert torch.backends.cudnn.is_available()
+    assert torch.backends.cudnn.version() >= 90000
+    with torch.backends.cudnn.flags(enabled=True, benchmark=True, deterministic=True):
+        assert torch.nn.LSTM(2, 3).cuda()(torch.ones(4, 2, device="cuda"))[0].shape == (4, 3)
+
+
 def test_marks_and_the_runtime() -> None:
     assert torch.cuda.nvtx.range_push("outer") == 0
     torch.cuda.nvtx.mark("here")
