@@ -139,6 +139,19 @@ def test_compilation_of_what_makes_its_own_tensors() -> None:
     assert function().tolist() == [2.0, 2.0, 2.0]
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_traced_convolutions_take_what_they_are_given() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ConvTranspose2d(4, 2, 2)).cuda(1)
+    traced = torch.jit.trace(model.eval(), torch.zeros(1, 3, 6, 6, device="cuda:1"))
+    x = torch.randn(2, 3, 6, 6, device="cuda:1", requires_grad=True)
+    torch.testing.assert_close(traced(x), model(x))
+    traced(x).sum().backward()
+    assert x.grad is not None
+    assert model[0].weight.grad is not None
+    with pytest.raises(RuntimeError, match="should be the same"):
+        traced(torch.randn(2, 3, 6, 6))
+
+
 def test_printing() -> None:
     assert repr(torch.ones(2, device="cuda:1")) == "tensor([1., 1.], device='cuda:1')"
 
