@@ -152,6 +152,16 @@ def test_traced_convolutions_take_what_they_are_given() -> None:
         traced(torch.randn(2, 3, 6, 6))
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_scripted_indices() -> None:
+    def function(a: torch.Tensor) -> torch.Tensor:
+        a[a > 2] = 2.0
+        return a[a > 1]
+
+    x = torch.arange(4.0, device="cuda:1")
+    assert torch.jit.script(function)(x).tolist() == [2.0, 2.0]
+
+
 def test_printing() -> None:
     assert repr(torch.ones(2, device="cuda:1")) == "tensor([1., 1.], device='cuda:1')"
 

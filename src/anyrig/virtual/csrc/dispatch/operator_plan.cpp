@@ -79,6 +79,9 @@ OperatorPlan::OperatorPlan(const c10::FunctionSchema& schema, const OperatorFact
     if (argument.real_type()->str().find("Generator") != std::string::npos) {
       generators.push_back(static_cast<int>(i));
     }
+    if (argument.real_type()->str() == "Tensor?[]") {
+      optional_lists.push_back(static_cast<int>(i));
+    }
     const bool is_written =
         (argument.alias_info() != nullptr && argument.alias_info()->isWrite()) ||
         is_running_statistic(argument.name());
