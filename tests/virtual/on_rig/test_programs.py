@@ -141,7 +141,8 @@ def test_compilation_of_what_makes_its_own_tensors() -> None:
 
 @pytest.mark.filterwarnings("ignore")
 def test_traced_convolutions_take_what_they_are_given() -> None:
-    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ConvTranspose2d(4, 2, 2)).cuda(1)
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ConvTranspose2d(4, 2, 2))
+    model.cuda(1)
     traced = torch.jit.trace(model.eval(), torch.zeros(1, 3, 6, 6, device="cuda:1"))
     x = torch.randn(2, 3, 6, 6, device="cuda:1", requires_grad=True)
     torch.testing.assert_close(traced(x), model(x))
