@@ -149,6 +149,7 @@ def _install(wanted: Installation, cards: str) -> None:
     from . import (
         attention_api,
         comm,
+        compile_api,
         cuda_api,
         graphs_api,
         memory_api,
@@ -217,6 +218,7 @@ def _install(wanted: Installation, cards: str) -> None:
     storage.patch(core)
     shared_tensors.patch(core)
     tensor_types.patch()
+    compile_api.patch()
     if wanted.shape_only:
         printing.patch()
 

@@ -25,6 +25,9 @@ _DEFAULT_TIMEOUT = datetime.timedelta(minutes=10)
 # Names of this machine, for which gloo needs no look-up.
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
+# By process and by what names them.
+_devices: dict[tuple[int, bool, str], list[Any]] = {}
+
 
 def patch(core: ModuleType) -> None:
     """Put the process group where `torch.distributed` looks for NCCL's."""
@@ -69,13 +72,31 @@ def make_transport(store: Any, rank: int, size: int, timeout: datetime.timedelta
     """Return the gloo group that carries the bytes of a group of `size` ranks."""
     dist: Any = importlib.import_module("torch.distributed")
     store = dist.PrefixStore("virtual_nccl", store)
-    transport = dist.ProcessGroupGloo
-    if os.environ.get("MASTER_ADDR") in _LOOPBACK:
-        options = transport._Options()
-        options._devices = [transport.create_device(hostname="127.0.0.1")]
-        options._timeout = timeout
-        return transport(store, rank, size, options)
-    return transport(store, rank, size, timeout)
+    options = dist.ProcessGroupGloo._Options()
+    options._devices = _gloo_devices(dist.ProcessGroupGloo)
+    options._threads = 1  # they run gloo's own collectives, which are not used
+    options._timeout = timeout
+    return dist.ProcessGroupGloo(store, rank, size, options)
+
+
+def _gloo_devices(gloo: Any) -> list[Any]:
+    """Return gloo's devices of this process, chosen as by `ProcessGroupGloo` itself.
+
+    They are shared by all groups, since the thread of each wakes up a hundred times a second, and
+    some programs make groups by the hundred.
+    """
+    on_loopback = os.environ.get("MASTER_ADDR") in _LOOPBACK
+    interfaces = "" if on_loopback else os.environ.get("GLOO_SOCKET_IFNAME", "")
+    key = (os.getpid(), on_loopback, interfaces)
+    if key not in _devices:
+        if on_loopback:
+            devices = [gloo.create_device(hostname="127.0.0.1")]
+        elif interfaces:
+            devices = [gloo.create_device(interface=name) for name in interfaces.split(",")]
+        else:
+            devices = [gloo.create_default_device()]
+        _devices[key] = devices
+    return _devices[key]
 
 
 def _hash_tensors(tensors: list[torch.Tensor]) -> int:

@@ -12,6 +12,9 @@ import torch
 
 _SUCCESS = 0
 
+# That of torch 2.13 for CUDA: major * 10000 + minor * 100 + patch.
+_CUDNN_VERSION = 92000
+
 # Functions of the runtime that have nothing to do here and succeed at it.
 _DONE_AT_ONCE = ("cudaProfilerStart", "cudaProfilerStop", "cudaStreamDestroy")
 
@@ -105,9 +108,12 @@ def patch(core: ModuleType) -> None:
     bindings: Any = torch._C
     cuda: Any = torch.cuda
     bindings._cudart = cuda._cudart = cuda_runtime(core)
-    # cuDNN is not there, and asking for it warns; recurrent networks take PyTorch's own kernels.
+    # Recurrent networks take PyTorch's own kernels, not cuDNN's; programs ask whether it is there.
     cudnn: Any = torch.backends.cudnn
     cudnn.is_acceptable = lambda tensor: False
+    if not cudnn.is_available():
+        cudnn.is_available = lambda: True
+        cudnn.version = lambda: _CUDNN_VERSION
     # A build for CUDA would compile what it fuses in scripted functions, for a card.
     bindings._jit_override_can_fuse_on_gpu(False)
     bindings._nvtx = cuda.nvtx._nvtx = nvtx_marks()

@@ -1,4 +1,4 @@
-"""The old tensor types of CUDA: `torch.cuda.FloatTensor` and its kin.
+"""The old tensor types of CUDA: `torch.cuda.FloatTensor` and its kin, the sparse ones too.
 
 The CPU build has classes of these names, which refuse to make tensors.
 """
@@ -28,31 +28,48 @@ class CudaTensorType(type):
     """The class of the types: calling one makes a tensor, `isinstance` looks at its dtype."""
 
     dtype: torch.dtype
+    layout: torch.layout
+
+    # A type's own name holds the module too, for `Tensor.type`, which reads it and nothing else.
+    @property
+    def __name__(cls) -> str:  # type: ignore[override]
+        return cls.__qualname__
 
     def __instancecheck__(cls, instance: object) -> bool:
         return (
-            isinstance(instance, torch.Tensor) and instance.is_cuda and instance.dtype == cls.dtype
+            isinstance(instance, torch.Tensor)
+            and instance.is_cuda
+            and instance.dtype == cls.dtype
+            and instance.layout == cls.layout
         )
 
-    def __call__(cls, *arguments: Any, device: Any = None) -> torch.Tensor:  # noqa: D102
-        device = "cuda" if device is None else device
-        if len(arguments) == 1 and not isinstance(arguments[0], int | torch.Size):
-            return torch.tensor(arguments[0], dtype=cls.dtype, device=device)
-        return torch.empty(*arguments or (0,), dtype=cls.dtype, device=device)
+    def __call__(cls, *arguments: Any, **named: Any) -> torch.Tensor:  # noqa: D102
+        # `new` reads its arguments as the constructor of the old types does.
+        shape = (0, 0) if cls.layout is torch.sparse_coo else (0,)
+        empty = torch.empty(shape, dtype=cls.dtype, layout=cls.layout, device="cuda")
+        return empty.new(*arguments, **named)
 
 
 def patch() -> None:
     """Put types that work where `torch.cuda` has those that do not."""
-    cuda: Any = torch.cuda
     for prefix, dtype in _DTYPES.items():
-        name = f"{prefix}Tensor"
-        attributes = {
-            "dtype": dtype,
-            "is_cuda": True,
-            "is_sparse": False,
-            "__module__": "torch.cuda",
-        }
-        setattr(cuda, name, CudaTensorType(name, (), attributes))
+        for module, layout in (
+            ("torch.cuda", torch.strided),
+            ("torch.cuda.sparse", torch.sparse_coo),
+        ):
+            place: Any = torch.cuda if layout is torch.strided else torch.cuda.sparse
+            name = f"{prefix}Tensor"
+            if not hasattr(place, name):
+                continue
+            attributes = {
+                "dtype": dtype,
+                "layout": layout,
+                "is_cuda": True,
+                "is_sparse": layout is torch.sparse_coo,
+                "__module__": module,
+                "__qualname__": name,
+            }
+            setattr(place, name, CudaTensorType(f"{module}.{name}", (), attributes))
     torch_module: Any = torch
     torch_module.set_default_tensor_type = _setter(torch.set_default_tensor_type)
 

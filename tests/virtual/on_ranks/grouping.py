@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -51,6 +52,15 @@ def case_options(world: Any) -> None:
     assert kept.is_high_priority_stream
     assert kept.config.min_ctas == 4
     assert kept._timeout == timedelta(minutes=10)
+
+
+def case_many_groups_wake_no_more_threads(world: Any) -> None:
+    # Whatever waits in steps of milliseconds, and once a group, fills the host's cores.
+    before = len(list(Path("/proc/self/task").iterdir()))
+    groups = [dist.new_group() for _ in range(10)]
+    threads = len(list(Path("/proc/self/task").iterdir())) - before
+    assert threads <= 2 * len(groups)
+    assert sum_over(world, groups[-1]) == sum(range(world.size))
 
 
 def case_meshes(world: Any) -> None:

@@ -64,6 +64,40 @@ def test_the_typed_tensor_classes() -> None:
     assert torch.ones(1, device="cuda").type() == "torch.cuda.FloatTensor"
 
 
+def test_the_typed_tensor_classes_as_types_and_constructors() -> None:
+    kind = torch.cuda.HalfTensor
+    there = torch.ones(1).type(kind)
+    assert (there.device, there.dtype) == (torch.device("cuda", 0), torch.half)
+    assert torch.nn.Linear(1, 1).type(kind).weight.type() == "torch.cuda.HalfTensor"
+    assert (kind.__module__, kind.__name__) == ("torch.cuda", "HalfTensor")
+    assert kind(there).data_ptr() == there.data_ptr()
+    assert kind([[1, 2]], device="cuda:1").device == torch.device("cuda", 1)
+    for refused in (torch.ones(1), 1.0):
+        with pytest.raises(TypeError):
+            kind(refused)
+    with pytest.raises(RuntimeError, match="expects device type: cuda but device type: cpu"):
+        kind(1, device="cpu")
+
+
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks")
+def test_the_typed_classes_of_sparse_tensors() -> None:
+    kind = torch.cuda.sparse.FloatTensor
+    indices = torch.tensor([[0, 1], [1, 0]], device="cuda:1")
+    values = torch.ones(2, device="cuda:1")
+    tensor = kind(indices, values, torch.Size([2, 3]))
+    assert (tensor.device, tensor.type()) == (values.device, "torch.cuda.sparse.FloatTensor")
+    assert isinstance(tensor, kind)
+    assert not isinstance(tensor, torch.cuda.FloatTensor)
+    assert tensor.type(torch.cuda.sparse.DoubleTensor).dtype == torch.double
+
+
+def test_cudnn_has_a_version() -> None:
+    assert torch.backends.cudnn.is_available()
+    assert torch.backends.cudnn.version() >= 90000
+    with torch.backends.cudnn.flags(enabled=True, benchmark=True, deterministic=True):
+        assert torch.nn.LSTM(2, 3).cuda()(torch.ones(4, 2, device="cuda"))[0].shape == (4, 3)
+
+
 def test_marks_and_the_runtime() -> None:
     assert torch.cuda.nvtx.range_push("outer") == 0
     torch.cuda.nvtx.mark("here")

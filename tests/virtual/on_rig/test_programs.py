@@ -118,7 +118,7 @@ def test_transforms() -> None:
     torch.testing.assert_close(out, module(x))
 
 
-@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
 def test_compilation(backend: str) -> None:
     def function(a: torch.Tensor) -> torch.Tensor:
         return (a * 2 + 1).relu().sum()
@@ -130,6 +130,37 @@ def test_compilation(backend: str) -> None:
     y.backward()
     assert y.device == x.device
     torch.testing.assert_close(y, function(x))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_compilation_of_what_makes_its_own_tensors() -> None:
+    # No tensor goes in: the graph alone tells of the device.
+    function = torch.compile(lambda: torch.ones(3, device="cuda:1") * 2)
+    assert function().tolist() == [2.0, 2.0, 2.0]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_traced_convolutions_take_what_they_are_given() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ConvTranspose2d(4, 2, 2))
+    model.cuda(1)
+    traced = torch.jit.trace(model.eval(), torch.zeros(1, 3, 6, 6, device="cuda:1"))
+    x = torch.randn(2, 3, 6, 6, device="cuda:1", requires_grad=True)
+    torch.testing.assert_close(traced(x), model(x))
+    traced(x).sum().backward()
+    assert x.grad is not None
+    assert model[0].weight.grad is not None
+    with pytest.raises(RuntimeError, match="should be the same"):
+        traced(torch.randn(2, 3, 6, 6))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_scripted_indices() -> None:
+    def function(a: torch.Tensor) -> torch.Tensor:
+        a[a > 2] = 2.0
+        return a[a > 1]
+
+    x = torch.arange(4.0, device="cuda:1")
+    assert torch.jit.script(function)(x).tolist() == [2.0, 2.0]
 
 
 def test_printing() -> None:

@@ -53,6 +53,9 @@ class OperatorCall {
 
   void run() {
     check_not_forked();
+    for (const int i : plan_.optional_lists) {
+      retype(argument(i));
+    }
     if (plan_.check == DeviceCheck::Convolution) {
       check_types(arguments());
     }
@@ -117,6 +120,19 @@ class OperatorCall {
 
   c10::ArrayRef<c10::IValue> arguments() const {
     return c10::ArrayRef<c10::IValue>(stack_->data() + first_argument_, argument_count_);
+  }
+
+  // TorchScript gives its lists of optional tensors a type object of its own, by which
+  // IValue::isOptionalTensorList does not know them.
+  static void retype(c10::IValue& value) {
+    if (value.isOptionalTensorList() || value.isTensorList() || !value.isList()) {
+      return;
+    }
+    c10::List<std::optional<at::Tensor>> tensors;
+    for (const c10::IValue& tensor : value.toListRef()) {
+      tensors.push_back(tensor.toOptional<at::Tensor>());
+    }
+    value = std::move(tensors);
   }
 
   // Whether any two tensors among the arguments are on different devices.

@@ -135,9 +135,30 @@ void install_container_operators(const OperatorTable& table) {
 // Composed of smaller operators here, but one call of a library on a card; or composed of kernels
 // that are looked up by device behind the dispatcher's back.
 bool is_kernel_of_its_own(const std::string& full_name) {
-  return full_name == "convolution" || full_name == "convolution_overrideable" ||
-      full_name == "mode.values";
+  return full_name == "convolution" || full_name == "_convolution" ||
+      full_name == "convolution_overrideable" || full_name == "mode.values";
 }
+
+// The tracer of TorchScript passes a convolution by and records the `_convolution` that PyTorch's
+// own kernel calls: torchgen's DONT_RECORD_TRACE. Of the twins it must not see anything.
+class ConvolutionKernel final : public c10::OperatorKernel {
+ public:
+  explicit ConvolutionKernel(OperatorPlan plan) : plan_(std::move(plan)) {}
+
+  void operator()(
+      const c10::OperatorHandle& op,
+      c10::DispatchKeySet /*keys*/,
+      torch::jit::Stack* stack) {
+    if (C10_UNLIKELY(c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::Tracer))) {
+      op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
+      return;
+    }
+    run_on_twins(plan_, op, c10::DispatchKey::CPU, stack);
+  }
+
+ private:
+  OperatorPlan plan_;
+};
 
 } // namespace
 
@@ -176,7 +197,11 @@ int install_operators(const OperatorTable& table) {
       plan.host_kernel = host_kernel->second;
     }
     plan.is_pointwise = op->hasTag(at::Tag::pointwise);
-    library->impl(full_name.c_str(), boxed_kernel(std::move(plan), c10::DispatchKey::CPU));
+    auto kernel = full_name == "convolution"
+        ? torch::CppFunction::makeFromBoxedFunctor(
+              std::make_unique<ConvolutionKernel>(std::move(plan)))
+        : boxed_kernel(std::move(plan), c10::DispatchKey::CPU);
+    library->impl(full_name.c_str(), std::move(kernel));
     ++count;
   }
   install_container_operators(table);

@@ -68,13 +68,19 @@ int argument_of_return(const c10::FunctionSchema& schema, const c10::Argument& r
 
 OperatorPlan::OperatorPlan(const c10::FunctionSchema& schema, const OperatorFacts& facts) {
   const auto& declared = schema.arguments();
-  const std::string name = schema.name().substr(kNamespace);
+  std::string name = schema.name().substr(kNamespace);
+  if (name == "_convolution") {
+    name = "convolution"; // whose arguments it has, and four more
+  }
   const int unread = unread_argument_of(name);
   bool is_out = false;
   for (size_t i = 0; i < declared.size(); ++i) {
     const auto& argument = declared[i];
     if (argument.real_type()->str().find("Generator") != std::string::npos) {
       generators.push_back(static_cast<int>(i));
+    }
+    if (argument.real_type()->str() == "Tensor?[]") {
+      optional_lists.push_back(static_cast<int>(i));
     }
     const bool is_written =
         (argument.alias_info() != nullptr && argument.alias_info()->isWrite()) ||
@@ -98,7 +104,7 @@ OperatorPlan::OperatorPlan(const c10::FunctionSchema& schema, const OperatorFact
   }
   if (indexes(schema.name())) {
     check = DeviceCheck::Indices;
-  } else if (schema.name() == "aten::convolution") {
+  } else if (name == "convolution") {
     check = DeviceCheck::Convolution;
   } else if (!facts.checks_devices && starts_with(schema.name(), "aten::_foreach_")) {
     check = DeviceCheck::Foreach;

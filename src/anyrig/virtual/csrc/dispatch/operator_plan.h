@@ -75,6 +75,8 @@ struct OperatorPlan {
   c10::SmallVector<ArgumentPlan, 16> arguments;
   // The arguments that are generators.
   c10::SmallVector<int, 1> generators;
+  // The arguments that are lists of optional tensors.
+  c10::SmallVector<int, 1> optional_lists;
 
   // The arguments in the order in which CUDA's wrapper checks their devices.
   std::vector<int> check_order;
