@@ -45,6 +45,8 @@ DeviceMemory* device_memory(const c10::DataPtr& data);
 
 // New memory on `device`. Raises torch.OutOfMemoryError.
 c10::DataPtr allocate(size_t bytes, c10::DeviceIndex device);
+// The memory of `block`, which was handed out without one.
+c10::DataPtr memory_of(Block* block, c10::DeviceIndex device);
 // Makes host memory that already holds a result the memory of `device`, without a copy.
 c10::DataPtr adopt(c10::DataPtr host, size_t bytes, c10::DeviceIndex device);
 
