@@ -180,6 +180,10 @@ c10::DataPtr place_if_looked_up(const Block* block, c10::DeviceIndex device) {
   return place(block->address, card(device).allocator.segment_of(block));
 }
 
+bool is_placed(const DeviceMemory& memory) {
+  return reinterpret_cast<uint64_t>(memory.host.get()) == memory.block->address;
+}
+
 // Of the host bytes; in ShapeOnly the made-up one of the block.
 void* address_of(const DeviceMemory& memory) {
   if (memory.host.get() == nullptr && memory.block != nullptr) {
@@ -379,7 +383,7 @@ c10::DataPtr alias(DeviceMemory& memory) {
 void settle_in_pool(c10::StorageImpl& storage) {
   DeviceMemory* memory = device_memory(storage.data_ptr());
   if (memory == nullptr || memory->block == nullptr || memory->host.get() == nullptr ||
-      memory->block->pool->owner == kNoPool) {
+      memory->block->pool->owner == kNoPool || is_placed(*memory)) {
     return;
   }
   alias(*memory); // from here on its bytes can be shared

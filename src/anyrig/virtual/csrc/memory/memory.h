@@ -62,7 +62,7 @@ void change_host(c10::StorageImpl& storage, DeviceMemory& memory, c10::DataPtr h
 
 // In a private pool a block has the same host bytes each time it is handed out, as on a card, while
 // a graph or a tensor holds on to them: graphs that share a pool meet in its memory. Gives the
-// storage those bytes, with what it holds now.
+// storage those bytes, with what it holds now, where the host had no room at the block's address.
 void settle_in_pool(c10::StorageImpl& storage);
 
 // While one is alive on a thread, memory that the thread asks for counts for nothing.
