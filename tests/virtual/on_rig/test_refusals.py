@@ -19,7 +19,7 @@ def test_symmetric_memory_is_refused_in_the_words_of_pytorch() -> None:
     symmetric = importlib.import_module("torch.distributed._symmetric_memory")
     assert not symmetric.is_nvshmem_available()
     assert symmetric.get_backend("cuda") is None
-    with pytest.raises(RuntimeError, match="SymmetricMemory .* for device type cuda"):
+    with pytest.raises(RuntimeError, match=r"SymmetricMemory .* for device type cuda"):
         symmetric.empty(4, device="cuda")
     with pytest.raises(RuntimeError, match="does not support device type cuda"):
         symmetric.rendezvous(torch.empty(4, device="cuda"), "0")
