@@ -1,4 +1,4 @@
-"""CUDA tensors in the queues of `torch.multiprocessing`: one memory, in several processes."""
+"""CUDA tensors and events in the queues of `torch.multiprocessing`: shared by several processes."""
 
 from __future__ import annotations
 
@@ -16,5 +16,21 @@ def test_both_processes_see_what_each_writes() -> None:
         f"{float(2**20)} {4 * 2**20}",
         "let go",
         "0",
+        "0",
+    ]
+
+
+def test_a_process_waits_for_what_another_one_recorded() -> None:
+    program = str(PROGRAMS / "shares_events.py")
+    assert output_of("-m", "anyrig", "rehearse", "--rig", "2x1GiB", program).splitlines() == [
+        "('unrecorded', True, device(type='cuda', index=0)) True",
+        "False",
+        # The other process has seen it done, so the time has passed here as well.
+        "('recorded', False, 50, True) True 50",
+        "('waited on a stream', 50)",
+        "recorded here False 50 True",
+        "CUDA error: invalid resource handle",  # of another process's event
+        "CUDA error: invalid resource handle",
+        "CUDA error: invalid resource handle",
         "0",
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import os
 from collections.abc import Callable
 from types import ModuleType
@@ -114,6 +115,7 @@ def patch(core: ModuleType) -> None:
     """Put in place what `torch.cuda` looked for while it was imported, and did not find."""
     cuda: Any = torch.cuda
 
+    @functools.cache  # CUDA gives the same object each time
     def device_properties(index: int) -> DeviceProperties:
         return DeviceProperties(core.devices()[index])
 

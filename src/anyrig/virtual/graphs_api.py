@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any
+
+import torch
 
 from .rebinding import replace_in_torch
 
@@ -13,8 +16,28 @@ _DERIVED = {"torch.cuda.graphs": "CUDAGraph", "torch.cuda.memory": "MemPool"}
 
 
 def bindings(core: ModuleType) -> dict[str, Any]:
-    """Return the functions and classes by their names in `torch._C`."""
+    """Return the functions and classes by their names in `torch._C`.
+
+    Storages are given by `torch.UntypedStorage._cdata`, as the graph trees of compiled code do.
+    """
+
+    def are_at(tensors: Sequence[Any], addresses: Sequence[int], indices: Sequence[int]) -> bool:
+        return all(tensors[index].data_ptr() == addresses[index] for index in indices)
+
+    def tensor_over(facts: Mapping[str, Any], storage: Any) -> torch.Tensor:
+        tensor = torch.empty(0, dtype=facts["dtype"], device=facts["device"])
+        return tensor.set_(storage, facts["storage_offset"], facts["size"], facts["stride"])
+
     return {
+        "_cuda_CUDAAllocator_AllocatorState": core.PoolCheckpoint,
+        "_cuda_getCheckpointState": core.pool_checkpoint,
+        "_cuda_setCheckpointPoolState": core.restore_pool,
+        "_cuda_checkPoolLiveAllocations": core.pool_holds,
+        "_has_Standard_Deleter": core.has_device_memory,
+        "_free_And_Remove_DeleterFn": core.free_and_forget,
+        "_set_storage_access_error_msg": core.forbid_access,
+        "_tensors_data_ptrs_at_indices_equal": are_at,
+        "_construct_CUDA_Tensor_From_Storage_And_Metadata": tensor_over,
         "_CUDAGraph": core.CudaGraph,
         "_MemPool": core.MemoryPool,
         "_cuda_isCurrentStreamCapturing": core.is_capturing,

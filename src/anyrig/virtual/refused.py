@@ -13,15 +13,11 @@ import torch
 
 from .rebinding import bind
 
-_CHECKPOINTS = "only compiled code, which needs Triton, asks for states of the allocator"
 _ALLOCATORS = "an allocator of the program's own would need a card's memory"
 _COMPILER = "a kernel compiled at run time needs a card to run on"
 
 # Names in torch._C that are called.
 _FUNCTIONS = {
-    "_cuda_getCheckpointState": _CHECKPOINTS,
-    "_cuda_setCheckpointPoolState": _CHECKPOINTS,
-    "_cuda_checkPoolLiveAllocations": _CHECKPOINTS,
     "_cuda_changeCurrentAllocator": _ALLOCATORS,
     "_cuda_customAllocator": _ALLOCATORS,
     "_cuda_cudaHostAllocator": _ALLOCATORS,
@@ -32,7 +28,6 @@ _FUNCTIONS = {
 
 # Names in torch._C that are derived from, or made.
 _CLASSES = {
-    "_cuda_CUDAAllocator_AllocatorState": _CHECKPOINTS,
     "_cuda_CUDAAllocator": _ALLOCATORS,
     "_CUDAPluggableAllocator": _ALLOCATORS,
     "_CUDAGreenContext": "a part of a card's processors needs a card",

@@ -56,7 +56,9 @@ def cuda_runtime(core: ModuleType) -> SimpleNamespace:
 
     def create_stream(address: int) -> int:
         stream, _, _ = core.stream_from_pool(core.current_device(), 0)
-        ctypes.c_uint64.from_address(address).value = stream
+        ctypes.c_uint64.from_address(address).value = core.stream_handle(
+            stream, core.current_device()
+        )
         return _SUCCESS
 
     functions: dict[str, Callable[..., Any]] = dict.fromkeys(_DONE_AT_ONCE, succeed)

@@ -7,7 +7,6 @@ here add what CUDA's have beyond them.
 from __future__ import annotations
 
 import importlib
-import os
 from multiprocessing.reduction import ForkingPickler
 from types import ModuleType
 from typing import Any
@@ -34,8 +33,9 @@ class CudaStreamBase(torch.Stream):
         stream_ptr: int | None = None,
     ) -> CudaStreamBase:
         if stream_ptr is not None:
-            # A stream of another library: this rig has none, so it is one of ours again.
-            stream_id, device_index = stream_ptr, torch.cuda.current_device()
+            stream_id, device_index, _ = _C._cuda_getStreamFromExternal(
+                stream_ptr, torch.cuda.current_device()
+            )
         if stream_id is None or device_index is None:
             device_index = torch.cuda.current_device()
             stream_id, *_ = _C._cuda_getStreamFromPool(device_index, priority)
@@ -48,8 +48,8 @@ class CudaStreamBase(torch.Stream):
 
     @property
     def cuda_stream(self) -> int:
-        """The address of the stream; the default one is 0, as in CUDA."""
-        return self.stream_id
+        """What stands for its address, unique in the process; of default streams 0, as in CUDA."""
+        return int(_C._cuda_streamHandle(self.stream_id, self.device_index))
 
     @property
     def priority(self) -> int:
@@ -80,9 +80,11 @@ class CudaEventBase(torch.Event):
             interprocess=interprocess,
         )
         event._enable_timing = enable_timing
+        event._is_shared = interprocess and not enable_timing
         return event
 
     _enable_timing: bool
+    _is_shared: bool
 
     def elapsed_time(self, end_event: Any) -> float:
         """Return the milliseconds of the virtual clock from this event to `end_event`.
@@ -96,20 +98,24 @@ class CudaEventBase(torch.Event):
         return float(_C._cuda_elapsedMilliseconds(self.cuda_event, end_event.cuda_event))
 
     def ipc_handle(self) -> bytes:
-        """Return what `from_ipc_handle` takes in another process.
+        """Return what `from_ipc_handle` takes in another process while this one has the event.
 
-        An event that another process waits for was recorded before: the work before it is done,
-        since operators compute on the host. So the handle names the event and carries nothing.
+        Raises torch.AcceleratorError, "invalid resource handle", unless the event was made with
+        `interprocess=True` and without timing, and for one that another process made.
         """
-        if not self.event_id:
-            self.record(torch.cuda.current_stream())
-        return f"{os.getpid()}:{self.event_id}".encode()
+        was_recorded = bool(self.event_id)
+        if not was_recorded:
+            self.record(torch.cuda.current_stream())  # which makes it
+        process, file = _C._cuda_shareEvent(self.event_id, was_recorded, self._is_shared)
+        return f"{process}:{file}".encode()
 
     @classmethod
     def from_ipc_handle(cls, device: torch.device, handle: bytes) -> CudaEventBase:
         """Return an event of this process for one of another."""
         event = cls(interprocess=True)
-        event.record(torch.cuda.current_stream(device))
+        event.record(torch.cuda.current_stream(device))  # which makes it
+        process, file = handle.decode().split(":")
+        _C._cuda_openEvent(event.event_id, int(process), int(file))
         return event
 
     @property
@@ -129,19 +135,22 @@ def bindings(core: ModuleType) -> dict[str, Any]:
     def set_stream(stream_id: int, device_index: int, device_type: int) -> None:
         core.set_stream(stream_id, device_index)
 
-    def from_external(pointer: int, device: int) -> tuple[int, int, int]:
-        return pointer, device, _CUDA
+    def current_raw_stream(device: int) -> int:
+        return int(core.stream_handle(core.current_stream(device)[0], device))
 
     return {
         "_cuda_getCurrentStream": core.current_stream,
         "_cuda_getDefaultStream": core.default_stream,
         "_cuda_getStreamFromPool": core.stream_from_pool,
-        "_cuda_getStreamFromExternal": from_external,
+        "_cuda_getStreamFromExternal": core.stream_of_handle,
         "_cuda_setStream": set_stream,
-        "_cuda_getCurrentRawStream": lambda device: core.current_stream(device)[0],
+        "_cuda_getCurrentRawStream": current_raw_stream,
+        "_cuda_streamHandle": core.stream_handle,
         "_cuda_streamPriority": core.stream_priority,
         "_cuda_highestStreamPriority": core.highest_priority,
         "_cuda_elapsedMilliseconds": core.elapsed_milliseconds,
+        "_cuda_shareEvent": core.share_event,
+        "_cuda_openEvent": core.open_event,
         "_CudaStreamBase": CudaStreamBase,
         "_CudaEventBase": CudaEventBase,
     }
@@ -158,5 +167,6 @@ def patch() -> None:
 
 
 def _reduce_event(event: Any) -> tuple[Any, ...]:
-    # PyTorch's own has had several names.
-    return rebuild_event, (event.device, event.ipc_handle())
+    # PyTorch's own has had several names. An event that was not recorded has a device after this.
+    handle = event.ipc_handle()
+    return rebuild_event, (event.device, handle)

@@ -45,6 +45,7 @@ def test_the_current_device_is_where_cuda_means() -> None:
 
 def test_what_a_device_is_called_and_has() -> None:
     properties = torch.cuda.get_device_properties(0)
+    assert properties == torch.cuda.get_device_properties()
     assert properties.name == torch.cuda.get_device_name(0) == "NVIDIA A100-SXM4-80GB"
     assert torch.cuda.get_device_capability(0) == (8, 0)
     assert properties.multi_processor_count == 108

@@ -133,3 +133,44 @@ def test_pytorch_draws_the_snapshot(tmp_path: Path) -> None:
     assert "20.0MiB" in _memory_viz.segsum(snapshot)
     assert "cudaMalloc" in _memory_viz.trace(snapshot)
     del tensor
+
+
+def stacks_by_address() -> dict[int, list[str]]:
+    """The names in the stack of each block, by an address made of the sizes before it."""
+    found = {}
+    for segment in torch.cuda.memory._snapshot()["segments"]:
+        address = segment["address"]
+        for block in segment["blocks"]:
+            assert block["address"] == address
+            if block["state"] == "active_allocated":
+                found[address] = names(block["frames"])
+            address += block["size"]
+    return found
+
+
+def test_a_snapshot_has_the_data_pointers_of_tensors() -> None:
+    torch.cuda.memory._record_memory_history("all", stacks="python")
+
+    def made_here() -> list[torch.Tensor]:
+        small = [take(100), take(700), take(1)]
+        del small[1]
+        large = torch.rand(1500, 1000, device="cuda")
+        grown = torch.empty(0, device="cuda").resize_(5000)
+        return [large, large + large, small[0].clone(), large[:5].contiguous(), grown, *small]
+
+    large, double, *rest = made_here()
+    stacks = stacks_by_address()
+    for tensor in (large, double, *rest):
+        assert "made_here" in stacks[tensor.untyped_storage().data_ptr()]
+    assert torch.equal(double.cpu(), 2 * large.cpu())
+    torch.cuda.memory._record_memory_history(None)
+    large.fill_(2)  # and memory that was recorded goes on being memory
+    assert (large + 1).sum().item() == 3 * 1500 * 1000
+    del tensor, large, double, rest
+    torch.cuda.empty_cache()
+    torch.cuda.memory._record_memory_history("all", stacks="python")
+    again = take(100).fill_(7)
+    assert again.untyped_storage().data_ptr() in stacks_by_address()
+    assert again.sum().item() == 700
+    del again
+    torch.cuda.empty_cache()

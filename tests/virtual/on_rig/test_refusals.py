@@ -15,6 +15,16 @@ def test_allocators_are_refused() -> None:
         torch.cuda.memory.caching_allocator_enable(False)
 
 
+def test_symmetric_memory_is_refused_in_the_words_of_pytorch() -> None:
+    symmetric = importlib.import_module("torch.distributed._symmetric_memory")
+    assert not symmetric.is_nvshmem_available()
+    assert symmetric.get_backend("cuda") is None
+    with pytest.raises(RuntimeError, match=r"SymmetricMemory .* for device type cuda"):
+        symmetric.empty(4, device="cuda")
+    with pytest.raises(RuntimeError, match="does not support device type cuda"):
+        symmetric.rendezvous(torch.empty(4, device="cuda"), "0")
+
+
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")
 def test_the_part_of_inductor_about_graphs_can_be_imported() -> None:
     assert importlib.import_module("torch._inductor.cudagraph_trees")

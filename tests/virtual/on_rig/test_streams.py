@@ -178,6 +178,27 @@ def test_a_stream_of_another_library() -> None:
     assert runtime.cudaStreamDestroy(address.value) == 0
 
 
+def test_the_number_of_a_stream_names_it_in_the_whole_process() -> None:
+    streams = [torch.cuda.Stream(device) for device in (0, 1) for _ in range(32)]
+    numbers = [stream.cuda_stream for stream in streams]
+    assert len(set(numbers)) == len(streams)
+    assert 0 not in numbers
+    assert [torch.cuda.default_stream(device).cuda_stream for device in (0, 1)] == [0, 0]
+    for stream, number in ((streams[place], numbers[place]) for place in (0, 40)):
+        external = torch.cuda.ExternalStream(number, device=stream.device)
+        got = torch.cuda.get_stream_from_external(number, stream.device)
+        assert external.cuda_stream == got.cuda_stream == number
+        with torch.cuda.stream(external):
+            torch.cuda._sleep(10**6)
+            assert torch._C._cuda_getCurrentRawStream(stream.device.index) == number
+            x = torch.empty(8, device=stream.device)
+        assert not stream.query()  # it is the same stream
+        segments = torch.cuda.memory_snapshot()
+        assert number in [segment["stream"] for segment in segments]
+        stream.synchronize()
+        del x
+
+
 def test_memory_that_another_stream_uses_is_handed_out_again_when_that_is_done() -> None:
     mine, other = torch.cuda.Stream(), torch.cuda.Stream()
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import queue
 import threading
+import time
 from collections.abc import Callable
 
 import pytest
@@ -125,3 +127,82 @@ def test_eight_threads_train_on_eight_devices() -> None:
     assert computed[:8] == pytest.approx([computed[0]] * 8)
     launches = rounds * 2 * LINKS
     assert after.host_seconds - before.host_seconds > launches * LAUNCH_SECONDS
+
+
+SLEEP_SECONDS = 0.05
+
+
+def sleep_on(device: int) -> None:
+    with torch.cuda.device(device):
+        torch.cuda._sleep(round(SLEEP_SECONDS * 1.41e9))
+        torch.cuda.current_stream().synchronize()
+
+
+def in_threads(*works: Callable[[], object]) -> None:
+    threads = [threading.Thread(target=work) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not any(thread.is_alive() for thread in threads)
+
+
+def test_two_threads_wait_at_the_same_time() -> None:
+    ready: queue.SimpleQueue[int] = queue.SimpleQueue()
+
+    def second() -> None:
+        ready.get()
+        sleep_on(1)
+
+    def first() -> None:
+        ready.put(0)
+        sleep_on(0)
+
+    assert host_seconds(lambda: in_threads(second, first)) == pytest.approx(SLEEP_SECONDS, rel=0.01)
+
+
+def test_a_wait_for_a_later_moment_lets_an_earlier_one_end_first() -> None:
+    order: queue.SimpleQueue[str] = queue.SimpleQueue()
+    ready: queue.SimpleQueue[int] = queue.SimpleQueue()
+
+    def short() -> None:
+        ready.get()
+        for _ in range(3):
+            with torch.cuda.device(1):
+                torch.cuda._sleep(round(SLEEP_SECONDS / 10 * 1.41e9))
+                torch.cuda.current_stream().synchronize()
+        order.put("short")
+
+    def long() -> None:
+        ready.put(0)
+        sleep_on(0)
+        order.put("long")
+
+    passed = host_seconds(lambda: in_threads(short, long))
+    assert [order.get(), order.get()] == ["short", "long"]
+    assert passed == pytest.approx(SLEEP_SECONDS, rel=0.01)
+
+
+def test_what_comes_after_a_thread_comes_after_its_waits() -> None:
+    assert host_seconds(lambda: [in_threads(lambda: sleep_on(0)) for _ in range(3)]) == (
+        pytest.approx(3 * SLEEP_SECONDS, rel=0.01)
+    )
+
+
+def test_a_wait_beside_a_busy_thread_ends() -> None:
+    done = threading.Event()
+
+    def spin() -> None:
+        while not done.is_set():
+            pass
+
+    def wait() -> None:
+        started = time.monotonic()
+        for _ in range(10):
+            sleep_on(0)
+        took.append(time.monotonic() - started)
+        done.set()
+
+    took: list[float] = []
+    in_threads(spin, wait)
+    assert took[0] < 10  # at most 50 ms for each, and what Python takes to hand over its lock

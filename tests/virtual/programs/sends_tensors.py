@@ -22,7 +22,7 @@ def other(tensors: Any, answers: Any) -> None:
     except RuntimeError as error:
         answers.put(str(error)[:60])
     parameter, event = tensors.get()
-    event.wait()
+    event.synchronize()
     answers.put((type(parameter).__name__, parameter.requires_grad, event.query()))
     del same, view, again
     dropped = tensors.get()  # which its sender holds no more

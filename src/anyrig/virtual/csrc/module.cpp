@@ -3,7 +3,9 @@
 #include "attention/attention_choice.h"
 #include "collectives/bindings.h"
 #include "device/backward_threads.h"
+#include "device/cuda_error.h"
 #include "time/clock.h"
+#include "time/event.h"
 #include "operators/cublas.h"
 #include "device/device.h"
 #include "device/host_waits.h"
@@ -18,6 +20,7 @@
 #include "memory/memory.h"
 #include "memory/pinned_memory.h"
 #include "memory/pools.h"
+#include "memory/raw_memory.h"
 #include "memory/shared_memory.h"
 #include "memory/stacks.h"
 #include "memory/stat_dict.h"
@@ -34,6 +37,8 @@
 
 #include <pybind11/functional.h>
 #include <pybind11/stl.h>
+
+#include <unistd.h>
 
 namespace anyrig::virtual_gpu {
 namespace {
@@ -73,22 +78,6 @@ py::dict memory_stats(c10::DeviceIndex device) {
 py::tuple stream_triple(const c10::Stream& stream) {
   return py::make_tuple(
       stream.id(), stream.device_index(), static_cast<int64_t>(stream.device_type()));
-}
-
-std::unordered_map<uintptr_t, c10::DataPtr>& raw_memory() {
-  static auto* memory = new std::unordered_map<uintptr_t, c10::DataPtr>();
-  return *memory;
-}
-
-uintptr_t allocate_raw(size_t bytes) {
-  auto data = allocate(bytes, static_cast<c10::DeviceIndex>(current_device()));
-  const auto address = reinterpret_cast<uintptr_t>(data.get());
-  raw_memory().insert_or_assign(address, std::move(data));
-  return address;
-}
-
-void free_raw(uintptr_t address) {
-  raw_memory().erase(address);
 }
 
 // `raise` is called with the operator's name and must raise.
@@ -235,6 +224,12 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("stream_from_pool", [](c10::DeviceIndex device, int priority) {
     return stream_triple(stream_from_pool(device, priority));
   });
+  m.def("stream_handle", [](c10::StreamId id, c10::DeviceIndex device) {
+    return handle_of(c10::Stream(c10::Stream::UNSAFE, c10::Device(kDeviceType, device), id));
+  });
+  m.def("stream_of_handle", [](uintptr_t handle, c10::DeviceIndex device) {
+    return stream_triple(stream_of_handle(handle, device));
+  });
   m.def("set_stream", &set_current_stream);
   m.def("stream_priority", [](c10::StreamId id, c10::DeviceIndex device) {
     return priority_of(c10::Stream(c10::Stream::UNSAFE, c10::Device(kDeviceType, device), id));
@@ -278,7 +273,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   });
   // Memory by its address, as caching_allocator_alloc hands it out.
   m.def("allocate_raw", [](size_t bytes, int64_t /*stream*/) { return allocate_raw(bytes); });
-  m.def("free_raw", &free_raw);
+  m.def("free_raw", [](uintptr_t address) { take_raw(address); });
   m.def("add_out_of_memory_observer", [](py::function observer) {
     // Kept for ever, as CUDA's allocator keeps it: there is no way to take one away.
     auto* kept = new py::function(std::move(observer));
@@ -358,6 +353,25 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("elapsed_milliseconds", [](uintptr_t start, uintptr_t end) {
     return elapsed_milliseconds(
         *reinterpret_cast<const Event*>(start), *reinterpret_cast<const Event*>(end));
+  });
+  // The process and the descriptor by which another one opens the event's mark. An event that was
+  // not recorded yet stays so.
+  m.def("share_event", [](uintptr_t address, bool was_recorded, bool can_be_shared) {
+    auto& event = *reinterpret_cast<Event*>(address);
+    if (event.shared == nullptr && can_be_shared) {
+      event.shared = SharedMark::create();
+      if (was_recorded) {
+        event.shared->set(event.moment);
+      }
+    }
+    // One that was opened here is made known by its maker alone, as with CUDA.
+    if (event.shared == nullptr || event.shared->file() < 0) {
+      raise_cuda_error(CudaError::InvalidHandle);
+    }
+    return py::make_tuple(static_cast<int64_t>(getpid()), event.shared->file());
+  });
+  m.def("open_event", [](uintptr_t address, int64_t process, int file) {
+    reinterpret_cast<Event*>(address)->shared = SharedMark::open(process, file);
   });
   m.def("run_for", [](double seconds) {
     Clock::get().run_for(current_stream(-1), seconds);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "device/device.h"
+#include "time/streams.h"
 
 #include <c10/core/Stream.h>
 #include <c10/core/impl/GPUTrace.h>
@@ -15,13 +16,12 @@ inline bool is_traced() {
   return C10_UNLIKELY(c10::impl::GPUTrace::haveState);
 }
 
-// An address or a stream, as the listener gets it. Streams are told apart by their ids, which are
-// what `torch.cuda.Stream.cuda_stream` gives.
+// An address or a stream, as the listener gets it.
 inline uintptr_t as_traced(const void* address) {
   return reinterpret_cast<uintptr_t>(address);
 }
 inline uintptr_t as_traced(const c10::Stream& stream) {
-  return static_cast<uintptr_t>(stream.id());
+  return handle_of(stream);
 }
 
 // Calls `tell`, a member of PyInterpreterVTable, if somebody listens. It takes the GIL.

@@ -7,6 +7,7 @@
 #include "device/host_waits.h"
 #include "graphs/capture.h"
 #include "memory/memory.h"
+#include "time/event.h"
 #include "time/streams.h"
 
 #include <c10/core/impl/DeviceGuardImplInterface.h>
@@ -108,8 +109,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
       *event = new Event();
       trace(&Tracer::trace_gpu_event_creation, *event);
     }
-    *as_event(*event) = {
-        Clock::get().done_at(stream), stream.device_index(), stream.id(), capture_of(stream)};
+    mark(*as_event(*event), stream);
     trace(&Tracer::trace_gpu_event_record, *event, stream);
   }
 
@@ -117,7 +117,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   void block(void* event, const c10::Stream& stream) const override {
     if (event != nullptr) {
       follow_event(stream, *as_event(event));
-      Clock::get().wait_until(stream, as_event(event)->moment);
+      Clock::get().wait_until(stream, done_at(*as_event(event)));
       trace(&Tracer::trace_gpu_event_wait, event, stream);
     }
   }
@@ -127,14 +127,14 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
       return true;
     }
     check_not_captured(*as_event(event));
-    return Clock::get().poll(as_event(event)->moment);
+    return is_done(*as_event(event));
   }
 
   void synchronizeEvent(void* event) const override {
     if (event != nullptr) {
       check_not_captured(*as_event(event));
       trace(&Tracer::trace_gpu_event_synchronization, event);
-      Clock::get().wait_on_host(as_event(event)->moment);
+      wait_for(*as_event(event));
     }
   }
 

@@ -10,6 +10,7 @@
 #pragma once
 
 #include "time/clock.h"
+#include "time/event.h"
 
 #include <c10/core/Stream.h>
 

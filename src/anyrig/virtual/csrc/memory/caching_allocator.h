@@ -37,11 +37,13 @@
 
 namespace anyrig::virtual_gpu {
 
+class PoolCheckpoint;
+
 /// The allocator of one device. Safe to call from several threads.
 class CachingAllocator {
  public:
   /// Addresses start at `first_address` and are never used twice: give devices first addresses
-  /// that lie 2^52 bytes apart.
+  /// that lie far apart.
   CachingAllocator(Driver& driver, StreamEvents& events, uint64_t first_address,
                    AllocatorOptions options = {})
       : driver_(driver),
@@ -129,6 +131,16 @@ class CachingAllocator {
     release_cached(pool);
   }
 
+  /// The addresses of the segment that a live block is part of: the first, and how many.
+  std::pair<uint64_t, size_t> segment_of(const Block* block) const {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (block->expandable) return {block->expandable->address, block->expandable->bytes};
+    while (block->prev) block = block->prev;
+    const uint64_t first = block->address;
+    while (block->next) block = block->next;
+    return {first, block->end() - first};
+  }
+
   /// Calls `change` with the private pools. Passes on what PrivatePools throws.
   template <class Change>
   void with_pools(Change change) {
@@ -200,6 +212,8 @@ class CachingAllocator {
   }
 
  private:
+  friend class PoolCheckpoint;
+
   struct Request {
     size_t bytes;          // rounded: the size of the block
     size_t segment_bytes;  // asked of the driver when no free block fits

@@ -11,6 +11,7 @@
 #include "memory/freed_host_memory.h"
 #include "memory/host_memory.h"
 #include "memory/kept_host_memory.h"
+#include "memory/placed_memory.h"
 #include "memory/shared_memory.h"
 #include "time/streams.h"
 
@@ -35,7 +36,7 @@ class ClockEvents final : public StreamEvents {
     return Clock::get().passed(mark);
   }
   void wait(StreamKey /*stream*/, Mark mark) override {
-    Clock::get().wait_on_host(mark);
+    Clock::get().wait_on_host_at_once(mark); // the allocator is locked
   }
 
  private:
@@ -90,9 +91,13 @@ struct Card {
         events(device),
         allocator(driver, events, first_address(device), allocator_options_from_environment()) {}
 
-  // Far from what the host uses, and devices 2^52 bytes apart.
+  // Far from what the host uses, and devices far apart. In Compute the host can map memory there
+  // (placed_memory.h): between the lowest and the highest that Linux gives out, on 47 bits.
   static uint64_t first_address(c10::DeviceIndex device) {
-    return (uint64_t{1} << 62) + (static_cast<uint64_t>(device) << 52);
+    const auto position = static_cast<uint64_t>(device);
+    constexpr uint64_t kRoom = uint64_t{1} << 46;
+    return shape_only() ? (uint64_t{1} << 62) + (position << 52)
+                        : (uint64_t{1} << 44) + position * (kRoom / devices().size());
   }
 
   WatchedCard driver;
@@ -162,6 +167,21 @@ void release_shared(void* context) {
 
 c10::DataPtr share(const SharedHost& host) {
   return {host->get(), new SharedHost(host), &release_shared, c10::Device(at::kCPU)};
+}
+
+// Where data pointers are to be the model's addresses; nothing for all other blocks. Of those whose
+// history is recorded they are looked up; in private pools, what graphs write is found again there.
+c10::DataPtr place_if_looked_up(const Block* block, c10::DeviceIndex device) {
+  if (C10_LIKELY(
+          block == nullptr || (block->context == nullptr && block->pool->owner == kNoPool) ||
+          shape_only())) {
+    return {};
+  }
+  return place(block->address, card(device).allocator.segment_of(block));
+}
+
+bool is_placed(const DeviceMemory& memory) {
+  return reinterpret_cast<uint64_t>(memory.host.get()) == memory.block->address;
 }
 
 // Of the host bytes; in ShapeOnly the made-up one of the block.
@@ -299,7 +319,8 @@ c10::DataPtr allocate(size_t bytes, c10::DeviceIndex device) {
   memory->bytes = bytes;
   memory->block = book(bytes, device);
   if (!shape_only()) {
-    if (memory->block != nullptr) {
+    memory->host = place_if_looked_up(memory->block, device);
+    if (memory->block != nullptr && memory->host.get() == nullptr) {
       memory->host = card(device).freed.take(memory->block->address, bytes);
     }
     if (memory->host.get() == nullptr) {
@@ -307,6 +328,15 @@ c10::DataPtr allocate(size_t bytes, c10::DeviceIndex device) {
       memory->host = allocate_host(bytes, is_fresh ? Content::Zeros : Content::Any);
     }
   }
+  return as_data(std::move(memory));
+}
+
+c10::DataPtr memory_of(Block* block, c10::DeviceIndex device) {
+  auto memory = std::make_unique<DeviceMemory>();
+  memory->device = device;
+  memory->bytes = block->requested_bytes;
+  memory->block = block;
+  memory->host = place_if_looked_up(block, device);
   return as_data(std::move(memory));
 }
 
@@ -319,6 +349,11 @@ c10::DataPtr adopt(c10::DataPtr host, size_t bytes, c10::DeviceIndex device) {
     memory->known = std::move(host);
     memory->known_bytes = bytes;
   } else {
+    auto placed = place_if_looked_up(memory->block, device);
+    if (C10_UNLIKELY(placed.get() != nullptr && host.get() != nullptr)) {
+      std::memcpy(placed.get(), host.get(), bytes);
+      host = std::move(placed);
+    }
     memory->host = std::move(host);
   }
   return as_data(std::move(memory));
@@ -348,7 +383,7 @@ c10::DataPtr alias(DeviceMemory& memory) {
 void settle_in_pool(c10::StorageImpl& storage) {
   DeviceMemory* memory = device_memory(storage.data_ptr());
   if (memory == nullptr || memory->block == nullptr || memory->host.get() == nullptr ||
-      memory->block->pool->owner == kNoPool) {
+      memory->block->pool->owner == kNoPool || is_placed(*memory)) {
     return;
   }
   alias(*memory); // from here on its bytes can be shared

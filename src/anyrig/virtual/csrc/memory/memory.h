@@ -45,6 +45,8 @@ DeviceMemory* device_memory(const c10::DataPtr& data);
 
 // New memory on `device`. Raises torch.OutOfMemoryError.
 c10::DataPtr allocate(size_t bytes, c10::DeviceIndex device);
+// The memory of `block`, which was handed out without one.
+c10::DataPtr memory_of(Block* block, c10::DeviceIndex device);
 // Makes host memory that already holds a result the memory of `device`, without a copy.
 c10::DataPtr adopt(c10::DataPtr host, size_t bytes, c10::DeviceIndex device);
 
@@ -60,7 +62,7 @@ void change_host(c10::StorageImpl& storage, DeviceMemory& memory, c10::DataPtr h
 
 // In a private pool a block has the same host bytes each time it is handed out, as on a card, while
 // a graph or a tensor holds on to them: graphs that share a pool meet in its memory. Gives the
-// storage those bytes, with what it holds now.
+// storage those bytes, with what it holds now, where the host had no room at the block's address.
 void settle_in_pool(c10::StorageImpl& storage);
 
 // While one is alive on a thread, memory that the thread asks for counts for nothing.

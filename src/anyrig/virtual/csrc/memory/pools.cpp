@@ -2,12 +2,16 @@
 
 #include "device/device.h"
 #include "memory/memory.h"
+#include "memory/pool_checkpoint.h"
+#include "memory/raw_memory.h"
 #include "memory/stacks.h"
 #include "time/streams.h"
 
 #include <pybind11/stl.h>
 
 #include <atomic>
+#include <map>
+#include <set>
 #include <thread>
 
 namespace anyrig::virtual_gpu {
@@ -30,6 +34,88 @@ void begin_pool(c10::DeviceIndex device, PoolId id, PrivatePools::Takes takes) {
 
 void end_pool(c10::DeviceIndex device, PoolId id) {
   caching_allocator(device).with_pools([&](PrivatePools& pools) { pools.end_route(id); });
+}
+
+using Storages = std::vector<uintptr_t>; // StorageImpls, as torch.UntypedStorage._cdata
+
+c10::StorageImpl& as_storage(uintptr_t address) {
+  return *reinterpret_cast<c10::StorageImpl*>(address); // NOLINT(performance-no-int-to-ptr)
+}
+
+// Makes the pool as it was. `stale` have lost their memory then, which is not freed again with
+// them; `owners` get memory that is handed out anew, where they point to it. The rest of that is
+// freed by its address.
+void restore_pool(
+    c10::DeviceIndex device,
+    const PoolCheckpoint& checkpoint,
+    const Storages& stale,
+    const Storages& owners) {
+  auto& allocator = caching_allocator(device);
+  const auto blocks = checkpoint.to_free(allocator);
+  std::map<Block*, DeviceMemory*> holders;
+  for (const uintptr_t address : stale) {
+    if (DeviceMemory* memory = device_memory(as_storage(address).data_ptr())) {
+      holders[memory->block] = memory;
+    }
+  }
+  for (Block* block : blocks) {
+    TORCH_CHECK(
+        holders.count(block) > 0,
+        "Any stale tensors which are being manually freed must be passed to set checkpoint");
+  }
+  for (Block* block : blocks) {
+    holders[block]->block = nullptr;
+    allocator.free(block, stack_for(RecordStacks::kAll));
+  }
+  std::map<void*, c10::DataPtr> handed_out;
+  for (Block* block : checkpoint.hand_out_again(allocator)) {
+    auto data = memory_of(block, device);
+    void* address = data.get();
+    handed_out.insert_or_assign(address, std::move(data));
+  }
+  for (const uintptr_t address : owners) {
+    auto& storage = as_storage(address);
+    const auto found = handed_out.find(storage.mutable_data());
+    if (found != handed_out.end()) {
+      storage.set_data_ptr_noswap(std::move(found->second));
+      handed_out.erase(found);
+    }
+  }
+  for (auto& [address, data] : handed_out) {
+    keep_raw(std::move(data));
+  }
+}
+
+// Whether the live allocations of a pool are those, and no others.
+bool pool_holds(c10::DeviceIndex device, PoolId id, const std::set<uintptr_t>& addresses) {
+  std::set<uintptr_t> live;
+  for (const auto& [address, block] : PoolCheckpoint::live_blocks(caching_allocator(device), id)) {
+    live.insert(address);
+  }
+  return live == addresses;
+}
+
+void bind_pool_checkpoints(py::module& module) {
+  py::class_<PoolCheckpoint>(module, "PoolCheckpoint");
+  module.def("pool_checkpoint", [](c10::DeviceIndex device, PoolId id) {
+    return PoolCheckpoint(caching_allocator(device), id);
+  });
+  module.def("restore_pool", &restore_pool);
+  module.def("pool_holds", &pool_holds);
+  module.def("has_device_memory", [](uintptr_t storage) {
+    return device_memory(as_storage(storage).data_ptr()) != nullptr;
+  });
+  // Frees the memory of a storage, which goes on pointing to it.
+  module.def("free_and_forget", [](uintptr_t address) {
+    auto& storage = as_storage(address);
+    TORCH_CHECK(device_memory(storage.data_ptr()) != nullptr, "Expected standard deleter");
+    void* data = storage.mutable_data();
+    storage.set_data_ptr_noswap(c10::DataPtr(data, storage.device()));
+  });
+  module.def("forbid_access", [](const at::Tensor& tensor, std::string message) {
+    tensor.unsafeGetTensorImpl()->release_storage_and_set_meta_custom_data_ptr_error_msg_(
+        std::move(message));
+  });
 }
 
 void release_pool(c10::DeviceIndex device, PoolId id) {
@@ -89,6 +175,7 @@ void bind_memory_pools(py::module& module) {
       .def_property_readonly("allocator", [](const MemoryPool& /*pool*/) { return py::none(); })
       .def("use_count", &MemoryPool::users);
 
+  bind_pool_checkpoints(module);
   module.def("new_pool_id", &new_pool_id);
   module.def("begin_pool_of_thread", [](c10::DeviceIndex device, PoolId id) {
     begin_pool(device, id, this_thread());

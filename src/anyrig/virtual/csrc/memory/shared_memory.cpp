@@ -1,21 +1,18 @@
 #include "memory/shared_memory.h"
 
-#include "device/cuda_error.h"
+#include "memory/shared_file.h"
+
 
 #include <c10/util/Exception.h>
 
-#include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
-#include <cerrno>
 #include <cstring>
 #include <memory>
 #include <mutex>
-#include <string>
 #include <vector>
 
 namespace anyrig::virtual_gpu {
@@ -56,13 +53,8 @@ View* view_of(const c10::DataPtr& host) {
   return host.get_deleter() == &release_view ? static_cast<View*>(host.get_context()) : nullptr;
 }
 
-std::unique_ptr<View> map(int file, size_t bytes) {
-  void* address =
-      mmap(nullptr, kHeaderBytes + bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-  TORCH_CHECK(
-      address != MAP_FAILED,
-      "the host has no room to map ", bytes, " bytes of a virtual GPU that processes share");
-  return std::unique_ptr<View>(new View{static_cast<Header*>(address), bytes, Parcel::kNoFile});
+std::unique_ptr<View> as_view(void* mapped, size_t bytes, int file) {
+  return std::unique_ptr<View>(new View{static_cast<Header*>(mapped), bytes, file});
 }
 
 c10::DataPtr as_host_memory(std::unique_ptr<View> view) {
@@ -71,39 +63,13 @@ c10::DataPtr as_host_memory(std::unique_ptr<View> view) {
 }
 
 c10::DataPtr new_shared(size_t bytes) {
-#ifdef __linux__
-  const int file = memfd_create("anyrig", MFD_CLOEXEC);
-#else
-  const int file = -1; // and no way for another process to open it
-  errno = ENOSYS;
-#endif
-  TORCH_CHECK(
-      file >= 0 && ftruncate(file, static_cast<off_t>(kHeaderBytes + bytes)) == 0,
-      "the host cannot share ", bytes, " bytes of a virtual GPU between processes: ",
-      std::strerror(errno), "; a process may need more open files (ulimit -n)");
-  auto view = map(file, bytes);
-  view->file = file;
-  return as_host_memory(std::move(view));
+  const int file = make_shared_file(kHeaderBytes + bytes);
+  return as_host_memory(as_view(map_shared_file(file, kHeaderBytes + bytes), bytes, file));
 }
 
 std::unique_ptr<View> open_parcel(const Parcel& parcel) {
-  const std::string path =
-      "/proc/" + std::to_string(parcel.process) + "/fd/" + std::to_string(parcel.file);
-  const int file = open(path.c_str(), O_RDWR | O_CLOEXEC);
-  struct stat facts {};
-  const bool is_whole = file >= 0 && fstat(file, &facts) == 0 &&
-      static_cast<size_t>(facts.st_size) == kHeaderBytes + parcel.bytes;
-  std::unique_ptr<View> view;
-  if (is_whole) {
-    view = map(file, parcel.bytes);
-  }
-  if (file >= 0) {
-    close(file);
-  }
-  if (!is_whole) {
-    raise_cuda_error(CudaError::InvalidHandle);
-  }
-  return view;
+  void* mapped = map_file_of(parcel.process, parcel.file, kHeaderBytes + parcel.bytes);
+  return as_view(mapped, parcel.bytes, Parcel::kNoFile);
 }
 
 // Freed by this process while others use them.

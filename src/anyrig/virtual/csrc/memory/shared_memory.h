@@ -5,9 +5,7 @@
 //   storage ── host bytes ──> | receivers | bytes | <── host bytes ── storage
 //                               a file without a name
 //
-// A receiver opens the file through the sender's descriptor, so the sender must live until then, as
-// with CUDA; after that it is kept by who maps it, and gone when the last of them is, however it
-// ends. Bytes count where the memory was made. If the sender frees it while receivers are left, its
+// A receiver opens the file (shared_file.h) while the sender lives, as with CUDA. Bytes count where the memory was made. If the sender frees it while receivers are left, its
 // block stays taken until they let go and `collect_sent` has looked, as with CUDA.
 #pragma once
 

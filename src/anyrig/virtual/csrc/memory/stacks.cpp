@@ -2,6 +2,7 @@
 
 #include "memory/allocator_options.h"
 #include "memory/memory.h"
+#include "time/streams.h"
 
 #include <torch/csrc/profiler/combined_traceback.h>
 
@@ -24,6 +25,11 @@ namespace {
 
 std::atomic<RecordStacks> recorded{RecordStacks::kNever};
 std::atomic<bool> with_cpp_frames{false};
+
+uintptr_t handle_of_key(StreamKey stream, int device) {
+  return handle_of(c10::Stream(
+      c10::Stream::UNSAFE, c10::Device(kDeviceType, static_cast<c10::DeviceIndex>(device)), stream));
+}
 
 // In the order of TraceAction.
 constexpr std::array<const char*, 9> kActionNames = {
@@ -93,7 +99,7 @@ py::list segments_of(PoolId only, Frames& frames) {
       py::dict entry;
       entry["device"] = device;
       entry["address"] = segment.address;
-      entry["stream"] = segment.stream;
+      entry["stream"] = handle_of_key(segment.stream, device);
       entry["segment_type"] = segment.small ? "small" : "large";
       entry["segment_pool_id"] = as_tuple(segment.pool);
       entry["is_expandable"] = segment.expandable;
@@ -124,7 +130,7 @@ py::list traces_of(PoolId only, Frames& frames) {
       entry["action"] = kActionNames[static_cast<size_t>(step.action)];
       entry[step.action == TraceAction::kOutOfMemory ? "device_free" : "addr"] = step.address;
       entry["size"] = step.bytes;
-      entry["stream"] = step.stream;
+      entry["stream"] = handle_of_key(step.stream, device);
       entry["time_us"] = step.time_us;
       entry["compile_context"] = "";
       entry["user_metadata"] = step.metadata;

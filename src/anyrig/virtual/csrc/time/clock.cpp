@@ -1,9 +1,10 @@
 #include "time/clock.h"
 
-#include "device/cuda_error.h"
 #include "time/streams.h"
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
 
 namespace anyrig::virtual_gpu {
 namespace {
@@ -13,6 +14,10 @@ constexpr double kLaunchSeconds = 5e-6;
 
 // What cudaEventQuery takes.
 constexpr double kPollSeconds = 1e-6;
+
+// For how long, outside, a thread gives way at most, and how often it looks.
+constexpr double kMostGivenWaySeconds = 50e-3;
+constexpr auto kLook = std::chrono::microseconds(50);
 
 thread_local bool paused = false;
 
@@ -107,7 +112,7 @@ void Clock::copy(c10::Device source, c10::Device destination, double bytes, bool
   const Link link = link_of(source, destination);
   const double seconds = quotient(bytes, link.bytes_per_second);
   const auto kind = static_cast<size_t>(link.kind);
-  std::lock_guard<std::mutex> guard(mutex_);
+  std::unique_lock<std::mutex> guard(mutex_);
   // At each end on a device: its stream, and the direction of its link that the copy takes.
   struct End {
     DeviceLine* device;
@@ -145,7 +150,8 @@ void Clock::copy(c10::Device source, c10::Device destination, double bytes, bool
     end.device->totals.copy_seconds += seconds;
   }
   if (host_waits) {
-    host_.wait_until(start + seconds);
+    guard.unlock();
+    wait_on_host(start + seconds);
   }
 }
 
@@ -183,15 +189,20 @@ void Clock::collective(
 }
 
 void Clock::synchronize(const c10::Stream& stream) {
-  std::lock_guard<std::mutex> guard(mutex_);
-  host_.wait_until(line(stream).done);
+  std::unique_lock<std::mutex> guard(mutex_);
+  const double done = line(stream).done;
+  guard.unlock();
+  wait_on_host(done);
 }
 
 void Clock::synchronize_device(int device) {
-  std::lock_guard<std::mutex> guard(mutex_);
+  std::unique_lock<std::mutex> guard(mutex_);
+  double done = 0;
   for (const auto& [id, stream_line] : lines_[device].streams) {
-    host_.wait_until(stream_line.done);
+    done = std::max(done, stream_line.done);
   }
+  guard.unlock();
+  wait_on_host(done);
 }
 
 double Clock::done_at(const c10::Stream& stream) {
@@ -206,8 +217,39 @@ void Clock::wait_until(const c10::Stream& stream, double moment) {
 }
 
 void Clock::wait_on_host(double moment) {
+  give_way(moment);
+  wait_on_host_at_once(moment);
+}
+
+void Clock::wait_on_host_at_once(double moment) {
   std::lock_guard<std::mutex> guard(mutex_);
   host_.wait_until(moment);
+}
+
+void Clock::give_way(double moment) {
+  if (!charges() || host_.in_backward()) {
+    return;
+  }
+  const auto others = other_python_threads();
+  if (others.empty()) {
+    return;
+  }
+  std::unique_lock<std::mutex> guard(mutex_);
+  const double ahead = std::min(moment - host_.current().moment, kMostGivenWaySeconds);
+  const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(ahead);
+  const auto place = waiters_.add(system_thread(), moment);
+  while (host_.current().moment < moment && std::chrono::steady_clock::now() < end) {
+    guard.unlock(); // who wants the lock would seem blocked
+    const auto running = those_that_run(others);
+    guard.lock();
+    if (!waiters_.has_earlier(place) && !waiters_.lacks_any(running)) {
+      break;
+    }
+    guard.unlock();
+    std::this_thread::sleep_for(kLook);
+    guard.lock();
+  }
+  waiters_.remove(place);
 }
 
 bool Clock::passed(double moment) {
@@ -267,17 +309,6 @@ Clock::Pause::Pause() : previous_(paused) {
 
 Clock::Pause::~Pause() {
   paused = previous_;
-}
-
-double elapsed_milliseconds(const Event& start, const Event& end) {
-  constexpr double kMilliseconds = 1e3;
-  if (start.device != end.device) {
-    raise_cuda_error(CudaError::InvalidHandle);
-  }
-  if (!Clock::get().passed(std::max(start.moment, end.moment))) {
-    raise_cuda_error(CudaError::NotReady);
-  }
-  return (end.moment - start.moment) * kMilliseconds;
 }
 
 } // namespace anyrig::virtual_gpu

@@ -13,6 +13,7 @@
 
 #include "device/device.h"
 #include "time/collective_time.h"
+#include "time/giving_way.h"
 #include "time/host_lines.h"
 #include "time/occupancy.h"
 #include "time/links.h"
@@ -88,8 +89,11 @@ class Clock {
   double done_at(const c10::Stream& stream);
   // `stream` does nothing more before `moment`.
   void wait_until(const c10::Stream& stream, double moment);
-  // The host does nothing more before `moment`.
+  // The host does nothing more before `moment`; the other threads of the program go on meanwhile
+  // (giving_way.h). Not for who holds a lock that they may want.
   void wait_on_host(double moment);
+  // The same, and they do not.
+  void wait_on_host_at_once(double moment);
   bool passed(double moment);
   // As `passed`, asked by the program, and asking takes time. As long as the host does nothing
   // else, each answer "no" takes twice as long as the one before: a loop that waits for the
@@ -144,27 +148,14 @@ class Clock {
   static void extend(StreamLine& line, double start, double end);
   // Whether the stream is captured; the meter then has the seconds.
   static bool meters(StreamLine& line, double seconds);
+  // Returns when the calling thread may move the host's line to `moment`.
+  void give_way(double moment);
 
   std::mutex mutex_;
   std::atomic<bool> enabled_{true};
   HostLines host_;
+  Waiters waiters_;
   std::vector<DeviceLine> lines_;
 };
-
-// Names a capture into a CUDA graph (graphs/capture.h).
-using CaptureId = uint64_t;
-inline constexpr CaptureId kNoCapture = 0;
-
-// A moment marked on a stream by torch.cuda.Event.
-struct Event {
-  double moment;
-  c10::DeviceIndex device;
-  c10::StreamId stream = 0;
-  CaptureId capture = kNoCapture; // of the stream, when it was marked
-};
-
-// Raises torch.AcceleratorError: "invalid resource handle" if they are of two devices, "device not
-// ready" unless the host has waited for both.
-double elapsed_milliseconds(const Event& start, const Event& end);
 
 } // namespace anyrig::virtual_gpu

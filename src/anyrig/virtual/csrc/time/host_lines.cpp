@@ -18,6 +18,10 @@ thread_local BackwardLine backward_line;
 
 } // namespace
 
+bool HostLines::in_backward() {
+  return torch::autograd::get_current_graph_task_id() != kNoBackward;
+}
+
 HostLine& HostLines::current() {
   const int backward = torch::autograd::get_current_graph_task_id();
   if (backward == kNoBackward) {

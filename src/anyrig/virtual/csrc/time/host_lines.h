@@ -5,7 +5,8 @@
 //   cuda:1                 |launch|launch|launch|launch|
 //
 // Three rules, each a comparison:
-// 1. All threads share one line, since Python's lock makes them take turns, except
+// 1. All threads share one line, since Python's lock makes them take turns (while one waits for a
+//    card, the others go on: giving_way.h), except
 // 2. a thread inside a backward, which has a line of its own: PyTorch's engine launches from one
 //    C++ thread a device. When it takes up a backward, it starts no earlier than the shared line.
 // 3. The shared line, whenever it is used, comes after all that was launched in backwards. So what a
@@ -29,6 +30,8 @@ class HostLines {
  public:
   // The line of the calling thread, brought up to date.
   HostLine& current();
+  // Whether the calling thread has a line of its own now.
+  static bool in_backward();
   // Moves the calling thread's line to `moment`, if it is not there yet.
   void wait_until(double moment);
   // Lets the calling thread work for `seconds`, not before `moment`. Returns when it is done.

@@ -17,6 +17,11 @@ constexpr int kPools = 1 - kHighestPriority;
 
 std::array<std::array<std::atomic<unsigned>, kPools>, kMaxDevices> next_in_pool{};
 
+// Where addresses of the heap lie, though nothing is there: a page a device, a line a stream.
+constexpr uintptr_t kFirstHandle = 0x5c0000000000;
+constexpr uintptr_t kHandlesOfDevice = 0x10000;
+constexpr uintptr_t kHandleOfStream = 0x40;
+
 thread_local std::array<c10::StreamId, kMaxDevices> current_ids{};
 
 c10::Stream make_stream(c10::DeviceIndex device, c10::StreamId id) {
@@ -62,6 +67,24 @@ c10::Stream stream_from_pool(c10::DeviceIndex device, int priority) {
     trace(&c10::impl::PyInterpreterVTable::trace_gpu_stream_creation, stream);
   }
   return stream;
+}
+
+uintptr_t handle_of(const c10::Stream& stream) {
+  const auto id = static_cast<uintptr_t>(stream.id());
+  if (stream.id() == kDefaultStream || id > kPools * kStreamsPerPool) {
+    return id;
+  }
+  return kFirstHandle + static_cast<uintptr_t>(stream.device_index()) * kHandlesOfDevice +
+      id * kHandleOfStream;
+}
+
+c10::Stream stream_of_handle(uintptr_t handle, c10::DeviceIndex device) {
+  const auto index = resolve(device);
+  const uintptr_t id =
+      (handle - kFirstHandle - static_cast<uintptr_t>(index) * kHandlesOfDevice) / kHandleOfStream;
+  const bool is_ours = id <= kPools * kStreamsPerPool &&
+      handle_of(make_stream(index, static_cast<c10::StreamId>(id))) == handle;
+  return make_stream(index, static_cast<c10::StreamId>(is_ours ? id : handle));
 }
 
 int priority_of(const c10::Stream& stream) {

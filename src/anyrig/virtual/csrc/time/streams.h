@@ -3,6 +3,8 @@
 
 #include <c10/core/Stream.h>
 
+#include <cstdint>
+
 namespace anyrig::virtual_gpu {
 
 // The default stream of a device has this id, as in CUDA.
@@ -19,5 +21,11 @@ inline constexpr int kHighestPriority = -3;
 // that.
 c10::Stream stream_from_pool(c10::DeviceIndex device, int priority);
 int priority_of(const c10::Stream& stream);
+
+// What stands for the address of a stream, torch.cuda.Stream.cuda_stream: 0 for the default one of
+// a device, else of no other stream of the process. And back; a number that is not of `device`'s
+// streams is that of another library's, which is a stream of its own.
+uintptr_t handle_of(const c10::Stream& stream);
+c10::Stream stream_of_handle(uintptr_t handle, c10::DeviceIndex device);
 
 } // namespace anyrig::virtual_gpu

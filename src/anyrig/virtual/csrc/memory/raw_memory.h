@@ -1,0 +1,19 @@
+// Memory that a program holds by its address alone: torch.cuda.caching_allocator_alloc, and what a
+// restored pool hands out again without a tensor.
+#pragma once
+
+#include <c10/core/Allocator.h>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace anyrig::virtual_gpu {
+
+// New memory on the current device. Raises torch.OutOfMemoryError.
+uintptr_t allocate_raw(size_t bytes);
+// Keeps `data` until it is freed by its address.
+void keep_raw(c10::DataPtr data);
+// The data that is kept under `address`, which is kept no more; null if there is none.
+c10::DataPtr take_raw(uintptr_t address);
+
+} // namespace anyrig::virtual_gpu

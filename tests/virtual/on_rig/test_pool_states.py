@@ -1,0 +1,152 @@
+"""States of a graph's memory pool, which compiled code goes back to."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+DEVICE = 6
+OTHER_LIBRARYS = 0x1000  # a stream
+
+_C: Any = torch._C
+
+
+@pytest.fixture(autouse=True)
+def own_device() -> Iterator[None]:
+    gc.collect()
+    with torch.cuda.device(DEVICE):
+        torch.cuda.empty_cache()
+        yield
+
+
+def ones(size: int) -> torch.Tensor:
+    return torch.ones(size, dtype=torch.uint8, device="cuda")
+
+
+Made = list[torch.Tensor]
+
+
+def capture(work: Callable[[], Made], pool: Any = None) -> tuple[torch.cuda.CUDAGraph, Made]:
+    graph = torch.cuda.CUDAGraph()
+    # Not on the stream that is made by default, on this device, and stays for later captures.
+    with torch.cuda.graph(graph, pool=pool, stream=torch.cuda.ExternalStream(OTHER_LIBRARYS)):
+        results = work()
+    return graph, results
+
+
+def blocks(graph: torch.cuda.CUDAGraph) -> list[tuple[int, int, str]]:
+    return [
+        (block["address"], block["size"], block["state"])
+        for segment in torch.cuda.memory_snapshot()
+        if segment["segment_pool_id"] == graph.pool()
+        for block in segment["blocks"]
+    ]
+
+
+def live(graph: torch.cuda.CUDAGraph) -> int:
+    return [state for _, _, state in blocks(graph)].count("active_allocated")
+
+
+def state_of(graph: torch.cuda.CUDAGraph) -> Any:
+    return _C._cuda_getCheckpointState(DEVICE, graph.pool())
+
+
+def restore(state: Any, stale: Made, owners: Made) -> None:
+    storages = [[t.untyped_storage()._cdata for t in group] for group in (stale, owners)]
+    _C._cuda_setCheckpointPoolState(DEVICE, state, *storages)
+
+
+def small_and_large() -> Made:
+    many = [ones(512) for _ in range(11)]
+    return [many[5], many[8], ones(3_000_000), ones(100)]
+
+
+def test_a_pool_as_it_is_stays_so() -> None:
+    graph, made = capture(small_and_large)
+    before = blocks(graph)
+    restore(state_of(graph), [], [])
+    assert blocks(graph) == before
+    assert live(graph) == len(made)
+    del made
+    assert live(graph) == 0
+
+
+def test_what_died_since_is_handed_out_again_and_freed_by_its_address() -> None:
+    graph, made = capture(small_and_large)
+    state, before = state_of(graph), blocks(graph)
+    bytes_before = torch.cuda.memory_allocated()
+    stats_before = torch.cuda.memory_stats()["inactive_split_bytes.all.current"]
+    addresses = [tensor.data_ptr() for tensor in made]
+    del made
+    assert live(graph) == 0
+    restore(state, [], [])
+    assert blocks(graph) == before
+    assert torch.cuda.memory_allocated() == bytes_before
+    assert torch.cuda.memory_stats()["inactive_split_bytes.all.current"] == stats_before
+    for left, address in zip((3, 2, 1, 0), addresses, strict=True):
+        _C._cuda_cudaCachingAllocator_raw_delete(address)
+        assert live(graph) == left
+
+
+def test_what_was_made_since_is_freed_and_must_be_named() -> None:
+    graph, made = capture(lambda: [ones(512)])
+    state, before = state_of(graph), blocks(graph)
+    second, later = capture(lambda: [ones(512)], pool=graph.pool())
+    with pytest.raises(RuntimeError, match="manually freed must be passed to set checkpoint"):
+        restore(state, [], [])
+    restore(state, later, [])
+    assert blocks(graph) == before
+    del later, second
+    assert live(graph) == len(made) == 1
+
+
+def test_tensors_that_are_made_of_addresses_own_the_memory_again() -> None:
+    source = torch.tensor([1], device="cuda")
+    graph, made = capture(lambda: [ones(100) + source, ones(3_000_000) + source])
+    graph.replay()
+    state = state_of(graph)
+    address, size = made[0].untyped_storage().data_ptr(), made[0].untyped_storage().nbytes()
+    other = made[1].untyped_storage().data_ptr()
+    dtype = made[0].dtype
+    del made
+    storage = _C._construct_storage_from_data_pointer(address, torch.device("cuda", DEVICE), size)
+    again = torch.empty(0, device="cuda", dtype=dtype).set_(storage, 0, (100,), (1,))
+    assert again.tolist() == [2] * 100
+    source += 1
+    graph.replay()
+    assert again.tolist() == [3] * 100
+    assert not _C._has_Standard_Deleter(storage._cdata)
+    restore(state, [], [again])
+    assert _C._has_Standard_Deleter(storage._cdata)
+    assert live(graph) == 2
+    assert _C._tensors_data_ptrs_at_indices_equal([again], [address], [0])
+    _C._free_And_Remove_DeleterFn(storage._cdata)
+    assert live(graph) == 1
+    del again, storage
+    assert live(graph) == 1
+    _C._cuda_cudaCachingAllocator_raw_delete(other)
+    assert live(graph) == 0
+
+
+def test_what_is_live_in_a_pool() -> None:
+    graph, made = capture(lambda: [ones(4)])
+
+    def holds(addresses: set[int]) -> bool:
+        return bool(_C._cuda_checkPoolLiveAllocations(DEVICE, graph.pool(), addresses))
+
+    assert holds({made[0].data_ptr()})
+    assert not holds({made[0].data_ptr(), 0})
+    assert not holds(set())
+    del made
+    assert holds(set())
+
+
+def test_a_tensor_whose_memory_was_given_up() -> None:
+    tensor = ones(4)
+    _C._set_storage_access_error_msg(tensor, "overwritten by a later run")
+    with pytest.raises(RuntimeError, match="overwritten by a later run"):
+        tensor.data_ptr()
