@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -62,7 +63,7 @@ def case_sums_of_eight_bits_before_compute_capability_9(world: Any) -> None:
 @contextmanager
 def words_on_stderr_dropped() -> Iterator[None]:
     kept = os.dup(2)
-    with open(os.devnull, "w") as nowhere:
+    with Path(os.devnull).open("w") as nowhere:
         os.dup2(nowhere.fileno(), 2)
     try:
         yield
@@ -71,22 +72,23 @@ def words_on_stderr_dropped() -> Iterator[None]:
         os.close(kept)
 
 
+def gives(world: Any, group: Any, row: torch.Tensor) -> Iterator[Callable[[], object]]:
+    many = row.repeat(world.size)
+    yield lambda: all_gather_single(many, row, group=group)
+    yield lambda: dist.all_to_all_single(row.clone(), row, group=group)
+    yield lambda: dist.send(row, (world.rank + 1) % world.size, group=group)
+    if row.dtype != torch.float8_e4m3fn:
+        yield lambda: dist.all_reduce(row, group=group)
+        yield lambda: reduce_scatter_single(row[:1], row, group=group)
+
+
 def case_numbers_that_are_none(world: Any) -> None:
     os.environ["TORCH_NCCL_NAN_CHECK"] = "1"
     group = dist.new_group()
     del os.environ["TORCH_NCCL_NAN_CHECK"]
     for dtype in (torch.float32, torch.bfloat16, torch.complex64, torch.float8_e4m3fn):
         bad = torch.tensor([1.0] * (world.size - 1) + [float("nan")]).to(dtype).cuda()
-        many = torch.zeros(world.size**2, device="cuda").to(dtype)
-        calls = [
-            lambda: all_gather_single(many, bad, group=group),
-            lambda: dist.all_to_all_single(bad.clone(), bad, group=group),
-            lambda: dist.send(bad, (world.rank + 1) % world.size, group=group),
-        ]
-        if dtype != torch.float8_e4m3fn:
-            calls.append(lambda: dist.all_reduce(bad, group=group))
-            calls.append(lambda: reduce_scatter_single(bad[:1], bad, group=group))
-        for call in calls:
+        for call in gives(world, group, bad):
             with (
                 words_on_stderr_dropped(),
                 pytest.raises(torch.AcceleratorError, match="device-side assert triggered"),
