@@ -48,7 +48,7 @@ def run_cases(
     """Run the cases of `files` on `size` ranks, a card each, and end whatever is left of them.
 
     ``mode="shape-only"`` is a way to run, ``mode="left"`` leaves the groups to the end of the
-    process; other settings are words of the environment; ``ANYRIG_TEST_CARD`` is the kind of the cards.
+    process; other settings are words of the environment, ``ANYRIG_TEST_CARD`` the kind of card.
     """
     mode = settings.pop("mode", "")
     process = subprocess.Popen(
