@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
+from standard_error import words_dropped
 from torch._C import _distributed_c10d as c10d
 
 # From 2.13 on; the older names warn there.
@@ -60,18 +59,6 @@ def case_sums_of_eight_bits_before_compute_capability_9(world: Any) -> None:
     all_gather_single(eight_bits, row)  # nothing is added
 
 
-@contextmanager
-def words_on_stderr_dropped() -> Iterator[None]:
-    kept = os.dup(2)
-    with Path(os.devnull).open("w") as nowhere:
-        os.dup2(nowhere.fileno(), 2)
-    try:
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-
-
 def gives(world: Any, group: Any, row: torch.Tensor) -> Iterator[Callable[[], object]]:
     many = row.repeat(world.size)
     yield lambda: all_gather_single(many, row, group=group)
@@ -90,7 +77,7 @@ def case_numbers_that_are_none(world: Any) -> None:
         bad = torch.tensor([1.0] * (world.size - 1) + [float("nan")]).to(dtype).cuda()
         for call in gives(world, group, bad):
             with (
-                words_on_stderr_dropped(),
+                words_dropped(),
                 pytest.raises(torch.AcceleratorError, match="device-side assert triggered"),
             ):
                 call()

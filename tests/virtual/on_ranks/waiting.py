@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from standard_error import words_dropped
 from torch import Tensor
 
 
@@ -271,3 +272,22 @@ def case_more_time_for_once(world: Any) -> None:
     work = dist.all_reduce(ones(world), group=group, async_op=True)
     assert backend._verify_work_timeout(work, timedelta(seconds=20))
     work.wait()
+
+
+def case_names_in_the_profiler(world: Any) -> None:
+    following, preceding = (world.rank + 1) % world.size, (world.rank - 1) % world.size
+    row, received = ones(world), torch.empty(4, device="cuda")
+    with words_dropped(), torch.autograd.profiler.profile(record_shapes=True) as profiled:
+        dist.all_reduce(row)
+        dist.barrier(device_ids=[world.rank])
+        dist.send(row, following)
+        dist.recv(received, preceding)
+    events = {event.name: event for event in profiled.function_events}
+    for name in (
+        "nccl:all_reduce",
+        "nccl:all_reduce_barrier",
+        f"nccl:send {world.rank}->{following}",
+        f"nccl:recv {world.rank}<-{preceding}",
+    ):
+        assert events[name].is_async, name
+    assert events["nccl:all_reduce"].input_shapes == [[4]]

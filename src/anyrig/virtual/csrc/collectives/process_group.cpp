@@ -6,6 +6,7 @@
 #include "collectives/host_bytes.h"
 #include "collectives/live_groups.h"
 #include "collectives/nan_check.h"
+#include "collectives/profiler_title.h"
 #include "collectives/tensor_checks.h"
 #include "device/device.h"
 #include "dispatch/known_values.h"
@@ -194,7 +195,8 @@ double NcclGroup::launch(const c10::Stream& stream) {
 c10::intrusive_ptr<c10d::Work> NcclGroup::enqueue(
     Communicator& communicator,
     Transfer::Parts parts,
-    std::vector<at::Tensor> outputs) {
+    const Submission& submission,
+    const std::string& title) {
   const auto device = parts.stream.device();
   if (const auto bound = getBoundDeviceId(); bound.has_value() && *bound != device) {
     C10_THROW_ERROR(
@@ -202,8 +204,16 @@ c10::intrusive_ptr<c10d::Work> NcclGroup::enqueue(
         c10::str("Tensor found on device ", device, " but backend constrained to ", *bound));
   }
   last_device_ = device.index();
-  const auto op = parts.call.op;
+  const auto& outputs = submission.outputs;
   auto transfer = std::make_shared<Transfer>(std::move(parts));
+  auto work = c10::make_intrusive<TransferWork>(
+      rank_,
+      submission.op,
+      TransferWork::Transfers{transfer},
+      outputs,
+      is_timed_,
+      title,
+      submission.inputs);
   {
     std::lock_guard<std::mutex> guard(mutex_);
     if (coalescing_) {
@@ -211,9 +221,9 @@ c10::intrusive_ptr<c10d::Work> NcclGroup::enqueue(
       coalesced_outputs_.insert(coalesced_outputs_.end(), outputs.begin(), outputs.end());
     }
   }
-  communicator.enqueue(transfer);
-  return c10::make_intrusive<TransferWork>(
-      rank_, op, TransferWork::Transfers{std::move(transfer)}, std::move(outputs), is_timed_);
+  communicator.enqueue(std::move(transfer));
+  work->end_record(); // as NCCL's, which has been launched
+  return work;
 }
 
 void NcclGroup::watch_end(Transfer::Parts& parts, const TimeExtension::Share& extension) {
@@ -282,6 +292,8 @@ c10::intrusive_ptr<c10d::Work> NcclGroup::submit(
       check_nan(collective, submission.device);
     }
   }
+  const auto title = profiler_title(
+      submission.op, collectives.front().announcement.kind, rank_, /*peer=*/-1);
   auto* transport = &communicators_->transport;
   auto shared = std::make_shared<std::vector<Collective>>(std::move(collectives));
   auto tensors = submission.inputs;
@@ -304,7 +316,7 @@ c10::intrusive_ptr<c10d::Work> NcclGroup::submit(
       submission.blocks_host,
       /*is_send=*/false};
   watch_end(parts, extension);
-  return enqueue(communicators_->collectives, std::move(parts), submission.outputs);
+  return enqueue(communicators_->collectives, std::move(parts), submission, title);
 }
 
 c10::intrusive_ptr<c10d::Work> NcclGroup::submit_message(
@@ -355,7 +367,8 @@ c10::intrusive_ptr<c10d::Work> NcclGroup::submit_message(
       is_send};
   watch_end(parts, extension);
   auto& communicators = is_send ? communicators_->senders : communicators_->receivers;
-  return enqueue(communicators_->with(communicators, peer), std::move(parts), {tensor});
+  const auto title = profiler_title(op, message->announcement.kind, rank_, peer);
+  return enqueue(communicators_->with(communicators, peer), std::move(parts), submission, title);
 }
 
 c10::intrusive_ptr<c10d::Work> NcclGroup::send(

@@ -215,7 +215,10 @@ class NcclGroup final : public c10d::Backend {
   c10::intrusive_ptr<c10d::Work> submit_message(
       at::Tensor& tensor, int peer, c10d::OpType op);
   c10::intrusive_ptr<c10d::Work> enqueue(
-      Communicator& communicator, Transfer::Parts parts, std::vector<at::Tensor> outputs);
+      Communicator& communicator,
+      Transfer::Parts parts,
+      const Submission& submission,
+      const std::string& title);
   // Has `parts` tell of its end to those who keep count of it.
   void watch_end(Transfer::Parts& parts, const TimeExtension::Share& extension);
 

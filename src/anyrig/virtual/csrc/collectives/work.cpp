@@ -22,6 +22,26 @@ TransferWork::TransferWork(
       outputs_(std::move(outputs)),
       is_timed_(is_timed) {}
 
+TransferWork::TransferWork(
+    int rank,
+    c10d::OpType op,
+    Transfers transfers,
+    std::vector<at::Tensor> outputs,
+    bool is_timed,
+    const std::string& title,
+    const std::vector<at::Tensor>& inputs)
+    : Work(rank, op, title.c_str(), inputs),
+      transfers_(std::move(transfers)),
+      outputs_(std::move(outputs)),
+      is_timed_(is_timed) {}
+
+void TransferWork::end_record() {
+  if (recordFunctionEndCallback_) {
+    recordFunctionEndCallback_();
+    recordFunctionEndCallback_ = nullptr;
+  }
+}
+
 TransferWork::~TransferWork() {
   for (const auto& transfer : transfers_) {
     transfer->release();

@@ -20,6 +20,7 @@
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include <memory>
+#include <string>
 #include <vector>
 
 namespace anyrig::virtual_gpu {
@@ -35,6 +36,17 @@ class TransferWork final : public c10d::Work {
       Transfers transfers,
       std::vector<at::Tensor> outputs,
       bool is_timed);
+  // As above, and the profiler, if one runs, takes `title` down as begun, with the sizes of what is
+  // given, until `end_record`.
+  TransferWork(
+      int rank,
+      c10d::OpType op,
+      Transfers transfers,
+      std::vector<at::Tensor> outputs,
+      bool is_timed,
+      const std::string& title,
+      const std::vector<at::Tensor>& inputs);
+  void end_record();
   ~TransferWork() override;
 
   const Transfers& transfers() const { return transfers_; }
