@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
 from standard_error import words_dropped
 from torch import Tensor
 
@@ -291,3 +292,21 @@ def case_names_in_the_profiler(world: Any) -> None:
     ):
         assert events[name].is_async, name
     assert events["nccl:all_reduce"].input_shapes == [[4]]
+
+
+def case_captured_in_a_graph(world: Any) -> None:
+    row = ones(world)
+    dist.all_reduce(row)
+    before = row.clone()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        dist.all_reduce(row)
+        doubled = row * 2
+        found = functional.all_reduce(doubled, "max", dist.group.WORLD) + 1
+    assert torch.equal(row, before)  # a capture computes nothing
+    for replay in (1, 2):
+        graph.replay()
+        expected = before * world.size**replay
+        assert torch.equal(row, expected), (row, expected)
+        assert torch.equal(doubled, expected * 2)
+        assert torch.equal(found, expected * 2 + 1)
