@@ -48,7 +48,7 @@ def run_cases(
     """Run the cases of `files` on `size` ranks, a card each, and end whatever is left of them.
 
     ``mode="shape-only"`` is a way to run, ``mode="left"`` leaves the groups to the end of the
-    process; other settings are words of the environment.
+    process; other settings are words of the environment, ``ANYRIG_TEST_CARD`` the kind of card.
     """
     mode = settings.pop("mode", "")
     process = subprocess.Popen(
@@ -118,7 +118,8 @@ def run_rank(files: list[str], rank: int, size: int, port: int, folder: Path, mo
 
     from anyrig.virtual import install
 
-    rig = f"{size}x1GiB" if mode != "shape-only" else f"{size}x256GiB"
+    card = os.environ.get("ANYRIG_TEST_CARD", "256GiB" if mode == "shape-only" else "1GiB")
+    rig = f"{size}x{card}"
     install(rig, shape_only=mode == "shape-only")
     torch.cuda.set_device(rank)
     store = dist.TCPStore("127.0.0.1", port, is_master=False)

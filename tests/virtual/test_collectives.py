@@ -18,8 +18,9 @@ ENDINGS = int(os.environ.get("ANYRIG_TEST_ENDINGS", "1"))
 
 # What runs in one world: its files, its ranks, its settings.
 WORLDS: dict[str, tuple[tuple[str, ...], int, dict[str, str]]] = {
-    "right": (("moving", "reducing", "waiting", "grouping", "refusing"), 8, {}),
-    "wrong": (("failing",), 4, {}),
+    # Cards that add numbers of eight bits.
+    "right": (("moving", "reducing", "waiting", "grouping"), 8, {"ANYRIG_TEST_CARD": "H100-SXM"}),
+    "wrong": (("refusing", "failing"), 4, {}),
     "worlds": (("gloo_on_cards", "initializing"), 3, {}),
     "shape-only": (("shapes",), 2, {"mode": "shape-only"}),
     "watched": (("moving", "watching"), 3, {"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}),

@@ -93,6 +93,37 @@ def test_a_child_forked_after_use_is_refused() -> None:
     ]
 
 
+def test_asking_whether_there_are_cards_is_a_use_unless_nvml_is_asked() -> None:
+    assert output_of_lines(
+        """
+        import multiprocessing
+        import os
+        import torch
+        from anyrig.virtual import install
+        install("1xT4")
+
+        def work():
+            try:
+                print(torch.cuda.is_available(), torch.ones(1).cuda().item(), flush=True)
+            except RuntimeError as error:
+                print(str(error).partition(".")[0], flush=True)
+
+        def in_a_child():
+            child = multiprocessing.get_context("fork").Process(target=work)
+            child.start()
+            child.join()
+
+        torch.cuda.device_count()
+        os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
+        torch.cuda.is_available()
+        in_a_child()
+        del os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"]
+        torch.cuda.is_available()
+        in_a_child()
+        """
+    ) == ["True 1.0", "Cannot re-initialize CUDA in forked subprocess"]
+
+
 def test_programs_end_well() -> None:
     program = textwrap.dedent(
         """

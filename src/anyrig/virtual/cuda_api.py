@@ -80,6 +80,13 @@ def bindings(core: ModuleType) -> dict[str, Callable[..., Any]]:
     major, minor = _toolkit().split(".")[:2]
     compiled_version = int(major) * 1000 + int(minor) * 10
 
+    def count_devices() -> int:
+        # CUDA's runtime starts the driver to count, and that does not survive a fork.
+        # torch.cuda.is_available() asks here, torch.cuda.device_count() need not.
+        core.watch_forks()
+        count: int = core.device_count()
+        return count
+
     def sleep(cycles: int) -> None:
         core.run_for(cycles / _CYCLES_PER_SECOND)
 
@@ -87,7 +94,7 @@ def bindings(core: ModuleType) -> dict[str, Callable[..., Any]]:
         "_cuda_init": init,
         "_cuda_isInBadFork": core.forked_after_use,
         "_cuda_hasPrimaryContext": core.has_context,
-        "_cuda_getDeviceCount": core.device_count,
+        "_cuda_getDeviceCount": count_devices,
         "_cuda_getDevice": core.current_device,
         "_cuda_setDevice": core.set_device,
         "_cuda_exchangeDevice": core.exchange_device,

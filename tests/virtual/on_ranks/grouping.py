@@ -107,5 +107,14 @@ def case_a_group_ends_alone(world: Any) -> None:
     backend = group._get_backend(torch.device("cuda"))
     dist.destroy_process_group(group)
     with pytest.raises(dist.DistBackendError, match="closed"):
-        backend.allreduce([torch.ones(1, device="cuda")], dist.AllreduceOptions()).wait()
+        backend.allreduce([torch.ones(1, device="cuda")], dist.AllreduceOptions())
     assert sum_over(world, None) == sum(range(world.size))
+
+
+def case_groups_connect_when_they_first_meet(world: Any) -> None:
+    lazy = dist.new_group()._get_backend(torch.device("cuda"))
+    assert not lazy._is_initialized()
+    lazy.allreduce([torch.ones(1, device="cuda")], dist.AllreduceOptions()).wait()
+    assert lazy._is_initialized()
+    bound = dist.new_group(device_id=torch.device(world.device))
+    assert bound._get_backend(torch.device("cuda"))._is_initialized()

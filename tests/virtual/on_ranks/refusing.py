@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
+from standard_error import words_dropped
 from torch._C import _distributed_c10d as c10d
+
+# From 2.13 on; the older names warn there.
+all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+reduce_scatter_single = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 
 def case_bitwise_reductions(world: Any) -> None:
@@ -37,6 +43,53 @@ def case_types(world: Any) -> None:
     eight_bits = torch.zeros(2, device="cuda").to(torch.float8_e4m3fnuz)
     with pytest.raises(RuntimeError, match="Unsupported Float8 type for NCCL reduction"):
         dist.all_reduce(eight_bits)
+
+
+def case_sums_of_eight_bits_before_compute_capability_9(world: Any) -> None:
+    eight_bits = torch.ones(world.size, device="cuda").to(torch.float8_e5m2)
+    row = eight_bits[:1].clone()
+    for call in (
+        lambda: dist.all_reduce(eight_bits),
+        lambda: dist.reduce(eight_bits, 0),
+        lambda: dist.reduce_scatter(row, list(eight_bits.split(1))),
+        lambda: reduce_scatter_single(row, eight_bits),
+    ):
+        with pytest.raises(dist.DistBackendError, match="FP8 reduction support begins with sm90"):
+            call()
+    all_gather_single(eight_bits, row)  # nothing is added
+
+
+def gives(world: Any, group: Any, row: torch.Tensor) -> Iterator[Callable[[], object]]:
+    many = row.repeat(world.size)
+    yield lambda: all_gather_single(many, row, group=group)
+    yield lambda: dist.all_to_all_single(row.clone(), row, group=group)
+    yield lambda: dist.send(row, (world.rank + 1) % world.size, group=group)
+    if row.dtype != torch.float8_e4m3fn:
+        yield lambda: dist.all_reduce(row, group=group)
+        yield lambda: reduce_scatter_single(row[:1], row, group=group)
+
+
+def case_numbers_that_are_none(world: Any) -> None:
+    os.environ["TORCH_NCCL_NAN_CHECK"] = "1"
+    group = dist.new_group()
+    del os.environ["TORCH_NCCL_NAN_CHECK"]
+    for dtype in (torch.float32, torch.bfloat16, torch.complex64, torch.float8_e4m3fn):
+        bad = torch.tensor([1.0] * (world.size - 1) + [float("nan")]).to(dtype).cuda()
+        for call in gives(world, group, bad):
+            with (
+                words_dropped(),
+                pytest.raises(torch.AcceleratorError, match="device-side assert triggered"),
+            ):
+                call()
+    # What is overwritten may be anything.
+    received = torch.full((2,), float("nan") if world.rank else 1.0, device="cuda")
+    dist.broadcast(received, 0, group=group)
+    assert received.tolist() == [1.0, 1.0]
+    backend = group._get_backend(torch.device("cuda"))
+    backend._set_enable_nan_check(False)
+    sums = torch.full((2,), float("nan"), device="cuda")
+    dist.all_reduce(sums, group=group)
+    assert sums.isnan().all()
 
 
 def case_places(world: Any) -> None:

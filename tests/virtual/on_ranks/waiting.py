@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
+from standard_error import words_dropped
 from torch import Tensor
 
 
@@ -204,3 +210,103 @@ def case_a_wait_has_an_end(world: Any) -> None:
 
 gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 scatter_single = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
+
+@contextmanager
+def timed() -> Iterator[Any]:
+    os.environ["TORCH_NCCL_ENABLE_TIMING"] = "1"
+    try:
+        yield dist.new_group()
+    finally:
+        del os.environ["TORCH_NCCL_ENABLE_TIMING"]
+
+
+def case_hooks_hear_of_what_ended(world: Any) -> None:
+    heard: list[Any] = []
+    plain = dist.new_group()
+    with pytest.raises(dist.DistBackendError, match="setting TORCH_NCCL_ENABLE_TIMING"):
+        plain._register_on_completion_hook(heard.append)
+    with timed() as group:
+        group._register_on_completion_hook(heard.append)
+        with pytest.raises(dist.DistBackendError, match="already registered"):
+            group._register_on_completion_hook(heard.append)
+    for _ in range(2):
+        dist.all_reduce(ones(world), group=group, async_op=True)
+    dist.broadcast(ones(world), 0, group=group)
+    group._wait_for_pending_works()
+    kinds = [str(info.op_type).rpartition(".")[2] for info in heard]
+    assert kinds == ["ALLREDUCE", "ALLREDUCE", "BROADCAST"], kinds
+    assert [info.seq for info in heard] == [1, 2, 3]
+    assert all(info.active_duration.total_seconds() > 0 for info in heard)
+    assert all(info.time_finished >= info.time_started for info in heard)
+
+
+def case_a_hook_hears_all_before_its_group_is_gone(world: Any) -> None:
+    heard: list[Any] = []
+    with timed() as group:
+        group._register_on_completion_hook(heard.append)
+    for _ in range(5):
+        dist.all_reduce(ones(world), group=group, async_op=True)
+    dist.destroy_process_group(group)
+    assert len(heard) == 5
+
+
+def case_durations_of_groups_that_time(world: Any) -> None:
+    with timed() as group:
+        work = dist.all_reduce(ones(world), group=group, async_op=True)
+    work.wait()
+    assert work._get_duration() > 0
+    work = dist.all_reduce(ones(world), async_op=True)
+    work.wait()
+    with pytest.raises(RuntimeError, match="only works if timing was enabled"):
+        work._get_duration()
+
+
+def case_more_time_for_once(world: Any) -> None:
+    group = dist.new_group(timeout=timedelta(seconds=20))
+    backend = group._get_backend(torch.device("cuda"))
+    backend._add_ephemeral_timeout(timedelta(seconds=10))
+    works = [dist.all_reduce(ones(world), group=group, async_op=True) for _ in range(2)]
+    assert all(backend._verify_work_timeout(work, timedelta(seconds=30)) for work in works)
+    for work in works:
+        work.wait()
+    work = dist.all_reduce(ones(world), group=group, async_op=True)
+    assert backend._verify_work_timeout(work, timedelta(seconds=20))
+    work.wait()
+
+
+def case_names_in_the_profiler(world: Any) -> None:
+    following, preceding = (world.rank + 1) % world.size, (world.rank - 1) % world.size
+    row, received = ones(world), torch.empty(4, device="cuda")
+    with words_dropped(), torch.autograd.profiler.profile(record_shapes=True) as profiled:
+        dist.all_reduce(row)
+        dist.barrier(device_ids=[world.rank])
+        dist.send(row, following)
+        dist.recv(received, preceding)
+    events = {event.name: event for event in profiled.function_events}
+    for name in (
+        "nccl:all_reduce",
+        "nccl:all_reduce_barrier",
+        f"nccl:send {world.rank}->{following}",
+        f"nccl:recv {world.rank}<-{preceding}",
+    ):
+        assert events[name].is_async, name
+    assert events["nccl:all_reduce"].input_shapes == [[4]]
+
+
+def case_captured_in_a_graph(world: Any) -> None:
+    row = ones(world)
+    dist.all_reduce(row)
+    before = row.clone()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        dist.all_reduce(row)
+        doubled = row * 2
+        found = functional.all_reduce(doubled, "max", dist.group.WORLD) + 1
+    assert torch.equal(row, before)  # a capture computes nothing
+    for replay in (1, 2):
+        graph.replay()
+        expected = before * world.size**replay
+        assert torch.equal(row, expected), (row, expected)
+        assert torch.equal(doubled, expected * 2)
+        assert torch.equal(found, expected * 2 + 1)

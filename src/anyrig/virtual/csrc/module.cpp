@@ -119,6 +119,11 @@ void set_current_stream(int64_t id, c10::DeviceIndex device) {
       c10::Stream(c10::Stream::UNSAFE, c10::Device(kDeviceType, device), id));
 }
 
+void watch_forks_for_pytorch() {
+  // PyTorch initializes CUDA anew in the child, which refuses.
+  watch_forks([] { torch::utils::set_requires_device_init(kDeviceType, true); });
+}
+
 int exchange_device(int device) {
   const int previous = current_device();
   if (device >= 0) {
@@ -201,9 +206,9 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("has_context", &has_context);
   m.def("set_device", &set_current_device);
   m.def("exchange_device", &exchange_device);
+  m.def("watch_forks", &watch_forks_for_pytorch);
   m.def("start", [] {
-    // PyTorch initializes CUDA anew in the child, which refuses.
-    watch_forks([] { torch::utils::set_requires_device_init(kDeviceType, true); });
+    watch_forks_for_pytorch();
     start_backward_threads();
     at::globalContext().lazyInitDevice(kDeviceType); // what asks for it later finds CUDA in use
   });

@@ -122,9 +122,9 @@ void bind_collectives(py::module_& m) {
           },
           py::arg("work"),
           py::arg("timeout"))
-      .def("_is_initialized", [](const NcclGroup& /*self*/) { return true; })
+      .def("_is_initialized", &NcclGroup::is_connected)
       .def("get_error", &NcclGroup::getError)
-      .def("_set_enable_nan_check", [](NcclGroup& /*self*/, bool /*enable*/) {})
+      .def("_set_enable_nan_check", &NcclGroup::set_nan_check, py::arg("enable_nan_check"))
       .def("_shutdown", &NcclGroup::shutdown, no_gil)
       .def("abort", &NcclGroup::abort, no_gil);
 

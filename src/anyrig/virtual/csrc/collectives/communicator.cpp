@@ -23,6 +23,7 @@ void Communicator::enqueue(TransferPointer transfer) {
     }
   }
   transfer->fail("the process group was closed or aborted before");
+  transfer->take_over();
 }
 
 void Communicator::loop() {

@@ -27,6 +27,7 @@ class Communicator {
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
 
+  // Raises DistBackendError if it was stopped.
   void enqueue(TransferPointer transfer);
   // Waits until all that was enqueued has run. False if `deadline` came first.
   bool drain(Moment deadline);

@@ -2,8 +2,11 @@
 
 #include "collectives/process_group.h"
 
+#include "collectives/completion_hook.h"
 #include "collectives/host_bytes.h"
 #include "collectives/live_groups.h"
+#include "collectives/nan_check.h"
+#include "collectives/profiler_title.h"
 #include "collectives/tensor_checks.h"
 #include "device/device.h"
 #include "dispatch/known_values.h"
@@ -12,6 +15,7 @@
 
 #include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
+#include <torch/csrc/distributed/c10d/Utils.hpp>
 
 #include <unistd.h>
 
@@ -61,6 +65,7 @@ struct NcclGroup::Communicators {
   Communicator collectives;
   std::map<int, std::unique_ptr<Communicator>> senders;
   std::map<int, std::unique_ptr<Communicator>> receivers;
+  std::unique_ptr<CompletionHook> hook;
 };
 
 NcclGroup::NcclGroup(
@@ -71,6 +76,8 @@ NcclGroup::NcclGroup(
     : Backend(rank, size),
       options_(std::move(options)),
       uid_(next_uid++),
+      is_timed_(c10d::getCvarBool({"TORCH_NCCL_ENABLE_TIMING", "NCCL_ENABLE_TIMING"}, false)),
+      checks_nan_(c10d::getCvarBool({"TORCH_NCCL_NAN_CHECK"}, false)),
       process_(getpid()),
       communicators_(std::make_unique<Communicators>(std::move(transport))) {
   add_live_group(this);
@@ -146,7 +153,10 @@ c10::intrusive_ptr<c10d::Backend> NcclGroup::merge(
   return make(store, rank, size, own);
 }
 
-CollectiveCall NcclGroup::call(const Submission& submission, uint64_t sequence) const {
+CollectiveCall NcclGroup::call(
+    const Submission& submission,
+    uint64_t sequence,
+    const TimeExtension::Share& extension) const {
   const auto numbers = [](const std::vector<at::Tensor>& tensors) {
     int64_t sum = 0;
     for (const auto& tensor : tensors) {
@@ -155,7 +165,7 @@ CollectiveCall NcclGroup::call(const Submission& submission, uint64_t sequence) 
     return sum;
   };
   auto limit = submission.limit == c10d::kUnsetTimeout ? options_->timeout : submission.limit;
-  limit += ephemeral_timeout_;
+  limit += extension.all;
   return {
       {rank_, size_, options_->group_name, options_->global_ranks_in_group},
       submission.op,
@@ -185,7 +195,8 @@ double NcclGroup::launch(const c10::Stream& stream) {
 c10::intrusive_ptr<c10d::Work> NcclGroup::enqueue(
     Communicator& communicator,
     Transfer::Parts parts,
-    std::vector<at::Tensor> outputs) {
+    const Submission& submission,
+    const std::string& title) {
   const auto device = parts.stream.device();
   if (const auto bound = getBoundDeviceId(); bound.has_value() && *bound != device) {
     C10_THROW_ERROR(
@@ -193,8 +204,16 @@ c10::intrusive_ptr<c10d::Work> NcclGroup::enqueue(
         c10::str("Tensor found on device ", device, " but backend constrained to ", *bound));
   }
   last_device_ = device.index();
-  const auto op = parts.call.op;
+  const auto& outputs = submission.outputs;
   auto transfer = std::make_shared<Transfer>(std::move(parts));
+  auto work = c10::make_intrusive<TransferWork>(
+      rank_,
+      submission.op,
+      TransferWork::Transfers{transfer},
+      outputs,
+      is_timed_,
+      title,
+      submission.inputs);
   {
     std::lock_guard<std::mutex> guard(mutex_);
     if (coalescing_) {
@@ -202,9 +221,53 @@ c10::intrusive_ptr<c10d::Work> NcclGroup::enqueue(
       coalesced_outputs_.insert(coalesced_outputs_.end(), outputs.begin(), outputs.end());
     }
   }
-  communicator.enqueue(transfer);
-  return c10::make_intrusive<TransferWork>(
-      rank_, op, TransferWork::Transfers{std::move(transfer)}, std::move(outputs));
+  communicator.enqueue(std::move(transfer));
+  work->end_record(); // as NCCL's, which has been launched
+  return work;
+}
+
+void NcclGroup::watch_end(Transfer::Parts& parts, const TimeExtension::Share& extension) {
+  auto* hook = communicators_->hook.get();
+  if (hook != nullptr) {
+    hook->began();
+  }
+  const auto began = std::chrono::steady_clock::now();
+  parts.on_end = [this, hook, began, extension](const Transfer& transfer, bool is_success) {
+    extension_.end(extension);
+    if (hook == nullptr) {
+      return;
+    }
+    const auto& call = transfer.call();
+    hook->ended(
+        is_success ? std::make_shared<c10d::WorkInfo>(
+                         call.op,
+                         call.sequence,
+                         began,
+                         std::chrono::steady_clock::now(),
+                         std::chrono::duration<float>(transfer.seconds()))
+                   : nullptr);
+  };
+}
+
+void NcclGroup::registerOnCompletionHook(
+    std::function<void(std::shared_ptr<c10d::WorkInfo>)>&& hook) {
+  TORCH_CHECK_WITH(
+      DistBackendError,
+      communicators_->hook == nullptr,
+      "ProcessGroupNCCL OnCompletion hook already registered");
+  TORCH_CHECK_WITH(
+      DistBackendError,
+      is_timed_.load(),
+      "ProcessGroupNCCL OnCompletion hook requires recording start and end events which require "
+      "setting TORCH_NCCL_ENABLE_TIMING environment variable. This is only available for NCCL "
+      "version >= 2.4.");
+  communicators_->hook = std::make_unique<CompletionHook>(std::move(hook));
+}
+
+void NcclGroup::waitForPendingWorks() {
+  if (communicators_->hook) {
+    communicators_->hook->wait();
+  }
 }
 
 namespace {
@@ -225,13 +288,19 @@ c10::intrusive_ptr<c10d::Work> NcclGroup::submit(
   for (auto& collective : collectives) {
     collective.announcement.sequence = static_cast<int64_t>(sequence);
     collective.announcement.has_values = has_values(collective);
+    if (checks_nan_) {
+      check_nan(collective, submission.device);
+    }
   }
+  const auto title = profiler_title(
+      submission.op, collectives.front().announcement.kind, rank_, /*peer=*/-1);
   auto* transport = &communicators_->transport;
   auto shared = std::make_shared<std::vector<Collective>>(std::move(collectives));
   auto tensors = submission.inputs;
   tensors.insert(tensors.end(), submission.outputs.begin(), submission.outputs.end());
+  const auto extension = extension_.take();
   Transfer::Parts parts{
-      call(submission, sequence),
+      call(submission, sequence, extension),
       [transport, shared, outputs = submission.outputs](
           const CollectiveCall& call, const c10::Stream& stream, double free_from) {
         for (auto& collective : *shared) {
@@ -246,7 +315,8 @@ c10::intrusive_ptr<c10d::Work> NcclGroup::submit(
       std::move(tensors),
       submission.blocks_host,
       /*is_send=*/false};
-  return enqueue(communicators_->collectives, std::move(parts), submission.outputs);
+  watch_end(parts, extension);
+  return enqueue(communicators_->collectives, std::move(parts), submission, title);
 }
 
 c10::intrusive_ptr<c10d::Work> NcclGroup::submit_message(
@@ -271,11 +341,15 @@ c10::intrusive_ptr<c10d::Work> NcclGroup::submit_message(
   if (is_send && message->row.defined()) {
     message->row = message->row.clone();
   }
+  if (is_send && checks_nan_) {
+    check_nan(message->row, device);
+  }
   message->announcement.has_values = message->bytes == 0 || message->row.defined();
   auto* transport = &communicators_->transport;
   Submission submission{op, device, {tensor}, {tensor}, c10d::kUnsetTimeout};
+  const auto extension = extension_.take();
   Transfer::Parts parts{
-      call(submission, ++message_sequence_),
+      call(submission, ++message_sequence_, extension),
       [transport, message, is_send, tensor](
           const CollectiveCall& call, const c10::Stream& stream, double free_from) {
         if (is_send) {
@@ -291,8 +365,10 @@ c10::intrusive_ptr<c10d::Work> NcclGroup::submit_message(
       is_send ? std::vector<at::Tensor>() : std::vector<at::Tensor>{tensor},
       /*blocks_host=*/false,
       is_send};
+  watch_end(parts, extension);
   auto& communicators = is_send ? communicators_->senders : communicators_->receivers;
-  return enqueue(communicators_->with(communicators, peer), std::move(parts), {tensor});
+  const auto title = profiler_title(op, message->announcement.kind, rank_, peer);
+  return enqueue(communicators_->with(communicators, peer), std::move(parts), submission, title);
 }
 
 c10::intrusive_ptr<c10d::Work> NcclGroup::send(
@@ -337,7 +413,7 @@ c10::intrusive_ptr<c10d::Work> NcclGroup::endCoalescing() {
     return nullptr;
   }
   return c10::make_intrusive<TransferWork>(
-      rank_, c10d::OpType::COALESCED, std::move(transfers), std::move(outputs));
+      rank_, c10d::OpType::COALESCED, std::move(transfers), std::move(outputs), is_timed_);
 }
 
 void NcclGroup::join(c10::DeviceIndex device) {

@@ -11,6 +11,7 @@
 #include "collectives/collective.h"
 #include "collectives/communicator.h"
 #include "collectives/message.h"
+#include "collectives/time_extension.h"
 #include "collectives/work.h"
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -108,8 +109,20 @@ class NcclGroup final : public c10d::Backend {
       const int& size) override;
 
   void setTimeout(std::chrono::milliseconds timeout) { options_->timeout = timeout; }
-  // Added to the limit of every collective from here on.
-  void add_ephemeral_timeout(std::chrono::milliseconds timeout) { ephemeral_timeout_ += timeout; }
+  void add_ephemeral_timeout(std::chrono::milliseconds timeout) { extension_.add(timeout); }
+
+  // Whether ranks have met here, or were to at once: NCCL's communicator is made then.
+  bool is_connected() const { return is_connected_ || last_device_ >= 0; }
+  void eagerConnectSingleDevice(at::Device /*device*/) override { is_connected_ = true; }
+
+  // Raises DistBackendError on a second one, and unless TORCH_NCCL_ENABLE_TIMING is set.
+  void registerOnCompletionHook(
+      std::function<void(std::shared_ptr<c10d::WorkInfo>)>&& hook) override;
+  void waitForPendingWorks() override;
+  void enableCollectivesTiming() override { is_timed_ = true; }
+
+  // What is given is looked through first, and a number that is none is a device-side assert.
+  void set_nan_check(bool enabled) { checks_nan_ = enabled; }
 
   void setSequenceNumberForGroup() override {}
   uint64_t getSequenceNumberForGroup() override { return sequence_; }
@@ -202,7 +215,12 @@ class NcclGroup final : public c10d::Backend {
   c10::intrusive_ptr<c10d::Work> submit_message(
       at::Tensor& tensor, int peer, c10d::OpType op);
   c10::intrusive_ptr<c10d::Work> enqueue(
-      Communicator& communicator, Transfer::Parts parts, std::vector<at::Tensor> outputs);
+      Communicator& communicator,
+      Transfer::Parts parts,
+      const Submission& submission,
+      const std::string& title);
+  // Has `parts` tell of its end to those who keep count of it.
+  void watch_end(Transfer::Parts& parts, const TimeExtension::Share& extension);
 
   Collective all_reduce(const at::Tensor& tensor, const c10d::ReduceOp& op);
   Collective all_gather(const std::vector<at::Tensor>& outputs, const at::Tensor& input);
@@ -216,7 +234,10 @@ class NcclGroup final : public c10d::Backend {
       const std::vector<at::Tensor>& taken,
       const Submission& submission);
 
-  CollectiveCall call(const Submission& submission, uint64_t sequence) const;
+  CollectiveCall call(
+      const Submission& submission,
+      uint64_t sequence,
+      const TimeExtension::Share& extension) const;
   // NCCL runs on streams of its own: one for collectives, one for each peer and direction.
   static constexpr int kCollectives = -1;
   c10::Stream stream(c10::DeviceIndex device, int purpose);
@@ -230,7 +251,10 @@ class NcclGroup final : public c10d::Backend {
   uint64_t split_count_ = 0;
   std::atomic<uint64_t> sequence_{0};
   std::atomic<uint64_t> message_sequence_{0};
-  std::chrono::milliseconds ephemeral_timeout_{0};
+  TimeExtension extension_;
+  std::atomic<bool> is_connected_{false};
+  std::atomic<bool> is_timed_;
+  std::atomic<bool> checks_nan_;
   // The device of the last collective, by which a barrier takes one.
   std::atomic<int> last_device_{-1};
 

@@ -31,7 +31,7 @@ Collective NcclGroup::all_reduce(const at::Tensor& tensor, const c10d::ReduceOp&
   check_dtype(dtype);
   auto collective = begin(CollectiveKind::AllReduce, tensor.device().index());
   auto& announcement = collective.announcement;
-  collective.reduction.emplace(op, dtype, size_);
+  collective.reduction.emplace(op, dtype, size_, tensor.device().index());
   announcement.reduction = op.op_;
   announcement.dtype = dtype;
   announcement.gives.assign(size_, bytes_of(tensor));
@@ -93,7 +93,7 @@ c10::intrusive_ptr<c10d::Work> NcclGroup::reduce(
   announcement.gives[options.rootRank] = bytes_of(tensor);
   announcement.takes.assign(size_, is_root ? bytes_of(tensor) : 0);
   collective.bytes = static_cast<double>(bytes_of(tensor));
-  collective.reduction.emplace(options.reduceOp, real.scalar_type(), size_);
+  collective.reduction.emplace(options.reduceOp, real.scalar_type(), size_, device);
   collective.gives[options.rootRank] = host_row(real);
   if (is_root) {
     collective.result = host_row(real);
@@ -114,7 +114,7 @@ Collective NcclGroup::reduce_scatter(
   announcement.gives = bytes_of(inputs);
   announcement.takes.assign(size_, bytes_of(output));
   collective.bytes = sum_of(announcement.gives);
-  collective.reduction.emplace(op, output.scalar_type(), size_);
+  collective.reduction.emplace(op, output.scalar_type(), size_, output.device().index());
   collective.gives = host_rows(inputs);
   collective.result = row_to_fill(output);
   return collective;
@@ -164,7 +164,8 @@ Collective NcclGroup::reduce_scatter_from(
   announcement.gives.assign(size_, bytes_of(output));
   announcement.takes = announcement.gives;
   collective.bytes = static_cast<double>(bytes_of(input));
-  collective.reduction.emplace(op, real_output.scalar_type(), size_);
+  collective.reduction.emplace(
+      op, real_output.scalar_type(), size_, real_output.device().index());
   collective.gives = split_row(host_row(real_input), size_);
   collective.result = row_to_fill(real_output);
   return collective;

@@ -40,11 +40,21 @@ at::Tensor combine_two(const at::Tensor& a, const at::Tensor& b, Op op) {
 
 } // namespace
 
-Reduction::Reduction(const c10d::ReduceOp& op, c10::ScalarType dtype, int ranks)
+Reduction::Reduction(
+    const c10d::ReduceOp& op,
+    c10::ScalarType dtype,
+    int ranks,
+    c10::DeviceIndex device)
     : op_(op), ranks_(ranks) {
   TORCH_CHECK(
       dtype != at::kFloat8_e5m2fnuz && dtype != at::kFloat8_e4m3fnuz,
       "Unsupported Float8 type for NCCL reduction");
+  // taskAppend in NCCL's enqueue.cc, which is asked after PyTorch's own checks.
+  TORCH_CHECK_WITH(
+      DistBackendError,
+      !c10::isFloat8Type(dtype) || devices().at(device).capability_major >= 9,
+      "NCCL error: invalid argument\nLast error:\nFP8 reduction support begins with sm90 capable "
+      "devices.");
   switch (op_) {
     case Op::BAND:
       C10_THROW_ERROR(ValueError, "Cannot use ReduceOp.BAND with NCCL");

@@ -14,7 +14,8 @@ class Reduction {
  public:
   // Raises ValueError for the bitwise operations, and TypeError where the type does not go with
   // the operation. `ranks` take part.
-  Reduction(const c10d::ReduceOp& op, c10::ScalarType dtype, int ranks);
+  Reduction(
+      const c10d::ReduceOp& op, c10::ScalarType dtype, int ranks, c10::DeviceIndex device);
 
   // This rank's part of the sum: AVG and PREMUL_SUM multiply before they add, as NCCL does.
   // Returns `mine` itself where nothing is to be done.

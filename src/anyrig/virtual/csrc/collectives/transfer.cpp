@@ -29,6 +29,9 @@ void Transfer::fail(const std::string& reason) {
 }
 
 void Transfer::end(std::exception_ptr error) {
+  if (parts_.on_end) {
+    parts_.on_end(*this, error == nullptr);
+  }
   std::lock_guard<std::mutex> guard(mutex_);
   error_ = std::move(error);
   has_ended_ = true;

@@ -15,8 +15,32 @@ TransferWork::TransferWork(
     int rank,
     c10d::OpType op,
     Transfers transfers,
-    std::vector<at::Tensor> outputs)
-    : Work(rank, op), transfers_(std::move(transfers)), outputs_(std::move(outputs)) {}
+    std::vector<at::Tensor> outputs,
+    bool is_timed)
+    : Work(rank, op),
+      transfers_(std::move(transfers)),
+      outputs_(std::move(outputs)),
+      is_timed_(is_timed) {}
+
+TransferWork::TransferWork(
+    int rank,
+    c10d::OpType op,
+    Transfers transfers,
+    std::vector<at::Tensor> outputs,
+    bool is_timed,
+    const std::string& title,
+    const std::vector<at::Tensor>& inputs)
+    : Work(rank, op, title.c_str(), inputs),
+      transfers_(std::move(transfers)),
+      outputs_(std::move(outputs)),
+      is_timed_(is_timed) {}
+
+void TransferWork::end_record() {
+  if (recordFunctionEndCallback_) {
+    recordFunctionEndCallback_();
+    recordFunctionEndCallback_ = nullptr;
+  }
+}
 
 TransferWork::~TransferWork() {
   for (const auto& transfer : transfers_) {
@@ -120,6 +144,7 @@ c10::intrusive_ptr<Future> TransferWork::getFutureResult() {
 }
 
 float TransferWork::getDuration() const {
+  TORCH_CHECK(is_timed_, "getDuration only works if timing was enabled");
   constexpr double kMilliseconds = 1e3;
   double seconds = 0;
   for (const auto& transfer : transfers_) {

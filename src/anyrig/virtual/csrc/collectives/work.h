@@ -20,6 +20,7 @@
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include <memory>
+#include <string>
 #include <vector>
 
 namespace anyrig::virtual_gpu {
@@ -33,7 +34,19 @@ class TransferWork final : public c10d::Work {
       int rank,
       c10d::OpType op,
       Transfers transfers,
-      std::vector<at::Tensor> outputs);
+      std::vector<at::Tensor> outputs,
+      bool is_timed);
+  // As above, and the profiler, if one runs, takes `title` down as begun, with the sizes of what is
+  // given, until `end_record`.
+  TransferWork(
+      int rank,
+      c10d::OpType op,
+      Transfers transfers,
+      std::vector<at::Tensor> outputs,
+      bool is_timed,
+      const std::string& title,
+      const std::vector<at::Tensor>& inputs);
+  void end_record();
   ~TransferWork() override;
 
   const Transfers& transfers() const { return transfers_; }
@@ -49,12 +62,14 @@ class TransferWork final : public c10d::Work {
   std::vector<at::Tensor> result() override;
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
   c10::intrusive_ptr<c10::ivalue::Future> getFutureResult() override;
+  // In milliseconds of the virtual clock; raises RuntimeError unless the group times its work.
   float getDuration() const override;
   uint64_t getSequencenumber() const override;
 
  private:
   Transfers transfers_;
   std::vector<at::Tensor> outputs_;
+  bool is_timed_;
 };
 
 } // namespace anyrig::virtual_gpu

@@ -1,5 +1,6 @@
 #include "graphs/recording.h"
 
+#include "collectives/captured.h"
 #include "device/device.h"
 #include "dispatch/each_tensor.h"
 #include "dispatch/known_values.h"
@@ -72,6 +73,9 @@ c10::IValue map_recorded(const c10::IValue& value, Change change) {
 }
 
 bool is_write(const c10::FunctionSchema& schema, size_t i) {
+  if (is_collective(schema)) {
+    return true; // of what it reads alone, no harm is done
+  }
   const c10::Argument& argument = schema.arguments()[i];
   // Kernels of batch normalization write to the running statistics, of which schemas say nothing.
   return (argument.alias_info() != nullptr && argument.alias_info()->isWrite()) ||
@@ -92,6 +96,15 @@ bool launches_nothing(const c10::FunctionSchema& schema) {
       std::all_of(returns.begin(), returns.end(), [](const c10::Argument& result) {
            return result.alias_info() != nullptr && !result.alias_info()->isWrite();
          });
+}
+
+// A tensor made of others in Python, which has no memory of its own.
+bool is_made_of_others(const c10::IValue& value) {
+  bool found = false;
+  for_each_tensor(value, [&found](const at::Tensor& tensor) {
+    found |= tensor.defined() && tensor.key_set().has(c10::DispatchKey::Python);
+  });
+  return found;
 }
 
 bool shares_memory(const at::Tensor& a, const at::Tensor& b) {
@@ -176,9 +189,13 @@ void Recording::run(
   {
     DrawsNoted noted(call.draws);
     op.redispatchBoxed(keys, stack);
+    await_collective(schema, torch::jit::last(*stack, schema.returns().size()));
+  }
+  const auto results = torch::jit::last(*stack, schema.returns().size());
+  if (std::any_of(results.begin(), results.end(), is_made_of_others)) {
+    return; // what it is made of was recorded
   }
   std::lock_guard<std::mutex> guard(mutex_);
-  const auto results = torch::jit::last(*stack, schema.returns().size());
   for (const c10::IValue& result : results) {
     call.results.push_back(map_recorded(result, [&](const at::Tensor& tensor) {
       bool given_before = !tensor.defined();
@@ -232,6 +249,7 @@ void Recording::replay(const std::function<PhiloxPosition(const PhiloxState&)>& 
       const StateLent lent(*first.generator, std::move(state));
       call.op.callBoxed(stack);
     }
+    await_collective(call.op.schema(), stack);
     for (size_t i = 0; i < call.results.size(); ++i) {
       std::vector<at::Tensor> from;
       for_each_tensor(stack[i], [&](const at::Tensor& tensor) { from.push_back(tensor); });
