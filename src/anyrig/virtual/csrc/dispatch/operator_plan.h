@@ -3,6 +3,7 @@
 #pragma once
 
 #include "dispatch/determinism.h"
+#include "dispatch/operand_rules.h"
 #include "dispatch/refusal.h"
 #include "dispatch/widening.h"
 #include "operators/library_limits.h"
@@ -58,6 +59,7 @@ struct OperatorPlan {
   // The card computes it with cuBLAS, which takes a workspace.
   bool uses_cublas = false;
   const Refusal* refusal = nullptr;
+  const OperandRules* rules = nullptr;
   CheckLimits check_limits = nullptr;
   const Unordered* unordered = nullptr;
   // Dtypes that need more than the CPU's kernel.
