@@ -10,8 +10,7 @@
 namespace anyrig::virtual_gpu {
 namespace {
 
-using enum c10::ScalarType;
-using Dtypes = std::vector<c10::ScalarType>;
+using DtypeList = std::vector<c10::ScalarType>;
 
 const at::Tensor* given_tensor(const c10::IValue& value) {
   return value.isTensor() && value.toTensor().defined() ? &value.toTensor() : nullptr;
@@ -46,7 +45,7 @@ void refuse_with(RefusalError error, const std::string& text) {
   }
 }
 
-void check_dtype(const DtypeRule& rule, Arguments arguments) {
+void check_dtype_rule(const DtypeRule& rule, Arguments arguments) {
   const auto* tensor = given_tensor(arguments[rule.argument]);
   const auto* other = given_tensor(arguments[rule.other]);
   if (tensor == nullptr || other == nullptr) {
@@ -135,8 +134,9 @@ void check_convolution(Arguments arguments) {
 }
 
 const std::unordered_map<std::string, OperandRules>& all_rules() {
-  static const Dtypes kIndices = {Int, Long};
-  static const Dtypes kInexact = {Half, BFloat16, Float, Double, ComplexHalf, ComplexFloat,
+  using enum c10::ScalarType;
+  static const DtypeList kIndices = {Int, Long};
+  static const DtypeList kInexact = {Half, BFloat16, Float, Double, ComplexHalf, ComplexFloat,
                                   ComplexDouble};
   static const char* const kFound = "expected scalar type {2} but found {1}";
   static const char* const kNoStatistics =
@@ -217,7 +217,7 @@ const OperandRules* rules_of(const std::string& name, const std::string& overloa
 
 void check_operands(const OperandRules& rules, Arguments arguments) {
   for (const auto& rule : rules.dtypes) {
-    check_dtype(rule, arguments);
+    check_dtype_rule(rule, arguments);
   }
   if (rules.check != nullptr) {
     rules.check(arguments);

@@ -1,5 +1,5 @@
-// What CUDA's kernels, or the checks before them, ask of the dtypes and sizes of their operands, and
-// PyTorch's Meta kernels do not: in shape-only mode nobody else would ask.
+// What CUDA's kernels, or the checks before them, ask of the dtypes and sizes of their operands,
+// and PyTorch's Meta kernels do not: in shape-only mode nobody else would ask.
 #pragma once
 
 #include "dispatch/arguments.h"

@@ -15,8 +15,6 @@
 namespace anyrig::virtual_gpu {
 namespace {
 
-using ThreeTensors = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
-
 // The last result is cuDNN's own, which only its backward reads.
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> cudnn_batch_norm(
     const at::Tensor& input,
@@ -32,7 +30,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> cudnn_batch_norm(
   return {output, mean, invstd, at::empty({0}, input.options().dtype(at::kByte))};
 }
 
-ThreeTensors cudnn_batch_norm_backward(
+std::tuple<at::Tensor, at::Tensor, at::Tensor> cudnn_batch_norm_backward(
     const at::Tensor& input,
     const at::Tensor& gradient,
     const at::Tensor& weight,

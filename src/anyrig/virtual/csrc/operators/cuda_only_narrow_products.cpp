@@ -102,14 +102,16 @@ at::Tensor scaled_grouped_mm(
     std::optional<at::ScalarType> out_dtype,
     bool /*use_fast_accum*/) {
   TORCH_CHECK(!is_given(scale_result), "Scale result not supported yet");
-  TORCH_CHECK(self.dtype() == at::kFloat8_e4m3fn, "Expected mat_a to be Float8_e4m3 matrix got ", self.scalar_type());
-  TORCH_CHECK(mat2.dtype() == at::kFloat8_e4m3fn, "Expected mat_a to be Float8_e4m3 matrix got ", mat2.scalar_type());
+  TORCH_CHECK(
+      self.dtype() == at::kFloat8_e4m3fn, "Expected mat_a to be Float8_e4m3 matrix got ",
+      self.scalar_type());
+  TORCH_CHECK(
+      mat2.dtype() == at::kFloat8_e4m3fn, "Expected mat_b to be Float8_e4m3 matrix got ",
+      mat2.scalar_type());
   const bool parts_a = self.dim() == 2;
   const bool parts_b = mat2.dim() == 2;
-  TORCH_CHECK(
-      parts_a || self.dim() == 3, "mat_a has to be 2 or 3d, got ", self.dim());
-  TORCH_CHECK(
-      parts_b || mat2.dim() == 3, "mat_b has to be 2 or 3d, got ", mat2.dim());
+  TORCH_CHECK(parts_a || self.dim() == 3, "mat_a has to be 2 or 3d, got ", self.dim());
+  TORCH_CHECK(parts_b || mat2.dim() == 3, "mat_b has to be 2 or 3d, got ", mat2.dim());
   TORCH_CHECK(
       is_given(offs) == (parts_a || parts_b),
       "Have to provide offsets for 2d matrix, and no offsets for 3d ones");

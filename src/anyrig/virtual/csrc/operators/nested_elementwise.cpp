@@ -1,5 +1,5 @@
-// A nested tensor and a dense one of one row a part: [B, *, D] and [B, 1, D]. PyTorch's code of sums
-// and products knows that only a card can do it, and asks a kernel registered for one.
+// A nested tensor and a dense one of one row a part: [B, *, D] and [B, 1, D]. PyTorch's code of
+// sums and products knows that only a card can do it, and asks a kernel registered for one.
 
 #include "operators/nested_elementwise.h"
 
@@ -8,10 +8,10 @@
 #include "time/streams.h"
 #include "time/work.h"
 
-#include <ATen/ops/add.h>
-#include <ATen/ops/mul.h>
 #include <ATen/native/nested/NestedTensorBinaryOps.h>
 #include <ATen/native/nested/NestedTensorUtils.h>
+#include <ATen/ops/add.h>
+#include <ATen/ops/mul.h>
 
 #include <unordered_set>
 
@@ -20,7 +20,7 @@ namespace {
 
 using Operation = at::native::NESTED_DENSE_OP;
 
-void check_dtypes(const at::Tensor& self, const at::Tensor& other) {
+void check_nested_dtypes(const at::Tensor& self, const at::Tensor& other) {
   const auto dtype = self.scalar_type();
   TORCH_CHECK_NOT_IMPLEMENTED(
       dtype != at::kBool && !c10::isComplexType(dtype),
@@ -31,8 +31,9 @@ void check_dtypes(const at::Tensor& self, const at::Tensor& other) {
 }
 
 // The kernel takes neither strides nor the factor of torch.add(…, alpha=…) into account.
-void combine(at::Tensor& result, const at::Tensor& self, const at::Tensor& other, const Operation& op) {
-  check_dtypes(self, other);
+void combine_with_rows(
+    at::Tensor& result, const at::Tensor& self, const at::Tensor& other, const Operation& op) {
+  check_nested_dtypes(self, other);
   const auto* nested = at::native::get_nested_tensor_impl(self);
   const auto from = nested->get_buffer();
   const auto to = at::native::get_nested_tensor_impl(result)->get_buffer();
@@ -63,7 +64,7 @@ void combine(at::Tensor& result, const at::Tensor& self, const at::Tensor& other
 } // namespace
 
 void register_nested_elementwise() {
-  at::native::nested_dense_elementwise_stub.set_cuda_dispatch_ptr(&combine);
+  at::native::nested_dense_elementwise_stub.set_cuda_dispatch_ptr(&combine_with_rows);
 }
 
 bool acts_on_nested_buffers(const std::string& name) {
