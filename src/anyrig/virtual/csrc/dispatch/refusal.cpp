@@ -24,6 +24,7 @@ const Refusal* refusal_of(const std::string& name) {
       Float8_e4m3fn, Float8_e5m2, Float8_e4m3fnuz, Float8_e5m2fnuz};
   static const std::vector<c10::ScalarType> kNarrow = {Half, BFloat16};
   static const std::vector<c10::ScalarType> kFloats = {Half, BFloat16, Float, Double};
+  static const std::vector<c10::ScalarType> kComplex = {ComplexHalf, ComplexFloat, ComplexDouble};
   static const std::vector<c10::ScalarType> kNotReal = {
       Bool, ComplexHalf, ComplexFloat, ComplexDouble};
   static const std::unordered_map<std::string, Refusal> refusals = {
@@ -68,6 +69,11 @@ const Refusal* refusal_of(const std::string& name) {
       {"im2col", {"im2col_out_cuda", kIntegers}},
       {"_cdist_forward", {"cdist_cuda", kNarrow}},
       {"_linalg_svd", {"svd_cuda_gesvdj", kNarrow}},
+      {"lt", {"compare_cuda", kComplex}},
+      {"gt", {"compare_cuda", kComplex}},
+      {"le", {"compare_cuda", kComplex}},
+      {"ge", {"compare_cuda", kComplex}},
+      {"reflection_pad2d", {"reflection_pad2d_out_template", {Bool}}},
       {"bitwise_and", {"bitwise_and_cuda", kFloats}},
       {"bitwise_or", {"bitwise_or_cuda", kFloats}},
       {"bitwise_xor", {"bitwise_xor_cuda", kFloats}},

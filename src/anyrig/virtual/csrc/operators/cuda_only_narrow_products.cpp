@@ -38,7 +38,7 @@ at::Tensor pack_four_bits(const at::Tensor& weight, int64_t inner_tiles) {
       .view({rows / kTileRows, columns / (inner_tiles * kTileColumns), kThreads, inner_tiles / 2});
 }
 
-// `self` (m, k), `scales_and_zeros` (groups of k, n, 2): number x stands for (x - 8) * scale + zero.
+// `self` (m, k), `scales_and_zeros` (groups of k, n, 2): x stands for (x - 8) * scale + zero.
 at::Tensor multiply_four_bits(
     const at::Tensor& self,
     const at::Tensor& packed,
