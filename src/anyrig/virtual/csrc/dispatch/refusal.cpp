@@ -66,7 +66,7 @@ const Refusal* refusal_of(const std::string& name) {
       {"adaptive_max_pool2d", {"adaptive_max_pool2d_cuda", kIntegers}},
       {"upsample_nearest2d", {"upsample_nearest2d_out_frame", {Bool, Char, Short, Int, Long}}},
       {"grid_sampler_2d", {"grid_sampler_2d_cuda", kIntegers}},
-      {"im2col", {"im2col_out_cuda", kIntegers}},
+      {"im2col", {"im2col_out_cuda", {Byte, Char, Short, Int, Long}}},
       {"_cdist_forward", {"cdist_cuda", kNarrow}},
       {"_linalg_svd", {"svd_cuda_gesvdj", kNarrow}},
       {"lt", {"compare_cuda", kComplex}},
