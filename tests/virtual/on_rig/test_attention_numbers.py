@@ -304,3 +304,71 @@ def test_an_encoder_leaves_padding_out() -> None:
         expected = encoder(x, src_key_padding_mask=padding)
         output = encoder.cuda()(x.cuda(), src_key_padding_mask=padding.cuda())
     torch.testing.assert_close(output.cpu(), expected, atol=1e-5, rtol=1e-5)
+
+
+def dropped_like(
+    tensors: list[torch.Tensor], kept: torch.Tensor, causal: bool, probability: float
+) -> torch.Tensor:
+    query, key, value = (tensor.detach().cpu().double() for tensor in tensors)
+    with sdpa_kernel(MATH):
+        attention, _ = aten._scaled_dot_product_attention_math(
+            query, key, value, None, probability, causal, kept.cpu()
+        )
+    return attention
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_flash_attention_returns_the_mask_of_its_dropout(causal: bool) -> None:
+    tensors = operands(torch.float16)
+    output, *_, mask = aten._scaled_dot_product_flash_attention(
+        *tensors, 0.25, causal, return_debug_mask=True
+    )
+    assert mask.shape == (2, 4, 128, 128)
+    signs = mask[:, :, :24, :24]
+    assert 0.1 < (signs < 0).float().mean().item() < 0.3
+    wanted = dropped_like(tensors, signs >= 0, causal, 0.25)
+    torch.testing.assert_close(output.cpu().double(), wanted, atol=1e-2, rtol=1e-2)
+
+
+def test_the_masks_of_packed_sequences() -> None:
+    lengths = [3, 5]
+    starts = torch.tensor([0, 3, 8], dtype=torch.int32, device="cuda")
+    packed = [torch.randn(8, 2, 16, device="cuda", dtype=torch.float16) for _ in range(3)]
+    output, *_, mask = aten._flash_attention_forward(
+        *packed, starts, starts, 5, 5, 0.25, False, True
+    )
+    start = 0
+    for i, length in enumerate(lengths):
+        tensors = [t[start : start + length].transpose(0, 1).unsqueeze(0) for t in packed]
+        kept = mask[i : i + 1, :, :length, :length] >= 0
+        wanted = dropped_like(tensors, kept, False, 0.25)[0].transpose(0, 1)
+        given = output[start : start + length].cpu().double()
+        torch.testing.assert_close(given, wanted, atol=1e-2, rtol=1e-2)
+        start += length
+
+
+@pytest.mark.parametrize("tokens", [24, 7])
+def test_the_numbers_of_memory_efficient_dropout_can_be_had(tokens: int) -> None:
+    tensors = operands(key_tokens=tokens)
+    output, _, seed, offset = aten._scaled_dot_product_efficient_attention(
+        *tensors, None, True, 0.25
+    )
+    numbers = torch.empty(2, 4, 24, tokens, device="cuda")
+    torch._fill_mem_eff_dropout_mask_(numbers, 0.25, seed.item(), offset.item())
+    wanted = dropped_like(tensors, numbers > 0.25, False, 0.25)
+    torch.testing.assert_close(output.cpu().double(), wanted, atol=1e-5, rtol=1e-5)
+    output.backward(torch.ones_like(output))
+    exact = [tensor.detach().cpu().double().requires_grad_() for tensor in tensors]
+    aten._scaled_dot_product_attention_math(*exact, None, 0.25, False, (numbers > 0.25).cpu())[
+        0
+    ].sum().backward()
+    for mine, other in zip(tensors, exact, strict=True):
+        torch.testing.assert_close(mine.grad.cpu().double(), other.grad, atol=1e-5, rtol=1e-5)
+
+
+def test_the_numbers_follow_each_other_from_the_offset_on() -> None:
+    numbers = torch.empty(1, 2, 3, 5, device="cuda")
+    torch._fill_mem_eff_dropout_mask_(numbers, 0.5, 1234, 6)
+    of_one_thread = torch.empty(36, device="cuda")
+    torch._fill_mem_eff_dropout_mask_(of_one_thread.view(1, 1, 1, 36), 0.5, 1234, 0)
+    assert torch.equal(numbers.flatten(), of_one_thread[6:])

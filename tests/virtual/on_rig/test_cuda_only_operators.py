@@ -119,3 +119,95 @@ def test_a_card_has_one_algorithm_for_least_squares() -> None:
     assert torch.linalg.lstsq(matrix, right).rank.numel() == 0
     with pytest.raises(RuntimeError, match="other than `gels` is not supported on CUDA"):
         torch.linalg.lstsq(matrix, right, driver="gelsd")
+
+
+def test_batch_normalisation_by_the_name_of_its_library() -> None:
+    x, weight, bias = randn(4, 3, 5, 5), randn(3), randn(3)
+    results = []
+    for device in ("cpu", DEVICE):
+        leaves = [t.detach().to(device).requires_grad_() for t in (x, weight, bias)]
+        mean, variance = torch.zeros(3, device=device), torch.ones(3, device=device)
+        call = torch.native_batch_norm if device == "cpu" else torch.cudnn_batch_norm
+        result, *saved = call(*leaves, mean, variance, True, 0.1, 1e-5)
+        result.pow(3).sum().backward()
+        found = [result, *saved[:2], mean, variance, *(leaf.grad for leaf in leaves)]
+        results.append([tensor.detach().cpu() for tensor in found])
+    torch.testing.assert_close(*results, atol=1e-3, rtol=1e-4)
+
+
+def test_sampling_by_the_name_of_its_library() -> None:
+    image, theta = randn(2, 3, 4, 4), randn(2, 2, 3)
+    here = [tensor.clone().requires_grad_() for tensor in (image, theta)]
+    there = [tensor.to(DEVICE).requires_grad_() for tensor in (image, theta)]
+    grid = functional.affine_grid(here[1], [2, 3, 5, 5], align_corners=True)
+    expected = functional.grid_sample(here[0], grid, align_corners=True)
+    grid = torch.cudnn_affine_grid_generator(there[1], 2, 3, 5, 5)
+    result = torch.cudnn_grid_sampler(there[0], grid)
+    torch.testing.assert_close(result.cpu(), expected)
+    for sampled in (expected, result):
+        sampled.pow(2).sum().backward()
+    for mine, other in zip(there, here, strict=True):
+        torch.testing.assert_close(mine.grad.cpu(), other.grad, atol=1e-4, rtol=1e-4)
+
+
+def test_weights_in_four_bits() -> None:
+    numbers = torch.randint(0, 16, (16, 64), generator=torch.Generator().manual_seed(0))
+    scales, zeros = randn(2, 16), randn(2, 16)
+    packed = torch._convert_weight_to_int4pack(
+        (numbers[:, ::2] * 16 + numbers[:, 1::2]).to(torch.uint8).to(DEVICE), 4
+    )
+    assert packed.shape == (2, 1, 32, 2)
+    assert packed.dtype == torch.int32
+    x = randn(3, 64, dtype=torch.bfloat16)
+    pairs = torch.stack([scales, zeros], -1).to(DEVICE, torch.bfloat16)
+    result = torch._weight_int4pack_mm(x.to(DEVICE), packed, 32, pairs)
+    each = [pairs.cpu().float()[..., i].t().repeat_interleave(32, 1) for i in range(2)]
+    wanted = x.float() @ ((numbers - 8) * each[0] + each[1]).t()
+    torch.testing.assert_close(result.cpu().float(), wanted, atol=0.1, rtol=0.02)
+
+
+@pytest.mark.parametrize("case", ["rows", "columns", "shared", "batch"])
+def test_groups_of_matrices_in_eight_bits(case: str) -> None:
+    ends = [16, 32]
+    wide_a, wide_b = randn(32, 32), randn(32, 32)
+    if case in ("columns", "batch"):
+        wide_a = randn(2, 32, 32)
+    if case in ("rows", "batch"):
+        wide_b = randn(2, 32, 32)
+    eight = torch.float8_e4m3fn
+    a, b = wide_a.to(eight), wide_b.to(eight)
+    copies = 2 if case == "shared" else 1
+    scale_a = randn(*(a.shape[:-1] if a.dim() == 3 else (32 * copies,))).abs()
+    scale_b = randn(*(2, 32) if b.dim() == 3 else (32 * copies,)).abs()
+    result = torch._scaled_grouped_mm(
+        a.to(DEVICE),
+        b.to(DEVICE).transpose(-1, -2),
+        scale_a.to(DEVICE),
+        scale_b.to(DEVICE),
+        offs=None if case == "batch" else torch.tensor(ends, dtype=torch.int32, device=DEVICE),
+    )
+    x, y = a.float(), b.float().transpose(-1, -2)
+    parts = []
+    for i, start in enumerate((0, 16)):
+        part = slice(start, start + 16)
+        if case == "rows":
+            parts.append((x[part] @ y[i]) * scale_a[part, None] * scale_b[i])
+        elif case == "columns":
+            parts.append((x[i] @ y[:, part]) * scale_a[i, :, None] * scale_b[part])
+        elif case == "shared":
+            rows = slice(32 * i, 32 * i + 32)
+            parts.append((x[:, part] @ y[part]) * scale_a[rows, None] * scale_b[rows])
+        else:
+            parts.append((x[i] @ y[i]) * scale_a[i, :, None] * scale_b[i])
+    wanted = {"rows": torch.cat, "columns": lambda p: torch.cat(p, 1)}.get(case, torch.stack)(parts)
+    assert result.dtype == torch.bfloat16
+    torch.testing.assert_close(result.cpu().float(), wanted, atol=0.3, rtol=0.02)
+
+
+def test_what_is_not_modelled_is_named() -> None:
+    with pytest.raises(
+        NotImplementedError, match="aten::_cudnn_init_dropout_state is not modelled"
+    ):
+        torch._cudnn_init_dropout_state(0.5, True, 1, dtype=torch.uint8, device=DEVICE)
+    with pytest.raises(NotImplementedError, match="aten::_cslt_compress is not modelled"):
+        torch._cslt_compress(torch.ones(32, 32, device=DEVICE, dtype=torch.float16))

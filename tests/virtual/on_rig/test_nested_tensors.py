@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
+from torch import Tensor
 from torch.nn import functional
 
 # PyTorch calls nested tensors a prototype, once a process.
@@ -50,6 +53,44 @@ def test_batched_product_of_ragged_matrices() -> None:
     products = tensor.bmm(tensor.transpose(1, 2))
     for product, part in zip(products.unbind(), PARTS, strict=True):
         torch.testing.assert_close(product.cpu(), part @ part.T)
+
+
+ROWS = torch.tensor([[[1.0, 2.0, 3.0, 4.0]], [[10.0, 20.0, 30.0, 40.0]]])
+
+
+@pytest.mark.parametrize("operation", [torch.add, torch.mul])
+def test_a_dense_row_for_each_part(operation: Callable[[Tensor, Tensor], Tensor]) -> None:
+    result = operation(nested(DEVICE), ROWS.to(DEVICE))
+    assert result.device == DEVICE
+    for given, part, row in zip(result.unbind(), PARTS, ROWS, strict=True):
+        assert torch.equal(given.cpu(), operation(part, row))
+
+
+def test_a_dense_number_for_each_part() -> None:
+    parts = [torch.arange(2.0), torch.arange(3.0)]
+    tensor = torch.nested.nested_tensor(parts, device=DEVICE)
+    result = tensor + torch.tensor([[10.0], [20.0]], device=DEVICE)
+    assert [part.tolist() for part in result.unbind()] == [[10, 11], [20, 21, 22]]
+
+
+def test_what_a_card_refuses_of_nested_and_dense() -> None:
+    rows = ROWS.to(DEVICE)
+    with pytest.raises(RuntimeError, match="Unsupported nested dense elementwise op: sub"):
+        nested(DEVICE) - rows
+    with pytest.raises(RuntimeError, match="nested self and non-nested other for op: add"):
+        nested(DEVICE) + rows[0]
+    with pytest.raises(RuntimeError, match="expected scalar type Float but found Half"):
+        nested(DEVICE) + rows.half()
+    with pytest.raises(NotImplementedError, match="_nested_op_dense_esuhm"):
+        nested(DEVICE).to(torch.complex64) + rows.to(torch.complex64)
+
+
+def test_random_numbers_are_those_of_the_buffer() -> None:
+    torch.cuda.manual_seed_all(0)
+    tensor = nested(DEVICE).detach().normal_()
+    torch.cuda.manual_seed_all(0)
+    numbers = torch.empty(20, device=DEVICE).normal_()
+    assert torch.equal(torch.cat([part.flatten() for part in tensor.unbind()]), numbers)
 
 
 def test_attention_over_jagged_sequences() -> None:

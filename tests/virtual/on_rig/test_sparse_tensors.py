@@ -98,3 +98,61 @@ def test_nothing_stays_allocated(dense: torch.Tensor) -> None:
     assert torch.cuda.memory_allocated(DEVICE) > before
     del sparse
     assert torch.cuda.memory_allocated(DEVICE) == before
+
+
+NARROW = [torch.float16, torch.bfloat16]
+COMPRESSED = {
+    "csr": lambda tensor: tensor.to_sparse_csr(),
+    "csc": lambda tensor: tensor.to_sparse_csc(),
+    "bsr": lambda tensor: tensor.to_sparse_bsr((1, 1)),
+}
+
+
+def equal_but_for_rounding(result: torch.Tensor, wanted: torch.Tensor, dtype: torch.dtype) -> None:
+    assert result.device == DEVICE
+    assert result.dtype == dtype
+    torch.testing.assert_close(result.cpu().float(), wanted, atol=0.05, rtol=0.02)
+
+
+@pytest.mark.parametrize("dtype", NARROW)
+@pytest.mark.parametrize("layout", COMPRESSED)
+def test_products_of_narrow_numbers(dense: torch.Tensor, layout: str, dtype: torch.dtype) -> None:
+    sparse = COMPRESSED[layout](dense.to(dtype)).to(DEVICE)
+    right, vector, total = torch.randn(5, 3), torch.randn(5), torch.randn(4, 3)
+    x, y, z = (tensor.to(DEVICE, dtype) for tensor in (right, vector, total))
+    equal_but_for_rounding(sparse @ x, dense @ right, dtype)
+    equal_but_for_rounding(sparse @ y, dense @ vector, dtype)
+    equal_but_for_rounding(
+        torch.addmm(z, sparse, x, beta=2, alpha=3), 2 * total + 3 * dense @ right, dtype
+    )
+    out = torch.empty(4, 3, dtype=dtype, device=DEVICE)
+    torch.mm(sparse, x, out=out)
+    equal_but_for_rounding(out, dense @ right, dtype)
+
+
+@pytest.mark.parametrize("dtype", NARROW)
+@pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr])
+def test_sparse_products_of_narrow_numbers(
+    dense: torch.Tensor, layout: torch.layout, dtype: torch.dtype
+) -> None:
+    sparse = dense.to(DEVICE, dtype).to_sparse(layout=layout)
+    right = dense.t().contiguous().to(DEVICE, dtype).to_sparse(layout=layout)
+    result = sparse @ right
+    assert result.layout == layout
+    equal_but_for_rounding(result.to_dense(), dense @ dense.t(), dtype)
+
+
+def test_batches_of_compressed_matrices(dense: torch.Tensor) -> None:
+    batch = torch.stack([dense, dense])
+    right = torch.randn(2, 5, 3)
+    sparse = batch.to_sparse_csr().to(DEVICE)
+    torch.testing.assert_close(torch.bmm(sparse, right.to(DEVICE)).cpu(), batch @ right)
+    total = torch.randn(2, 4, 3)
+    result = torch.baddbmm(total.to(DEVICE), sparse, right.to(DEVICE), beta=2)
+    torch.testing.assert_close(result.cpu(), 2 * total + batch @ right)
+
+
+def test_what_cusparse_has_not_of_narrow_numbers(dense: torch.Tensor) -> None:
+    sparse = dense.to(DEVICE, torch.float16).to_sparse_csr()
+    with pytest.raises(NotImplementedError, match="sampled_addmm_out_sparse_csr"):
+        torch.sparse.sampled_addmm(sparse, sparse.to_dense(), sparse.to_dense().t())

@@ -1,7 +1,10 @@
 #include "attention/attention_math.h"
 
+#include "random/curand_values.h"
+
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/OpMathType.h>
+#include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
@@ -11,6 +14,7 @@
 #include <ATen/ops/exp.h>
 #include <ATen/ops/logsumexp.h>
 #include <ATen/ops/matmul.h>
+#include <ATen/ops/where.h>
 #include <ATen/ops/zeros_like.h>
 
 #include <limits>
@@ -92,9 +96,8 @@ at::Tensor dropout_factors(const at::Tensor& scores, const Dropout& dropout) {
   if (dropout.probability == 1) {
     return at::zeros_like(scores);
   }
-  const auto kept =
-      dropout_numbers(scores.sizes(), dropout.seed, dropout.offset) >= dropout.probability;
-  return kept.to(scores.scalar_type()) / (1 - dropout.probability);
+  return kept_scores(scores.sizes(), dropout).to(scores.scalar_type()) /
+      (1 - dropout.probability);
 }
 
 at::Tensor multiply_if(const at::Tensor& tensor, const at::Tensor& factors) {
@@ -103,11 +106,52 @@ at::Tensor multiply_if(const at::Tensor& tensor, const at::Tensor& factors) {
 
 } // namespace
 
-at::Tensor dropout_numbers(at::IntArrayRef sizes, uint64_t seed, uint64_t offset) {
+at::Tensor kept_scores(at::IntArrayRef sizes, const Dropout& dropout) {
+  const auto numbers = at::empty(sizes, at::kFloat);
+  if (dropout.head_step > 0) {
+    draw_score_numbers(numbers, dropout);
+    return numbers > dropout.probability;
+  }
   // 2^64 over the golden ratio: neighbouring offsets give seeds far apart.
   const auto generator =
-      at::make_generator<at::CPUGeneratorImpl>(seed + offset * 0x9e3779b97f4a7c15);
-  return at::empty(sizes, at::kFloat).uniform_(0, 1, generator);
+      at::make_generator<at::CPUGeneratorImpl>(dropout.seed + dropout.offset * 0x9e3779b97f4a7c15);
+  return numbers.uniform_(0, 1, generator) >= dropout.probability;
+}
+
+// aten/src/ATen/native/transformers/cuda/mem_eff_attention/kernel_forward.h: each score has its
+// place in the sequence of one thread of cuRAND.
+void draw_score_numbers(const at::Tensor& numbers, const Dropout& dropout) {
+  if (numbers.numel() == 0) {
+    return;
+  }
+  const int64_t of_head = numbers.size(-1) * numbers.size(-2);
+  auto* to = numbers.mutable_data_ptr<float>();
+  at::parallel_for(0, numbers.numel() / of_head, /*grain_size=*/1, [&](int64_t begin, int64_t end) {
+    for (int64_t head = begin; head < end; ++head) {
+      const auto step = static_cast<uint64_t>(head * dropout.head_step);
+      PhiloxThread thread({dropout.seed, dropout.offset + step}, /*subsequence=*/0);
+      int64_t i = head * of_head;
+      const int64_t last = i + of_head;
+      for (; i + 4 <= last; i += 4) {
+        const auto values = draw_uniform4(thread.next4());
+        std::copy(values.begin(), values.end(), to + i);
+      }
+      for (; i < last; ++i) {
+        to[i] = uniform_value(thread.next());
+      }
+    }
+  });
+}
+
+at::Tensor signed_attention(const at::Tensor& query, const at::Tensor& key, const Recipe& recipe) {
+  const at::NoGradGuard no_grad;
+  const auto dtype = at::toOpMathType(query.scalar_type());
+  const auto keys = repeat_heads(key, query.size(1));
+  const auto scores = scores_of(query.to(dtype), keys.to(dtype), recipe);
+  const auto largest = scores.amax(-1, /*keepdim=*/true);
+  const auto attention = at::exp(scores - largest.masked_fill(largest == -kInfinity, 0));
+  const auto kept = kept_scores(scores.sizes(), recipe.dropout);
+  return at::where(kept, attention, -attention);
 }
 
 Attention attend(

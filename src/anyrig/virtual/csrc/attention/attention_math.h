@@ -37,11 +37,14 @@ struct Band {
 };
 
 // What the numbers of dropout follow from, so that the backward drops what the forward dropped.
-// The numbers are not a card's, which depend on the tiles of its kernel.
 struct Dropout {
   double probability = 0;
   uint64_t seed = 0;
   uint64_t offset = 0;
+  // Of one score after the other, as memory-efficient attention draws them: how many numbers a head
+  // takes. 0 where a card's numbers depend on the tiles of its kernel; then these are others.
+  int64_t head_step = 0;
+  uint64_t sequence_step = 1; // from one packed sequence to the next
 };
 
 struct Recipe {
@@ -79,7 +82,15 @@ Gradients attend_backward(
     const Recipe& recipe,
     bool bias_gradient);
 
-// The numbers in [0, 1) that dropout compares with its probability, of float32.
-at::Tensor dropout_numbers(at::IntArrayRef sizes, uint64_t seed, uint64_t offset);
+// Which scores dropout keeps, for scores of `sizes`, (batch, heads, queries, keys).
+at::Tensor kept_scores(at::IntArrayRef sizes, const Dropout& dropout);
+
+// The numbers that memory-efficient attention compares with its probability, (…, heads, queries,
+// keys), float32.
+void draw_score_numbers(const at::Tensor& numbers, const Dropout& dropout);
+
+// exp(scores - the largest of a query), which flash attention returns on demand, (batch, heads,
+// queries, keys); negative where dropout drops.
+at::Tensor signed_attention(const at::Tensor& query, const at::Tensor& key, const Recipe& recipe);
 
 } // namespace anyrig::virtual_gpu

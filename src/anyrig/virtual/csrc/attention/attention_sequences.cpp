@@ -50,7 +50,7 @@ void for_each_sequence(const Sequences& sequences, const Work& work) {
 // Dropout and slopes differ from one sequence to the next.
 Recipe recipe_of_sequence(const Recipe& recipe, int64_t index) {
   Recipe result = recipe;
-  result.dropout.offset += static_cast<uint64_t>(index);
+  result.dropout.offset += static_cast<uint64_t>(index) * recipe.dropout.sequence_step;
   if (recipe.alibi.defined() && recipe.alibi.dim() == 2) {
     result.alibi = recipe.alibi[index];
   }
@@ -108,6 +108,30 @@ void compute_forward(
         part(query, s.start, s.queries), keys_of(key, sequences, s.index),
         keys_of(value, sequences, s.index), recipe_of_sequence(recipe, s.index));
     keep(result, part(to, s.start, s.queries), s);
+  });
+}
+
+void compute_signed_attention(
+    const OnDevice& operands,
+    const at::Tensor& result,
+    const Sequences& sequences,
+    const Recipe& recipe) {
+  const auto [query, key, value] = twins_of(operands);
+  const auto to = twin_of(result);
+  to.zero_();
+  const auto keep = [](const at::Tensor& place, const at::Tensor& attention) {
+    place.narrow(2, 0, attention.size(2)).narrow(3, 0, attention.size(3)).copy_(attention);
+  };
+  if (!sequences.packed()) {
+    keep(to, signed_attention(heads_first(query), heads_first(key), recipe));
+    return;
+  }
+  for_each_sequence(sequences, [&, &query = query, &key = key](const Sequence& s) {
+    keep(
+        to.narrow(0, s.index, 1),
+        signed_attention(
+            part(query, s.start, s.queries), keys_of(key, sequences, s.index),
+            recipe_of_sequence(recipe, s.index)));
   });
 }
 

@@ -57,6 +57,13 @@ void compute_forward(
     const Recipe& recipe,
     const LogsumexpOf& logsumexp_of);
 
+// Writes `result`, (sequences, heads, queries, keys) with room beyond the longest, on the device.
+void compute_signed_attention(
+    const OnDevice& operands,
+    const at::Tensor& result,
+    const Sequences& sequences,
+    const Recipe& recipe);
+
 // Writes `results` on the device, and the gradient of the bias if `bias_result` is defined.
 void compute_backward(
     const at::Tensor& gradient,

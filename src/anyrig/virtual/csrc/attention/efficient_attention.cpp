@@ -7,6 +7,8 @@
 #include "device/device.h"
 #include "attention/efficient_workspace.h"
 #include "dispatch/twin.h"
+#include "memory/lazy_clones.h"
+#include "random/random_source.h"
 
 #include <ATen/Context.h>
 #include <ATen/TensorOperators.h>
@@ -84,6 +86,13 @@ EfficientCall call_of(
   return call;
 }
 
+// A score of each query and key, of all heads, takes a number of its own.
+Dropout dropout_of(
+    double probability, uint64_t seed, uint64_t offset, const EfficientCall& call) {
+  const int64_t of_head = call.queries * call.keys;
+  return {probability, seed, offset, of_head, static_cast<uint64_t>(call.heads * of_head)};
+}
+
 // The parts of `logsumexp`, which has the rows of each sequence rounded up.
 LogsumexpOf logsumexp_parts(const at::Tensor& logsumexp, bool packed) {
   return [sums = twin_of(logsumexp), packed](const Sequence& sequence) {
@@ -144,7 +153,7 @@ efficient_forward(
     // The kernel draws a number for each score.
     const auto taken = take_dropout(
         query, static_cast<uint64_t>(batch * heads * queries) * static_cast<uint64_t>(key.size(1)));
-    recipe.dropout = {dropout, taken.first, taken.second};
+    recipe.dropout = dropout_of(dropout, taken.first, taken.second, call);
     seed.fill_(static_cast<int64_t>(taken.first));
     offset.fill_(static_cast<int64_t>(taken.second));
   }
@@ -268,9 +277,9 @@ FourTensors efficient_backward(
   if (!shape_only() && query.numel() > 0) {
     Recipe recipe{attention_scale(query, scale), band, {}, {}, {}};
     if (dropout != 0) {
-      recipe.dropout = {
+      recipe.dropout = dropout_of(
           dropout, static_cast<uint64_t>(seed.item<int64_t>()),
-          static_cast<uint64_t>(offset.item<int64_t>())};
+          static_cast<uint64_t>(offset.item<int64_t>()), call);
     }
     if (is_given(bias)) {
       recipe.bias = twin_of(*bias);
@@ -335,6 +344,25 @@ FourTensors product_efficient_backward(
   return {of_query.transpose(1, 2), of_key.transpose(1, 2), of_value.transpose(1, 2), of_bias};
 }
 
+// The numbers of a call of the operator, for tests and for whoever would see what was dropped.
+at::Tensor& fill_dropout_numbers(
+    at::Tensor& self, double probability, int64_t seed, int64_t offset) {
+  TORCH_CHECK(self.is_contiguous());
+  TORCH_CHECK(self.dtype() == at::kFloat, "dtype must be float");
+  TORCH_CHECK(self.dim() == 4, "expected a tensor of (batch, heads, queries, keys)");
+  if (self.numel() > 0) {
+    give_own_memory(self);
+    charge_kernel(self.device().index(), static_cast<int64_t>(self.nbytes()));
+    if (!shape_only()) {
+      draw_score_numbers(
+          twin_of(self),
+          {probability, static_cast<uint64_t>(seed), static_cast<uint64_t>(offset),
+           self.size(2) * self.size(3)});
+    }
+  }
+  return self;
+}
+
 } // namespace
 
 void register_efficient_attention(torch::Library& library, Names& names) {
@@ -345,6 +373,7 @@ void register_efficient_attention(torch::Library& library, Names& names) {
   register_kernel(
       library, names, "_scaled_dot_product_efficient_attention_backward",
       product_efficient_backward);
+  register_kernel(library, names, "_fill_mem_eff_dropout_mask_", fill_dropout_numbers);
 }
 
 } // namespace anyrig::virtual_gpu

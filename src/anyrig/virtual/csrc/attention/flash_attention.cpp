@@ -143,6 +143,9 @@ FlashOutputs flash_forward(const FlashCall& call) {
     }
     compute_forward(
         {query, key, value}, output, sequences, recipe, logsumexp_parts(logsumexp));
+    if (return_debug_mask) {
+      compute_signed_attention({query, key, value}, debug_mask, sequences, recipe);
+    }
   }
   charge_forward(
       query, work_of(query, value, sequences, band), {query, key, value, output, logsumexp});

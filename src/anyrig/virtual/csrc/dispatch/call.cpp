@@ -13,9 +13,11 @@
 #include "dispatch/integer_division.h"
 #include "dispatch/kernel_names.h"
 #include "dispatch/known_values.h"
+#include "dispatch/meta_errors.h"
 #include "random/generator.h"
 #include "random/random_source.h"
 #include "memory/host_memory.h"
+#include "memory/lazy_clones.h"
 #include "dispatch/shape_only.h"
 #include "time/streams.h"
 #include "dispatch/twin.h"
@@ -89,6 +91,9 @@ class OperatorCall {
     }
     if (plan_.refusal != nullptr && !operands_.empty() && operands_[0].owner.numel() > 0) {
       check_not_refused(*plan_.refusal, operands_[0].owner.scalar_type(), arguments());
+    }
+    if (plan_.rules != nullptr && !operands_.empty()) {
+      check_operands(*plan_.rules, arguments());
     }
     if (plan_.check_limits != nullptr && !operands_.empty()) {
       plan_.check_limits(arguments(), device_);
@@ -206,6 +211,9 @@ class OperatorCall {
       if (is_container(tensor)) {
         return container_twin(tensor, i);
       }
+      if (plan_.arguments[i].is_written) {
+        give_own_memory(tensor);
+      }
       at::Tensor twin = twin_of(tensor);
       operands_.push_back({tensor, twin, storage_impl_of(twin), plan_.arguments[i]});
       return twin;
@@ -221,6 +229,9 @@ class OperatorCall {
   at::Tensor container_twin(const at::Tensor& container, size_t i) {
     std::vector<at::Tensor> twins;
     for (const at::Tensor& part : parts_of(container)) {
+      if (plan_.arguments[i].is_written) {
+        give_own_memory(part);
+      }
       twins.push_back(twin_of(part));
       parts_.push_back(
           {part, twins.back(), storage_impl_of(twins.back()), plan_.arguments[i]});
@@ -295,7 +306,7 @@ class OperatorCall {
   }
 
   void run_kernel_of(c10::DispatchKey key) {
-    if (key == c10::DispatchKey::CPU && !plan_.widened.empty() &&
+    if (key == host_key_ && !plan_.widened.empty() &&
         needs_widening(plan_.widened, op_.schema(), *stack_)) {
       run_widened(plan_.widened, op_.schema(), *stack_, [&] { call_kernel_of(key); });
     } else {
@@ -376,7 +387,12 @@ class OperatorCall {
       }
       return;
     }
-    run_kernel_of(c10::DispatchKey::Meta);
+    try {
+      run_kernel_of(c10::DispatchKey::Meta);
+    } catch (const pybind11::error_already_set& error) {
+      raise_as_kernel(error);
+      throw;
+    }
   }
 
   void give_results() {

@@ -5,6 +5,7 @@
 #include "dispatch/no_warnings.h"
 #include "operators/cuda_only.h"
 #include "operators/kernels.h"
+#include "operators/nested_elementwise.h"
 
 #include <torch/library.h>
 
@@ -62,6 +63,16 @@ void run_foreign(
   run_on_twins(plan->second, op, c10::DispatchKey::CPU, stack);
 }
 
+// A card has a kernel for it, and there is neither one of the CPU nor one written here.
+void refuse_unmodelled(
+    const c10::OperatorHandle& op,
+    c10::DispatchKeySet /*keys*/,
+    torch::jit::Stack* /*stack*/) {
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      false, op.operator_name(), " is not modelled on a virtual GPU: PyTorch has a kernel of it for "
+      "CUDA, and none for the CPU that could stand in.");
+}
+
 bool has_host_kernel(const c10::OperatorHandle& op) {
   return op.hasKernelForDispatchKey(c10::DispatchKey::CPU) ||
       op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd) ||
@@ -115,11 +126,17 @@ void install_container_operators(const OperatorTable& table) {
       const auto op = dispatcher.findOp(
           {"aten::" + name.substr(0, dot),
            dot == std::string::npos ? std::string() : name.substr(dot + 1)});
-      if (std::find(listed.begin(), listed.end(), keys.name) == listed.end() ||
-          !op.has_value() || !op->hasKernelForDispatchKey(keys.host)) {
+      if (std::find(listed.begin(), listed.end(), keys.name) == listed.end() || !op.has_value()) {
         continue;
       }
-      if (takes_any_device(name) || views_nested(keys, op->schema())) {
+      const auto& written_here = cuda_only_kernels_of(keys.device);
+      const auto host_kernel = written_here.find(name);
+      if (host_kernel == written_here.end() && !op->hasKernelForDispatchKey(keys.host)) {
+        continue;
+      }
+      const bool on_buffers =
+          keys.host == c10::DispatchKey::NestedTensorCPU && acts_on_nested_buffers(name);
+      if (on_buffers || takes_any_device(name) || views_nested(keys, op->schema())) {
         library->impl(
             name.c_str(),
             torch::CppFunction::makeFromBoxedFunctor(std::make_unique<HostKernel>(keys.host)));
@@ -127,6 +144,10 @@ void install_container_operators(const OperatorTable& table) {
       }
       OperatorPlan plan(op->schema(), facts);
       plan.wrapper_name.replace(plan.wrapper_name.find("CUDA"), 4, keys.name);
+      plan.widened = dtypes_to_widen_in_containers(op->schema().name().substr(6), keys.host);
+      if (host_kernel != written_here.end()) {
+        plan.host_kernel = host_kernel->second;
+      }
       library->impl(name.c_str(), boxed_kernel(std::move(plan), keys.host));
     }
   }
@@ -185,11 +206,13 @@ int install_operators(const OperatorTable& table) {
     const auto host_kernel = cuda_only_kernels().find(full_name);
     const bool written_here = host_kernel != cuda_only_kernels().end();
     if (!has_host_kernel(*op) && !written_here) {
-      // Where PyTorch is built for CUDA, its kernel must not get at memory of the host.
-      if (op->hasKernelForDispatchKey(c10::DispatchKey::CUDA)) {
-        library->impl(
-            full_name.c_str(), torch::CppFunction::makeFromBoxedFunction<&run_foreign>());
+      if (op->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) &&
+          !op->hasKernelForDispatchKey(c10::DispatchKey::CUDA)) {
+        continue; // made of others here
       }
+      // Where PyTorch is built for CUDA, its kernel must not get at memory of the host.
+      library->impl(
+          full_name.c_str(), torch::CppFunction::makeFromBoxedFunction<&refuse_unmodelled>());
       continue;
     }
     OperatorPlan plan(op->schema(), facts == table.end() ? OperatorFacts() : facts->second);

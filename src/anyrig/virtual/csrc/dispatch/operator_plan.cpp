@@ -124,6 +124,7 @@ OperatorPlan::OperatorPlan(const c10::FunctionSchema& schema, const OperatorFact
   traffic = traffic_of(name);
   widened = dtypes_to_widen(name);
   refusal = refusal_of(name);
+  rules = rules_of(name, schema.overload_name());
   check_limits = limits_of(name);
   unordered = unordered_of(name);
   const auto& overload = schema.overload_name();

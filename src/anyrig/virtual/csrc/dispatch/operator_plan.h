@@ -4,6 +4,7 @@
 
 #include "dispatch/card_results.h"
 #include "dispatch/determinism.h"
+#include "dispatch/operand_rules.h"
 #include "dispatch/refusal.h"
 #include "dispatch/widening.h"
 #include "operators/library_limits.h"
@@ -59,6 +60,7 @@ struct OperatorPlan {
   // The card computes it with cuBLAS, which takes a workspace.
   bool uses_cublas = false;
   const Refusal* refusal = nullptr;
+  const OperandRules* rules = nullptr;
   CheckLimits check_limits = nullptr;
   const Unordered* unordered = nullptr;
   ResultsOnCard results_on_card = nullptr;

@@ -136,6 +136,28 @@ Dtypes dtypes_to_widen(const std::string& name) {
   return found == dtypes.end() ? Dtypes() : found->second;
 }
 
+Dtypes dtypes_to_widen_in_containers(const std::string& name, c10::DispatchKey host_key) {
+  using enum c10::ScalarType;
+  static const std::unordered_map<std::string, Dtypes> compressed = {
+      {"mm", {Half, BFloat16}},
+      {"addmm", {Half, BFloat16}},
+      {"addmv", {Half, BFloat16}},
+  };
+  static const std::unordered_map<std::string, Dtypes> coordinates = {
+      {"add", {Half}},
+      {"add_", {Half}},
+      {"mm", {Half, BFloat16}},
+      {"_sparse_sparse_matmul", {Half, BFloat16}},
+  };
+  const bool is_compressed = host_key == c10::DispatchKey::SparseCsrCPU;
+  if (!is_compressed && host_key != c10::DispatchKey::SparseCPU) {
+    return {};
+  }
+  const auto& dtypes = is_compressed ? compressed : coordinates;
+  const auto found = dtypes.find(name);
+  return found == dtypes.end() ? Dtypes() : found->second;
+}
+
 bool needs_widening(
     const Dtypes& dtypes, const c10::FunctionSchema& schema, const torch::jit::Stack& stack) {
   bool found = false;
@@ -169,7 +191,11 @@ void run_widened(
   kernel();
   for (const auto& operand : operands) {
     if (operand.written) {
-      operand.narrow.resize_(operand.wide.sizes());
+      if (operand.narrow.layout() == at::kStrided) {
+        operand.narrow.resize_(operand.wide.sizes());
+      } else {
+        operand.narrow.resize_as_sparse_(operand.wide);
+      }
       operand.narrow.copy_(operand.wide);
     }
   }

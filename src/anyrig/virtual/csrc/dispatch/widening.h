@@ -18,6 +18,8 @@ using Dtypes = std::vector<at::ScalarType>;
 // By the operator's name without its overload. From the dtypes that PyTorch's operator database
 // lists for each device.
 Dtypes dtypes_to_widen(const std::string& name);
+// The same of sparse tensors, for which the CPU's kernels are those of `host_key`.
+Dtypes dtypes_to_widen_in_containers(const std::string& name, c10::DispatchKey host_key);
 
 // Whether an argument of the call on `stack` has one of these dtypes.
 bool needs_widening(

@@ -11,6 +11,7 @@
 #include "memory/freed_host_memory.h"
 #include "memory/host_memory.h"
 #include "memory/kept_host_memory.h"
+#include "memory/lazy_clones.h"
 #include "memory/placed_memory.h"
 #include "memory/shared_memory.h"
 #include "time/streams.h"
@@ -310,7 +311,10 @@ DeviceMemory::~DeviceMemory() {
 }
 
 DeviceMemory* device_memory(const c10::DataPtr& data) {
-  return data.get_deleter() == &release ? static_cast<DeviceMemory*>(data.get_context()) : nullptr;
+  if (C10_LIKELY(data.get_deleter() == &release)) {
+    return static_cast<DeviceMemory*>(data.get_context());
+  }
+  return memory_by_address(data);
 }
 
 c10::DataPtr allocate(size_t bytes, c10::DeviceIndex device) {
@@ -381,7 +385,8 @@ c10::DataPtr alias(DeviceMemory& memory) {
 }
 
 void settle_in_pool(c10::StorageImpl& storage) {
-  DeviceMemory* memory = device_memory(storage.data_ptr());
+  DeviceMemory* memory =
+      is_lazy_clone(storage) ? nullptr : device_memory(storage.data_ptr());
   if (memory == nullptr || memory->block == nullptr || memory->host.get() == nullptr ||
       memory->block->pool->owner == kNoPool || is_placed(*memory)) {
     return;
@@ -412,6 +417,9 @@ void change_host(c10::StorageImpl& storage, DeviceMemory& memory, c10::DataPtr h
   }
   const c10::Device device = storage.device();
   auto old = storage.set_data_ptr(c10::DataPtr(nullptr, device));
+  if (old.get_deleter() != &release) {
+    forget_address(old.get());
+  }
   old.release_context();
   storage.set_data_ptr_noswap({memory.host.get(), &memory, &release, device});
 }

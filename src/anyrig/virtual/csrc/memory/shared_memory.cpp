@@ -1,7 +1,7 @@
 #include "memory/shared_memory.h"
 
+#include "memory/lazy_clones.h"
 #include "memory/shared_file.h"
-
 
 #include <c10/util/Exception.h>
 
@@ -92,6 +92,7 @@ struct Kept {
 
 Parcel send_memory(c10::StorageImpl& storage) {
   collect_sent();
+  give_own_memory(storage);
   DeviceMemory* memory = device_memory(storage.data_ptr());
   TORCH_CHECK(memory != nullptr, "only memory of a virtual GPU can be sent to another process");
   if (shape_only()) {

@@ -7,6 +7,7 @@
 #include "dispatch/known_values.h"
 #include "dispatch/shape_only.h"
 #include "dispatch/twin.h"
+#include "memory/lazy_clones.h"
 #include "memory/pinned_memory.h"
 #include "time/streams.h"
 
@@ -83,6 +84,9 @@ void note_pinned_end(const at::Tensor& destination, const at::Tensor& source) {
 
 void move(const at::Tensor& destination, const at::Tensor& source, bool non_blocking) {
   check_capture(destination, source, non_blocking);
+  if (is_virtual(destination)) {
+    give_own_memory(destination);
+  }
   if (!non_blocking && (source.is_cpu() || destination.is_cpu())) {
     const at::Tensor& card = source.is_cpu() ? destination : source;
     note_host_wait(current_stream(card.device().index()));

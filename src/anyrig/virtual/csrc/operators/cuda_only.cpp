@@ -11,9 +11,21 @@ const HostKernels& cuda_only_kernels() {
     add_dropouts(*kernels);
     add_drivers(*kernels);
     add_embedding_bags(*kernels);
+    add_cudnn(*kernels);
+    add_narrow_products(*kernels);
     return kernels;
   }();
   return *kernels;
+}
+
+const HostKernels& cuda_only_kernels_of(c10::DispatchKey key) {
+  static const auto* compressed = [] {
+    auto* kernels = new HostKernels();
+    add_compressed_products(*kernels);
+    return kernels;
+  }();
+  static const auto* none = new HostKernels();
+  return key == c10::DispatchKey::SparseCsrCUDA ? *compressed : *none;
 }
 
 } // namespace anyrig::virtual_gpu

@@ -221,6 +221,7 @@ Names register_kernels(torch::Library& library) {
   Names names;
   register_tensor_kernels(library, names);
   register_copy_kernels(library, names);
+  register_lazy_clones(library, names);
   register_attention_kernels(library, names);
   register_recurrent_kernels(library, names);
   register_random_kernels(library, names);

@@ -12,6 +12,7 @@ namespace anyrig::virtual_gpu {
 using Names = std::unordered_set<std::string>;
 void register_tensor_kernels(torch::Library& library, Names& names);
 void register_copy_kernels(torch::Library& library, Names& names);
+void register_lazy_clones(torch::Library& library, Names& names);
 void register_attention_kernels(torch::Library& library, Names& names);
 void register_recurrent_kernels(torch::Library& library, Names& names);
 void register_random_kernels(torch::Library& library, Names& names);

@@ -1,6 +1,7 @@
 // Nested tensors of layout strided: a buffer on the device, sizes and strides on the host.
 
 #include "attention/flash_attention.h"
+#include "operators/nested_elementwise.h"
 
 #include <ATen/NestedTensorImpl.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -130,6 +131,7 @@ void register_nested_kernels(torch::Library& library, Names& names) {
       at::native::NestedTensor_nested_tensor_from_mask_left_aligned);
   register_kernel(library, names, "_nested_from_padded", at::native::nested_from_padded_generic);
 
+  register_nested_elementwise();
   static auto* nested = new torch::Library(
       torch::Library::IMPL, "aten", c10::DispatchKey::NestedTensorCUDA, __FILE__, __LINE__);
   Names nested_names;

@@ -13,6 +13,7 @@
 #include "dispatch/known_values.h"
 #include "dispatch/shape_only.h"
 #include "dispatch/twin.h"
+#include "memory/lazy_clones.h"
 
 #include <ATen/Dispatch.h>
 #include <ATen/ExpandUtils.h>
@@ -151,6 +152,7 @@ at::Tensor& bernoulli_of_tensor(
     forget_values(self);
     return self;
   }
+  give_own_memory(self);
   const auto twin = twin_of(self);
   const auto result = twin.contiguous();
   const auto chances_twin = twin_of(*chances).contiguous();

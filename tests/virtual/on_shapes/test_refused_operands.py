@@ -1,0 +1,181 @@
+"""Dtypes and sizes that a card refuses are refused without data as well."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+HALF, DOUBLE = torch.float16, torch.float64
+
+
+def floats(*size: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.empty(size, device="cuda", dtype=dtype)
+
+
+def numbers(*size: int, dtype: torch.dtype = torch.int64) -> Tensor:
+    return torch.empty(size, device="cuda", dtype=dtype)
+
+
+Refused = tuple[Callable[[], object], type[Exception], str]
+
+REFUSED: dict[str, Refused] = {
+    "a target of int32": (
+        lambda: functional.cross_entropy(floats(4, 10), numbers(4, dtype=torch.int32)),
+        NotImplementedError,
+        "\"nll_loss_forward_reduce_cuda_kernel_2d_index\" not implemented for 'Int'",
+    ),
+    "a target of floats for an image": (
+        lambda: functional.nll_loss(floats(4, 10, 3, 3), floats(4, 3, 3)),
+        RuntimeError,
+        "expected scalar type Long but found Float",
+    ),
+    "a target of two dimensions": (
+        lambda: functional.cross_entropy(floats(4, 10), numbers(4, 1)),
+        RuntimeError,
+        "multi-target not supported",
+    ),
+    "weights of classes of another dtype": (
+        lambda: functional.cross_entropy(floats(4, 10), numbers(4), floats(10, dtype=HALF)),
+        RuntimeError,
+        "expected scalar type Float but found Half",
+    ),
+    "a product of two dtypes": (
+        lambda: floats(2, 2) @ floats(2, 2, dtype=HALF),
+        RuntimeError,
+        "expected mat1 and mat2 to have the same dtype, but got: float != c10::Half",
+    ),
+    "a layer of another dtype": (
+        lambda: functional.linear(floats(2, 2, dtype=HALF), floats(2, 2), floats(2)),
+        RuntimeError,
+        "mat1 and mat2 must have the same dtype, but got Half and Float",
+    ),
+    "a bias of another dtype": (
+        lambda: functional.linear(floats(2, 2), floats(2, 2), floats(2, dtype=HALF)),
+        RuntimeError,
+        "self and mat2 must have the same dtype, but got Half and Float",
+    ),
+    "a convolution's bias of another size": (
+        lambda: functional.conv2d(floats(1, 3, 8, 8), floats(4, 3, 3, 3), floats(3)),
+        RuntimeError,
+        "expected bias to be 1-dimensional with 4 elements, but got bias of size [3] instead",
+    ),
+    "a transposed convolution's channels": (
+        lambda: functional.conv_transpose2d(floats(1, 2, 8, 8), floats(3, 4, 3, 3)),
+        RuntimeError,
+        "to have 3 channels, but got 2 channels instead",
+    ),
+    "a normalization's weight of another dtype": (
+        lambda: functional.layer_norm(floats(2, 3, dtype=HALF), (3,), floats(3), floats(3)),
+        RuntimeError,
+        "expected scalar type Half but found Float",
+    ),
+    "an index of floats": (
+        lambda: floats(4)[floats(2)],
+        IndexError,
+        "tensors used as indices must be long, int, byte or bool tensors",
+    ),
+    "indices of two sizes": (
+        lambda: floats(4, 4)[numbers(2), numbers(3)],
+        IndexError,
+        "could not be broadcast together with shapes [2], [3]",
+    ),
+    "index_select with floats": (
+        lambda: floats(4).index_select(0, floats(2)),
+        RuntimeError,
+        "Expected dtype int32 or int64 for index",
+    ),
+    "index_select with a matrix": (
+        lambda: floats(4).index_select(0, numbers(2, 2)),
+        IndexError,
+        "Index is supposed to be a vector",
+    ),
+    "index_add of another dtype": (
+        lambda: floats(4, 4).index_add(0, numbers(2), floats(2, 4, dtype=HALF)),
+        RuntimeError,
+        "self (Float) and source (Half) must have the same scalar type",
+    ),
+    "index_copy with int32": (
+        lambda: floats(4, 4).index_copy(0, numbers(2, dtype=torch.int32), floats(2, 4)),
+        RuntimeError,
+        "Expected a long tensor for index, but got Int",
+    ),
+    "index_fill with int32": (
+        lambda: floats(4, 4).index_fill(0, numbers(2, dtype=torch.int32), 1.0),
+        IndexError,
+        "Expected dtype int64 for index",
+    ),
+    "index_put of another dtype": (
+        lambda: floats(4).index_put((numbers(2),), floats(2, dtype=HALF)),
+        RuntimeError,
+        "got Float for the destination and Half for the source",
+    ),
+    "a mask of floats": (
+        lambda: floats(4).masked_fill(floats(4), 0.0),
+        RuntimeError,
+        "masked_fill only supports boolean masks, but got dtype Float",
+    ),
+    "a loss of integers": (
+        lambda: functional.smooth_l1_loss(numbers(2), numbers(2)),
+        NotImplementedError,
+        "\"smooth_l1_cuda\" not implemented for 'Long'",
+    ),
+    "softmax of integers": (
+        lambda: functional.softmax(numbers(2, 3), -1),
+        NotImplementedError,
+        "\"host_softmax\" not implemented for 'Long'",
+    ),
+    "softmax along a dimension that is not there": (
+        lambda: functional.softmax(floats(2, 3), 2),
+        IndexError,
+        "Dimension out of range",
+    ),
+    "gelu of integers": (
+        lambda: functional.gelu(numbers(3)),
+        NotImplementedError,
+        "\"GeluCUDAKernelImpl\" not implemented for 'Long'",
+    ),
+    "cross entropy of two dtypes": (
+        lambda: functional.binary_cross_entropy(floats(4), floats(4, dtype=DOUBLE)),
+        RuntimeError,
+        "Found dtype Double but expected Float",
+    ),
+    "a deviation of integers": (
+        lambda: numbers(3).std(),
+        RuntimeError,
+        "std and var only support floating point and complex dtypes",
+    ),
+    "an image of integers": (
+        lambda: functional.interpolate(numbers(1, 1, 4, 4), scale_factor=2, mode="bilinear"),
+        NotImplementedError,
+        "\"upsample_bilinear2d_out_frame\" not implemented for 'Long'",
+    ),
+}
+
+
+@pytest.mark.parametrize("refused", REFUSED.values(), ids=REFUSED)
+def test_is_refused_with_the_words_of_cuda(refused: Refused) -> None:
+    call, error, words = refused
+    with pytest.raises(error) as raised:
+        call()
+    assert type(raised.value) is error
+    assert words in str(raised.value)
+
+
+def test_what_is_taken() -> None:
+    functional.cross_entropy(floats(4, 10), numbers(4), floats(10))
+    functional.cross_entropy(floats(4, 10), floats(4, 10))
+    torch.mm(floats(2, 2, dtype=HALF), floats(2, 2, dtype=HALF), out_dtype=torch.float32)
+    torch.addmm(
+        floats(2, 2), floats(2, 2, dtype=HALF), floats(2, 2, dtype=HALF), out_dtype=torch.float32
+    )
+    tensor = floats(4)
+    tensor[numbers(4, dtype=torch.bool)] = 1
+    tensor[numbers(2)] = 1
+    tensor[numbers(2, dtype=torch.int32)].index_select(0, numbers(2, dtype=torch.int32))
+    with torch.autocast("cuda"):
+        functional.layer_norm(floats(2, 3, dtype=HALF), (3,), floats(3), floats(3))
+        functional.linear(floats(2, 2), floats(2, 2, dtype=HALF), floats(2))
