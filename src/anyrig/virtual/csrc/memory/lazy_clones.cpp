@@ -85,7 +85,7 @@ void forget_address(const void* address) {
 void copy_lazy_clone(c10::StorageImpl& storage) {
   CurrentDevice guard(storage.device().index());
   const void* before = storage.data();
-  c10::impl::cow::materialize_cow(&storage);
+  storage.mutable_data(); // copies; the function itself has another name in each PyTorch
   if (storage.data() != before) {
     const auto bytes = static_cast<double>(storage.nbytes());
     Clock::get().run(current_stream(storage.device().index()), /*arithmetic=*/{}, 2 * bytes);
