@@ -22,6 +22,8 @@ scores = torch.randn(4, 5).cuda()
 labels = torch.tensor([0, 1, 2, 3]).cuda()
 batches = torch.nn.BatchNorm2d(8).cuda().eval()
 bags = torch.nn.EmbeddingBag(10, 3, mode="sum").cuda()
+experts = torch.randn(2, 16, 24).cuda()
+ends = torch.tensor([2, 6], dtype=torch.int32).cuda()
 flipped = torch.randn(5, 4).cuda().t()
 
 
@@ -52,6 +54,11 @@ CALLS: dict[str, tuple[Callable[..., object], tuple[torch.Tensor, ...]]] = {
     "running maximum": (lambda x: torch.cummax(x, 1), (scores,)),
     "running sum of exponentials": (lambda x: torch.logcumsumexp(x, 1), (scores,)),
     "margins": (lambda x: functional.multi_margin_loss(x, labels), (scores,)),
+    "a product of groups": (torch._grouped_mm, (torch.randn(6, 16).cuda(), experts, ends)),
+    "a product of groups in bfloat16": (
+        torch._grouped_mm,
+        (torch.randn(6, 16).cuda().bfloat16(), experts.bfloat16(), ends),
+    ),
     "an index after a slice": (lambda x: x[:, torch.tensor([0, 2]).cuda()], (scores,)),
     "an absolute value of what is transposed": (torch.abs, (flipped,)),
     "a gate over what is transposed": (lambda x: functional.glu(x, 0), (flipped,)),

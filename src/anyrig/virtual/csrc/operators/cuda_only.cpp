@@ -11,6 +11,7 @@ const HostKernels& cuda_only_kernels() {
     add_dropouts(*kernels);
     add_drivers(*kernels);
     add_embedding_bags(*kernels);
+    add_grouped_products(*kernels);
     add_cudnn(*kernels);
     add_narrow_products(*kernels);
     return kernels;

@@ -22,6 +22,7 @@ void add_convolutions(HostKernels& kernels);
 void add_dropouts(HostKernels& kernels);
 void add_drivers(HostKernels& kernels);
 void add_embedding_bags(HostKernels& kernels);
+void add_grouped_products(HostKernels& kernels);
 void add_cudnn(HostKernels& kernels);
 void add_narrow_products(HostKernels& kernels);
 void add_compressed_products(HostKernels& kernels);
