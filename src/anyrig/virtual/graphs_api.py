@@ -59,3 +59,12 @@ def patch() -> None:
         derived = {name: getattr(module, name)}
         vars(module).update(before)  # the rest stays what others took of it
         replace_in_torch({name: before[name]}, derived)
+    graphs: Any = torch.cuda.graphs
+    # Private: what PyTorch 2.14 and later write a graph with asks CUDA's own library.
+    if hasattr(graphs, "_dump_graph_dot"):
+        graphs._dump_graph_dot = _write_as_picture
+
+
+def _write_as_picture(graph: Any, path: str, *, verbose: bool = True) -> None:
+    bindings_of_torch: Any = torch._C
+    bindings_of_torch._CUDAGraph.debug_dump(graph, path)

@@ -113,9 +113,8 @@ def patch(core: ModuleType) -> None:
     # Recurrent networks take PyTorch's own kernels, not cuDNN's; programs ask whether it is there.
     cudnn: Any = torch.backends.cudnn
     cudnn.is_acceptable = lambda tensor: False
-    if not cudnn.is_available():
-        cudnn.is_available = lambda: True
-        cudnn.version = lambda: _CUDNN_VERSION
+    cudnn.is_available = lambda: True
+    cudnn.version = lambda: _CUDNN_VERSION
     # A build for CUDA would compile what it fuses in scripted functions, for a card.
     bindings._jit_override_can_fuse_on_gpu(False)
     bindings._nvtx = cuda.nvtx._nvtx = nvtx_marks()
