@@ -317,6 +317,7 @@ def dropped_like(
     return attention
 
 
+@pytest.mark.filterwarnings("ignore:Dropout mask should only be used for testing")
 @pytest.mark.parametrize("causal", [False, True])
 def test_flash_attention_returns_the_mask_of_its_dropout(causal: bool) -> None:
     tensors = operands(torch.float16)

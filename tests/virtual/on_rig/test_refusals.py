@@ -9,6 +9,7 @@ import torch
 
 
 def test_allocators_are_refused() -> None:
+    torch.cuda.init()
     with pytest.raises(RuntimeError, match="on a virtual GPU"):
         torch._C._cuda_getAllocator()
     with pytest.raises(RuntimeError, match="cannot be turned off"):
