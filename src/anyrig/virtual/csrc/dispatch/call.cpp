@@ -55,8 +55,10 @@ class OperatorCall {
 
   void run() {
     check_not_forked();
-    for (const int i : plan_.optional_lists) {
-      retype(argument(i));
+    if (plan_.takes_optional_lists) {
+      for (const int i : plan_.optional_lists) {
+        retype(argument(i));
+      }
     }
     if (plan_.check == DeviceCheck::Convolution) {
       check_types(arguments());
@@ -315,11 +317,20 @@ class OperatorCall {
   }
 
   void call_kernel_of(c10::DispatchKey key) {
-    const c10::DispatchKeySet keys(key);
-    if (plan_.divides_integers && key == c10::DispatchKey::CPU) {
-      replace_zero_divisors(argument(0), argument(1));
+    if (C10_LIKELY(plan_.results_on_card == nullptr && !(shape_only() && plan_.is_pointwise))) {
+      call_kernel(c10::DispatchKeySet(key));
+      return;
     }
     const CardResults on_card = results_on_card();
+    call_kernel(c10::DispatchKeySet(key));
+    const size_t count = plan_.returned_argument.size();
+    on_card.put_right(stack_->data() + stack_->size() - count, count);
+  }
+
+  void call_kernel(c10::DispatchKeySet keys) {
+    if (plan_.divides_integers && keys.has(c10::DispatchKey::CPU)) {
+      replace_zero_divisors(argument(0), argument(1));
+    }
     try {
       if (plan_.host_kernel.has_value()) {
         plan_.host_kernel->callBoxed(op_, keys, stack_);
@@ -331,15 +342,13 @@ class OperatorCall {
       raise_with_cuda_name(error);
       throw;
     }
-    const size_t count = plan_.returned_argument.size();
-    on_card.put_right(stack_->data() + stack_->size() - count, count);
   }
 
   CardResults results_on_card() {
     if (plan_.results_on_card != nullptr) {
       return plan_.results_on_card(arguments());
     }
-    if (!shape_only() || !plan_.is_pointwise || !parts_.empty()) {
+    if (!parts_.empty()) {
       return {};
     }
     c10::SmallVector<at::Tensor, 4> read;

@@ -81,6 +81,7 @@ OperatorPlan::OperatorPlan(const c10::FunctionSchema& schema, const OperatorFact
     }
     if (argument.real_type()->str() == "Tensor?[]") {
       optional_lists.push_back(static_cast<int>(i));
+      takes_optional_lists = true;
     }
     const bool is_written =
         (argument.alias_info() != nullptr && argument.alias_info()->isWrite()) ||

@@ -57,6 +57,9 @@ struct OperatorPlan {
   // operators, autograd does.
   bool raises_versions = false;
   bool divides_integers = false;
+  // Each element of the results comes of those at its place.
+  bool is_pointwise = false;
+  bool takes_optional_lists = false;
   // The card computes it with cuBLAS, which takes a workspace.
   bool uses_cublas = false;
   const Refusal* refusal = nullptr;
@@ -65,8 +68,6 @@ struct OperatorPlan {
   const Unordered* unordered = nullptr;
   ResultsOnCard results_on_card = nullptr;
   const WithoutMeta* without_meta = nullptr;
-  // Each element of the results comes of those at its place.
-  bool is_pointwise = false;
   // Dtypes that need more than the CPU's kernel.
   Dtypes widened;
   // Runs on twins in place of PyTorch's own kernel, which there is none of for the CPU.
