@@ -29,6 +29,8 @@ UNINITIALISED = {
 # A card lays out these results differently, so that there is nothing to compare strides with.
 OTHER_STRIDES = {
     "nn.functional.scaled_dot_product_attention",  # another operator computes it
+    # Always contiguous: aten/src/ATen/native/cuda/MaxUnpooling.cu.
+    "nn.functional.max_unpool2d",
 }
 _ANY_CARD = torch.device("cuda")
 
