@@ -1,3 +1,6 @@
+// More than 400 lines: a method for each of NCCL's collectives, most of them a few lines on the same
+// two steps, to check and to enqueue.
+
 #ifdef USE_C10D_GLOO
 
 #include "collectives/process_group.h"
