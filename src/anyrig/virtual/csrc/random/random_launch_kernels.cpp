@@ -30,6 +30,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/logical_and.h>
 #include <ATen/ops/multinomial.h>
 #include <ATen/ops/multinomial_native.h>
 #include <ATen/ops/ones_like.h>
