@@ -1,4 +1,4 @@
-"""The sensors of a card that does nothing. Programs log them, and a virtual GPU has none of its own."""
+"""The sensors of a card that does nothing: programs log them, and a virtual GPU has none."""
 
 PERCENT = 0
 CELSIUS = 30

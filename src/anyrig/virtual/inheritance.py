@@ -16,6 +16,7 @@ Three more, of `driver`, are for programs that ask NVML or `nvidia-smi`, in what
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -25,6 +26,7 @@ from pathlib import Path
 
 from ..devices.lease_file import DIRECTORY_VARIABLE as LEASE_VARIABLE
 from ..errors import VirtualRigError
+from .driver.facts import facts_of
 from .driver.library import answer_here, driver_environment
 from .rig import VirtualRig
 
@@ -71,11 +73,12 @@ class Inheritance:
 
     def answer_nvml_here(self) -> None:
         """Let NVML know the rig in this process, which was not started with its environment."""
-        answer_here(self._rig, self.cards)
+        answer_here(self._facts)
 
-    @property
-    def _rig(self) -> VirtualRig:
-        return VirtualRig.parse(str(self.arguments["rig"]))
+    @functools.cached_property
+    def _facts(self) -> str:
+        rig = VirtualRig.parse(str(self.arguments["rig"]))
+        return facts_of(rig, str(Path(self.cards) / "cards"))
 
     @contextmanager
     def handed_down(self) -> Iterator[None]:
@@ -99,5 +102,5 @@ class Inheritance:
             VARIABLE: json.dumps({**self.arguments, _CARDS: self.cards}),
             "PYTHONPATH": os.pathsep.join([str(STARTUP), *others]),
             LEASE_VARIABLE: str(Path(self.cards) / "leases"),
-            **driver_environment(self._rig, self.cards),
+            **driver_environment(self._facts),
         }

@@ -36,7 +36,7 @@ _PCIE_GENERATIONS = {16e9: 3, 32e9: 4, 64e9: 5}
 
 def facts_of(rig: VirtualRig, ledger: str) -> str:
     """Return what the library is to know of `rig`, whose cards are shared through `ledger`."""
-    lines = [
+    lines: list[tuple[object, ...]] = [
         ("ledger", ledger),
         ("driver", _DRIVER, _CUDA),
         ("idle", idle.PERCENT, idle.CELSIUS, idle.MILLIWATTS, idle.CLOCK_MHZ),

@@ -26,8 +26,6 @@ from pathlib import Path
 from ..build import cache_folder, the_only_builder
 from ..compiler import Compiler
 from ..compiler_processes import CompilerProcesses
-from ..rig import VirtualRig
-from .facts import facts_of
 
 VARIABLE = "ANYRIG_DRIVER"
 
@@ -50,12 +48,8 @@ from anyrig.virtual.driver.smi.command import main
 sys.exit(main(sys.argv[1:]))"""
 
 
-def driver_environment(rig: VirtualRig, cards: str) -> dict[str, str]:
-    """Return the variables by which a process finds NVML and `nvidia-smi` for `rig`.
-
-    Args:
-        rig: whose cards they show.
-        cards: the folder through which its processes share them.
+def driver_environment(facts: str) -> dict[str, str]:
+    """Return the variables by which a process finds NVML and `nvidia-smi` for the rig of `facts`.
 
     Raises:
         NoCompilerError: the library must be built, and there is no compiler.
@@ -65,19 +59,19 @@ def driver_environment(rig: VirtualRig, cards: str) -> dict[str, str]:
         return {}
     library = build_library()
     return {
-        VARIABLE: _facts(rig, cards),
+        VARIABLE: facts,
         "LD_LIBRARY_PATH": _in_front(str(library.parent), os.environ.get("LD_LIBRARY_PATH", "")),
         "PATH": _in_front(str(_command(library.parent)), os.environ.get("PATH", os.defpath)),
     }
 
 
-def answer_here(rig: VirtualRig, cards: str) -> None:
-    """Make NVML know `rig` in this process: whoever opens the library here gets ours.
+def answer_here(facts: str) -> None:
+    """Make NVML know the rig of `facts` in this process: whoever opens the library here gets ours.
 
     ``LD_LIBRARY_PATH`` is read when a process starts, and this one runs already.
     """
     if sys.platform == "linux":
-        ctypes.CDLL(str(build_library())).anyrig_use_rig(os.fsencode(_facts(rig, cards)))
+        ctypes.CDLL(str(build_library())).anyrig_use_rig(os.fsencode(facts))
 
 
 def build_library() -> Path:
@@ -144,10 +138,6 @@ def _command(folder: Path) -> Path:
 
 def _hash(*parts: str) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
-
-
-def _facts(rig: VirtualRig, cards: str) -> str:
-    return facts_of(rig, str(Path(cards) / "cards"))
 
 
 def _in_front(folder: str, path: str) -> str:

@@ -160,9 +160,6 @@ NVML_FUNCTION nvmlDeviceGetDisplayMode(const void* handle, unsigned* out) {
 NVML_FUNCTION nvmlDeviceGetDisplayActive(const void* handle, unsigned* out) {
   return with_card(handle, [&](const Rig&, const Card&) { return give(0u, out); });
 }
-NVML_FUNCTION nvmlDeviceGetMigMode(const void* handle, unsigned*, unsigned*) {
-  return with_card(handle, [](const Rig&, const Card&) { return kNotSupported; });
-}
 NVML_FUNCTION nvmlDeviceGetMaxMigDeviceCount(const void* handle, unsigned* out) {
   return with_card(handle, [&](const Rig&, const Card&) { return give(0u, out); });
 }

@@ -1,1 +1,1 @@
-"""`nvidia-smi` for virtual GPUs: what scripts and people ask of it, in the shapes that they read."""
+"""`nvidia-smi` for virtual GPUs: what scripts and people ask, in the shapes they read."""

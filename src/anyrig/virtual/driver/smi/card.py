@@ -1,4 +1,4 @@
-"""One card as `nvidia-smi` asks for it, through pynvml; an answer that a card does not have is None."""
+"""One card as `nvidia-smi` asks for it, through pynvml. What a card does not tell is None."""
 
 from __future__ import annotations
 
