@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 import threading
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from importlib import import_module
 from types import ModuleType
 from typing import Any, cast
 
-from ..errors import AnyrigError, VirtualRigError
+from ..errors import AnyrigError, BuildError, VirtualRigError
 from .build import load_extension
 from .inheritance import VARIABLE, Inheritance
 from .nodes import own_node
@@ -124,7 +125,8 @@ def inherit_from_here(wanted: Installation) -> Inheritance | None:
             return None
         handed_down = _new_inheritance(wanted)
         handed_down.hand_down()
-        handed_down.answer_nvml_here()
+        with suppress(BuildError):  # the program may need neither NVML nor torch
+            handed_down.answer_nvml_here()
         return handed_down
 
 

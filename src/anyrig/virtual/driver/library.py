@@ -23,6 +23,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from ...errors import BuildError
 from ..build import cache_folder, the_only_builder
 from ..compiler import Compiler
 from ..compiler_processes import CompilerProcesses
@@ -51,13 +52,15 @@ sys.exit(main(sys.argv[1:]))"""
 def driver_environment(facts: str) -> dict[str, str]:
     """Return the variables by which a process finds NVML and `nvidia-smi` for the rig of `facts`.
 
-    Raises:
-        NoCompilerError: the library must be built, and there is no compiler.
-        BuildError: it cannot be built.
+    There are none where the library cannot be built: a process may need neither it nor torch, and one that
+    imports torch is told.
     """
     if sys.platform != "linux":
         return {}
-    library = build_library()
+    try:
+        library = build_library()
+    except BuildError:
+        return {}
     return {
         VARIABLE: facts,
         "LD_LIBRARY_PATH": _in_front(str(library.parent), os.environ.get("LD_LIBRARY_PATH", "")),
@@ -69,6 +72,10 @@ def answer_here(facts: str) -> None:
     """Make NVML know the rig of `facts` in this process: whoever opens the library here gets ours.
 
     ``LD_LIBRARY_PATH`` is read when a process starts, and this one runs already.
+
+    Raises:
+        NoCompilerError: the library must be built, and there is no compiler.
+        BuildError: it cannot be built.
     """
     if sys.platform == "linux":
         ctypes.CDLL(str(build_library())).anyrig_use_rig(os.fsencode(facts))
