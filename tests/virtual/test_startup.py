@@ -16,6 +16,7 @@ SEEN = (
     "import sys, json; print(json.dumps([sorted(set(sys.modules) - {'json'}), sys.path, "
     "sorted(sys.path_importer_cache), [type(f).__name__ for f in sys.meta_path], sys.argv]))"
 )
+OF_THE_DRIVER = {"ANYRIG_DRIVER", "LD_LIBRARY_PATH"} if sys.platform == "linux" else set()
 
 
 def handed_down(cards: Path) -> dict[str, str]:
@@ -52,11 +53,24 @@ def test_the_environment_is_given_back_after_the_block(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", "")
+    monkeypatch.delenv("LD_LIBRARY_PATH", raising=False)
     before = dict(os.environ)
     inside = handed_down(tmp_path)
     assert dict(os.environ) == before
-    assert inside.keys() - before.keys() == {VARIABLE, "ANYRIG_LEASE_DIRECTORY"}
+    assert inside.keys() - before.keys() == {VARIABLE, "ANYRIG_LEASE_DIRECTORY", *OF_THE_DRIVER}
     assert inside["PYTHONPATH"] == str(STARTUP)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="NVML is asked so on Linux only")
+def test_own_folders_stay_on_the_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/own:")
+    monkeypatch.setenv("PATH", "/a:/b")
+    with Inheritance({"rig": "2xT4"}, str(tmp_path)).handed_down():
+        inside = handed_down(tmp_path)  # a second time, as the children of a child
+    for variable, own in (("LD_LIBRARY_PATH", "/own:"), ("PATH", "/a:/b")):
+        first, _, others = inside[variable].partition(":")
+        assert others == own
+        assert "anyrig" in first
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from typing import Annotated
 
@@ -23,7 +24,10 @@ def build(
 ) -> None:
     """Compile the virtual GPUs for the installed PyTorch, before a rehearsal has to."""
     from ..virtual.build import build_extension
+    from ..virtual.driver.library import build_library
 
     started = time.monotonic()
     library = build_extension(again=again)
+    if sys.platform == "linux":
+        build_library()
     typer.echo(f"{library} ({time.monotonic() - started:.1f} s)")

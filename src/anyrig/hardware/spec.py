@@ -38,6 +38,7 @@ class Spec:
         link_bytes_per_second: of that path, in one direction; None if unknown.
         pcie_bytes_per_second: to the host, in one direction.
         source: where the figures were read.
+        watts: what the board draws at most, as it is shipped; None if unknown.
     """
 
     key: str
@@ -52,6 +53,7 @@ class Spec:
     link_bytes_per_second: float | None
     pcie_bytes_per_second: float
     source: str
+    watts: float | None = None
 
     def __post_init__(self) -> None:
         if self.memory_bytes <= 0 or self.memory_bytes_per_second <= 0:
@@ -137,4 +139,5 @@ def _spec(key: str, table: Mapping[str, Any]) -> Spec:
         else None,
         pcie_bytes_per_second=table["pcie_gb_per_second"] * 1e9,
         source=table["source"],
+        watts=table.get("watts"),
     )

@@ -7,6 +7,7 @@
             51b2…/anyrig_virtual_extension.so               hash of compiler and flags
             51b2….lock                                      held by the process that builds
             51b2….builder                                   which process that is
+        driver-77e0…/                                       driver/library.py has the rest
 
 A library is compiled in a temporary folder and moved to its place in one step, so what is there is
 whole: a build that is killed leaves only the temporary folder, and the next build removes it.
@@ -85,7 +86,7 @@ def build_extension(sources: Path = SOURCES, *, again: bool = False) -> Path:
     library = folder / f"{MODULE_NAME}.so"
     if library.is_file() and not again:
         return library
-    with _the_only_builder(folder):
+    with the_only_builder(folder):
         # Another process may have built it while this one waited.
         if not library.is_file() or again:
             _build(compiler, sources, flags, library)
@@ -113,7 +114,7 @@ def _build(compiler: Compiler, sources: Path, flags: list[str], library: Path) -
 
 
 @contextmanager
-def _the_only_builder(folder: Path) -> Iterator[None]:
+def the_only_builder(folder: Path) -> Iterator[None]:
     """Hold the lock of the build whose result is `folder`; wait for who holds it, with an end."""
     lock = FileLock(f"{folder}.lock")
     builder = folder.with_name(f"{folder.name}.builder")

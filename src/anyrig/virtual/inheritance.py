@@ -9,10 +9,14 @@ Three variables of the environment make a Python process virtual:
   same UUIDs.
 
 A process that is started without them, or with ``-I``, ``-E`` or ``-S``, is not virtual.
+
+Three more, of `driver`, are for programs that ask NVML or `nvidia-smi`, in whatever language:
+``ANYRIG_DRIVER``, ``LD_LIBRARY_PATH`` and ``PATH``.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -22,6 +26,9 @@ from pathlib import Path
 
 from ..devices.lease_file import DIRECTORY_VARIABLE as LEASE_VARIABLE
 from ..errors import VirtualRigError
+from .driver.facts import facts_of
+from .driver.library import answer_here, driver_environment
+from .rig import VirtualRig
 
 VARIABLE = "ANYRIG_REHEARSAL"
 STARTUP = Path(__file__).parent / "startup"
@@ -64,6 +71,15 @@ class Inheritance:
         """Make the processes that are started from here on virtual."""
         os.environ.update(self._environment())
 
+    def answer_nvml_here(self) -> None:
+        """Let NVML know the rig in this process, which was not started with its environment."""
+        answer_here(self._facts)
+
+    @functools.cached_property
+    def _facts(self) -> str:
+        rig = VirtualRig.parse(str(self.arguments["rig"]))
+        return facts_of(rig, str(Path(self.cards) / "cards"))
+
     @contextmanager
     def handed_down(self) -> Iterator[None]:
         """Make the processes virtual that are started within the block."""
@@ -86,4 +102,5 @@ class Inheritance:
             VARIABLE: json.dumps({**self.arguments, _CARDS: self.cards}),
             "PYTHONPATH": os.pathsep.join([str(STARTUP), *others]),
             LEASE_VARIABLE: str(Path(self.cards) / "leases"),
+            **driver_environment(self._facts),
         }

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 import threading
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from importlib import import_module
 from types import ModuleType
 from typing import Any, cast
 
-from ..errors import AnyrigError, VirtualRigError
+from ..errors import AnyrigError, BuildError, VirtualRigError
 from .build import load_extension
 from .inheritance import VARIABLE, Inheritance
 from .nodes import own_node
@@ -79,6 +80,7 @@ def install(
             _refuse_real_devices()
             _inheritance = _inheritance_of(wanted)
             _install(wanted, _inheritance.cards)
+            _inheritance.answer_nvml_here()
             _installation = wanted
             if children:
                 _inheritance.hand_down()
@@ -123,6 +125,8 @@ def inherit_from_here(wanted: Installation) -> Inheritance | None:
             return None
         handed_down = _new_inheritance(wanted)
         handed_down.hand_down()
+        with suppress(BuildError):  # the program may need neither NVML nor torch
+            handed_down.answer_nvml_here()
         return handed_down
 
 
@@ -246,7 +250,10 @@ def _refuse_real_devices() -> None:
         raise VirtualRigError(
             "CUDA is in use already; install a virtual rig before the first use of CUDA"
         )
-    if torch.cuda.is_available():
+    # What torch.cuda.is_available asks. It may ask NVML instead, which knows virtual cards already
+    # in a process of a rehearsal. A build for the CPU has no such function.
+    count = getattr(torch._C, "_cuda_getDeviceCount", None)
+    if count is not None and count() > 0:
         names = ", ".join(
             torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())
         )

@@ -35,7 +35,9 @@ _NODES = re.compile(r"\s*(?:(\d+)\s*x\s*)?\(([^()]*)\)\s*")
 _RATE = re.compile(r"\s*(\d+(?:\.\d+)?\s*[A-Za-z]?i?)(B|bit)/s\s*")
 _BITS_PER_UNIT = {"B": 8, "bit": 1}
 _SIZE = re.compile(r"\d+(?:\.\d+)?\s*[A-Za-z]?i?B")
-_UUID_NAMESPACE = uuid.uuid5(uuid.NAMESPACE_DNS, "anyrig.virtual")
+
+# In which the names of cards are made into UUIDs.
+UUID_NAMESPACE = uuid.uuid5(uuid.NAMESPACE_DNS, "anyrig.virtual")
 _SIZE_UNITS = ("TiB", "GiB", "MiB", "KiB", "TB", "GB", "MB", "kB", "B")
 
 
@@ -259,7 +261,7 @@ def _device(card: str | int, index: int, node: int) -> VirtualDevice:
         memory_bytes=memory_bytes,
         capability=like.capability,
         multiprocessors=like.multiprocessors,
-        uuid=f"GPU-{uuid.uuid5(_UUID_NAMESPACE, f'{index}:{name}')}",
+        uuid=f"GPU-{uuid.uuid5(UUID_NAMESPACE, f'{index}:{name}')}",
         spec=spec,
         node=node,
     )

@@ -1,7 +1,7 @@
 """What `torch.cuda` reads from a card's driver: memory in use, and the sensors of an idle card.
 
-PyTorch asks NVML, which is not there without a driver. Programs log these figures while they
-train; a virtual GPU has no temperature, so it reports a card that does nothing.
+PyTorch asks NVML through pynvml, which must have been there when torch was imported; these ask
+nothing. What NVML says of a virtual rig, in `driver`, are the same figures.
 """
 
 from __future__ import annotations
@@ -12,10 +12,7 @@ from typing import Any
 
 import torch
 
-_IDLE_PERCENT = 0
-_IDLE_CELSIUS = 30
-_IDLE_MILLIWATTS = 50_000
-_CLOCK_MHZ = 1410  # the boost clock of an A100, which torch.cuda._sleep counts with
+from . import idle
 
 
 def patch(core: ModuleType) -> None:
@@ -54,9 +51,9 @@ def patch(core: ModuleType) -> None:
         return "\n".join([f"GPU:{index}", *(holders or ["no processes are running"])])
 
     cuda.device_memory_used = device_memory_used
-    cuda.memory_usage = constant(_IDLE_PERCENT)
-    cuda.utilization = constant(_IDLE_PERCENT)
-    cuda.temperature = constant(_IDLE_CELSIUS)
-    cuda.power_draw = constant(_IDLE_MILLIWATTS)
-    cuda.clock_rate = constant(_CLOCK_MHZ)
+    cuda.memory_usage = constant(idle.PERCENT)
+    cuda.utilization = constant(idle.PERCENT)
+    cuda.temperature = constant(idle.CELSIUS)
+    cuda.power_draw = constant(idle.MILLIWATTS)
+    cuda.clock_rate = constant(idle.CLOCK_MHZ)
     cuda.list_gpu_processes = cuda.memory.list_gpu_processes = list_gpu_processes

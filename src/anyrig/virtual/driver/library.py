@@ -1,0 +1,153 @@
+"""NVML's library and `nvidia-smi` as files that programs find, built when they are first needed.
+
+::
+
+    ~/.cache/anyrig/virtual/
+        driver-77e0…/                    hash of the sources
+            libnvidia-ml.so.1
+            smi-90ab…/nvidia-smi         hash of its text: which Python runs which anyrig
+
+The library needs nothing of PyTorch or Python, so one fits all, and the compiler takes 2 s for it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import importlib.util
+import os
+import platform
+import shlex
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+from ...errors import BuildError
+from ..build import cache_folder, the_only_builder
+from ..compiler import Compiler
+from ..compiler_processes import CompilerProcesses
+
+VARIABLE = "ANYRIG_DRIVER"
+
+# Programs open it by this name. It is the library's own too, so that the system's linker takes one
+# that is loaded already for the one that is asked for.
+LIBRARY = "libnvidia-ml.so.1"
+
+_SOURCES = Path(__file__).parent / "nvml"
+_FLAGS = ("-std=c++20", "-fPIC", "-O1", "-g0", "-fvisibility=hidden", "-w", "-shared")
+
+# The program's own Python may have no anyrig, so the command names one that has.
+_COMMAND = """\
+#!/bin/sh
+LD_LIBRARY_PATH={library} exec {python} -I -c {program} "$@"
+"""
+_PROGRAM = """\
+import sys
+sys.path = [{anyrig!r}, *sys.path, {pynvml!r}]
+from anyrig.virtual.driver.smi.command import main
+sys.exit(main(sys.argv[1:]))"""
+
+
+def driver_environment(facts: str) -> dict[str, str]:
+    """Return the variables by which a process finds NVML and `nvidia-smi` for the rig of `facts`.
+
+    There are none where the library cannot be built: a process may need neither it nor torch, and one that
+    imports torch is told.
+    """
+    if sys.platform != "linux":
+        return {}
+    try:
+        library = build_library()
+    except BuildError:
+        return {}
+    return {
+        VARIABLE: facts,
+        "LD_LIBRARY_PATH": _in_front(str(library.parent), os.environ.get("LD_LIBRARY_PATH", "")),
+        "PATH": _in_front(str(_command(library.parent)), os.environ.get("PATH", os.defpath)),
+    }
+
+
+def answer_here(facts: str) -> None:
+    """Make NVML know the rig of `facts` in this process: whoever opens the library here gets ours.
+
+    ``LD_LIBRARY_PATH`` is read when a process starts, and this one runs already.
+
+    Raises:
+        NoCompilerError: the library must be built, and there is no compiler.
+        BuildError: it cannot be built.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(str(build_library())).anyrig_use_rig(os.fsencode(facts))
+
+
+def build_library() -> Path:
+    """Return NVML's library; compile it if this machine has none yet.
+
+    Raises:
+        NoCompilerError: it must be built, and there is no compiler.
+        BuildError: it cannot be built, or another process takes too long to build it.
+    """
+    sources = sorted(_SOURCES.iterdir())
+    texts = [file.read_text(encoding="utf-8") for file in sources]
+    key = _hash(platform.machine(), *_FLAGS, *texts)
+    library = cache_folder() / f"driver-{key}" / LIBRARY
+    if library.is_file():
+        return library
+    compiler = Compiler.find()
+    with the_only_builder(library.parent):
+        # Another process may have built it while this one waited.
+        if not library.is_file():
+            _build(compiler, library)
+    return library
+
+
+def _build(compiler: Compiler, library: Path) -> None:
+    # This process alone builds, so every temporary folder here is a killed build's.
+    prefix = f"{library.parent.name}.building-"
+    for left in library.parent.parent.glob(f"{prefix}*"):
+        shutil.rmtree(left, ignore_errors=True)
+    with tempfile.TemporaryDirectory(dir=library.parent.parent, prefix=prefix) as folder:
+        # In one unit, as the extension: the standard library's headers take most of the time.
+        unit, built = Path(folder) / "unit.cpp", Path(folder) / LIBRARY
+        sources = sorted(_SOURCES.glob("*.cpp"))
+        unit.write_text("".join(f'#include "{source}"\n' for source in sources))
+        words = [*compiler.command, *_FLAGS, f"-Wl,-soname,{LIBRARY}", "-iquote", str(_SOURCES)]
+        with CompilerProcesses(1) as processes:
+            processes.start(
+                [*words, str(unit), "-o", str(built)], "NVML's library could not be compiled"
+            ).result()
+        library.parent.mkdir(exist_ok=True)
+        built.replace(library)
+
+
+def _command(folder: Path) -> Path:
+    """Return the folder below `folder` that has `nvidia-smi`, and write it if it is not there."""
+    pynvml = importlib.util.find_spec("pynvml")
+    program = _PROGRAM.format(
+        anyrig=str(Path(__file__).parents[3]),
+        pynvml=str(Path(str(pynvml.origin if pynvml else None)).parent),
+    )
+    text = _COMMAND.format(
+        library=shlex.quote(str(folder)),
+        python=shlex.quote(sys.executable),
+        program=shlex.quote(program),
+    )
+    command = folder / f"smi-{_hash(text)}" / "nvidia-smi"
+    if not command.is_file():
+        command.parent.mkdir(exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=command.parent, delete=False) as file:
+            file.write(text)
+        Path(file.name).chmod(0o755)
+        Path(file.name).replace(command)
+    return command.parent
+
+
+def _hash(*parts: str) -> str:
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+
+
+def _in_front(folder: str, path: str) -> str:
+    """Return `path` with `folder` as its first entry, and the others as they are."""
+    others = [entry for entry in path.split(os.pathsep) if entry != folder] if path else []
+    return os.pathsep.join([folder, *others])

@@ -1,0 +1,15 @@
+// Who holds how many bytes of a card, read from the file that the processes of a rehearsal share:
+// csrc/memory/card_ledger.h has its layout. Nothing is written or locked here, so a process that
+// only looks is no part of the rehearsal.
+#pragma once
+
+#include "rig.h"
+
+#include <vector>
+
+namespace anyrig::nvml {
+
+/// The living processes that hold bytes of the card at `position` of the rig.
+std::vector<Process> holders(const Rig& rig, std::size_t position);
+
+}  // namespace anyrig::nvml
