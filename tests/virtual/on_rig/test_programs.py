@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import copy
+import importlib
+import sys
 import threading
+import types
 import warnings
 
 import pytest
@@ -137,6 +140,22 @@ def test_compilation_of_what_makes_its_own_tensors() -> None:
     # No tensor goes in: the graph alone tells of the device.
     function = torch.compile(lambda: torch.ones(3, device="cuda:1") * 2)
     assert function().tolist() == [2.0, 2.0, 2.0]
+
+
+def test_triton_does_not_find_a_card(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Where it can be imported, as in builds for CUDA, PyTorch would ask it for a driver.
+    from torch.utils import _triton
+
+    importlib.import_module("torch._dynamo")  # looks into Triton itself when it is imported
+    monkeypatch.setitem(sys.modules, "triton", types.ModuleType("triton"))
+    _triton.has_triton_package.cache_clear()
+    _triton.has_triton.cache_clear()
+    try:
+        assert _triton.has_triton_package()
+        assert not _triton.has_triton()
+    finally:
+        _triton.has_triton_package.cache_clear()
+        _triton.has_triton.cache_clear()
 
 
 @pytest.mark.filterwarnings("ignore")
