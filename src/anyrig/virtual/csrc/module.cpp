@@ -11,6 +11,7 @@
 #include "device/host_waits.h"
 #include "dispatch/dispatch.h"
 #include "random/generator.h"
+#include "rpc/tensorpipe.h"
 #include "device/hooks.h"
 #include "graphs/cuda_graph.h"
 #include "graphs/recording_key.h"
@@ -145,6 +146,7 @@ int install(
   install_hooks();
   install_recording();
   install_profiler_events();
+  install_tensorpipe();
   return install_operators(table);
 }
 

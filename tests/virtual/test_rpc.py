@@ -1,0 +1,28 @@
+"""Tensors of virtual GPUs in the calls of `torch.distributed.rpc`."""
+
+from __future__ import annotations
+
+from on_a_rig import PROGRAMS, output_of
+
+PROGRAM = str(PROGRAMS / "calls_by_rpc.py")
+
+
+def test_tensors_arrive_where_the_device_maps_say() -> None:
+    assert output_of("-m", "anyrig", "rehearse", "--rig", "2x1GiB", PROGRAM).splitlines() == [
+        "cuda:1 cuda:0 torch.Size([3, 2]) (1, 3)",
+        "512",
+        "[[0.0, 6.0], [2.0, 8.0], [4.0, 10.0]]",
+        "cuda:0 cpu [[2.0], [2.0]]",
+        "TensorPipe RPC backend only supports CPU tensors by default",
+        "tensor([4., 4., 4.], device='cuda:0')",
+    ]
+
+
+def test_without_data_shapes_arrive() -> None:
+    command = ("-m", "anyrig", "rehearse", "--rig", "2x1GiB", "--shape-only", PROGRAM)
+    assert output_of(*command, "shape-only").splitlines() == [
+        "cuda:1 cuda:0 torch.Size([3, 2]) (1, 3)",
+        "512",
+        "anyrig: a tensor of a virtual GPU arrives on the CPU by RPC, and in shape-only mode it "
+        "has no values",
+    ]
