@@ -156,6 +156,7 @@ def _install(wanted: Installation, cards: str) -> None:
         compile_api,
         cuda_api,
         graphs_api,
+        libraries,
         memory_api,
         nccl,
         printing,
@@ -223,6 +224,7 @@ def _install(wanted: Installation, cards: str) -> None:
     shared_tensors.patch(core)
     tensor_types.patch()
     compile_api.patch()
+    libraries.patch(core)
     if wanted.shape_only:
         printing.patch()
 

@@ -10,6 +10,7 @@
 #include "device/device.h"
 #include "device/host_waits.h"
 #include "dispatch/dispatch.h"
+#include "dispatch/foreign_operators.h"
 #include "random/generator.h"
 #include "rpc/tensorpipe.h"
 #include "device/hooks.h"
@@ -198,6 +199,9 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
         const auto mode = shape_only ? Mode::ShapeOnly : Mode::Compute;
         return install(std::move(rig), node, Settings{mode, assume_values}, table);
       });
+
+  m.def("note_operators", &note_operators);
+  m.def("take_over_operators", &take_over_operators);
 
   m.def("devices", &devices);
   m.def("device_count", &device_count);

@@ -2,6 +2,7 @@
 
 #include "dispatch/call.h"
 #include "dispatch/container.h"
+#include "dispatch/foreign_operators.h"
 #include "dispatch/no_warnings.h"
 #include "operators/cuda_only.h"
 #include "operators/kernels.h"
@@ -38,29 +39,6 @@ class BoxedKernel final : public c10::OperatorKernel {
 torch::CppFunction boxed_kernel(OperatorPlan plan, c10::DispatchKey host_key) {
   return torch::CppFunction::makeFromBoxedFunctor(
       std::make_unique<BoxedKernel>(std::move(plan), host_key));
-}
-
-// PyTorch's quantised operators have kernels for the CPU; on a card, the packed embeddings alone.
-bool is_quantized_for_host(const std::string& name) {
-  return name.rfind("quantized::", 0) == 0 && name.rfind("quantized::embedding_bag_", 0) != 0;
-}
-
-// For operators of other libraries, which may be loaded at any time.
-void run_foreign(
-    const c10::OperatorHandle& op,
-    c10::DispatchKeySet /*keys*/,
-    torch::jit::Stack* stack) {
-  const auto& schema = op.schema();
-  TORCH_CHECK_NOT_IMPLEMENTED(
-      schema.name().rfind("aten::", 0) != 0 && !is_quantized_for_host(schema.name()),
-      "Could not run '", op.operator_name(), "' with arguments from the 'CUDA' backend. This "
-      "operator has no kernel for CUDA, or none that virtual GPUs can run on the CPU.");
-  static thread_local std::unordered_map<const c10::FunctionSchema*, OperatorPlan> plans;
-  auto plan = plans.find(&schema);
-  if (plan == plans.end()) {
-    plan = plans.emplace(&schema, OperatorPlan(schema, {})).first;
-  }
-  run_on_twins(plan->second, op, c10::DispatchKey::CPU, stack);
 }
 
 // A card has a kernel for it, and there is neither one of the CPU nor one written here.
@@ -228,9 +206,7 @@ int install_operators(const OperatorTable& table) {
     ++count;
   }
   install_container_operators(table);
-  static auto* fallback = new torch::Library(
-      torch::Library::IMPL, "_", c10::DispatchKey::CUDA, __FILE__, __LINE__);
-  fallback->fallback(torch::CppFunction::makeFromBoxedFunction<&run_foreign>());
+  install_foreign_operators();
   return count;
 }
 

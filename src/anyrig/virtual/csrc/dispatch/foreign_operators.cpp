@@ -1,0 +1,81 @@
+#include "dispatch/foreign_operators.h"
+
+#include "dispatch/call.h"
+#include "dispatch/no_warnings.h"
+
+#include <torch/library.h>
+
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+
+namespace anyrig::virtual_gpu {
+namespace {
+
+// PyTorch's quantised operators have kernels for the CPU; on a card, the packed embeddings alone.
+bool is_quantized_for_host(const std::string& name) {
+  return name.rfind("quantized::", 0) == 0 && name.rfind("quantized::embedding_bag_", 0) != 0;
+}
+
+void run_foreign(
+    const c10::OperatorHandle& op,
+    c10::DispatchKeySet /*keys*/,
+    torch::jit::Stack* stack) {
+  const auto& schema = op.schema();
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      schema.name().rfind("aten::", 0) != 0 && !is_quantized_for_host(schema.name()),
+      "Could not run '", op.operator_name(), "' with arguments from the 'CUDA' backend. This "
+      "operator has no kernel for CUDA, or none that virtual GPUs can run on the CPU.");
+  static thread_local std::unordered_map<const c10::FunctionSchema*, OperatorPlan> plans;
+  auto plan = plans.find(&schema);
+  if (plan == plans.end()) {
+    plan = plans.emplace(&schema, OperatorPlan(schema, {})).first;
+  }
+  run_on_twins(plan->second, op, c10::DispatchKey::CPU, stack);
+}
+
+std::mutex names_lock;
+
+std::unordered_set<c10::OperatorName>& noted_names() {
+  static auto* names = new std::unordered_set<c10::OperatorName>();
+  return *names;
+}
+
+} // namespace
+
+void install_foreign_operators() {
+  static auto* fallback = new torch::Library(
+      torch::Library::IMPL, "_", c10::DispatchKey::CUDA, __FILE__, __LINE__);
+  fallback->fallback(torch::CppFunction::makeFromBoxedFunction<&run_foreign>());
+}
+
+void note_operators() {
+  const std::lock_guard<std::mutex> guard(names_lock);
+  const auto names = c10::Dispatcher::singleton().getAllOpNames();
+  noted_names().insert(names.begin(), names.end());
+}
+
+void take_over_operators() {
+  const std::lock_guard<std::mutex> guard(names_lock);
+  WithoutWarnings without_warnings;
+  auto& dispatcher = c10::Dispatcher::singleton();
+  for (const auto& name : dispatcher.getAllOpNames()) {
+    const auto op = dispatcher.findOp(name);
+    if (noted_names().count(name) > 0 || !op.has_value() || !op->hasSchema() ||
+        !op->hasKernelForDispatchKey(c10::DispatchKey::CUDA) ||
+        !op->hasKernelForDispatchKey(c10::DispatchKey::CPU)) {
+      continue;
+    }
+    const size_t colons = name.name.find("::");
+    const std::string overload = name.overload_name.empty() ? "" : "." + name.overload_name;
+    // Libraries deregister their kernels when they go; these stay until the process ends.
+    auto* library = new torch::Library(
+        torch::Library::IMPL, name.name.substr(0, colons), c10::DispatchKey::CUDA, __FILE__, __LINE__);
+    library->impl(
+        (name.name.substr(colons + 2) + overload).c_str(),
+        torch::CppFunction::makeFromBoxedFunction<&run_foreign>());
+  }
+}
+
+} // namespace anyrig::virtual_gpu
