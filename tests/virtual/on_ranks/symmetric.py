@@ -24,7 +24,7 @@ def met(world: Any, *shape: int, **options: Any) -> tuple[torch.Tensor, Any]:
 
 def case_bytes_count_outside_of_the_caching_allocator(world: Any) -> None:
     gc.collect()
-    torch.cuda.synchronize()
+    segment = torch.ones(1, device="cuda")  # the caching allocator has one from here on
     free, allocated = torch.cuda.mem_get_info()[0], torch.cuda.memory_allocated()
     tensor, handle = met(world, 3 * MIB, dtype=torch.uint8)
     dist.barrier(device_ids=[world.rank])
@@ -36,6 +36,7 @@ def case_bytes_count_outside_of_the_caching_allocator(world: Any) -> None:
     assert free - torch.cuda.mem_get_info()[0] == 4 * MIB  # the handle has it
     del handle
     assert torch.cuda.mem_get_info()[0] == free
+    assert segment.item() == 1
     with pytest.raises(RuntimeError, match="CUDA driver error: out of memory"):
         symm_mem.empty(torch.cuda.mem_get_info()[1], dtype=torch.uint8, device=world.device)
 
@@ -75,19 +76,20 @@ def case_signals(world: Any) -> None:
         handle.wait_signal(before, channel)
         assert tensor.tolist() == [before + channel] * 4
         handle.barrier(channel)
+    dist.barrier(device_ids=[world.rank])
     words = handle.get_signal_pad(world.rank)
     assert words.dtype == torch.uint32
     assert words.numel() == handle.signal_pad_size // 4
     assert words.view(torch.int32).count_nonzero() == 0
-    handle.barrier()
-    # By hand: the word for signals from the rank before.
-    pad = handle.get_signal_pad(after, (world.size,), torch.uint32)
-    torch.ops.symm_mem.stream_write_value32_(pad, world.rank, 1)
-    handle.wait_signal(before)
-    torch.ops.symm_mem.memset32_(pad, world.rank, 1, 1)
-    handle.wait_signal(before)
-    with pytest.raises(RuntimeError, match=r"exceeded the numel of the input"):
-        torch.ops.symm_mem.memset32_(pad, world.size, 1, 1)
+    dist.barrier(device_ids=[world.rank])
+    # By hand: the words for signals to the rank behind, on channels 1 and 2.
+    pad = handle.get_signal_pad(after, (3 * world.size,), torch.uint32)
+    torch.ops.symm_mem.stream_write_value32_(pad, world.size + world.rank, 1)
+    handle.wait_signal(before, channel=1)
+    torch.ops.symm_mem.memset32_(pad, 2 * world.size + world.rank, 1, 1)
+    handle.wait_signal(before, channel=2)
+    with pytest.raises(RuntimeError, match="exceeded the numel of the input"):
+        torch.ops.symm_mem.memset32_(pad, 3 * world.size, 1, 1)
     with pytest.raises(RuntimeError, match="maximum supported channel"):
         handle.barrier(handle.signal_pad_size // 4 // world.size)
     handle.barrier()
