@@ -33,6 +33,7 @@ _CLASSES = {
     "_CUDAGreenContext": "a part of a card's processors needs a card",
 }
 
+
 def refuse(what: str, reason: str) -> NoReturn:
     """Raise the error of a virtual GPU for `what`."""
     raise RuntimeError(f"CUDA error: {what} is not there on a virtual GPU: {reason}")

@@ -25,8 +25,11 @@ def case_calls_and_their_state(world: Any) -> None:
     began_ns = time.time_ns()
     for _ in range(2):
         dist.all_reduce(tensor, group=group)
-    dist.all_gather([torch.empty(2, device="cuda") for _ in range(world.size)],
-                    torch.zeros(2, device="cuda"), group=group)
+    dist.all_gather(
+        [torch.empty(2, device="cuda") for _ in range(world.size)],
+        torch.zeros(2, device="cuda"),
+        group=group,
+    )
     record = dumped()
     assert set(record) == {"version", "comm_lib_version", "pg_config", "pg_status", "entries"}
     first, last = record["entries"][0], record["entries"][-1]
