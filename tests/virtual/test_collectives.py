@@ -22,7 +22,11 @@ WORLDS: dict[str, tuple[tuple[str, ...], int, dict[str, str]]] = {
     "right": (("moving", "reducing", "waiting", "grouping"), 8, {"ANYRIG_TEST_CARD": "H100-SXM"}),
     "wrong": (("refusing", "failing"), 4, {}),
     "worlds": (("gloo_on_cards", "initializing"), 3, {}),
-    "shape-only": (("shapes",), 2, {"mode": "shape-only"}),
+    "shape-only": (("shapes", "symmetric_shapes"), 2, {"mode": "shape-only"}),
+    "symmetric": (("symmetric",), 4, {}),
+    "switched": (("multicast",), 2, {"ANYRIG_TEST_CARD": "H100-SXM"}),
+    "recorded": (("recorded_flights",), 3, {"TORCH_FR_BUFFER_SIZE": "10"}),
+    "captured": (("captured_lists",), 3, {}),
     "watched": (("moving", "watching"), 3, {"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}),
 }
 EXIT_CODES = {"wrong": [0, 0, 0, 7]}

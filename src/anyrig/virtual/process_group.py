@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from . import rebinding
+from . import flight_recorder, rebinding, symmetric_memory
 
 # torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp: kProcessGroupNCCLDefaultTimeout.
 _DEFAULT_TIMEOUT = datetime.timedelta(minutes=10)
@@ -65,6 +65,8 @@ def patch(core: ModuleType) -> None:
     core.set_make_transport(make_transport)
     core.install_ddp_timer()
     core.install_gloo_collectives()
+    flight_recorder.patch(core, bindings)
+    symmetric_memory.patch(core, bindings)
     atexit.register(_close_groups, core)
 
 

@@ -33,13 +33,6 @@ _CLASSES = {
     "_CUDAGreenContext": "a part of a card's processors needs a card",
 }
 
-# Of the class `_SymmetricMemory`, with PyTorch's words.
-_OF_SYMMETRIC_MEMORY = {
-    "get_mempool_allocator": "MemPool did not find backend for",
-    "empty_strided_p2p": "does not support",
-    "rendezvous": "does not support",
-}
-
 
 def refuse(what: str, reason: str) -> NoReturn:
     """Raise the error of a virtual GPU for `what`."""
@@ -52,31 +45,6 @@ def patch() -> None:
     bind({name: _refusing_class(name, reason) for name, reason in _CLASSES.items()})
     bindings: Any = torch._C
     bindings._set_cached_tensors_enabled = lambda enabled: None
-    _refuse_symmetric_memory()
-
-
-def _refuse_symmetric_memory() -> None:
-    """Have a PyTorch built for CUDA answer as one that has no symmetric memory for cards."""
-    module: Any = getattr(torch._C, "_distributed_c10d", None)
-    symmetric: Any = getattr(module, "_SymmetricMemory", None)
-    if symmetric is None or symmetric.get_backend(torch.device("cuda")) is None:
-        return
-    get_backend = symmetric.get_backend
-
-    def backend_of(device: torch.device) -> str | None:
-        return None if device.type == "cuda" else get_backend(device)
-
-    symmetric.get_backend = staticmethod(backend_of)
-    for name, what in _OF_SYMMETRIC_MEMORY.items():
-        setattr(symmetric, name, staticmethod(_raising(f"SymmetricMemory {what} device type cuda")))
-    module._is_nvshmem_available = lambda: False
-
-
-def _raising(message: str) -> Callable[..., NoReturn]:
-    def raising(*arguments: object, **options: object) -> NoReturn:
-        raise RuntimeError(message)
-
-    return raising
 
 
 def _refusing(name: str, reason: str) -> Callable[..., NoReturn]:

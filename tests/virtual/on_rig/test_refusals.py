@@ -16,14 +16,13 @@ def test_allocators_are_refused() -> None:
         torch.cuda.memory.caching_allocator_enable(False)
 
 
-def test_symmetric_memory_is_refused_in_the_words_of_pytorch() -> None:
+def test_other_backends_of_symmetric_memory_are_refused_in_the_words_of_pytorch() -> None:
     symmetric = importlib.import_module("torch.distributed._symmetric_memory")
     assert not symmetric.is_nvshmem_available()
-    assert symmetric.get_backend("cuda") is None
-    with pytest.raises(RuntimeError, match=r"SymmetricMemory .* for device type cuda"):
-        symmetric.empty(4, device="cuda")
-    with pytest.raises(RuntimeError, match="does not support device type cuda"):
-        symmetric.rendezvous(torch.empty(4, device="cuda"), "0")
+    with pytest.raises(RuntimeError, match="does not find allocation backend NVSHMEM"):
+        symmetric.set_backend("NVSHMEM")
+    with pytest.raises(RuntimeError, match="MemPool did not find backend for device type cuda"):
+        symmetric.get_mem_pool(torch.device("cuda:0"))
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")

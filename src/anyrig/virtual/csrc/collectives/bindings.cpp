@@ -3,9 +3,11 @@
 #ifdef USE_C10D_GLOO
 
 #include "collectives/ddp_timer.h"
+#include "collectives/flight_recorder.h"
 #include "collectives/gloo.h"
 #include "collectives/live_groups.h"
 #include "collectives/process_group.h"
+#include "symmetric/symmetric_memory.h"
 
 #include <torch/csrc/utils/pybind.h>
 
@@ -131,6 +133,8 @@ void bind_collectives(py::module_& m) {
   m.def("set_make_transport", &set_make_transport);
   m.def("install_ddp_timer", &install_ddp_timer);
   m.def("install_gloo_collectives", &install_gloo_collectives);
+  bind_flight_recorder(m);
+  m.def("install_symmetric_memory", &install_symmetric_memory);
   m.def("close_groups", &close_groups, no_gil);
 }
 

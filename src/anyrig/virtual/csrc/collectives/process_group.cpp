@@ -6,6 +6,7 @@
 #include "collectives/process_group.h"
 
 #include "collectives/completion_hook.h"
+#include "collectives/flight_recorder.h"
 #include "collectives/host_bytes.h"
 #include "collectives/live_groups.h"
 #include "collectives/nan_check.h"
@@ -23,6 +24,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <numeric>
 
 namespace anyrig::virtual_gpu {
 namespace {
@@ -33,6 +35,36 @@ NcclGroup::MakeTransport& make_transport() {
 }
 
 std::atomic<uint64_t> next_uid{0};
+
+FlightGroup flight_group_of(const NcclGroup& group) {
+  FlightGroup result{
+      group.uid(), group.options()->group_name, group.getGroupDesc(),
+      group.options()->global_ranks_in_group};
+  if (result.ranks.empty()) {
+    result.ranks.resize(group.getSize());
+    std::iota(result.ranks.begin(), result.ranks.end(), 0);
+  }
+  return result;
+}
+
+// Has the flight recorder hear of the beginning and the end of what `parts` describes.
+void tell_recorder(const std::shared_ptr<Flight>& flight, Transfer::Parts& parts) {
+  if (flight == nullptr) {
+    return;
+  }
+  parts.body = [flight, body = std::move(parts.body)](
+                   const CollectiveCall& call, const c10::Stream& stream, double free_from) {
+    flight->begin();
+    return body(call, stream, free_from);
+  };
+  parts.on_end = [flight, on_end = std::move(parts.on_end)](
+                     const Transfer& transfer, bool is_success) {
+    flight->end(is_success, transfer.seconds());
+    if (on_end) {
+      on_end(transfer, is_success);
+    }
+  };
+}
 
 } // namespace
 
@@ -208,6 +240,13 @@ c10::intrusive_ptr<c10d::Work> NcclGroup::enqueue(
   }
   last_device_ = device.index();
   const auto& outputs = submission.outputs;
+  const bool is_message =
+      submission.op == c10d::OpType::SEND || submission.op == c10d::OpType::RECV;
+  tell_recorder(
+      record_flight(
+          flight_group_of(*this),
+          {title, submission.inputs, outputs, parts.call.limit, is_message, is_timed_}),
+      parts);
   auto transfer = std::make_shared<Transfer>(std::move(parts));
   auto work = c10::make_intrusive<TransferWork>(
       rank_,
@@ -401,11 +440,15 @@ void NcclGroup::startCoalescing() {
   coalescing_ = true;
   coalesced_.clear();
   coalesced_outputs_.clear();
+  start_coalescing_flights(uid_);
 }
 
 c10::intrusive_ptr<c10d::Work> NcclGroup::endCoalescing() {
   TransferWork::Transfers transfers;
   std::vector<at::Tensor> outputs;
+  end_coalescing_flights(
+      flight_group_of(*this),
+      {"nccl:coalesced", {}, {}, options_->timeout, /*is_message=*/false, is_timed_});
   {
     std::lock_guard<std::mutex> guard(mutex_);
     coalescing_ = false;

@@ -47,6 +47,8 @@ std::string text_of(CudaError error) {
           advice("cudaErrorCapturedEvent");
     case CudaError::Assert:
       return "device-side assert triggered" + advice("cudaErrorAssert");
+    case CudaError::LaunchFailure:
+      return "unspecified launch failure" + advice("cudaErrorLaunchFailure");
     case CudaError::NotReady:
       return "device not ready" + advice("cudaErrorNotReady");
   }
@@ -55,7 +57,7 @@ std::string text_of(CudaError error) {
 
 } // namespace
 
-void raise_cuda_error(CudaError error) {
+void raise_cuda_error(CudaError error, const std::string& what) {
   throw c10::AcceleratorError(
       {__func__, __FILE__, static_cast<uint32_t>(__LINE__)},
       static_cast<int32_t>(error),
@@ -63,7 +65,8 @@ void raise_cuda_error(CudaError error) {
           "\nCUDA kernel errors might be asynchronously reported at some other API call, so the "
           "stacktrace below might be incorrect.\nFor debugging consider passing "
           "CUDA_LAUNCH_BLOCKING=1\nCompile with `TORCH_USE_CUDA_DSA` to enable device-side "
-          "assertions.\n");
+          "assertions.\n" +
+          (what.empty() ? what : what + '\n'));
 }
 
 } // namespace anyrig::virtual_gpu

@@ -1,6 +1,8 @@
 // The errors of CUDA's runtime that a program can meet, as PyTorch raises them.
 #pragma once
 
+#include <string>
+
 namespace anyrig::virtual_gpu {
 
 // Numbers from CUDA's driver_types.h.
@@ -11,6 +13,7 @@ enum class CudaError {
   IllegalState = 401,
   NotReady = 600,
   Assert = 710,
+  LaunchFailure = 719,
   CaptureUnsupported = 900,
   CaptureInvalidated = 901,
   CaptureMerge = 902,
@@ -20,7 +23,8 @@ enum class CudaError {
   CapturedEvent = 907,
 };
 
-// Raises torch.AcceleratorError with the number and CUDA's text.
-[[noreturn]] void raise_cuda_error(CudaError error);
+// Raises torch.AcceleratorError with the number and CUDA's text, and behind it `what` was found,
+// which a card only prints.
+[[noreturn]] void raise_cuda_error(CudaError error, const std::string& what = {});
 
 } // namespace anyrig::virtual_gpu

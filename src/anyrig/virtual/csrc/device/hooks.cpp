@@ -9,6 +9,7 @@
 #include "random/generator.h"
 #include "memory/memory.h"
 #include "memory/pinned_memory.h"
+#include "symmetric/shared_piece.h"
 
 #include <ATen/detail/CUDAHooksInterface.h>
 
@@ -88,8 +89,8 @@ struct Hooks final : at::CUDAHooksInterface {
   bool isPinnedPtr(const void* address) const override {
     return is_pinned(address);
   }
-  c10::Device getDeviceFromPtr(void* /*address*/) const override {
-    return {kDeviceType, getCurrentDevice()};
+  c10::Device getDeviceFromPtr(void* address) const override {
+    return {kDeviceType, device_of_piece(address).value_or(getCurrentDevice())};
   }
 
   const at::Generator& getDefaultGenerator(c10::DeviceIndex device) const override {

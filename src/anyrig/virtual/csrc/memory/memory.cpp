@@ -5,6 +5,7 @@
 #include "device/gpu_trace.h"
 #include "graphs/capture.h"
 #include "memory/allocator_options.h"
+#include "memory/card_memory.h"
 #include "memory/card_ledger.h"
 #include "memory/stacks.h"
 #include "time/clock.h"
@@ -446,6 +447,16 @@ void check_room(size_t bytes, c10::DeviceIndex device) {
     return;
   }
   of_device.allocator.free(book(bytes, device));
+}
+
+CardMemory::CardMemory(c10::DeviceIndex device, size_t bytes) : device_(device), bytes_(bytes) {
+  check_not_forked();
+  open_context(device);
+  TORCH_CHECK(card(device).driver.reserve(bytes), "CUDA driver error: out of memory");
+}
+
+CardMemory::~CardMemory() {
+  card(device_).driver.release(bytes_);
 }
 
 void record_stream(const c10::DataPtr& data, const c10::Stream& stream) {

@@ -1,0 +1,24 @@
+// Memory of a card that no caching allocator hands out, as cuMemCreate's: it counts in
+// torch.cuda.mem_get_info and in the card's room, and not in torch.cuda.memory_allocated.
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <cstddef>
+
+namespace anyrig::virtual_gpu {
+
+class CardMemory {
+ public:
+  // Raises RuntimeError, "CUDA driver error: out of memory".
+  CardMemory(c10::DeviceIndex device, size_t bytes);
+  ~CardMemory();
+  CardMemory(const CardMemory&) = delete;
+  CardMemory& operator=(const CardMemory&) = delete;
+
+ private:
+  c10::DeviceIndex device_;
+  size_t bytes_;
+};
+
+} // namespace anyrig::virtual_gpu

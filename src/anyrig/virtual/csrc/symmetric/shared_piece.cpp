@@ -1,0 +1,134 @@
+#include "symmetric/shared_piece.h"
+
+#include "device/device.h"
+#include "memory/shared_file.h"
+
+#include <c10/util/Exception.h>
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <mutex>
+#include <vector>
+
+namespace anyrig::virtual_gpu {
+namespace {
+
+constexpr size_t kPageBytes = 4096;
+// CU_MEM_ALLOC_GRANULARITY_RECOMMENDED on all of NVIDIA's cards.
+constexpr size_t kCardGranularity = size_t{2} << 20;
+
+size_t rounded_up(size_t bytes, size_t unit) {
+  return (bytes + unit - 1) / unit * unit;
+}
+
+// Words and moments.
+size_t header_bytes(const PieceSizes& sizes) {
+  const size_t moments = sizes.signal_bytes / sizeof(uint32_t) * sizeof(double);
+  return rounded_up(rounded_up(sizes.signal_bytes, sizeof(double)) + moments, kPageBytes);
+}
+
+size_t file_bytes(const PieceSizes& sizes) {
+  // A buffer of no bytes has an address of its own, too.
+  return header_bytes(sizes) + (shape_only() ? 0 : std::max<size_t>(sizes.buffer_bytes, 1));
+}
+
+// CUDASymmetricMemoryAllocator::alloc.
+size_t card_bytes(const PieceSizes& sizes) {
+  return rounded_up(rounded_up(sizes.buffer_bytes, 16) + sizes.signal_bytes, kCardGranularity);
+}
+
+bool lies_in(const void* address, const void* first, size_t bytes) {
+  const auto* place = static_cast<const char*>(address);
+  const auto* begin = static_cast<const char*>(first);
+  return place >= begin && place < begin + std::max<size_t>(bytes, 1);
+}
+
+struct Pieces {
+  std::mutex mutex;
+  std::vector<const SharedPiece*> all;
+
+  static Pieces& get() {
+    static auto* pieces = new Pieces(); // memory may be freed while the process ends
+    return *pieces;
+  }
+};
+
+} // namespace
+
+SharedPiece::SharedPiece(PieceSizes sizes, c10::DeviceIndex device)
+    : sizes_(sizes), device_(device), card_memory_(std::in_place, device, card_bytes(sizes)) {
+  file_ = make_shared_file(file_bytes(sizes));
+  mapped_ = map_shared_file(file_, file_bytes(sizes));
+  enlist();
+}
+
+SharedPiece::SharedPiece(PieceSizes sizes, c10::DeviceIndex device, int64_t process, int file)
+    : sizes_(sizes), device_(device), mapped_(map_file_of(process, file, file_bytes(sizes))) {
+  enlist();
+}
+
+void SharedPiece::enlist() {
+  buffer_ = shape_only() ? reserve_addresses(sizes_.buffer_bytes)
+                         : static_cast<char*>(mapped_) + header_bytes(sizes_);
+  auto& pieces = Pieces::get();
+  std::lock_guard<std::mutex> guard(pieces.mutex);
+  pieces.all.push_back(this);
+}
+
+SharedPiece::~SharedPiece() {
+  {
+    auto& pieces = Pieces::get();
+    std::lock_guard<std::mutex> guard(pieces.mutex);
+    pieces.all.erase(std::find(pieces.all.begin(), pieces.all.end(), this));
+  }
+  if (shape_only()) {
+    free_addresses(buffer_, sizes_.buffer_bytes);
+  }
+  munmap(mapped_, file_bytes(sizes_));
+  if (file_ >= 0) {
+    close(file_);
+  }
+}
+
+double* SharedPiece::moment(size_t word) const {
+  auto* moments = static_cast<char*>(mapped_) + rounded_up(sizes_.signal_bytes, sizeof(double));
+  return reinterpret_cast<double*>(moments) + word;
+}
+
+bool SharedPiece::has(const void* address) const {
+  return lies_in(address, buffer_, sizes_.buffer_bytes) || has_word(address);
+}
+
+bool SharedPiece::has_word(const void* address) const {
+  return lies_in(address, mapped_, sizes_.signal_bytes);
+}
+
+void* reserve_addresses(size_t bytes) {
+  void* first = mmap(
+      nullptr, std::max<size_t>(bytes, 1), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+      -1, 0);
+  TORCH_CHECK(first != MAP_FAILED, "the host has no ", bytes, " bytes of addresses left");
+  return first;
+}
+
+void free_addresses(void* first, size_t bytes) {
+  munmap(first, std::max<size_t>(bytes, 1));
+}
+
+const SharedPiece* piece_of(const void* address) {
+  auto& pieces = Pieces::get();
+  std::lock_guard<std::mutex> guard(pieces.mutex);
+  const auto found = std::find_if(
+      pieces.all.begin(), pieces.all.end(),
+      [address](const SharedPiece* piece) { return piece->has(address); });
+  return found == pieces.all.end() ? nullptr : *found;
+}
+
+std::optional<c10::DeviceIndex> device_of_piece(const void* address) {
+  const SharedPiece* piece = piece_of(address);
+  return piece == nullptr ? std::nullopt : std::optional(piece->device());
+}
+
+} // namespace anyrig::virtual_gpu

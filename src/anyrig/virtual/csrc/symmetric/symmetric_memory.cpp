@@ -1,0 +1,228 @@
+#ifdef USE_C10D_GLOO
+
+#include "symmetric/symmetric_memory.h"
+
+#include "device/device.h"
+#include "graphs/capture.h"
+#include "time/clock.h"
+
+#include <c10/util/Exception.h>
+#include <torch/csrc/distributed/c10d/symm_mem/SymmetricMemory.hpp>
+
+#include <map>
+#include <mutex>
+
+namespace anyrig::virtual_gpu {
+namespace {
+
+using c10d::symmetric_memory::SymmetricMemory;
+
+// What the program sees of a rendezvous.
+class VirtualSymmetricMemory final : public SymmetricMemory {
+ public:
+  VirtualSymmetricMemory(std::shared_ptr<Peers> peers, size_t offset)
+      : peers_(std::move(peers)), words_(tensor_of_words(peers_)), offset_(offset) {}
+
+  const std::shared_ptr<Peers>& peers() const { return peers_; }
+
+  std::vector<void*> get_buffer_ptrs() override {
+    return addresses([](const SharedPiece& piece) { return piece.buffer(); });
+  }
+  std::vector<void*> get_signal_pad_ptrs() override {
+    return addresses([](const SharedPiece& piece) -> void* { return piece.words(); });
+  }
+  void** get_buffer_ptrs_dev() override { return peers_->buffers_on_card(); }
+  void** get_signal_pad_ptrs_dev() override { return peers_->words_on_card(); }
+  size_t get_buffer_size() override { return own().sizes().buffer_bytes; }
+  size_t get_offset() override { return offset_; }
+  bool has_multicast_support() override { return peers_->multicast() != nullptr; }
+  void* get_multicast_ptr() override {
+    return has_multicast_support() ? static_cast<char*>(peers_->multicast()) + offset_ : nullptr;
+  }
+
+  void barrier(int channel, size_t timeout_ms) override {
+    check_channel(channel);
+    call_signal(words_, SignalKind::Barrier, /*peer=*/-1, channel, timeout_ms);
+  }
+  void put_signal(int to, int channel, size_t timeout_ms) override {
+    check_channel(channel);
+    check_rank_of_peer(to);
+    call_signal(words_, SignalKind::Put, to, channel, timeout_ms);
+  }
+  void wait_signal(int from, int channel, size_t timeout_ms) override {
+    check_channel(channel);
+    check_rank_of_peer(from);
+    call_signal(words_, SignalKind::Wait, from, channel, timeout_ms);
+  }
+
+  int get_rank() override { return peers_->rank(); }
+  int get_world_size() override { return peers_->size(); }
+  c10::Device get_device() override { return {kDeviceType, peers_->device()}; }
+  bool world_within_direct_access() override { return true; }
+
+ private:
+  const SharedPiece& own() const { return peers_->piece(peers_->rank()); }
+
+  template <class AddressOf>
+  std::vector<void*> addresses(AddressOf address_of) const {
+    std::vector<void*> result;
+    for (int rank = 0; rank < peers_->size(); ++rank) {
+      result.push_back(address_of(peers_->piece(rank)));
+    }
+    return result;
+  }
+
+  void check_channel(int channel) const {
+    TORCH_CHECK(
+        channel >= 0,
+        "channel for barrier(), put_signal() and wait_signal() must be greater than 0 (got ",
+        channel, ")");
+    const size_t words = own().sizes().signal_bytes / sizeof(uint32_t);
+    const size_t channels = words / static_cast<size_t>(peers_->size());
+    TORCH_CHECK(
+        static_cast<size_t>(channel) < channels,
+        "The maximum supported channel for barrier(), put_signal() and wait_signal() is ",
+        channels - 1, " (got ", channel, ")");
+  }
+
+  // A card of PyTorch 2.13 looks for the words of that rank all the same.
+  void check_rank_of_peer(int peer) const {
+    TORCH_CHECK(
+        peer >= 0 && peer < peers_->size(), "rank must be in [0, ", peers_->size(), ") (got ",
+        peer, ")");
+  }
+
+  std::shared_ptr<Peers> peers_;
+  at::Tensor words_;
+  size_t offset_;
+};
+
+// What `alloc` gave out.
+struct Allocation {
+  std::shared_ptr<SharedPiece> piece;
+  std::optional<std::string> group;
+  std::map<std::string, std::shared_ptr<Peers>> met; // by the group's name
+};
+
+struct Allocations {
+  std::mutex mutex;
+  std::map<char*, std::shared_ptr<Allocation>> by_address;
+
+  static Allocations& get() {
+    static auto* allocations = new Allocations(); // PyTorch's statics may outlive ours
+    return *allocations;
+  }
+
+  // The one that `address` lies in, and how far in it.
+  std::pair<std::shared_ptr<Allocation>, size_t> around(void* address) {
+    std::lock_guard<std::mutex> guard(mutex);
+    auto* place = static_cast<char*>(address);
+    auto after = by_address.upper_bound(place);
+    if (after == by_address.begin()) {
+      return {};
+    }
+    const auto& [first, allocation] = *--after;
+    const auto offset = static_cast<size_t>(place - first);
+    const size_t bytes = allocation->piece->sizes().buffer_bytes;
+    return offset < std::max<size_t>(bytes, 1)
+        ? std::pair(allocation, offset)
+        : std::pair<std::shared_ptr<Allocation>, size_t>();
+  }
+};
+
+// Of CUDASymmetricMemory, with its words.
+class Allocator final : public c10d::symmetric_memory::SymmetricMemoryAllocator {
+ public:
+  void* alloc(size_t size, int device, const std::optional<std::string>& group) override {
+    const auto index = static_cast<c10::DeviceIndex>(device < 0 ? current_device() : device);
+    check_device_index(index);
+    const PieceSizes sizes{size, c10d::symmetric_memory::get_signal_pad_size()};
+    auto allocation = std::make_shared<Allocation>();
+    allocation->piece = std::make_shared<SharedPiece>(sizes, index);
+    allocation->group = group;
+    auto& allocations = Allocations::get();
+    std::lock_guard<std::mutex> guard(allocations.mutex);
+    void* address = allocation->piece->buffer();
+    allocations.by_address.emplace(static_cast<char*>(address), std::move(allocation));
+    return address;
+  }
+
+  void free(void* address) override {
+    const auto allocation = at(address);
+    if (allocation == nullptr) {
+      return;
+    }
+    if (!is_capture_underway()) {
+      // A card waits for its work before it unmaps memory.
+      Clock::get().synchronize_device(allocation->piece->device());
+    }
+    auto& allocations = Allocations::get();
+    std::lock_guard<std::mutex> guard(allocations.mutex);
+    allocations.by_address.erase(static_cast<char*>(address));
+  }
+
+  size_t get_alloc_size(void* address) override {
+    const auto allocation = at(address);
+    TORCH_CHECK(
+        allocation != nullptr,
+        "CUDASymmetricMemoryAllocator::get_alloc_size: input must be allocated via "
+        "CUDASymmetricMemoryAllocator::alloc");
+    return allocation->piece->sizes().buffer_bytes;
+  }
+
+  c10::intrusive_ptr<SymmetricMemory> rendezvous(
+      void* address, const std::optional<std::string>& group) override {
+    const auto [allocation, offset] = Allocations::get().around(address);
+    if (allocation == nullptr) {
+      TORCH_WARN(
+          "Pointer not within any SymmetricMemory allocation, is the tensor allocated from "
+          "SymmetricMemory?");
+      return nullptr;
+    }
+    const bool is_given = group.has_value() && !group->empty();
+    TORCH_CHECK(
+        is_given || allocation->group.has_value(),
+        "CUDASymmetricMemory::rendezvous: `group_name` is neither specified during allocation nor "
+        "passed to rendezvous().");
+    const std::string& name = is_given ? *group : *allocation->group;
+    auto& met = allocation->met[name];
+    if (met == nullptr) {
+      met = Peers::meet(allocation->piece, name);
+    }
+    return c10::make_intrusive<VirtualSymmetricMemory>(met, offset);
+  }
+
+  bool has_multicast_support(int device) override {
+    check_device_index(device);
+    return device_has_multicast(static_cast<c10::DeviceIndex>(device));
+  }
+  c10::DeviceType supported_device_type() override { return kDeviceType; }
+  std::string name() override { return "CUDA"; }
+  // Virtual in PyTorch 2.12 and later.
+  bool has_allocation(void* address) { return at(address) != nullptr; }
+
+ private:
+  static std::shared_ptr<Allocation> at(void* address) {
+    const auto [allocation, offset] = Allocations::get().around(address);
+    return offset == 0 ? allocation : nullptr;
+  }
+};
+
+} // namespace
+
+MetMemory met_memory(const at::Tensor& tensor, const std::string& group) {
+  const auto memory = c10::dynamic_intrusive_pointer_cast<VirtualSymmetricMemory>(
+      c10d::symmetric_memory::rendezvous(tensor, group));
+  return memory == nullptr ? MetMemory{} : MetMemory{memory->peers(), memory->get_offset()};
+}
+
+void install_symmetric_memory() {
+  auto allocator = c10::make_intrusive<Allocator>();
+  c10d::symmetric_memory::register_allocator(kDeviceType, allocator);
+  c10d::symmetric_memory::register_availability("CUDA", allocator);
+  install_symmetric_operators();
+}
+
+} // namespace anyrig::virtual_gpu
+
+#endif // USE_C10D_GLOO

@@ -1,0 +1,65 @@
+"""NCCL's flight recorder, as `torch._C._distributed_c10d` has it in a PyTorch built for CUDA.
+
+What is recorded, and when, is in `csrc/collectives/flight_recorder.h`; here it gets the shape in
+which PyTorch's `FlightRecorderDetail.hpp` writes it, pickled or as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+from types import ModuleType
+from typing import Any
+
+import torch
+
+_TIMES = ("time_discovered_started_ns", "time_discovered_completed_ns")
+
+
+def patch(core: ModuleType, bindings: Any) -> None:
+    """Put the functions that dump and forget the record into `bindings`."""
+
+    def dump(
+        includeCollectives: bool = True,  # noqa: N803, PyTorch's names
+        includeStackTraces: bool = True,  # noqa: N803
+        onlyActive: bool = False,  # noqa: N803
+    ) -> bytes:
+        groups, statuses, calls = core.dump_flights(
+            includeCollectives, includeStackTraces, onlyActive
+        )
+        record = {**_common(bindings), "pg_config": groups, "pg_status": statuses}
+        if includeCollectives:
+            record["entries"] = calls
+        return pickle.dumps(record, protocol=2)
+
+    def dump_json(
+        includeCollectives: bool = True,  # noqa: N803
+        onlyActive: bool = False,  # noqa: N803
+    ) -> bytes:
+        groups, statuses, calls = core.dump_flights(includeCollectives, False, onlyActive)
+        record = {
+            **_common(bindings),
+            "pg_config": groups,
+            "pg_status": {
+                group: {name: str(number) for name, number in status.items()}
+                for group, status in statuses.items()
+            },
+        }
+        if calls:
+            record["entries"] = [
+                {**call, **{name: call[name] or 0 for name in _TIMES}} for call in calls
+            ]
+        return json.dumps(record).encode()
+
+    bindings._dump_nccl_trace = dump
+    bindings._dump_nccl_trace_json = dump_json
+    bindings._reset_fr_recording_nccl = core.reset_flights
+
+
+def _common(bindings: Any) -> dict[str, Any]:
+    # PyTorch's recorder of other backends, whose dumps have the same version.
+    others = json.loads(bindings._dump_fr_trace_json(includeCollectives=False))
+    return {
+        "version": others["version"],
+        "comm_lib_version": ".".join(str(part) for part in torch.cuda.nccl.version()),
+    }

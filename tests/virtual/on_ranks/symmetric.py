@@ -1,0 +1,283 @@
+"""Symmetric memory: buffers that all ranks write to, signals between them, and what CUDA computes
+straight from there."""
+
+from __future__ import annotations
+
+import gc
+import os
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.distributed._symmetric_memory as symm_mem
+from standard_error import words_dropped
+from torch._C._distributed_c10d import _SymmetricMemory
+
+MIB = 2**20
+
+
+def met(world: Any, *shape: int, **options: Any) -> tuple[torch.Tensor, Any]:
+    tensor = symm_mem.empty(*shape, device=world.device, **options)
+    return tensor, symm_mem.rendezvous(tensor, dist.group.WORLD)
+
+
+def case_bytes_count_outside_of_the_caching_allocator(world: Any) -> None:
+    gc.collect()
+    segment = torch.ones(1, device="cuda")  # the caching allocator has one from here on
+    free, allocated = torch.cuda.mem_get_info()[0], torch.cuda.memory_allocated()
+    tensor, handle = met(world, 3 * MIB, dtype=torch.uint8)
+    dist.barrier(device_ids=[world.rank])
+    assert free - torch.cuda.mem_get_info()[0] == 4 * MIB
+    # The arrays of addresses, which come from the caching allocator.
+    assert torch.cuda.memory_allocated() - allocated == 2 * 512
+    assert handle.buffer_size == 3 * MIB
+    del tensor
+    assert free - torch.cuda.mem_get_info()[0] == 4 * MIB  # the handle has it
+    del handle
+    assert torch.cuda.mem_get_info()[0] == free
+    assert segment.item() == 1
+    with pytest.raises(RuntimeError, match="CUDA driver error: out of memory"):
+        symm_mem.empty(torch.cuda.mem_get_info()[1], dtype=torch.uint8, device=world.device)
+
+
+def case_ranks_write_to_each_others_buffers(world: Any) -> None:
+    tensor, handle = met(world, 8)
+    assert symm_mem.get_backend("cuda") == "CUDA"
+    assert symm_mem.is_symm_mem_tensor(tensor)
+    assert not symm_mem.is_symm_mem_tensor(torch.empty(8, device="cuda"))
+    assert (handle.rank, handle.world_size) == (world.rank, world.size)
+    assert handle.buffer_ptrs[world.rank] == tensor.data_ptr()
+    assert handle.multicast_ptr == 0
+    assert not handle.has_multicast_support(torch._C._autograd.DeviceType.CUDA, world.rank)
+    tensor.fill_(world.rank)
+    handle.barrier()
+    for peer in range(world.size):
+        buffer = handle.get_buffer(peer, (4,), torch.float32, storage_offset=4)
+        assert buffer.device == tensor.device
+        assert buffer.tolist() == [peer] * 4
+    handle.barrier()
+    peer = (world.rank + 1) % world.size
+    handle.get_remote_tensor(peer, (8,), torch.float32).add_(10)
+    handle.barrier()
+    assert (tensor * 2).tolist() == [2 * (world.rank + 10)] * 8
+    with pytest.raises(RuntimeError, match="exceeds the allocated size"):
+        handle.get_buffer(peer, (9,), torch.float32)
+    again = symm_mem.rendezvous(tensor, dist.group.WORLD)
+    assert again.buffer_ptrs == handle.buffer_ptrs
+
+
+def case_signals(world: Any) -> None:
+    tensor, handle = met(world, 4)
+    after, before = (world.rank + 1) % world.size, (world.rank - 1) % world.size
+    for channel in (0, 3):
+        handle.get_buffer(after, (4,), torch.float32).fill_(world.rank + channel)
+        handle.put_signal(after, channel)
+        handle.wait_signal(before, channel)
+        assert tensor.tolist() == [before + channel] * 4
+        handle.barrier(channel)
+    dist.barrier(device_ids=[world.rank])
+    words = handle.get_signal_pad(world.rank)
+    assert words.dtype == torch.uint32
+    assert words.numel() == handle.signal_pad_size // 4
+    assert words.view(torch.int32).count_nonzero() == 0
+    dist.barrier(device_ids=[world.rank])
+    # By hand: the words for signals to the rank behind, on channels 1 and 2.
+    pad = handle.get_signal_pad(after, (3 * world.size,), torch.uint32)
+    torch.ops.symm_mem.stream_write_value32_(pad, world.size + world.rank, 1)
+    handle.wait_signal(before, channel=1)
+    torch.ops.symm_mem.memset32_(pad, 2 * world.size + world.rank, 1, 1)
+    handle.wait_signal(before, channel=2)
+    with pytest.raises(RuntimeError, match="exceeded the numel of the input"):
+        torch.ops.symm_mem.memset32_(pad, 3 * world.size, 1, 1)
+    with pytest.raises(RuntimeError, match="maximum supported channel"):
+        handle.barrier(handle.signal_pad_size // 4 // world.size)
+    handle.barrier()
+
+
+def case_a_signal_takes_the_senders_time_along(world: Any) -> None:
+    _, handle = met(world, 4)
+    handle.barrier()
+    if world.rank == 0:
+        torch.cuda._sleep(int(1.41e9))  # a second
+        handle.put_signal(1)
+    elif world.rank == 1:
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        handle.wait_signal(0)
+        end.record()
+        end.synchronize()
+        assert start.elapsed_time(end) == pytest.approx(1000, rel=0.01)
+    handle.barrier()
+
+
+def case_a_signal_that_does_not_come(world: Any) -> None:
+    _, handle = met(world, 4)
+    failure = "CUDA error: unspecified launch failure"
+    if world.rank == 0:
+        with words_dropped():
+            with pytest.raises(torch.AcceleratorError, match=failure) as waited:
+                handle.wait_signal(1, timeout_ms=200)
+            handle.put_signal(1, channel=5)
+            with pytest.raises(torch.AcceleratorError, match=failure) as put:
+                handle.put_signal(1, channel=5, timeout_ms=200)
+            with pytest.raises(torch.AcceleratorError, match=failure):
+                handle.barrier(channel=7, timeout_ms=200)
+        assert "wait_signal: rank 0 failed to receive signal from rank 1" in str(waited.value)
+        assert "put_signal: rank 0 failed to send signal to rank 1 on channel 5" in str(put.value)
+    dist.barrier(device_ids=[world.rank])
+
+
+def case_sums(world: Any) -> None:
+    name = dist.group.WORLD.group_name
+    ops = torch.ops.symm_mem
+    for dtype in (torch.float32, torch.bfloat16):
+        shape = (3 * world.size, 16)
+        tensor, _ = met(world, *shape, dtype=dtype)
+        rows = [torch.arange(tensor.numel()).view(shape) % 7 + rank for rank in range(world.size)]
+        mine = rows[world.rank].to(dtype).cuda()
+        total = sum(rows).to(dtype).cuda()
+
+        tensor.copy_(mine)
+        assert ops.one_shot_all_reduce(tensor, "sum", name).equal(total)
+        out = torch.zeros_like(total)
+        ops.one_shot_all_reduce_out(tensor, "sum", name, out)
+        assert out.equal(total)
+        assert tensor.equal(mine)
+        assert ops.one_shot_all_reduce_copy(tensor, mine * 2, "sum", name).equal(total * 2)
+
+        tensor.copy_(mine)
+        ops.two_shot_all_reduce_(tensor, "sum", name)
+        assert tensor.equal(total)
+        tensor.copy_(mine)
+        out = torch.zeros_like(total)
+        ops.two_shot_all_reduce_out(tensor, "sum", name, out)
+        assert out.equal(total)
+
+        tensor.copy_(mine)
+        part = torch.empty(tensor.numel() // world.size, dtype=dtype, device="cuda")
+        ops.reduce_scatter_out(tensor.view(-1), name, False, part)
+        assert part.equal(total.view(-1).chunk(world.size)[world.rank])
+        wide, _ = met(world, 2, 16 * world.size, dtype=dtype)
+        wide.fill_(world.rank + 1).mul_(torch.arange(wide.size(1), device="cuda").to(dtype) % 5)
+        whole = ops.one_shot_all_reduce(wide, "sum", name)
+        part = torch.empty(2, 16, dtype=dtype, device="cuda")
+        ops.reduce_scatter_out(wide, name, True, part)
+        assert part.equal(whole.chunk(world.size, 1)[world.rank])
+        torch.cuda.synchronize()
+
+
+def case_what_operators_refuse(world: Any) -> None:
+    name = dist.group.WORLD.group_name
+    tensor, _ = met(world, 64, dtype=torch.float16)
+    with pytest.raises(NotImplementedError, match=r'"one_shot_all_reduce" not implemented for'):
+        torch.ops.symm_mem.one_shot_all_reduce(tensor, "sum", name)
+    with pytest.raises(RuntimeError, match="only sum is supported"):
+        torch.ops.symm_mem.one_shot_all_reduce(tensor, "avg", name)
+    with pytest.raises(RuntimeError, match="at least 4-byte aligned"):
+        torch.ops.symm_mem.one_shot_all_reduce(tensor[1:], "sum", name)
+    with pytest.raises(RuntimeError, match="multicast support is required"):
+        torch.ops.symm_mem.multimem_all_reduce_(tensor, "sum", name)
+    # And a warning.
+    with words_dropped(), pytest.raises(RuntimeError, match="allocated with empty_strided_p2p"):
+        torch.ops.symm_mem.one_shot_all_reduce(torch.ones(64, device="cuda"), "sum", name)
+    with pytest.raises(RuntimeError, match="does not find allocation backend NVSHMEM"):
+        symm_mem.set_backend("NVSHMEM")
+    symm_mem.set_backend("CUDA")
+
+
+def case_pipelines_of_products(world: Any) -> None:
+    name = dist.group.WORLD.group_name
+    torch.manual_seed(3)
+    shards = [torch.rand(4, 8).double() for _ in range(world.size)]
+    weights = [torch.rand(8, 6).double().cuda() for _ in range(2)]
+    mine = shards[world.rank].cuda()
+    gathered, products = torch.ops.symm_mem.fused_all_gather_matmul(mine, weights, 0, name)
+    whole = torch.cat(shards).cuda()
+    assert gathered.equal(whole)
+    for product, weight in zip(products, weights, strict=True):
+        torch.testing.assert_close(product, whole @ weight)
+
+    left = torch.rand(world.size * 2, 8).double().cuda() + world.rank
+    right = torch.rand(8, 6).double().cuda()
+    scattered = torch.ops.symm_mem.fused_matmul_reduce_scatter(left, right, "sum", 0, name)
+    total = left @ right
+    dist.all_reduce(total)
+    torch.testing.assert_close(scattered, total.chunk(world.size)[world.rank])
+
+    tensor, _ = met(world, 4, 4)
+    tensor.fill_(world.rank)
+    result = torch.ops.symm_mem._low_contention_all_gather(tensor, name)
+    result = torch.ops._c10d_functional.wait_tensor(result)
+    assert result.view(world.size, -1)[:, 0].tolist() == list(range(world.size))
+    dist.barrier(device_ids=[world.rank])
+
+
+def case_groups_of_some_ranks(world: Any) -> None:
+    for size, group in world.mine():
+        tensor = symm_mem.empty(4, device=world.device)
+        handle = symm_mem.rendezvous(tensor, group)
+        assert handle.world_size == size
+        tensor.fill_(1)
+        total = torch.ops.symm_mem.one_shot_all_reduce(tensor, "sum", group.group_name)
+        assert total.tolist() == [size] * 4
+    dist.barrier(device_ids=[world.rank])
+
+
+def case_ranks_on_one_card_are_refused(world: Any) -> None:
+    tensor = symm_mem.empty(4, device="cuda:0")
+    assert tensor.device == torch.device("cuda:0")
+    with pytest.raises(RuntimeError, match="overlapping devices"):
+        symm_mem.rendezvous(tensor, dist.group.WORLD)
+    dist.barrier(device_ids=[world.rank])
+    os.environ["TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES"] = "1"
+    try:
+        tensor = symm_mem.empty(4, device="cuda:0")
+        handle = symm_mem.rendezvous(tensor, dist.group.WORLD)
+    finally:
+        del os.environ["TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES"]
+    handle.get_buffer((world.rank + 1) % world.size, (4,), torch.float32).fill_(world.rank)
+    handle.barrier()
+    assert tensor.tolist() == [(world.rank - 1) % world.size] * 4
+
+
+def case_sizes_that_differ_are_refused(world: Any) -> None:
+    tensor = symm_mem.empty(4 + world.rank, device=world.device)
+    with pytest.raises(RuntimeError, match="sizes differ: rank 0 has a buffer of 16 bytes"):
+        symm_mem.rendezvous(tensor, dist.group.WORLD)
+    dist.barrier(device_ids=[world.rank])
+
+
+def case_the_same_memory_for_a_number(world: Any) -> None:
+    arguments: Any = ((4,), (1,), torch.float32, torch.device(world.device), "0")
+    tensor = _SymmetricMemory.empty_strided_p2p(*arguments, alloc_id=42)
+    address = tensor.data_ptr()
+    with pytest.raises(RuntimeError, match="is still active"):
+        _SymmetricMemory.empty_strided_p2p(*arguments, alloc_id=42)
+    del tensor
+    tensor = _SymmetricMemory.empty_strided_p2p(*arguments, alloc_id=42)
+    assert tensor.data_ptr() == address
+    assert _SymmetricMemory.rendezvous(tensor).world_size == world.size
+
+
+def case_captured(world: Any) -> None:
+    name = dist.group.WORLD.group_name
+    tensor, handle = met(world, 16)
+    peer = handle.get_buffer((world.rank + 1) % world.size, (16,), torch.float32)
+    seen = torch.zeros(16, device="cuda")
+    source = torch.zeros(16, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph):
+        tensor.copy_(source)
+        handle.barrier()
+        seen.copy_(peer)
+        total = torch.ops.symm_mem.one_shot_all_reduce(tensor, "sum", name)
+        handle.barrier()
+    for step in (1, 2):
+        source.fill_(step * (world.rank + 1))
+        graph.replay()
+        assert seen.tolist() == [step * ((world.rank + 1) % world.size + 1)] * 16
+        assert total.tolist() == [step * sum(range(1, world.size + 1))] * 16
+    torch.cuda.synchronize()
+    dist.barrier(device_ids=[world.rank])
