@@ -79,8 +79,7 @@ def install(
         if _installation is None:
             _refuse_real_devices()
             _inheritance = _inheritance_of(wanted)
-            _install(wanted, _inheritance.cards)
-            _inheritance.answer_nvml_here()
+            _install(wanted, _inheritance)
             _installation = wanted
             if children:
                 _inheritance.hand_down()
@@ -149,7 +148,7 @@ def _new_inheritance(wanted: Installation) -> Inheritance:
     return Inheritance(wanted.arguments(), str(new_card_folder()))
 
 
-def _install(wanted: Installation, cards: str) -> None:
+def _install(wanted: Installation, handed_down: Inheritance) -> None:
     from . import (
         attention_api,
         comm,
@@ -176,10 +175,12 @@ def _install(wanted: Installation, cards: str) -> None:
         # The shapes of what C++ has no Meta kernel for.
         import_module("torch._meta_registrations")
 
+    # What may have to be built comes first: where that fails, nothing has changed.
     core = load_extension()
+    handed_down.answer_nvml_here()
     node = own_node(wanted.rig)
     try:
-        core.share_cards(cards, len(wanted.rig.devices))
+        core.share_cards(handed_down.cards, len(wanted.rig.devices))
     except RuntimeError as error:
         raise VirtualRigError(f"{error}; name a folder that can be written with TMPDIR") from None
     core.install(

@@ -52,8 +52,8 @@ sys.exit(main(sys.argv[1:]))"""
 def driver_environment(facts: str) -> dict[str, str]:
     """Return the variables by which a process finds NVML and `nvidia-smi` for the rig of `facts`.
 
-    There are none where the library cannot be built: a process may need neither it nor torch, and one that
-    imports torch is told.
+    There are none where the library cannot be built: a process may need neither it nor torch, and
+    one that imports torch is told.
     """
     if sys.platform != "linux":
         return {}
