@@ -373,3 +373,25 @@ def test_the_numbers_follow_each_other_from_the_offset_on() -> None:
     of_one_thread = torch.empty(36, device="cuda")
     torch._fill_mem_eff_dropout_mask_(of_one_thread.view(1, 1, 1, 36), 0.5, 1234, 0)
     assert torch.equal(numbers.flatten(), of_one_thread[6:])
+
+
+@pytest.mark.parametrize("backend", [FLASH, CUDNN])
+def test_gradients_of_narrow_numbers_over_many_keys(backend: SDPBackend) -> None:
+    torch.manual_seed(0)
+    size = (1, 2, 2048, 16)
+    tensors = [
+        torch.randn(size, device="cuda", dtype=torch.bfloat16, requires_grad=True) for _ in range(3)
+    ]
+    exact = [tensor.detach().cpu().float().requires_grad_() for tensor in tensors]
+    with sdpa_kernel([backend]):
+        ours = scaled_dot_product_attention(*tensors)
+    theirs = scaled_dot_product_attention(*exact)
+    gradient = torch.randn(size)
+    ours.backward(gradient.to(ours))
+    theirs.backward(gradient.bfloat16().float())
+    for mine, other in zip(tensors, exact, strict=True):
+        assert mine.grad is not None
+        assert other.grad is not None
+        # A card rounds to bfloat16, of 8 bits, what it multiplies, and the sum once.
+        largest = other.grad.abs().max()
+        assert (mine.grad.cpu().float() - other.grad).abs().max() < largest / 128

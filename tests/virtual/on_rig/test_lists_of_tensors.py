@@ -83,3 +83,13 @@ def test_writing_to_a_list_raises_the_versions_that_autograd_compares() -> None:
     torch._foreach_mul_(tensors, 2.0)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         product.sum().backward()
+
+
+def test_absolute_values_of_truths() -> None:
+    truths = torch.tensor([True, False], device=DEVICE)
+    others = [torch.tensor([-2.0], device=DEVICE), torch.tensor([3], device=DEVICE).byte()]
+    results = torch._foreach_abs([truths, *others])
+    assert [t.dtype for t in results] == [torch.bool, torch.float32, torch.uint8]
+    assert [t.tolist() for t in results] == [[True, False], [2.0], [3]]
+    torch._foreach_abs_([truths])
+    assert truths.tolist() == [True, False]

@@ -118,3 +118,58 @@ def test_views_in_inference_mode() -> None:
                 assert torch.equal(part.cpu(), wanted.view(-1, 2, 2))
             view.mul_(0)
             assert not tensor.to_padded_tensor(0.0).any().item()
+
+
+def sequences(
+    *lengths: int, heads: int = 2, dtype: torch.dtype = torch.float16, gradient: bool = False
+) -> Tensor:
+    parts = [torch.randn(heads, length, 16) for length in lengths]
+    return torch.nested.nested_tensor(parts, device=DEVICE, dtype=dtype, requires_grad=gradient)
+
+
+def test_attention_has_gradients() -> None:
+    torch.manual_seed(0)
+    operands = [sequences(3, 5, gradient=True) for _ in range(3)]
+    result = functional.scaled_dot_product_attention(*operands, is_causal=True)
+    assert type(result.grad_fn).__name__ == "ScaledDotProductFlashAttentionBackward0"
+    torch.nested.to_padded_tensor(result.transpose(1, 2), 0.0).pow(2).sum().backward()
+    for i in range(2):
+        parts = [operand[i].detach().cpu().float().requires_grad_() for operand in operands]
+        wanted = functional.scaled_dot_product_attention(*parts, is_causal=True)
+        wanted.pow(2).sum().backward()
+        torch.testing.assert_close(result[i].cpu().float(), wanted, atol=5e-3, rtol=5e-3)
+        for operand, part in zip(operands, parts, strict=True):
+            assert operand.grad is not None
+            torch.testing.assert_close(
+                operand.grad[i].cpu().float(), part.grad, atol=2e-2, rtol=2e-2
+            )
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_attention_of_one_query_to_many_sequences(dtype: torch.dtype) -> None:
+    keys, values = sequences(3, 5, heads=1, dtype=dtype), sequences(3, 5, dtype=dtype)
+    query = torch.randn(1, 2, 4, 16)
+    for given in (
+        query.to(DEVICE, dtype),
+        torch.nested.nested_tensor([query[0].to(DEVICE, dtype)]),
+    ):
+        result = functional.scaled_dot_product_attention(given, keys, values)
+        assert result.is_nested
+        for i in range(2):
+            wanted = functional.scaled_dot_product_attention(
+                query[0].to(dtype).float(),
+                keys[i].cpu().float().expand(2, -1, -1),
+                values[i].cpu().float(),
+            )
+            torch.testing.assert_close(result[i].cpu().float(), wanted, atol=5e-3, rtol=5e-3)
+
+
+def test_the_choice_of_attention_is_that_of_a_card() -> None:
+    flash, efficient = 1, 2
+    assert torch._fused_sdp_choice(*[sequences(3, 5)] * 3) == flash
+    assert torch._fused_sdp_choice(*[sequences(3, 5, dtype=torch.float32)] * 3) == efficient
+
+
+def test_sums_along_a_dimension_are_refused() -> None:
+    with pytest.raises(NotImplementedError, match=r"aten::sum.dim_IntList.*NestedTensorCUDA"):
+        sequences(3, 5).sum(-1, keepdim=True)

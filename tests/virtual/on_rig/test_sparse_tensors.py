@@ -156,3 +156,35 @@ def test_what_cusparse_has_not_of_narrow_numbers(dense: torch.Tensor) -> None:
     sparse = dense.to(DEVICE, torch.float16).to_sparse_csr()
     with pytest.raises(NotImplementedError, match="sampled_addmm_out_sparse_csr"):
         torch.sparse.sampled_addmm(sparse, sparse.to_dense(), sparse.to_dense().t())
+
+
+@pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental:UserWarning")
+@pytest.mark.parametrize("layout", [torch.sparse_csr, torch.sparse_csc])
+def test_angles_of_halves_of_complex_numbers(layout: torch.layout) -> None:
+    numbers = torch.tensor([[1j, 0], [-1, 1 + 1j]], dtype=torch.complex64)
+    sparse = numbers.to(DEVICE, torch.complex32).to_sparse(layout=layout)
+    angles = torch.angle(sparse)
+    assert angles.dtype == torch.float16
+    torch.testing.assert_close(
+        angles.to_dense().cpu().float(), numbers.angle(), atol=1e-3, rtol=1e-3
+    )
+
+
+@pytest.mark.filterwarnings("ignore:torch.triangular_solve is deprecated:UserWarning")
+@pytest.mark.parametrize("unitriangular", [False, True])
+@pytest.mark.parametrize("transpose", [False, True])
+@pytest.mark.parametrize("upper", [False, True])
+def test_triangular_systems_in_blocks(upper: bool, transpose: bool, unitriangular: bool) -> None:
+    full = torch.randn(4, 4, dtype=torch.float64) + 4 * torch.eye(4)
+    matrix = full.triu() if upper else full.tril()
+    right = torch.randn(4, 3, dtype=torch.float64)
+    blocks = matrix.to_sparse_bsr((2, 2)).to(DEVICE)
+    how = {"upper": upper, "transpose": transpose, "unitriangular": unitriangular}
+    solution = torch.triangular_solve(right.to(DEVICE), blocks, **how).solution
+    expected = torch.linalg.solve_triangular(
+        matrix.mT if transpose else matrix,
+        right,
+        upper=upper != transpose,
+        unitriangular=unitriangular,
+    )
+    torch.testing.assert_close(solution.cpu(), expected)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-HALF, DOUBLE = torch.float16, torch.float64
+HALF, DOUBLE, COMPLEX = torch.float16, torch.float64, torch.complex64
 
 
 def floats(*size: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -18,6 +18,10 @@ def floats(*size: int, dtype: torch.dtype = torch.float32) -> Tensor:
 
 def numbers(*size: int, dtype: torch.dtype = torch.int64) -> Tensor:
     return torch.empty(size, device="cuda", dtype=dtype)
+
+
+def put(tensor: Tensor, where: tuple[Tensor | slice, ...], values: Tensor) -> None:
+    tensor[where] = values
 
 
 Refused = tuple[Callable[[], object], type[Exception], str]
@@ -153,6 +157,96 @@ REFUSED: dict[str, Refused] = {
         NotImplementedError,
         "\"upsample_bilinear2d_out_frame\" not implemented for 'Long'",
     ),
+    "rows and columns that do not fit": (
+        lambda: floats(2, 3) @ floats(2, 3),
+        RuntimeError,
+        "mat1 and mat2 shapes cannot be multiplied (2x3 and 2x3)",
+    ),
+    "parts of two sizes": (
+        lambda: torch.cat([floats(2, 3), floats(2, 4)]),
+        RuntimeError,
+        "Expected size 3 but got size 4 for tensor number 1 in the list.",
+    ),
+    "a condition of floats": (
+        lambda: torch.where(floats(3), floats(3), floats(3)),
+        RuntimeError,
+        "where expected condition to be a boolean tensor, but got a tensor with dtype Float",
+    ),
+    "a convolution's channels": (
+        lambda: functional.conv2d(floats(1, 3, 8, 8), floats(4, 2, 3, 3)),
+        RuntimeError,
+        "expected input[1, 3, 8, 8] to have 2 channels, but got 3 channels instead",
+    ),
+    "a convolution's groups": (
+        lambda: functional.conv2d(floats(1, 4, 8, 8), floats(3, 2, 3, 3), groups=2),
+        RuntimeError,
+        "expected weight to be divisible by 2 at dimension 0",
+    ),
+    "a convolution without steps": (
+        lambda: functional.conv2d(floats(1, 3, 8, 8), floats(4, 3, 3, 3), stride=0),
+        RuntimeError,
+        "non-positive stride is not supported",
+    ),
+    "values that do not fit the indices": (
+        lambda: floats(4, 5).index_put_((numbers(3),), floats(2, 5)),
+        RuntimeError,
+        "value tensor of shape [2, 5] cannot be broadcast to indexing result of shape [3, 5]",
+    ),
+    "values that do not fit indices apart": (
+        lambda: put(floats(4, 5, 6), (numbers(3), slice(None), numbers(3)), floats(4, 5)),
+        RuntimeError,
+        "value tensor of shape [4, 5] cannot be broadcast to indexing result of shape [3, 5]",
+    ),
+    "more indices than dimensions": (
+        lambda: floats(4).index_put_((numbers(3), numbers(3)), floats(3)),
+        IndexError,
+        "too many indices for tensor of dimension 1 (got 2)",
+    ),
+    "a clamp without bounds": (
+        lambda: torch.clamp(floats(3)),
+        RuntimeError,
+        "At least one of 'min' or 'max' must not be None",
+    ),
+    "a clamp of complex numbers": (
+        lambda: floats(3, dtype=COMPLEX).clamp(0, 1),
+        NotImplementedError,
+        "clamp is not supported for complex types",
+    ),
+    "complex numbers in order": (
+        lambda: floats(3, dtype=COMPLEX).sort(),
+        RuntimeError,
+        "Sort currently does not support complex dtypes on CUDA.",
+    ),
+    "the largest complex number": (
+        lambda: floats(3, dtype=COMPLEX).max(),
+        NotImplementedError,
+        "\"max_all_cuda\" not implemented for 'ComplexFloat'",
+    ),
+    "the largest complex numbers along a dimension": (
+        lambda: floats(3, 3, dtype=COMPLEX).max(0),
+        RuntimeError,
+        "max(): does not support complex input",
+    ),
+    "factors of a matrix of halves": (
+        lambda: torch.linalg.lu_factor_ex(floats(3, 3, dtype=HALF)),
+        NotImplementedError,
+        "\"lu_factor_cusolver\" not implemented for 'Half'",
+    ),
+    "a system of halves": (
+        lambda: torch.linalg.solve_ex(floats(3, 3, dtype=HALF), floats(3, 3, dtype=HALF)),
+        NotImplementedError,
+        "\"lu_factor_cusolver\" not implemented for 'Half'",
+    ),
+    "rounding of truths": (
+        lambda: torch.ceil(numbers(3, dtype=torch.bool)),
+        NotImplementedError,
+        "\"ceil_cuda\" not implemented for 'Bool'",
+    ),
+    "shifts of floats": (
+        lambda: floats(3) << 1,
+        NotImplementedError,
+        "\"lshift_cuda\" not implemented for 'Float'",
+    ),
 }
 
 
@@ -176,6 +270,10 @@ def test_what_is_taken() -> None:
     tensor[numbers(4, dtype=torch.bool)] = 1
     tensor[numbers(2)] = 1
     tensor[numbers(2, dtype=torch.int32)].index_select(0, numbers(2, dtype=torch.int32))
+    put(floats(4, 5, 6), (numbers(3), slice(None), numbers(3)), floats(3, 5))
+    put(floats(4, 5, 6), (slice(None), numbers(3), numbers(2, 1)), floats(4, 2, 3))
+    torch.cat([floats(0), floats(2, 3), floats(1, 3)])
+    floats(3, dtype=COMPLEX).cumsum(0)
     with torch.autocast("cuda"):
         functional.layer_norm(floats(2, 3, dtype=HALF), (3,), floats(3), floats(3))
         functional.linear(floats(2, 2), floats(2, 2, dtype=HALF), floats(2))

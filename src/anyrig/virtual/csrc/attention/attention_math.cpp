@@ -192,10 +192,13 @@ Gradients attend_backward(
   Gradients result;
   if (suits_host_operator(query, keys, values, recipe)) {
     const bool causal = !recipe.band.is_everything();
+    // Of narrow floats it rounds the sums after every block of keys, where a card adds up in float32.
+    const auto dtype = at::toOpMathType(query.scalar_type());
     std::tie(result.query, result.key, result.value) =
         at::_scaled_dot_product_flash_attention_for_cpu_backward(
-            gradient.contiguous(), query, keys, values, forward.output, forward.logsumexp,
-            /*dropout_p=*/0.0, causal, /*attn_mask=*/std::nullopt, recipe.scale);
+            gradient.to(dtype).contiguous(), query.to(dtype), keys.to(dtype), values.to(dtype),
+            forward.output.to(dtype), forward.logsumexp, /*dropout_p=*/0.0, causal,
+            /*attn_mask=*/std::nullopt, recipe.scale);
   } else {
     const auto dtype = at::toOpMathType(query.scalar_type());
     const auto wide_query = query.to(dtype);

@@ -6,7 +6,7 @@
 #include "dispatch/no_warnings.h"
 #include "operators/cuda_only.h"
 #include "operators/kernels.h"
-#include "operators/nested_elementwise.h"
+#include "operators/nested_kernels.h"
 
 #include <torch/library.h>
 
@@ -66,16 +66,6 @@ bool takes_any_device(const std::string& name) {
   return names.count(name) > 0;
 }
 
-// Views of nested tensors are made by one code for all devices: sizes and strides, which stay on the
-// CPU, over a buffer that it does not look at.
-bool views_nested(const ContainerKeys& keys, const c10::FunctionSchema& schema) {
-  const auto is_view = [](const c10::Argument& result) {
-    return result.alias_info() != nullptr && !result.alias_info()->isWrite();
-  };
-  return keys.host == c10::DispatchKey::NestedTensorCPU && !schema.returns().empty() &&
-      is_view(schema.returns()[0]);
-}
-
 // Runs the kernel of the host key on virtual tensors as they are.
 class HostKernel final : public c10::OperatorKernel {
  public:
@@ -112,9 +102,13 @@ void install_container_operators(const OperatorTable& table) {
       if (host_kernel == written_here.end() && !op->hasKernelForDispatchKey(keys.host)) {
         continue;
       }
-      const bool on_buffers =
-          keys.host == c10::DispatchKey::NestedTensorCPU && acts_on_nested_buffers(name);
-      if (on_buffers || takes_any_device(name) || views_nested(keys, op->schema())) {
+      const auto nested_kernel = keys.host == c10::DispatchKey::NestedTensorCPU
+          ? nested_kernel_of(name)
+          : NestedKernel::OnTwins;
+      if (nested_kernel == NestedKernel::WrittenHere) {
+        continue;
+      }
+      if (nested_kernel == NestedKernel::OfHost || takes_any_device(name)) {
         library->impl(
             name.c_str(),
             torch::CppFunction::makeFromBoxedFunctor(std::make_unique<HostKernel>(keys.host)));

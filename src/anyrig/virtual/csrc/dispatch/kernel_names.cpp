@@ -35,6 +35,7 @@ const std::unordered_map<std::string_view, std::string_view>& irregular_names() 
       {"max_pool3d", "max_pool3d_with_indices_out_frame"},
       {"max_unpool2d", "max_unpooling2d_forward_kernel"},
       {"max_unpool3d", "max_unpooling3d_forward_kernel"},
+      {"reflection_pad1d", "reflection_pad1d_out_template"},
       {"reflection_pad2d", "reflection_pad2d_out_template"},
       {"replication_pad1d", "replication_pad1d_cuda"},
       {"replication_pad2d", "replication_pad2d_cuda"},
@@ -64,6 +65,7 @@ const std::unordered_map<std::string_view, std::string_view>& irregular_names() 
       {"digamma", "digamma_cuda"},
       {"exp2", "exp2_cuda"},
       {"lerp_kernel_scalar", "lerp_cuda"},
+      {"lerp_kernel_tensor", "lerp_cuda"},
       {"nan_to_num", "nan_to_num_cuda"},
       {"polygamma", "polygamma_cuda"},
       {"pow", "pow_cuda"},
@@ -74,6 +76,8 @@ const std::unordered_map<std::string_view, std::string_view>& irregular_names() 
       {"pdist", "pdist_cuda"},
       {"cumprod_out_cpu", "cumprod_cuda"},
       {"cumsum_out_cpu", "cumsum_cuda"},
+      {"max_all", "max_all_cuda"},
+      {"min_all", "min_all_cuda"},
       {"median_cpu", "median"},
       {"median_out", "median_out_impl"},
       // linear algebra: cuda/linalg
@@ -81,6 +85,7 @@ const std::unordered_map<std::string_view, std::string_view>& irregular_names() 
       {"linalg_eig_out_cpu", "linalg_eig_cuda"},
       {"linalg_svd_cpu", "svd_cuda_gesvdj"},
       {"lu_cpu", "lu_factor_cusolver"},
+      {"triangular_solve_out_sparse_csr_impl_mkl", "triangular_solve_out_sparse_csr_cuda_impl"},
   };
   return names;
 }

@@ -37,8 +37,8 @@ Extent extent_of(const at::TensorBase& tensor) {
 }
 
 DeviceMemory* memory_of(const at::TensorBase& tensor) {
-  const bool plain = tensor.device().type() == kDeviceType && tensor.has_storage() &&
-      !tensor.is_conj() && !tensor.is_neg();
+  const bool plain = tensor.device().type() == kDeviceType && !tensor.is_nested() &&
+      tensor.has_storage() && !tensor.is_conj() && !tensor.is_neg();
   return plain ? device_memory(tensor.storage().data_ptr()) : nullptr;
 }
 

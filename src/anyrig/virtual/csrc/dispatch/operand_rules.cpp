@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <algorithm>
+#include <optional>
 #include <unordered_map>
 
 namespace anyrig::virtual_gpu {
@@ -100,14 +101,59 @@ void check_indices(Arguments arguments) {
   }
 }
 
-// index_put_(self, indices, values, accumulate): one number is filled in, of whatever dtype.
+// The sizes of self[indices], without masks: the indices' own where they stand, if they stand side
+// by side, else in front.
+std::optional<std::vector<int64_t>> selected_sizes(Arguments arguments) {
+  const at::Tensor& self = arguments[0].toTensor();
+  std::vector<int64_t> common;
+  std::vector<int64_t> before;
+  std::vector<int64_t> after;
+  int64_t dimension = 0;
+  int64_t groups = 0;
+  bool in_group = false;
+  for (const std::optional<at::Tensor>& index : arguments[1].toOptionalTensorVector()) {
+    const bool is_given = index.has_value() && index->defined();
+    if (is_given && (index->scalar_type() == at::kBool || index->scalar_type() == at::kByte)) {
+      return std::nullopt;
+    }
+    TORCH_CHECK_INDEX(
+        dimension < self.dim(), "too many indices for tensor of dimension ", self.dim(), " (got ",
+        arguments[1].toOptionalTensorVector().size(), ")");
+    if (is_given) {
+      common = at::infer_size(common, index->sizes());
+      groups += in_group ? 0 : 1;
+    } else {
+      (groups == 0 ? before : after).push_back(self.size(dimension));
+    }
+    in_group = is_given;
+    ++dimension;
+  }
+  for (; dimension < self.dim(); ++dimension) {
+    after.push_back(self.size(dimension));
+  }
+  auto& first = groups == 1 ? before : common;
+  auto& second = groups == 1 ? common : before;
+  std::vector<int64_t> result = first;
+  result.insert(result.end(), second.begin(), second.end());
+  result.insert(result.end(), after.begin(), after.end());
+  return result;
+}
+
+// index_put_(self, indices, values, accumulate): one number is filled in, of whatever dtype. The
+// sizes are known where there are no masks, which select as many as they have truths.
 void check_values(Arguments arguments) {
+  check_indices(arguments);
   const at::Tensor& self = arguments[0].toTensor();
   const at::Tensor& values = arguments[2].toTensor();
   TORCH_CHECK(
       self.scalar_type() == values.scalar_type() || values.numel() == 1,
       "Index put requires the source and destination dtypes match, got ", self.scalar_type(),
       " for the destination and ", values.scalar_type(), " for the source.");
+  const auto selected = selected_sizes(arguments);
+  TORCH_CHECK(
+      !selected.has_value() || at::is_expandable_to(values.sizes(), *selected),
+      "shape mismatch: value tensor of shape ", values.sizes(),
+      " cannot be broadcast to indexing result of shape ", at::IntArrayRef(*selected));
 }
 
 // convolution(input, weight, bias, stride, padding, dilation, transposed, output_padding, groups);
@@ -117,20 +163,93 @@ void check_convolution(Arguments arguments) {
   const at::Tensor& weight = arguments[1].toTensor();
   const auto* bias = given_tensor(arguments[2]);
   const bool transposed = arguments[6].toBool();
+  const int64_t groups = arguments[8].toInt();
   if (input.dim() != weight.dim() || input.dim() < 3) {
     return; // refused by all
   }
+  const auto none_below = [&arguments](size_t i, int64_t least) {
+    const auto numbers = arguments[i].toIntVector();
+    return std::all_of(
+        numbers.begin(), numbers.end(), [least](int64_t number) { return number >= least; });
+  };
+  TORCH_CHECK(none_below(4, 0), "negative padding is not supported");
+  TORCH_CHECK(none_below(7, 0), "negative output_padding is not supported");
+  TORCH_CHECK(none_below(3, 1), "non-positive stride is not supported");
+  TORCH_CHECK(none_below(5, 1), "dilation should be greater than zero");
+  TORCH_CHECK(groups > 0, "non-positive groups is not supported");
+  TORCH_CHECK(
+      weight.size(0) >= groups, "Given groups=", groups, ", expected weight to be at least ",
+      groups, " at dimension 0, but got weight of size ", weight.sizes(), " instead");
+  TORCH_CHECK(
+      weight.size(0) % groups == 0, "Given groups=", groups, ", expected weight to be divisible by ",
+      groups, " at dimension 0, but got weight of size [", weight.sizes(), "] instead");
+  TORCH_CHECK(
+      transposed || input.size(1) == weight.size(1) * groups, "Given groups=", groups,
+      ", weight of size ", weight.sizes(), ", expected input", input.sizes(), " to have ",
+      weight.size(1) * groups, " channels, but got ", input.size(1), " channels instead");
   TORCH_CHECK(
       !transposed || input.size(1) == weight.size(0),
       "Given transposed=", transposed, ", weight of size ", weight.sizes(), ", expected input",
       input.sizes(), " to have ", weight.size(0), " channels, but got ", input.size(1),
       " channels instead");
-  const int64_t outputs = transposed ? weight.size(1) * arguments[8].toInt() : weight.size(0);
+  const int64_t outputs = transposed ? weight.size(1) * groups : weight.size(0);
   TORCH_CHECK(
       bias == nullptr || (bias->dim() == 1 && bias->size(0) == outputs),
       "Given ", transposed ? "transposed=1, " : "", "weight of size ", weight.sizes(),
       ", expected bias to be 1-dimensional with ", outputs, " elements, but got bias of size ",
       bias->sizes(), " instead");
+}
+
+void check_product(Arguments arguments) {
+  const at::Tensor& first = arguments[0].toTensor();
+  const at::Tensor& second = arguments[1].toTensor();
+  TORCH_CHECK(
+      first.dim() != 2 || second.dim() != 2 || first.size(1) == second.size(0),
+      "mat1 and mat2 shapes cannot be multiplied (", first.size(0), "x", first.size(1), " and ",
+      second.size(0), "x", second.size(1), ")");
+}
+
+// cat(tensors, dim). A vector without numbers goes with everything.
+void check_sizes_beside(Arguments arguments) {
+  if (!arguments[0].isTensorList()) {
+    return;
+  }
+  const auto tensors = arguments[0].toTensorVector();
+  const at::Tensor* first = nullptr;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const at::Tensor& tensor = tensors[i];
+    if (tensor.dim() == 1 && tensor.numel() == 0) {
+      continue;
+    }
+    if (first == nullptr) {
+      first = &tensor;
+      continue;
+    }
+    if (tensor.dim() != first->dim() || tensor.dim() == 0) {
+      return; // refused by all
+    }
+    const int64_t along = c10::maybe_wrap_dim(arguments[1].toInt(), first->dim());
+    for (int64_t dimension = 0; dimension < first->dim(); ++dimension) {
+      TORCH_CHECK(
+          dimension == along || tensor.size(dimension) == first->size(dimension),
+          "Sizes of tensors must match except in dimension ", along, ". Expected size ",
+          first->size(dimension), " but got size ", tensor.size(dimension), " for tensor number ",
+          i, " in the list.");
+    }
+  }
+}
+
+// clamp(self, min, max)
+void check_has_bound(Arguments arguments) {
+  TORCH_CHECK(
+      !arguments[1].isNone() || !arguments[2].isNone(),
+      "torch.clamp: At least one of 'min' or 'max' must not be None");
+}
+
+// smooth_l1_loss(self, target, reduction, beta)
+void check_beta(Arguments arguments) {
+  TORCH_CHECK(
+      arguments[3].toDouble() >= 0, "smooth_l1_loss does not support negative values for beta.");
 }
 
 const std::unordered_map<std::string, OperandRules>& all_rules() {
@@ -157,6 +276,18 @@ const std::unordered_map<std::string, OperandRules>& all_rules() {
       {{1, {}, 0,
         "Expected object of scalar type {2} but got scalar type {1} for second argument"}}};
   static const OperandRules kSecondLikeFirst = {{{1, {}, 0, kFound}}};
+  static const DtypeList kReal = {Bool, Byte, Char, Short, Int, Long, Half, BFloat16, Float, Double};
+  static const DtypeList kNotBool = {Byte, Char, Short, Int, Long, Half, BFloat16, Float, Double,
+                                  ComplexHalf, ComplexFloat, ComplexDouble};
+  static const auto no_complex = [](const char* text, RefusalError error = RefusalError::Runtime) {
+    return OperandRules{{{0, kReal, 0, text, error}}};
+  };
+  static const OperandRules kNoOrder = 
+      no_complex("Sort currently does not support complex dtypes on CUDA.");
+  static const OperandRules kClamp =
+      no_complex("clamp is not supported for complex types", RefusalError::NotImplemented);
+  static const OperandRules kMedian = no_complex(
+      "\"median_out_impl\" not implemented for '{1}'", RefusalError::NotImplemented);
   static const OperandRules kDimension = {{}, check_dimension};
   static const std::unordered_map<std::string, OperandRules> rules = {
       {"nll_loss_forward",
@@ -173,7 +304,14 @@ const std::unordered_map<std::string, OperandRules>& all_rules() {
       {"native_group_norm", {{{1, {}, 0, kFound}, {2, {}, 0, kFound}}}},
       {"mm",
        {{{1, {}, 0,
-          "expected mat1 and mat2 to have the same dtype, but got: {type 2} != {type 1}"}}}},
+          "expected mat1 and mat2 to have the same dtype, but got: {type 2} != {type 1}"}},
+        check_product}},
+      {"cat", {{}, check_sizes_beside}},
+      {"where",
+       {{{0, {Bool, Byte}, 0,
+          "where expected condition to be a boolean tensor, but got a tensor with dtype {1}"}}}},
+      {"smooth_l1_loss", {{}, check_beta}},
+      {"masked_select", {{{1, {Bool}, 0, "masked_select: expected BoolTensor for mask"}}}},
       {"addmm", kSumOfProduct},
       {"addmm_", kSumOfProduct},
       {"_addmm_activation", kSumOfProduct},
@@ -189,7 +327,11 @@ const std::unordered_map<std::string, OperandRules>& all_rules() {
       {"index_copy_", kIndexCopy},
       {"index_fill_",
        {{{2, {Long}, 0, "index_fill_(): Expected dtype int64 for index.", RefusalError::Index}}}},
-      {"put_", {{{1, {Long}, 0, "put_(): Expected a long tensor for index, but got {1}"}}}},
+      {"put_",
+       {{{1, {Long}, 0, "put_(): Expected a long tensor for index, but got {1}"},
+         {2, {}, 0,
+          "put_(): self and source expected to have the same dtype, but got self.dtype = {2} and "
+          "source.dtype = {1}"}}}},
       {"masked_fill_",
        {{{1, {Bool}, 0, "masked_fill only supports boolean masks, but got dtype {1}"}}}},
       {"var", kFloats},
@@ -198,9 +340,44 @@ const std::unordered_map<std::string, OperandRules>& all_rules() {
       {"std_mean", kFloats},
       {"complex", kComplex},
       {"polar", kComplex},
+      {"clamp", {kClamp.dtypes, check_has_bound}},
+      {"hardtanh", kClamp},
+      {"clamp_min", kClamp},
+      {"clamp_max", kClamp},
+      {"floor", no_complex("floor is not supported for complex inputs", RefusalError::NotImplemented)},
+      {"ceil", no_complex("ceil is not supported for complex inputs", RefusalError::NotImplemented)},
+      {"trunc", no_complex("trunc is not supported for complex inputs", RefusalError::NotImplemented)},
+      {"sign",
+       no_complex(
+           "Unlike NumPy, torch.sign is not intended to support complex numbers. Please use "
+           "torch.sgn instead.",
+           RefusalError::NotImplemented)},
+      {"signbit",
+       no_complex("signbit is not implemented for complex tensors.", RefusalError::NotImplemented)},
+      {"maximum", no_complex("maximum not implemented for complex tensors.")},
+      {"minimum", no_complex("minimum not implemented for complex tensors.")},
+      {"fmax", no_complex("fmax not implemented for complex tensors.")},
+      {"fmin", no_complex("fmin not implemented for complex tensors.")},
+      {"heaviside", no_complex("heaviside is not yet implemented for complex tensors.")},
+      {"argmax",
+       {{{0, kNotBool, 0, "argmax(): does not support bool input"},
+         {0, kReal, 0, "argmax(): does not support complex input"}}}},
+      {"argmin",
+       {{{0, kNotBool, 0, "argmin(): does not support bool input"},
+         {0, kReal, 0, "argmin(): does not support complex input"}}}},
+      {"sort", kNoOrder},
+      {"max", no_complex("max(): does not support complex input")},
+      {"min", no_complex("min(): does not support complex input")},
+      {"median", kMedian},
+      {"nanmedian", kMedian},
+      {"relu",
+       {{kClamp.dtypes[0], {0, kNotBool, 0, "Boolean inputs not supported for relu"}}}},
       {"grid_sampler_2d", kSecondLikeFirst},
       {"grid_sampler_3d", kSecondLikeFirst},
-      {"_cdist_forward", kSecondLikeFirst},
+      {"_cdist_forward",
+       {{{0, {Half, BFloat16, Float, Double}, 0,
+          "cdist only supports floating-point dtypes, X1 got: {1}"},
+         {1, {}, 0, kFound}}}},
   };
   return rules;
 }

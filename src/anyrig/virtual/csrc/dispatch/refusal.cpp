@@ -13,6 +13,21 @@ bool is_no_sum(Arguments arguments) {
   return arguments[4].toStringRef() != "sum";
 }
 
+// median(self), but not along a dimension, which another kernel does.
+bool takes_all(Arguments arguments) {
+  return arguments.size() == 1;
+}
+
+// clamp_min(self, min), of which numbers are checked elsewhere.
+bool takes_two_tensors(Arguments arguments) {
+  return arguments[1].isTensor();
+}
+
+// cumsum(self, dim, *, dtype): the result has the dtype of `self`.
+bool keeps_dtype(Arguments arguments) {
+  return arguments[2].isNone();
+}
+
 } // namespace
 
 const Refusal* refusal_of(const std::string& name) {
@@ -23,10 +38,15 @@ const Refusal* refusal_of(const std::string& name) {
       Bool, Byte, Char, Short, Int, Long,
       Float8_e4m3fn, Float8_e5m2, Float8_e4m3fnuz, Float8_e5m2fnuz};
   static const std::vector<c10::ScalarType> kNarrow = {Half, BFloat16};
-  static const std::vector<c10::ScalarType> kFloats = {Half, BFloat16, Float, Double};
+  static const std::vector<c10::ScalarType> kNotWide = {
+      Half, BFloat16, Bool, Byte, Char, Short, Int, Long};
   static const std::vector<c10::ScalarType> kComplex = {ComplexHalf, ComplexFloat, ComplexDouble};
   static const std::vector<c10::ScalarType> kNotReal = {
       Bool, ComplexHalf, ComplexFloat, ComplexDouble};
+  static const std::vector<c10::ScalarType> kNotFloat = {
+      Bool, Byte, Char, Short, Int, Long, ComplexHalf, ComplexFloat, ComplexDouble};
+  static const std::vector<c10::ScalarType> kInexact = {
+      Half, BFloat16, Float, Double, ComplexHalf, ComplexFloat, ComplexDouble};
   static const std::unordered_map<std::string, Refusal> refusals = {
       {"mm", {"addmm_cuda", kNotMultiplied}},
       {"addmm", {"addmm_cuda", kNotMultiplied}},
@@ -49,16 +69,16 @@ const Refusal* refusal_of(const std::string& name) {
       {"upsample_bicubic2d", {"upsample_bicubic2d_out_frame", kIntegers}},
       {"_upsample_bilinear2d_aa", {"upsample_bilinear2d_out_frame", {Byte}}},
       {"native_dropout_backward", {"masked_scale", kIntegers}},
-      {"_softmax", {"host_softmax", kIntegers}},
-      {"_log_softmax", {"host_softmax", kIntegers}},
+      {"_softmax", {"host_softmax", kNotFloat}},
+      {"_log_softmax", {"host_softmax", kNotFloat}},
       {"mse_loss", {"mse_cuda", kIntegers}},
       {"smooth_l1_loss", {"smooth_l1_cuda", kIntegers}},
       {"huber_loss", {"huber_cuda", kIntegers}},
-      {"gelu", {"GeluCUDAKernelImpl", kIntegers}},
+      {"gelu", {"GeluCUDAKernelImpl", kNotFloat}},
       {"silu", {"silu_cuda", kIntegers}},
-      {"elu", {"elu_cuda", kIntegers}},
+      {"elu", {"elu_cuda", kNotFloat}},
       {"leaky_relu", {"leaky_relu_cuda", kIntegers}},
-      {"softplus", {"softplus_cuda", kIntegers}},
+      {"softplus", {"softplus_cuda", kNotFloat}},
       {"hardswish", {"hardswish_cuda", kIntegers}},
       {"native_layer_norm", {"LayerNormKernelImpl", kIntegers}},
       {"native_batch_norm", {"batch_norm_stats_cuda", kIntegers}},
@@ -68,15 +88,83 @@ const Refusal* refusal_of(const std::string& name) {
       {"grid_sampler_2d", {"grid_sampler_2d_cuda", kIntegers}},
       {"im2col", {"im2col_out_cuda", {Byte, Char, Short, Int, Long}}},
       {"_cdist_forward", {"cdist_cuda", kNarrow}},
+      // The largest, the smallest, and those in the middle.
+      {"amax", {"max_values_cuda", kComplex}},
+      {"amin", {"min_values_cuda", kComplex}},
+      {"aminmax", {"aminmax_cuda", kComplex}},
+      {"max", {"max_all_cuda", kComplex, &takes_all}},
+      {"min", {"min_all_cuda", kComplex, &takes_all}},
+      {"clamp_min", {"max_elementwise_cuda", kComplex, &takes_two_tensors}},
+      {"clamp_max", {"min_elementwise_cuda", kComplex, &takes_two_tensors}},
+      {"topk", {"topk_out_cuda", kComplex}},
+      {"median", {"median", kNotReal, &takes_all}},
+      {"nanmedian", {"median", kNotReal, &takes_all}},
+      {"mode", {"mode_cuda", kComplex}},
+      {"kthvalue", {"kthvalue_cuda", kComplex}},
+      {"_cummax_helper", {"cummax_cuda", kComplex}},
+      {"_cummin_helper", {"cummin_cuda", kComplex}},
+      {"_logcumsumexp",
+       {"logcumsumexp_out_cuda", {Bool, Byte, Char, Short, Int, Long, ComplexHalf}}},
+      {"cumsum", {"cumsum_cuda", {ComplexHalf}, &keeps_dtype}},
+      {"cumprod", {"cumprod_cuda", {ComplexHalf}, &keeps_dtype}},
+      // Number by number. Of two operands the first decides: with one of these, no other dtype of
+      // the second makes a sum that CUDA takes.
+      {"floor", {"floor_cuda", {Bool}}},
+      {"ceil", {"ceil_cuda", {Bool}}},
+      {"trunc", {"trunc_cuda", {Bool}}},
+      {"round", {"round_cuda", kNotReal}},
+      {"frac", {"frac_cuda", kNotFloat}},
+      {"erf", {"erf_cuda", kComplex}},
+      {"erfinv", {"erfinv_cuda", kComplex}},
+      {"lgamma", {"lgamma_cuda", kComplex}},
+      {"digamma", {"digamma_cuda", kComplex}},
+      {"bitwise_not", {"bitwise_not_cuda", kInexact}},
+      {"__lshift__", {"lshift_cuda", kInexact}},
+      {"__rshift__", {"rshift_cuda", kInexact}},
+      {"bitwise_left_shift", {"lshift_cuda", kInexact}},
+      {"bitwise_right_shift", {"rshift_cuda", kInexact}},
+      {"fmod", {"fmod_cuda", kComplex}},
+      {"remainder", {"remainder_cuda", kComplex}},
+      {"atan2", {"atan2_cuda", kComplex}},
+      {"hypot", {"hypot_cuda", kComplex}},
+      {"nextafter", {"nextafter_cuda", kComplex}},
+      {"gcd", {"gcd_cuda", kInexact}},
+      {"lcm", {"lcm_cuda", kInexact}},
+      {"logaddexp2", {"logaddexp2_cuda", kComplex}},
+      {"xlogy", {"xlogy_cuda", kComplex}},
+      {"copysign", {"copysign_cuda", kComplex}},
+      // Linear algebra.
+      {"cholesky", {"cholesky_cusolver", kNotWide}},
+      {"linalg_cholesky_ex", {"cholesky_cusolver", kNarrow}},
+      {"cholesky_inverse", {"cholesky_inverse_out_cuda", kNarrow}},
+      {"_cholesky_solve_helper", {"cholesky_solve_cuda", kNarrow}},
+      {"linalg_householder_product", {"orgqr_cuda", kNotWide}},
+      {"linalg_lu", {"lu_factor_cusolver", kNotWide}},
+      {"linalg_lu_factor_ex", {"lu_factor_cusolver", kNotWide}},
+      {"linalg_ldl_factor_ex", {"ldl_factor_kernel_cuda", kNarrow}},
+      {"linalg_eig", {"linalg_eig_cuda", kNarrow}},
+      {"_linalg_eigvals", {"linalg_eig_cuda", kNarrow}},
+      {"_linalg_eigh", {"linalg_eigh_cuda", kNotWide}},
+      {"linalg_qr", {"geqrf_cuda", kNarrow}},
+      {"_linalg_det", {"lu_factor_cusolver", kNarrow}},
+      {"_linalg_solve_ex", {"lu_factor_cusolver", kNarrow}},
+      {"linalg_solve_triangular", {"triangular_solve_cuda", kNarrow}},
+      {"triangular_solve", {"triangular_solve_cuda", kNarrow}},
+      {"linalg_lu_solve", {"linalg.lu_solve_cuda", kNarrow}},
+      {"geqrf", {"geqrf_cuda", kNarrow}},
+      {"ormqr", {"ormqr_cuda", kNarrow}},
+      {"linalg_cross", {"cross_cuda", {Bool, ComplexHalf}}},
       {"_linalg_svd", {"svd_cuda_gesvdj", kNarrow}},
       {"lt", {"compare_cuda", kComplex}},
       {"gt", {"compare_cuda", kComplex}},
       {"le", {"compare_cuda", kComplex}},
       {"ge", {"compare_cuda", kComplex}},
+      {"lerp", {"lerp_cuda", kIntegers}},
+      {"reflection_pad1d", {"reflection_pad1d_out_template", {Bool}}},
       {"reflection_pad2d", {"reflection_pad2d_out_template", {Bool}}},
-      {"bitwise_and", {"bitwise_and_cuda", kFloats}},
-      {"bitwise_or", {"bitwise_or_cuda", kFloats}},
-      {"bitwise_xor", {"bitwise_xor_cuda", kFloats}},
+      {"bitwise_and", {"bitwise_and_cuda", kInexact}},
+      {"bitwise_or", {"bitwise_or_cuda", kInexact}},
+      {"bitwise_xor", {"bitwise_xor_cuda", kInexact}},
       {"igamma", {"igamma_cuda", kNarrow}},
       {"igammac", {"igammac_cuda", kNarrow}},
       {"angle", {"angle_cuda", kNarrow}},

@@ -155,7 +155,8 @@ Dtypes dtypes_to_widen_in_containers(const std::string& name, c10::DispatchKey h
   }
   const auto& dtypes = is_compressed ? compressed : coordinates;
   const auto found = dtypes.find(name);
-  return found == dtypes.end() ? Dtypes() : found->second;
+  // Of the others, the kernel hands the values to that of dense tensors.
+  return found == dtypes.end() ? dtypes_to_widen(name) : found->second;
 }
 
 bool needs_widening(

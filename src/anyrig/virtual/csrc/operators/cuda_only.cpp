@@ -14,6 +14,7 @@ const HostKernels& cuda_only_kernels() {
     add_grouped_products(*kernels);
     add_cudnn(*kernels);
     add_narrow_products(*kernels);
+    add_lists(*kernels);
     return kernels;
   }();
   return *kernels;

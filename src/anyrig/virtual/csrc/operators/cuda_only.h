@@ -25,6 +25,7 @@ void add_embedding_bags(HostKernels& kernels);
 void add_grouped_products(HostKernels& kernels);
 void add_cudnn(HostKernels& kernels);
 void add_narrow_products(HostKernels& kernels);
+void add_lists(HostKernels& kernels);
 void add_compressed_products(HostKernels& kernels);
 
 template <class Function>

@@ -1,10 +1,14 @@
-// Batched products of sparse compressed matrices, which cuSPARSE has. Checks and their texts:
+// Batched products and triangular systems of sparse compressed matrices, as cuSPARSE has them. Checks and their texts:
 // aten/src/ATen/native/sparse/cuda/SparseBlas.cpp.
 
 #include "operators/cuda_only.h"
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/baddbmm.h>
+#include <ATen/ops/linalg_solve_triangular.h>
+#include <ATen/ops/triangular_solve_native.h>
+
+#include <tuple>
 
 namespace anyrig::virtual_gpu {
 namespace {
@@ -34,11 +38,48 @@ at::Tensor& compressed_bmm_out(
   return compressed_baddbmm_out(out, self, mat2, 0, 1, out);
 }
 
+void check_blocks(const at::Tensor& matrix) {
+  const auto values = matrix.values();
+  const int64_t rows = values.size(-2);
+  const int64_t columns = values.size(-1);
+  TORCH_CHECK(
+      rows == columns && rows > 1,
+      "triangular_solve: cuSPARSE takes square blocks of more than one row, got blocks of ", rows,
+      " x ", columns);
+}
+
+// The CPU's solver does not take the diagonal of blocks for ones.
+std::tuple<at::Tensor&, at::Tensor&> compressed_triangular_solve_out(
+    const at::Tensor& right,
+    const at::Tensor& matrix,
+    bool upper,
+    bool transpose,
+    bool unitriangular,
+    at::Tensor& solution,
+    at::Tensor& cloned_matrix) {
+  const bool has_blocks = matrix.layout() == at::kSparseBsr;
+  if (has_blocks && matrix._nnz() > 0 && right.numel() > 0) {
+    check_blocks(matrix);
+  }
+  if (solution.is_meta()) {
+    return {solution, cloned_matrix};
+  }
+  if (!has_blocks || !unitriangular || matrix._nnz() == 0 || right.numel() == 0) {
+    return at::native::triangular_solve_out_sparse_csr_cpu(
+        right, matrix, upper, transpose, unitriangular, solution, cloned_matrix);
+  }
+  const auto dense = matrix.to_dense();
+  solution.copy_(at::linalg_solve_triangular(
+      transpose ? dense.mT() : dense, right, upper != transpose, /*left=*/true, unitriangular));
+  return {solution, cloned_matrix};
+}
+
 } // namespace
 
 void add_compressed_products(HostKernels& kernels) {
   add_kernel(kernels, "bmm.out", &compressed_bmm_out);
   add_kernel(kernels, "baddbmm.out", &compressed_baddbmm_out);
+  add_kernel(kernels, "triangular_solve.X", &compressed_triangular_solve_out);
 }
 
 } // namespace anyrig::virtual_gpu

@@ -13,8 +13,6 @@
 #include <ATen/ops/add.h>
 #include <ATen/ops/mul.h>
 
-#include <unordered_set>
-
 namespace anyrig::virtual_gpu {
 namespace {
 
@@ -65,13 +63,6 @@ void combine_with_rows(
 
 void register_nested_elementwise() {
   at::native::nested_dense_elementwise_stub.set_cuda_dispatch_ptr(&combine_with_rows);
-}
-
-bool acts_on_nested_buffers(const std::string& name) {
-  static const std::unordered_set<std::string> names = {
-      "add.Tensor", "sub.Tensor", "mul.Tensor", "div.Tensor", "masked_fill.Scalar", "normal_",
-      "native_dropout"};
-  return names.count(name) > 0;
 }
 
 } // namespace anyrig::virtual_gpu

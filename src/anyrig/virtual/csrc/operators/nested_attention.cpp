@@ -1,0 +1,197 @@
+// Attention of nested tensors of layout strided: packed into one buffer, as on a card, for flash or
+// memory-efficient attention, and unpacked again. Queries, keys and values are (batch, heads, tokens,
+// numbers of a head); of batches and heads, one serves for many, and one of the three may be dense.
+
+#include "operators/nested_attention.h"
+
+#include "attention/flash_attention.h"
+
+#include <ATen/NestedTensorImpl.h>
+#include <ATen/native/nested/NestedTensorUtils.h>
+#include <ATen/ops/_efficient_attention_forward.h>
+#include <ATen/ops/_fused_sdp_choice_ops.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+
+namespace anyrig::virtual_gpu {
+namespace {
+
+// What all operands come to.
+struct Extents {
+  int64_t batch = 1;
+  int64_t heads = 1;
+};
+
+// Sequences of (heads, tokens, numbers), packed to (all tokens, heads, numbers).
+struct Packed {
+  at::Tensor tensor;
+  at::Tensor sizes;  // of each sequence, (tokens, heads, numbers); on the host
+  at::Tensor starts; // int32, on the device
+  int64_t longest;
+};
+
+Extents extents_of(std::initializer_list<at::Tensor> operands) {
+  Extents result;
+  for (const at::Tensor& operand : operands) {
+    result.batch = std::max(result.batch, operand.size(0));
+    result.heads = std::max(result.heads, operand.size(1));
+  }
+  return result;
+}
+
+// (sequences, tokens of one, heads, numbers), every sequence of one length.
+at::Tensor pack_equal(const at::Tensor& tokens_first, Extents extents) {
+  const int64_t tokens = tokens_first.size(1);
+  const int64_t numbers = tokens_first.size(3);
+  return tokens_first.expand({extents.batch, tokens, extents.heads, numbers})
+      .reshape({extents.batch * tokens, extents.heads, numbers});
+}
+
+at::Tensor equal_sizes(const at::Tensor& packed, Extents extents) {
+  return at::tensor(
+             {packed.size(0) / extents.batch, extents.heads, packed.size(2)},
+             at::TensorOptions().dtype(at::kLong))
+      .repeat({extents.batch, 1});
+}
+
+Packed finish(const at::Tensor& packed, const at::Tensor& sizes) {
+  const auto lengths = sizes.select(1, 0);
+  const auto starts = at::zeros({lengths.numel() + 1}, at::kInt);
+  starts.narrow(0, 1, lengths.numel()).copy_(lengths.cumsum(0));
+  return {packed, sizes, starts.to(packed.device()), lengths.max().item<int64_t>()};
+}
+
+Packed pack(const at::Tensor& operand, Extents extents) {
+  if (!operand.is_nested()) {
+    const auto packed = pack_equal(operand.transpose(1, 2), extents);
+    return finish(packed, equal_sizes(packed, extents));
+  }
+  auto tokens_first = operand.transpose(1, 2);
+  if (!tokens_first.is_contiguous()) {
+    tokens_first = tokens_first.contiguous();
+  }
+  const auto* impl = at::native::get_nested_tensor_impl(tokens_first);
+  auto sizes = impl->get_nested_sizes();
+  const auto own_heads = sizes[0][1].item<int64_t>();
+  const auto numbers = sizes[0][2].item<int64_t>();
+  const auto buffer = impl->get_buffer().view({-1, own_heads, numbers});
+  if (sizes.size(0) != extents.batch) {
+    const auto packed = pack_equal(buffer.unsqueeze(0), extents);
+    return finish(packed, equal_sizes(packed, extents));
+  }
+  if (own_heads != extents.heads) {
+    sizes = sizes.clone();
+    sizes.select(1, 1).fill_(extents.heads);
+  }
+  return finish(buffer.expand({-1, extents.heads, numbers}), sizes);
+}
+
+// The opposite: sequences like the query's, of numbers as `packed` has them.
+at::Tensor unpack(const at::Tensor& packed, const Packed& like) {
+  auto sizes = like.sizes.clone();
+  sizes.select(1, 2).fill_(packed.size(-1));
+  return at::native::wrap_buffer(packed.reshape({-1}), sizes).transpose(1, 2);
+}
+
+ProductOutputs nested_flash_forward(
+    const at::Tensor& query,
+    const at::Tensor& key,
+    const at::Tensor& value,
+    double dropout,
+    bool is_causal,
+    bool return_debug_mask,
+    std::optional<double> scale) {
+  const Extents extents = extents_of({query, key, value});
+  const Packed q = pack(query, extents);
+  const Packed k = pack(key, extents);
+  const Packed v = pack(value, extents);
+  const auto [output, logsumexp, rng_state, unused, debug_mask] = flash_forward(
+      {q.tensor, k.tensor, v.tensor, {q.starts, k.starts, {}, {}, q.longest, k.longest}, dropout,
+       is_causal, return_debug_mask, scale});
+  return {unpack(output, q), logsumexp, q.starts, k.starts, q.longest, k.longest, rng_state, unused,
+          debug_mask};
+}
+
+// Nothing is broadcast where gradients are wanted: flash attention is not chosen then.
+FlashGradients nested_flash_backward(
+    const at::Tensor& gradient,
+    const at::Tensor& query,
+    const at::Tensor& key,
+    const at::Tensor& value,
+    const at::Tensor& output,
+    const at::Tensor& logsumexp,
+    const at::Tensor& query_starts,
+    const at::Tensor& key_starts,
+    int64_t longest_query,
+    int64_t longest_key,
+    double dropout,
+    bool is_causal,
+    const at::Tensor& rng_state,
+    const at::Tensor& /*unused*/,
+    std::optional<double> scale) {
+  if (!gradient.defined()) {
+    return {};
+  }
+  const Extents extents = extents_of({query, key, value});
+  const Packed q = pack(query, extents);
+  const Packed k = pack(key, extents);
+  const Packed v = pack(value, extents);
+  const auto [of_query, of_key, of_value] = flash_backward(
+      {q.tensor, k.tensor, v.tensor,
+       Sequences{query_starts, key_starts, {}, {}, longest_query, longest_key}, dropout, is_causal,
+       /*return_debug_mask=*/false, scale},
+      pack(gradient, extents).tensor, pack(output, extents).tensor, logsumexp, rng_state);
+  return {unpack(of_query, q), unpack(of_key, k), unpack(of_value, v)};
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> nested_efficient_forward(
+    const at::Tensor& query,
+    const at::Tensor& key,
+    const at::Tensor& value,
+    const OptionalTensor& /*bias*/, // which a card does not look at
+    bool compute_logsumexp,
+    double dropout,
+    bool is_causal,
+    std::optional<double> scale) {
+  const Extents extents = extents_of({query, key, value});
+  const Packed q = pack(query, extents);
+  const Packed k = pack(key, extents);
+  const Packed v = pack(value, extents);
+  const auto mask_type = static_cast<int64_t>(is_causal); // CausalFromTopLeft is 1
+  const auto [output, logsumexp, seed, offset, longest_query, longest_key] =
+      at::_efficient_attention_forward(
+          q.tensor.unsqueeze(0), k.tensor.unsqueeze(0), v.tensor.unsqueeze(0), std::nullopt,
+          q.starts, k.starts, q.longest, k.longest, dropout, mask_type, compute_logsumexp, scale);
+  return {unpack(output.squeeze(0), q), logsumexp, seed, offset};
+}
+
+// A card's choice is one for dense and for nested tensors.
+int64_t nested_choice(
+    const at::Tensor& query,
+    const at::Tensor& key,
+    const at::Tensor& value,
+    const OptionalTensor& mask,
+    double dropout,
+    bool is_causal,
+    std::optional<double> scale,
+    bool enable_gqa) {
+  return at::_ops::_fused_sdp_choice::redispatch(
+      c10::DispatchKeySet(c10::DispatchKey::CUDA), query, key, value, mask, dropout, is_causal,
+      scale, enable_gqa);
+}
+
+} // namespace
+
+void register_nested_attention(torch::Library& library, Names& names) {
+  register_kernel(library, names, "_scaled_dot_product_flash_attention", nested_flash_forward);
+  register_kernel(
+      library, names, "_scaled_dot_product_flash_attention_backward", nested_flash_backward);
+  register_kernel(
+      library, names, "_scaled_dot_product_efficient_attention", nested_efficient_forward);
+  register_kernel(library, names, "_fused_sdp_choice", nested_choice);
+  register_multi_head_attention(library, names);
+}
+
+} // namespace anyrig::virtual_gpu
