@@ -49,7 +49,8 @@ def test_softmax_of_half_gives_float(function: Callable[..., Tensor], by_autocas
 
     assert result.dtype == torch.float32
     torch.testing.assert_close(result.cpu(), expected)
-    assert there.grad is not None and here.grad is not None
+    assert there.grad is not None
+    assert here.grad is not None
     torch.testing.assert_close(there.grad.cpu(), here.grad.half())
 
 

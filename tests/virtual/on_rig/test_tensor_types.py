@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-
 pytestmark = pytest.mark.filterwarnings("ignore:torch.set_default_tensor_type")
 
 
