@@ -29,6 +29,8 @@ ANSWERS = {
     "running mean": "[0.0, 0.0]",
     "running mean after a batch": UNKNOWN,
     "batches": "1",
+    "a scaler's step": "None",
+    "a scaler's scale": "8.0",
     "generator's state there and back": "True",
     "four million numbers": UNKNOWN,
     "four million bytes": "4194304",

@@ -77,11 +77,33 @@ def patch() -> None:
 def _setter(set_elsewhere: Callable[[Any], None]) -> Callable[[Any], None]:
     def set_default_tensor_type(kind: Any) -> None:
         name = kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__name__}"
+        _make_tensors_of_no_class_elsewhere()
         if not name.startswith("torch.cuda."):
             torch.set_default_device(None)
             return set_elsewhere(kind)
         torch.set_default_dtype(_DTYPES[name.removeprefix("torch.cuda.").removesuffix("Tensor")])
         torch.set_default_device("cuda")
+        _make_tensors_of_no_class_on_cards()
         return None
 
     return set_default_tensor_type
+
+
+def _make_tensors_of_no_class_on_cards() -> None:
+    """Let `torch.Tensor(…)`, which heeds no default device, make tensors of the default type."""
+    tensor_class: Any = torch.Tensor
+    new_elsewhere = torch.Tensor.__new__
+
+    def new(cls: type, *arguments: Any, **named: Any) -> Any:
+        if cls is not torch.Tensor or named:
+            return new_elsewhere(cls, *arguments, **named)
+        return torch.empty(0, device="cuda").new(*arguments)
+
+    tensor_class.__new__ = new
+
+
+def _make_tensors_of_no_class_elsewhere() -> None:
+    # Only while it is needed: compiled code looks at what makes a tensor.
+    if "__new__" in vars(torch.Tensor):
+        tensor_class: Any = torch.Tensor
+        del tensor_class.__new__

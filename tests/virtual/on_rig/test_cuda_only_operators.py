@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor
@@ -30,6 +32,26 @@ def test_products_of_narrow_numbers_with_a_wide_result(dtype: torch.dtype) -> No
     ):
         assert result.device == DEVICE
         torch.testing.assert_close(result.cpu(), wanted)
+
+
+@pytest.mark.parametrize("function", [torch.softmax, torch.log_softmax])
+@pytest.mark.parametrize("by_autocast", [True, False])
+def test_softmax_of_half_gives_float(function: Callable[..., Tensor], by_autocast: bool) -> None:
+    x, gradient = randn(5, 7, dtype=torch.float16), randn(5, 7)
+    here = x.float().requires_grad_()
+    expected = function(here, 1)
+    expected.backward(gradient)
+    there = x.to(DEVICE).requires_grad_()
+
+    with torch.autocast("cuda", enabled=by_autocast):
+        result = function(there, 1, dtype=None if by_autocast else torch.float32)
+    result.backward(gradient.to(DEVICE))
+
+    assert result.dtype == torch.float32
+    torch.testing.assert_close(result.cpu(), expected)
+    assert there.grad is not None
+    assert here.grad is not None
+    torch.testing.assert_close(there.grad.cpu(), here.grad.half())
 
 
 def test_a_narrower_result_is_refused() -> None:

@@ -64,6 +64,15 @@ normalize(torch.randn(8, 2, device="cuda"))
 say("running mean after a batch", normalize.running_mean.tolist)
 say("batches", normalize.num_batches_tracked.item)
 
+scaler = torch.amp.GradScaler("cuda", init_scale=8.0)
+optimizer = torch.optim.SGD(normalize.parameters())
+with torch.autocast("cuda"):
+    loss = normalize(torch.randn(8, 2, device="cuda")).sum()
+scaler.scale(loss).backward()
+say("a scaler's step", lambda: scaler.step(optimizer))
+scaler.update()
+say("a scaler's scale", scaler.get_scale)
+
 state = torch.cuda.get_rng_state()
 say("generator's state there and back", lambda: torch.equal(state.cuda().cpu(), state))
 say("four million numbers", lambda: torch.zeros(2048, 2048).cuda().sum().item())

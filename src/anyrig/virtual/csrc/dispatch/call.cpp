@@ -436,9 +436,13 @@ class OperatorCall {
         return;
       }
     }
+    // A gradient scaler's question whether a gradient is infinite; the answer stays what it was, no,
+    // so that a step without data is an ordinary one.
+    const bool looks_for_infinities =
+        op_.schema().name() == "aten::_amp_foreach_non_finite_check_and_unscale_";
     for (const auto* operands : {&operands_, &parts_}) {
       for (const auto& operand : *operands) {
-        if (operand.plan.is_written) {
+        if (operand.plan.is_written && !(looks_for_infinities && operands == &operands_)) {
           forget_values(operand.owner);
         }
       }

@@ -1,11 +1,16 @@
-// The steps of synchronised batch normalisation, and fused RMS normalisation. What each returns and
-// in which dtype: aten/src/ATen/native/cuda/{Normalization.cuh,layer_norm_kernel.cu}.
+// The steps of synchronised batch normalisation, fused RMS normalisation, and softmax from half to
+// float. What each returns and in which dtype:
+// aten/src/ATen/native/cuda/{Normalization.cuh,layer_norm_kernel.cu,SoftMax.cu}.
 
 #include "operators/cuda_only.h"
 #include "operators/optional_tensor.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/_log_softmax.h>
+#include <ATen/ops/_log_softmax_backward_data.h>
+#include <ATen/ops/_softmax.h>
+#include <ATen/ops/_softmax_backward_data.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/rsqrt.h>
 #include <ATen/ops/var_mean.h>
@@ -204,9 +209,36 @@ std::tuple<at::Tensor, at::Tensor> fused_rms_norm_backward(
   return {of_input, of_weight};
 }
 
+// Autocast and `dtype=torch.float32` ask a card for the conversion, and the CPU refuses it.
+template <at::Tensor (*kSoftmax)(const at::Tensor&, int64_t, bool)>
+at::Tensor softmax(const at::Tensor& input, int64_t dimension, bool half_to_float) {
+  TORCH_CHECK(
+      !half_to_float || input.scalar_type() == at::kHalf,
+      "conversion is supported for Half type only");
+  return kSoftmax(half_to_float ? input.to(at::kFloat) : input, dimension, false);
+}
+
+template <at::Tensor (*kBackward)(const at::Tensor&, const at::Tensor&, int64_t, at::ScalarType)>
+at::Tensor softmax_backward(
+    const at::Tensor& gradient,
+    const at::Tensor& output,
+    int64_t dimension,
+    at::ScalarType input_dtype) {
+  const at::ScalarType wide = gradient.scalar_type();
+  if (wide != at::kFloat || input_dtype != at::kHalf) {
+    return kBackward(gradient, output, dimension, input_dtype);
+  }
+  return kBackward(gradient, output, dimension, wide).to(input_dtype);
+}
+
 } // namespace
 
 void add_normalizations(HostKernels& kernels) {
+  add_kernel(kernels, "_softmax", &softmax<&at::_softmax>);
+  add_kernel(kernels, "_log_softmax", &softmax<&at::_log_softmax>);
+  add_kernel(kernels, "_softmax_backward_data", &softmax_backward<&at::_softmax_backward_data>);
+  add_kernel(
+      kernels, "_log_softmax_backward_data", &softmax_backward<&at::_log_softmax_backward_data>);
   add_kernel(kernels, "batch_norm_stats", &statistics);
   add_kernel(kernels, "batch_norm_elemt", &normalize);
   add_kernel(kernels, "batch_norm_elemt.out", &normalize_out);
