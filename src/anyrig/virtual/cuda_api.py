@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from .device_properties import DeviceProperties
+
 # What a build for the CPU passes for: the toolkit of the wheels most people have.
 _TOOLKIT = "12.8"
 
@@ -20,51 +22,6 @@ _ARCHITECTURES = "sm_70 sm_75 sm_80 sm_86 sm_89 sm_90 sm_100 sm_120"
 
 # Cycles a second that `torch.cuda._sleep` counts: the boost clock of an A100.
 _CYCLES_PER_SECOND = 1.41e9
-
-# CUDA C++ programming guide, "technical specifications per compute capability": resident threads
-# of a multiprocessor, and bytes of shared memory a block can opt in to.
-_THREADS_PER_MULTIPROCESSOR = {(7, 5): 1024, (8, 6): 1536, (8, 7): 1536, (8, 9): 1536}
-_SHARED_MEMORY_OPT_IN = {
-    (7, 0): 96 * 1024,
-    (7, 5): 64 * 1024,
-    (8, 0): 163 * 1024,
-    (8, 6): 99 * 1024,
-    (8, 9): 99 * 1024,
-    (9, 0): 227 * 1024,
-    (10, 0): 227 * 1024,
-    (12, 0): 99 * 1024,
-}
-
-
-class DeviceProperties:
-    """What `torch.cuda.get_device_properties` returns."""
-
-    warp_size = 32
-    regs_per_multiprocessor = 65536
-    shared_memory_per_block = 48 * 1024
-    is_integrated = 0
-    is_multi_gpu_board = 0
-
-    def __init__(self, facts: Any) -> None:
-        self.name: str = facts.name
-        self.major: int = facts.capability_major
-        self.minor: int = facts.capability_minor
-        self.total_memory: int = facts.memory_bytes
-        self.multi_processor_count: int = facts.multiprocessors
-        # As CUDA prints it: without the "GPU-" of the driver.
-        self.uuid: str = facts.uuid.removeprefix("GPU-")
-        capability = (self.major, self.minor)
-        self.max_threads_per_multi_processor = _THREADS_PER_MULTIPROCESSOR.get(
-            capability, 1536 if self.major == 12 else 2048
-        )
-        self.shared_memory_per_block_optin = _SHARED_MEMORY_OPT_IN.get(capability, 48 * 1024)
-
-    def __repr__(self) -> str:
-        return (
-            f"_CudaDeviceProperties(name='{self.name}', major={self.major}, minor={self.minor}, "
-            f"total_memory={self.total_memory // 2**20}MB, "
-            f"multi_processor_count={self.multi_processor_count}, uuid={self.uuid})"
-        )
 
 
 def bindings(core: ModuleType) -> dict[str, Callable[..., Any]]:

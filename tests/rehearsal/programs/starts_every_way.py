@@ -44,7 +44,7 @@ def main() -> None:
         child.start()
         print(method, queue.get(timeout=60))
         child.join()
-    uuid = torch.cuda.get_device_properties(1).uuid
+    uuid = str(torch.cuda.get_device_properties(1).uuid)
     with subprocess.Popen(
         [sys.executable, "-c", CHILD],
         stdin=subprocess.PIPE,

@@ -51,6 +51,10 @@ def test_what_a_device_is_called_and_has() -> None:
     assert properties.multi_processor_count == 108
     assert properties.total_memory == torch.cuda.mem_get_info(0)[1]
     assert len({str(torch.cuda.get_device_properties(i).uuid) for i in range(8)}) == 8
+    assert bytes(properties.uuid.bytes).hex() == str(properties.uuid).replace("-", "")
+    assert len({torch.cuda.get_device_properties(i).pci_bus_id for i in range(8)}) == 8
+    assert properties.max_threads_per_block == 1024
+    assert properties.shared_memory_per_multiprocessor == 164 * 1024
     assert "NVIDIA A100" in repr(properties)
     assert torch.cuda.is_bf16_supported()
     assert torch.cuda.can_device_access_peer(0, 1)

@@ -1,0 +1,75 @@
+"""What `torch.cuda.get_device_properties` says of a virtual GPU."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+# CUDA C++ programming guide, "technical specifications per compute capability": resident threads
+# of a multiprocessor, and bytes of shared memory a block can opt in to.
+_THREADS_PER_MULTIPROCESSOR = {(7, 5): 1024, (8, 6): 1536, (8, 7): 1536, (8, 9): 1536}
+_SHARED_MEMORY_OPT_IN = {
+    (7, 0): 96 * 1024,
+    (7, 5): 64 * 1024,
+    (8, 0): 163 * 1024,
+    (8, 6): 99 * 1024,
+    (8, 9): 99 * 1024,
+    (9, 0): 227 * 1024,
+    (10, 0): 227 * 1024,
+    (12, 0): 99 * 1024,
+}
+
+
+class DeviceUuid:
+    """What `torch.cuda.get_device_properties` has as `uuid`: its bytes and, as text, its digits."""
+
+    def __init__(self, text: str) -> None:
+        # As CUDA prints it: without the "GPU-" of the driver.
+        self._uuid = uuid.UUID(text.removeprefix("GPU-"))
+
+    @property
+    def bytes(self) -> list[int]:
+        """The 16 bytes, as the list that PyTorch makes of them."""
+        return list(self._uuid.bytes)
+
+    def __str__(self) -> str:
+        return str(self._uuid)
+
+
+class DeviceProperties:
+    """What `torch.cuda.get_device_properties` returns."""
+
+    warp_size = 32
+    regs_per_multiprocessor = 65536
+    shared_memory_per_block = 48 * 1024
+    max_threads_per_block = 1024
+    is_integrated = 0
+    is_multi_gpu_board = 0
+    pci_domain_id = 0
+    pci_device_id = 0
+
+    def __init__(self, facts: Any) -> None:
+        self.name: str = facts.name
+        self.major: int = facts.capability_major
+        self.minor: int = facts.capability_minor
+        self.total_memory: int = facts.memory_bytes
+        self.multi_processor_count: int = facts.multiprocessors
+        self.gcnArchName: str = facts.name  # which is the name where it is not AMD's
+        self.uuid = DeviceUuid(facts.uuid)
+        self.pci_bus_id: int = facts.position + 1  # bus 0 is the host's own
+        capability = (self.major, self.minor)
+        self.max_threads_per_multi_processor = _THREADS_PER_MULTIPROCESSOR.get(
+            capability, 1536 if self.major == 12 else 2048
+        )
+        self.shared_memory_per_block_optin = _SHARED_MEMORY_OPT_IN.get(capability, 48 * 1024)
+        # From Ampere on the system keeps 1 KiB of it for each block.
+        self.shared_memory_per_multiprocessor = self.shared_memory_per_block_optin + (
+            1024 if self.major >= 8 else 0
+        )
+
+    def __repr__(self) -> str:
+        return (
+            f"_CudaDeviceProperties(name='{self.name}', major={self.major}, minor={self.minor}, "
+            f"total_memory={self.total_memory // 2**20}MB, "
+            f"multi_processor_count={self.multi_processor_count}, uuid={self.uuid})"
+        )
