@@ -59,7 +59,8 @@ def patch(core: ModuleType, bindings: Any) -> None:
 def _common(bindings: Any) -> dict[str, Any]:
     # PyTorch's recorder of other backends, whose dumps have the same version.
     others = json.loads(bindings._dump_fr_trace_json(includeCollectives=False))
+    nccl: Any = torch.cuda.nccl
     return {
         "version": others["version"],
-        "comm_lib_version": ".".join(str(part) for part in torch.cuda.nccl.version()),
+        "comm_lib_version": ".".join(str(part) for part in nccl.version()),
     }

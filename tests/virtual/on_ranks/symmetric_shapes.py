@@ -26,9 +26,10 @@ def case_sizes_and_signals(world: Any) -> None:
     out = torch.ops.symm_mem.one_shot_all_reduce(tensor[:1024], "sum", name)
     assert out.shape == (1024,)
     torch.ops.symm_mem.two_shot_all_reduce_(tensor, "sum", name)
-    pad = handle.get_signal_pad((world.rank + 1) % world.size, (world.size,))
-    torch.ops.symm_mem.stream_write_value32_(pad, world.rank, 1)
-    handle.wait_signal((world.rank - 1) % world.size)
+    # On a channel of its own: a peer may not have taken the last signal of an operator yet.
+    pad = handle.get_signal_pad((world.rank + 1) % world.size, (2 * world.size,))
+    torch.ops.symm_mem.stream_write_value32_(pad, world.size + world.rank, 1)
+    handle.wait_signal((world.rank - 1) % world.size, channel=1)
     failure = "unspecified launch failure"
     with words_dropped(), pytest.raises(torch.AcceleratorError, match=failure):
         handle.wait_signal((world.rank - 1) % world.size, timeout_ms=100)

@@ -29,9 +29,9 @@ bool is_set(const char* name) {
 }
 
 // Rounds of exchanges through the store of a group; each rank counts its own there.
-class Exchange {
+class StoreRound {
  public:
-  Exchange(c10::intrusive_ptr<c10d::Store> store, int rank, int size)
+  StoreRound(c10::intrusive_ptr<c10d::Store> store, int rank, int size)
       : store_(std::move(store)), rank_(rank), size_(size) {
     round_ = store_->add("symmetric_memory/rounds/" + std::to_string(rank_), 1);
   }
@@ -132,7 +132,7 @@ std::shared_ptr<Peers> Peers::meet(std::shared_ptr<SharedPiece> own, const std::
   std::shared_ptr<Peers> peers(new Peers());
   peers->rank_ = group->getRank();
   peers->limit_ = limit_of(group);
-  Exchange exchange(group->getStore(), group->getRank(), group->getSize());
+  StoreRound exchange(group->getStore(), group->getRank(), group->getSize());
   const WithoutGil without_gil;
   const auto members = exchange.gather(member_of(*own));
   check_members(members);

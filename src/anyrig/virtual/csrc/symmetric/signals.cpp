@@ -43,7 +43,7 @@ void sleep_while(Word& word, uint32_t value) {
 #endif
 }
 
-bool has_ended(int64_t process) {
+bool process_has_ended(int64_t process) {
 #ifdef __linux__
   std::ifstream stat("/proc/" + std::to_string(process) + "/stat");
   std::string text;
@@ -64,7 +64,7 @@ bool has_ended(int64_t process) {
 }
 
 // Sets the word from one value to the other, as soon as it has the first.
-void exchange(
+void change_word(
     Word& word, uint32_t from, uint32_t to, const SignalCall& call, const char* verb) {
   const auto deadline = std::chrono::steady_clock::now() + call.limit;
   WithoutGil without_gil;
@@ -84,7 +84,7 @@ void exchange(
                   : ", the time limit of the process group; a card would wait for ever"));
     }
     if (looks % kLooksBetweenChecksOfPeer == kLooksBetweenChecksOfPeer - 1 &&
-        has_ended(call.peer_process)) {
+        process_has_ended(call.peer_process)) {
       raise_lost(call, verb, "as its process has ended");
     }
     sleep_while(word, value);
@@ -97,7 +97,7 @@ void put_signal(uint32_t* word, double* moment, double now, const SignalCall& ca
   // Of the two ends of a word only the receiver looks at the moment, and only once it is signalled;
   // a value that no word has in between keeps it from looking at half of it.
   constexpr uint32_t kBeingWritten = 0xffffffff;
-  exchange(as_word(word), kFree, kBeingWritten, call, "send signal to");
+  change_word(as_word(word), kFree, kBeingWritten, call, "send signal to");
   *moment = now;
   as_word(word).store(kSignalled, std::memory_order_release);
   wake_waiting(word);
@@ -105,7 +105,7 @@ void put_signal(uint32_t* word, double* moment, double now, const SignalCall& ca
 
 double take_signal(uint32_t* word, const double* moment, const SignalCall& call) {
   constexpr uint32_t kBeingRead = 0xfffffffe;
-  exchange(as_word(word), kSignalled, kBeingRead, call, "receive signal from");
+  change_word(as_word(word), kSignalled, kBeingRead, call, "receive signal from");
   const double sent = *moment;
   as_word(word).store(kFree, std::memory_order_release);
   wake_waiting(word);

@@ -131,7 +131,7 @@ struct Allocations {
 };
 
 // Of CUDASymmetricMemory, with its words.
-class Allocator final : public c10d::symmetric_memory::SymmetricMemoryAllocator {
+class SymmetricAllocator final : public c10d::symmetric_memory::SymmetricMemoryAllocator {
  public:
   void* alloc(size_t size, int device, const std::optional<std::string>& group) override {
     const auto index = static_cast<c10::DeviceIndex>(device < 0 ? current_device() : device);
@@ -217,7 +217,7 @@ MetMemory met_memory(const at::Tensor& tensor, const std::string& group) {
 }
 
 void install_symmetric_memory() {
-  auto allocator = c10::make_intrusive<Allocator>();
+  auto allocator = c10::make_intrusive<SymmetricAllocator>();
   c10d::symmetric_memory::register_allocator(kDeviceType, allocator);
   c10d::symmetric_memory::register_availability("CUDA", allocator);
   install_symmetric_operators();

@@ -3,7 +3,8 @@
 //
 //   all ranks meet ── each reads what it needs of every buffer ── all meet again
 //
-// Sums are made in the order of the ranks, and rounded after each step, as CUDA's are.
+// Sums are made in the order of the ranks, and rounded after each step, as CUDA's are. More than 400
+// lines: an operator each, most of which is what CUDA refuses.
 #ifdef USE_C10D_GLOO
 
 #include "symmetric/symmetric_memory.h"
@@ -214,7 +215,7 @@ at::Tensor one_shot_all_reduce_copy_out(
   return one_shot(buffer, local_input, reduce_op, group, std::move(out));
 }
 
-int64_t share_of(int64_t count, int64_t unit, int ranks) {
+int64_t share_of_rank(int64_t count, int64_t unit, int ranks) {
   const int64_t whole = unit * ranks;
   return (count + whole - 1) / whole * whole / ranks;
 }
@@ -254,7 +255,7 @@ at::Tensor two_shot(
   const Elements elements(memory, input);
   const Round round(
       peers, kName, CollectiveKind::AllReduce, static_cast<double>(input.nbytes()));
-  const int64_t share = share_of(input.numel(), alignment, peers.size());
+  const int64_t share = share_of_rank(input.numel(), alignment, peers.size());
   const int64_t begin = share * peers.rank();
   if (!shape_only()) {
     const auto sum = elements.sum(begin, begin + share);
