@@ -148,9 +148,7 @@ def test_convolutions_by_the_name_of_their_library() -> None:
     torch.testing.assert_close(found.cpu(), expected.relu())
     found = torch.cudnn_convolution_add_relu(there, w, z.to(DEVICE), 0.5, b, one, none, one, 1)
     torch.testing.assert_close(found.cpu(), (expected + 0.5 * z).relu())
-    found = torch.cudnn_convolution_transpose(
-        z.to(DEVICE), w, none, (1, 1), (2, 2), one, 1, *plain
-    )
+    found = torch.cudnn_convolution_transpose(z.to(DEVICE), w, none, (1, 1), (2, 2), one, 1, *plain)
     wanted = functional.conv_transpose2d(z, weight, stride=2, output_padding=1)
     torch.testing.assert_close(found.cpu(), wanted)
 
