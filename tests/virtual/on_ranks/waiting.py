@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -221,13 +222,23 @@ def timed() -> Iterator[Any]:
         del os.environ["TORCH_NCCL_ENABLE_TIMING"]
 
 
+def hears_late(heard: list[Any]) -> Callable[[Any], None]:
+    """Return a hook that is still busy when its collectives have long ended."""
+
+    def hear(info: Any) -> None:
+        time.sleep(0.05)
+        heard.append(info)
+
+    return hear
+
+
 def case_hooks_hear_of_what_ended(world: Any) -> None:
     heard: list[Any] = []
     plain = dist.new_group()
     with pytest.raises(dist.DistBackendError, match="setting TORCH_NCCL_ENABLE_TIMING"):
         plain._register_on_completion_hook(heard.append)
     with timed() as group:
-        group._register_on_completion_hook(heard.append)
+        group._register_on_completion_hook(hears_late(heard))
         with pytest.raises(dist.DistBackendError, match="already registered"):
             group._register_on_completion_hook(heard.append)
     for _ in range(2):
@@ -244,7 +255,7 @@ def case_hooks_hear_of_what_ended(world: Any) -> None:
 def case_a_hook_hears_all_before_its_group_is_gone(world: Any) -> None:
     heard: list[Any] = []
     with timed() as group:
-        group._register_on_completion_hook(heard.append)
+        group._register_on_completion_hook(hears_late(heard))
     for _ in range(5):
         dist.all_reduce(ones(world), group=group, async_op=True)
     dist.destroy_process_group(group)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
+from collections.abc import Iterator
+
+import pytest
 
 RIG = os.environ.get("ANYRIG_TEST_RIG")
 
@@ -12,3 +16,15 @@ else:
     from anyrig.virtual import install
 
     install(RIG)
+
+
+@pytest.fixture
+def own_device(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Make `DEVICE` of the test's file the current device, empty before and after."""
+    import torch
+
+    gc.collect()
+    with torch.cuda.device(request.module.DEVICE):
+        torch.cuda.empty_cache()
+        yield
+        torch.cuda.empty_cache()

@@ -54,6 +54,26 @@ def test_softmax_of_half_gives_float(function: Callable[..., Tensor], by_autocas
     torch.testing.assert_close(there.grad.cpu(), here.grad.half())
 
 
+def test_products_with_a_wide_result_into_a_tensor_and_with_factors() -> None:
+    a, b, c = randn(2, 4, 8).bfloat16(), randn(2, 8, 5).bfloat16(), randn(2, 4, 5)
+    x, y, z = (tensor.to(DEVICE) for tensor in (a, b, c))
+    factors = {"beta": 0.5, "alpha": 2.0}
+    product = a.float() @ b.float()
+    added = 0.5 * c + 2 * product
+    wide = {"out_dtype": torch.float32}
+    for call, arguments, wanted in (
+        (torch.mm, (x[0], y[0]), product[0]),
+        (torch.bmm, (x, y), product),
+        (torch.addmm, (z[0], x[0], y[0]), added[0]),
+        (torch.baddbmm, (z, x, y), added),
+    ):
+        options = {**wide, **(factors if len(arguments) == 3 else {})}
+        torch.testing.assert_close(call(*arguments, **options).cpu(), wanted)
+        out = torch.empty(wanted.shape, device=DEVICE)
+        assert call(*arguments, **options, out=out) is out
+        torch.testing.assert_close(out.cpu(), wanted)
+
+
 def test_a_narrower_result_is_refused() -> None:
     x = torch.ones(2, 2, device=DEVICE)
     with pytest.raises(RuntimeError, match="out_dtype must be the same as input dtype or fp32"):
@@ -101,6 +121,24 @@ def test_statistics_of_batches_on_several_ranks_are_those_of_all() -> None:
     torch.testing.assert_close(of_input.cpu(), here.grad, rtol=1e-4, atol=1e-5)
 
 
+def test_statistics_of_ranks_that_had_as_much() -> None:
+    means, invstds = randn(2, 3).to(DEVICE), randn(2, 3).abs().to(DEVICE) + 1
+    x, counts = torch.empty(2, 3, 4, device=DEVICE), torch.tensor([5.0, 5.0], device=DEVICE)
+    running = [torch.zeros(3, device=DEVICE) for _ in range(4)]
+    found = torch.batch_norm_gather_stats(x, means, invstds, *running[:2], 0.1, 1e-5, 5)
+    expected = torch.batch_norm_gather_stats_with_counts(
+        x, means, invstds, *running[2:], 0.1, 1e-5, counts
+    )
+    torch.testing.assert_close([*found, *running[:2]], [*expected, *running[2:]])
+
+
+def test_fused_rms_normalisation_keeps_small_numbers_apart_from_zero() -> None:
+    x = randn(3, 8) * 1e-3
+    for dtype in (torch.float32, torch.float64):
+        result = functional.rms_norm(x.to(DEVICE, dtype), (8,))
+        torch.testing.assert_close(result.cpu(), functional.rms_norm(x.to(dtype), (8,)))
+
+
 @pytest.mark.parametrize("shape", [(8,), (4, 8)])
 def test_fused_rms_normalisation(shape: tuple[int, ...]) -> None:
     results = []
@@ -122,11 +160,33 @@ def test_dropout_with_its_mask() -> None:
 
 
 def test_convolutions_by_the_name_of_their_library() -> None:
-    x, weight = randn(1, 3, 5, 5), randn(4, 3, 3, 3)
-    result = torch.cudnn_convolution(
-        x.to(DEVICE), weight.to(DEVICE), (0, 0), (1, 1), (1, 1), 1, False, False, False
-    )
-    torch.testing.assert_close(result.cpu(), functional.conv2d(x, weight))
+    x, weight, bias, z = randn(1, 3, 5, 5), randn(4, 3, 3, 3), randn(4), randn(1, 4, 3, 3)
+    there, w, b = (tensor.to(DEVICE) for tensor in (x, weight, bias))
+    plain, one, none = (False, False, False), (1, 1), (0, 0)
+    expected = functional.conv2d(x, weight, bias)
+    found = torch.cudnn_convolution(there, w, none, one, one, 1, *plain)
+    torch.testing.assert_close(found.cpu(), functional.conv2d(x, weight))
+    found = torch.cudnn_convolution_relu(there, w, b, one, none, one, 1)
+    torch.testing.assert_close(found.cpu(), expected.relu())
+    found = torch.cudnn_convolution_add_relu(there, w, z.to(DEVICE), 0.5, b, one, none, one, 1)
+    torch.testing.assert_close(found.cpu(), (expected + 0.5 * z).relu())
+    found = torch.cudnn_convolution_transpose(z.to(DEVICE), w, none, (1, 1), (2, 2), one, 1, *plain)
+    wanted = functional.conv_transpose2d(z, weight, stride=2, output_padding=1)
+    torch.testing.assert_close(found.cpu(), wanted)
+
+
+@pytest.mark.parametrize("dimensions", [2, 3])
+def test_convolutions_of_each_channel(dimensions: int) -> None:
+    x = randn(1, 3, *[5] * dimensions)
+    weight, bias = randn(3, 1, *[3] * dimensions), randn(3)
+    call, plain = {
+        2: (torch._C._nn._conv_depthwise2d, functional.conv2d),
+        3: (torch._C._nn.conv_depthwise3d, functional.conv3d),
+    }[dimensions]
+    one, none, kernel = ([number] * dimensions for number in (1, 0, 3))
+    there = [tensor.to(DEVICE) for tensor in (x, weight, bias)]
+    found = call(*there[:2], kernel, there[2], one, none, one)
+    torch.testing.assert_close(found.cpu(), plain(x, weight, bias, groups=3))
 
 
 @pytest.mark.parametrize("driver", ["gesvd", "gesvdj", "gesvda"])
@@ -134,6 +194,14 @@ def test_a_card_lets_the_algorithm_be_chosen(driver: str) -> None:
     matrix = randn(4, 3)
     values = torch.linalg.svd(matrix.to(DEVICE), driver=driver).S
     torch.testing.assert_close(values.cpu(), torch.linalg.svd(matrix).S)
+    out = tuple(torch.empty(0, device=DEVICE) for _ in range(3))
+    assert torch.linalg.svd(matrix.to(DEVICE), driver=driver, out=out).S is out[1]
+    torch.testing.assert_close(out[1].cpu(), torch.linalg.svd(matrix).S)
+
+
+def test_an_algorithm_that_no_card_has_is_refused() -> None:
+    with pytest.raises(RuntimeError, match="unknown svd driver gesdd in svd_cusolver computation"):
+        torch.linalg.svd(torch.eye(2, device=DEVICE), driver="gesdd")
 
 
 def test_a_card_has_one_algorithm_for_least_squares() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,12 +16,9 @@ MIB = 2**20
 
 
 @pytest.fixture(autouse=True)
-def own_device() -> Iterator[None]:
-    gc.collect()
-    with torch.cuda.device(DEVICE):
-        torch.cuda.empty_cache()
-        yield
-        torch.cuda.memory._record_memory_history(None)
+def unrecorded_afterwards(own_device: None) -> Iterator[None]:
+    yield
+    torch.cuda.memory._record_memory_history(None)
 
 
 def take(size: int) -> torch.Tensor:

@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 
-DEVICE = 6
+DEVICE = 6  # used by no other test than those of pools
+pytestmark = pytest.mark.usefixtures("own_device")
 OTHER_LIBRARYS = 0x1000  # a stream
 
 _C: Any = torch._C
-
-
-@pytest.fixture(autouse=True)
-def own_device() -> Iterator[None]:
-    gc.collect()
-    with torch.cuda.device(DEVICE):
-        torch.cuda.empty_cache()
-        yield
 
 
 def ones(size: int) -> torch.Tensor:

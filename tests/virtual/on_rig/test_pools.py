@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterator
-
 import pytest
 import torch
 
-DEVICE = 6  # used by no other test
+DEVICE = 6  # used by no other test than those of pools
+pytestmark = pytest.mark.usefixtures("own_device")
 MIB = 2**20
-
-
-@pytest.fixture(autouse=True)
-def own_device() -> Iterator[None]:
-    gc.collect()
-    with torch.cuda.device(DEVICE):
-        torch.cuda.empty_cache()
-        yield
-        torch.cuda.empty_cache()
 
 
 def take(size: int) -> torch.Tensor:

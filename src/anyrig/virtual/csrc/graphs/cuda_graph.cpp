@@ -16,6 +16,10 @@
 namespace anyrig::virtual_gpu {
 namespace {
 
+// Before 2.12 a generator is registered with a graph before the capture begins, and tells all its
+// graphs where they start in the same two tensors; later a graph gets its own at the first number.
+constexpr bool kRegistersGenerators = TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR < 12;
+
 bool debugs_graphs = false;
 
 struct Capturing {
@@ -76,6 +80,9 @@ void CudaGraph::capture_begin(std::optional<PoolId> pool, const std::string& mod
       "CUDA graphs must be captured on a non-default stream. (However, after capture, it's ok to "
       "replay them on the default stream.)");
   stream_ = stream;
+  if (kRegistersGenerators) {
+    register_generator(default_generator(device));
+  }
   pool_ = pool.value_or(kNoPool) != kNoPool ? *pool : new_pool_id(/*is_user_created=*/false);
   capture_ = new_capture_id();
   with_pools(device, [&](PrivatePools& pools) {
@@ -84,9 +91,6 @@ void CudaGraph::capture_begin(std::optional<PoolId> pool, const std::string& mod
                  c10::Stream::UNSAFE, c10::Device(kDeviceType, device), id)) == capture;
     });
   });
-#if TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR < 12
-  register_generator(default_generator(device)); // later versions wait for the first number
-#endif
   {
     auto& capturing = Capturing::get();
     std::lock_guard<std::mutex> guard(capturing.mutex);
@@ -226,14 +230,42 @@ CudaGraph::Share& CudaGraph::share_of(const c10::intrusive_ptr<PhiloxState>& sta
   if (found != shares_.end()) {
     return found->second;
   }
-  const auto device = stream_.device_index();
-  Share share{state, 0, allocate_beside(device), allocate_beside(device)};
+  Share share{state, 0, start_of(*state, stream_.device_index())};
   return shares_.emplace(state.get(), std::move(share)).first->second;
+}
+
+std::shared_ptr<CudaGraph::Start> CudaGraph::start_of(
+    const PhiloxState& state,
+    c10::DeviceIndex device) {
+  if (!kRegistersGenerators) {
+    return std::make_shared<Start>(Start{allocate_beside(device), allocate_beside(device)});
+  }
+  static std::mutex mutex;
+  static auto* starts = new std::map<const PhiloxState*, std::weak_ptr<Start>>();
+  {
+    const std::lock_guard<std::mutex> guard(mutex);
+    if (auto start = (*starts)[&state].lock()) {
+      return start;
+    }
+  }
+  // Without the lock: an allocation may wait for other threads.
+  constexpr size_t bytes = sizeof(int64_t);
+  auto made = std::make_shared<Start>(Start{allocate(bytes, device), allocate(bytes, device)});
+  const std::lock_guard<std::mutex> guard(mutex);
+  auto& kept = (*starts)[&state];
+  if (auto start = kept.lock()) {
+    return start;
+  }
+  kept = made;
+  return made;
 }
 
 uint64_t CudaGraph::take_numbers(
     const c10::intrusive_ptr<PhiloxState>& state,
     uint64_t increment) {
+  TORCH_CHECK(
+      !kRegistersGenerators || shares_.count(state.get()) != 0,
+      "Attempt to increase offset for a CUDA generator not in capture mode.");
   Share& share = share_of(state);
   const uint64_t start = share.taken;
   share.taken += increment;

@@ -12,6 +12,7 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -58,18 +59,22 @@ class CudaGraph {
   static CudaGraph& currently_capturing();
 
  private:
-  // A generator's numbers in this graph. As on a card, two small tensors tell the kernels of a
-  // replay where they start.
+  // As on a card, two small tensors tell the kernels of a replay where their numbers start.
+  struct Start {
+    c10::DataPtr seed;
+    c10::DataPtr offset;
+  };
+  // A generator's numbers in this graph.
   struct Share {
     c10::intrusive_ptr<PhiloxState> state;
     uint64_t taken = 0;
-    c10::DataPtr seed;
-    c10::DataPtr offset;
+    std::shared_ptr<Start> start;
   };
 
   // The capture is over; raises if it failed.
   void leave_capture();
   Share& share_of(const c10::intrusive_ptr<PhiloxState>& state);
+  static std::shared_ptr<Start> start_of(const PhiloxState& state, c10::DeviceIndex device);
 
   bool keeps_graph_;
   bool captures_ = false; // under way

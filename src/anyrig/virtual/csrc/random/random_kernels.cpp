@@ -38,16 +38,37 @@ namespace templates = at::native::templates;
 using Iterator = at::TensorIteratorBase;
 using OptionalGenerator = std::optional<at::Generator>;
 
-// The byte offset of an element, counted as the iterator does: its first dimension is innermost.
-int64_t offset_of(uint64_t element, at::IntArrayRef shape, at::IntArrayRef byte_strides) {
-  auto rest = static_cast<int64_t>(element);
-  int64_t offset = 0;
-  for (size_t dim = 0; dim < shape.size(); ++dim) {
-    offset += rest % shape[dim] * byte_strides[dim];
-    rest /= shape[dim];
+// Where the elements of an iterator lie. It is asked for each element, so that the many kernels
+// below are compiled once, not once for each kind of strides.
+struct Places {
+  explicit Places(const Iterator& iter)
+      : data(static_cast<char*>(iter.data_ptr(0))),
+        is_even(iter.ndim() <= 1),
+        stride(iter.ndim() == 1 ? iter.strides(0)[0] : 0),
+        shape(iter.shape()),
+        byte_strides(iter.strides(0)) {}
+
+  char* of(uint64_t element) const {
+    return data + (is_even ? static_cast<int64_t>(element) * stride : offset_of(element));
   }
-  return offset;
-}
+
+  // Counted as the iterator does: its first dimension is innermost.
+  int64_t offset_of(uint64_t element) const {
+    auto rest = static_cast<int64_t>(element);
+    int64_t offset = 0;
+    for (size_t dim = 0; dim < shape.size(); ++dim) {
+      offset += rest % shape[dim] * byte_strides[dim];
+      rest /= shape[dim];
+    }
+    return offset;
+  }
+
+  char* data;
+  bool is_even; // one stride, or one element
+  int64_t stride; // in bytes
+  at::IntArrayRef shape;
+  at::IntArrayRef byte_strides;
+};
 
 // The threads of a launch, in stretches, on the threads that PyTorch computes with.
 template <class Draw, class Store>
@@ -88,23 +109,8 @@ void fill(Iterator& iter, const OptionalGenerator& generator, Draw draw, Transfo
     forget_values(iter.tensor_base(0));
     return;
   }
-  auto* data = static_cast<char*>(iter.data_ptr(0));
-  const auto strides = iter.strides(0);
-  if (iter.ndim() <= 1) {
-    const int64_t stride = iter.ndim() == 0 ? 0 : strides[0];
-    if (stride == sizeof(T)) {
-      run_at_once(launch, start, draw, [=](uint64_t element, auto value) {
-        reinterpret_cast<T*>(data)[element] = transform(value);
-      });
-      return;
-    }
-    run_at_once(launch, start, draw, [=](uint64_t element, auto value) {
-      *reinterpret_cast<T*>(data + static_cast<int64_t>(element) * stride) = transform(value);
-    });
-    return;
-  }
-  run_at_once(launch, start, draw, [=, shape = iter.shape()](uint64_t element, auto value) {
-    *reinterpret_cast<T*>(data + offset_of(element, shape, strides)) = transform(value);
+  run_at_once(launch, start, draw, [=, places = Places(iter)](uint64_t element, auto value) {
+    *reinterpret_cast<T*>(places.of(element)) = transform(value);
   });
 }
 
