@@ -303,7 +303,10 @@ void NcclGroup::registerOnCompletionHook(
       "ProcessGroupNCCL OnCompletion hook requires recording start and end events which require "
       "setting TORCH_NCCL_ENABLE_TIMING environment variable. This is only available for NCCL "
       "version >= 2.4.");
-  communicators_->hook = std::make_unique<CompletionHook>(std::move(hook));
+  // By this one PyTorch knows, when the group is destroyed, that there is something to wait for.
+  onCompletionHook_ = std::move(hook);
+  communicators_->hook = std::make_unique<CompletionHook>(
+      [this](CompletionHook::WorkInfoPointer info) { onCompletionHook_(std::move(info)); });
 }
 
 void NcclGroup::waitForPendingWorks() {
