@@ -6,20 +6,14 @@ Inductor writes Triton kernels for a card. A graph on virtual devices goes throu
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
 from typing import Any
 
 import torch
-import torch.utils._triton
 
 
 def patch() -> None:
-    """Let Inductor take the graphs of the CPU alone, and not look for a card's Triton in them."""
-    # Builds for CUDA bring Triton along. PyTorch takes it for usable where it can be imported and a
-    # card is there, and asks it for the driver, even to compile for the CPU. Private, and the one
-    # function that all of PyTorch asks.
-    torch.utils._triton.has_triton = _has_triton
+    """Let Inductor take the graphs of the CPU alone."""
     # Private, and the one place that `torch.compile` and `Module.compile` both pass.
     torch_module: Any = torch
     wrapper: Any = torch_module._TorchCompileInductorWrapper
@@ -33,11 +27,6 @@ def patch() -> None:
         return aot_eager(graph, inputs)
 
     wrapper.__call__ = compile_graph
-
-
-@functools.cache  # as PyTorch's own, whose callers clear it
-def _has_triton() -> bool:
-    return False
 
 
 def _tensors(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Iterator[torch.Tensor]:

@@ -169,6 +169,7 @@ def _install(wanted: Installation, handed_down: Inheritance) -> None:
         storage,
         streams,
         tensor_types,
+        triton_api,
     )
 
     if wanted.shape_only:
@@ -225,6 +226,7 @@ def _install(wanted: Installation, handed_down: Inheritance) -> None:
     shared_tensors.patch(core)
     tensor_types.patch()
     compile_api.patch()
+    triton_api.patch()
     libraries.patch(core)
     if wanted.shape_only:
         printing.patch()
