@@ -51,6 +51,15 @@ def test_the_table_fits_80_columns(environment_with_cards: Environment) -> None:
     assert max(len(line) for line in table.splitlines()) <= 80
 
 
+def test_only_names_and_users_are_cut_where_columns_are_full(
+    environment_with_cards: Environment,
+) -> None:
+    full = SERVER.replace("H200", "H200_with_a_name_that_is_long").replace("=35", "=100")
+    first, card, *_ = devices(environment=environment_with_cards(full)).splitlines()
+    assert first.split() == ["device", "name", "free", "total", "busy", "°C", "used", "by"]
+    assert "100.00 GiB  140.00 GiB  100%  41  process" in card
+
+
 @needs_no_gpu
 def test_cards_that_pytorch_cannot_use_are_shown_with_the_reason(
     environment_with_cards: Environment,

@@ -38,14 +38,15 @@ def show_utilization(rig: Rig | None = None, file: TextIO | None = None) -> None
 
 def device_table(readings: Iterable[Reading]) -> Group:
     """Return the table, and under it a line for each device that cannot be used."""
+    # Where they do not fit, rich narrows the columns that may wrap first. Their cells do not.
     table = Table(box=None, pad_edge=False, header_style="bold", expand=False)
     table.add_column("device", no_wrap=True)
-    table.add_column("name", no_wrap=True, overflow="ellipsis", ratio=1, min_width=12)
+    table.add_column("name", min_width=12)
     table.add_column("free", justify="right", no_wrap=True)
     table.add_column("total", justify="right", no_wrap=True)
     table.add_column("busy", justify="right", no_wrap=True)
     table.add_column("°C", justify="right", no_wrap=True)
-    table.add_column("used by", no_wrap=True, overflow="ellipsis")
+    table.add_column("used by")
     troubles = []
     for reading in readings:
         trouble = reading.device.error or reading.error
@@ -55,17 +56,21 @@ def device_table(readings: Iterable[Reading]) -> Group:
     return Group(table, *troubles)
 
 
-def _row(reading: Reading) -> tuple[str, ...]:
+def _row(reading: Reading) -> tuple[str | Text, ...]:
     device = reading.device
     return (
         device.text,
-        device.name,
+        _cut_to_fit(device.name),
         format_bytes(reading.free_bytes),
         format_bytes(device.total_bytes),
         "?" if reading.utilization is None else f"{reading.utilization:.0%}",
         "?" if reading.temperature_celsius is None else f"{reading.temperature_celsius:.0f}",
-        _users(reading),
+        _cut_to_fit(_users(reading)),
     )
+
+
+def _cut_to_fit(text: str) -> Text:
+    return Text(text, no_wrap=True, overflow="ellipsis")
 
 
 def _users(reading: Reading) -> str:
