@@ -67,6 +67,33 @@ def case_ranks_write_to_each_others_buffers(world: Any) -> None:
     assert again.buffer_ptrs == handle.buffer_ptrs
 
 
+def case_tensors_outlive_the_handle(world: Any) -> None:
+    gc.collect()
+    peer = (world.rank + 1) % world.size
+    free = torch.cuda.mem_get_info()[0]
+    tensor, handle = met(world, 1024)
+    tensor.fill_(world.rank)
+    handle.barrier()
+    own = handle.get_buffer(world.rank, (1024,), torch.float32)[512:]
+    of_peer = handle.get_buffer(peer, (512,), torch.float32, storage_offset=512).view(2, 256)
+    remote = handle.get_remote_tensor(peer, (1024,), torch.float32)
+    pad = handle.get_signal_pad(peer, dtype=torch.int32)
+    dist.barrier(device_ids=[world.rank])
+    del handle
+    assert tensor.tolist() == [world.rank] * 1024
+    del tensor
+    gc.collect()
+    dist.barrier(device_ids=[world.rank])
+    assert own.add_(1).tolist() == [world.rank + 1] * 512
+    dist.barrier(device_ids=[world.rank])
+    assert of_peer.view(-1).tolist() == remote[512:].tolist() == [peer + 1] * 512
+    assert pad.count_nonzero() == 0
+    assert torch.cuda.mem_get_info()[0] < free  # its own buffer
+    del own
+    assert torch.cuda.mem_get_info()[0] == free
+    dist.barrier(device_ids=[world.rank])
+
+
 def case_signals(world: Any) -> None:
     tensor, handle = met(world, 4)
     after, before = (world.rank + 1) % world.size, (world.rank - 1) % world.size
