@@ -5,6 +5,7 @@ The allocator, the signals and the operators are in `csrc/symmetric`.
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable
 from types import ModuleType
@@ -31,8 +32,23 @@ def patch(core: ModuleType, bindings: Any) -> None:
     symmetric.get_mempool_allocator = staticmethod(
         _raising("SymmetricMemory MemPool did not find backend for device type cuda")
     )
+    for name in ("get_buffer", "get_signal_pad", "get_remote_tensor"):
+        if hasattr(symmetric, name):
+            setattr(symmetric, name, _keeping_memory(core, getattr(symmetric, name)))
     if hasattr(bindings, "_is_nvshmem_available"):
         bindings._is_nvshmem_available = lambda: False
+
+
+def _keeping_memory(core: ModuleType, tensor_of: Callable[..., Any]) -> Callable[..., Any]:
+    # Without a handle PyTorch's tensor is of memory that nothing keeps: on a card its use is an
+    # error of CUDA's, here it would end the process.
+    @functools.wraps(tensor_of)
+    def keeping(*arguments: Any, **options: Any) -> Any:
+        tensor = tensor_of(*arguments, **options)
+        core.keep_symmetric_memory_of(tensor)
+        return tensor
+
+    return keeping
 
 
 def _raising(message: str) -> Callable[..., NoReturn]:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
+import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -130,6 +133,38 @@ def case_what_another_rank_did_not_call(world: Any) -> None:
         assert entry["state"] == "scheduled"
         assert entry["retired"]  # and not completed: it timed out
     dist.barrier(device_ids=[world.rank])
+
+
+def case_a_call_that_waits(world: Any) -> None:
+    group: Any = world.group(world.size, limit=3)
+    group._enable_collectives_timing()
+    dist.all_reduce(torch.zeros(4, device="cuda"), group=group)
+    BINDINGS._reset_fr_recording_nccl()
+    if world.rank == 0:
+        seen: list[Any] = []
+
+        def look() -> None:
+            time.sleep(1)
+            seen.extend(dumped(onlyActive=True)["entries"])
+
+        thread = threading.Thread(target=look)
+        thread.start()
+        with pytest.raises(dist.DistBackendError):  # and no later than the group's limit
+            dist.all_reduce(torch.zeros(4, device="cuda"), group=group)
+        thread.join()
+        (entry,) = seen
+        assert entry["state"] == "started"
+        assert not entry["retired"]
+    dist.barrier(device_ids=[world.rank])
+
+
+def case_the_version_is_that_of_pytorchs_own_recorder(world: Any) -> None:
+    header = Path(torch.__file__).parent / "include/torch/csrc/distributed/c10d/FlightRecorder.hpp"
+    (version,) = re.findall(r'DEFINE_CONSTANT\(version_val, "([\d.]+)"\)', header.read_text())
+    assert dumped()["version"] == version
+    # Of another version entries may have other fields: compare FlightRecorderDetail.hpp, then
+    # add the version here.
+    assert version in {"2.10"}
 
 
 def case_the_oldest_make_room(world: Any) -> None:

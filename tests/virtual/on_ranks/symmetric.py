@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gc
 import os
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -67,6 +68,33 @@ def case_ranks_write_to_each_others_buffers(world: Any) -> None:
     assert again.buffer_ptrs == handle.buffer_ptrs
 
 
+def case_tensors_outlive_the_handle(world: Any) -> None:
+    gc.collect()
+    peer = (world.rank + 1) % world.size
+    free = torch.cuda.mem_get_info()[0]
+    tensor, handle = met(world, 1024)
+    tensor.fill_(world.rank)
+    handle.barrier()
+    own = handle.get_buffer(world.rank, (1024,), torch.float32)[512:]
+    of_peer = handle.get_buffer(peer, (512,), torch.float32, storage_offset=512).view(2, 256)
+    remote = handle.get_remote_tensor(peer, (1024,), torch.float32)
+    pad = handle.get_signal_pad(peer, dtype=torch.int32)
+    dist.barrier(device_ids=[world.rank])
+    del handle
+    assert tensor.tolist() == [world.rank] * 1024
+    del tensor
+    gc.collect()
+    dist.barrier(device_ids=[world.rank])
+    assert own.add_(1).tolist() == [world.rank + 1] * 512
+    dist.barrier(device_ids=[world.rank])
+    assert of_peer.view(-1).tolist() == remote[512:].tolist() == [peer + 1] * 512
+    assert pad.count_nonzero() == 0
+    assert torch.cuda.mem_get_info()[0] < free  # its own buffer
+    del own
+    assert torch.cuda.mem_get_info()[0] == free
+    dist.barrier(device_ids=[world.rank])
+
+
 def case_signals(world: Any) -> None:
     tensor, handle = met(world, 4)
     after, before = (world.rank + 1) % world.size, (world.rank - 1) % world.size
@@ -109,6 +137,31 @@ def case_a_signal_takes_the_senders_time_along(world: Any) -> None:
         end.synchronize()
         assert start.elapsed_time(end) == pytest.approx(1000, rel=0.01)
     handle.barrier()
+
+
+def case_ranks_meet_at_the_last_ones_time(world: Any) -> None:
+    tensor, handle = met(world, 4 * MIB)
+    name = dist.group.WORLD.group_name
+
+    def reduce() -> None:
+        torch.ops.symm_mem.two_shot_all_reduce_(tensor, "sum", name)
+
+    def timed_ms(call: Callable[[], Any], *, late: bool = False) -> float:
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        handle.barrier()  # all are at the same moment
+        start.record()
+        if late and world.rank == 0:
+            torch.cuda._sleep(int(1.41e9))  # a second
+        call()
+        end.record()
+        end.synchronize()
+        return start.elapsed_time(end)
+
+    times_ms = [timed_ms(reduce), timed_ms(lambda: dist.all_reduce(tensor))]
+    late_ms = [timed_ms(call, late=True) for call in (handle.barrier, reduce)]
+    assert times_ms[0] > 0.01
+    assert times_ms[0] == pytest.approx(times_ms[1], rel=0.2)  # NCCL's
+    assert late_ms == pytest.approx([1000, 1000], rel=0.01)
 
 
 def case_a_signal_that_does_not_come(world: Any) -> None:

@@ -135,6 +135,7 @@ void bind_collectives(py::module_& m) {
   m.def("install_gloo_collectives", &install_gloo_collectives);
   bind_flight_recorder(m);
   m.def("install_symmetric_memory", &install_symmetric_memory);
+  m.def("keep_symmetric_memory_of", &keep_symmetric_memory_of);
   m.def("close_groups", &close_groups, no_gil);
 }
 

@@ -117,17 +117,17 @@ void free_addresses(void* first, size_t bytes) {
   munmap(first, std::max<size_t>(bytes, 1));
 }
 
-const SharedPiece* piece_of(const void* address) {
+std::shared_ptr<const SharedPiece> piece_of(const void* address) {
   auto& pieces = Pieces::get();
   std::lock_guard<std::mutex> guard(pieces.mutex);
   const auto found = std::find_if(
       pieces.all.begin(), pieces.all.end(),
       [address](const SharedPiece* piece) { return piece->has(address); });
-  return found == pieces.all.end() ? nullptr : *found;
+  return found == pieces.all.end() ? nullptr : (*found)->weak_from_this().lock();
 }
 
 std::optional<c10::DeviceIndex> device_of_piece(const void* address) {
-  const SharedPiece* piece = piece_of(address);
+  const auto piece = piece_of(address);
   return piece == nullptr ? std::nullopt : std::optional(piece->device());
 }
 

@@ -27,7 +27,7 @@ struct PieceSizes {
   }
 };
 
-class SharedPiece {
+class SharedPiece : public std::enable_shared_from_this<SharedPiece> {
  public:
   // A new one on `device`, which counts there. Raises RuntimeError without room.
   SharedPiece(PieceSizes sizes, c10::DeviceIndex device);
@@ -66,7 +66,7 @@ void* reserve_addresses(size_t bytes);
 void free_addresses(void* first, size_t bytes);
 
 // The piece that `address` lies in, of this process's or of another's; null if there is none.
-const SharedPiece* piece_of(const void* address);
+std::shared_ptr<const SharedPiece> piece_of(const void* address);
 // Its device.
 std::optional<c10::DeviceIndex> device_of_piece(const void* address);
 

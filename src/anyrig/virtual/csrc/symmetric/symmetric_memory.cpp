@@ -208,7 +208,23 @@ class SymmetricAllocator final : public c10d::symmetric_memory::SymmetricMemoryA
   }
 };
 
+void release_piece(void* context) {
+  delete static_cast<std::shared_ptr<const SharedPiece>*>(context);
+}
+
 } // namespace
+
+void keep_symmetric_memory_of(const at::Tensor& tensor) {
+  const auto& storage = tensor.storage();
+  auto piece = piece_of(storage.data());
+  // One that has an owner already is PyTorch's to change.
+  if (piece == nullptr || storage.data_ptr().get_context() != nullptr) {
+    return;
+  }
+  storage.set_data_ptr_noswap(
+      {storage.mutable_data(), new std::shared_ptr<const SharedPiece>(std::move(piece)),
+       &release_piece, storage.device()});
+}
 
 MetMemory met_memory(const at::Tensor& tensor, const std::string& group) {
   const auto memory = c10::dynamic_intrusive_pointer_cast<VirtualSymmetricMemory>(

@@ -19,6 +19,9 @@ struct MetMemory {
 // Of `tensor` over `group`, as CUDA's operators ask for it. No peers if it is not symmetric.
 MetMemory met_memory(const at::Tensor& tensor, const std::string& group);
 
+// Has a tensor that PyTorch made of a bare address keep the memory that it lies in.
+void keep_symmetric_memory_of(const at::Tensor& tensor);
+
 // Makes it PyTorch's allocator of symmetric memory for CUDA, and adds the operators.
 void install_symmetric_memory();
 // Of that: the operators under torch.ops.symm_mem, and the one by which signals get into CUDA graphs.

@@ -420,7 +420,7 @@ void write_words(
       value >= 0 && value <= std::numeric_limits<uint32_t>::max(), name,
       ": val must be in the range of [0, 4294967295] (uint32_t).");
   const auto* address = static_cast<const uint32_t*>(tensor.const_data_ptr()) + offset;
-  const SharedPiece* piece = piece_of(address);
+  const auto piece = piece_of(address);
   if (shape_only() && (piece == nullptr || !piece->has_word(address))) {
     forget_values(tensor);
     return;
