@@ -7,9 +7,7 @@ rather than that its card is virtual.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NoReturn
-
-import torch
+from typing import NoReturn
 
 from .rebinding import bind
 
@@ -43,8 +41,6 @@ def patch() -> None:
     """Put the refusals where PyTorch looks for them."""
     bind({name: _refusing(name, reason) for name, reason in _FUNCTIONS.items()})
     bind({name: _refusing_class(name, reason) for name, reason in _CLASSES.items()})
-    bindings: Any = torch._C
-    bindings._set_cached_tensors_enabled = lambda enabled: None
 
 
 def _refusing(name: str, reason: str) -> Callable[..., NoReturn]:

@@ -173,3 +173,14 @@ def test_the_choice_of_attention_is_that_of_a_card() -> None:
 def test_sums_along_a_dimension_are_refused() -> None:
     with pytest.raises(NotImplementedError, match=r"aten::sum.dim_IntList.*NestedTensorCUDA"):
         sequences(3, 5).sum(-1, keepdim=True)
+
+
+def test_layer_norm_has_gradients() -> None:
+    gradients = []
+    for device in ("cpu", DEVICE):
+        norm = torch.nn.LayerNorm(4).to(device)
+        tensor = nested(device)
+        torch.nested.to_padded_tensor(norm(tensor), 0.0).pow(3).sum().backward()
+        of_parts = [part.cpu() for part in tensor.grad.unbind()]
+        gradients.append([*of_parts, norm.weight.grad.cpu(), norm.bias.grad.cpu()])
+    torch.testing.assert_close(*gradients)

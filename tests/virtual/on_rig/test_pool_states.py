@@ -142,3 +142,16 @@ def test_a_tensor_whose_memory_was_given_up() -> None:
     _C._set_storage_access_error_msg(tensor, "overwritten by a later run")
     with pytest.raises(RuntimeError, match="overwritten by a later run"):
         tensor.data_ptr()
+
+
+def test_tensors_that_graphs_keep_are_known() -> None:
+    tensor = torch.ones(3, device="cuda")
+    _C._set_cached_tensors_enabled(True)
+    try:
+        assert not _C._is_cached_tensor(tensor)
+        _C._add_cached_tensor(tensor)
+        assert _C._is_cached_tensor(tensor)
+        _C._remove_cached_tensor(tensor)
+        assert not _C._is_cached_tensor(tensor)
+    finally:
+        _C._set_cached_tensors_enabled(False)

@@ -37,3 +37,60 @@ def test_attention() -> None:
     torch.nested.to_padded_tensor(result.transpose(1, 2).contiguous(), 0.0).sum().backward()
     assert query.grad is not None
     assert query.grad._nested_tensor_size().tolist() == [[2, 3, 16], [2, 5, 16]]
+
+
+def test_layer_norm_has_gradients() -> None:
+    norm = torch.nn.LayerNorm(16).cuda()
+    tensor = torch.nested.nested_tensor(
+        [torch.zeros(length, 16) for length in (3, 5)], device="cuda", requires_grad=True
+    )
+    torch.nested.to_padded_tensor(norm(tensor), 0.0).sum().backward()
+    assert tensor.grad is not None
+    assert tensor.grad._nested_tensor_size().tolist() == [[3, 16], [5, 16]]
+    assert norm.weight.grad is not None
+
+
+def test_padding_of_jagged_sequences_has_gradients() -> None:
+    tensor = torch.nested.nested_tensor(
+        [torch.zeros(length, 16) for length in (3, 5)],
+        device="cuda",
+        layout=torch.jagged,
+        requires_grad=True,
+    )
+    torch.nested.to_padded_tensor(tensor, 0.0).pow(2).sum().backward()
+    assert tensor.grad is not None
+    assert tensor.grad.values().shape == (8, 16)
+
+
+PADDING = torch.tensor([[False, False, False, True], [False, False, True, True]])
+
+
+def encoder(nested: bool) -> torch.nn.TransformerEncoder:
+    layer = torch.nn.TransformerEncoderLayer(16, 4, 32, batch_first=True)
+    return torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=nested).cuda().eval()
+
+
+@pytest.mark.parametrize("padding", [None, PADDING])
+def test_the_fast_path_of_a_transformer(padding: Tensor | None) -> None:
+    tensor = torch.empty(2, 4, 16, device="cuda")
+    mask = None if padding is None else padding.cuda()
+    with torch.no_grad():
+        result = encoder(nested=False)(tensor, src_key_padding_mask=mask)
+    assert result.shape == (2, 4, 16)
+
+
+def test_a_computed_mask_is_taken_to_keep_every_token() -> None:
+    tensor = torch.empty(2, 4, 16, device="cuda")
+    result = torch._nested_tensor_from_mask(tensor, torch.empty(2, 4, device="cuda") > 0)
+    assert result._nested_tensor_size().tolist() == [[4, 16], [4, 16]]
+    with torch.no_grad():
+        assert encoder(nested=True)(tensor, src_key_padding_mask=PADDING.cuda()).dim() == 3
+
+
+def test_a_known_mask_gives_the_lengths() -> None:
+    tensor = torch.empty(2, 4, 16, device="cuda")
+    kept = (~PADDING).cuda()
+    assert torch._nested_tensor_from_mask_left_aligned(tensor, kept)
+    assert not torch._nested_tensor_from_mask_left_aligned(tensor, PADDING.cuda())
+    result = torch._nested_tensor_from_mask(tensor, kept)
+    assert result._nested_tensor_size().tolist() == [[3, 16], [2, 16]]

@@ -4,6 +4,7 @@
 #include "operators/kernels.h"
 #include "operators/nested_attention.h"
 #include "operators/nested_elementwise.h"
+#include "operators/nested_shapes.h"
 #include "operators/optional_tensor.h"
 
 #include <ATen/NestedTensorImpl.h>
@@ -16,6 +17,7 @@
 #include <ATen/ops/_nested_view_from_buffer_native.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/native_layer_norm.h>
+#include <ATen/ops/native_layer_norm_backward.h>
 
 namespace anyrig::virtual_gpu {
 namespace {
@@ -48,6 +50,28 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> nested_layer_norm(
       deviation};
 }
 
+std::tuple<at::Tensor, at::Tensor, at::Tensor> nested_layer_norm_backward(
+    const at::Tensor& gradient,
+    const at::Tensor& input,
+    at::IntArrayRef normalized_shape,
+    const at::Tensor& mean,
+    const at::Tensor& deviation,
+    const OptionalTensor& weight,
+    const OptionalTensor& bias,
+    std::array<bool, 3> wanted) {
+  const auto* impl = at::native::get_nested_tensor_impl(input);
+  const auto rows = [&](const at::Tensor& buffer) {
+    return buffer.view({-1, normalized_shape[0]});
+  };
+  const auto [of_input, of_weight, of_bias] = at::native_layer_norm_backward(
+      rows(at::native::get_nested_tensor_impl(gradient)->get_buffer()), rows(impl->get_buffer()),
+      normalized_shape, mean, deviation, weight, bias, wanted);
+  return {
+      wanted[0] ? at::native::wrap_buffer(of_input.reshape({-1}), impl->get_nested_sizes().clone())
+                : at::Tensor(),
+      of_weight, of_bias};
+}
+
 // PyTorch's code for any device selects by a mask; the sizes, on the host, say how much that gives.
 at::Tensor nested_from_padded(
     const at::Tensor& padded, const at::Tensor& sizes, bool joins_heads) {
@@ -68,11 +92,15 @@ bool is_of_host_alone(const std::string& full_name) {
 void register_nested_kernels(torch::Library& library, Names& names) {
   // Made of other operators on a card as well, or a kernel whose result these give too.
   register_kernel(library, names, "_nested_view_from_buffer", at::native::_nested_view_from_buffer);
-  register_kernel(
-      library, names, "_nested_tensor_from_mask", at::native::NestedTensor_nested_tensor_from_mask);
-  register_kernel(
-      library, names, "_nested_tensor_from_mask_left_aligned",
-      at::native::NestedTensor_nested_tensor_from_mask_left_aligned);
+  if (shape_only()) {
+    register_nested_shapes(library, names);
+  } else {
+    register_kernel(
+        library, names, "_nested_tensor_from_mask", at::native::NestedTensor_nested_tensor_from_mask);
+    register_kernel(
+        library, names, "_nested_tensor_from_mask_left_aligned",
+        at::native::NestedTensor_nested_tensor_from_mask_left_aligned);
+  }
   register_kernel(library, names, "_nested_from_padded", nested_from_padded);
 
   register_nested_elementwise();
@@ -81,6 +109,11 @@ void register_nested_kernels(torch::Library& library, Names& names) {
   Names nested_names;
   register_nested_attention(*nested, nested_names);
   register_kernel(*nested, nested_names, "native_layer_norm", nested_layer_norm);
+  register_kernel(
+      *nested, nested_names, "native_layer_norm_backward", nested_layer_norm_backward);
+  if (shape_only()) {
+    register_shapes_of_nested(*nested, nested_names);
+  }
   auto& dispatcher = c10::Dispatcher::singleton();
   for (const auto& name : dispatcher.getAllOpNames()) {
     const auto op = dispatcher.findOp(name);

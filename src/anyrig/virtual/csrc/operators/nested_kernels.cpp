@@ -15,9 +15,9 @@ NestedKernel nested_kernel_of(const std::string& full_name) {
       {"bmm", own},
       {"to_padded_tensor", own},
       {"_nested_tensor_softmax_with_shape", own},
-      {"_transform_bias_rescale_qkv", OnTwins},
+      {"_transform_bias_rescale_qkv", shape_only() ? WrittenHere : OnTwins},
       {"native_layer_norm", WrittenHere},
-      {"native_layer_norm_backward", OnTwins}, // asks for a kernel by device
+      {"native_layer_norm_backward", WrittenHere},
       {"_fused_sdp_choice", WrittenHere},
       {"_native_multi_head_attention", WrittenHere},
       {"_transformer_encoder_layer_fwd", WrittenHere},
