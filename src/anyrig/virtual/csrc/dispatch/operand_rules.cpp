@@ -1,3 +1,5 @@
+// More than 400 lines: one table of what each operator asks, and the few checks that are no entries
+// of it, which nothing else calls.
 #include "dispatch/operand_rules.h"
 
 #include <ATen/ExpandUtils.h>
