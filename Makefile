@@ -20,8 +20,9 @@ demo: $(VENV)/.installed-examples
 	$(BIN)/anyrig devices
 	$(BIN)/anyrig run examples/digits.py
 
+# Two files of tests at a time, in their order: the last ones take the longest.
 test: $(VENV)/.installed-test
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 test-gpu: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -m cuda

@@ -2,7 +2,14 @@
 
 import signal
 
+import torch
+
 # A shell ignores Ctrl-C for what it starts in the background, and processes inherit that: the tests
 # that interrupt one would wait in vain.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_runtest_setup() -> None:
+    """Give each test the same numbers, whichever tests ran before it in its process."""
+    torch.default_generator.manual_seed(0)

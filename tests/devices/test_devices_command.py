@@ -26,6 +26,7 @@ card error=15
 needs_no_gpu = pytest.mark.skipif(
     torch.accelerator.is_available(), reason="says what a machine without an accelerator shows"
 )
+BUILT_FOR_GPUS = torch.version.cuda or torch.version.hip  # asked before a test has virtual GPUs
 
 
 def devices(*flags: str, environment: Mapping[str, str] = os.environ) -> str:
@@ -88,8 +89,8 @@ def test_cards_that_pytorch_cannot_use_are_shown_with_the_reason(
 def test_hidden_cards_name_the_variable(environment_with_cards: Environment) -> None:
     environment = {**environment_with_cards(SERVER), "CUDA_VISIBLE_DEVICES": ""}
     card = json.loads(devices("--json", environment=environment))["devices"][0]
-    built = torch.version.cuda or torch.version.hip
-    expected = "hidden by CUDA_VISIBLE_DEVICES=''" if built else "is built without CUDA"
+    hidden = "hidden by CUDA_VISIBLE_DEVICES=''"
+    expected = hidden if BUILT_FOR_GPUS else "is built without CUDA"
     assert expected in card["error"]
 
 

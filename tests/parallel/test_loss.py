@@ -377,10 +377,13 @@ def test_coarse_numbers_are_added_in_finer_ones() -> None:
 
 @pytest.mark.gpus(2)
 def test_half_precision_with_class_weights_of_half_precision() -> None:
+    torch.manual_seed(0)
     criterion = nn.CrossEntropyLoss(CLASS_WEIGHTS.half())
     x, y = torch.randn(6, CLASSES, dtype=torch.float16), torch.tensor([0, 1, 2, 3, 4, 0])
     loss = ParallelLoss(criterion)(scatter(x, ["cuda:0", "cuda:1"]), y)
-    torch.testing.assert_close(loss.cpu(), criterion(x, y))
+    # Not against the CPU's in half precision, which rounds more often than a card does.
+    expected = nn.CrossEntropyLoss(CLASS_WEIGHTS)(x.double(), y)
+    torch.testing.assert_close(loss.cpu().double(), expected, rtol=1e-3, atol=0)
 
 
 def test_what_pytorch_divides_by_is_known() -> None:

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,12 +26,12 @@ def _built() -> None:
 
 
 @pytest.fixture
-def environment(tmp_path: Path) -> Iterator[dict[str, str]]:
+def environment() -> Iterator[dict[str, str]]:
     """An environment whose place for temporary files is to have none of ours in the end."""
-    place = tmp_path / "temporary"
-    place.mkdir()
-    yield {**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": str(place)}
-    assert list(place.glob("anyrig*")) == []
+    # Not in `tmp_path`: multiprocessing puts sockets there, and their paths have to be short.
+    with tempfile.TemporaryDirectory(prefix="anyrig-") as place:
+        yield {**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": place}
+        assert list(Path(place).glob("anyrig*")) == []
 
 
 def rehearse(*arguments: str, environment: dict[str, str]) -> list[str]:
