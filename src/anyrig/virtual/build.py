@@ -33,7 +33,7 @@ from filelock import FileLock, Timeout
 
 from ..errors import BuildError, NoCompilerError
 from .build_progress import BuildProgress
-from .compiler import MODULE_NAME, STEPS, Compiler, compile_extension, compile_flags
+from .compiler import MODULE_NAME, Compiler, compile_extension, compile_flags, count_units
 
 SOURCES = Path(__file__).parent / "csrc"
 
@@ -104,11 +104,12 @@ def _build(compiler: Compiler, sources: Path, flags: list[str], library: Path) -
     prefix = f"{library.parent.name}.building-"
     for left in library.parent.parent.glob(f"{prefix}*"):
         shutil.rmtree(left, ignore_errors=True)
+    units = count_units()
     with (
         tempfile.TemporaryDirectory(dir=library.parent.parent, prefix=prefix) as folder,
-        BuildProgress(compiler.version, STEPS) as progress,
+        BuildProgress(compiler.version, units + 1) as progress,  # and to link them
     ):
-        built = compile_extension(compiler, sources, flags, Path(folder), progress.advance)
+        built = compile_extension(compiler, sources, units, flags, Path(folder), progress.advance)
         library.parent.mkdir(exist_ok=True)
         built.replace(library)
 

@@ -1,10 +1,10 @@
 """The C++ compiler of this machine, and how the virtual backend is compiled with it.
 
 PyTorch's headers alone take 9 s of processor time in a file that includes few of them and 25 s in
-one that includes all that the backend does. So the sources are put together into two units,
-compiled at once, each of about 75 s. A name that a file keeps to itself must therefore be its own
-in the whole backend. The compiler is called directly; neither ninja nor setuptools needs to be
-installed.
+one that includes all that the backend does. So the sources are put together into units, one a core
+and at least two, which are compiled at once: two take about 75 s each, eight half as long. A name
+that a file keeps to itself must therefore be its own in the whole backend. The compiler is called
+directly; neither ninja nor setuptools needs to be installed.
 """
 
 from __future__ import annotations
@@ -27,10 +27,8 @@ from .compiler_processes import CompilerProcesses
 
 MODULE_NAME = "anyrig_virtual_extension"
 
-_UNITS = 2
-
-# What a build consists of: compiling the units, and linking them.
-STEPS = _UNITS + 1
+# One alone would take twice as much memory; beyond eight, PyTorch's headers are most of each.
+_LEAST_UNITS, _MOST_UNITS = 2, 8
 
 # A unit takes less than this while it compiles; PyTorch's headers are most of it.
 _BYTES_A_UNIT = 1.5 * 2**30
@@ -85,13 +83,14 @@ class Compiler:
 def compile_extension(
     compiler: Compiler,
     sources: Path,
+    units: int,
     flags: Sequence[str],
     folder: Path,
     on_step: Callable[[], None],
 ) -> Path:
     """Compile the files below `sources`, link them, and return the library, placed in `folder`.
 
-    `on_step` is called in this thread after each of the `STEPS` but the last.
+    `on_step` is called in this thread after each of the `units` is compiled.
 
     Raises:
         BuildError: the compiler refused a file; the message holds its first errors.
@@ -99,16 +98,16 @@ def compile_extension(
     """
     # Quoted names start at `sources`; a folder there may be called as a standard header is.
     flags = [*flags, "-iquote", str(sources), *_header_flags()]
-    units = _write_units(sorted(sources.rglob("*.cpp")), folder)
-    objects = [unit.with_suffix(".o") for unit in units]
+    texts = _write_units(sorted(sources.rglob("*.cpp")), units, folder)
+    objects = [text.with_suffix(".o") for text in texts]
     library = folder / f"{MODULE_NAME}.so"
-    with CompilerProcesses(_jobs(len(units))) as processes:
+    with CompilerProcesses(min(units, _possible_jobs())) as processes:
         compilations = [
             processes.start(
-                [*compiler.command, *flags, "-c", str(unit), "-o", str(target)],
+                [*compiler.command, *flags, "-c", str(text), "-o", str(target)],
                 "the virtual backend could not be compiled",
             )
-            for unit, target in zip(units, objects, strict=True)
+            for text, target in zip(texts, objects, strict=True)
         ]
         for compilation in as_completed(compilations):
             compilation.result()
@@ -120,12 +119,17 @@ def compile_extension(
     return library
 
 
-def _write_units(sources: Sequence[Path], folder: Path) -> list[Path]:
-    """Write files that include all `sources` between them, about as much in each."""
-    units: list[list[Path]] = [[] for _ in range(_UNITS)]
+def count_units() -> int:
+    """Return how many units the sources are best put into on this machine."""
+    return min(max(_possible_jobs(), _LEAST_UNITS), _MOST_UNITS)
+
+
+def _write_units(sources: Sequence[Path], count: int, folder: Path) -> list[Path]:
+    """Write `count` files that include all `sources` between them, about as much in each."""
+    units: list[list[Path]] = [[] for _ in range(count)]
     for source in sorted(sources, key=lambda source: source.stat().st_size, reverse=True):
         min(units, key=lambda unit: sum(file.stat().st_size for file in unit)).append(source)
-    paths = [folder / f"unit_{number}.cpp" for number in range(_UNITS)]
+    paths = [folder / f"unit_{number}.cpp" for number in range(count)]
     for path, unit in zip(paths, units, strict=True):
         path.write_text("".join(f'#include "{source}"\n' for source in sorted(unit)))
     return paths
@@ -152,13 +156,13 @@ def compile_flags() -> list[str]:
     return flags
 
 
-def _jobs(most: int) -> int:
+def _possible_jobs() -> int:
     """Return how many compilers may run at once: one a core, as far as memory goes."""
     import psutil
 
     cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     fitting = int(psutil.virtual_memory().available / _BYTES_A_UNIT)
-    return max(1, min(most, cores, fitting))
+    return max(1, min(cores, fitting))
 
 
 def _link_flags() -> list[str]:
