@@ -73,7 +73,10 @@ def patch(core: ModuleType) -> None:
 def make_transport(store: Any, rank: int, size: int, timeout: datetime.timedelta) -> Any:
     """Return the gloo group that carries the bytes of a group of `size` ranks."""
     dist: Any = importlib.import_module("torch.distributed")
-    store = dist.PrefixStore("virtual_nccl", store)
+    # A group that is made again meets in the same store, where the addresses of the one before
+    # still are: under torchrun the store outlives it. So each rank counts the groups it was in.
+    made = store.add(f"virtual_nccl/groups_of_rank/{rank}", 1)
+    store = dist.PrefixStore(f"virtual_nccl/{made}", store)
     options = dist.ProcessGroupGloo._Options()
     options._devices = _gloo_devices(dist.ProcessGroupGloo)
     options._threads = 1  # they run gloo's own collectives, which are not used

@@ -44,6 +44,12 @@ def case_gloo_for_all_devices(world: Any) -> None:
     works(world, "cuda:0")  # one card for all
 
 
+def case_again_and_again_in_one_store(world: Any) -> None:
+    for _ in range(6):
+        begin(world, "again", "nccl")
+        works(world)
+
+
 def case_default_timeout(world: Any) -> None:
     begin(world, "timeout", "nccl")
     options = dist.group.WORLD._get_backend(torch.device("cuda")).options

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gc
 import os
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -334,3 +335,17 @@ def case_captured(world: Any) -> None:
         assert total.tolist() == [step * sum(range(1, world.size + 1))] * 16
     torch.cuda.synchronize()
     dist.barrier(device_ids=[world.rank])
+
+
+def case_a_peer_that_ends(world: Any) -> None:
+    _, handle = met(world, 4)
+    handle.barrier()
+    last = world.size - 1
+    if world.rank == last:
+        os._exit(7)
+    started = time.monotonic()
+    with words_dropped(), pytest.raises(torch.AcceleratorError, match="launch failure") as raised:
+        handle.wait_signal(last, channel=2)
+    assert time.monotonic() - started < 20  # the group's limit is 30
+    lost = f"rank {world.rank} failed to receive signal from rank {last} on channel 2"
+    assert f"{lost} as its process has ended" in str(raised.value)
