@@ -1,7 +1,8 @@
 """`torch.compile` with its default backend, without Triton.
 
 Inductor writes Triton kernels for a card. A graph on virtual devices goes through PyTorch's backend
-"aot_eager" instead: traced and differentiated ahead just so, then run operator by operator.
+"aot_eager" instead: traced and differentiated ahead just so, then run operator by operator. In
+modes in which Inductor captures CUDA graphs it is "cudagraphs", which captures them just so, too.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ def patch() -> None:
     def compile_graph(self: Any, graph: Any, inputs: list[torch.Tensor], **options: Any) -> Any:
         if not any(tensor.is_cuda for tensor in _tensors(graph, inputs)):
             return compile_elsewhere(self, graph, inputs, **options)
-        from torch._dynamo.backends.debugging import aot_eager
+        from torch._dynamo.backends import cudagraphs, debugging
 
-        return aot_eager(graph, inputs)
+        captures = self.config.get("triton.cudagraphs", False)
+        return (cudagraphs.cudagraphs if captures else debugging.aot_eager)(graph, inputs)
 
     wrapper.__call__ = compile_graph
 

@@ -36,6 +36,7 @@ def bindings(core: ModuleType) -> dict[str, Any]:
         "_has_Standard_Deleter": core.has_device_memory,
         "_free_And_Remove_DeleterFn": core.free_and_forget,
         "_set_storage_access_error_msg": core.forbid_access,
+        "_set_storage_data_ptr_access_error_msg": core.forbid_access_to_storage,
         "_tensors_data_ptrs_at_indices_equal": are_at,
         "_construct_CUDA_Tensor_From_Storage_And_Metadata": tensor_over,
         "_CUDAGraph": core.CudaGraph,

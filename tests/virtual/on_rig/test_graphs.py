@@ -6,9 +6,11 @@ import gc
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 # What fails before its first kernel leaves an empty graph, too.
 pytestmark = pytest.mark.filterwarnings("ignore:The CUDA Graph is empty")
@@ -77,6 +79,26 @@ def test_numbers_of_the_host_are_those_of_the_capture() -> None:
     factor.fill_(7)
     graph.replay()
     assert results[0].tolist() == [3.0] * 4
+
+
+def test_calls_within_a_dispatch_mode_are_captured() -> None:
+    class Mode(TorchDispatchMode):
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            return func(*args, **(kwargs or {}))
+
+    source = torch.ones(8, device="cuda")
+    results = []
+
+    def work() -> None:
+        with Mode():
+            results.append(source * 2)
+
+    graph = captured(work)
+    source.fill_(5)
+    graph.replay()
+    assert results[0].sum() == 80
 
 
 def test_an_input_that_the_program_dropped_is_still_read() -> None:
@@ -163,6 +185,19 @@ def test_graphs_that_share_a_pool_meet_in_its_memory() -> None:
     for each in (graph, *reversed(others)):  # "f" lies where "c" was
         each.replay()
     assert (made["e"][0], made["f"][0]) == (10, 7)
+
+
+def test_a_capture_leaves_what_others_had_in_its_memory() -> None:
+    source = torch.arange(1000.0, device="cuda")
+    made = []
+    stream = torch.cuda.Stream()
+    graph = captured(lambda: made.append(source + 1), stream=stream)
+    graph.replay()
+    before = made.pop().tolist()  # and its memory is free
+    other = captured(lambda: made.append(source * 0), stream=stream, pool=graph.pool())
+    assert made[0].tolist() == before
+    other.replay()
+    assert made[0].tolist() == [0.0] * 1000
 
 
 # ---- random numbers

@@ -140,8 +140,17 @@ def test_what_is_live_in_a_pool() -> None:
 def test_a_tensor_whose_memory_was_given_up() -> None:
     tensor = ones(4)
     _C._set_storage_access_error_msg(tensor, "overwritten by a later run")
-    with pytest.raises(RuntimeError, match="overwritten by a later run"):
-        tensor.data_ptr()
+    for use in (tensor.data_ptr, tensor.sum):
+        with pytest.raises(RuntimeError, match="overwritten by a later run"):
+            use()
+
+
+def test_a_storage_whose_memory_was_given_up() -> None:
+    tensor = ones(4)
+    _C._set_storage_data_ptr_access_error_msg(tensor.untyped_storage()._cdata, "overwritten")
+    for use in (tensor.data_ptr, tensor.sum):
+        with pytest.raises(RuntimeError, match="overwritten"):
+            use()
 
 
 def test_tensors_that_graphs_keep_are_known() -> None:

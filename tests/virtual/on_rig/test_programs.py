@@ -8,6 +8,7 @@ import sys
 import threading
 import types
 import warnings
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -133,6 +134,39 @@ def test_compilation(backend: str) -> None:
     y.backward()
     assert y.device == x.device
     torch.testing.assert_close(y, function(x))
+
+
+@pytest.fixture
+def _own_graphs() -> Iterator[None]:
+    yield
+    torch._dynamo.reset()
+    importlib.import_module("torch._inductor.cudagraph_trees").reset_cudagraph_trees()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.usefixtures("_own_graphs")
+@pytest.mark.parametrize("options", [{"backend": "cudagraphs"}, {"mode": "reduce-overhead"}])
+def test_compilation_that_captures_graphs(options: dict[str, str]) -> None:
+    def train(model: nn.Module, call: Callable[[torch.Tensor], torch.Tensor]) -> list[float]:
+        torch.manual_seed(1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        losses = []
+        for _ in range(5):  # eager, captured, replayed
+            optimizer.zero_grad()
+            loss = call(torch.randn(2, 4, device="cuda:1")).square().sum()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        return losses
+
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 4)).cuda(1)
+    twin = copy.deepcopy(model)
+    compiled = torch.compile(model, **options)
+    assert train(model, compiled) == pytest.approx(train(twin, twin))
+    with torch.no_grad():
+        overwritten, *_ = [compiled(torch.randn(2, 4, device="cuda:1")) for _ in range(3)]
+    with pytest.raises(RuntimeError, match="overwritten by a subsequent run"):
+        overwritten.sum()
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -1,5 +1,6 @@
 #include "graphs/cuda_graph.h"
 
+#include "graphs/given_memory.h"
 #include "graphs/recording_key.h"
 #include "memory/pools.h"
 #include "time/streams.h"
@@ -133,6 +134,7 @@ void CudaGraph::capture_end_pre() {
 
 void CudaGraph::leave_capture() {
   c10::impl::tls_set_dispatch_key_included(kRecordingKey, false);
+  put_back_given(capture_); // before what the program still has: it may have given that up there
   recording_.finish();
   seconds_ = 0;
   for (const auto& stream : captured_streams(capture_)) {

@@ -1,10 +1,12 @@
 #include "graphs/recording_key.h"
 
+#include "dispatch/each_tensor.h"
 #include "graphs/cuda_graph.h"
 #include "time/streams.h"
 
 #include <torch/csrc/Exceptions.h>
 #include <torch/library.h>
+#include <torch/version.h>
 
 namespace anyrig::virtual_gpu {
 namespace {
@@ -31,18 +33,37 @@ std::optional<c10::DeviceIndex> device_of_call(c10::ArrayRef<c10::IValue> argume
   return device;
 }
 
+// Before 2.13 the key comes before Python's, and whatever a dispatch mode calls passes it by. So a
+// call is recorded in the place of the modes, which see nothing of a capture.
+constexpr bool kComesBeforeModes = TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR < 13;
+
+bool has_tensor_of_python(c10::ArrayRef<c10::IValue> arguments) {
+  bool found = false;
+  for (const c10::IValue& value : arguments) {
+    for_each_tensor(value, [&found](const at::Tensor& tensor) {
+      found |= tensor.defined() && tensor.key_set().has(c10::DispatchKey::Python);
+    });
+  }
+  return found;
+}
+
 void record_call(
     const c10::OperatorHandle& op,
     c10::DispatchKeySet keys,
     torch::jit::Stack* stack) {
-  const auto below = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kRecordingKey);
+  auto below = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kRecordingKey);
+  const auto arguments = torch::jit::last(*stack, op.schema().arguments().size());
+  c10::DispatchKeySet excluded(kRecordingKey);
+  if (kComesBeforeModes && !has_tensor_of_python(arguments)) {
+    below = below.remove(c10::DispatchKey::Python);
+    excluded = excluded.add(c10::DispatchKey::Python);
+  }
   if (below.has(c10::DispatchKey::Python)) { // a tensor made of others: those will come here
     op.redispatchBoxed(below, stack);
     return;
   }
-  const c10::impl::ExcludeDispatchKeyGuard guard(kRecordingKey);
-  const auto device =
-      device_of_call(torch::jit::last(*stack, op.schema().arguments().size()));
+  const c10::impl::ExcludeDispatchKeyGuard guard(excluded);
+  const auto device = device_of_call(arguments);
   const auto capture = device.has_value() ? capture_of(current_stream(*device)) : kNoCapture;
   CudaGraph* graph = capture == kNoCapture ? nullptr : CudaGraph::of_capture(capture);
   if (graph == nullptr) {

@@ -134,12 +134,11 @@ void give_back(void* piece) {
 
 c10::DataPtr take_host_memory(size_t bytes) {
   const size_t whole = piece_size(bytes);
-  if (whole == 0 || whole > kLargestPiece) {
-    return c10::GetDefaultCPUAllocator()->allocate(bytes);
-  }
-  void* piece = KeptHostMemory::get().take(whole);
+  // Never from PyTorch's allocator: it would tell the profiler of memory that no program asked for.
+  const bool is_kept = whole > 0 && whole <= kLargestPiece;
+  void* piece = is_kept ? KeptHostMemory::get().take(whole) : nullptr;
   if (piece == nullptr) {
-    piece = make_piece(whole);
+    piece = is_kept ? make_piece(whole) : c10::alloc_cpu(bytes);
   }
   return {piece, piece, &give_back, c10::Device(c10::DeviceType::CPU)};
 }

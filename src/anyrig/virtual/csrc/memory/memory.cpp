@@ -4,6 +4,7 @@
 
 #include "device/gpu_trace.h"
 #include "graphs/capture.h"
+#include "graphs/given_memory.h"
 #include "memory/allocator_options.h"
 #include "memory/card_memory.h"
 #include "memory/card_ledger.h"
@@ -133,6 +134,19 @@ std::vector<OutOfMemoryObserver>& observers() {
 
 thread_local bool uncounted = false;
 
+// What profile_memory=True shows, in PyTorch's profiler.
+void report_to_profiler(void* address, int64_t change_bytes, c10::DeviceIndex device) {
+  if (C10_LIKELY(!c10::memoryProfilingEnabled())) {
+    return;
+  }
+  const AllocatorStats stats = card(device).allocator.stats();
+  c10::reportMemoryUsageToProfiler(
+      address, change_bytes,
+      static_cast<size_t>(stats.allocated_bytes[PoolStat::kAggregate].current),
+      static_cast<size_t>(stats.reserved_bytes[PoolStat::kAggregate].current),
+      c10::Device(kDeviceType, device));
+}
+
 Block* book(size_t bytes, c10::DeviceIndex device) {
   check_not_forked();
   if (C10_UNLIKELY(uncounted)) {
@@ -145,6 +159,14 @@ Block* book(size_t bytes, c10::DeviceIndex device) {
   } catch (const OutOfMemory& error) {
     for (const auto& observer : observers()) {
       observer(device, error);
+    }
+    if (C10_UNLIKELY(c10::memoryProfilingEnabled())) {
+      const AllocatorStats stats = card(device).allocator.stats();
+      c10::reportOutOfMemoryToProfiler(
+          static_cast<int64_t>(bytes),
+          static_cast<size_t>(stats.allocated_bytes[PoolStat::kAggregate].current),
+          static_cast<size_t>(stats.reserved_bytes[PoolStat::kAggregate].current),
+          c10::Device(kDeviceType, device));
     }
     TORCH_CHECK_WITH(OutOfMemoryError, false, error.message(device));
   }
@@ -179,7 +201,15 @@ c10::DataPtr place_if_looked_up(const Block* block, c10::DeviceIndex device) {
           shape_only())) {
     return {};
   }
-  return place(block->address, card(device).allocator.segment_of(block));
+  const auto segment = card(device).allocator.segment_of(block);
+  const CaptureId capture =
+      block->was_used ? capture_of(current_stream(device)) : kNoCapture;
+  if (capture != kNoCapture) {
+    if (auto given = place(block->address, segment); given.get() != nullptr) {
+      keep_given(capture, std::move(given), block->bytes);
+    }
+  }
+  return place(block->address, segment);
 }
 
 bool is_placed(const DeviceMemory& memory) {
@@ -198,6 +228,7 @@ c10::DataPtr as_data(std::unique_ptr<DeviceMemory> memory) {
   void* address = address_of(*memory);
   if (memory->block != nullptr) {
     trace(&c10::impl::PyInterpreterVTable::trace_gpu_memory_allocation, address);
+    report_to_profiler(address, static_cast<int64_t>(memory->block->bytes), memory->device);
   }
   if (C10_UNLIKELY(memory->block != nullptr && memory->block->context != nullptr)) {
     auto& recorded = RecordedBlocks::get();
@@ -305,9 +336,12 @@ DeviceMemory::~DeviceMemory() {
     if (C10_UNLIKELY(keep_for_receivers(block, device, host))) {
       return;
     }
+    void* address = address_of(*this);
+    const auto freed_bytes = static_cast<int64_t>(block->bytes);
     Card& of_device = card(device);
     of_device.freed.keep(block->address, bytes, std::move(host));
     of_device.allocator.free(block, stack_for(RecordStacks::kAll));
+    report_to_profiler(address, -freed_bytes, device);
   }
 }
 

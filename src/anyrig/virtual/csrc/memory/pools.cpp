@@ -116,6 +116,9 @@ void bind_pool_checkpoints(py::module& module) {
     tensor.unsafeGetTensorImpl()->release_storage_and_set_meta_custom_data_ptr_error_msg_(
         std::move(message));
   });
+  module.def("forbid_access_to_storage", [](uintptr_t storage, std::string message) {
+    as_storage(storage).release_data_and_set_meta_custom_data_ptr_error_msg_(std::move(message));
+  });
 }
 
 void release_pool(c10::DeviceIndex device, PoolId id) {
