@@ -151,6 +151,7 @@ def _new_inheritance(wanted: Installation) -> Inheritance:
 def _install(wanted: Installation, handed_down: Inheritance) -> None:
     from . import (
         attention_api,
+        bitsandbytes_api,
         comm,
         compile_api,
         cuda_api,
@@ -160,6 +161,7 @@ def _install(wanted: Installation, handed_down: Inheritance) -> None:
         nccl,
         printing,
         process_group,
+        profiler_api,
         rebinding,
         refused,
         runtime,
@@ -220,6 +222,7 @@ def _install(wanted: Installation, handed_down: Inheritance) -> None:
     streams.patch()
     graphs_api.patch()
     runtime.patch(core)
+    profiler_api.patch()
     sensors.patch(core)
     process_group.patch(core)
     storage.patch(core)
@@ -228,6 +231,7 @@ def _install(wanted: Installation, handed_down: Inheritance) -> None:
     compile_api.patch()
     triton_api.patch()
     libraries.patch(core)
+    bitsandbytes_api.patch(core)
     if wanted.shape_only:
         printing.patch()
 

@@ -115,11 +115,6 @@ def patch(core: ModuleType) -> None:
     cudnn.is_acceptable = lambda tensor: False
     cudnn.is_available = lambda: True
     cudnn.version = lambda: _CUDNN_VERSION
-    # A build for CUDA would ask CUPTI, which watches cards, where this asks the virtual clock.
-    profiler: Any = torch.autograd.profiler
-    supported = profiler._supported_activities
-    cards = torch.profiler.ProfilerActivity.CUDA
-    profiler._supported_activities = lambda: supported() - {cards}
     # A build for CUDA would compile what it fuses in scripted functions, for a card.
     bindings._jit_override_can_fuse_on_gpu(False)
     bindings._nvtx = cuda.nvtx._nvtx = nvtx_marks()

@@ -18,7 +18,62 @@ def test_the_profiler_gives_the_time_of_kernels(capfd: pytest.CaptureFixture[str
     (product,) = [event for event in profile.key_averages() if event.key == "aten::mm"]
     # 2 * 4096^3 FLOPs at the 19.5 TFLOP/s of an A100 in float32 take 7 ms.
     assert 7_000 < product.device_time_total < 10_000
-    assert "CUDA" not in capfd.readouterr().err
+    # In a build for CUDA, Kineto tells its log that it found no driver, once a process.
+    warnings = [line for line in capfd.readouterr().err.splitlines() if line.startswith("[W")]
+    assert "CUDA" not in "".join(warnings)
+
+
+def test_a_profile_of_cuda_alone() -> None:
+    x = torch.ones(4, device="cuda")
+    activities = [torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=activities, acc_events=True) as profile:
+        x @ x
+    assert "aten::dot" in {event.key for event in profile.key_averages()}
+    assert "CUDA total" in profile.key_averages().table(sort_by="cuda_time_total")
+
+
+def test_a_profile_that_names_no_activities_is_of_cuda_too() -> None:
+    assert torch.profiler.ProfilerActivity.CUDA in torch.profiler.supported_activities()
+    x = torch.ones(4, device="cuda")
+    with torch.profiler.profile(acc_events=True) as profile:
+        x @ x
+    (product,) = [event for event in profile.key_averages() if event.key == "aten::dot"]
+    assert product.device_time_total > 0
+
+
+def test_the_profiler_sees_memory_as_the_card_gives_it() -> None:
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_allocated()
+    with torch.profiler.profile(profile_memory=True, acc_events=True) as profile:
+        x = torch.ones(1000, device="cuda")
+        y = x + 1
+        del x
+    events = {event.key: event for event in profile.key_averages()}
+    assert events["aten::empty"].self_device_memory_usage == 4096  # in blocks of 512 bytes
+    assert events["aten::add"].self_device_memory_usage == 4096
+    assert events["[memory]"].self_device_memory_usage == -4096
+    assert sum(event.self_device_memory_usage for event in events.values()) == (
+        torch.cuda.memory_allocated() - before
+    )
+    assert sum(abs(event.self_cpu_memory_usage) for event in events.values()) == 0
+    assert y.numel() == 1000
+
+
+def test_the_profiler_sees_where_memory_ran_out() -> None:
+    with (
+        torch.profiler.profile(profile_memory=True, acc_events=True) as profile,
+        pytest.raises(torch.OutOfMemoryError),
+    ):
+        torch.empty(2**45, device="cuda")
+    assert "[OutOfMemory]" in {event.name for event in profile.events()}
+
+
+def test_what_the_host_does_in_a_kernels_place_is_no_operator() -> None:
+    x = torch.ones(4, device="cuda")
+    with torch.profiler.profile(acc_events=True) as profile:
+        x *= 2
+    names = {event.name for event in profile.events() if event.name.startswith("aten")}
+    assert names == {"aten::mul_"}  # the CPU's kernel also makes a tensor of the number
 
 
 def test_marks_for_nvtx_go_nowhere() -> None:
