@@ -88,7 +88,7 @@ def patch(core: ModuleType) -> None:
         return len(core.visible_positions(os.environ.get("CUDA_VISIBLE_DEVICES")))
 
     bindings: Any = torch._C
-    bindings._has_cuda = True
+    bindings._has_cuda = bindings._has_cusparselt = True
     bindings._CudaDeviceProperties = cuda._CudaDeviceProperties = DeviceProperties
     cuda._get_device_properties = device_properties
     cuda._exchange_device = core.exchange_device

@@ -1,5 +1,7 @@
 #include "operators/cuda_only.h"
 
+#include "operators/semi_structured.h"
+
 namespace anyrig::virtual_gpu {
 
 const HostKernels& cuda_only_kernels() {
@@ -15,6 +17,7 @@ const HostKernels& cuda_only_kernels() {
     add_cudnn(*kernels);
     add_narrow_products(*kernels);
     add_lists(*kernels);
+    add_semi_structured(*kernels);
     return kernels;
   }();
   return *kernels;

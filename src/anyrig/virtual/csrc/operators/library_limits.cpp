@@ -1,6 +1,8 @@
 #include "operators/library_limits.h"
 
 #include "device/device.h"
+#include "operators/fft_plans.h"
+#include "operators/semi_structured.h"
 
 #include <ATen/core/Tensor.h>
 
@@ -36,20 +38,32 @@ std::vector<int64_t> sizes_along(const at::Tensor& tensor, at::IntArrayRef dims)
   return sizes;
 }
 
-// _fft_r2c and _fft_c2c(self, dim, …)
-void check_transform(Arguments arguments, c10::Device /*device*/) {
+void check_sizes(Arguments arguments) {
   const at::Tensor& self = arguments[0].toTensor();
   check_signal(self, sizes_along(self, arguments[1].toIntVector()));
 }
 
+// _fft_r2c(self, dim, normalization, onesided)
+void check_transform_to_complex(Arguments arguments, c10::Device device) {
+  check_sizes(arguments);
+  note_plans_to_complex(arguments, device);
+}
+
+// _fft_c2c(self, dim, normalization, forward)
+void check_transform_of_complex(Arguments arguments, c10::Device device) {
+  check_sizes(arguments);
+  note_plans_of_complex(arguments, device);
+}
+
 // _fft_c2r(self, dim, normalization, last_dim_size): half of the signal is in `self`.
-void check_transform_to_real(Arguments arguments, c10::Device /*device*/) {
+void check_transform_to_real(Arguments arguments, c10::Device device) {
   const at::Tensor& self = arguments[0].toTensor();
   auto sizes = sizes_along(self, arguments[1].toIntVector());
   if (!sizes.empty()) {
     sizes.back() = arguments[3].toInt();
   }
   check_signal(self, sizes);
+  note_plans_to_real(arguments, device);
 }
 
 // _int_mm_out_cuda of aten/src/ATen/native/cuda/Blas.cpp.
@@ -145,12 +159,16 @@ void check_scaled_product(Arguments arguments, c10::Device device) {
 
 CheckLimits limits_of(const std::string& name) {
   static const std::unordered_map<std::string, CheckLimits> limits = {
-      {"_fft_r2c", check_transform},
-      {"_fft_c2c", check_transform},
+      {"_fft_r2c", check_transform_to_complex},
+      {"_fft_c2c", check_transform_of_complex},
       {"_fft_c2r", check_transform_to_real},
       {"_int_mm", check_product_of_bytes},
       {"_scaled_mm", check_scaled_product},
       {"_scaled_mm_v2", check_narrow_floats},
+      {"_sparse_semi_structured_mm", check_semi_structured_mm},
+      {"_sparse_semi_structured_addmm", check_semi_structured_addmm},
+      {"_cslt_compress", check_cusparselt},
+      {"_cslt_sparse_mm", check_cusparselt},
   };
   const auto found = limits.find(name);
   return found == limits.end() ? nullptr : found->second;

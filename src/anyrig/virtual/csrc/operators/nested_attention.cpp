@@ -88,6 +88,20 @@ Packed pack(const at::Tensor& operand, Extents extents) {
   return finish(buffer.expand({-1, extents.heads, numbers}), sizes);
 }
 
+// What attention takes.
+struct PackedOperands {
+  Extents extents;
+  Packed query;
+  Packed key;
+  Packed value;
+};
+
+PackedOperands pack_operands(
+    const at::Tensor& query, const at::Tensor& key, const at::Tensor& value) {
+  const Extents extents = extents_of({query, key, value});
+  return {extents, pack(query, extents), pack(key, extents), pack(value, extents)};
+}
+
 // The opposite: sequences like the query's, of numbers as `packed` has them.
 at::Tensor unpack(const at::Tensor& packed, const Packed& like) {
   auto sizes = like.sizes.clone();
@@ -103,10 +117,7 @@ ProductOutputs nested_flash_forward(
     bool is_causal,
     bool return_debug_mask,
     std::optional<double> scale) {
-  const Extents extents = extents_of({query, key, value});
-  const Packed q = pack(query, extents);
-  const Packed k = pack(key, extents);
-  const Packed v = pack(value, extents);
+  const auto [extents, q, k, v] = pack_operands(query, key, value);
   const auto [output, logsumexp, rng_state, unused, debug_mask] = flash_forward(
       {q.tensor, k.tensor, v.tensor, {q.starts, k.starts, {}, {}, q.longest, k.longest}, dropout,
        is_causal, return_debug_mask, scale});
@@ -134,10 +145,7 @@ FlashGradients nested_flash_backward(
   if (!gradient.defined()) {
     return {};
   }
-  const Extents extents = extents_of({query, key, value});
-  const Packed q = pack(query, extents);
-  const Packed k = pack(key, extents);
-  const Packed v = pack(value, extents);
+  const auto [extents, q, k, v] = pack_operands(query, key, value);
   const auto [of_query, of_key, of_value] = flash_backward(
       {q.tensor, k.tensor, v.tensor,
        Sequences{query_starts, key_starts, {}, {}, longest_query, longest_key}, dropout, is_causal,
@@ -155,10 +163,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> nested_efficient_forw
     double dropout,
     bool is_causal,
     std::optional<double> scale) {
-  const Extents extents = extents_of({query, key, value});
-  const Packed q = pack(query, extents);
-  const Packed k = pack(key, extents);
-  const Packed v = pack(value, extents);
+  const auto [extents, q, k, v] = pack_operands(query, key, value);
   const auto mask_type = static_cast<int64_t>(is_causal); // CausalFromTopLeft is 1
   const auto [output, logsumexp, seed, offset, longest_query, longest_key] =
       at::_efficient_attention_forward(

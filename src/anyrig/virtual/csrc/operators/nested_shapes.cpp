@@ -7,11 +7,12 @@
 #include "graphs/capture.h"
 #include "time/clock.h"
 #include "time/streams.h"
+#include "time/work.h"
 
+#include <ATen/NestedTensorImpl.h>
 #include <ATen/native/nested/NestedTensorUtils.h>
 #include <ATen/ops/_nested_tensor_from_mask_left_aligned_native.h>
 #include <ATen/ops/_nested_tensor_from_mask_native.h>
-#include <ATen/ops/_transform_bias_rescale_qkv.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/ones.h>
 
@@ -43,6 +44,18 @@ bool is_left_aligned(const at::Tensor& padded, const at::Tensor& mask) {
   return at::native::NestedTensor_nested_tensor_from_mask_left_aligned(padded, known);
 }
 
+// A kernel that reads and writes memory and does little else.
+at::Tensor charged(std::initializer_list<at::Tensor> read, at::Tensor written) {
+  double bytes = touched_bytes(written);
+  for (const auto& tensor : read) {
+    bytes += touched_bytes(tensor);
+  }
+  if (Clock::get().charges() && bytes > 0) {
+    Clock::get().run(current_stream(written.device().index()), {}, bytes);
+  }
+  return written;
+}
+
 using Projections = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
 
 // Queries, keys and values lie in one piece of memory.
@@ -52,14 +65,22 @@ Projections split_projection(const at::Tensor& qkv, const at::Tensor& bias, int6
       qkv.dim() == 3 && qkv.size(2) == bias.size(0) && numbers % heads == 0,
       "_transform_bias_rescale_qkv: ", qkv.sizes(), " and a bias of ", bias.sizes(),
       " do not make queries, keys and values of ", heads, " heads");
-  const auto all =
-      at::empty({3, qkv.size(0), heads, qkv.size(1), numbers / heads}, qkv.options());
+  const auto all = charged(
+      {qkv, bias},
+      at::empty({3, qkv.size(0), heads, qkv.size(1), numbers / heads}, qkv.options()));
   return {all.select(0, 0), all.select(0, 1), all.select(0, 2)};
 }
 
 Projections split_nested_projection(
     const at::Tensor& qkv, const at::Tensor& bias, int64_t heads) {
-  return at::_transform_bias_rescale_qkv(qkv.to_padded_tensor(0), bias, heads);
+  const auto* impl = at::native::get_nested_tensor_impl(qkv);
+  const auto& sizes = impl->get_nested_sizes();
+  const auto longest = sizes.select(1, 0).max().item<int64_t>();
+  const auto numbers = bias.size(0) / 3;
+  const auto all = charged(
+      {impl->get_buffer(), bias},
+      at::empty({3, sizes.size(0), heads, longest, numbers / heads}, bias.options()));
+  return {all.select(0, 0), all.select(0, 1), all.select(0, 2)};
 }
 
 at::Tensor masked_softmax(
@@ -72,7 +93,7 @@ at::Tensor masked_softmax(
   TORCH_CHECK(
       *mask_type >= 0 && *mask_type <= 2,
       "Mask Type should be 0 (src_mask), 1 (src_key_padding_mask), or 2 (default_mask)");
-  return at::empty(scores.sizes(), scores.options());
+  return charged({scores, mask}, at::empty(scores.sizes(), scores.options()));
 }
 
 at::Tensor padded_to_jagged(
@@ -81,7 +102,9 @@ at::Tensor padded_to_jagged(
       tokens.has_value() ? *tokens : offsets[0].select(0, -1).item<int64_t>();
   auto sizes = padded.sizes().slice(1).vec();
   sizes[0] = length;
-  return at::empty(sizes, padded.options());
+  // Of the padded rows it reads those that it writes.
+  const auto result = at::empty(sizes, padded.options());
+  return charged({result}, result);
 }
 
 } // namespace

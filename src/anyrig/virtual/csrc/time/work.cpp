@@ -23,8 +23,23 @@ double flops_per_number(const at::Tensor& weight) {
 }
 
 Count product(const at::Tensor& a, const at::Tensor& b, double groups = 1) {
-  const double flops = 2.0 * numbers(a) * static_cast<double>(b.size(-1)) / groups;
+  double operands = numbers(a);
+  if (a.dim() == 2 && b.dim() == 2 && a.size(1) != b.size(0)) {
+    // A matrix that keeps half of its numbers; a card skips the others.
+    operands = 0.5 * static_cast<double>(a.size(0)) * static_cast<double>(b.size(0));
+  }
+  const double flops = 2.0 * operands * static_cast<double>(b.size(-1)) / groups;
   return {{flops, DenseKind::Product, precision_of(a.scalar_type(), DenseKind::Product)}};
+}
+
+// The tensor at `i`, or the next one: where a matrix keeps half of its numbers, words that say which
+// may come before the other operand.
+const at::Tensor& other_operand(c10::ArrayRef<c10::IValue> arguments, size_t i) {
+  const auto& tensor = arguments[i].toTensor();
+  const auto dtype = tensor.scalar_type();
+  const bool are_words = (dtype == at::kShort || dtype == at::kInt) && i + 1 < arguments.size() &&
+      arguments[i + 1].isTensor();
+  return are_words ? arguments[i + 1].toTensor() : tensor;
 }
 
 // Of several matrices with one that is cut into as many parts, each of the first meets one part.
@@ -70,6 +85,9 @@ Formula formula_of(const std::string& name) {
       {"_int_mm", Formula::Product},
       {"_scaled_mm", Formula::Product},
       {"_scaled_mm_v2", Formula::Product},
+      {"_cslt_sparse_mm", Formula::Product},
+      {"_sparse_semi_structured_mm", Formula::Product},
+      {"_sparse_semi_structured_addmm", Formula::ProductAndSum},
       {"addmm", Formula::ProductAndSum},
       {"addmm_", Formula::ProductAndSum},
       {"addbmm", Formula::ProductAndSum},
@@ -142,9 +160,9 @@ Count count(Formula formula, c10::ArrayRef<c10::IValue> arguments) {
     case Formula::None:
       return {};
     case Formula::Product:
-      return product(arguments[0].toTensor(), arguments[1].toTensor());
+      return product(arguments[0].toTensor(), other_operand(arguments, 1));
     case Formula::ProductAndSum:
-      return product(arguments[1].toTensor(), arguments[2].toTensor());
+      return product(arguments[1].toTensor(), other_operand(arguments, 2));
     case Formula::GroupedProduct:
       return grouped_product(arguments[0].toTensor(), arguments[1].toTensor());
     case Formula::Convolution:

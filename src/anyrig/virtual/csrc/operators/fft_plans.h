@@ -1,0 +1,23 @@
+// cuFFT's plans: which ones a card would have made and kept, for torch.backends.cuda.cufft_plan_cache.
+
+#pragma once
+
+#include "dispatch/arguments.h"
+
+#include <c10/core/Device.h>
+
+#include <cstdint>
+
+namespace anyrig::virtual_gpu {
+
+// Note the plans of a call of _fft_r2c, _fft_c2c or _fft_c2r.
+void note_plans_to_complex(Arguments arguments, c10::Device device);
+void note_plans_of_complex(Arguments arguments, c10::Device device);
+void note_plans_to_real(Arguments arguments, c10::Device device);
+
+int64_t fft_plans(c10::DeviceIndex device);
+int64_t most_fft_plans(c10::DeviceIndex device);
+void set_most_fft_plans(c10::DeviceIndex device, int64_t count);
+void clear_fft_plans(c10::DeviceIndex device);
+
+} // namespace anyrig::virtual_gpu

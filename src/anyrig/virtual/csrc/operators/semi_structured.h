@@ -1,0 +1,18 @@
+// Matrices that keep half of their numbers (2:4 sparsity), for CUTLASS and for cuSPARSELt.
+#pragma once
+
+#include "dispatch/arguments.h"
+#include "operators/cuda_only.h"
+
+#include <c10/core/Device.h>
+
+namespace anyrig::virtual_gpu {
+
+void add_semi_structured(HostKernels& kernels);
+
+// What the libraries refuse, as in library_limits.h.
+void check_semi_structured_mm(Arguments arguments, c10::Device device);
+void check_semi_structured_addmm(Arguments arguments, c10::Device device);
+void check_cusparselt(Arguments arguments, c10::Device device);
+
+} // namespace anyrig::virtual_gpu

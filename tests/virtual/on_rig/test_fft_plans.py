@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+plans = torch.backends.cuda.cufft_plan_cache
+
+
+@pytest.fixture(autouse=True)
+def no_plans() -> Iterator[None]:
+    for index in range(torch.cuda.device_count()):
+        plans[index].clear()
+        assert plans[index].max_size == 4096
+    yield
+    for index in range(torch.cuda.device_count()):
+        plans[index].max_size = 4096
+
+
+def test_plans_are_kept_by_device_sizes_strides_and_dtype() -> None:
+    x = torch.ones(4, 6, device="cuda:1")
+    torch.fft.rfft(x)
+    torch.fft.rfft(x + 1)
+    assert [plans[0].size, plans[1].size, plans.size] == [0, 1, 0]
+    torch.fft.rfft(x.double())
+    torch.fft.rfft(x.t())
+    torch.fft.fft(x + 0j)
+    torch.fft.irfft(x + 0j)
+    assert plans["cuda:1"].size == 5
+    with torch.cuda.device(1):
+        assert plans.size == 5
+        plans.clear()
+    assert plans[1].size == 0
+
+
+def test_a_plan_has_at_most_three_dims() -> None:
+    x = torch.ones(2, 3, 4, 5, device="cuda", dtype=torch.complex64)
+    torch.fft.fftn(x, dim=(1, 2, 3))
+    assert plans.size == 1
+    torch.fft.fftn(x)  # the same three in the same order, then the first
+    assert plans.size == 2
+    plans.clear()
+    torch.fft.rfftn(x.real.clone())  # the last alone, then the other three
+    assert plans.size == 2
+    torch.fft.irfftn(x)  # the other three, then the last
+    assert plans.size == 4
+
+
+def test_the_plan_unused_longest_goes_first() -> None:
+    first, second, third = (torch.ones(n, device="cuda") for n in (4, 5, 6))
+    plans.max_size = 2
+    for x in (first, second, first, third):
+        torch.fft.rfft(x)
+    assert plans.size == 2
+    plans.max_size = 1
+    assert plans.size == 1
+    plans.max_size = 0
+    assert plans.size == 0
+    assert torch.fft.rfft(first)[0] == 4
+    assert plans.size == 0
+
+
+def test_what_is_refused() -> None:
+    with pytest.raises(RuntimeError, match="size must be non-negative, but got -1"):
+        plans.max_size = -1
+    with pytest.raises(RuntimeError, match="read-only property"):
+        plans.size = 1
+    with pytest.raises(RuntimeError, match="but got device with index 18"):
+        plans[18]
+    with pytest.raises(RuntimeError, match="expected 0 <= device_index < 8"):
+        torch._cufft_get_plan_cache_size(8)

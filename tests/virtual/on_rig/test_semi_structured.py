@@ -1,0 +1,111 @@
+"""Matrices that keep two numbers of every four (2:4 sparsity)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.sparse import SparseSemiStructuredTensor, to_sparse_semi_structured
+from torch.sparse._semi_structured_conversions import sparse_semi_structured_from_dense_cutlass
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:The PyTorch API of SparseSemiStructuredTensor:UserWarning"
+)
+
+NARROW = [torch.float16, torch.bfloat16, torch.int8]
+
+
+@pytest.fixture(params=[True, False], ids=["cutlass", "cusparselt"])
+def by_cutlass(request: pytest.FixtureRequest) -> Iterator[bool]:
+    before = SparseSemiStructuredTensor._FORCE_CUTLASS
+    SparseSemiStructuredTensor._FORCE_CUTLASS = request.param
+    yield request.param
+    SparseSemiStructuredTensor._FORCE_CUTLASS = before
+
+
+def half_zeros(rows: int, columns: int, dtype: torch.dtype = torch.float16) -> Tensor:
+    """Two small whole numbers of every four, one of every two in float32, anywhere."""
+    kept = 2 if dtype == torch.float32 else 4
+    order = torch.rand(rows, columns // kept, kept).argsort(-1)
+    numbers = torch.randint(1, 5, order.shape) * (order < kept // 2)
+    return numbers.view(rows, columns).to(dtype).cuda()
+
+
+def test_products(by_cutlass: bool) -> None:
+    for dtype in (*NARROW, torch.float32) if by_cutlass else NARROW:
+        matrix = half_zeros(128, 256, dtype)
+        other = torch.randint(-1, 2, (64, 256)).to(dtype).cuda().t()
+        product = to_sparse_semi_structured(matrix) @ other
+        assert product.device == matrix.device
+        assert product.dtype == dtype
+        wanted = matrix.cpu().float() @ other.cpu().float()
+        if dtype == torch.int8:
+            wanted = wanted.clamp(-128, 127)
+        torch.testing.assert_close(product.cpu().float(), wanted, atol=0.5, rtol=0.01)
+
+
+def test_a_layer_of_a_model(by_cutlass: bool) -> None:
+    linear = nn.Linear(256, 128).half().cuda().eval()
+    matrix = half_zeros(128, 256)
+    linear.weight = nn.Parameter(matrix)
+    tokens = torch.randn(2, 32, 256, dtype=torch.float16, device="cuda")
+    with torch.inference_mode():
+        wanted = linear(tokens)
+        linear.weight = nn.Parameter(to_sparse_semi_structured(linear.weight))
+        result = linear(tokens)
+    torch.testing.assert_close(result, wanted, atol=0.1, rtol=0.01)
+    assert torch.equal(linear.weight.to_dense(), matrix)
+
+
+def test_the_whole_matrix_comes_back(by_cutlass: bool) -> None:
+    matrix = half_zeros(64, 128)
+    matrix[0, :4] = 0
+    matrix[1, :4] = torch.tensor([0, 7, 0, 0])
+    assert torch.equal(to_sparse_semi_structured(matrix).to_dense(), matrix)
+
+
+def test_the_operators_of_cutlass() -> None:
+    matrix, other = half_zeros(64, 128), torch.ones(128, 16, dtype=torch.float16, device="cuda")
+    kept, meta = sparse_semi_structured_from_dense_cutlass(matrix)
+    bias = torch.arange(64, dtype=torch.float16, device="cuda")
+    sums = torch._sparse_semi_structured_addmm(bias, kept, meta, other, alpha=2, beta=3)
+    assert torch.equal(sums, 2 * (matrix @ other) + 3 * bias[:, None])
+    linear = torch._sparse_semi_structured_linear(
+        other.t().view(2, 8, 128), kept, meta, bias=-100 * bias, activation="relu"
+    )
+    assert linear.shape == (2, 8, 64)
+    wanted = (other.t() @ matrix.t() - 100 * bias).relu().view(2, 8, 64)
+    assert torch.equal(linear, wanted)
+
+
+def test_bytes_give_wider_numbers() -> None:
+    matrix = half_zeros(32, 128, torch.int8)
+    other = torch.full((16, 128), 100, dtype=torch.int8, device="cuda").t()
+    compressed = torch._cslt_compress(matrix)
+    assert compressed.shape == (32, 128 * 10 // 16)
+    wide = torch._cslt_sparse_mm(compressed, other, out_dtype=torch.int32, transpose_result=True)
+    assert torch.equal(wide.cpu(), (matrix.cpu().int() @ other.cpu().int()).t())
+    assert torch._cslt_sparse_mm(compressed, other).max().item() == 127
+
+
+def test_what_a_card_refuses() -> None:
+    matrix, other = half_zeros(64, 128), torch.ones(128, 16, dtype=torch.float16, device="cuda")
+    kept, meta = sparse_semi_structured_from_dense_cutlass(matrix)
+    with pytest.raises(RuntimeError, match=r"Expected mat1 datatype .*Half, but got float"):
+        torch._sparse_semi_structured_mm(kept.float(), meta, other)
+    with pytest.raises(RuntimeError, match="Expected mat1 argument to have 32 columns"):
+        torch._sparse_semi_structured_mm(kept, meta, other[:64])
+    with pytest.raises(RuntimeError, match="CUTLASS error: Error Misaligned Operand"):
+        torch._sparse_semi_structured_mm(kept, meta, other[:, :4].contiguous())
+    with pytest.raises(RuntimeError, match="Expected meta datatype Short"):
+        torch._sparse_semi_structured_mm(kept, meta.int(), other)
+    narrow = half_zeros(64, 128, torch.int8)
+    kept, meta = sparse_semi_structured_from_dense_cutlass(narrow)
+    with pytest.raises(RuntimeError, match="Combination of row-major and row-major layouts"):
+        torch._sparse_semi_structured_mm(kept, meta, other.to(torch.int8))
+
+
+def test_cusparselt_is_there() -> None:
+    assert torch.backends.cusparselt.is_available()
