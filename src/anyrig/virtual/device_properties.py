@@ -20,6 +20,10 @@ _SHARED_MEMORY_OPT_IN = {
 }
 
 
+# What the data sheets that these facts are from do not give.
+_UNKNOWN = frozenset({"L2_cache_size", "clock_rate", "memory_clock_rate", "memory_bus_width"})
+
+
 class DeviceUuid:
     """What `torch.cuda.get_device_properties` has as `uuid`: its bytes and, as text, its digits."""
 
@@ -67,9 +71,20 @@ class DeviceProperties:
             1024 if self.major >= 8 else 0
         )
 
+    def __getattr__(self, name: str) -> Any:
+        if name in _UNKNOWN:
+            raise AttributeError(
+                f"{name} of {self.name} is not known to virtual GPUs: the data sheets that the "
+                f"facts of cards are from do not give it. Take a value of your own, as in "
+                f"getattr(properties, {name!r}, value)."
+            )
+        raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
+
     def __repr__(self) -> str:
         return (
             f"_CudaDeviceProperties(name='{self.name}', major={self.major}, minor={self.minor}, "
             f"total_memory={self.total_memory // 2**20}MB, "
-            f"multi_processor_count={self.multi_processor_count}, uuid={self.uuid})"
+            f"multi_processor_count={self.multi_processor_count}, uuid={self.uuid}, "
+            f"pci_bus_id={self.pci_bus_id}, pci_device_id={self.pci_device_id}, "
+            f"pci_domain_id={self.pci_domain_id})"
         )

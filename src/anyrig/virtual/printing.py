@@ -12,9 +12,20 @@ from ..errors import ValueNeededError
 _OWN_FOLDER = str(Path(__file__).parent)
 
 
-def raise_value_needed(operator: str) -> None:
-    """Raise the error for an operator that needs values where there are none."""
+def raise_value_needed(operator: str, tells_sizes: bool) -> None:
+    """Raise the error for an operator that needs values where there are none.
+
+    Args:
+        operator: its name.
+        tells_sizes: whether the sizes of its results are known without values.
+    """
     place = _place(sys._getframe().f_back)
+    if not tells_sizes:
+        raise ValueNeededError(
+            f"{operator} does not tell the sizes of its results without values, and a shape-only "
+            f"rehearsal has none; it was called {place}. Give the operator a fake kernel "
+            "(torch.library.register_fake), or rehearse without --shape-only to compute"
+        )
     raise ValueNeededError(
         f"{operator} needs the values of a tensor, and a shape-only rehearsal has none; it was "
         f"called {place}. Rehearse with --assume-values to take every value to be one, or without "

@@ -56,6 +56,28 @@ def test_results_and_gradients(backend: SDPBackend, dtype: torch.dtype, causal: 
     compare(call, operands(dtype))
 
 
+def test_gradients_of_narrow_numbers_are_added_up_in_float32() -> None:
+    """Over many blocks of keys; a sum that is rounded after each of them is off by more."""
+    torch.manual_seed(0)
+    shapes = [(1, 1, 512, 16), (1, 1, 4096, 16), (1, 1, 4096, 16)]
+    tensors = [
+        torch.randn(shape, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+        for shape in shapes
+    ]
+    exact = [tensor.detach().cpu().double().requires_grad_() for tensor in tensors]
+    gradient = torch.randn(shapes[0], dtype=torch.bfloat16)
+    with sdpa_kernel([FLASH]):
+        output = scaled_dot_product_attention(*tensors)
+    with sdpa_kernel([MATH]):
+        theirs = scaled_dot_product_attention(*exact)
+    output.backward(gradient.cuda())
+    theirs.backward(gradient.double())
+    for mine, other in zip(tensors, exact, strict=True):
+        assert mine.grad is not None
+        off = (mine.grad.cpu().double() - other.grad).norm() / other.grad.norm()
+        assert off < 0.0025  # 0.0017, which is the rounding of results; else 0.0037 and more
+
+
 def test_a_causal_mask_that_is_not_square() -> None:
     compare(
         lambda q, k, v: scaled_dot_product_attention(q, k, v, is_causal=True),

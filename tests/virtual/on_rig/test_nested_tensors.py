@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 # PyTorch calls nested tensors a prototype, once a process.
 pytestmark = pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
@@ -96,6 +97,50 @@ def test_random_numbers_are_those_of_the_buffer() -> None:
 def test_attention_over_jagged_sequences() -> None:
     heads = nested(DEVICE, torch.jagged).unflatten(-1, [2, 2]).transpose(1, 2)
     assert functional.scaled_dot_product_attention(heads, heads, heads).device == DEVICE
+
+
+@pytest.mark.parametrize(
+    ("backend", "dtype"),
+    [
+        (SDPBackend.MATH, torch.float32),
+        (SDPBackend.EFFICIENT_ATTENTION, torch.float32),
+        (SDPBackend.FLASH_ATTENTION, torch.float16),
+    ],
+)
+def test_attention_over_jagged_sequences_is_that_of_each(
+    backend: SDPBackend, dtype: torch.dtype
+) -> None:
+    torch.manual_seed(0)
+    lengths = (3, 5)
+    causal = backend != SDPBackend.MATH  # which takes no causal mask of nested tensors
+    parts = [[torch.randn(length, 2, 16) for length in lengths] for _ in range(3)]
+    operands = [
+        torch.nested.nested_tensor(
+            tensors, device=DEVICE, dtype=dtype, layout=torch.jagged, requires_grad=True
+        )
+        for tensors in parts
+    ]
+    with sdpa_kernel(backend):
+        result = functional.scaled_dot_product_attention(
+            *(operand.transpose(1, 2) for operand in operands), is_causal=causal
+        )
+    result.values().pow(2).sum().backward()
+    within = 2e-2 if dtype == torch.float16 else 1e-4
+    for i in range(len(lengths)):
+        exact = [tensors[i].transpose(0, 1).clone().requires_grad_() for tensors in parts]
+        wanted = functional.scaled_dot_product_attention(*exact, is_causal=causal)
+        wanted.pow(2).sum().backward()
+        torch.testing.assert_close(
+            result.unbind()[i].cpu().float(), wanted, atol=within, rtol=within
+        )
+        for operand, part in zip(operands, exact, strict=True):
+            assert operand.grad is not None
+            torch.testing.assert_close(
+                operand.grad.unbind()[i].transpose(0, 1).cpu().float(),
+                part.grad,
+                atol=within,
+                rtol=within,
+            )
 
 
 def test_padded_batch_of_a_transformer() -> None:

@@ -137,9 +137,18 @@ def test_sparse_products_of_narrow_numbers(
 ) -> None:
     sparse = dense.to(DEVICE, dtype).to_sparse(layout=layout)
     right = dense.t().contiguous().to(DEVICE, dtype).to_sparse(layout=layout)
-    result = sparse @ right
-    assert result.layout == layout
-    equal_but_for_rounding(result.to_dense(), dense @ dense.t(), dtype)
+    for result in (sparse @ right, torch.sparse.mm(sparse, right)):
+        assert result.layout == layout
+        equal_but_for_rounding(result.to_dense(), dense @ dense.t(), dtype)
+
+
+@pytest.mark.parametrize("dtype", NARROW)
+def test_sums_of_narrow_numbers(dense: torch.Tensor, dtype: torch.dtype) -> None:
+    sparse = dense.to(DEVICE, dtype).to_sparse()
+    other = dense.flip(0).to(DEVICE, dtype).to_sparse()
+    equal_but_for_rounding((sparse + other).to_dense(), dense + dense.flip(0), dtype)
+    sparse.add_(other, alpha=2)
+    equal_but_for_rounding(sparse.to_dense(), dense + 2 * dense.flip(0), dtype)
 
 
 def test_batches_of_compressed_matrices(dense: torch.Tensor) -> None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional
+
+from anyrig.virtual import clock
 
 pytestmark = pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
 
@@ -94,3 +98,29 @@ def test_a_known_mask_gives_the_lengths() -> None:
     assert not torch._nested_tensor_from_mask_left_aligned(tensor, PADDING.cuda())
     result = torch._nested_tensor_from_mask(tensor, kept)
     assert result._nested_tensor_size().tolist() == [[3, 16], [2, 16]]
+
+
+def memory_bytes(work: Callable[[], object]) -> float:
+    before = clock().devices[0].memory_bytes
+    work()
+    return clock().devices[0].memory_bytes - before
+
+
+def test_kernels_take_time() -> None:
+    padded, bias = torch.empty(2, 6, 48, device="cuda"), torch.empty(48, device="cuda")
+    tokens = torch.nested.nested_tensor([torch.zeros(length, 48) for length in (3, 5)]).cuda()
+    scores = torch.empty(2, 4, 6, 6, device="cuda")
+    mask = torch.empty(2, 6, dtype=torch.bool, device="cuda")
+    offsets = torch.tensor([0, 3, 8]).cuda()
+    sizes = torch.tensor([[3, 48], [5, 48]])
+    assert memory_bytes(lambda: torch._transform_bias_rescale_qkv(padded, bias, 4)) == 4 * (
+        2 * 2 * 6 * 48 + 48
+    )
+    # As much as the longest one for each.
+    assert memory_bytes(lambda: torch._transform_bias_rescale_qkv(tokens, bias, 4)) == 4 * (
+        8 * 48 + 2 * 5 * 48 + 48
+    )
+    assert memory_bytes(lambda: torch._masked_softmax(scores, mask, 3, 1)) == 4 * 2 * 288 + 12
+    jagged = torch.ops.aten._padded_dense_to_jagged_forward
+    assert memory_bytes(lambda: jagged(padded, [offsets], 8)) == 4 * 2 * 8 * 48
+    assert memory_bytes(lambda: torch._nested_from_padded(padded, sizes)) == 4 * 2 * 8 * 48

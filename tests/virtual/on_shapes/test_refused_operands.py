@@ -20,6 +20,10 @@ def numbers(*size: int, dtype: torch.dtype = torch.int64) -> Tensor:
     return torch.empty(size, device="cuda", dtype=dtype)
 
 
+def truths(*size: int) -> Tensor:
+    return numbers(*size, dtype=torch.bool)
+
+
 def put(tensor: Tensor, where: tuple[Tensor | slice, ...], values: Tensor) -> None:
     tensor[where] = values
 
@@ -106,6 +110,29 @@ REFUSED: dict[str, Refused] = {
         lambda: floats(4, 4).index_copy(0, numbers(2, dtype=torch.int32), floats(2, 4)),
         RuntimeError,
         "Expected a long tensor for index, but got Int",
+    ),
+    "index_copy of more than there are indices": (
+        lambda: floats(4, 4).index_copy(0, numbers(2), floats(3, 4)),
+        IndexError,
+        "index_copy_(): Number of indices (2) should be equal to source.size(dim) (3)",
+    ),
+    "index_copy of other rows": (
+        lambda: floats(4, 4).index_copy(0, numbers(2), floats(2, 5)),
+        RuntimeError,
+        "Destination slice shape: 4 at dimension 0 and source slice shape: 5 at dimension 0.",
+    ),
+    "index_copy with a matrix": (
+        lambda: floats(4, 4).index_copy(0, numbers(2, 2), floats(2, 4)),
+        IndexError,
+        "index_copy_(): Index should have dimension 1 or 0 (got 2)",
+    ),
+    "output padding as large as the stride": (
+        lambda: functional.conv_transpose1d(
+            floats(1, 2, 5), floats(2, 3, 3), stride=2, output_padding=2
+        ),
+        RuntimeError,
+        "but got output_padding_height: 0 output_padding_width: 2 stride_height: 1 "
+        "stride_width: 2 dilation_height: 1 dilation_width: 1",
     ),
     "index_fill with int32": (
         lambda: floats(4, 4).index_fill(0, numbers(2, dtype=torch.int32), 1.0),
@@ -242,6 +269,91 @@ REFUSED: dict[str, Refused] = {
         NotImplementedError,
         "\"ceil_cuda\" not implemented for 'Bool'",
     ),
+    "a remainder of truths": (
+        lambda: truths(3).fmod(truths(3)),
+        NotImplementedError,
+        "\"fmod_cuda\" not implemented for 'Bool'",
+    ),
+    "a power of truths": (
+        lambda: truths(3) ** truths(3),
+        NotImplementedError,
+        "\"pow_cuda\" not implemented for 'Bool'",
+    ),
+    "the long side of whole numbers": (
+        lambda: torch.hypot(numbers(3), numbers(3)),
+        NotImplementedError,
+        "\"hypot_cuda\" not implemented for 'Long'",
+    ),
+    "a rounded quotient of complex numbers": (
+        lambda: torch.div(floats(3, dtype=COMPLEX), 2, rounding_mode="trunc"),
+        NotImplementedError,
+        "\"div_trunc_cuda\" not implemented for 'ComplexFloat'",
+    ),
+    "whole quotients of truths": (
+        lambda: truths(3) // truths(3),
+        NotImplementedError,
+        "\"div_floor_cuda\" not implemented for 'Bool'",
+    ),
+    "a histogram of complex numbers": (
+        lambda: torch.histc(floats(3, dtype=COMPLEX)),
+        NotImplementedError,
+        "\"histc\" not implemented for 'ComplexFloat'",
+    ),
+    "eigenvalues of whole numbers": (
+        lambda: torch.linalg.eig(numbers(3, 3)),
+        RuntimeError,
+        "Unknown Complex ScalarType for Long",
+    ),
+    "least squares of a vector": (
+        lambda: torch.linalg.lstsq(floats(3), floats(3)),
+        RuntimeError,
+        "torch.linalg.lstsq: input must have at least 2 dimensions.",
+    ),
+    "buckets of two dimensions": (
+        lambda: torch.bucketize(floats(3), floats(2, 2)),
+        RuntimeError,
+        "boundaries tensor must be 1 dimension, but got dim(2)",
+    ),
+    "buckets of truths": (
+        lambda: torch.bucketize(truths(3), truths(3)),
+        NotImplementedError,
+        "\"searchsorted_out_cuda\" not implemented for 'Bool'",
+    ),
+    "the largest truths": (
+        lambda: truths(3).topk(1),
+        NotImplementedError,
+        "\"topk_out_cuda\" not implemented for 'Bool'",
+    ),
+    "a mask of bytes to scatter by": (
+        lambda: floats(3).masked_scatter(numbers(3, dtype=torch.uint8), floats(3)),
+        RuntimeError,
+        "masked_scatter_ only supports boolean masks, but got mask with dtype Byte",
+    ),
+    "a sum of exponentials along no dimension": (
+        lambda: floats(3).logcumsumexp(1),
+        IndexError,
+        "Dimension out of range",
+    ),
+    "mish of whole numbers": (
+        lambda: functional.mish(numbers(3)),
+        NotImplementedError,
+        "\"mish_cuda\" not implemented for 'Long'",
+    ),
+    "a slope of whole numbers": (
+        lambda: functional.prelu(numbers(3), numbers(1)),
+        NotImplementedError,
+        "\"prelu_cuda\" not implemented for 'Long'",
+    ),
+    "a loss of complex numbers": (
+        lambda: functional.mse_loss(floats(3, dtype=COMPLEX), floats(3, dtype=COMPLEX)),
+        NotImplementedError,
+        "\"mse_cuda\" not implemented for 'ComplexFloat'",
+    ),
+    "a solution in whole numbers": (
+        lambda: torch.linalg.solve_triangular(numbers(3, 3), numbers(3, 3), upper=True),
+        NotImplementedError,
+        "\"triangular_solve_cuda\" not implemented for 'Long'",
+    ),
     "shifts of floats": (
         lambda: floats(3) << 1,
         NotImplementedError,
@@ -274,6 +386,15 @@ def test_what_is_taken() -> None:
     put(floats(4, 5, 6), (slice(None), numbers(3), numbers(2, 1)), floats(4, 2, 3))
     torch.cat([floats(0), floats(2, 3), floats(1, 3)])
     floats(3, dtype=COMPLEX).cumsum(0)
+    truths(3).fmod(numbers(3)).hypot(floats(3))
+    truths(3) ** 2
+    2 ** numbers(3, dtype=torch.int32) // 3
+    torch.div(numbers(3), 2, rounding_mode="floor")
+    truths(3) / truths(3)
+    functional.conv_transpose2d(floats(1, 2, 5, 5), floats(2, 3, 3, 3), stride=2, output_padding=1)
+    floats(4, 4).index_copy(1, numbers(2), floats(4, 2))
+    floats(3).masked_scatter(truths(3), floats(3))
+    torch.bucketize(floats(3), floats(2))
     with torch.autocast("cuda"):
         functional.layer_norm(floats(2, 3, dtype=HALF), (3,), floats(3), floats(3))
         functional.linear(floats(2, 2), floats(2, 2, dtype=HALF), floats(2))

@@ -27,6 +27,7 @@
 #include "memory/stacks.h"
 #include "memory/stat_dict.h"
 #include "dispatch/shape_only.h"
+#include "dispatch/unknown_sizes.h"
 #include "time/profiler_events.h"
 #include "time/streams.h"
 #include "dispatch/twin.h"
@@ -82,21 +83,23 @@ py::tuple stream_triple(const c10::Stream& stream) {
       stream.id(), stream.device_index(), static_cast<int64_t>(stream.device_type()));
 }
 
-// `raise` is called with the operator's name and must raise.
+// `raise` is called with the operator's name and whether it tells sizes, and must raise.
 void raise_from_python(py::function raise) {
   // Kept for ever: it may be called while the interpreter ends.
   auto* kept = new py::function(std::move(raise));
-  set_raise_value_needed([kept](const std::string& name) {
+  const auto call = [kept](const std::string& name, bool tells_sizes) {
     py::gil_scoped_acquire gil;
     try {
-      (*kept)(name);
+      (*kept)(name, tells_sizes);
     } catch (py::error_already_set& error) {
       error.restore();
       python_error raised;
       raised.persist();
       throw std::move(raised);
     }
-  });
+  };
+  set_raise_value_needed([call](const std::string& name) { call(name, true); });
+  set_raise_sizes_unknown([call](const std::string& name) { call(name, false); });
 }
 
 // Of each device: seconds that it computed, copied and took part in collectives; FLOPs; bytes;
@@ -202,6 +205,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
 
   m.def("note_operators", &note_operators);
   m.def("take_over_operators", &take_over_operators);
+  m.def("run_library_on_host", &run_library_on_host);
 
   m.def("devices", &devices);
   m.def("device_count", &device_count);

@@ -9,6 +9,7 @@
 #include "random/generator.h"
 #include "memory/memory.h"
 #include "memory/pinned_memory.h"
+#include "operators/fft_plans.h"
 #include "symmetric/shared_piece.h"
 
 #include <ATen/detail/CUDAHooksInterface.h>
@@ -98,6 +99,19 @@ struct Hooks final : at::CUDAHooksInterface {
   }
   at::Generator getNewGenerator(c10::DeviceIndex device) const override {
     return new_generator(device);
+  }
+
+  int64_t cuFFTGetPlanCacheMaxSize(c10::DeviceIndex device) const override {
+    return most_fft_plans(device);
+  }
+  void cuFFTSetPlanCacheMaxSize(c10::DeviceIndex device, int64_t count) const override {
+    set_most_fft_plans(device, count);
+  }
+  int64_t cuFFTGetPlanCacheSize(c10::DeviceIndex device) const override {
+    return fft_plans(device);
+  }
+  void cuFFTClearPlanCache(c10::DeviceIndex device) const override {
+    clear_fft_plans(device);
   }
 
   std::string showConfig() const override {

@@ -21,12 +21,15 @@
 #include "dispatch/shape_only.h"
 #include "time/streams.h"
 #include "dispatch/twin.h"
+#include "dispatch/unknown_sizes.h"
 
 #include <ATen/core/ivalue.h>
 #include <ATen/core/stack.h>
 #include <ATen/ops/empty.h>
+#include <ATen/record_function.h>
 
 #include <algorithm>
+#include <optional>
 
 namespace anyrig::virtual_gpu {
 namespace {
@@ -297,6 +300,12 @@ class OperatorCall {
   }
 
   void run_kernel() {
+    // On a card what a kernel does inside is no operator, and the profiler shows none. Asked first,
+    // since to go unrecorded takes PyTorch half a microsecond.
+    std::optional<at::DisableRecordFunctionGuard> unrecorded;
+    if (C10_UNLIKELY(at::getStepCallbacksUnlessEmpty(at::RecordScope::FUNCTION).has_value())) {
+      unrecorded.emplace();
+    }
     if (shape_only()) {
       run_meta_kernel();
     } else if (plan_.makes_tensors) {
@@ -396,9 +405,16 @@ class OperatorCall {
       }
       return;
     }
+    const bool is_foreign = op_.schema().name().rfind("aten::", 0) != 0;
+    if (is_foreign && !tells_sizes(op_)) {
+      raise_sizes_unknown(op_.schema().name());
+    }
     try {
       run_kernel_of(c10::DispatchKey::Meta);
     } catch (const pybind11::error_already_set& error) {
+      if (is_foreign && says_sizes_are_unknown(error)) {
+        raise_sizes_unknown(op_.schema().name());
+      }
       raise_as_kernel(error);
       throw;
     }

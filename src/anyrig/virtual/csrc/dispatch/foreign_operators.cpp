@@ -18,6 +18,10 @@ bool is_quantized_for_host(const std::string& name) {
   return name.rfind("quantized::", 0) == 0 && name.rfind("quantized::embedding_bag_", 0) != 0;
 }
 
+// Where operands on several devices are refused: by the operator as its library wrote it, or here.
+enum class Devices { CheckedByLibrary, CheckedHere };
+
+template <Devices devices>
 void run_foreign(
     const c10::OperatorHandle& op,
     c10::DispatchKeySet /*keys*/,
@@ -31,6 +35,9 @@ void run_foreign(
   auto plan = plans.find(&schema);
   if (plan == plans.end()) {
     plan = plans.emplace(&schema, OperatorPlan(schema, {})).first;
+    if (devices == Devices::CheckedByLibrary) {
+      plan->second.check = DeviceCheck::Nothing;
+    }
   }
   run_on_twins(plan->second, op, c10::DispatchKey::CPU, stack);
 }
@@ -42,12 +49,26 @@ std::unordered_set<c10::OperatorName>& noted_names() {
   return *names;
 }
 
+template <Devices devices>
+void run_on_host(const c10::OperatorName& name) {
+  const size_t colons = name.name.find("::");
+  const std::string overload = name.overload_name.empty() ? "" : "." + name.overload_name;
+  // Libraries deregister their kernels when they go; these stay until the process ends.
+  auto* library = new torch::Library(
+      torch::Library::IMPL, name.name.substr(0, colons), c10::DispatchKey::CUDA, __FILE__,
+      __LINE__);
+  library->impl(
+      (name.name.substr(colons + 2) + overload).c_str(),
+      torch::CppFunction::makeFromBoxedFunction<&run_foreign<devices>>());
+}
+
 } // namespace
 
 void install_foreign_operators() {
   static auto* fallback = new torch::Library(
       torch::Library::IMPL, "_", c10::DispatchKey::CUDA, __FILE__, __LINE__);
-  fallback->fallback(torch::CppFunction::makeFromBoxedFunction<&run_foreign>());
+  fallback->fallback(
+      torch::CppFunction::makeFromBoxedFunction<&run_foreign<Devices::CheckedHere>>());
 }
 
 void note_operators() {
@@ -67,14 +88,21 @@ void take_over_operators() {
         !op->hasKernelForDispatchKey(c10::DispatchKey::CPU)) {
       continue;
     }
-    const size_t colons = name.name.find("::");
-    const std::string overload = name.overload_name.empty() ? "" : "." + name.overload_name;
-    // Libraries deregister their kernels when they go; these stay until the process ends.
-    auto* library = new torch::Library(
-        torch::Library::IMPL, name.name.substr(0, colons), c10::DispatchKey::CUDA, __FILE__, __LINE__);
-    library->impl(
-        (name.name.substr(colons + 2) + overload).c_str(),
-        torch::CppFunction::makeFromBoxedFunction<&run_foreign>());
+    run_on_host<Devices::CheckedHere>(name);
+  }
+}
+
+void run_library_on_host(const std::string& library) {
+  const std::lock_guard<std::mutex> guard(names_lock);
+  WithoutWarnings without_warnings;
+  auto& dispatcher = c10::Dispatcher::singleton();
+  for (const auto& name : dispatcher.getAllOpNames()) {
+    const auto op = dispatcher.findOp(name);
+    if (name.name.rfind(library + "::", 0) == 0 && op.has_value() && op->hasSchema() &&
+        (op->hasKernelForDispatchKey(c10::DispatchKey::CPU) ||
+         op->hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd))) {
+      run_on_host<Devices::CheckedByLibrary>(name);
+    }
   }
 }
 

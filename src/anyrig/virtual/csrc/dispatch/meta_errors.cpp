@@ -13,4 +13,12 @@ void raise_as_kernel(const pybind11::error_already_set& error) {
   }
 }
 
+// torch/_library/fake_impl.py and custom_ops.py
+bool says_sizes_are_unknown(const pybind11::error_already_set& error) {
+  const pybind11::gil_scoped_acquire gil;
+  const std::string text = pybind11::str(error.value());
+  return text.find("data-dependent shape") != std::string::npos ||
+      text.find("no fake impl") != std::string::npos;
+}
+
 } // namespace anyrig::virtual_gpu

@@ -9,4 +9,8 @@ namespace anyrig::virtual_gpu {
 // words. Returns for any other error.
 void raise_as_kernel(const pybind11::error_already_set& error);
 
+// Whether it says that an operator of another library has results whose sizes depend on values, or
+// has no kernel that tells them.
+bool says_sizes_are_unknown(const pybind11::error_already_set& error);
+
 } // namespace anyrig::virtual_gpu

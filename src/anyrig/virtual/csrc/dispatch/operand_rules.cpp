@@ -2,6 +2,8 @@
 // of it, which nothing else calls.
 #include "dispatch/operand_rules.h"
 
+#include "dispatch/promoted_dtype_rules.h"
+
 #include <ATen/ExpandUtils.h>
 #include <ATen/WrapDimUtils.h>
 #include <ATen/core/Tensor.h>
@@ -158,6 +160,41 @@ void check_values(Arguments arguments) {
       " cannot be broadcast to indexing result of shape ", at::IntArrayRef(*selected));
 }
 
+// A transposed convolution: slow_conv_transpose2d and 3d of the card, which serve where cuDNN does not.
+void check_output_padding(Arguments arguments) {
+  auto stride = arguments[3].toIntVector();
+  auto dilation = arguments[5].toIntVector();
+  auto padding = arguments[7].toIntVector();
+  const size_t dimensions = static_cast<size_t>(arguments[0].toTensor().dim()) - 2;
+  const auto spread = [&](std::vector<int64_t>& numbers, int64_t of_height) {
+    numbers.resize(dimensions, numbers.empty() ? of_height : numbers[0]);
+    if (dimensions == 1) {
+      numbers.insert(numbers.begin(), of_height); // it is computed as an image one row high
+    }
+  };
+  spread(stride, 1);
+  spread(dilation, 1);
+  spread(padding, 0);
+  bool fits = true;
+  for (size_t i = 0; i < padding.size(); ++i) {
+    fits = fits && (padding[i] < stride[i] || padding[i] < dilation[i]);
+  }
+  if (fits) {
+    return;
+  }
+  static const char* const kNames[] = {"depth", "height", "width"};
+  std::string text = "output padding must be smaller than either stride or dilation, but got";
+  const auto say = [&](const char* what, const std::vector<int64_t>& numbers) {
+    for (size_t i = 0; i < numbers.size(); ++i) {
+      text += c10::str(' ', what, '_', kNames[3 - numbers.size() + i], ": ", numbers[i]);
+    }
+  };
+  say("output_padding", padding);
+  say("stride", stride);
+  say("dilation", dilation);
+  TORCH_CHECK(false, text);
+}
+
 // convolution(input, weight, bias, stride, padding, dilation, transposed, output_padding, groups);
 // check_shape_forward of aten/src/ATen/native/Convolution.cpp
 void check_convolution(Arguments arguments) {
@@ -200,6 +237,9 @@ void check_convolution(Arguments arguments) {
       "Given ", transposed ? "transposed=1, " : "", "weight of size ", weight.sizes(),
       ", expected bias to be 1-dimensional with ", outputs, " elements, but got bias of size ",
       bias->sizes(), " instead");
+  if (transposed) {
+    check_output_padding(arguments);
+  }
 }
 
 void check_product(Arguments arguments) {
@@ -209,6 +249,31 @@ void check_product(Arguments arguments) {
       first.dim() != 2 || second.dim() != 2 || first.size(1) == second.size(0),
       "mat1 and mat2 shapes cannot be multiplied (", first.size(0), "x", first.size(1), " and ",
       second.size(0), "x", second.size(1), ")");
+}
+
+// index_copy(self, dim, index, source)
+void check_copied_slices(Arguments arguments) {
+  const at::Tensor& self = arguments[0].toTensor();
+  const at::Tensor& index = arguments[2].toTensor();
+  const at::Tensor& source = arguments[3].toTensor();
+  TORCH_CHECK_INDEX(
+      index.dim() < 2, "index_copy_(): Index should have dimension 1 or 0 (got ", index.dim(), ")");
+  if (self.dim() == 0 || self.dim() != source.dim()) {
+    return; // refused by all, but for single numbers
+  }
+  const int64_t along = c10::maybe_wrap_dim(arguments[1].toInt(), self.dim());
+  auto slice = self.sizes().vec();
+  auto of_source = source.sizes().vec();
+  slice.erase(slice.begin() + along);
+  of_source.erase(of_source.begin() + along);
+  TORCH_CHECK(
+      slice == of_source,
+      "index_copy_(): Source/destination tensor must have same slice shapes. Destination slice "
+      "shape: ", c10::Join(" ", slice), " at dimension ", along, " and source slice shape: ",
+      c10::Join(" ", of_source), " at dimension 0.");
+  TORCH_CHECK_INDEX(
+      index.numel() == source.size(along), "index_copy_(): Number of indices (", index.numel(),
+      ") should be equal to source.size(dim) (", source.size(along), ")");
 }
 
 // cat(tensors, dim). A vector without numbers goes with everything.
@@ -254,6 +319,20 @@ void check_beta(Arguments arguments) {
       arguments[3].toDouble() >= 0, "smooth_l1_loss does not support negative values for beta.");
 }
 
+// bucketize(self, boundaries)
+void check_boundaries(Arguments arguments) {
+  const int64_t dimensions = arguments[1].toTensor().dim();
+  TORCH_CHECK(
+      dimensions == 1, "boundaries tensor must be 1 dimension, but got dim(", dimensions, ")");
+}
+
+// linalg_lstsq(self, b)
+void check_is_matrix(Arguments arguments) {
+  TORCH_CHECK(
+      arguments[0].toTensor().dim() >= 2,
+      "torch.linalg.lstsq: input must have at least 2 dimensions.");
+}
+
 const std::unordered_map<std::string, OperandRules>& all_rules() {
   using enum c10::ScalarType;
   static const DtypeList kIndices = {Int, Long};
@@ -269,7 +348,8 @@ const std::unordered_map<std::string, OperandRules>& all_rules() {
       {{2, {Long}, 0, "index_copy_(): Expected a long tensor for index, but got {1}"},
        {3, {}, 0,
         "index_copy_(): self and source expected to have the same dtype, but got (self) {2} and "
-        "(source) {1}"}}};
+        "(source) {1}"}},
+      check_copied_slices};
   static const OperandRules kSumOfProduct = {
       {{0, {}, 2, "self and mat2 must have the same dtype, but got {1} and {2}"},
        {1, {}, 2, "mat1 and mat2 must have the same dtype, but got {1} and {2}"}}};
@@ -290,6 +370,8 @@ const std::unordered_map<std::string, OperandRules>& all_rules() {
       no_complex("clamp is not supported for complex types", RefusalError::NotImplemented);
   static const OperandRules kMedian = no_complex(
       "\"median_out_impl\" not implemented for '{1}'", RefusalError::NotImplemented);
+  static const OperandRules kHasEigenvalues = {
+      {{0, kInexact, 0, "Unknown Complex ScalarType for {1}"}}};
   static const OperandRules kDimension = {{}, check_dimension};
   static const std::unordered_map<std::string, OperandRules> rules = {
       {"nll_loss_forward",
@@ -300,6 +382,13 @@ const std::unordered_map<std::string, OperandRules>& all_rules() {
       {"nll_loss2d_forward",
        {{{1, {Long, Byte}, 0, "expected scalar type Long but found {1}"}, {2, {}, 0, kFound}}}},
       {"binary_cross_entropy", {{{1, {}, 0, "Found dtype {1} but expected {2}"}}}},
+      {"bucketize", {{}, check_boundaries}},
+      {"linalg_lstsq", {{}, check_is_matrix}},
+      {"linalg_eig", kHasEigenvalues},
+      {"_linalg_eigvals", kHasEigenvalues},
+      {"masked_scatter_",
+       {{{1, {Bool}, 0, "masked_scatter_ only supports boolean masks, but got mask with dtype {1}"}}}},
+      {"_logcumsumexp", kDimension},
       {"_softmax", kDimension},
       {"_log_softmax", kDimension},
       {"native_layer_norm", {{{2, {}, 0, kFound}, {3, {}, 0, kFound}}}},
@@ -391,7 +480,7 @@ const OperandRules* rules_of(const std::string& name, const std::string& overloa
     return nullptr; // products with another dtype for their result
   }
   const auto found = all_rules().find(name);
-  return found == all_rules().end() ? nullptr : &found->second;
+  return found == all_rules().end() ? promoted_dtype_rules_of(name) : &found->second;
 }
 
 void check_operands(const OperandRules& rules, Arguments arguments) {

@@ -101,6 +101,9 @@ at::Tensor twin_of(const at::Tensor& tensor) {
         : tensor;
   }
   c10::TensorImpl& owner = *tensor.unsafeGetTensorImpl();
+  if (!owner.has_storage() && owner.layout() == at::kStrided) {
+    (void)owner.storage(); // raises, with the words of whoever took its memory away
+  }
   TORCH_CHECK_NOT_IMPLEMENTED(
       owner.has_storage(),
       "virtual GPUs compute with strided tensors only, and this one has layout ", owner.layout());
