@@ -31,6 +31,17 @@ from anyrig.cli.app import main
 main()
 """
 
+# A machine that is busy with something else when all have told what they are.
+A_SLOW_MACHINE = """
+import sys, time
+from anyrig.parallel.preflight.meeting import Meeting
+share = Meeting.share
+Meeting.share = lambda *told: (share(*told), time.sleep(3))[0]
+sys.argv = ["anyrig", *sys.argv[1:]]
+from anyrig.cli.app import main
+main()
+"""
+
 
 @pytest.fixture(scope="module")
 def machines() -> Iterator[tuple[Machine, Machine]]:
@@ -79,6 +90,14 @@ def test_two_machines_that_are_well(machines: tuple[Machine, Machine]) -> None:
         assert len(findings(output, "machines")) == 2
         assert findings(output, "ports")[0]["level"] == "good"
     assert "over 2 ranks by gloo" in output or "came through" in output
+
+
+def test_a_machine_that_starts_its_ranks_late(machines: tuple[Machine, Machine]) -> None:
+    place = ["--nnodes", "2", "--rdzv-endpoint", f"{machines[0].address}:{PORT}"]
+    host = machines[0].popen(sys.executable, "-c", A_SLOW_MACHINE, *DOCTOR[3:], *place)
+    for process in (examine(machines[1], machines[0].address), host):
+        output, errors = process.communicate(timeout=90)
+        assert process.returncode == 0, output + errors
 
 
 def test_a_port_where_nothing_listens(machines: tuple[Machine, Machine]) -> None:

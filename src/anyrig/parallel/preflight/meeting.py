@@ -51,7 +51,8 @@ def probe_port() -> Iterator[int]:
 class Meeting:
     """Where `count` machines tell each other what they are. Every wait ends after the limit.
 
-    With `fewest` of them a run would start, too.
+    With `fewest` of them a run would start, too. The place is open until `close`; ranks that are
+    started from this process can meet there as well, without its being opened anew.
 
     Raises:
         RuntimeError: the store at that place cannot be reached, or not be opened there.
@@ -62,10 +63,11 @@ class Meeting:
         self._count = count
         self._ends = time.monotonic() + limit_seconds
         self._limit_seconds = limit_seconds
+        self._hosts = is_host_of(host)
         self._store = dist.TCPStore(  # type: ignore[attr-defined]
             host,
             port,
-            is_master=is_host_of(host),
+            is_master=self._hosts,
             timeout=timedelta(seconds=limit_seconds),
             wait_for_workers=False,
             multi_tenant=True,
@@ -112,9 +114,15 @@ class Meeting:
             self._store.set(f"{_KEY}/all done", "")
         self._wait(f"{_KEY}/all done")
         lines = self._store.get(f"{_KEY}/bad").decode().splitlines()
-        # The machine that hosts the store gives the others a moment to read it.
-        time.sleep(0.5)
+        if self._store.add(f"{_KEY}/read", 1) == self._count:
+            self._store.set(f"{_KEY}/all read", "")
+        if self._hosts:
+            self._wait(f"{_KEY}/all read")
         return [Finding(**{**json.loads(line), "level": Level.BAD}) for line in lines]
+
+    def close(self) -> None:
+        """Leave the place, and close it if this machine hosts it and nothing else meets there."""
+        del self._store
 
     def _wait(self, key: str) -> bool:
         left = max(0.1, self._ends - time.monotonic())

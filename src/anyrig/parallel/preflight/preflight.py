@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 from ...devices.rig import Rig
@@ -52,15 +53,19 @@ class Preflight:
         # An address at which the others look in vain is told before they are waited for.
         if any(finding.level is Level.BAD for finding in names):
             return
-        if address is not None:
-            together = list(self._together(address))
-            yield from together
-            if any(finding.level is Level.BAD for finding in together):
-                return
-        limited = replace(self.options, rdzv_timeout_seconds=self.limit_seconds, max_restarts=0)
-        yield check_all_reduce(self.rig, limited, self.limit_seconds)
+        with ExitStack() as meeting_place:
+            if address is not None:
+                together = list(self._together(address, meeting_place))
+                yield from together
+                if any(finding.level is Level.BAD for finding in together):
+                    return
+            yield self._all_reduce()
 
-    def _together(self, address: str) -> Iterator[Finding]:
+    def _all_reduce(self) -> Finding:
+        limited = replace(self.options, rdzv_timeout_seconds=self.limit_seconds, max_restarts=0)
+        return check_all_reduce(self.rig, limited, self.limit_seconds)
+
+    def _together(self, address: str, meeting_place: ExitStack) -> Iterator[Finding]:
         host, _, port = (self.options.rdzv_endpoint or "").rpartition(":")
         if not host or not port.isdecimal():
             yield Finding(
@@ -79,6 +84,8 @@ class Preflight:
             here = Node.here(self.rig, address, named_addresses(), probe)
             try:
                 meeting = Meeting(host, int(port), *self.options.node_counts, self.limit_seconds)
+                # The ranks meet there next: were it opened anew, another machine could come before.
+                meeting_place.callback(meeting.close)
                 nodes, late = meeting.exchange(here)
             except (LaunchError, RuntimeError) as error:
                 first_line = str(error).partition("\n")[0]
