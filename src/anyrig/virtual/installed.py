@@ -151,6 +151,7 @@ def _new_inheritance(wanted: Installation) -> Inheritance:
 def _install(wanted: Installation, handed_down: Inheritance) -> None:
     from . import (
         attention_api,
+        backward_engine,
         bitsandbytes_api,
         comm,
         compile_api,
@@ -222,6 +223,7 @@ def _install(wanted: Installation, handed_down: Inheritance) -> None:
     streams.patch()
     graphs_api.patch()
     runtime.patch(core)
+    backward_engine.patch(core)
     profiler_api.patch()
     sensors.patch(core)
     process_group.patch(core)

@@ -214,6 +214,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   });
   m.def("current_device", &current_device);
   m.def("has_context", &has_context);
+  m.def("count_contexts", &count_contexts);
   m.def("set_device", &set_current_device);
   m.def("exchange_device", &exchange_device);
   m.def("watch_forks", &watch_forks_for_pytorch);

@@ -151,6 +151,10 @@ bool has_context(int index) {
   return contexts[index].load(std::memory_order_relaxed);
 }
 
+int count_contexts() noexcept {
+  return static_cast<int>(std::count(contexts.begin(), contexts.end(), true));
+}
+
 CurrentDevice::~CurrentDevice() {
   current_index = previous_;
 }

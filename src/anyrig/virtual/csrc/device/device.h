@@ -64,6 +64,7 @@ c10::Device resolve_device(std::optional<c10::Device> device);
 // CUDA makes a context on a device when it is first used there.
 void open_context(int index) noexcept;
 bool has_context(int index);
+int count_contexts() noexcept;
 
 // Makes `index` current for a scope.
 class CurrentDevice {
