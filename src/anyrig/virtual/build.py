@@ -8,6 +8,7 @@
             51b2….lock                                      held by the process that builds
             51b2….builder                                   which process that is
         driver-77e0…/                                       driver/library.py has the rest
+        jiterator/                                          host_kernel.py's
 
 A library is compiled in a temporary folder and moved to its place in one step, so what is there is
 whole: a build that is killed leaves only the temporary folder, and the next build removes it.

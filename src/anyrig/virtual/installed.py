@@ -157,6 +157,7 @@ def _install(wanted: Installation, handed_down: Inheritance) -> None:
         compile_api,
         cuda_api,
         graphs_api,
+        jiterator,
         libraries,
         memory_api,
         nccl,
@@ -208,6 +209,7 @@ def _install(wanted: Installation, handed_down: Inheritance) -> None:
     )
     core.set_clock_enabled(wanted.clock)
     refused.patch()
+    rebinding.bind(jiterator.bindings())
     for functions in (
         attention_api,
         cuda_api,

@@ -12,7 +12,6 @@ from typing import NoReturn
 from .rebinding import bind
 
 _ALLOCATORS = "an allocator of the program's own would need a card's memory"
-_COMPILER = "a kernel compiled at run time needs a card to run on"
 
 # Names in torch._C that are called.
 _FUNCTIONS = {
@@ -20,7 +19,6 @@ _FUNCTIONS = {
     "_cuda_customAllocator": _ALLOCATORS,
     "_cuda_cudaHostAllocator": _ALLOCATORS,
     "_cuda_getAllocator": _ALLOCATORS,
-    "_cuda_jiterator_compile_and_launch_kernel": _COMPILER,
     "_nccl_init_rank": "a communicator of NCCL needs cards",
 }
 

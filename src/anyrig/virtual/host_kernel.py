@@ -1,0 +1,176 @@
+"""An elementwise function in CUDA's C++ as a library for the host, compiled once and kept.
+
+The text is a template in one type, as `torch.cuda.jiterator` takes it. Around it come a loop over
+the elements and those of CUDA's functions that C++ has not.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .build import cache_folder
+from .compiler import Compiler
+from .compiler_processes import CompilerProcesses
+
+Number = bool | int | float | complex
+
+_TYPES = {
+    torch.bool: "bool",
+    torch.uint8: "std::uint8_t",
+    torch.int8: "std::int8_t",
+    torch.int16: "std::int16_t",
+    torch.int32: "std::int32_t",
+    torch.int64: "std::int64_t",
+    torch.float32: "float",
+    torch.float64: "double",
+    torch.complex64: "std::complex<float>",
+    torch.complex128: "std::complex<double>",
+}
+
+_FLAGS = ("-std=c++20", "-shared", "-fPIC", "-O2", "-w")
+
+_FUNCTIONS_OF_CUDA = """
+#include <complex>
+#include <cstdint>
+#include <type_traits>
+#include <math.h>
+#include <stdlib.h>
+#define __device__
+#define __host__
+#define __forceinline__ inline
+template <typename A, typename B> std::common_type_t<A, B> min(A a, B b) {
+  if constexpr (std::is_floating_point_v<std::common_type_t<A, B>>) return std::fmin(a, b);
+  else return b < a ? b : a;
+}
+template <typename A, typename B> std::common_type_t<A, B> max(A a, B b) {
+  if constexpr (std::is_floating_point_v<std::common_type_t<A, B>>) return std::fmax(a, b);
+  else return a < b ? b : a;
+}
+template <typename T> T rsqrt(T x) { return T(1) / std::sqrt(x); }
+template <typename T> T sinpi(T x) { return std::sin(x * T(M_PI)); }
+template <typename T> T cospi(T x) { return std::cos(x * T(M_PI)); }
+"""
+
+
+# What a number is in C++, and what hands it there.
+_NUMBERS: dict[type, tuple[str, Any]] = {
+    bool: ("bool", ctypes.c_bool),
+    int: ("std::int64_t", ctypes.c_int64),
+    float: ("double", ctypes.c_double),
+    complex: ("std::complex<double>", ctypes.c_double * 2),
+}
+
+
+@dataclass(frozen=True)
+class HostKernel:
+    """One instance of a kernel's text.
+
+    Attributes:
+        text: the C++ of the template, and of what it calls.
+        name: the template's name.
+        dtype: the type that it computes in, and of all operands.
+        inputs: how many tensors it takes.
+        outputs: how many it gives.
+        by_reference: whether it takes its results as references, after all else.
+        number_types: of what it takes after the inputs, the same for each element.
+    """
+
+    text: str
+    name: str
+    dtype: torch.dtype
+    inputs: int
+    outputs: int
+    by_reference: bool
+    number_types: tuple[type, ...]
+
+    def run(
+        self,
+        outputs: Sequence[torch.Tensor],
+        inputs: Sequence[torch.Tensor],
+        numbers: Sequence[Number],
+    ) -> None:
+        """Compute `outputs`. All tensors are the CPU's, of `dtype`, and lie in memory alike.
+
+        Raises:
+            BuildError: the compiler refuses the text; the message holds its errors.
+        """
+        values = [_value(number) for number in numbers]
+        pointers = [tensor.data_ptr() for tensor in (*outputs, *inputs)]
+        pointers += [ctypes.addressof(value) for value in values]
+        _load(self._source())(outputs[0].numel(), (ctypes.c_void_p * len(pointers))(*pointers))
+
+    def _source(self) -> str:
+        scalar = _TYPES[self.dtype]
+        outputs = [f"output_{i}" for i in range(self.outputs)]
+        inputs = [f"input_{i}" for i in range(self.inputs)]
+        numbers = [f"number_{i}" for i in range(len(self.number_types))]
+        types = [scalar] * (self.outputs + self.inputs)
+        types += [_NUMBERS[kind][0] for kind in self.number_types]
+        declared = [
+            f"auto* {pointer} = static_cast<{type_}*>(operands[{place}]);"
+            for place, (pointer, type_) in enumerate(
+                zip(outputs + inputs + numbers, types, strict=True)
+            )
+        ]
+        arguments = [f"{each}[element]" for each in inputs] + [f"*{each}" for each in numbers]
+        results = [f"{each}[element]" for each in outputs]
+        call = f"{self.name}<{scalar}>"
+        if self.by_reference:
+            statement = f"{call}({', '.join(arguments + results)});"
+        else:
+            statement = f"{results[0]} = {call}({', '.join(arguments)});"
+        return "\n".join(
+            [
+                _FUNCTIONS_OF_CUDA,
+                self.text,
+                'extern "C" void run(std::int64_t elements, void* const* operands) {',
+                *declared,
+                f"for (std::int64_t element = 0; element < elements; ++element) {{ {statement} }}",
+                "}",
+            ]
+        )
+
+
+def _value(number: Number) -> Any:
+    hand_over = _NUMBERS[type(number)][1]
+    if isinstance(number, complex):
+        return hand_over(number.real, number.imag)
+    return hand_over(number)
+
+
+@functools.cache
+def _load(source: str) -> Callable[[int, Any], None]:
+    compiler = Compiler.find()
+    parts = (*compiler.command, compiler.version, *_FLAGS, source)
+    key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+    library = cache_folder() / "jiterator" / f"{key}.so"
+    if not library.is_file():
+        _compile(compiler, source, library)
+    run = ctypes.CDLL(os.fspath(library)).run
+    run.argtypes = [ctypes.c_int64, ctypes.c_void_p]
+    run.restype = None
+    return run
+
+
+def _compile(compiler: Compiler, source: str, library: Path) -> None:
+    """Compile `source` and move the library to its place in one step."""
+    library.parent.mkdir(parents=True, exist_ok=True)
+    with (
+        tempfile.TemporaryDirectory(dir=library.parent) as folder,
+        CompilerProcesses(1) as processes,
+    ):
+        text, built = Path(folder) / "kernel.cpp", Path(folder) / "kernel.so"
+        text.write_text(source)
+        command = [*compiler.command, *_FLAGS, str(text), "-o", str(built)]
+        processes.start(command, "the jiterator's kernel could not be compiled").result()
+        built.replace(library)

@@ -1,0 +1,76 @@
+"""Kernels of a program's own for `torch.cuda.jiterator`."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.cuda.jiterator import _create_jit_fn, _create_multi_output_jit_fn
+
+weighted = _create_jit_fn(
+    "template <typename T> T weighted(T x, T y, T a, T b) { return a * x + b * y; }", a=1, b=1
+)
+
+
+@pytest.mark.parametrize("first", [torch.float16, torch.int32, torch.bool, torch.complex64])
+@pytest.mark.parametrize("second", [torch.float32, torch.bfloat16, torch.uint8])
+def test_dtypes_and_layouts_are_those_of_a_sum(first: torch.dtype, second: torch.dtype) -> None:
+    x = torch.rand(3, 4, device="cuda").mul(10).to(first).t()
+    y = torch.rand(4, 1, device="cuda").mul(10).to(second)
+    result, expected = weighted(x, y), x + y
+    assert (result.dtype, result.stride(), result.device) == (
+        expected.dtype,
+        expected.stride(),
+        expected.device,
+    )
+    torch.testing.assert_close(result, expected)
+
+
+def test_numbers_are_handed_over_without_compiling_anew() -> None:
+    x, y = torch.rand(2, 5, device="cuda:1", dtype=torch.float64)
+    for a, b in ((2.5, -4.25), (0.5, 3.0)):
+        torch.testing.assert_close(weighted(x, y, a=a, b=b), a * x + b * y)
+
+
+def test_a_flag_and_a_function_beside_the_kernel() -> None:
+    kernel = _create_jit_fn(
+        "template <typename T> T hidden(T x, T mask) { return ::max(x, T(0.25)) * mask; }"
+        "template <typename T> T drop(T x, T mask, bool train)"
+        "{ return train ? hidden(x, mask) : x; }",
+        train=False,
+    )
+    x, mask = torch.rand(2, 6, device="cuda")
+    assert torch.equal(kernel(x, mask), x)
+    assert torch.equal(kernel(x, mask, train=True), x.clamp(min=0.25) * mask)
+
+
+def test_several_results_by_reference() -> None:
+    kernel = _create_multi_output_jit_fn(
+        "template <typename T> void parts(T x, T scale, T& sum, T& product)"
+        "{ sum = x + scale; product = x * scale; }",
+        num_outputs=2,
+        scale=3.0,
+    )
+    x = torch.rand(4, device="cuda", dtype=torch.bfloat16)
+    total, product = kernel(x)
+    torch.testing.assert_close(total, x + 3)
+    torch.testing.assert_close(product, x * 3)
+
+
+def test_results_alone_are_counted() -> None:
+    x = torch.rand(1024, 3, device="cuda")
+    before = torch.cuda.memory_allocated()
+    result = weighted(x, x.half())
+    del x
+    assert torch.cuda.memory_allocated() - before == result.nbytes - 1024 * 3 * 4
+
+
+def test_a_text_that_is_no_kernel() -> None:
+    with pytest.raises(RuntimeError, match="no_such_function"):
+        _create_jit_fn("template <typename T> T f(T x) { return no_such_function(x); }")(
+            torch.ones(1, device="cuda")
+        )
+
+
+def test_operands_on_two_devices() -> None:
+    with pytest.raises(RuntimeError, match="Expected all tensors to be on the same device"):
+        weighted(torch.ones(2, device="cuda:0"), torch.ones(2, device="cuda:1"))
