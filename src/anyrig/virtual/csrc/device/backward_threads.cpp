@@ -7,6 +7,7 @@
 #include <ATen/ops/empty.h>
 
 #include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/graph_task.h>
 
 namespace anyrig::virtual_gpu {
 namespace {
@@ -46,6 +47,12 @@ void settle_backward_threads() {
     const auto leaf = at::empty({0}, at::TensorOptions(device)).requires_grad_();
     leaf.clone().backward(at::empty({0}, at::TensorOptions(device)));
   }
+}
+
+std::thread::id thread_with_cards() noexcept {
+  constexpr int kNoBackward = -1;
+  const bool in_backward = torch::autograd::get_current_graph_task_id() != kNoBackward;
+  return in_backward ? std::thread::id() : std::this_thread::get_id();
 }
 
 } // namespace anyrig::virtual_gpu

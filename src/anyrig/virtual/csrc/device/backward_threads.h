@@ -1,5 +1,7 @@
 #pragma once
 
+#include <thread>
+
 namespace anyrig::virtual_gpu {
 
 // PyTorch starts a thread for each device at the first backward of a process. One that ran before
@@ -15,5 +17,11 @@ void start_backward_threads();
 // the same, but where the threads share few processors it is wide. Call it before the interpreter
 // closes, with Python's lock released.
 void settle_backward_threads();
+
+// Which thread the calling one would be with cards, to tell the program's threads from each other
+// and from a device's backward thread: the latter has no id here. A backward on the only device in
+// use computes in its caller's thread (backward_engine.py), and what CUDA and PyTorch keep for each
+// thread is to be kept for two nevertheless.
+std::thread::id thread_with_cards() noexcept;
 
 } // namespace anyrig::virtual_gpu

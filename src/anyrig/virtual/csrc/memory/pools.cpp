@@ -1,5 +1,6 @@
 #include "memory/pools.h"
 
+#include "device/backward_threads.h"
 #include "device/device.h"
 #include "memory/memory.h"
 #include "memory/pool_checkpoint.h"
@@ -12,14 +13,13 @@
 #include <atomic>
 #include <map>
 #include <set>
-#include <thread>
 
 namespace anyrig::virtual_gpu {
 namespace {
 
 PrivatePools::Takes this_thread() {
-  return [thread = std::this_thread::get_id()](StreamKey /*stream*/) {
-    return std::this_thread::get_id() == thread;
+  return [thread = thread_with_cards()](StreamKey /*stream*/) {
+    return thread_with_cards() == thread;
   };
 }
 

@@ -1,5 +1,6 @@
 #include "operators/cublas.h"
 
+#include "device/backward_threads.h"
 #include "memory/memory.h"
 #include "time/streams.h"
 
@@ -69,27 +70,24 @@ c10::DataPtr make_workspace(c10::DeviceIndex device) {
   return adopt({}, workspace_bytes(device), device);
 }
 
+// The handles that a thread has, one for each device where it needed one.
+using Handles = std::map<c10::DeviceIndex, int>;
+
 class Workspaces {
  public:
-  int take_handle(c10::DeviceIndex device) {
+  void leave(const Handles& handles) {
     std::lock_guard<std::mutex> guard(mutex_);
-    auto& idle = idle_handles_[device];
-    if (idle.empty()) {
-      return next_handle_[device]++;
+    for (const auto& [device, handle] : handles) {
+      idle_handles_[device].push_back(handle);
     }
-    const int handle = idle.back();
-    idle.pop_back();
-    return handle;
   }
 
-  void leave_handle(c10::DeviceIndex device, int handle) {
+  void provide(c10::DeviceIndex device, Handles& handles) {
     std::lock_guard<std::mutex> guard(mutex_);
-    idle_handles_[device].push_back(handle);
-  }
-
-  void provide(c10::DeviceIndex device, int handle) {
-    std::lock_guard<std::mutex> guard(mutex_);
-    const std::tuple key(device, handle, current_stream(device).id());
+    if (handles.count(device) == 0) {
+      handles[device] = take_handle(device);
+    }
+    const std::tuple key(device, handles[device], current_stream(device).id());
     const size_t bytes = workspace_bytes(device);
     auto& [workspace, held_bytes] = workspaces_[key];
     if (held_bytes != bytes) {
@@ -104,6 +102,16 @@ class Workspaces {
   }
 
  private:
+  int take_handle(c10::DeviceIndex device) {
+    auto& idle = idle_handles_[device];
+    if (idle.empty()) {
+      return next_handle_[device]++;
+    }
+    const int handle = idle.back();
+    idle.pop_back();
+    return handle;
+  }
+
   std::mutex mutex_;
   std::map<c10::DeviceIndex, std::vector<int>> idle_handles_;
   std::map<c10::DeviceIndex, int> next_handle_;
@@ -116,25 +124,20 @@ Workspaces& workspaces() {
   return *workspaces;
 }
 
-class ThreadHandles {
- public:
+struct ThreadHandles {
   ~ThreadHandles() {
-    for (const auto& [device, handle] : handles_) {
-      workspaces().leave_handle(device, handle);
-    }
+    workspaces().leave(handles);
   }
 
-  int on(c10::DeviceIndex device) {
-    const auto found = handles_.find(device);
-    if (found != handles_.end()) {
-      return found->second;
-    }
-    return handles_.emplace(device, workspaces().take_handle(device)).first->second;
-  }
-
- private:
-  std::map<c10::DeviceIndex, int> handles_;
+  Handles handles;
 };
+
+Handles& handles_of_caller() {
+  static auto* of_backward_threads = new Handles(); // each device's thread has its own
+  static thread_local ThreadHandles of_thread;
+  const bool in_backward = thread_with_cards() == std::thread::id();
+  return in_backward ? *of_backward_threads : of_thread.handles;
+}
 
 } // namespace
 
@@ -146,8 +149,7 @@ void provide_cublas_workspace(c10::DeviceIndex device) {
     make_workspace(device);
     return;
   }
-  static thread_local ThreadHandles handles;
-  workspaces().provide(device, handles.on(device));
+  workspaces().provide(device, handles_of_caller());
 }
 
 size_t cublas_workspace_bytes() {
