@@ -106,7 +106,7 @@ def _run_ranks(rehearsal: Rehearsal, flags: GroupFlags) -> int:
     build_extension()  # once, before each rank would have to
     program = rehearsal.program
     target = ["-m", program.name] if program.is_module else [program.name]
-    command = ["-u", "-m", "anyrig.cli.rehearsed_rank", str(placement), *target]
+    command = ["-m", "anyrig.cli.rehearsed_rank", str(placement), *target]
     with rehearsal.of_processes():
         result = run_group(options, [*command, *program.arguments])
     return status_of(result)

@@ -50,7 +50,7 @@ def run(
         _become(command, os.environ | environment | alone())
     from ..parallel.ranks.launcher import run_group
 
-    command = ["-u", "-m", "anyrig.cli.rank", *target, *context.args]
+    command = ["-m", "anyrig.cli.rank", *target, *context.args]
     result = run_group(options, command, environment)
     raise typer.Exit(status_of(result))
 

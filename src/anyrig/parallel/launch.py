@@ -92,7 +92,7 @@ def call_in_ranks(
     """
     with tempfile.TemporaryDirectory(prefix="anyrig-launch-") as folder:
         file = write_call(Path(folder), function, args, kwargs)
-        command = ["-u", "-m", "anyrig.parallel.ranks.call", str(file)]
+        command = ["-m", "anyrig.parallel.ranks.call", str(file)]
         ended = run_group(options, command, environment_for(rig), temporary_folders=[Path(folder)])
         if ended.failure is not None and ended.signal is None:
             raise LaunchError(_with_traceback(ended.failure))

@@ -16,6 +16,7 @@ from .ending import end_process
 from .parcel import CANNOT_BE_SENT, pack
 from .places import write_place_when_stopped
 from .time_limit import set_time_limit
+from .whole_lines import write_whole_lines
 
 _CALL = "call.pickle"
 _RESULT = "result.pickle"
@@ -55,6 +56,7 @@ def read_result(folder: Path) -> Any:
 
 def main() -> NoReturn:
     """Make the call in the file that the first argument names; end with 1 if it raises."""
+    write_whole_lines()
     write_place_when_stopped()
     status = 1
     try:
