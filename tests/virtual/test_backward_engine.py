@@ -56,3 +56,31 @@ def test_threads_are_as_the_program_wants_them_afterwards() -> None:
     """
     lines = output_of_lines(IN_HOOKS + "\n".join(line[4:] for line in program.splitlines()))
     assert lines == ["a hook's True", "False"]
+
+
+def test_cublas_has_a_workspace_for_forward_and_one_for_backward() -> None:
+    program = """
+    x = torch.ones(1, 1, device="cuda:0", requires_grad=True)
+    y = x @ x
+    print(torch.cuda.memory_allocated())
+    y.backward()
+    (x @ x).backward()
+    print(torch.cuda.memory_allocated())
+    """
+    lines = output_of_lines(IN_HOOKS + "\n".join(line[4:] for line in program.splitlines()))
+    workspace = (2 * 4096 + 128) * 1024  # a T4's
+    assert lines == [str(workspace + 2 * 512), str(2 * workspace + 3 * 512)]
+
+
+def test_a_backward_takes_nothing_from_a_pool_of_the_programs_thread() -> None:
+    program = """
+    pool = torch.cuda.MemPool()
+    x = torch.ones(2**20, device="cuda:0", requires_grad=True)
+    with torch.cuda.use_mem_pool(pool):
+        y = x * 2
+        y.sum().backward()
+    held = [block for segment in pool.snapshot() for block in segment["blocks"]]
+    print(sum(block["size"] for block in held if block["state"] == "active_allocated") == y.nbytes)
+    """
+    lines = output_of_lines(IN_HOOKS + "\n".join(line[4:] for line in program.splitlines()))
+    assert lines == ["True"]
