@@ -299,5 +299,3 @@ def test_what_is_not_modelled_is_named() -> None:
         NotImplementedError, match="aten::_cudnn_init_dropout_state is not modelled"
     ):
         torch._cudnn_init_dropout_state(0.5, True, 1, dtype=torch.uint8, device=DEVICE)
-    with pytest.raises(NotImplementedError, match="_sparse_semi_structured_tile is not modelled"):
-        torch._sparse_semi_structured_tile(torch.ones(32, 32, device=DEVICE, dtype=torch.float16))

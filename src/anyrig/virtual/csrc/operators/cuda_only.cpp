@@ -18,6 +18,7 @@ const HostKernels& cuda_only_kernels() {
     add_narrow_products(*kernels);
     add_lists(*kernels);
     add_semi_structured(*kernels);
+    add_pruning(*kernels);
     return kernels;
   }();
   return *kernels;

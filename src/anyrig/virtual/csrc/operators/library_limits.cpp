@@ -169,6 +169,7 @@ CheckLimits limits_of(const std::string& name) {
       {"_sparse_semi_structured_addmm", check_semi_structured_addmm},
       {"_cslt_compress", check_cusparselt},
       {"_cslt_sparse_mm", check_cusparselt},
+      {"_cslt_sparse_mm_search", check_cusparselt},
   };
   const auto found = limits.find(name);
   return found == limits.end() ? nullptr : found->second;
