@@ -48,15 +48,6 @@ bool has_nothing(const at::Tensor& a, const at::Tensor& b) {
   return a.size(0) == 0 || a.size(1) == 0 || b.size(1) == 0;
 }
 
-// Units of cards keep to the range of eight-bit floats.
-at::Tensor saturated(const at::Tensor& numbers, at::ScalarType dtype) {
-  if (!at::isFloat8Type(dtype)) {
-    return numbers.to(dtype);
-  }
-  const double largest = dtype == at::kFloat8_e5m2 ? 57344 : 448;
-  return numbers.clamp(-largest, largest).to(dtype);
-}
-
 at::Tensor product_of(
     const ScaledOperand& a, const ScaledOperand& b, const Ending& ending, at::ScalarType dtype) {
   auto result = at::matmul(
@@ -70,7 +61,7 @@ at::Tensor product_of(
   if (is_given(ending.scale) && at::isFloat8Type(dtype)) {
     result = result * *ending.scale;
   }
-  return saturated(result, dtype);
+  return result.to(dtype);
 }
 
 bool has_size_and_stride(const at::Tensor& scale, int64_t dim, int64_t size, int64_t stride) {
