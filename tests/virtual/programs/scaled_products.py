@@ -213,6 +213,8 @@ def scales_of_rows() -> None:
     row = ScalingType.RowWise
     wanted = (a.float() @ b.float().t()) * of_a * of_b
     same(scaled_mm(*operands, of_a.cuda(), row, of_b.cuda(), row), wanted)
+    gaps = [torch.cat([each, each], 1).cuda()[:, :64] for each in (a, b)]
+    same(scaled_mm(gaps[0], gaps[1].t(), of_a.cuda(), row, of_b.cuda(), row), wanted)
     out = torch.empty(0, device="cuda", dtype=torch.bfloat16)
     torch._scaled_mm(*operands, of_a.cuda(), of_b.cuda(), out_dtype=torch.bfloat16, out=out)
     same(out, wanted)

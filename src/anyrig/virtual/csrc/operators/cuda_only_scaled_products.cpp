@@ -17,6 +17,7 @@
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
 #include <array>
 #include <optional>
 #include <utility>
@@ -314,6 +315,15 @@ void check_bias(const c10::IValue& value, at::ScalarType result, bool is_first) 
       result, " output, but got ", dtype);
 }
 
+// As cuBLAS is told of it, which takes rows or columns with gaps between them. What is neither is
+// copied into rows first.
+bool goes_by_rows(const at::Tensor& matrix) {
+  if (matrix.is_non_overlapping_and_dense()) {
+    return matrix.is_contiguous();
+  }
+  return matrix.stride(0) != 1 || matrix.stride(1) < std::max<int64_t>(1, matrix.size(0));
+}
+
 // cuBLASLt, and CUTLASS for scales of rows where cuBLASLt has none.
 void check_library(
     const at::Tensor& a,
@@ -324,8 +334,7 @@ void check_library(
   const bool takes_any_layout =
       !is_of_four_bits(a) && (card.capability_major == 10 || card.capability_major == 11);
   TORCH_CHECK(
-      takes_any_layout ||
-          (a.is_contiguous() && !b.is_contiguous() && b.stride(0) == 1),
+      takes_any_layout || (goes_by_rows(a) && !goes_by_rows(b)),
       "Only multiplication of row-major and column-major matrices is supported by cuBLASLt");
   const bool of_squares =
       scaling == ScalingType::BlockWise1x128 || scaling == ScalingType::BlockWise128x128;
