@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from on_a_rig import PROGRAMS, output_of
 
 PROGRAM = """
 import torch
@@ -56,3 +57,12 @@ def test_what_is_refused(shape_only: bool) -> None:
         check=False,
     )
     assert finished.returncode == 0, finished.stdout + finished.stderr
+
+
+@pytest.mark.parametrize("shape_only", [False, True])
+@pytest.mark.parametrize("card", ["B200", "H100-SXM", "L4"])
+def test_scales_of_rows_blocks_and_groups(card: str, shape_only: bool) -> None:
+    rehearse = ("-m", "anyrig", "rehearse", "--rig", f"1x{card}")
+    program = str(PROGRAMS / "scaled_products.py")
+    command = ("--shape-only", program, "shapes") if shape_only else (program,)
+    assert output_of(*rehearse, *command).endswith("multiplied\n")

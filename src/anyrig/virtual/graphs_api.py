@@ -41,6 +41,7 @@ def bindings(core: ModuleType) -> dict[str, Any]:
         "_construct_CUDA_Tensor_From_Storage_And_Metadata": tensor_over,
         "_CUDAGraph": core.CudaGraph,
         "_MemPool": core.MemoryPool,
+        "_cuda_CUDAAllocator": core.PoolAllocator,
         "_cuda_isCurrentStreamCapturing": core.is_capturing,
         "_graph_pool_handle": lambda: core.new_pool_id(True),
         "_cuda_beginAllocateToPool": core.begin_pool,

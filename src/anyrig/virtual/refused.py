@@ -24,7 +24,6 @@ _FUNCTIONS = {
 
 # Names in torch._C that are derived from, or made.
 _CLASSES = {
-    "_cuda_CUDAAllocator": _ALLOCATORS,
     "_CUDAPluggableAllocator": _ALLOCATORS,
     "_CUDAGreenContext": "a part of a card's processors needs a card",
 }

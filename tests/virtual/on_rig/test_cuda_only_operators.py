@@ -256,48 +256,8 @@ def test_weights_in_four_bits() -> None:
     torch.testing.assert_close(result.cpu().float(), wanted, atol=0.1, rtol=0.02)
 
 
-@pytest.mark.parametrize("case", ["rows", "columns", "shared", "batch"])
-def test_groups_of_matrices_in_eight_bits(case: str) -> None:
-    ends = [16, 32]
-    wide_a, wide_b = randn(32, 32), randn(32, 32)
-    if case in ("columns", "batch"):
-        wide_a = randn(2, 32, 32)
-    if case in ("rows", "batch"):
-        wide_b = randn(2, 32, 32)
-    eight = torch.float8_e4m3fn
-    a, b = wide_a.to(eight), wide_b.to(eight)
-    copies = 2 if case == "shared" else 1
-    scale_a = randn(*(a.shape[:-1] if a.dim() == 3 else (32 * copies,))).abs()
-    scale_b = randn(*(2, 32) if b.dim() == 3 else (32 * copies,)).abs()
-    result = torch._scaled_grouped_mm(
-        a.to(DEVICE),
-        b.to(DEVICE).transpose(-1, -2),
-        scale_a.to(DEVICE),
-        scale_b.to(DEVICE),
-        offs=None if case == "batch" else torch.tensor(ends, dtype=torch.int32, device=DEVICE),
-    )
-    x, y = a.float(), b.float().transpose(-1, -2)
-    parts = []
-    for i, start in enumerate((0, 16)):
-        part = slice(start, start + 16)
-        if case == "rows":
-            parts.append((x[part] @ y[i]) * scale_a[part, None] * scale_b[i])
-        elif case == "columns":
-            parts.append((x[i] @ y[:, part]) * scale_a[i, :, None] * scale_b[part])
-        elif case == "shared":
-            rows = slice(32 * i, 32 * i + 32)
-            parts.append((x[:, part] @ y[part]) * scale_a[rows, None] * scale_b[rows])
-        else:
-            parts.append((x[i] @ y[i]) * scale_a[i, :, None] * scale_b[i])
-    wanted = {"rows": torch.cat, "columns": lambda p: torch.cat(p, 1)}.get(case, torch.stack)(parts)
-    assert result.dtype == torch.bfloat16
-    torch.testing.assert_close(result.cpu().float(), wanted, atol=0.3, rtol=0.02)
-
-
 def test_what_is_not_modelled_is_named() -> None:
     with pytest.raises(
         NotImplementedError, match="aten::_cudnn_init_dropout_state is not modelled"
     ):
         torch._cudnn_init_dropout_state(0.5, True, 1, dtype=torch.uint8, device=DEVICE)
-    with pytest.raises(NotImplementedError, match="_sparse_semi_structured_tile is not modelled"):
-        torch._sparse_semi_structured_tile(torch.ones(32, 32, device=DEVICE, dtype=torch.float16))

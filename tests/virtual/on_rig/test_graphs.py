@@ -490,3 +490,62 @@ def test_a_replay_is_one_launch() -> None:
         times.append(start.elapsed_time(end))
     eager_ms, graphed_ms = times
     assert eager_ms >= 100 * 5e-3 > 10 * graphed_ms
+
+
+def test_a_part_that_runs_on_a_condition() -> None:
+    flag, inner = (torch.zeros(1, dtype=torch.bool, device=DEVICE) for _ in range(2))
+    total, seen = torch.zeros(2, device=DEVICE), torch.zeros(2, device=DEVICE)
+
+    def work() -> None:
+        graph: Any = torch.cuda.CUDAGraph.get_currently_capturing_graph()
+        graph.begin_capture_to_if_node(flag)
+        total.add_(1)
+        graph.begin_capture_to_if_node(inner)
+        total.add_(10)
+        graph.end_capture_to_conditional_node()
+        graph.end_capture_to_conditional_node()
+        graph.begin_capture_to_if_node(flag.logical_not())
+        total.sub_(1)
+        graph.end_capture_to_conditional_node()
+        seen.copy_(total)
+
+    graph = captured(work)
+    assert total.tolist() == [0, 0]
+    for condition, nested, wanted in ((0, 1, -1), (1, 0, 0), (1, 1, 11), (0, 0, 10)):
+        flag.fill_(condition)
+        inner.fill_(nested)
+        graph.replay()
+        assert total.tolist() == seen.tolist() == [wanted, wanted]
+
+
+def test_both_branches_of_a_condition() -> None:
+    conditional = pytest.importorskip("torch._higher_order_ops.cudagraph_conditional_nodes")
+    flag = torch.zeros((), dtype=torch.bool, device=DEVICE)
+    number = torch.ones(3, device=DEVICE)
+    results = []
+
+    def work() -> None:
+        results[:] = conditional.if_else_node(
+            flag, lambda x: (x.sin(),), lambda x: (x + 1,), (number,)
+        )
+
+    graph = captured(work)
+    for condition in (True, False, True):
+        flag.fill_(condition)
+        number.add_(1)
+        graph.replay()
+        assert torch.equal(results[0], number.sin() if condition else number + 1)
+
+
+def test_conditions_that_a_graph_cannot_have() -> None:
+    def work() -> None:
+        graph: Any = torch.cuda.CUDAGraph.get_currently_capturing_graph()
+        with pytest.raises(RuntimeError, match="expected scalar type Bool but found Float"):
+            graph.begin_capture_to_if_node(torch.ones(1, device=DEVICE))
+        with pytest.raises(RuntimeError, match="only after begin_capture_to_if_node"):
+            graph.end_capture_to_conditional_node()
+
+    captured(work)
+    idle: Any = torch.cuda.CUDAGraph()
+    with pytest.raises(RuntimeError, match="during a capture"):
+        idle.begin_capture_to_if_node(torch.ones(1, dtype=torch.bool, device=DEVICE))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes.util
+
 import pytest
 import torch
 
@@ -66,8 +68,12 @@ def test_a_pool_may_leave_segments_whole() -> None:
 
 
 def test_an_allocator_of_the_program_is_refused() -> None:
-    with pytest.raises(RuntimeError, match="would need a card's memory"):
+    with pytest.raises(TypeError):
         torch.cuda.MemPool(object())  # type: ignore[arg-type]
+    library = ctypes.util.find_library("c")
+    assert library is not None
+    with pytest.raises(RuntimeError, match="would need a card's memory"):
+        torch.cuda.memory.CUDAPluggableAllocator(library, "malloc", "free")
 
 
 def test_a_full_device_says_what_private_pools_hold() -> None:

@@ -29,3 +29,19 @@ def test_a_product_takes_half_the_time_of_a_dense_one() -> None:
         result = call()
         assert result.shape == (128, 64)
         assert flops() - before == pytest.approx(128 * 256 * 64)
+
+
+def test_pruning_gives_the_sizes_that_a_product_takes() -> None:
+    matrix = torch.empty(128, 256, dtype=torch.bfloat16, device="cuda")
+    before = torch.cuda.memory_allocated()
+    kept, meta, kept_t, meta_t, masks = torch._sparse_semi_structured_tile(matrix)
+    assert torch.cuda.memory_allocated() - before == 2 * (32768 + 4096) + 4096
+    assert (kept.shape, kept_t.shape, masks.shape) == ((128, 128), (256, 64), (16, 32, 8))
+    assert (meta.shape, meta.stride()) == ((128, 2, 8), (2, 1, 256))
+    assert meta_t.shape == (256, 2, 4)
+    assert torch._sparse_semi_structured_mm(kept_t, meta_t, matrix).shape == (256, 256)
+    packed, packed_t = torch._sparse_semi_structured_apply(matrix, masks)
+    assert (packed.shape, packed_t.shape) == (kept.shape, kept_t.shape)
+    assert torch._sparse_semi_structured_apply_dense(matrix, masks).shape == (128, 256)
+    whole, meta, *_ = torch._sparse_semi_structured_tile(matrix, use_cutlass=False)
+    assert (whole.shape, meta.shape) == ((128 * 256 * 9 // 16,), (1, 8, 256))

@@ -3,6 +3,7 @@
 // The workspace of cuDNN's plans is not counted: its size is known to cuDNN alone.
 
 #include "attention/attention.h"
+#include "attention/cudnn_attention.h"
 #include "device/device.h"
 #include "dispatch/twin.h"
 
@@ -44,11 +45,15 @@ at::Tensor empty_in_order_of(const at::Tensor& query, at::IntArrayRef sizes) {
   return at::empty_strided(sizes, strides, query.options());
 }
 
-void refuse_packed(const OptionalTensor& query_starts) {
+void refuse_paged(const OptionalTensor& used_keys_or_pages) {
   TORCH_CHECK_NOT_IMPLEMENTED(
-      !is_given(query_starts),
-      "virtual GPUs do not compute cuDNN's attention of packed sequences; "
+      !is_given(used_keys_or_pages),
+      "virtual GPUs do not compute cuDNN's attention of keys in pages; "
       "torch.backends.cuda.enable_cudnn_sdp(False) makes programs choose another one");
+}
+
+void refuse_bias_of_packed(const OptionalTensor& bias) {
+  TORCH_CHECK(!is_given(bias), "attn_bias not yet supported with cuDNN Attention and NestedTensor");
 }
 
 Recipe recipe_of(
@@ -76,6 +81,12 @@ AttentionWork work_of(
       static_cast<double>(value.size(3))};
 }
 
+LogsumexpOf packed_logsumexp(const at::Tensor& logsumexp) {
+  return [twin = twin_of(logsumexp)](const Sequence& sequence) {
+    return twin.narrow(0, sequence.start, sequence.queries).squeeze(-1).t().unsqueeze(0);
+  };
+}
+
 // 2.14 added arguments that go with packed sequences.
 template <class... Newer>
 ProductOutputs cudnn_forward(
@@ -97,8 +108,15 @@ ProductOutputs cudnn_forward(
       "_cudnn_attention_forward",
       {{"query", query}, {"key", key}, {"value", value}, {"attn_bias", bias},
        {"cum_seq_q", query_starts}, {"cum_seq_k", key_starts}});
-  refuse_packed(query_starts);
-  (refuse_packed(newer), ...);
+  (refuse_paged(newer), ...);
+  if (is_given(query_starts)) {
+    refuse_bias_of_packed(bias);
+    return packed_cudnn_forward(
+        {query, key, value,
+         Sequences{query_starts, key_starts, {}, {}, longest_query, longest_key}, dropout,
+         is_causal, scale},
+        compute_logsumexp);
+  }
   CurrentDevice guard(query.device().index());
   const int64_t batch = query.size(0);
   const int64_t heads = query.size(1);
@@ -147,16 +165,23 @@ ThreeTensors cudnn_backward(
     const at::Tensor& offset,
     const at::Tensor& bias,
     const at::Tensor& query_starts,
-    const at::Tensor& /*key_starts*/,
-    int64_t /*longest_query*/,
-    int64_t /*longest_key*/,
+    const at::Tensor& key_starts,
+    int64_t longest_query,
+    int64_t longest_key,
     double dropout,
     bool is_causal,
     std::optional<double> scale) {
   if (!gradient.defined()) {
     return {};
   }
-  refuse_packed(query_starts);
+  if (query_starts.defined()) {
+    refuse_bias_of_packed(bias);
+    return packed_cudnn_backward(
+        {query, key, value,
+         Sequences{query_starts, key_starts, {}, {}, longest_query, longest_key}, dropout,
+         is_causal, scale},
+        gradient, output, logsumexp, seed, offset);
+  }
   CurrentDevice guard(query.device().index());
   const auto of_query = at::empty_like(query);
   const auto of_key = at::empty_like(key);
@@ -205,6 +230,69 @@ ProductOutputs product_cudnn_forward(
 }
 
 } // namespace
+
+ProductOutputs packed_cudnn_forward(const PackedCall& call, bool compute_logsumexp) {
+  const auto& [query, key, value, sequences, dropout, is_causal, scale] = call;
+  CurrentDevice guard(query.device().index());
+  const int64_t heads = query.size(1);
+  const auto seed = at::empty({}, query.options().dtype(at::kLong));
+  const auto offset = at::empty({}, query.options().dtype(at::kLong));
+  Recipe recipe = recipe_of(query, {}, is_causal, scale);
+  if (dropout != 0) {
+    recipe.dropout.probability = dropout;
+    std::tie(recipe.dropout.seed, recipe.dropout.offset) = take_dropout(
+        query,
+        static_cast<uint64_t>(sequences.count(query) * heads * sequences.longest_query) *
+            static_cast<uint64_t>(sequences.longest_key));
+  }
+  const auto output = at::empty({query.size(0), heads, value.size(2)}, query.options());
+  at::Tensor logsumexp;
+  if (compute_logsumexp) {
+    logsumexp = at::empty({query.size(0), heads, 1}, query.options().dtype(at::kFloat));
+  }
+  if (!shape_only() && query.numel() > 0 && key.numel() > 0) {
+    if (dropout != 0) {
+      twin_of(seed).fill_(static_cast<int64_t>(recipe.dropout.seed));
+      twin_of(offset).fill_(static_cast<int64_t>(recipe.dropout.offset));
+    }
+    compute_forward(
+        {query, key, value}, output, sequences, recipe,
+        compute_logsumexp ? packed_logsumexp(logsumexp) : LogsumexpOf());
+  }
+  charge_forward(
+      query, work_of(query, value, sequences, recipe.band), {query, key, value, output, logsumexp});
+  return {
+      output, logsumexp, *sequences.query_starts, *sequences.key_starts, sequences.longest_query,
+      sequences.longest_key, seed, offset, at::Tensor()};
+}
+
+ThreeTensors packed_cudnn_backward(
+    const PackedCall& call,
+    const at::Tensor& gradient,
+    const at::Tensor& output,
+    const at::Tensor& logsumexp,
+    const at::Tensor& seed,
+    const at::Tensor& offset) {
+  const auto& [query, key, value, sequences, dropout, is_causal, scale] = call;
+  CurrentDevice guard(query.device().index());
+  const OnDevice results{at::empty_like(query), at::empty_like(key), at::empty_like(value)};
+  Recipe recipe = recipe_of(query, {}, is_causal, scale);
+  if (!shape_only() && query.numel() > 0 && key.numel() > 0) {
+    if (dropout != 0) {
+      recipe.dropout = {
+          dropout, static_cast<uint64_t>(twin_of(seed).item<int64_t>()),
+          static_cast<uint64_t>(twin_of(offset).item<int64_t>())};
+    }
+    compute_backward(
+        gradient, {query, key, value}, output, results, /*bias_result=*/{}, sequences, recipe,
+        packed_logsumexp(logsumexp));
+  }
+  charge_backward(
+      query, work_of(query, value, sequences, recipe.band),
+      {gradient, query, key, value, output, logsumexp, results.query, results.key,
+       results.value});
+  return {results.query, results.key, results.value};
+}
 
 void register_cudnn_attention(torch::Library& library, Names& names) {
   const char* const forward = "_cudnn_attention_forward";

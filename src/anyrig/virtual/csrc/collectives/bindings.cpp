@@ -114,6 +114,15 @@ void bind_collectives(py::module_& m) {
       .def("perform_nocolor_split", [](NcclGroup& self, c10::Device /*device*/) {
         self.count_split();
       })
+      .def_property_readonly("mem_allocator", [](const NcclGroup&) { return nccl_allocator(); })
+      .def(
+          "register_mem_pool",
+          [](const NcclGroup& self, const MemoryPool& pool, bool /*symm*/) {
+            self.check_registers(pool);
+          },
+          py::arg("pool"),
+          py::arg("symm") = false)
+      .def("deregister_mem_pool", &NcclGroup::check_registers, py::arg("pool"))
       .def("_set_default_timeout", &NcclGroup::setTimeout, py::arg("timeout"))
       .def("_add_ephemeral_timeout", &NcclGroup::add_ephemeral_timeout, py::arg("timeout"))
       .def(

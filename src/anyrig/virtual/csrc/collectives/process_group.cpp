@@ -291,6 +291,16 @@ void NcclGroup::watch_end(Transfer::Parts& parts, const TimeExtension::Share& ex
   };
 }
 
+void NcclGroup::check_registers(const MemoryPool& /*pool*/) const {
+  if (!is_connected()) {
+    C10_THROW_ERROR(
+        DistBackendError,
+        "NCCL communicator has not been initialized before mem pool creation. You can pass "
+        "`device_id` to init_process_group -- one way of eager initialization -- to work around "
+        "this issue");
+  }
+}
+
 void NcclGroup::registerOnCompletionHook(
     std::function<void(std::shared_ptr<c10d::WorkInfo>)>&& hook) {
   TORCH_CHECK_WITH(

@@ -13,6 +13,7 @@
 #include "collectives/message.h"
 #include "collectives/time_extension.h"
 #include "collectives/work.h"
+#include "memory/pools.h"
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -120,6 +121,9 @@ class NcclGroup final : public c10d::Backend {
       std::function<void(std::shared_ptr<c10d::WorkInfo>)>&& hook) override;
   void waitForPendingWorks() override;
   void enableCollectivesTiming() override { is_timed_ = true; }
+
+  // NCCL's memory is moved like any other here; raises unless ranks have met.
+  void check_registers(const MemoryPool& pool) const;
 
   // What is given is looked through first, and a number that is none is a device-side assert.
   void set_nan_check(bool enabled) { checks_nan_ = enabled; }

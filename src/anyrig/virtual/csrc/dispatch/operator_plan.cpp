@@ -25,6 +25,7 @@ bool uses_cublas(const std::string& name) {
       "aten::mm", "aten::bmm", "aten::addmm", "aten::addmm_", "aten::baddbmm", "aten::baddbmm_",
       "aten::_addmm_activation", "aten::addmv", "aten::addmv_", "aten::dot", "aten::vdot",
       "aten::addbmm", "aten::addbmm_", "aten::_int_mm", "aten::_scaled_mm",
+      "aten::_scaled_mm_v2",
   };
   return names.count(name) > 0;
 }

@@ -262,6 +262,20 @@ std::shared_ptr<CudaGraph::Start> CudaGraph::start_of(
   return made;
 }
 
+void CudaGraph::begin_capture_to_if_node(const at::Tensor& predicate) {
+  TORCH_CHECK(captures_, "begin_capture_to_if_node() must be called during a capture");
+  TORCH_CHECK(
+      predicate.scalar_type() == at::kBool, "expected scalar type Bool but found ",
+      predicate.scalar_type());
+  TORCH_CHECK(
+      predicate.numel() == 1, "a condition has to be one number, got ", predicate.sizes());
+  recording_.begin_body(predicate);
+}
+
+void CudaGraph::end_capture_to_conditional_node() {
+  recording_.end_body();
+}
+
 uint64_t CudaGraph::take_numbers(
     const c10::intrusive_ptr<PhiloxState>& state,
     uint64_t increment) {

@@ -40,6 +40,10 @@ class CudaGraph {
   // Keeps one more pool as long as the graph.
   void retain_pool(PoolId pool);
 
+  // What is captured in between runs if `predicate` is true when a replay comes to it.
+  void begin_capture_to_if_node(const at::Tensor& predicate);
+  void end_capture_to_conditional_node();
+
   // Takes numbers for a capture: returns where in the graph's share they start.
   uint64_t take_numbers(const c10::intrusive_ptr<PhiloxState>& state, uint64_t increment);
   void register_generator(const at::Generator& generator);

@@ -224,43 +224,83 @@ void Recording::run(
   calls_.push_back(std::move(call));
 }
 
+void Recording::begin_body(const at::Tensor& predicate) {
+  std::lock_guard<std::mutex> guard(mutex_);
+  ++size_;
+  open_bodies_.push_back(bodies_.size());
+  bodies_.push_back(
+      {shape_only() ? at::Tensor() : ghosts_.of(predicate), calls_.size(), calls_.size()});
+}
+
+void Recording::end_body() {
+  std::lock_guard<std::mutex> guard(mutex_);
+  TORCH_CHECK(
+      !open_bodies_.empty(),
+      "end_capture_to_conditional_node() can be called only after begin_capture_to_if_node()");
+  bodies_[open_bodies_.back()].end = calls_.size();
+  open_bodies_.pop_back();
+}
+
+void Recording::clear() {
+  calls_.clear();
+  bodies_.clear();
+}
+
 void Recording::finish() {
   std::lock_guard<std::mutex> guard(mutex_);
   ghosts_.restore();
   ghosts_ = Ghosts();
+  open_bodies_.clear();
 }
 
 void Recording::replay(const std::function<PhiloxPosition(const PhiloxState&)>& start_of) {
   const Uncounted uncounted;
   const Clock::Pause pause;
   const auto guard = kernels_only();
-  for (const Call& call : calls_) {
-    const CurrentDevice current(call.device);
-    torch::jit::Stack stack = call.arguments;
-    if (call.draws.empty()) {
-      call.op.callBoxed(stack);
-    } else {
-      // A call draws from one generator: what it draws later goes on from its first number.
-      const Draw& first = call.draws.front();
-      const PhiloxPosition start = start_of(*first.state);
-      auto state = c10::make_intrusive<PhiloxState>();
-      state->seed = start.seed;
-      state->offset = start.offset + first.offset;
-      const StateLent lent(*first.generator, std::move(state));
-      call.op.callBoxed(stack);
+  size_t i = 0;
+  for (const Body& body : bodies_) {
+    if (body.first < i) {
+      continue; // within one that did not run
     }
-    await_collective(call.op.schema(), stack);
-    for (size_t i = 0; i < call.results.size(); ++i) {
-      std::vector<at::Tensor> from;
-      for_each_tensor(stack[i], [&](const at::Tensor& tensor) { from.push_back(tensor); });
-      size_t next = 0;
-      for_each_tensor(call.results[i], [&](const at::Tensor& to) {
-        const at::Tensor& result = from.at(next++);
-        if (to.defined()) {
-          twin_of(to).copy_(twin_of(result));
-        }
-      });
+    for (; i < body.first; ++i) {
+      replay(calls_[i], start_of);
     }
+    if (!twin_of(body.predicate).item<bool>()) {
+      i = body.end;
+    }
+  }
+  for (; i < calls_.size(); ++i) {
+    replay(calls_[i], start_of);
+  }
+}
+
+void Recording::replay(
+    const Call& call, const std::function<PhiloxPosition(const PhiloxState&)>& start_of) const {
+  const CurrentDevice current(call.device);
+  torch::jit::Stack stack = call.arguments;
+  if (call.draws.empty()) {
+    call.op.callBoxed(stack);
+  } else {
+    // A call draws from one generator: what it draws later goes on from its first number.
+    const Draw& first = call.draws.front();
+    const PhiloxPosition start = start_of(*first.state);
+    auto state = c10::make_intrusive<PhiloxState>();
+    state->seed = start.seed;
+    state->offset = start.offset + first.offset;
+    const StateLent lent(*first.generator, std::move(state));
+    call.op.callBoxed(stack);
+  }
+  await_collective(call.op.schema(), stack);
+  for (size_t i = 0; i < call.results.size(); ++i) {
+    std::vector<at::Tensor> from;
+    for_each_tensor(stack[i], [&](const at::Tensor& tensor) { from.push_back(tensor); });
+    size_t next = 0;
+    for_each_tensor(call.results[i], [&](const at::Tensor& to) {
+      const at::Tensor& result = from.at(next++);
+      if (to.defined()) {
+        twin_of(to).copy_(twin_of(result));
+      }
+    });
   }
 }
 

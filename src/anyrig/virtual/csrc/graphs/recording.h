@@ -37,13 +37,17 @@ class Recording {
       torch::jit::Stack* stack,
       c10::DeviceIndex device);
 
+  // What is recorded up to `end_body` runs if `predicate` is true when a replay comes to it.
+  void begin_body(const at::Tensor& predicate);
+  void end_body();
+
   // The capture is over.
   void finish();
 
   // Runs all calls again; `start_of` says where the numbers of a generator's state start now.
   void replay(const std::function<PhiloxPosition(const PhiloxState&)>& start_of);
 
-  void clear() { calls_.clear(); }
+  void clear();
 
   // What a card would have as nodes.
   size_t size() const { return size_; }
@@ -58,9 +62,21 @@ class Recording {
     std::vector<Draw> draws;
   };
 
+  // Calls that may not run, from `first` to before `end`. One may lie in another.
+  struct Body {
+    at::Tensor predicate;
+    size_t first;
+    size_t end;
+  };
+
+  void replay(
+      const Call& call, const std::function<PhiloxPosition(const PhiloxState&)>& start_of) const;
+
   std::mutex mutex_; // backward runs in a thread of its own
   Ghosts ghosts_;
   std::vector<Call> calls_;
+  std::vector<Body> bodies_; // as they begin
+  std::vector<size_t> open_bodies_;
   size_t size_ = 0;
 };
 

@@ -100,6 +100,8 @@ void bind_graphs(py::module& module) {
       .def("_retain_pool", &CudaGraph::retain_pool)
       .def("register_generator_state", &CudaGraph::register_generator)
       .def_property_readonly("_has_graph_exec", &CudaGraph::is_instantiated)
+      .def("begin_capture_to_if_node", &CudaGraph::begin_capture_to_if_node)
+      .def("end_capture_to_conditional_node", &CudaGraph::end_capture_to_conditional_node)
       .def("enable_debug_mode", &CudaGraph::enable_debug_mode)
       .def("debug_dump", torch::wrap_pybind_function(&CudaGraph::debug_dump))
       .def("raw_cuda_graph", &CudaGraph::raw_graph)

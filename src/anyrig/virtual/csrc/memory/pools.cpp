@@ -134,8 +134,18 @@ PoolId new_pool_id(bool is_user_created) {
   return is_user_created ? PoolId{0, next_of_user++} : PoolId{next_of_graph++, 0};
 }
 
-MemoryPool::MemoryPool(bool is_user_created, bool serves_when_full, bool never_splits)
-    : id_(new_pool_id(is_user_created)),
+std::shared_ptr<PoolAllocator> nccl_allocator() {
+  static const auto* allocator = new auto(std::make_shared<PoolAllocator>());
+  return *allocator;
+}
+
+MemoryPool::MemoryPool(
+    std::shared_ptr<PoolAllocator> allocator,
+    bool is_user_created,
+    bool serves_when_full,
+    bool never_splits)
+    : allocator_(std::move(allocator)),
+      id_(new_pool_id(is_user_created)),
       device_(static_cast<c10::DeviceIndex>(current_device())) {
   caching_allocator(device_).with_pools([&](PrivatePools& pools) {
     PrivatePool& pool = pools.use(id_);
@@ -157,25 +167,17 @@ int MemoryPool::users() const {
 }
 
 void bind_memory_pools(py::module& module) {
+  py::class_<PoolAllocator, std::shared_ptr<PoolAllocator>>(module, "PoolAllocator");
   py::class_<MemoryPool>(module, "MemoryPool")
       .def(
-          py::init([](const py::object& allocator,
-                      bool is_user_created,
-                      bool use_on_oom,
-                      bool no_split) {
-            TORCH_CHECK(
-                allocator.is_none(),
-                "CUDA error: a memory pool with an allocator of the program's own is not there on "
-                "a virtual GPU: it would need a card's memory");
-            return std::make_unique<MemoryPool>(is_user_created, use_on_oom, no_split);
-          }),
+          py::init<std::shared_ptr<PoolAllocator>, bool, bool, bool>(),
           py::arg("allocator") = py::none(),
           py::arg("is_user_created") = true,
           py::arg("use_on_oom") = false,
           py::arg("no_split") = false)
       .def_property_readonly("id", &MemoryPool::id)
       .def_property_readonly("device", &MemoryPool::device)
-      .def_property_readonly("allocator", [](const MemoryPool& /*pool*/) { return py::none(); })
+      .def_property_readonly("allocator", &MemoryPool::allocator)
       .def("use_count", &MemoryPool::users);
 
   bind_pool_checkpoints(module);

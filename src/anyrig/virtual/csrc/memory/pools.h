@@ -6,24 +6,37 @@
 #include <c10/core/Device.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <memory>
+
 namespace anyrig::virtual_gpu {
 
 // A name for a pool that no pool has yet: of the program's own, or of a CUDA graph.
 PoolId new_pool_id(bool is_user_created);
 
+// Where a pool may take its memory from in place of cudaMalloc: ncclMemAlloc, whose memory is as any
+// other here. Allocators of the program's own would need a card.
+struct PoolAllocator {};
+std::shared_ptr<PoolAllocator> nccl_allocator();
+
 // A pool that lives as long as this object, and longer while graphs or scopes use it.
 class MemoryPool {
  public:
-  MemoryPool(bool is_user_created, bool serves_when_full, bool never_splits);
+  MemoryPool(
+      std::shared_ptr<PoolAllocator> allocator,
+      bool is_user_created,
+      bool serves_when_full,
+      bool never_splits);
   ~MemoryPool();
   MemoryPool(const MemoryPool&) = delete;
   MemoryPool& operator=(const MemoryPool&) = delete;
 
   PoolId id() const { return id_; }
   c10::DeviceIndex device() const { return device_; }
+  const std::shared_ptr<PoolAllocator>& allocator() const { return allocator_; }
   int users() const;
 
  private:
+  const std::shared_ptr<PoolAllocator> allocator_;
   const PoolId id_;
   const c10::DeviceIndex device_;
 };

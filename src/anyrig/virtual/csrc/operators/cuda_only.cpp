@@ -1,5 +1,6 @@
 #include "operators/cuda_only.h"
 
+#include "operators/scaled_products.h"
 #include "operators/semi_structured.h"
 
 namespace anyrig::virtual_gpu {
@@ -16,8 +17,11 @@ const HostKernels& cuda_only_kernels() {
     add_grouped_products(*kernels);
     add_cudnn(*kernels);
     add_narrow_products(*kernels);
+    add_scaled_products(*kernels);
+    add_scaled_groups(*kernels);
     add_lists(*kernels);
     add_semi_structured(*kernels);
+    add_pruning(*kernels);
     return kernels;
   }();
   return *kernels;

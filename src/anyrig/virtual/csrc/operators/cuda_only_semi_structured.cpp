@@ -51,33 +51,20 @@ at::Tensor restore(const at::Tensor& kept, const CodeOf& code_of) {
       }
     }
   }
-  // Of bits, since the CPU scatters no floats of eight.
+  // Of bits, since the CPU scatters no floats of eight. Where pruning keeps one number of a code,
+  // the other one is a zero, maybe at the same place.
   const auto bits = is_in_bytes(kept) ? kept.view(at::kChar) : kept;
   return at::zeros({kept.size(0), 2 * kept.size(1)}, bits.options())
-      .scatter(1, places, bits)
+      .scatter_add(1, places, bits)
       .view(kept.scalar_type());
 }
 
-// CUTLASS weaves the rows of a group of words into each other, transposes squares of two words by
-// two, and lays columns out in pairs.
-int64_t place_of_word(int64_t row, int64_t column, int64_t rows, bool is_short) {
-  const int64_t group = is_short ? 32 : 16;
-  int64_t to_row = row / group * group + row % 8 * (group / 8) + row % group / 8;
-  int64_t to_column = column;
-  if (to_row % 2 == 0 && to_column % 2 == 1) {
-    ++to_row;
-    --to_column;
-  } else if (to_row % 2 == 1 && to_column % 2 == 0) {
-    --to_row;
-    ++to_column;
-  }
-  return (to_column / 2 * rows + to_row) * 2 + to_column % 2;
-}
-
+// A card looks at the memory alone: metadata come as (rows, words) and, from pruning, as
+// (rows, 2, words / 2).
 template <class Word>
 CodeOf codes_in_words(const at::Tensor& meta) {
   constexpr int64_t codes = sizeof(Word) * 2;
-  return [meta = meta.contiguous()](int64_t row, int64_t column) {
+  return [meta](int64_t row, int64_t column) {
     const auto place =
         place_of_word(row, column / codes, meta.size(0), sizeof(Word) == sizeof(int16_t));
     return static_cast<Code>(meta.const_data_ptr<Word>()[place]) >> (column % codes * 4) & 15;
@@ -86,10 +73,10 @@ CodeOf codes_in_words(const at::Tensor& meta) {
 
 at::Tensor restore_from_words(const at::Tensor& kept, const at::Tensor& meta) {
   const int64_t codes = kept.size(1) * 2 / numbers_of_code(kept.scalar_type());
+  const int64_t words = codes / (2 * meta.element_size());
   TORCH_CHECK(
-      meta.dim() == 2 && meta.size(0) == kept.size(0) && meta.size(1) % 2 == 0 &&
-          meta.size(1) * meta.element_size() * 2 == codes &&
-          meta.size(0) % (is_in_bytes(kept) ? 16 : 32) == 0,
+      meta.numel() == kept.size(0) * words && meta.is_non_overlapping_and_dense() &&
+          words % 2 == 0 && kept.size(0) % (is_in_bytes(kept) ? 16 : 32) == 0,
       "metadata of ", meta.sizes(), " are not those of ", kept.sizes(), " numbers that were kept");
   return restore(
       kept,
@@ -263,6 +250,17 @@ at::Tensor compressed_mm(
   return transpose_result ? result.t().contiguous() : result;
 }
 
+// A card measures what is fastest; here all are alike.
+int64_t fastest_algorithm(
+    const at::Tensor& /*compressed*/,
+    const at::Tensor& /*other*/,
+    const OptionalTensor& /*bias*/,
+    const OptionalTensor& /*alpha*/,
+    std::optional<at::ScalarType> /*out_dtype*/,
+    bool /*transpose_result*/) {
+  return 0;
+}
+
 void check_mad(
     const at::Tensor& kept,
     const at::Tensor& meta,
@@ -327,6 +325,22 @@ void check_mad(
 
 } // namespace
 
+// CUTLASS weaves the rows of a group of words into each other, transposes squares of two words by
+// two, and lays columns out in pairs.
+int64_t place_of_word(int64_t row, int64_t column, int64_t rows, bool is_short) {
+  const int64_t group = is_short ? 32 : 16;
+  int64_t to_row = row / group * group + row % 8 * (group / 8) + row % group / 8;
+  int64_t to_column = column;
+  if (to_row % 2 == 0 && to_column % 2 == 1) {
+    ++to_row;
+    --to_column;
+  } else if (to_row % 2 == 1 && to_column % 2 == 0) {
+    --to_row;
+    ++to_column;
+  }
+  return (to_column / 2 * rows + to_row) * 2 + to_column % 2;
+}
+
 // _sparse_semi_structured_mm(mat1, mat1_meta, mat2, out_dtype)
 void check_semi_structured_mm(Arguments arguments, c10::Device device) {
   check_mad(
@@ -353,6 +367,7 @@ void add_semi_structured(HostKernels& kernels) {
   add_kernel(kernels, "_sparse_semi_structured_linear", &semi_structured_linear);
   add_kernel(kernels, "_cslt_compress", &compress);
   add_kernel(kernels, "_cslt_sparse_mm", &compressed_mm);
+  add_kernel(kernels, "_cslt_sparse_mm_search", &fastest_algorithm);
 }
 
 } // namespace anyrig::virtual_gpu

@@ -1,7 +1,7 @@
 #include "operators/library_limits.h"
 
-#include "device/device.h"
 #include "operators/fft_plans.h"
+#include "operators/scaled_products.h"
 #include "operators/semi_structured.h"
 
 #include <ATen/core/Tensor.h>
@@ -86,75 +86,6 @@ void check_product_of_bytes(Arguments arguments, c10::Device /*device*/) {
       "mat2.size(1) needs to be greater than 0 and a multiple of 8, but got ", other.size(1));
 }
 
-// _scaled_allowed_device of aten/src/ATen/native/cuda/ScaledBlas.cpp.
-void check_narrow_floats(Arguments /*arguments*/, c10::Device device) {
-  const DeviceFacts& card = devices()[device.index()];
-  TORCH_CHECK(
-      card.capability_major >= 9 || (card.capability_major == 8 && card.capability_minor == 9),
-      "torch._scaled_mm is only supported on CUDA devices with compute capability >= 9.0 or 8.9, "
-      "or ROCm MI300+");
-}
-
-void check_bias_of_scaled_product(Arguments arguments) {
-  const at::Tensor& mat1 = arguments[0].toTensor();
-  if (!arguments[4].isTensor()) {
-    return;
-  }
-  const at::Tensor& bias = arguments[4].toTensor();
-  const auto dtype = bias.scalar_type();
-  const auto result =
-      arguments[6].isNone() ? mat1.scalar_type() : arguments[6].toScalarType();
-  const int64_t columns = arguments[1].toTensor().size(1);
-  TORCH_CHECK(
-      bias.numel() == columns, "Bias must be size ", columns, " but got ", bias.numel());
-  TORCH_CHECK(
-      result != at::kFloat, "Bias is not supported when out_dtype is set to Float32");
-  TORCH_CHECK(
-      dtype == at::kBFloat16 || dtype == at::kHalf,
-      "Bias must be BFloat16 or Half, but got ", dtype);
-  TORCH_CHECK(
-      result != at::kBFloat16 || dtype == at::kBFloat16, "Bias must be BFloat16 to compute ",
-      result, " output, but got ", dtype);
-  TORCH_CHECK(
-      result != at::kHalf || dtype == at::kHalf, "Bias must be Float16 to compute ", result,
-      " output, but got ", dtype);
-}
-
-bool is_row_major(const at::Tensor& matrix) {
-  return matrix.is_contiguous();
-}
-
-bool is_column_major(const at::Tensor& matrix) {
-  return !matrix.is_contiguous() && matrix.stride(0) == 1;
-}
-
-// _scaled_mm_out_cuda and _scaled_gemm of the same file, for (mat1, mat2, scale_a, scale_b, bias,
-// scale_result, out_dtype, …).
-void check_scaled_product(Arguments arguments, c10::Device device) {
-  check_narrow_floats(arguments, device);
-  const at::Tensor& mat1 = arguments[0].toTensor();
-  const at::Tensor& mat2 = arguments[1].toTensor();
-  if (mat1.dim() != 2 || mat2.dim() != 2 || mat1.size(1) != mat2.size(0) ||
-      !at::isFloat8Type(mat1.scalar_type()) || !at::isFloat8Type(mat2.scalar_type())) {
-    return; // refused by all
-  }
-  TORCH_CHECK(
-      mat1.size(1) % 16 == 0,
-      "Expected trailing dimension of mat1 to be divisible by 16 but got mat1 shape: (",
-      mat1.size(0), "x", mat1.size(1), ").");
-  TORCH_CHECK(
-      mat2.size(0) % 16 == 0 && mat2.size(1) % 16 == 0, "mat2 shape (", mat2.size(0), "x",
-      mat2.size(1), ") must be divisible by 16");
-  TORCH_CHECK_VALUE(
-      mat1.scalar_type() != at::kFloat8_e5m2 || mat2.scalar_type() != at::kFloat8_e5m2,
-      "Multiplication of two Float8_e5m2 matrices is not supported");
-  check_bias_of_scaled_product(arguments);
-  const bool is_empty = mat1.size(0) == 0 || mat1.size(1) == 0 || mat2.size(1) == 0;
-  TORCH_CHECK(
-      is_empty || (is_row_major(mat1) && is_column_major(mat2)),
-      "Only multiplication of row-major and column-major matrices is supported by cuBLASLt");
-}
-
 } // namespace
 
 CheckLimits limits_of(const std::string& name) {
@@ -163,12 +94,15 @@ CheckLimits limits_of(const std::string& name) {
       {"_fft_c2c", check_transform_of_complex},
       {"_fft_c2r", check_transform_to_real},
       {"_int_mm", check_product_of_bytes},
-      {"_scaled_mm", check_scaled_product},
-      {"_scaled_mm_v2", check_narrow_floats},
+      {"_scaled_mm", check_scaled_mm},
+      {"_scaled_mm_v2", check_scaled_mm_v2},
+      {"_scaled_grouped_mm", check_scaled_grouped_mm},
+      {"_scaled_grouped_mm_v2", check_scaled_grouped_mm_v2},
       {"_sparse_semi_structured_mm", check_semi_structured_mm},
       {"_sparse_semi_structured_addmm", check_semi_structured_addmm},
       {"_cslt_compress", check_cusparselt},
       {"_cslt_sparse_mm", check_cusparselt},
+      {"_cslt_sparse_mm_search", check_cusparselt},
   };
   const auto found = limits.find(name);
   return found == limits.end() ? nullptr : found->second;

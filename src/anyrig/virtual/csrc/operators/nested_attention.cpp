@@ -1,9 +1,10 @@
 // Attention of nested tensors of layout strided: packed into one buffer, as on a card, for flash or
-// memory-efficient attention, and unpacked again. Queries, keys and values are (batch, heads, tokens,
+// memory-efficient or cuDNN's attention, and unpacked again. Queries, keys and values are (batch, heads, tokens,
 // numbers of a head); of batches and heads, one serves for many, and one of the three may be dense.
 
 #include "operators/nested_attention.h"
 
+#include "attention/cudnn_attention.h"
 #include "attention/flash_attention.h"
 
 #include <ATen/NestedTensorImpl.h>
@@ -172,6 +173,63 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> nested_efficient_forw
   return {unpack(output.squeeze(0), q), logsumexp, seed, offset};
 }
 
+PackedCall packed_call(
+    const PackedOperands& operands,
+    double dropout,
+    bool is_causal,
+    std::optional<double> scale) {
+  const auto& [extents, q, k, v] = operands;
+  return {
+      q.tensor, k.tensor, v.tensor,
+      Sequences{q.starts, k.starts, {}, {}, q.longest, k.longest}, dropout, is_causal, scale};
+}
+
+ProductOutputs nested_cudnn_forward(
+    const at::Tensor& query,
+    const at::Tensor& key,
+    const at::Tensor& value,
+    const OptionalTensor& /*bias*/, // which nested operands are not chosen with
+    bool compute_logsumexp,
+    double dropout,
+    bool is_causal,
+    bool /*return_debug_mask*/,
+    std::optional<double> scale) {
+  const auto operands = pack_operands(query, key, value);
+  auto results =
+      packed_cudnn_forward(packed_call(operands, dropout, is_causal, scale), compute_logsumexp);
+  std::get<0>(results) = unpack(std::get<0>(results), operands.query);
+  return results;
+}
+
+FlashGradients nested_cudnn_backward(
+    const at::Tensor& gradient,
+    const at::Tensor& query,
+    const at::Tensor& key,
+    const at::Tensor& value,
+    const at::Tensor& output,
+    const at::Tensor& logsumexp,
+    const at::Tensor& seed,
+    const at::Tensor& offset,
+    const at::Tensor& /*bias*/,
+    const at::Tensor& /*query_starts*/,
+    const at::Tensor& /*key_starts*/,
+    int64_t /*longest_query*/,
+    int64_t /*longest_key*/,
+    double dropout,
+    bool is_causal,
+    std::optional<double> scale) {
+  if (!gradient.defined()) {
+    return {};
+  }
+  const auto operands = pack_operands(query, key, value);
+  const auto [of_query, of_key, of_value] = packed_cudnn_backward(
+      packed_call(operands, dropout, is_causal, scale), pack(gradient, operands.extents).tensor,
+      pack(output, operands.extents).tensor, logsumexp, seed, offset);
+  return {
+      unpack(of_query, operands.query), unpack(of_key, operands.key),
+      unpack(of_value, operands.value)};
+}
+
 // A card's choice is one for dense and for nested tensors.
 int64_t nested_choice(
     const at::Tensor& query,
@@ -195,6 +253,9 @@ void register_nested_attention(torch::Library& library, Names& names) {
       library, names, "_scaled_dot_product_flash_attention_backward", nested_flash_backward);
   register_kernel(
       library, names, "_scaled_dot_product_efficient_attention", nested_efficient_forward);
+  register_kernel(library, names, "_scaled_dot_product_cudnn_attention", nested_cudnn_forward);
+  register_kernel(
+      library, names, "_scaled_dot_product_cudnn_attention_backward", nested_cudnn_backward);
   register_kernel(library, names, "_fused_sdp_choice", nested_choice);
   register_multi_head_attention(library, names);
 }

@@ -9,6 +9,10 @@
 namespace anyrig::virtual_gpu {
 
 void add_semi_structured(HostKernels& kernels);
+void add_pruning(HostKernels& kernels);
+
+// Where CUTLASS has the word of metadata that is `column`'th of a row, counted in words.
+int64_t place_of_word(int64_t row, int64_t column, int64_t rows, bool is_short);
 
 // What the libraries refuse, as in library_limits.h.
 void check_semi_structured_mm(Arguments arguments, c10::Device device);

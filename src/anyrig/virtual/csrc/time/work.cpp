@@ -194,6 +194,8 @@ Precision precision_of(at::ScalarType dtype, DenseKind kind) {
     case at::kFloat:
     case at::kComplexFloat:
       return allows_tf32(kind) ? Precision::Tfloat32 : Precision::Float32;
+    case at::kFloat4_e2m1fn_x2: // two to a number, and twice as fast
+      return Precision::Float8;
     default:
       return c10::isFloat8Type(dtype) ? Precision::Float8 : Precision::Float32;
   }

@@ -1,0 +1,31 @@
+// The scaling that a list of ScalingType, with a tensor for each, asks for.
+#pragma once
+
+#include "operators/scaling.h"
+
+#include <initializer_list>
+#include <optional>
+#include <utility>
+#include <vector>
+
+namespace anyrig::virtual_gpu {
+
+// Of the first operand and of the second.
+using Scalings = std::pair<ScalingType, ScalingType>;
+
+struct ScalingRecipe {
+  std::vector<at::Tensor> scales;
+  std::vector<int64_t> scalings;
+  std::vector<int64_t> swizzles;
+
+  bool is(std::initializer_list<std::pair<ScalingType, at::ScalarType>> parts) const;
+};
+
+// None where a card has no kernel for it.
+std::optional<Scalings> scalings_of_recipes(
+    const at::Tensor& a,
+    const at::Tensor& b,
+    const ScalingRecipe& of_a,
+    const ScalingRecipe& of_b);
+
+} // namespace anyrig::virtual_gpu

@@ -1,0 +1,35 @@
+"""Memory that NCCL is told of, from an allocator of its own or any other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+
+def case_a_pool_of_nccl(world: Any) -> None:
+    group = dist.new_group()
+    backend: Any = group._get_backend(torch.device("cuda"))
+    allocator = backend.mem_allocator
+    assert isinstance(allocator, torch._C._cuda_CUDAAllocator)
+    pool = torch.cuda.MemPool(allocator)
+    assert pool.allocator is allocator
+    try:
+        backend.register_mem_pool(pool)
+    except dist.DistBackendError as error:
+        assert "has not been initialized before mem pool creation" in str(error)  # noqa: PT017
+    else:
+        raise AssertionError("a pool was registered before ranks met")
+    with torch.cuda.use_mem_pool(pool):
+        tensor = torch.ones(2**20, device=world.device)
+    dist.all_reduce(tensor, group=group)
+    backend.register_mem_pool(pool)
+    dist.all_reduce(tensor, group=group)
+    assert tensor[0].item() == world.size**2
+    backend.deregister_mem_pool(pool)
+    backend.register_mem_pool(pool, symm=True)
+    dist.all_reduce(tensor, group=group)
+    backend.deregister_mem_pool(pool)
+    assert [part["segment_pool_id"] for part in pool.snapshot()] == [pool.id]
+    dist.destroy_process_group(group)

@@ -1,0 +1,17 @@
+"""cuDNN's attention of nested tensors, which PyTorch uses where its environment asks for it."""
+
+from __future__ import annotations
+
+import pytest
+from on_a_rig import PROGRAMS, run
+
+PROGRAM = str(PROGRAMS / "nested_cudnn.py")
+ENABLED = {"TORCH_CUDNN_SDPA_NESTED_TENSOR_ENABLED": "1"}
+
+
+@pytest.mark.parametrize("words", [(PROGRAM,), ("--shape-only", PROGRAM, "shapes")])
+def test_sequences_of_several_lengths(words: tuple[str, ...]) -> None:
+    finished = run(
+        "-W", "ignore", "-m", "anyrig", "rehearse", "--rig", "1xH100-SXM", *words, **ENABLED
+    )
+    assert finished.stdout == "attended\n", finished.stdout + finished.stderr
