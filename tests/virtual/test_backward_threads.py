@@ -1,0 +1,106 @@
+"""In which thread a backward computes while one device is in use, and what it leaves behind."""
+
+from __future__ import annotations
+
+import pytest
+from on_a_rig import output_of_lines
+
+# Each makes code of the program part of the backward pass from `loss`.
+SEEN_BY = {
+    "tensor hook": "hidden.register_hook(note)",
+    "leaf hook": "x.register_hook(note)",
+    "hook after accumulating": "x.register_post_accumulate_grad_hook(note)",
+    "node hook": "hidden.grad_fn.register_hook(note)",
+    "node hook before": "hidden.grad_fn.register_prehook(note)",
+    "function": "loss = Noted.apply(loss)",
+}
+
+
+@pytest.mark.parametrize("code", SEEN_BY.values(), ids=SEEN_BY)
+def test_code_of_the_program_runs_in_the_thread_of_its_device(code: str) -> None:
+    lines = output_of_lines(
+        f"""
+        import threading
+        from anyrig.virtual import install
+
+        install("2x1GiB")
+
+        import torch
+
+        def note(*gradients):
+            in_caller = threading.get_ident() == threading.main_thread().ident
+            print(in_caller, torch.cuda.current_device())
+
+        class Noted(torch.autograd.Function):
+            @staticmethod
+            def forward(context, x):
+                return x.clone()
+
+            @staticmethod
+            def backward(context, gradient):
+                note()
+                return gradient
+
+        x = torch.ones(4, device="cuda:1", requires_grad=True)
+        hidden = x * 2
+        loss = hidden.exp().sum()
+        {code}
+        loss.backward()
+        """
+    )
+    assert lines == ["False 1"]
+
+
+def test_nodes_of_pytorch_compute_in_the_callers_thread_while_one_device_is_in_use() -> None:
+    lines = output_of_lines(
+        """
+        from anyrig.virtual import install
+
+        install("2x1GiB")
+
+        import torch
+        from torch.profiler import ProfilerActivity, profile
+
+        def threads(device):
+            x = torch.ones(4, device=device, requires_grad=True)
+            with profile(activities=[ProfilerActivity.CPU]) as profiler:
+                x.exp().sum().backward()
+            events = profiler.events()
+            return len({event.thread for event in events if event.name.startswith("aten::")})
+
+        print(threads("cuda:1"))
+        torch.ones(1, device="cuda:0")
+        print(threads("cuda:1"))
+        """
+    )
+    assert lines == ["1", "2"]
+
+
+def test_a_backward_that_runs_out_of_memory_leaves_nothing_on_the_card() -> None:
+    lines = output_of_lines(
+        """
+        from anyrig.virtual import install
+
+        install("64MiB")
+
+        import torch
+
+        def fail():
+            x = torch.ones(2**20, device="cuda", requires_grad=True)
+            loss = x.exp().sum() + x.sin().sin().sum()
+            full = []
+            try:
+                while True:
+                    full.append(torch.empty_like(x))
+            except torch.OutOfMemoryError:
+                print("full")
+            loss.backward()
+
+        try:
+            fail()
+        except torch.OutOfMemoryError:
+            pass  # while it is handled, it holds the tensors of `fail`
+        print(torch.cuda.memory_allocated())
+        """
+    )
+    assert lines == ["full", "0"]
