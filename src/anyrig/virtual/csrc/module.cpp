@@ -35,6 +35,7 @@
 #include <ATen/Context.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/device_lazy_init.h>
 #include <torch/csrc/utils/pybind.h>
 
@@ -214,7 +215,6 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   });
   m.def("current_device", &current_device);
   m.def("has_context", &has_context);
-  m.def("count_contexts", &count_contexts);
   m.def("set_device", &set_current_device);
   m.def("exchange_device", &exchange_device);
   m.def("watch_forks", &watch_forks_for_pytorch);
@@ -223,6 +223,21 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
     start_backward_threads();
     at::globalContext().lazyInitDevice(kDeviceType); // what asks for it later finds CUDA in use
   });
+  // `roots` as PyTorch's engine gets them; what it refuses, or knows as edges, is left to it.
+  m.def("needs_backward_threads", [](const py::object& roots) {
+    std::vector<at::Tensor> tensors;
+    if (!py::isinstance<py::tuple>(roots)) {
+      return true;
+    }
+    for (const auto root : roots) {
+      if (!THPVariable_Check(root.ptr())) {
+        return true;
+      }
+      tensors.push_back(THPVariable_Unpack(root.ptr()));
+    }
+    return needs_backward_threads(tensors);
+  });
+  m.def("drop_failed_backward", &drop_failed_backward);
   m.def("settle_backward_threads", [] {
     py::gil_scoped_release released;
     settle_backward_threads();
