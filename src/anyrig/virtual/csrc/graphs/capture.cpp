@@ -1,6 +1,5 @@
 #include "graphs/capture.h"
 
-#include "device/backward_threads.h"
 #include "device/cuda_error.h"
 #include "time/streams.h"
 
@@ -101,7 +100,7 @@ void begin_capture(CaptureId id, const c10::Stream& stream, CaptureMode mode) {
   if (captures.id_of(name) != kNoCapture) {
     raise_cuda_error(CudaError::IllegalState);
   }
-  captures.by_id[id] = {name, mode, thread_with_cards(), true, {{name, true}}};
+  captures.by_id[id] = {name, mode, std::this_thread::get_id(), true, {{name, true}}};
   captures.of_stream[name] = id;
   ++detail::captures_underway;
   Clock::get().begin_meter(stream);
@@ -179,7 +178,7 @@ void check_unsafe_call(const c10::Stream& stream) {
   refuse_where([](const Capture& capture) {
     return capture.mode == CaptureMode::Global ||
         (capture.mode == CaptureMode::ThreadLocal &&
-         capture.thread == thread_with_cards());
+         capture.thread == std::this_thread::get_id());
   });
 }
 
