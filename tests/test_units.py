@@ -23,7 +23,19 @@ def test_format(count: int | None, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "count"),
-    [("4096", 4096), ("16GiB", 2**34), ("1.5 GB", 1_500_000_000), (" 2 kB ", 2000), ("7B", 7)],
+    [
+        ("4096", 4096),
+        ("7B", 7),
+        (" 2 kB ", 2000),
+        ("2KB", 2000),
+        ("3MB", 3_000_000),
+        ("1.5 GB", 1_500_000_000),
+        ("1TB", 10**12),
+        ("2KiB", 2048),
+        ("3MiB", 3 * 2**20),
+        ("16GiB", 2**34),
+        ("1TiB", 2**40),
+    ],
 )
 def test_parse(text: str, count: int) -> None:
     assert parse_bytes(text) == count

@@ -22,6 +22,13 @@ def test_figures_of_one_card() -> None:
     assert (a100.link, a100.link_bytes_per_second) == ("nvlink", 300e9)
 
 
+def test_strength_is_the_rate_of_half_precision_or_else_of_single() -> None:
+    assert spec_of_key("A100-80GB").strength == 312e12
+    assert spec_of_key("T4").strength == 65e12  # float16: it has no bfloat16
+    single = dataclasses.replace(spec_of_key("T4"), flops_per_second={"float32": 8.1e12})
+    assert single.strength == 8.1e12
+
+
 def test_what_no_source_gives_is_absent() -> None:
     assert "bfloat16" not in spec_of_key("T4").flops_per_second
     assert "float8" not in spec_of_key("A100-80GB").flops_per_second

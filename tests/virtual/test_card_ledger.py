@@ -242,3 +242,12 @@ def test_many_take_and_give_and_some_are_killed(
     for worker in workers:
         worker.process.communicate(timeout=60)
     assert not folder.exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder to another user")
+def test_a_folder_of_another_user_is_refused(library: ctypes.CDLL, folder: Path) -> None:
+    folder.mkdir(mode=0o700)
+    os.chown(folder, 12345, 12345)
+    with pytest.raises(RuntimeError, match="it is not a folder of this user's"):
+        Ledger(library, folder)
+    assert list(folder.iterdir()) == []

@@ -22,7 +22,7 @@ WORLDS: dict[str, tuple[tuple[str, ...], int, dict[str, str]]] = {
     "right": (("moving", "reducing", "waiting", "grouping"), 8, {"ANYRIG_TEST_CARD": "H100-SXM"}),
     "wrong": (("refusing", "failing"), 4, {}),
     "worlds": (("gloo_on_cards", "initializing"), 3, {}),
-    "registered": (("registering",), 2, {}),
+    "registered": (("registering", "recorded_by_default"), 2, {}),
     "shape-only": (("shapes", "symmetric_shapes"), 2, {"mode": "shape-only"}),
     "symmetric": (("symmetric",), 4, {}),
     "switched": (("multicast",), 2, {"ANYRIG_TEST_CARD": "H100-SXM"}),

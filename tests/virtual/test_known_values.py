@@ -32,6 +32,8 @@ ANSWERS = {
     "a scaler's step": "None",
     "a scaler's scale": "8.0",
     "generator's state there and back": "True",
+    "a mebibyte": "1.0",
+    "more": UNKNOWN,
     "four million numbers": UNKNOWN,
     "four million bytes": "4194304",
 }

@@ -29,7 +29,10 @@ OPERATIONS: dict[Any, Callable[[Tensor, Tensor], Tensor]] = {
 
 def row(rank: int, dtype: torch.dtype, length: int = ROW) -> Tensor:
     numbers = (torch.arange(length) + rank) % 3
-    return (numbers == 0) if dtype == torch.bool else numbers.to(dtype)
+    if dtype == torch.bool:
+        return numbers == 0
+    # Averages of whole numbers are cut off towards zero, which only negative ones show.
+    return numbers.to(dtype) if dtype == torch.uint8 else (numbers - 2).to(dtype)
 
 
 def combined(op: Any, rows: list[Tensor]) -> Tensor:

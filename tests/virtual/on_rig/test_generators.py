@@ -58,6 +58,7 @@ def test_generators_share_a_state_for_graphs() -> None:
     torch.rand(2, device="cuda", generator=first)
     assert second.get_offset() == first.get_offset() > 0
     clone = first.clone_state()
+    assert clone.get_offset() == first.get_offset()
     torch.rand(2, device="cuda", generator=first)
     assert clone.get_offset() < first.get_offset()
 

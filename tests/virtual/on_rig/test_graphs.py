@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -408,6 +409,20 @@ def test_memory_of_another_stream_cannot_grow_meanwhile() -> None:
         lambda: (_empty_on(other), torch.ones(1, device="cuda")), capture_error_mode="relaxed"
     )
     relaxed.replay()
+
+
+def test_another_thread_may_grow_memory_during_a_thread_local_capture() -> None:
+    other = torch.cuda.Stream()
+
+    def work() -> None:
+        with ThreadPoolExecutor(1) as threads:
+            threads.submit(_empty_on, other).result(timeout=60)
+        torch.ones(1, device="cuda")
+
+    captured(work, capture_error_mode="thread_local").replay()
+    with pytest.raises(torch.AcceleratorError):
+        captured(work)
+    replayable_afterwards()
 
 
 def _empty_on(stream: torch.cuda.Stream) -> None:

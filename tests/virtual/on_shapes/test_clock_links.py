@@ -106,6 +106,18 @@ def test_a_copy_that_waits_does_not_hold_up_one_that_is_ready(
     assert clock().host_seconds - before == close(0.1 + COPIED_BYTES / PCIE)
 
 
+@pytest.mark.parametrize("busy", [0, 1])
+def test_a_copy_between_gpus_waits_for_the_streams_of_both(busy: int) -> None:
+    source, destination = on_card(0), on_card(1)
+
+    def copy_behind_work() -> None:
+        with torch.cuda.device(busy):
+            torch.cuda._sleep(1_410_000)  # 1 ms, about two such copies
+        destination.copy_(source)
+
+    assert seconds(copy_behind_work) == close(1e-3 + COPIED_BYTES / NVLINK)
+
+
 BOTH_NODES = [*range(8), *range(10, 18)]
 
 
@@ -156,6 +168,9 @@ def test_a_ring_over_two_nodes_leaves_by_the_network_of_all_its_devices() -> Non
     one_a_node = collective_seconds(kinds.ALL_REDUCE, [0, 10])
     assert one_a_node == close(BYTES / NETWORK)
     assert collective_seconds(kinds.SEND, [3, 14]) == close(BYTES / NETWORK)
+    # All that a gather moves enters one GPU, by that GPU's own part of the network.
+    assert collective_seconds(kinds.GATHER, BOTH_NODES) == close(15 / 16 * BYTES / NETWORK)
+    assert collective_seconds(kinds.SCATTER, BOTH_NODES) == close(15 / 16 * BYTES / NETWORK)
     to_all = collective_seconds(kinds.ALL_TO_ALL, BOTH_NODES)
     assert to_all == close(8 / 16 * BYTES / NETWORK)
 
@@ -174,6 +189,12 @@ def test_small_collectives_cost_their_steps() -> None:
 
     assert 0 < barrier(0, 1) < barrier(*range(8)) < barrier(*BOTH_NODES) < MOST_LATENCY_SECONDS
     assert barrier(0) == 0
+
+
+def test_a_small_all_reduce_between_nodes_takes_the_tree() -> None:
+    # Its ring would take 6.6 us + 28 steps inside the nodes + 2 between them = 28.8 us.
+    tree = 6.6e-6 + 2 * (7 * 0.6e-6 + 5.0e-6)
+    assert core.collective_seconds(kinds.ALL_REDUCE, 4, BOTH_NODES) == close(tree)
 
 
 def test_a_position_beyond_the_rig_is_refused() -> None:

@@ -106,10 +106,11 @@ def test_a_grouped_product_counts_each_row_once() -> None:
     assert flops == 2 * 64 * 32 * 16
 
 
-def test_causal_attention_does_half_of_what_is_counted() -> None:
+@pytest.mark.parametrize("backend", [SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION])
+def test_causal_attention_does_half_of_what_is_counted(backend: SDPBackend) -> None:
     def forward(causal: bool) -> float:
         q = torch.empty(4, 16, 8192, 128, device="cuda", dtype=torch.bfloat16)
-        with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+        with sdpa_kernel(backend):
             return seconds(
                 lambda: functional.scaled_dot_product_attention(q, q, q, is_causal=causal)
             )

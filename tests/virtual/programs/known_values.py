@@ -75,5 +75,8 @@ say("a scaler's scale", scaler.get_scale)
 
 state = torch.cuda.get_rng_state()
 say("generator's state there and back", lambda: torch.equal(state.cuda().cpu(), state))
+mebibyte = 2**20 // torch.float64.itemsize
+say("a mebibyte", lambda: torch.ones(mebibyte, dtype=torch.float64).cuda()[-1].item())
+say("more", lambda: torch.ones(mebibyte + 1, dtype=torch.float64).cuda()[-1].item())
 say("four million numbers", lambda: torch.zeros(2048, 2048).cuda().sum().item())
 say("four million bytes", lambda: len(torch.zeros(2**22, dtype=torch.uint8).cuda().tolist()))
