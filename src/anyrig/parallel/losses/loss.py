@@ -33,6 +33,11 @@ from .criterions import recognise
 
 Criterion = Callable[[Any, Any], Any]
 
+_LENGTHS = (
+    ". Where the module pads sequences to the longest of its part, give it the length of the "
+    "target: pad_packed_sequence(..., total_length=length)"
+)
+
 
 @dataclass(frozen=True)
 class LossPart:
@@ -69,17 +74,24 @@ def loss_part(criterion: Criterion, output: Any, target: Any, rows: int) -> Loss
         rows: how many these are.
 
     Raises:
-        BatchError: the callable returned something else.
+        BatchError: the callable returned something else, or the output has not the form of the
+            target.
     """
     known = recognise(criterion) if isinstance(output, Tensor) else None
+    if known is not None and known.by_elements and output.shape != target.shape:
+        raise BatchError(
+            f"{_name(criterion)} takes elements of the output and the target in pairs, but a part "
+            f"of the batch has shapes {tuple(output.shape)} and {tuple(target.shape)}, which would "
+            f"relate samples of one part only to each other. Give both the same shape{_LENGTHS}"
+        )
     if known is not None and known.settings["reduction"] in ("mean", "batchmean"):
         # Of many half-precision losses the sum would be out of range where their mean is not.
         widens = _overflows(output, criterion)
         given = (_widen(output), _widen(target)) if widens else (output, target)
-        value = known.summed(*given)
+        value = _call(known.summed, criterion, *given)
         dtype = output.dtype if widens else value.dtype
         return LossPart(value, known.count(output, target, known.settings), True, dtype)
-    returned = criterion(output, target)
+    returned = _call(criterion, criterion, output, target)
     if isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[0], Tensor):
         value, count = returned
         return LossPart(value.reshape(()), count, True, value.dtype)
@@ -94,7 +106,9 @@ def loss_part(criterion: Criterion, output: Any, target: Any, rows: int) -> Loss
         known is not None and known.settings["reduction"] == "sum"
     ):
         return LossPart(returned, None, True, returned.dtype)
-    return LossPart(returned * rows, rows, True, returned.dtype)
+    # Times the samples, a mean in half precision would be out of range.
+    wide = returned.float() if returned.dtype in (torch.float16, torch.bfloat16) else returned
+    return LossPart(wide * rows, rows, True, returned.dtype)
 
 
 def combine_losses(
@@ -241,6 +255,23 @@ def criterion_on(criterion: Criterion, device: torch.device) -> Criterion:
     # itself would refuse.
     memo: dict[int, Any] = {id(tensor): copy_beside(tensor, device) for tensor in tensors}
     return copy.deepcopy(criterion, memo)
+
+
+def _call(function: Criterion, criterion: Criterion, output: Any, target: Any) -> Any:
+    """Return ``function(output, target)``, and say so if it fails because lengths differ."""
+    try:
+        return function(output, target)
+    except (ValueError, RuntimeError) as error:
+        have_shapes = isinstance(output, Tensor) and isinstance(target, Tensor)
+        if isinstance(error, torch.OutOfMemoryError) or not have_shapes:
+            raise
+        if set(target.shape) <= set(output.shape):
+            raise
+        raise BatchError(
+            f"the loss {_name(criterion)} failed on a part of the batch with an output of shape "
+            f"{tuple(output.shape)} and a target of shape {tuple(target.shape)} "
+            f"({type(error).__name__}: {error}). Give the output the form of the target{_LENGTHS}"
+        ) from error
 
 
 def _add(values: Sequence[Tensor], device: torch.device) -> Tensor:
