@@ -26,6 +26,7 @@ from ...errors import BatchError
 from ...transfer.beside import copy_beside
 from ...transfer.location import device_of
 from ...transfer.move import Mover, resolve_device
+from ..batch.divided_dimension import read_shapes
 from ..batch.gather import gather
 from ..batch.rows import count_rows
 from ..batch.scatter import scatter_rows
@@ -48,12 +49,14 @@ class LossPart:
         count: what the whole batch's sum is divided by; None if it is not divided.
         reduced: False if `value` has one loss a row.
         dtype: that of the whole batch's loss.
+        shape: of the output, if those of all parts may differ in the samples only; else None.
     """
 
     value: Tensor
     count: Tensor | float | None
     reduced: bool
     dtype: torch.dtype
+    shape: torch.Size | None = None
 
 
 def loss_part(criterion: Criterion, output: Any, target: Any, rows: int) -> LossPart:
@@ -108,7 +111,8 @@ def loss_part(criterion: Criterion, output: Any, target: Any, rows: int) -> Loss
         return LossPart(returned, None, True, returned.dtype)
     # Times the samples, a mean in half precision would be out of range.
     wide = returned.float() if returned.dtype in (torch.float16, torch.bfloat16) else returned
-    return LossPart(wide * rows, rows, True, returned.dtype)
+    shape = output.shape if isinstance(output, Tensor) and not output.is_nested else None
+    return LossPart(wide * rows, rows, True, returned.dtype, shape)
 
 
 def combine_losses(
@@ -122,8 +126,10 @@ def combine_losses(
         dim: along which dimension losses that are not reduced are joined.
 
     Raises:
-        BatchError: the parts were reduced in different ways.
+        BatchError: the parts were reduced in different ways, or means are over outputs of
+            different lengths.
     """
+    _require_one_length(parts, dim)
     to = resolve_device(device)
     kinds = {(part.reduced, part.count is None) for part in parts}
     if len(kinds) != 1:
@@ -255,6 +261,23 @@ def criterion_on(criterion: Criterion, device: torch.device) -> Criterion:
     # itself would refuse.
     memo: dict[int, Any] = {id(tensor): copy_beside(tensor, device) for tensor in tensors}
     return copy.deepcopy(criterion, memo)
+
+
+def _require_one_length(parts: Sequence[LossPart], dim: int) -> None:
+    """Raise BatchError if outputs differ in more than the samples: against a target of one length
+    they may have been broadcast, and their means are over different elements.
+    """
+    shapes = [part.shape for part in parts if part.shape]
+    samples = [int(part.count) for part in parts if part.shape and part.count is not None]
+    if not shapes or len({len(shape) for shape in shapes}) > 1:
+        return
+    answer = read_shapes(shapes, samples, dim)
+    if answer.differing and not answer.candidates:
+        raise BatchError(
+            "the loss of each part is a number, and the outputs have shapes "
+            f"{', '.join(str(tuple(shape)) for shape in shapes)}: these are means over different "
+            "lengths. Return (sum, count) from the loss" + _LENGTHS
+        )
 
 
 def _call(function: Criterion, criterion: Criterion, output: Any, target: Any) -> Any:
