@@ -131,7 +131,7 @@ def test_means_in_half_precision_are_taken_in_finer_numbers() -> None:
         (lambda y: {"hit": (y > 0).any()}, r"\['hit'\] .* single bool .* entry for each sample"),
         (
             lambda y: {"rows": len(y)},
-            r"\['rows'\] .* differs between .*\(4, 2, 1\).*entry for each",
+            r"\['rows'\] .* differs with .*\(4, 2, 1\).*entry for each",
         ),
         (lambda y: (y, y.shape), r"\[1\] .*\(torch.Size\(\[4, 5\]\), .*entry for each sample"),
         (lambda y: [str(y.device)], r"\[0\] .*\('cuda:0', 'cuda:1', 'cuda:2'\).*entry for each"),
@@ -333,6 +333,32 @@ def test_answers_are_for_calls_that_are_alike() -> None:
     x = torch.randn(8, 4, device="cuda:0")
     for last in (True, False, True):
         torch.testing.assert_close(model(x, last), one(x, last), rtol=1e-9, atol=0)
+
+
+@pytest.mark.gpus(2)
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda y: len(y),
+        lambda y: (y, y.shape),
+        lambda y: 3 * len(y),
+        lambda y: y.new_tensor(1).long(),
+    ],
+)
+def test_counts_of_equal_parts_are_refused(make: Any) -> None:
+    model = anyrig.spread(on_lead(Returning(make)), first_devices(2))
+    for samples in (2, 4, 6):
+        with pytest.raises(BatchError, match=r"no mean over samples.*entry for each sample"):
+            model(torch.randn(samples, 4))
+
+
+@pytest.mark.gpus(2)
+@pytest.mark.parametrize("number", [0, 1, 6, True, torch.Size([2, 4])])
+def test_whole_numbers_that_are_constant(number: Any) -> None:
+    one = on_lead(Returning(lambda y: {"y": y, "number": number}))
+    model = anyrig.spread(one, first_devices(2))
+    for samples in (2, 4, 6, 7):
+        assert model(torch.randn(samples, 4))["number"] == number
 
 
 @pytest.mark.gpus(2)

@@ -15,9 +15,10 @@ from ..devices.rig import Rig
 from ..errors import SpreadError
 from ..transfer.move import resolve_device
 from ..transfer.tree import ATOM_TYPES, map_leaves
+from .batch.call import Call
 from .batch.divided_dimension import Answer
 from .batch.once_more import describe_call, without_trace
-from .batch.outputs import Call, join_outputs
+from .batch.outputs import join_outputs
 from .batch.scatter import scatter_call, scatter_rows
 from .layout import Layout
 from .losses.loss import (

@@ -11,8 +11,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
-from functools import cached_property, reduce
+from collections.abc import Sequence
+from functools import reduce
 from typing import Any
 
 import torch
@@ -20,97 +20,11 @@ from torch import Tensor
 
 from ...errors import BatchError
 from ...transfer.beside import copy_beside
-from ...transfer.tree import ATOM_TYPES, Path, format_path, map_leaves
+from ...transfer.tree import ATOM_TYPES, Path, format_path
+from .call import Call, list_counts
 from .cut import join
-from .divided_dimension import Answer, read_change, read_shapes
+from .divided_dimension import Answer
 from .joining import Joining, are_equal, format_shapes
-
-_MOST_REMEMBERED = 1024
-
-
-class Call:
-    """One call of a module, as far as its outputs' parts do not say how to join them.
-
-    Args:
-        samples: how many each part had.
-        dim: the dimension along which the batch was divided.
-        like: equal for calls whose outputs have the samples in the same dimensions.
-        once_more: returns what the module returns for one sample more than the first part had.
-        known: what earlier calls have found; this one adds to it.
-    """
-
-    def __init__(
-        self,
-        samples: Sequence[int],
-        dim: int,
-        like: Callable[[], Hashable],
-        once_more: Callable[[], Any],
-        known: dict[Hashable, Answer],
-    ) -> None:
-        self.samples = tuple(samples)
-        self.dim = dim
-        self._like = like
-        self._once_more = once_more
-        self._known = known
-
-    def find(self, tensors: Sequence[Tensor], path: Path) -> Answer:
-        """Return where the samples are in the parts' tensors at `path`.
-
-        Raises:
-            BatchError: the shapes do not say, and calling the module once more failed.
-        """
-        shapes = [tensor.shape for tensor in tensors]
-        answer = read_shapes(shapes, self.samples, self.dim)
-        if not answer.candidates:
-            return answer
-        place = (self._like_key, path, len(shapes[0]))
-        found = self._known.get(place)
-        if found is None or (found.dim is not None and found.dim not in answer.candidates):
-            found = self._ask(answer, tensors, path)
-            if not found.candidates:
-                if len(self._known) >= _MOST_REMEMBERED:
-                    self._known.clear()
-                self._known[place] = found
-        if found.dim is None:
-            return found
-        # Lengths may differ as well: of [4, 3, 8] and [5, 3, 8], dimension 1 can have the samples.
-        rest = [position for position in range(len(shapes[0])) if position != found.dim]
-        differing = tuple(i for i in rest if len({shape[i] for shape in shapes}) > 1)
-        return Answer(differing=differing) if differing else found
-
-    @cached_property
-    def _like_key(self) -> Hashable:
-        return self._like()
-
-    @cached_property
-    def _shapes_of_one_more(self) -> dict[Path, torch.Size]:
-        shapes = {}
-
-        def note(leaf: Any, path: Path) -> Any:
-            if isinstance(leaf, Tensor):
-                shapes[path] = leaf.shape
-            return leaf
-
-        map_leaves(self._once_more(), note)
-        return shapes
-
-    def _ask(self, answer: Answer, tensors: Sequence[Tensor], path: Path) -> Answer:
-        first, failure = tensors[0].shape, ""
-        try:
-            shape = self._shapes_of_one_more.get(path)
-        except Exception as error:
-            told = f"{error}".partition("\n")[0]
-            shape, failure = None, f" ({type(error).__name__}: {told})"
-        if shape is None or len(shape) != len(first):
-            raise BatchError(
-                f"cannot join {format_path(path)} of what the replicas returned: the shapes "
-                f"{format_shapes(tensors)} do not say which dimension has the "
-                f"{_count(self.samples)} samples, and a call of the module with "
-                f"{self.samples[0] + 1} samples, to see which one changes, did not either"
-                f"{failure}. Return the samples in dimension {self.dim}, for example with "
-                "h.transpose(0, 1); or give the devices different numbers of samples"
-            )
-        return read_change(answer, first, self.samples[0], shape, self.dim)
 
 
 def join_outputs(values: Sequence[Any], device: torch.device, call: Call) -> Any:
@@ -144,7 +58,7 @@ class _JoiningOutputs(Joining):
         first = tensors[0]
         if all(tensor is first for tensor in tensors):  # one part, or no part's own
             return copy_beside(first, self.device)
-        answer = self._call.find(tensors, path) if first.dim() else Answer()
+        answer = self._call.find_samples(tensors, path) if first.dim() else Answer()
         if answer.dim is not None:
             return join(tensors, self.device, answer.dim)
         fractional = first.is_floating_point() or first.is_complex()
@@ -153,20 +67,20 @@ class _JoiningOutputs(Joining):
         raise self._refuse(tensors, path, answer)
 
     def join_others(self, values: tuple[Any, ...], path: Path) -> Any:
+        first = values[0]
         if are_equal(values):
-            return values[0]
+            numbers = (first,) if type(first) is int else first
+            counts = type(first) is int or isinstance(first, torch.Size)
+            if len(values) == 1 or not counts or self._call.is_constant(numbers, path):
+                return first
+            raise self._refuse_number(values, path)
         if all(type(value) in (int, float, complex) for value in values) and any(
             type(value) is not int for value in values
         ):
             samples = self._call.samples
             return sum(n * value for n, value in zip(samples, values, strict=True)) / sum(samples)
         if any(type(value) in ATOM_TYPES or isinstance(value, torch.Size) for value in values):
-            raise BatchError(
-                f"cannot join {format_path(path)} of what the replicas returned: it differs "
-                f"between the parts of the batch ({', '.join(map(repr, values))}), and is no mean "
-                "over samples. Return a tensor with an entry for each sample, or take the parts as "
-                "they are: model.scattered(...)"
-            )
+            raise self._refuse_number(values, path)
         return list(values)
 
     def _mean(self, numbers: Sequence[Tensor]) -> Tensor:
@@ -180,8 +94,16 @@ class _JoiningOutputs(Joining):
         ]
         return torch.stack(parts).sum(0).to(dtype)
 
+    def _refuse_number(self, values: tuple[Any, ...], path: Path) -> BatchError:
+        return BatchError(
+            f"cannot join {format_path(path)} of what the replicas returned: it differs with the "
+            f"part of the batch ({', '.join(map(repr, values))}), and is no mean over samples. "
+            "Return a tensor with an entry for each sample, or take the parts as they are: "
+            "model.scattered(...)"
+        )
+
     def _refuse(self, tensors: tuple[Tensor, ...], path: Path, answer: Answer) -> BatchError:
-        shapes, samples = format_shapes(tensors), _count(self._call.samples)
+        shapes, samples = format_shapes(tensors), list_counts(self._call.samples)
         what = f"cannot join {format_path(path)} of what the replicas returned: "
         if answer.differing:
             return BatchError(
@@ -210,7 +132,3 @@ class _JoiningOutputs(Joining):
             f"{self._call.dim}, with tensor.expand() at no cost; or leave it out, or take the "
             "parts as they are: model.scattered(...)"
         )
-
-
-def _count(samples: Sequence[int]) -> str:
-    return " and ".join([", ".join(map(str, samples[:-1])), str(samples[-1])])
