@@ -19,7 +19,7 @@ from torch.nn import functional
 from trained_models import CLASSES, EXAMPLES, OPTIMIZERS, WIDTH, perceptron
 
 import anyrig
-from anyrig.errors import SpreadError
+from anyrig.errors import BatchError, SpreadError
 from anyrig.parallel.sharded import Sharding
 
 KINDS = ("perceptron", "convolutional", "transformer")
@@ -229,6 +229,51 @@ def case_every_kind_of_loss() -> None:
             for value in (found, untold):
                 torch.testing.assert_close(value, expected, rtol=1e-9, atol=0)
             pair.assert_same("gradients")
+
+
+class OwnLoss(nn.Linear):
+    """As models of transformers are: the loss is computed in the forward."""
+
+    def __init__(self) -> None:
+        super().__init__(4, CLASSES)
+
+    def forward(self, x: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        logits = super().forward(x)
+        return {"loss": functional.cross_entropy(logits, labels), "logits": logits}
+
+
+def case_a_model_that_computes_its_own_loss() -> None:
+    """Each rank gets the loss of its own samples, and all the gradients of all samples."""
+    for fused in (False, True):
+        for last in (5, 0):
+            pair = Pair(OwnLoss(), loss=(lambda output, target: output["loss"]) if fused else None)
+            rows = [2 + rank for rank in range(pair.ranks - 1)] + [last]
+            x = torch.randn(sum(rows), 4, device=pair.device)
+            y = torch.randint(CLASSES, (sum(rows),), device=pair.device)
+            whole = pair.one(x, y)["loss"]
+            whole.backward()
+            mine, labels = pair.mine(rows, x, y)
+            if fused:
+                loss = pair.model(mine, labels=labels, target=labels)
+                again = pair.model(mine, labels=labels, target=None)
+                torch.testing.assert_close(again, whole, rtol=1e-9, atol=0)
+            else:
+                loss = pair.model(mine, labels=labels)["loss"]
+                if labels.numel():
+                    own = pair.one(mine, labels)["loss"]
+                    torch.testing.assert_close(loss, own, rtol=1e-9, atol=0)
+            loss.backward()
+            pair.assert_same("gradients")
+            reported = anyrig.mean_over_ranks(loss, weight=rows[pair.rank])
+            torch.testing.assert_close(reported, whole.detach(), rtol=1e-9, atol=0)
+
+
+def case_outputs_and_targets_of_different_lengths() -> None:
+    """As of sequences that are padded to the longest of each rank: nothing is broadcast."""
+    device = anyrig.Rig.detect().lead.torch_device
+    model = anyrig.spread(nn.Linear(2, 1).to(device), loss=nn.MSELoss())
+    with pytest.raises(BatchError, match=r"\(3, 1\) and \(3, 9\).*total_length="):
+        model(torch.ones(3, 2), target=torch.ones(3, 9, device=device))
 
 
 def case_no_rows_leave_statistics_alone() -> None:

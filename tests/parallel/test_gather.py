@@ -116,16 +116,20 @@ def test_objects_that_are_no_one_value_come_as_a_list() -> None:
 
 
 @pytest.mark.gpus(3)
-def test_outputs_of_different_padded_lengths_are_padded_to_the_longest() -> None:
+def test_outputs_of_different_padded_lengths_are_padded_where_asked() -> None:
     parts = [
         torch.ones(2, length, 3, device=device)
         for length, device in zip((4, 2, 5), DEVICES, strict=True)
     ]
-    whole = gather(parts, "cuda:0")
+    words = r"other dimensions differ \(\(2, 4, 3\), .*total_length=.*gather\(..., padding=0\.0\)"
+    with pytest.raises(BatchError, match=words):
+        gather(parts, "cuda:0")
+    whole = gather(parts, "cuda:0", padding=0.0)
     assert whole.shape == (6, 5, 3)
     assert whole.sum((1, 2)).tolist() == [12, 12, 6, 6, 15, 15]
     assert whole[2:4, 2:].eq(0).all()
-    by_columns = gather([part.transpose(0, 1) for part in parts], "cuda:0", dim=1)
+    assert gather(parts, "cuda:0", padding=-7)[2:4, 2:].eq(-7).all()
+    by_columns = gather([part.transpose(0, 1) for part in parts], "cuda:0", 1, padding=0.0)
     assert torch.equal(by_columns.transpose(0, 1), whole)
 
 
@@ -140,7 +144,7 @@ LENGTHS = st.lists(st.integers(1, 6), min_size=2, max_size=9)
     st.lists(st.integers(0, 4), min_size=3, max_size=3).filter(any),
 )
 @settings(deadline=None, max_examples=60)
-def test_padded_sequences_need_no_total_length(
+def test_padded_sequences_filled_up(
     lengths: list[int], enforce_sorted: bool, batch_first: bool, shares: list[int]
 ) -> None:
     """Lengths in, padded outputs back: as if the module had met the whole batch."""
@@ -150,7 +154,8 @@ def test_padded_sequences_need_no_total_length(
     parts = [part for part in scatter(packed, DEVICES, shares) if len(part.batch_sizes)]
     outputs = [pad_packed_sequence(part, batch_first)[0] for part in parts]
     expected, expected_lengths = pad_packed_sequence(packed, batch_first)
-    assert torch.equal(gather(outputs, "cuda:0", 0 if batch_first else 1).cpu(), expected)
+    whole = gather(outputs, "cuda:0", 0 if batch_first else 1, padding=0.0)
+    assert torch.equal(whole.cpu(), expected)
     counts = [pad_packed_sequence(part)[1] for part in parts]
     assert torch.equal(gather(counts, "cpu"), expected_lengths)
 
@@ -207,7 +212,7 @@ def test_differentiable_twice(device: str) -> None:
 
     def function(x: Tensor) -> Tensor:
         first, _, last = scatter(x, DEVICES, (3, 0, 1))
-        return gather({"y": [first.sin(), last[:, :4].pow(2)]}["y"], device)
+        return gather([first.sin(), last[:, :4].pow(2)], device, padding=0.5)
 
     assert torch.autograd.gradcheck(function, x)
     assert torch.autograd.gradgradcheck(function, x)
@@ -290,7 +295,7 @@ def test_nothing_to_gather() -> None:
             r"cannot gather dict at the value: the devices returned different keys or lengths "
             r"\(\['a'\]; \['a', 'b'\]\)",
         ),
-        ([{"x": [1, 2]}, {"x": [1]}], 0, r"cannot gather list at \['x'\]: .*a row for each"),
+        ([{"x": [1, 2]}, {"x": [1]}], 0, r"cannot gather list at \['x'\]: .*an entry for each"),
         (
             [[torch.ones(2)], [None]],
             0,
@@ -300,9 +305,9 @@ def test_nothing_to_gather() -> None:
         (
             [torch.ones(2), torch.ones(2, 2)],
             0,
-            r"along dimension 0: their numbers of dimensions differ \(\(2,\), \(2, 2\)\)",
+            r"cannot gather the value: the numbers of dimensions differ \(\(2,\), \(2, 2\)\)",
         ),
-        ([torch.ones(2), torch.ones(3)], 1, r"along dimension 1: they have no dimension 1"),
+        ([torch.ones(2), torch.ones(3)], 1, r"along dimension 1: the tensors have no such dim"),
     ],
 )
 def test_what_cannot_be_gathered(values: list[Any], dim: int, message: str) -> None:

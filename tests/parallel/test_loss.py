@@ -15,7 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+import anyrig
 from anyrig.errors import BatchError
 from anyrig.parallel.batch.scatter import scatter
 from anyrig.parallel.losses.criterions import recognise
@@ -425,6 +427,81 @@ def test_where_the_loss_is() -> None:
 )
 def test_the_way_is_explained(criterion: Any, words: str) -> None:
     assert re.match(words, explain_loss(criterion))
+
+
+class Tagger(nn.Module):
+    """Pads to the longest sequence of its part, or to a given length."""
+
+    def __init__(self, total_length: int | None) -> None:
+        super().__init__()
+        self.gru = nn.GRU(4, CLASSES, batch_first=True)
+        self.total_length = total_length
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+        packed = pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)
+        hidden, _ = self.gru(packed)
+        return pad_packed_sequence(hidden, batch_first=True, total_length=self.total_length)[0]
+
+
+def by_tokens(logits: Tensor, target: Tensor) -> Tensor:
+    return functional.cross_entropy(logits.flatten(0, 1), target.flatten())
+
+
+def squares(output: Tensor, target: Tensor) -> Tensor:
+    return (output - target).square().mean()
+
+
+@pytest.mark.gpus(2)
+@pytest.mark.filterwarnings("ignore:PyTorch was compiled without cuDNN")
+@pytest.mark.parametrize(
+    ("criterion", "classes"),
+    [(by_tokens, True), (nn.MSELoss(), False), (nn.HuberLoss(), False), (squares, False)],
+)
+def test_outputs_shorter_than_the_target(criterion: Any, classes: bool) -> None:
+    """PyTorch says "Expected input batch_size (35) to match target batch_size (45)", or broadcasts
+    a length of one.
+    """
+    x = torch.randn(10, 9, 4)
+    target = torch.randint(CLASSES, (10, 9)) if classes else torch.randn(10, 9, CLASSES)
+    for shortest in (7, 1):
+        lengths = torch.tensor([9] * 5 + [shortest] * 5)
+        one, several = (Tagger(length).cuda() for length in (None, 9))
+        several.load_state_dict(one.state_dict())
+        short = anyrig.spread(one, anyrig.Rig.parse("cuda:0,1"), loss=criterion)
+        with pytest.raises(BatchError, match=rf"\(5, {shortest}, 5\).*total_length="):
+            short(x, lengths, target=target)
+        model = anyrig.spread(several, anyrig.Rig.parse("cuda:0,1"), loss=criterion)
+        loss = model(x, lengths, target=target)
+        expected = criterion(one(x.cuda(), lengths), target.cuda())
+        torch.testing.assert_close(loss, expected)
+
+
+@pytest.mark.gpus(2)
+def test_columns_against_vectors_are_not_broadcast() -> None:
+    """On one device [N, 1] against [N] relates all samples; parts would relate their own."""
+    outputs = scatter(torch.randn(4, 1), ["cuda:0", "cuda:1"])
+    words = r"MSELoss .*pairs.* \(2, 1\) and \(2,\).*Give both the same shape"
+    with pytest.raises(BatchError, match=words):
+        ParallelLoss(nn.MSELoss())(outputs, torch.randn(4))
+
+
+@pytest.mark.gpus(2)
+def test_other_errors_of_a_criterion_stay_what_they_are() -> None:
+    def failing(output: Tensor, target: Tensor) -> Tensor:
+        raise torch.OutOfMemoryError("full") if output.dim() == 1 else ValueError("mine")
+
+    with pytest.raises(torch.OutOfMemoryError):
+        ParallelLoss(failing)(scatter(torch.ones(4), ["cuda:0", "cuda:1"]), torch.ones(4, 3))
+    with pytest.raises(ValueError, match=r"^mine$"):
+        ParallelLoss(failing)(scatter(torch.ones(4, 3), ["cuda:0", "cuda:1"]), torch.ones(4, 3))
+
+
+@pytest.mark.gpus(2)
+def test_means_of_half_precision_times_samples_do_not_overflow() -> None:
+    outputs = scatter(torch.full((8192,), 20.0, dtype=torch.float16), ["cuda:0", "cuda:1"])
+    loss = ParallelLoss(lambda output, target: output.mean())(outputs, torch.zeros(8192))
+    assert loss.dtype == torch.float16
+    assert loss.item() == 20
 
 
 def test_what_is_no_loss() -> None:

@@ -13,6 +13,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from trained_models import first_devices, on_lead
 
 import anyrig
+from anyrig.errors import BatchError
 
 # Without cuDNN, as on a virtual GPU, PyTorch warns when a recurrent module reaches CUDA.
 pytestmark = [
@@ -97,8 +98,8 @@ def test_what_is_no_tensor_is_returned_as_it_is() -> None:
 
 
 def test_objects_that_differ_are_listed() -> None:
-    module = on_lead(Calling(lambda y: {"rows": len(y)}))
-    assert spread(module)(inputs(5)) == {"rows": [3, 2]}
+    found = spread(on_lead(Calling(lambda y: {"cache": object()})))(inputs(5))
+    assert [type(each) for each in found["cache"]] == [object, object]
 
 
 def test_a_module_that_returns_nothing() -> None:
@@ -106,11 +107,6 @@ def test_a_module_that_returns_nothing() -> None:
     module = on_lead(Calling(lambda y: seen.append(len(y))))
     assert spread(module)(inputs(5)) is None
     assert sorted(seen) == [2, 3]
-
-
-def test_scalars_of_the_replicas_make_a_vector() -> None:
-    found = spread(on_lead(Calling(lambda y: y.sum())))(inputs())
-    assert found.shape == (2,)
 
 
 def test_frozen_parameters_get_no_gradient() -> None:
@@ -300,9 +296,8 @@ def test_recurrent_modules(cell: type[nn.Module]) -> None:
                 expected.add_(1)
 
 
-def test_sequences_padded_to_the_longest_of_each_part() -> None:
-    """The question to which `total_length` is the answer elsewhere."""
-
+@pytest.mark.parametrize("total_length", [None, 5])
+def test_sequences_padded_to_the_longest_of_each_part(total_length: int | None) -> None:
     class Tagger(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -310,14 +305,23 @@ def test_sequences_padded_to_the_longest_of_each_part() -> None:
 
         def forward(self, x: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
             packed = pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)
-            padded, found = pad_packed_sequence(self.gru(packed)[0], batch_first=True)
+            padded, found = pad_packed_sequence(
+                self.gru(packed)[0], batch_first=True, total_length=total_length
+            )
             return padded, found.to(x.device)
 
     one = on_lead(Tagger())
     several = on_lead(one)
     x = inputs(6 * 5).view(6, 5, 4)
     lengths = torch.tensor([2, 1, 2, 4, 5, 1], device="cuda:0")
-    expected, found = one(x, lengths), spread(several)(x, lengths)
+    expected, model = one(x, lengths), spread(several)
+    if total_length is None:
+        with pytest.raises(BatchError, match=r"\(3, 2, 3\), \(3, 5, 3\).*total_length=.*padding="):
+            model(x, lengths)
+        parts = model.scattered(x, lengths)
+        found = anyrig.gather(parts, "cuda:0", padding=0.0)
+    else:
+        found = model(x, lengths)
     assert expected[0].shape == (6, 5, 3)
     torch.testing.assert_close(found, expected)
     expected[0].square().sum().backward()

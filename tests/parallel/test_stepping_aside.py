@@ -110,7 +110,7 @@ def test_without_a_rig_it_takes_every_device() -> None:
             return x
 
     count = torch.cuda.device_count()
-    anyrig.spread(Noting())(torch.ones(count))
+    anyrig.spread(Noting())(torch.ones(count, 2))
     assert sorted(seen) == [f"cuda:{index}" for index in range(count)]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -15,8 +15,11 @@ from ..devices.rig import Rig
 from ..errors import SpreadError
 from ..transfer.move import resolve_device
 from ..transfer.tree import ATOM_TYPES, map_leaves
-from .batch.gather import gather
-from .batch.scatter import scatter_call
+from .batch.call import Call
+from .batch.divided_dimension import Answer
+from .batch.once_more import describe_call, without_trace
+from .batch.outputs import join_outputs
+from .batch.scatter import scatter_call, scatter_rows
 from .layout import Layout
 from .losses.loss import (
     Criterion,
@@ -75,6 +78,7 @@ class DataParallel(TransparentModule):
     _sends_output: bool
     _replicas: Replicas
     _side_by_side: SideBySide
+    _known_dimensions: dict[Hashable, Answer]
     _clock: StepClock | None
     _lock: threading.Lock
 
@@ -114,6 +118,7 @@ class DataParallel(TransparentModule):
             _sends_output=self._layout.output_device != self._layout.lead,
             _replicas=Replicas(self.module, self._layout.devices),
             _side_by_side=SideBySide(),
+            _known_dimensions={},
             _clock=None,
             _lock=threading.Lock(),
         )
@@ -211,7 +216,32 @@ class DataParallel(TransparentModule):
             self._replicas.adopt_buffers(active[0] - 1)
         if loss is not None:
             return combine_losses(results, layout.output_device, layout.dim)
-        return gather(results, layout.output_device, layout.dim) if self._gathers else results
+        if not self._gathers:
+            return results
+        samples = [rows[i] for i in active]
+        call = Call(
+            samples,
+            layout.dim,
+            lambda: describe_call(self.module, inputs, kwargs),
+            lambda: self._call_lead_once_more(inputs, kwargs, samples[0] + 1, sum(samples)),
+            self._known_dimensions,
+        )
+        return join_outputs(results, layout.output_device, call)
+
+    def _call_lead_once_more(
+        self, inputs: tuple[Any, ...], kwargs: dict[str, Any], samples: int, of: int
+    ) -> Any:
+        """Return what the module returns for the first samples of a batch, and leave no trace."""
+        lead, stop = self._lead, Stop()
+        with without_trace(self.module, lead):
+            given, _ = scatter_rows(
+                (inputs, kwargs), (lead, lead), (samples, of - samples), self._layout.dim
+            )
+            function = Meeting((lead,), stop).attended(_calling(self.module, *given))
+            (output,) = self._side_by_side.run(
+                (lead,), (function,), (given,), self._layout.devices, stop
+            )
+        return output
 
     @property
     def device_ids(self) -> list[int | None]:
@@ -293,7 +323,7 @@ class DataParallel(TransparentModule):
 
     def __getstate__(self) -> dict[str, Any]:
         # Threads, replicas and streams are made anew by whoever gets it.
-        anew = ("_replicas", "_side_by_side", "_clock", "_lock")
+        anew = ("_replicas", "_side_by_side", "_known_dimensions", "_clock", "_lock")
         return {name: value for name, value in super().__getstate__().items() if name not in anew}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

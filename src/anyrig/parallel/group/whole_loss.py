@@ -88,6 +88,7 @@ def _sum_over_ranks(part: LossPart, exchange: Exchange) -> Tensor:
 
 def _nothing_of(output: Any, value: Tensor) -> Tensor:
     zero = torch.zeros_like(value, requires_grad=False)
-    sums = [leaf.sum().to(value.dtype) for leaf in tensors_with_gradients(output)]
+    # Of no elements: a loss among the outputs is that of the samples that stand in.
+    sums = [leaf.reshape(-1)[:0].sum().to(value.dtype) for leaf in tensors_with_gradients(output)]
     nothing: Tensor = torch.stack([zero, *sums]).sum()
     return nothing

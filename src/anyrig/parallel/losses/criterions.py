@@ -113,6 +113,11 @@ class Known:
     count: Count
     summed: Callable[[Any, Any], Tensor]
 
+    @property
+    def by_elements(self) -> bool:
+        """Whether it takes elements of output and target in pairs, and broadcasts them."""
+        return self.count in (count_elements, count_divergences)
+
 
 def recognise(criterion: Any) -> Known | None:
     """Return what is known of a criterion: a module of `torch.nn`, a subclass that keeps its

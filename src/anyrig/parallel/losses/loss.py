@@ -26,12 +26,18 @@ from ...errors import BatchError
 from ...transfer.beside import copy_beside
 from ...transfer.location import device_of
 from ...transfer.move import Mover, resolve_device
+from ..batch.divided_dimension import read_shapes
 from ..batch.gather import gather
 from ..batch.rows import count_rows
 from ..batch.scatter import scatter_rows
 from .criterions import recognise
 
 Criterion = Callable[[Any, Any], Any]
+
+_LENGTHS = (
+    ". Where the module pads sequences to the longest of its part, give it the length of the "
+    "target: pad_packed_sequence(..., total_length=length)"
+)
 
 
 @dataclass(frozen=True)
@@ -43,12 +49,14 @@ class LossPart:
         count: what the whole batch's sum is divided by; None if it is not divided.
         reduced: False if `value` has one loss a row.
         dtype: that of the whole batch's loss.
+        shape: of the output, if those of all parts may differ in the samples only; else None.
     """
 
     value: Tensor
     count: Tensor | float | None
     reduced: bool
     dtype: torch.dtype
+    shape: torch.Size | None = None
 
 
 def loss_part(criterion: Criterion, output: Any, target: Any, rows: int) -> LossPart:
@@ -69,17 +77,24 @@ def loss_part(criterion: Criterion, output: Any, target: Any, rows: int) -> Loss
         rows: how many these are.
 
     Raises:
-        BatchError: the callable returned something else.
+        BatchError: the callable returned something else, or the output has not the form of the
+            target.
     """
     known = recognise(criterion) if isinstance(output, Tensor) else None
+    if known is not None and known.by_elements and output.shape != target.shape:
+        raise BatchError(
+            f"{_name(criterion)} takes elements of the output and the target in pairs, but a part "
+            f"of the batch has shapes {tuple(output.shape)} and {tuple(target.shape)}, which would "
+            f"relate samples of one part only to each other. Give both the same shape{_LENGTHS}"
+        )
     if known is not None and known.settings["reduction"] in ("mean", "batchmean"):
         # Of many half-precision losses the sum would be out of range where their mean is not.
         widens = _overflows(output, criterion)
         given = (_widen(output), _widen(target)) if widens else (output, target)
-        value = known.summed(*given)
+        value = _call(known.summed, criterion, *given)
         dtype = output.dtype if widens else value.dtype
         return LossPart(value, known.count(output, target, known.settings), True, dtype)
-    returned = criterion(output, target)
+    returned = _call(criterion, criterion, output, target)
     if isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[0], Tensor):
         value, count = returned
         return LossPart(value.reshape(()), count, True, value.dtype)
@@ -94,7 +109,10 @@ def loss_part(criterion: Criterion, output: Any, target: Any, rows: int) -> Loss
         known is not None and known.settings["reduction"] == "sum"
     ):
         return LossPart(returned, None, True, returned.dtype)
-    return LossPart(returned * rows, rows, True, returned.dtype)
+    # Times the samples, a mean in half precision would be out of range.
+    wide = returned.float() if returned.dtype in (torch.float16, torch.bfloat16) else returned
+    shape = output.shape if isinstance(output, Tensor) and not output.is_nested else None
+    return LossPart(wide * rows, rows, True, returned.dtype, shape)
 
 
 def combine_losses(
@@ -108,8 +126,10 @@ def combine_losses(
         dim: along which dimension losses that are not reduced are joined.
 
     Raises:
-        BatchError: the parts were reduced in different ways.
+        BatchError: the parts were reduced in different ways, or means are over outputs of
+            different lengths.
     """
+    _require_one_length(parts, dim)
     to = resolve_device(device)
     kinds = {(part.reduced, part.count is None) for part in parts}
     if len(kinds) != 1:
@@ -241,6 +261,40 @@ def criterion_on(criterion: Criterion, device: torch.device) -> Criterion:
     # itself would refuse.
     memo: dict[int, Any] = {id(tensor): copy_beside(tensor, device) for tensor in tensors}
     return copy.deepcopy(criterion, memo)
+
+
+def _require_one_length(parts: Sequence[LossPart], dim: int) -> None:
+    """Raise BatchError if outputs differ in more than the samples: against a target of one length
+    they may have been broadcast, and their means are over different elements.
+    """
+    shapes = [part.shape for part in parts if part.shape]
+    samples = [int(part.count) for part in parts if part.shape and part.count is not None]
+    if not shapes or len({len(shape) for shape in shapes}) > 1:
+        return
+    answer = read_shapes(shapes, samples, dim)
+    if answer.differing and not answer.candidates:
+        raise BatchError(
+            "the loss of each part is a number, and the outputs have shapes "
+            f"{', '.join(str(tuple(shape)) for shape in shapes)}: these are means over different "
+            "lengths. Return (sum, count) from the loss" + _LENGTHS
+        )
+
+
+def _call(function: Criterion, criterion: Criterion, output: Any, target: Any) -> Any:
+    """Return ``function(output, target)``, and say so if it fails because lengths differ."""
+    try:
+        return function(output, target)
+    except (ValueError, RuntimeError) as error:
+        have_shapes = isinstance(output, Tensor) and isinstance(target, Tensor)
+        if isinstance(error, torch.OutOfMemoryError) or not have_shapes:
+            raise
+        if set(target.shape) <= set(output.shape):
+            raise
+        raise BatchError(
+            f"the loss {_name(criterion)} failed on a part of the batch with an output of shape "
+            f"{tuple(output.shape)} and a target of shape {tuple(target.shape)} "
+            f"({type(error).__name__}: {error}). Give the output the form of the target{_LENGTHS}"
+        ) from error
 
 
 def _add(values: Sequence[Tensor], device: torch.device) -> Tensor:

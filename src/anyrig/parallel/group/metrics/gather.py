@@ -104,7 +104,7 @@ class _Joining:
         if len({(tensor.dtype, tensor.dim()) for tensor in tensors}) > 1:
             raise _differ(tensors, path)
         device = self._devices.get(format_path(path), tensors[0].device)
-        joined: Tensor = gather([tensor.detach() for tensor in tensors], device)
+        joined: Tensor = gather([tensor.detach() for tensor in tensors], device, padding=0.0)
         if self._loader is None or not tensors[0].dim():
             return joined
         return joined[self._order([len(tensor) for tensor in tensors]).to(device)]

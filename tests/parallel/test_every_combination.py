@@ -1,0 +1,157 @@
+"""Every kind of model, on every rig, with 1 to 10 samples: one device's numbers, or a refusal.
+
+A combination is a kind of `every_kind`, a rig or group of ranks, and a number of samples. Outputs,
+loss and gradients are compared with those of the undivided batch, to 1e-9 of the largest number.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+import torch
+from every_kind import KINDS, Kind, mean_of
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
+
+import anyrig
+from anyrig.errors import BatchError, SpreadError
+from anyrig.hardware import spec_of_key
+
+pytestmark = pytest.mark.filterwarnings("ignore:PyTorch was compiled without cuDNN")
+
+SAMPLES = range(1, 11)
+LEAD = "cuda:0"
+
+
+@dataclass(frozen=True)
+class Devices:
+    """A rig: how many devices, what they get of a batch, and which cards they pass for."""
+
+    count: int
+    shares: tuple[float, ...] | None = None
+    cards: tuple[str, ...] = ()
+
+    def rig(self) -> anyrig.Rig:
+        rig = anyrig.Rig.parse(",".join(f"cuda:{index}" for index in range(self.count)))
+        if not self.cards:
+            return rig
+        devices = zip(rig, self.cards, strict=True)
+        return anyrig.Rig(
+            tuple(replace(one, name=card, spec=spec_of_key(card)) for one, card in devices)
+        )
+
+
+RIGS = {
+    "1": Devices(1),
+    "2": Devices(2),
+    "3": Devices(3),
+    "4": Devices(4),
+    "2 as 3:1": Devices(2, (3, 1)),
+    "2 as 0:1": Devices(2, (0, 1)),
+    "3 as 3:2:1": Devices(3, (3, 2, 1)),
+    "3 as 0:1:2": Devices(3, (0, 1, 2)),
+    "4 as 1:0:0:2": Devices(4, (1, 0, 0, 2)),
+    "A100 and two T4": Devices(3, None, ("A100-80GB", "T4", "T4")),
+}
+RANKS = (2, 3, 4)
+IN_RANKS = [name for name, kind in KINDS.items() if kind.in_ranks]
+
+
+class Pair:
+    """A model of a kind spread, and the same alone."""
+
+    def __init__(self, kind: Kind, device: str | torch.device, *args: Any) -> None:
+        torch.manual_seed(0)
+        self.kind, self.device = kind, torch.device(device)
+        self.one = kind.build().to(self.device, torch.float64).train(kind.training)
+        self.several = copy.deepcopy(self.one)
+        options = {"sync_batch_norm": True} if kind.training else {}
+        self.model = anyrig.spread(self.several, *args, dim=kind.dim, loss=kind.loss, **options)
+
+    def batch(self, samples: int) -> tuple[tuple[Any, ...], Tensor | None]:
+        inputs = self.kind.inputs(samples)
+        target = self.kind.target(samples) if self.kind.loss is not None else None
+        moved: tuple[tuple[Any, ...], Tensor | None] = anyrig.move((inputs, target), self.device)
+        return moved
+
+    def of_one(self, inputs: tuple[Any, ...], target: Tensor | None) -> Any:
+        output = self.one(*inputs)
+        if self.kind.loss is None:
+            return output
+        loss = self.kind.loss(output, target)
+        return loss[0] / loss[1] if isinstance(loss, tuple) else loss
+
+    def of_several(self, inputs: tuple[Any, ...], target: Tensor | None) -> Any:
+        return self.model(*inputs, **({} if target is None else {"target": target}))
+
+
+def gradients(output: Any, samples: int, module: nn.Module) -> list[Tensor]:
+    module.zero_grad()
+    mean = mean_of(output, samples)
+    if mean.requires_grad:
+        mean.backward()
+    return [torch.zeros_like(p) if p.grad is None else p.grad for p in module.parameters()]
+
+
+def assert_same(found: Any, expected: Any, place: str = "output") -> None:
+    """Types, shapes and values are the same, to 1e-9 of the largest value of a tensor."""
+    assert type(found) is type(expected), place
+    if isinstance(expected, Tensor):
+        assert found.shape == expected.shape, place
+        assert found.dtype == expected.dtype, place
+        if expected.numel():
+            error = float((found - expected).detach().abs().max())
+            assert error <= 1e-9 * max(float(expected.detach().abs().max()), 1e-6), (
+                f"{place}: off by {error}"
+            )
+    elif isinstance(expected, dict):
+        assert [*found] == [*expected], place
+        for key in expected:
+            assert_same(found[key], expected[key], f"{place}[{key!r}]")
+    elif isinstance(expected, (list, tuple, PackedSequence)):
+        assert len(found) == len(expected), place
+        for index, (here, there) in enumerate(zip(found, expected, strict=True)):
+            assert_same(here, there, f"{place}[{index}]")
+    elif hasattr(expected, "__dict__"):
+        assert_same(vars(found), vars(expected), place)
+    else:
+        assert found == (pytest.approx(expected, 1e-9) if isinstance(expected, float) else expected)
+
+
+@pytest.fixture(autouse=True)
+def double_precision() -> Iterator[None]:
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.gpus(4)
+@pytest.mark.parametrize("rig", RIGS)
+@pytest.mark.parametrize("name", KINDS)
+def test_one_process(name: str, rig: str) -> None:
+    kind = KINDS[name]
+    pair = Pair(kind, LEAD, RIGS[rig].rig())
+    for samples in SAMPLES:
+        if kind.training and samples == 1:
+            continue  # PyTorch refuses a batch of one
+        inputs, target = pair.batch(samples)
+        expected = pair.of_one(inputs, target)
+        try:
+            found = pair.of_several(inputs, target)
+        except (BatchError, SpreadError) as error:
+            if kind.refusal is None or not re.search(kind.refusal, str(error)):
+                raise
+            continue
+        assert_same(found, expected, f"{samples} samples: output")
+        assert_same(
+            gradients(found, samples, pair.several),
+            gradients(expected, samples, pair.one),
+            f"{samples} samples: gradients",
+        )
+        if kind.training:
+            assert_same(dict(pair.several.named_buffers()), dict(pair.one.named_buffers()))
