@@ -105,11 +105,8 @@ class Bucket:
         stamp: counts the changes of what the lead has.
         held: for each device but the lead, the stamp of what it has; 0 is nothing yet.
         ready: for each device but the lead, recorded when what it was sent has arrived.
-        walked: whether a backward has come by since the last forward.
-        suspect: whether an optimizer may have stepped since, one that leaves no trace among them:
-            fused ones, and those that write to ``parameter.data``.
-        sent_sums: `bit_sums` of what was sent, one row a piece, with the stamp it had; None as long
-            as nobody asked.
+        suspect: whether the lead's values may have changed without a new version since the last
+            look.
     """
 
     def __init__(self, blocks: Sequence[_Block], devices: Sequence[torch.device]) -> None:
@@ -128,9 +125,7 @@ class Bucket:
         self._copies: list[list[torch.Tensor]] = [[] for _ in devices]
         self._sources: list[torch.Tensor] = []
         self._gaps: list[torch.Tensor] = []
-        self.walked = False
         self.suspect = False
-        self.sent_sums: tuple[int, torch.Tensor] | None = None
         self.ready = [torch.Event(device) for device in devices]
         for position, slot in enumerate(self.slots):
             slot._bucket, slot.position = weakref.ref(self), position
@@ -139,6 +134,11 @@ class Bucket:
     def nbytes(self) -> int:
         """The bytes that travel."""
         return self.length * self.dtype.itemsize
+
+    @property
+    def learns(self) -> bool:
+        """Whether a tensor in it requires gradients."""
+        return any(slot.tensor.requires_grad for slot in self.slots)
 
     def fits(self) -> bool:
         """Say whether the tensors have the form, and share storage as, it was made for."""
@@ -238,7 +238,7 @@ class Bucket:
         return [flat.narrow(0, start, length) for start, length in spans]
 
     def _make_gaps(self) -> list[torch.Tensor]:
-        """Return what lies between blocks that are packed: zeros, for that is compared too."""
+        """Return what fills the gaps between blocks that are packed."""
         packed = self._blocks[: self._packed]
         device = self.slots[0].tensor.device
         zeros = torch.zeros(_ALIGNMENT_BYTES, dtype=self.dtype, device=device)
