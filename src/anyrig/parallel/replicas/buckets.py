@@ -123,6 +123,7 @@ class Bucket:
         self._packed = small if small > 1 else 0  # how many blocks are, the first ones
         self._flats: list[torch.Tensor | None] = [None] * len(devices)
         self._copies: list[list[torch.Tensor]] = [[] for _ in devices]
+        self._versions: list[list[int]] = [[] for _ in devices]  # of copies, when they arrived
         self._sources: list[torch.Tensor] = []
         self._gaps: list[torch.Tensor] = []
         self.suspect = False
@@ -186,6 +187,19 @@ class Bucket:
             # .data: a version counter each, else a change of one would count for all.
             self._copies[device] = [part.data for part in self.parts(flat)]
         return flat
+
+    def written(self, device: int) -> list[torch.Tensor]:
+        """Return the copies that were written on a device since they arrived there."""
+        pairs = zip(self._copies[device], self._versions[device], strict=False)
+        return [copy for copy, version in pairs if copy._version != version]
+
+    def note_arrival(self, device: int) -> None:
+        """Note that a device holds the lead's values, and tell graphs that saved other ones."""
+        copies, held = self._copies[device], self.held[device]
+        changed = [copies[slot.position] for slot in self.slots if slot.changed > held]
+        torch.autograd.graph.increment_version([*changed, *self.written(device)])
+        self._versions[device] = [copy._version for copy in copies]
+        self.held[device] = self.stamp
 
     def parts(self, flat: torch.Tensor) -> list[torch.Tensor]:
         """Return the views of such a tensor that are the tensors of `slots`."""
