@@ -75,7 +75,8 @@ class DataParallel(TransparentModule):
     _side_by_side: SideBySide
     _clock: StepClock | None
     _lock: threading.Lock
-    _call: threading.local
+    # What this thread asks the next `forward` for.
+    _asked: threading.local
 
     def __init__(
         self,
@@ -115,7 +116,7 @@ class DataParallel(TransparentModule):
             _side_by_side=SideBySide(),
             _clock=None,
             _lock=threading.Lock(),
-            _call=threading.local(),
+            _asked=threading.local(),
         )
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
@@ -131,7 +132,7 @@ class DataParallel(TransparentModule):
             SpreadError: a parameter is not on the lead.
             Exception: that of a replica, with the device and the shapes it got in its text.
         """
-        gathers = getattr(self._call, "gathers", True)
+        gathers = self._asked.__dict__.pop("gathers", True)
         if self._alone:
             return self._call_alone(inputs, kwargs, gathers)
         if is_inside():
@@ -239,13 +240,12 @@ class DataParallel(TransparentModule):
                 "scattered() returns outputs, and target= asks for the loss of the batch; call "
                 "model(x, target=y), or give the outputs and y to anyrig.ParallelLoss"
             )
-        # Of this thread only: another one may call the model meanwhile.
-        self._call.gathers = False
+        self._asked.gathers = False
         try:
             outputs: list[Any] = self(*inputs, **kwargs)
             return outputs
         finally:
-            self._call.gathers = True
+            self._asked.__dict__.clear()  # a hook before `forward` may have raised
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -295,7 +295,7 @@ class DataParallel(TransparentModule):
 
     def __getstate__(self) -> dict[str, Any]:
         # Threads, replicas and streams are made anew by whoever gets it.
-        anew = ("_replicas", "_side_by_side", "_clock", "_lock", "_call")
+        anew = ("_replicas", "_side_by_side", "_clock", "_lock", "_asked")
         return {name: value for name, value in super().__getstate__().items() if name not in anew}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
