@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -61,7 +62,9 @@ class DataParallel(TransparentModule):
 
     Args:
         module: on the first device, or on the CPU if there is one device only.
-        device_ids: the devices, the lead first; by default all accelerators by their index.
+        device_ids: the devices, the lead first; by default all accelerators by their index. On a
+            machine without accelerators the module is called on the CPU, as `nn.DataParallel` does,
+            with a warning.
         output_device: where outputs are gathered; by default the lead.
         dim: the dimension along which batches are divided.
     """
@@ -85,6 +88,14 @@ class DataParallel(TransparentModule):
         output_device: AnyDevice | None = None,
         dim: int = 0,
     ) -> None:
+        if device_ids and not torch.accelerator.device_count() and not _is_cpu(device_ids):
+            warnings.warn(
+                f"device_ids={list(device_ids)} was given, and this machine has one device, the "
+                "CPU: the module is called there. If it has GPUs, anyrig devices says why PyTorch "
+                "does not see them",
+                stacklevel=2,
+            )
+            device_ids, output_device = None, None
         rig = _rig_of(device_ids)
         lead = rig.lead.torch_device
         if len(rig) == 1:
@@ -376,6 +387,10 @@ def make_layout(
         output_device=devices[0] if output_device is None else resolve_device(output_device),
         dim=dim,
     )
+
+
+def _is_cpu(device_ids: Sequence[AnyDevice]) -> bool:
+    return all(str(device) == "cpu" for device in device_ids)
 
 
 def _rig_of(device_ids: Sequence[AnyDevice] | None) -> Rig:
