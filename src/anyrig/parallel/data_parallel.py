@@ -141,7 +141,7 @@ class DataParallel(TransparentModule):
         Raises:
             BatchError: the batch cannot be divided, or outputs cannot be gathered.
             SpreadError: a parameter is not on the lead.
-            Exception: that of a replica, with the device and the shapes it got in its text.
+            Exception: that of a replica, with the device and the shapes it got in a note.
         """
         gathers = self._asked.__dict__.pop("gathers", True)
         if self._alone:
