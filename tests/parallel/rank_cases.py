@@ -296,6 +296,56 @@ def case_no_rows_leave_statistics_alone() -> None:
             parameter.grad = None
 
 
+class ScaledByData(nn.Module):
+    """Multiplies by a buffer that its first call sets, as some normalizations do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 2)
+        self.register_buffer("scale", torch.zeros(()))
+        self.is_set = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.is_set:
+            self.is_set = True
+            with torch.no_grad():
+                self.scale.copy_(x.abs().max())
+        return self.linear(x) * self.scale
+
+
+def case_buffers_that_a_graph_has_saved() -> None:
+    """Rank 0's buffers arrive as by an in-place operation: the graph of another rank notices."""
+    pair = Pair(ScaledByData())
+    x = torch.full((2, 4), 1.0 + pair.rank, device=pair.device, requires_grad=True)
+    outputs = [pair.model(x) for _ in range(4)]
+    told = []
+    for output in outputs:
+        try:
+            torch.autograd.grad(output.sum(), x)
+            told.append("")
+        except RuntimeError as error:
+            told.append(str(error))
+    # After the first call nothing was written on any rank.
+    assert ["modified by an inplace operation" in text for text in told] == [
+        pair.rank > 0,
+        False,
+        False,
+        False,
+    ], told
+    assert pair.module.scale == 1
+
+
+def case_two_calls_before_a_backward_pass() -> None:
+    """Running statistics arrive between the two, and no graph needs them."""
+    for fused in (False, True):
+        net = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+        pair = Pair(net, loss=nn.MSELoss() if fused else None)
+        for _ in range(2):
+            x = torch.randn(3, 4, device=pair.device)
+            given = {"target": torch.zeros(3, 2, device=pair.device)} if fused else {}
+            (pair.model(x, **given) + pair.model(2 * x, **given)).sum().backward()
+
+
 def case_numbers_of_batches_that_differ() -> None:
     for fused in (False, True):
         criterion = nn.CrossEntropyLoss()

@@ -106,7 +106,7 @@ def test_a_replica_that_fails_does_not_leave_the_others_waiting() -> None:
     module = nn.Sequential(Failing(), nn.BatchNorm1d(2)).to("cuda:0")
     model = anyrig.spread(module, rig(), sync_batch_norm=True)
     started = time.monotonic()
-    with pytest.raises(ArithmeticError, match=r"of its own\n.*in the replica on cuda:1"):
+    with pytest.raises(ArithmeticError, match="of its own"):
         model(torch.randn(6, 2, device="cuda:0"))
     assert time.monotonic() - started < 30
 

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import anyrig
-from anyrig.parallel.replicas import unnoticed
 from anyrig.parallel.replicas.broadcast import Broadcast
 
 pytestmark = pytest.mark.gpus(4)
@@ -66,13 +65,6 @@ def test_gradients_come_the_same_way_back() -> None:
     assert gradients == [("cuda:3", "cuda:2"), ("cuda:2", "cuda:1"), ("cuda:1", "cuda:0")]
 
 
-@pytest.fixture
-def asks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the smallest module asked whether somebody wrote to ``parameter.data``."""
-    monkeypatch.setattr(unnoticed, "SEND_AGAIN_BYTES", 0)
-
-
-@pytest.mark.usefixtures("asks")
 def test_only_what_changed_is_sent(sent: list[int]) -> None:
     frozen = nn.Linear(4, 4).requires_grad_(False)
     model = spread(nn.Sequential(frozen, nn.Linear(4, 4), nn.BatchNorm1d(4)))
@@ -100,7 +92,6 @@ def test_only_what_changed_is_sent(sent: list[int]) -> None:
     assert sent == [2]
 
 
-@pytest.mark.usefixtures("asks")
 def test_a_device_without_rows_gets_its_copies_later(sent: list[int]) -> None:
     model = spread(nn.Linear(4, 4))
     x = torch.randn(6, 4, device="cuda:0")

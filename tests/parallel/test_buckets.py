@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from anyrig.parallel.replicas.buckets import Bucket, Slot, make_buckets
-from anyrig.parallel.replicas.unnoticed import bit_sums
 
 pytestmark = pytest.mark.gpus(2)
 
@@ -154,17 +153,3 @@ def test_looking_tells_what_no_longer_fits(change: object) -> None:
     assert callable(change)
     change(tensors)
     assert bucket.look() is None
-
-
-@pytest.mark.parametrize("size", [1, 1024, 1030, 5000])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.uint8])
-def test_sums_of_bits_tell_of_changes(size: int, dtype: torch.dtype) -> None:
-    x = (torch.randn(size) * 50).to(dtype)
-    before = bit_sums(x.clone())
-    assert torch.equal(before, bit_sums(x.clone()))
-    for position in {0, size // 2, size - 1}:
-        y = x.clone()
-        y[position] += 1
-        assert not torch.equal(before, bit_sums(y))
-    for other in (-x, x.flip(0)):
-        assert torch.equal(other, x) or not torch.equal(before, bit_sums(other))

@@ -1,8 +1,10 @@
-"""Accumulating gradients without reducing them until the last micro-batch."""
+"""Accumulating gradients: whatever happens between micro-batches, they are those of one device."""
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -15,7 +17,7 @@ pytestmark = pytest.mark.gpus(3)
 
 
 class Branches(nn.Module):
-    """Uses its second layer for rows that ask for it."""
+    """Uses its second layer only if asked to."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,6 +43,10 @@ def gradients(module: nn.Module) -> list[Tensor | None]:
     return [parameter.grad for parameter in module.parameters()]
 
 
+def assert_same_gradients(model: Any, one: nn.Module) -> None:
+    torch.testing.assert_close(gradients(model), gradients(one), rtol=1e-9, atol=1e-12)
+
+
 # The last batch is smaller than the rig, reaches the lead only, or does not use a layer.
 @pytest.mark.parametrize("last", [(6, True), (2, True), (1, True), (6, False), (1, False)], ids=str)
 def test_the_sum_is_that_of_all_micro_batches(last: tuple[int, bool]) -> None:
@@ -53,47 +59,69 @@ def test_the_sum_is_that_of_all_micro_batches(last: tuple[int, bool]) -> None:
             model(x, second).square().sum().backward()
     x, second = batches[-1]
     model(x, second).square().sum().backward()
-    torch.testing.assert_close(gradients(model), gradients(one), rtol=1e-9, atol=1e-12)
-    # Nothing is left for the next step.
-    for net in (one, model):
-        net.zero_grad()
-        net(x).square().sum().backward()
-    torch.testing.assert_close(gradients(model), gradients(one), rtol=1e-9, atol=1e-12)
+    assert_same_gradients(model, one)
 
 
-def test_within_it_nothing_leaves_the_devices() -> None:
-    _, model = models(shares=[0, 1, 1])
+def zero(module: nn.Module) -> None:
+    torch.optim.SGD(module.parameters(), 0.1).zero_grad(set_to_none=False)
+
+
+def set_to_none(module: nn.Module) -> None:
+    torch.optim.SGD(module.parameters(), 0.1).zero_grad()
+
+
+def clip(module: nn.Module) -> None:
+    nn.utils.clip_grad_norm_(module.parameters(), 1e-2)
+
+
+def unscale(module: nn.Module) -> None:
+    """As GradScaler does before it looks for an overflow."""
+    for parameter in module.parameters():
+        if parameter.grad is not None:
+            parameter.grad.mul_(1 / 1024)
+
+
+def step(module: nn.Module) -> None:
+    torch.optim.SGD(module.parameters(), 0.1, fused=True).step()
+
+
+def replace_a_layer(module: Any) -> None:
+    torch.manual_seed(1)
+    module.second = nn.Linear(3, 5).double().to("cuda:0")
+
+
+@pytest.mark.parametrize("inside", [True, False], ids=["within it", "after it"])
+@pytest.mark.parametrize("shares", [[1, 1, 1], [0, 1, 1]], ids=str)
+@pytest.mark.parametrize(
+    "between",
+    [zero, set_to_none, clip, unscale, step, replace_a_layer],
+    ids=lambda function: function.__name__,
+)
+def test_what_happens_between_micro_batches_happens_to_all_of_the_gradient(
+    between: Callable[[Any], None], shares: list[int], inside: bool
+) -> None:
+    one, model = models(shares=shares)
+    large, x = 1000 * batch(6), batch(6)
+    one(large).square().sum().backward()
+    between(one)
+    one(x).square().sum().backward()
     with model.no_sync():
-        model(batch(6)).sum().backward()
-    assert gradients(model) == [None] * 4
+        model(large).square().sum().backward()
+        if inside:
+            between(model)
+    if not inside:
+        between(model)
+    with model.no_sync() if inside else nullcontext():
+        model(x).square().sum().backward()
+    assert_same_gradients(model, one)
 
 
-def test_hooks_see_the_gradient_once() -> None:
-    _, model = models()
-    seen: list[Tensor] = []
-    model.first.weight.register_post_accumulate_grad_hook(lambda p: seen.append(p.grad.clone()))
-    with model.no_sync():
-        model(batch(2)).sum().backward()
-    seen.clear()  # the lead's part
-    model(batch(6)).sum().backward()
-    torch.testing.assert_close(seen, [model.first.weight.grad])
-
-
-def test_what_was_kept_can_be_dropped() -> None:
+def test_hooks_see_each_gradient_whole() -> None:
     one, model = models()
-    with model.no_sync():
-        model(batch(6)).sum().backward()
-    model.zero_grad()
     x = batch(6)
-    for net in (one, model):
-        net(x).sum().backward()
-    torch.testing.assert_close(gradients(model), gradients(one), rtol=1e-9, atol=1e-12)
-
-
-def test_a_change_of_the_layers_in_between_is_told() -> None:
-    _, model = models()
+    seen: list[Tensor] = []
+    model.first.weight.register_hook(lambda gradient: seen.append(gradient.clone()))
+    one(x).square().sum().backward()
     with model.no_sync():
-        model(batch(6)).sum().backward()
-    model.second = nn.Linear(3, 2).double().to("cuda:0")
-    with pytest.raises(anyrig.AnyrigError, match=r"gradients of no_sync\(\) were waiting"):
-        model(batch(6))
+        model(x).square().sum().backward()
+    torch.testing.assert_close(seen, [one.first.weight.grad], rtol=1e-9, atol=1e-12)

@@ -10,6 +10,7 @@ from torch import nn
 from trained_models import (
     CLASSES,
     EXAMPLES,
+    OPTIMIZERS,
     assert_same_numbers,
     first_devices,
     on_lead,
@@ -76,6 +77,39 @@ def test_three_steps(kind: str, devices: int, shares: str, fused: bool, optimize
     )
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
     assert_same_numbers(several, one)
+
+
+@pytest.mark.gpus(3)
+@pytest.mark.parametrize("accumulates", [False, True], ids=["", "accumulating"])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_every_way_to_change_parameters(optimizer: str, accumulates: bool) -> None:
+    """Some leave no trace that the replicas' copies are old."""
+    module = EXAMPLES["perceptron"].build()
+    batches = [
+        ((torch.randn(rows, 8, device="cuda:0"),), torch.randint(CLASSES, (rows,), device="cuda:0"))
+        for rows in (SAMPLES, 1, SAMPLES, 2, SAMPLES)
+    ]
+    one, several = on_lead(module), on_lead(module)
+    model = anyrig.spread(several, first_devices(3), loss=nn.CrossEntropyLoss())
+
+    def learn(inputs: Any, y: torch.Tensor) -> torch.Tensor:
+        if accumulates:
+            with model.no_sync():
+                model(*inputs, target=y).backward()
+        return model(*inputs, target=y)
+
+    def learn_alone(inputs: Any, y: torch.Tensor) -> torch.Tensor:
+        if accumulates:
+            nn.functional.cross_entropy(one(*inputs), y).backward()
+        return nn.functional.cross_entropy(one(*inputs), y)
+
+    expected = train(one, batches, optimizer, learn_alone)
+    found = train(several, batches, optimizer, learn)
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
+    assert_same_numbers(several, one)
+    with torch.no_grad():
+        x = batches[0][0][0]
+        torch.testing.assert_close(model(x), one(x), rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.gpus(3)

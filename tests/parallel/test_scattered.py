@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
@@ -86,6 +87,49 @@ def test_it_gathers_again_after_a_failure(x: Tensor) -> None:
     with pytest.raises(RuntimeError, match="shapes"):
         model.scattered(x[:, :3])
     assert model(x).shape == (10, 2)
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_another_thread_that_calls_the_model_meanwhile_gathers(devices: int, x: Tensor) -> None:
+    inside, scattering = threading.Event(), threading.Event()
+
+    class Waiting(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            inside.set()
+            assert scattering.wait(30)
+            return super().forward(x)
+
+    model = anyrig.spread(on_lead(Waiting(4, 2)), first_devices(devices))
+    here = threading.current_thread()
+
+    def note(module: nn.Module, args: Any) -> None:
+        if threading.current_thread() is here:
+            scattering.set()
+
+    model.register_forward_pre_hook(note)
+    found: list[Any] = []
+    other = threading.Thread(target=lambda: found.append(model(x)))
+    other.start()
+    assert inside.wait(30)
+    outputs = model.scattered(x)
+    other.join(30)
+    assert [type(output) for output in found] == [Tensor]
+    assert len(outputs) == devices
+
+
+def test_a_call_within_a_scattered_one_gathers(x: Tensor) -> None:
+    """A hook of the model that calls it again, as for a preview, gets outputs that are gathered."""
+    model = anyrig.spread(on_lead(nn.Linear(4, 2)), first_devices(2))
+    found: list[Any] = []
+
+    def preview(module: nn.Module, args: Any, outputs: Any) -> None:
+        if not found:
+            found.append(None)
+            found.append(model(x))
+
+    model.register_forward_hook(preview)
+    assert type(model.scattered(x)) is list
+    assert type(found[1]) is Tensor
 
 
 def test_a_target_is_for_the_loss(x: Tensor) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import copy
+import os
 import pickle
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -121,3 +124,36 @@ def test_an_exception_is_the_modules_own(rig: anyrig.Rig, device: str) -> None:
 
     with pytest.raises(KeyError, match="missing"):
         anyrig.spread(Failing(), rig)(torch.ones(2, device=device))
+
+
+WITHOUT_GPUS = """
+import warnings
+import torch
+import anyrig
+
+warnings.simplefilter("always")
+module, x = torch.nn.Linear(2, 2), torch.ones(3, 2)
+for given in ({"device_ids": [0, 1]}, {"device_ids": ["cuda:1"], "output_device": 1},
+              {"device_ids": [torch.device("cuda", 0)]}, {}, {"device_ids": ["cpu"]}):
+    with warnings.catch_warnings(record=True) as caught:
+        model = anyrig.DataParallel(module, **given)
+        torch.testing.assert_close(model(x), module(x))
+    print(*(f"{warning.category.__name__}: {warning.message}" for warning in caught), sep="; ")
+"""
+
+
+def test_a_machine_without_gpus_calls_the_module_as_stock_does() -> None:
+    kept = {name: value for name, value in os.environ.items() if name != "ANYRIG_REHEARSAL"}
+    finished = subprocess.run(
+        [sys.executable, "-c", WITHOUT_GPUS],
+        env={**kept, "CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert finished.returncode == 0, finished.stderr
+    *warned, by_default, on_the_cpu = finished.stdout.splitlines()
+    for line, ids in zip(warned, ("[0, 1]", "['cuda:1']", "[device("), strict=True):
+        assert line.startswith(f"UserWarning: device_ids={ids}")
+        assert "one device, the CPU: the module is called there" in line
+    assert (by_default, on_the_cpu) == ("", "")

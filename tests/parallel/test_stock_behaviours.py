@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import io
+import traceback
 from collections import OrderedDict
 from collections.abc import Callable
 from copy import deepcopy
@@ -140,7 +141,9 @@ def test_parallel_apply_passes_an_exception_on(engine: Any) -> None:
         assert "in replica 0 on device 0" in str(raised.value)
         assert "in look_up" in str(raised.value)
     else:
-        assert "in the replica on cuda:0" in str(raised.value)
+        assert raised.value.args == ("wonderful",)
+        shown = "".join(traceback.format_exception(raised.value))
+        assert "in the replica on cuda:0" in shown
         assert raised.traceback[-1].name == "look_up"
 
 

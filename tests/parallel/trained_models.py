@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -125,6 +126,29 @@ OPTIMIZERS: dict[str, Callable[[Iterable[Tensor]], torch.optim.Optimizer]] = {
     # The bias of attention's keys has a gradient of zero, but for rounding. A smaller epsilon would
     # make steps of that rounding.
     "adam": lambda parameters: torch.optim.Adam(parameters, 0.01, eps=1e-5),
+}
+
+
+class WritesData(torch.optim.SGD):
+    """Writes past the version counters, as older optimizers of other libraries do."""
+
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    parameter.data.add_(parameter.grad.data, alpha=-group["lr"])
+
+
+OPTIMIZERS["writes to .data"] = lambda parameters: WritesData(parameters, 0.1)
+OPTIMIZERS |= {
+    f"{kind.__name__}, {way}": partial(kind, lr=0.1, **{way: True})
+    for way, kinds in {
+        "foreach": (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW),
+        # These give what they change no new version.
+        "fused": (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.Adagrad),
+        "capturable": (torch.optim.Adam, torch.optim.NAdam, torch.optim.RMSprop),
+    }.items()
+    for kind in kinds
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -64,15 +65,15 @@ class DataParallel(TransparentModule):
 
     Args:
         module: on the first device, or on the CPU if there is one device only.
-        device_ids: the devices, the lead first; by default all accelerators by their index.
+        device_ids: the devices, the lead first; by default all accelerators by their index. On a
+            machine without accelerators the module is called on the CPU, as `nn.DataParallel` does,
+            with a warning.
         output_device: where outputs are gathered; by default the lead.
         dim: the dimension along which batches are divided.
     """
 
     _layout: Layout
     _loss: Criterion | None
-    _reduces: bool
-    _gathers: bool
     _alone: bool
     _lead: torch.device
     _sends_output: bool
@@ -81,6 +82,8 @@ class DataParallel(TransparentModule):
     _known_dimensions: dict[Hashable, Answer]
     _clock: StepClock | None
     _lock: threading.Lock
+    # What this thread asks the next `forward` for.
+    _asked: threading.local
 
     def __init__(
         self,
@@ -89,6 +92,14 @@ class DataParallel(TransparentModule):
         output_device: AnyDevice | None = None,
         dim: int = 0,
     ) -> None:
+        if device_ids and not torch.accelerator.device_count() and not _is_cpu(device_ids):
+            warnings.warn(
+                f"device_ids={list(device_ids)} was given, and this machine has one device, the "
+                "CPU: the module is called there. If it has GPUs, anyrig devices says why PyTorch "
+                "does not see them",
+                stacklevel=2,
+            )
+            device_ids, output_device = None, None
         rig = _rig_of(device_ids)
         lead = rig.lead.torch_device
         if len(rig) == 1:
@@ -108,7 +119,7 @@ class DataParallel(TransparentModule):
     def _set_up(self, module: torch.nn.Module, layout: Layout, loss: Criterion | None) -> None:
         require_plain_module(module)
         super().__init__(module)
-        self.__dict__.update(_layout=layout, _loss=loss, _reduces=True, _gathers=True)
+        self.__dict__.update(_layout=layout, _loss=loss)
         self._start()
 
     def _start(self) -> None:
@@ -121,6 +132,7 @@ class DataParallel(TransparentModule):
             _known_dimensions={},
             _clock=None,
             _lock=threading.Lock(),
+            _asked=threading.local(),
         )
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
@@ -134,17 +146,18 @@ class DataParallel(TransparentModule):
         Raises:
             BatchError: the batch cannot be divided, or outputs cannot be gathered.
             SpreadError: a parameter is not on the lead.
-            Exception: that of a replica, with the device and the shapes it got in its text.
+            Exception: that of a replica, with the device and the shapes it got in a note.
         """
+        gathers = self._asked.__dict__.pop("gathers", True)
         if self._alone:
-            return self._call_alone(inputs, kwargs)
+            return self._call_alone(inputs, kwargs, gathers)
         if is_inside():
             output = self._call_module(inputs, kwargs)
-            return output if self._gathers else [output]
+            return output if gathers else [output]
         with self._lock:
-            return self._call_replicas(inputs, kwargs)
+            return self._call_replicas(inputs, kwargs, gathers)
 
-    def _call_alone(self, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _call_alone(self, inputs: tuple[Any, ...], kwargs: dict[str, Any], gathers: bool) -> Any:
         # All there is between the caller and the module, so written for speed.
         lead = self._lead
         elsewhere = {}
@@ -165,7 +178,7 @@ class DataParallel(TransparentModule):
             output = self._call_module(inputs, kwargs)
         else:
             output = self.module(*inputs, **kwargs)
-        if not self._gathers:
+        if not gathers:
             return [output]
         return _bring(output, self._layout.output_device) if self._sends_output else output
 
@@ -178,7 +191,7 @@ class DataParallel(TransparentModule):
         value = loss(self.module(*inputs, **rest), target)
         return value[0] / value[1] if type(value) is tuple else value
 
-    def _call_replicas(self, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _call_replicas(self, inputs: tuple[Any, ...], kwargs: dict[str, Any], gathers: bool) -> Any:
         self._side_by_side.wait()
         self._learn_shares()
         layout, devices = self._layout, self._layout.devices
@@ -193,7 +206,6 @@ class DataParallel(TransparentModule):
         stop = Stop()
         replicas = self._replicas.begin(
             [i - 1 for i in active if i],
-            reduce=self._reduces,
             stop=stop,
             on_backward=clock.mark if clock else None,
         )
@@ -216,7 +228,7 @@ class DataParallel(TransparentModule):
             self._replicas.adopt_buffers(active[0] - 1)
         if loss is not None:
             return combine_losses(results, layout.output_device, layout.dim)
-        if not self._gathers:
+        if not gathers:
             return results
         samples = [rows[i] for i in active]
         call = Call(
@@ -269,43 +281,44 @@ class DataParallel(TransparentModule):
                 "scattered() returns outputs, and target= asks for the loss of the batch; call "
                 "model(x, target=y), or give the outputs and y to anyrig.ParallelLoss"
             )
-        before, self._gathers = self._gathers, False
+        self._asked.gathers = False
         try:
             outputs: list[Any] = self(*inputs, **kwargs)
             return outputs
         finally:
-            self._gathers = before
+            self._asked.__dict__.clear()  # a hook before `forward` may have raised
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Keep the replicas' gradients on their devices: accumulation without reduction.
+        """Do nothing: it is for ranks of a process group, and one loop serves both.
 
-        ::
-
-            with model.no_sync():
-                for x, y in micro_batches[:-1]:
-                    criterion(model(x), y).backward()
-            criterion(model(micro_batches[-1].x), micro_batches[-1].y).backward()   # reduces all
-
-        As in `DistributedDataParallel`, it counts where the forward is called. Until the backward
-        after it, the parameters' ``.grad`` has the lead's part only, and so have hooks; do not
-        clip, step or zero gradients in between. Gradients that are differentiated again, and
-        sparse ones, are reduced at once.
+        Here every backward pass brings its gradients to the parameters, beside the computation, so
+        that a loop may clip, step or zero them at any time.
         """
-        before, self._reduces = self._reduces, False
-        try:
-            yield
-        finally:
-            self._reduces = before
+        yield
 
     @contextmanager
     def join(self) -> Iterator[None]:
         """Do nothing: it is for ranks of a process group, and one loop serves both."""
         yield
 
+    def refresh(self) -> None:
+        """Have the next call send every parameter and buffer to the other devices again.
+
+        ::
+
+            for parameter, average in zip(model.parameters(), averages):
+                parameter.data.copy_(average)
+            model.refresh()
+
+        Call it after writing to ``.data``, or past PyTorch in another way, such as by replaying a
+        CUDA graph: PyTorch records no such change. What backward passes, optimizers,
+        ``load_state_dict`` and in-place operations change is sent without it.
+        """
+        self._replicas.refresh()
+
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Clear the parameters' gradients, and what `no_sync` has kept on the other devices."""
-        self._replicas.forget_kept()
+        """Clear the gradients of the parameters."""
         self.module.zero_grad(set_to_none)
 
     def _learn_shares(self) -> None:
@@ -323,7 +336,7 @@ class DataParallel(TransparentModule):
 
     def __getstate__(self) -> dict[str, Any]:
         # Threads, replicas and streams are made anew by whoever gets it.
-        anew = ("_replicas", "_side_by_side", "_known_dimensions", "_clock", "_lock")
+        anew = ("_replicas", "_side_by_side", "_known_dimensions", "_clock", "_lock", "_asked")
         return {name: value for name, value in super().__getstate__().items() if name not in anew}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -404,6 +417,10 @@ def make_layout(
         output_device=devices[0] if output_device is None else resolve_device(output_device),
         dim=dim,
     )
+
+
+def _is_cpu(device_ids: Sequence[AnyDevice]) -> bool:
+    return all(str(device) == "cpu" for device in device_ids)
 
 
 def _rig_of(device_ids: Sequence[AnyDevice] | None) -> Rig:

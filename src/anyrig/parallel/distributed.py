@@ -79,6 +79,7 @@ class DistributedModule(RankModule):
                 self.module, gradient_as_bucket_view=on_device, **self._options
             )
             ddp.broadcast_buffers = False  # from now on: this class does so, beside the backward
+            self._buffers_of_all.agree()
             self.__dict__["_ddp"] = ddp
             keep_until_exit(ddp.process_group)
         else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -21,7 +21,7 @@ class Packing:
     """
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
-        # Through .data, for a graph that is kept may have saved them.
+        # Through .data, past the version counters; `Buffers` says what a graph may have saved.
         in_order = [_in_order_of_memory(tensor.data) for tensor in tensors]
         # What has gaps in memory has a copy without.
         self._copies = [
@@ -53,10 +53,14 @@ class Broadcast:
     Args:
         packing: of the same tensors on each rank, in shape, strides, type and order.
         source: the rank whose values go to all.
+        on_arrival: called on the other ranks when the values are in place.
     """
 
-    def __init__(self, packing: Packing, source: int) -> None:
+    def __init__(
+        self, packing: Packing, source: int, on_arrival: Callable[[], None] = lambda: None
+    ) -> None:
         self._packing = packing
+        self._on_arrival = on_arrival
         self._is_source = dist.get_rank() == source
         self._message = packing.pack()
         self._work: Any = dist.broadcast(self._message, source, async_op=True)
@@ -66,6 +70,7 @@ class Broadcast:
         self._work.wait()
         if not self._is_source:
             self._packing.unpack(self._message)
+            self._on_arrival()
 
 
 def broadcast_states(tensors: Iterable[Tensor], source: int) -> None:
@@ -82,7 +87,13 @@ def broadcast_states(tensors: Iterable[Tensor], source: int) -> None:
 
 
 class Buffers:
-    """The buffers of a module, as they are at each moment; which there are does not change."""
+    """The buffers of a module, as they are at each moment; which there are does not change.
+
+    Where this rank has written a buffer in place since it last agreed with the others, the arrival
+    of another value counts as a second write: if a graph has saved the first value, its backward
+    pass raises, as on one device. Where this rank has written nothing, as to running statistics,
+    whose kernels leave versions alone, two calls may come before one backward pass.
+    """
 
     def __init__(self, module: nn.Module) -> None:
         places = {
@@ -94,6 +105,7 @@ class Buffers:
         self._places = tuple(places.values())
         self._seen: list[tuple[Tensor | None, int]] = []
         self._packing: Packing | None = None
+        self.agree()
 
     def __bool__(self) -> bool:
         return bool(self._places)
@@ -105,7 +117,24 @@ class Buffers:
         if self._packing is None or not _are_same(now, self._seen):
             self._seen = now
             self._packing = Packing([each for each in buffers if each is not None])
-        return Broadcast(self._packing, source)
+        if dist.get_rank() == source:
+            self.agree()
+        return Broadcast(self._packing, source, self._count_arrival)
+
+    def agree(self) -> None:
+        """Note that this rank has the values of all ranks now."""
+        self._agreed = [_version(held[name]) for held, name in self._places]
+
+    def _count_arrival(self) -> None:
+        for (held, name), agreed in zip(self._places, self._agreed, strict=True):
+            buffer = held[name]
+            if buffer is not None and _version(buffer) != agreed:
+                torch.autograd.graph.increment_version(buffer)
+        self.agree()
+
+
+def _version(tensor: Tensor | None) -> int | None:
+    return None if tensor is None or tensor.is_inference() else tensor._version
 
 
 def _are_same(now: list[tuple[Any, int]], before: list[tuple[Any, int]]) -> bool:

@@ -40,11 +40,13 @@ class Broadcast:
     ) -> None:
         """Queue the copies of what devices at the positions `to` lack.
 
-        Buffers go first: the first layer of normalization reads them. A forward may write them on
-        the lead, whose current stream waits until they are packed. Parameters it may write after
+        A buffer that a replica's forward has written gets the lead's value again. Buffers go first:
+        the first layer of normalization reads them. A forward may write them on the lead, whose
+        current stream waits until they are packed. Parameters it may write after
         `hold_writes`. `Bucket.ready` of a device is the event after which it may be read there.
         """
-        first, rest = _lacking(buffers, to), _lacking(parameters, to)
+        written = {(b, device) for b in buffers for device in to if b.written(device)}
+        first, rest = _lacking(buffers, to, written), _lacking(parameters, to, set())
         if first or rest:
             leaving = side_streams(self._lead).leaving
             writer = torch.accelerator.current_stream(self._lead)
@@ -99,18 +101,19 @@ class Broadcast:
                 source, leaving = whole, streams.leaving
         for device in lacking:
             bucket.flat(device).record_stream(side_streams(self._others[device]).leaving)
-            copies = bucket.copies(device)
-            torch.autograd.graph.increment_version(
-                [
-                    copies[slot.position]
-                    for slot in bucket.slots
-                    if slot.changed > bucket.held[device]
-                ]
-            )
-            bucket.held[device] = bucket.stamp
+            bucket.note_arrival(device)
 
 
-def _lacking(buckets: Sequence[Bucket], to: Sequence[int]) -> dict[Bucket, list[int]]:
-    """Return who lacks what, of those at the positions `to`."""
-    lacking = {b: [device for device in to if b.held[device] != b.stamp] for b in buckets}
+def _lacking(
+    buckets: Sequence[Bucket], to: Sequence[int], written: set[tuple[Bucket, int]]
+) -> dict[Bucket, list[int]]:
+    """Return which of the devices at the positions `to` do not hold the lead's values."""
+    lacking = {
+        bucket: [
+            device
+            for device in to
+            if bucket.held[device] != bucket.stamp or (bucket, device) in written
+        ]
+        for bucket in buckets
+    }
     return {bucket: devices for bucket, devices in lacking.items() if devices}

@@ -105,11 +105,8 @@ class Bucket:
         stamp: counts the changes of what the lead has.
         held: for each device but the lead, the stamp of what it has; 0 is nothing yet.
         ready: for each device but the lead, recorded when what it was sent has arrived.
-        walked: whether a backward has come by since the last forward.
-        suspect: whether an optimizer may have stepped since, one that leaves no trace among them:
-            fused ones, and those that write to ``parameter.data``.
-        sent_sums: `bit_sums` of what was sent, one row a piece, with the stamp it had; None as long
-            as nobody asked.
+        suspect: whether the lead's values may have changed without a new version since the last
+            look.
     """
 
     def __init__(self, blocks: Sequence[_Block], devices: Sequence[torch.device]) -> None:
@@ -126,11 +123,10 @@ class Bucket:
         self._packed = small if small > 1 else 0  # how many blocks are, the first ones
         self._flats: list[torch.Tensor | None] = [None] * len(devices)
         self._copies: list[list[torch.Tensor]] = [[] for _ in devices]
+        self._versions: list[list[int]] = [[] for _ in devices]  # of copies, when they arrived
         self._sources: list[torch.Tensor] = []
         self._gaps: list[torch.Tensor] = []
-        self.walked = False
         self.suspect = False
-        self.sent_sums: tuple[int, torch.Tensor] | None = None
         self.ready = [torch.Event(device) for device in devices]
         for position, slot in enumerate(self.slots):
             slot._bucket, slot.position = weakref.ref(self), position
@@ -139,6 +135,11 @@ class Bucket:
     def nbytes(self) -> int:
         """The bytes that travel."""
         return self.length * self.dtype.itemsize
+
+    @property
+    def learns(self) -> bool:
+        """Whether a tensor in it requires gradients."""
+        return any(slot.tensor.requires_grad for slot in self.slots)
 
     def fits(self) -> bool:
         """Say whether the tensors have the form, and share storage as, it was made for."""
@@ -186,6 +187,19 @@ class Bucket:
             # .data: a version counter each, else a change of one would count for all.
             self._copies[device] = [part.data for part in self.parts(flat)]
         return flat
+
+    def written(self, device: int) -> list[torch.Tensor]:
+        """Return the copies that were written on a device since they arrived there."""
+        pairs = zip(self._copies[device], self._versions[device], strict=False)
+        return [copy for copy, version in pairs if copy._version != version]
+
+    def note_arrival(self, device: int) -> None:
+        """Note that a device holds the lead's values, and tell graphs that saved other ones."""
+        copies, held = self._copies[device], self.held[device]
+        changed = [copies[slot.position] for slot in self.slots if slot.changed > held]
+        torch.autograd.graph.increment_version([*changed, *self.written(device)])
+        self._versions[device] = [copy._version for copy in copies]
+        self.held[device] = self.stamp
 
     def parts(self, flat: torch.Tensor) -> list[torch.Tensor]:
         """Return the views of such a tensor that are the tensors of `slots`."""
@@ -238,7 +252,7 @@ class Bucket:
         return [flat.narrow(0, start, length) for start, length in spans]
 
     def _make_gaps(self) -> list[torch.Tensor]:
-        """Return what lies between blocks that are packed: zeros, for that is compared too."""
+        """Return what fills the gaps between blocks that are packed."""
         packed = self._blocks[: self._packed]
         device = self.slots[0].tensor.device
         zeros = torch.zeros(_ALIGNMENT_BYTES, dtype=self.dtype, device=device)

@@ -1,4 +1,4 @@
-"""An exception of a replica, told with where it happened and what the replica had got."""
+"""Reporting where a replica's exception was raised, and what the replica was given."""
 
 from __future__ import annotations
 
@@ -10,17 +10,34 @@ from ...transfer.tree import Path, map_leaves
 from ..batch.scatter import name_argument
 
 
-def add_place(error: BaseException, device: torch.device, given: Any) -> None:
-    """Add to an exception's text the device of the replica and the shapes that it was given.
+class ReplicaPlace(Exception):  # noqa: N818 - it is no error, but where one was raised
+    """The device of a replica and what it was given, as Python 3.10 shows it in a traceback."""
 
-    The exception stays itself, of its class and with its traceback, so that whoever expects it
-    from the module finds it.
+
+def add_place(error: BaseException, device: torch.device, given: Any) -> None:
+    """Have an exception's traceback show the replica's device and the shapes that it was given.
+
+    The exception stays itself: its class, its arguments and its traceback are those that the module
+    raised, so that whoever expects it from the module finds it.
     """
     place = f"[anyrig: in the replica on {device}, which was given {describe(given)}]"
-    if error.args and isinstance(error.args[0], str):
-        error.args = (f"{error.args[0]}\n{place}", *error.args[1:])
-    elif hasattr(error, "add_note"):  # Python 3.11
+    if not hasattr(error, "add_note"):  # Python 3.10
+        add_as_cause(error, place)
+    elif place not in getattr(error, "__notes__", ()):  # a module may raise one exception often
         error.add_note(place)
+
+
+def add_as_cause(error: BaseException, place: str) -> None:
+    """Put `place` where a traceback begins: before the first of the exceptions that led to it."""
+    seen = set()
+    while id(error) not in seen:
+        seen.add(id(error))
+        before = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+        if before is None:
+            if not isinstance(error, ReplicaPlace):
+                error.__cause__ = ReplicaPlace(place)
+            return
+        error = before
 
 
 def describe(given: tuple[Any, Any]) -> str:

@@ -57,8 +57,6 @@ class Step:
         lead: the device of the parameters.
         zero: a number on it, for tokens.
         others: all other devices, in the order of the chain.
-        kept: gradients that wait on their devices, by bucket and device.
-        reduce: False to keep gradients where they are until a later step takes them along.
         on_backward: called when a device has queued another part of its backward, gradients on
             their way included, with the stream it is queued on.
     """
@@ -67,8 +65,6 @@ class Step:
     zero: torch.Tensor
     others: tuple[torch.device, ...]
     buckets: Sequence[Bucket]
-    kept: dict[tuple[Bucket, int], Packed]
-    reduce: bool = True
     on_backward: Callable[[torch.Stream], None] | None = None
     # For each bucket that learns: the positions of the slots that do.
     _learning: dict[Bucket, list[int]] = field(default_factory=dict)
@@ -98,22 +94,6 @@ class Step:
                 bucket: _apply(_Collect, self, bucket, len(active), token)
                 for bucket, token in zip(self._learning, tokens, strict=True)
             }
-
-    @torch.no_grad()
-    def go_alone(self) -> None:
-        """Do at once what the backward of a step that reaches no replica cannot do.
-
-        It comes by none of the nodes. What earlier steps kept is added to ``.grad``.
-        """
-        stream = torch.accelerator.current_stream(self.lead)
-        for bucket in self.buckets:
-            bucket.walked = bucket.suspect = True
-            whole = _collect(self, bucket, [])
-            if isinstance(whole, Packed):
-                for slot, part in zip(bucket.slots, _unpack(bucket, whole, stream), strict=True):
-                    if part is not None:
-                        before = slot.tensor.grad
-                        slot.tensor.grad = part if before is None else before + part
 
     def take(self, bucket: Bucket, device: int, token: torch.Tensor | None) -> list[torch.Tensor]:
         """Return the bucket's tensors on a device, for this step.
@@ -168,12 +148,7 @@ class _Take(torch.autograd.Function):
         plain = not torch.is_grad_enabled() and all(
             gradient is None or gradient.layout == torch.strided for gradient in found
         )
-        load: Any = found
-        if plain:
-            load = _pack(bucket, found, step.others[ctx.device])
-            if not step.reduce:
-                _keep(step.kept, (bucket, ctx.device), load)
-                return None, None, None, None, None
+        load = _pack(bucket, found, step.others[ctx.device]) if plain else found
         return None, None, None, None, _token((ctx.device, load))
 
 
@@ -218,9 +193,8 @@ class _Deliver(torch.autograd.Function):
         step.mark(stream)
         gradients: list[torch.Tensor | None] = []
         for (bucket, learning), token in zip(ctx.learning.items(), tokens, strict=True):
-            bucket.walked, bucket.suspect = True, step.reduce
-            # What an earlier step kept comes along, though no replica used the bucket in this one.
-            whole = _load(token) if token is not None else _collect(step, bucket, [])
+            bucket.suspect = True
+            whole = None if token is None else _load(token)
             if isinstance(whole, Packed):
                 whole = _unpack(bucket, whole, stream)
             gradients += [None if whole is None else whole[position] for position in learning]
@@ -264,32 +238,15 @@ def _unpack(bucket: Bucket, packed: Packed, stream: torch.Stream) -> list[torch.
     return [part if here else None for part, here in zip(parts, packed.present, strict=True)]
 
 
-def _keep(kept: dict[tuple[Bucket, int], Packed], key: tuple[Bucket, int], packed: Packed) -> None:
-    before = kept.get(key)
-    if before is not None:
-        stream = torch.accelerator.current_stream(packed.flat.device)
-        stream.wait_event(before.ready)
-        whole = packed.flat + before.flat
-        present = _either(packed.present, before.present)
-        packed = Packed(whole, present, stream.record_event())
-    kept[key] = packed
-
-
 def _collect(
     step: Step, bucket: Bucket, loads: Sequence[tuple[int, Any]]
 ) -> Packed | list[torch.Tensor | None] | None:
-    """Return the sum of a bucket's gradients, and of those kept from earlier steps, on the lead."""
-    kept = {}
-    if step.reduce and step.kept:
-        for device in range(len(step.others)):
-            packed = step.kept.pop((bucket, device), None)
-            if packed is not None:
-                kept[device] = packed
-    by_device: dict[int, Packed] = dict(kept)
+    """Return the sum of a bucket's gradients on the lead."""
+    by_device: dict[int, Packed] = {}
     loose: list[Sequence[torch.Tensor | None]] = []
     for device, load in loads:
         if isinstance(load, Packed):
-            by_device[device] = _merge(load, kept.get(device), step.others[device])
+            by_device[device] = load
         else:
             loose.append(load)
     whole = None
@@ -300,18 +257,6 @@ def _collect(
     if whole is not None:
         loose.append(_unpack(bucket, whole, torch.accelerator.current_stream(step.lead)))
     return [_sum(column, step.lead) for column in zip(*loose, strict=True)]
-
-
-def _merge(packed: Packed, kept: Packed | None, device: torch.device) -> Packed:
-    if kept is None:
-        return packed
-    arriving = side_streams(device).arriving
-    with using(arriving):
-        for one in (packed, kept):
-            arriving.wait_event(one.ready)
-            one.flat.record_stream(arriving)
-        whole = packed.flat + kept.flat
-    return Packed(whole, _either(packed.present, kept.present), arriving.record_event())
 
 
 def _either(one: Sequence[bool], other: Sequence[bool]) -> list[bool]:

@@ -35,7 +35,7 @@ def parallel_apply(
 
     Raises:
         SpreadError: the sequences differ in length, or a device is named twice.
-        Exception: that of a module, with the device and the shapes it got in its text.
+        Exception: that of a module, with the device and the shapes it got in a note.
     """
     kwargs = [{}] * len(modules) if kwargs is None else kwargs
     counts = {len(modules), len(inputs), len(kwargs), *([] if devices is None else [len(devices)])}

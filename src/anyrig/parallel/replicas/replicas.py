@@ -10,11 +10,11 @@ import torch
 from ...errors import SpreadError
 from .broadcast import Broadcast
 from .buckets import Bucket, Slot, make_buckets
-from .gradients import Packed, Step
+from .gradients import Step
 from .mirror import Mirror
+from .optimizer_steps import StepCount, optimizer_steps
 from .replica_tensors import Reader
 from .stopping import Stop
-from .unnoticed import find_unnoticed
 
 
 class Replicas:
@@ -37,16 +37,17 @@ class Replicas:
         self._slots: dict[int, Slot] = {}
         self._parameters: list[Bucket] = []
         self._buffers: list[Bucket] = []
-        self._kept: dict[tuple[Bucket, int], Packed] = {}
         self._zero: torch.Tensor | None = None
         self._was_training = True
         self._running: list[Bucket] = []
+        self._refreshes = False
+        self._steps: StepCount = optimizer_steps()
+        self._steps_seen = self._steps.value
 
     def begin(
         self,
         active: Sequence[int],
         *,
-        reduce: bool = True,
         stop: Stop | None = None,
         on_backward: Callable[[torch.Stream], None] | None = None,
     ) -> list[torch.nn.Module]:
@@ -54,8 +55,6 @@ class Replicas:
 
         Args:
             active: positions among the devices after the lead.
-            reduce: whether the gradients of this step go to the module's parameters; if not, they
-                stay on their devices until those of a later step go.
             stop: looked at when a replica reads a parameter.
             on_backward: called each time a device has queued another part of its backward, with
                 the stream it is queued on.
@@ -68,16 +67,13 @@ class Replicas:
         # checkpoint has dropped.
         for device in active:
             self._readers[device].rest()
+        learns = torch.is_grad_enabled()
         with torch.inference_mode(False), torch.no_grad():
-            self._follow()
+            self._follow(learns)
             self._broadcast.send(self._buffers, self._parameters, active)
             if self._zero is None:
                 self._zero = torch.zeros((), device=self.lead)
-        step = Step(
-            self.lead, self._zero, self._others, self._buckets, self._kept, reduce, on_backward
-        )
-        if reduce and not active and torch.is_grad_enabled():
-            step.go_alone()
+        step = Step(self.lead, self._zero, self._others, self._buckets, on_backward)
         tokens = step.begin(active) if active else {}
         varying = [mirror for mirror in self._mirrors.values() if mirror.varies]
         for among, device in enumerate(active):
@@ -109,35 +105,41 @@ class Replicas:
                     else:
                         buffers[name] = value.detach().to(self.lead)
 
-    def forget_kept(self) -> None:
-        """Drop the gradients that wait on their devices."""
-        self._kept.clear()
+    def refresh(self) -> None:
+        """Have the next step send everything, whether or not versions report a change."""
+        self._refreshes = True
 
     @property
     def _buckets(self) -> list[Bucket]:
         return [*self._parameters, *self._buffers]
 
-    def _follow(self) -> None:
-        """Bring structure and buckets up to what the module is now."""
+    def _follow(self, learns: bool) -> None:
+        """Bring structure and buckets up to what the module is now.
+
+        Versions do not report what fused optimizers and writes to ``parameter.data`` change. So
+        what learns is sent whenever an optimizer, or code in its place, may have stepped.
+
+        Args:
+            learns: whether the step that begins may end in a backward pass.
+        """
         changed = [mirror for mirror in self._mirrors.values() if mirror.has_changed()]
         if changed or not self._mirrors:
             self._follow_structure(changed)
         while None in (changes := [bucket.look() for bucket in self._buckets]):
             self._plan()
-        quiet = {b for b, changed in zip(self._buckets, changes, strict=True) if not changed}
+        steps, self._steps_seen = self._steps_seen, self._steps.value
+        stepped = learns or steps != self._steps_seen
         # Layers of normalization write their running statistics without a new version.
         training = any(mirror.module.training for mirror in self._mirrors.values())
-        stale = list(self._running) if training or self._was_training else []
+        running = self._running if training or self._was_training else []
         self._was_training = training
-        stale += [bucket for bucket in self._buckets if bucket.suspect]
-        if all(bucket in quiet and not bucket.walked for bucket in self._parameters):
-            doubtful = [bucket for bucket in self._buckets if bucket in quiet - {*stale}]
-            stale += find_unnoticed(doubtful, self.lead, self._others)
-        for bucket in stale:
-            if bucket in quiet:
+        refreshes, self._refreshes = self._refreshes, False
+        for bucket, has_changed in zip(self._buckets, changes, strict=True):
+            bucket_learns = bucket.learns
+            suspect, bucket.suspect = bucket.suspect, learns and bucket_learns
+            suspect = suspect or refreshes or bucket in running or (stepped and bucket_learns)
+            if suspect and not has_changed:
                 bucket.stamp += 1
-        for bucket in self._buckets:
-            bucket.walked = bucket.suspect = False
 
     def _follow_structure(self, changed: Sequence[Mirror]) -> None:
         modules = list(_modules_of(self.module))
@@ -170,11 +172,6 @@ class Replicas:
 
     def _plan(self) -> None:
         """Give every tensor a place anew."""
-        if self._kept:
-            raise SpreadError(
-                "a parameter was added, removed, or given another shape or dtype while gradients "
-                "of no_sync() were waiting; call backward() outside no_sync() first"
-            )
         modules = [mirror.module for mirror in self._mirrors.values()]
         parameters, running, others = _sorted_tensors(modules)
         self._check(modules)

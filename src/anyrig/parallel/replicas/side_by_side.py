@@ -49,12 +49,12 @@ class SideBySide:
         Args:
             devices: of each function, its device.
             functions: without arguments.
-            given: of each function, what its error would tell the shapes of.
+            given: of each function, what is reported with its error.
             rig: all devices.
             stop: raised when a function fails, so that the others need not finish.
 
         Raises:
-            BaseException: the first function's that failed, with device and shapes in its text.
+            BaseException: the first function's that failed, with device and shapes in a note.
         """
         state = CallerState(rig)
         tasks = [
