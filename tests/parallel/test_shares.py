@@ -126,6 +126,45 @@ def test_only_ratios_count(weights: list[float], rows: int, factor: float) -> No
     assert scaled.split(rows) == Shares(tuple(weights), "").split(rows)
 
 
+@pytest.mark.parametrize(
+    ("weights", "counts", "joined"),
+    [
+        ((8, 1, 1), (8, 1, 1), (8, 2, 0)),
+        ((1, 1), (2, 1), (3, 0)),
+        ((1, 1, 1, 1), (2, 1, 1, 1), (3, 2, 0, 0)),
+        ((1, 3), (1, 1), (0, 2)),
+        ((6, 4, 1), (5, 4, 1), (6, 4, 0)),  # 6 of share 6 are fewer than 5 of share 4
+        ((1, 1), (1, 0), (1, 0)),  # there is no second row to join
+        ((1, 1), (0, 0), (0, 0)),
+        ((1, 1), (2, 2), (2, 2)),
+    ],
+)
+def test_single_rows_join_others(
+    weights: tuple[float, ...], counts: tuple[int, ...], joined: tuple[int, ...]
+) -> None:
+    assert Shares(weights, "").join_singles(counts) == joined
+
+
+@given(WEIGHTS, st.integers(0, 60), st.lists(st.none() | st.integers(0, 20), min_size=9))
+def test_no_part_has_one_row_of_several(
+    weights: list[float], rows: int, limits: list[int | None]
+) -> None:
+    shares = Shares(tuple(weights), "", tuple(limits[: len(weights)]))
+    split = shares.split(rows)
+    joined = shares.join_singles(split)
+    assert sum(joined) == rows
+    assert rows == 1 or 1 not in joined
+    if 1 not in split:
+        assert joined == split
+    assert all(count == 0 for count, weight in zip(joined, weights, strict=True) if not weight)
+
+
+def test_a_single_row_joins_a_device_with_room() -> None:
+    shares = Shares((4.0, 4.0, 1.0), "", (4, 5, None))
+    assert shares.join_singles((4, 4, 1)) == (4, 5, 0)
+    assert Shares((4.0, 1.0), "", (4, None)).join_singles((4, 1)) == (5, 0)  # none has room
+
+
 @given(
     st.lists(st.tuples(st.floats(0, 9), st.one_of(st.none(), st.integers(0, 60))), min_size=1),
     st.integers(0, 400),
@@ -173,15 +212,31 @@ def test_what_is_no_share(weights: Sequence[float] | str, message: str) -> None:
         choose_shares(weights, cards("T4", "T4"))
 
 
-def test_the_default_depends_on_whether_the_devices_differ() -> None:
+def test_by_default_equal_devices_have_equal_shares() -> None:
     alike = choose_shares(None, cards("T4", "T4"))
     assert alike.held
     assert alike.split(5) == (3, 2)
-    assert str(alike) == "50.0%, 50.0%: even, the devices being alike"
+    assert str(alike) == "50.0%, 50.0%: even: the devices are alike"
+
+
+def test_by_default_unequal_devices_go_by_published_rates_and_nothing_is_measured() -> None:
     unlike = choose_shares(None, cards("A100-80GB", "T4"))
-    assert not unlike.held
+    assert unlike.held
     assert unlike.split(100)[0] > 75
-    assert "published FLOP/s and memory bandwidth" in unlike.reason
+    assert unlike.measured([StepMeasure(50, 1.0), StepMeasure(50, 9.0)]) is unlike
+    assert unlike.reason == (
+        "by published FLOP/s and memory bandwidth of NVIDIA A100-SXM4-80GB, Tesla T4"
+    )
+
+
+def test_by_default_unknown_devices_among_unequal_ones_share_evenly_and_it_says_why() -> None:
+    shares = choose_shares(None, [*cards("T4"), Device("cuda", 1, "Card X")])
+    assert shares.held
+    assert shares.split(10) == (5, 5)
+    assert shares.reason == (
+        'even: the devices differ, and the rates of Card X are unknown; shares="speed" measures '
+        "them, or give one number a device"
+    )
 
 
 def test_given_and_even_shares_stay_whatever_is_measured() -> None:
@@ -195,7 +250,7 @@ def test_unknown_cards_begin_evenly_and_are_measured() -> None:
     devices = [Device("cuda", index, f"Card {index}") for index in range(2)]
     shares = choose_shares("speed", devices)
     assert shares.split(10) == (5, 5)
-    assert "even to begin with" in shares.reason
+    assert shares.reason == "by speed: even to begin with, until the first steps' times are known"
     assert train(shares, 100, [30.0, 10.0], (0, 0))[-1].split(100) == (75, 25)
 
 
