@@ -741,6 +741,36 @@ def case_training_is_that_of_the_global_batches() -> None:
         torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-12)
 
 
+def case_cards_with_a_default_device() -> None:
+    samples = 6 * ranks() + 1
+    torch.set_default_device("cuda")
+    try:
+        x = torch.randn(samples, 4, device="cpu")
+        given = DataLoader(TensorDataset(x, x[:, :1]), batch_size=2 * ranks(), shuffle=True)
+        loader = anyrig.distribute(given, seed=3)
+        model = anyrig.spread(nn.Linear(4, 1), loss=nn.MSELoss())
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        seen = []
+        for x, y in anyrig.prefetch(loader, device()):
+            loss = model(x, target=y)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            seen.append(y.clone())
+        anyrig.mean_over_ranks({"loss": loss.detach(), "of one": 1.0}, weight=len(y))
+        found = anyrig.gather_over_ranks(torch.cat(seen), loader=loader)
+        assert anyrig.gather_over_ranks({"rank": rank()}) == {"rank": [*range(ranks())]}
+        dealt = DataLoader(numbers(5), sampler=DistributedSampler(numbers(5), shuffle=False))
+        mine = torch.cat([y for _, y in dealt])
+        whole = anyrig.gather_over_ranks(mine, loader=dealt)
+        assert whole.tolist() == list(range(5))
+    finally:
+        torch.set_default_device(None)
+    order = draw_alike(given.batch_sampler, mix_seed(3, 0))
+    wanted = torch.stack([given.dataset[i][1] for batch in order for i in batch])
+    assert found.tolist() == wanted.tolist()
+
+
 class Detector(nn.Module):
     """As torchvision's: it takes lists, and gives losses in training."""
 
