@@ -691,14 +691,19 @@ def rows_learned(policy: str, module: nn.Module) -> tuple[int, ...]:
 
 
 def case_cards_learn_shares_by_speed() -> None:
+    torch.empty(2**29, dtype=torch.uint8, device=device())
+    torch.cuda.empty_cache()
+    peak = torch.cuda.max_memory_allocated()
     first, second = rows_learned("speed", Costly(seconds=1e-3 * (1 + rank())))
     assert abs(first - 16) <= 1
     assert first + second == 24
+    assert torch.cuda.max_memory_allocated() == peak  # measuring has not reset it
 
 
 def case_cards_learn_shares_by_memory() -> None:
     """A row takes 32 MiB, and half of the first card is taken: of 2 GiB, where the second has 1."""
     ballast = torch.empty(2**30 if rank() == 0 else 0, dtype=torch.uint8, device=device())
+    torch.cuda.reset_peak_memory_stats()
     first, second = rows_learned("memory", Costly(bytes_=2**25))
     assert abs(first - 5) <= 1  # (1 GiB + 5 rows) / 2 GiB = 19 rows / 1 GiB
     assert first + second == 24

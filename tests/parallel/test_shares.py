@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from anyrig.devices import Device
 from anyrig.errors import SharesError
 from anyrig.hardware.spec import specs
+from anyrig.parallel.shares.measure import MemoryMark
 from anyrig.parallel.shares.shares import Shares, choose_shares
 from anyrig.parallel.shares.trial import (
     MEASURED_STEPS,
@@ -21,6 +22,7 @@ from anyrig.parallel.shares.trial import (
     StepMeasure,
     fit_memory,
     fit_speed,
+    highest_peaks,
     level,
 )
 
@@ -409,7 +411,34 @@ def test_memory_without_peaks_is_held_as_begun() -> None:
     for _ in range(ROUND):
         shares = shares.measured([StepMeasure(1), StepMeasure(1)])
     assert shares.held
-    assert "no device tells its peak" in shares.reason
+    assert "no step showed its peak on each device" in shares.reason
+
+
+def test_a_step_below_the_peak_of_an_earlier_one_is_known_by_that_one() -> None:
+    shares = choose_shares("memory", cards("T4", "T4"))
+    first = use((16, 16), lead_extra=80 * MIB, row_bytes=10 * MIB, base=500 * MIB)
+    for step in [first] + [[StepMeasure(16, 1.0, 500 * MIB)] * 2] * (ROUND - 1):
+        assert not shares.held
+        shares = shares.measured(step)
+    assert shares.split(32) == (12, 20)
+
+
+def test_the_highest_peak_of_each_device_counts() -> None:
+    steps = [
+        [StepMeasure(4, peak_bytes=9), StepMeasure(4)],
+        [StepMeasure(5, peak_bytes=7), StepMeasure(5, peak_bytes=0)],
+        [StepMeasure(6, peak_bytes=9), None],
+    ]
+    found = highest_peaks(steps)
+    assert found == (StepMeasure(6, peak_bytes=9), StepMeasure(5, peak_bytes=0))
+
+
+def test_what_two_marks_tell_of_a_step() -> None:
+    begin = MemoryMark(allocated_bytes=10, peak_bytes=50)
+    assert begin.peak_until(MemoryMark(10, 51), rows=2) == 51
+    assert begin.peak_until(MemoryMark(10, 50), rows=2) is None  # equal: an earlier step's
+    assert begin.peak_until(MemoryMark(12, 50), rows=0) == 12
+    assert begin.peak_until(MemoryMark(10, 20), rows=2) is None  # reset by the program
 
 
 def test_speed_is_bounded_by_memory() -> None:

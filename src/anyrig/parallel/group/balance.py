@@ -18,13 +18,12 @@ from collections.abc import Sequence
 from dataclasses import astuple
 from typing import Any
 
-import torch
-
 from ...devices.as_json import read_device, write_device
 from ...devices.rig import Rig
 from ...errors import RankMismatchError
+from ..shares.measure import MemoryMark
 from ..shares.shares import Shares, choose_shares
-from ..shares.trial import WARM_UP_STEPS, StepMeasure, fastest
+from ..shares.trial import WARM_UP_STEPS, StepMeasure, fastest, highest_peaks
 from .board import Board, board_of
 from .membership import Group
 
@@ -62,7 +61,9 @@ class Balance:
         self._first = 0
         self._ahead = 0
         self._interval = _INTERVAL
-        self._base_bytes: int | None = None
+        # At the end of the last step, and which step had the highest peak: that one is kept.
+        self._memory: MemoryMark | None = None
+        self._highest = -1
 
     @property
     def held(self) -> bool:
@@ -89,6 +90,8 @@ class Balance:
     def use(self) -> None:
         """Note that batches of these shares are used now."""
         _current[:] = [self]
+        if not self.held and self._memory is None and self._group.device.type != "cpu":
+            self._memory = MemoryMark.of(self._group.device)
 
     def report(self, rows: int, seconds: float) -> None:
         """Note what this rank did in one step; it waits for nobody.
@@ -98,8 +101,11 @@ class Balance:
             seconds: how long it computed, without waiting for others.
         """
         if not self.held:
-            self._steps[self._reports] = self._measure(rows, seconds)
-            self._steps.pop(self._reports - _KEPT_STEPS, None)
+            measure = self._steps[self._reports] = self._measure(rows, seconds)
+            if measure.peak_bytes is not None:
+                self._highest = self._reports
+            if self._reports - _KEPT_STEPS != self._highest:
+                self._steps.pop(self._reports - _KEPT_STEPS, None)
             self._reports += 1
             self._ahead = max(0, self._ahead - 1)
 
@@ -107,11 +113,11 @@ class Balance:
         device = self._group.device
         if device.type == "cpu":
             return StepMeasure(rows, seconds)
-        base_bytes = self._base_bytes
-        peak_bytes = torch.accelerator.max_memory_allocated(device)
-        torch.accelerator.reset_peak_memory_stats(device)
-        self._base_bytes = torch.accelerator.memory_allocated(device)
-        return StepMeasure(rows, seconds, base_bytes, peak_bytes)
+        before, self._memory = self._memory, MemoryMark.of(device)
+        if before is None:
+            return StepMeasure(rows, seconds)
+        peak_bytes = before.peak_until(self._memory, rows)
+        return StepMeasure(rows, seconds, before.allocated_bytes, peak_bytes)
 
     def _agree(self, position: Position) -> None:
         steps = [(step, *astuple(measure)) for step, measure in self._steps.items()]
@@ -135,16 +141,21 @@ class Balance:
         self._interval = min(2 * self._interval, _LONGEST_INTERVAL) if silent else _INTERVAL
         if len(counted) < _ROUND_STEPS:
             return
-        self.shares = self._judge([[steps[step] for step in counted] for steps in of_ranks])
+        peaks = [highest_peaks([[each] for each in steps.values()])[0] for steps in of_ranks]
+        self.shares = self._judge([[steps[step] for step in counted] for steps in of_ranks], peaks)
         self._first = max(drawn for *_, drawn in told)
         self._steps = {step: each for step, each in self._steps.items() if step >= self._first}
 
-    def _judge(self, of_ranks: Sequence[Sequence[StepMeasure]]) -> Shares:
+    def _judge(
+        self, of_ranks: Sequence[Sequence[StepMeasure]], peaks: Sequence[StepMeasure | None]
+    ) -> Shares:
         measured = list(zip(*of_ranks, strict=True))[WARM_UP_STEPS:]
         middle = len(measured) // 2
         first, second = fastest(measured[:middle]), fastest(measured[middle:])
         shares = self.shares
-        for step in [first] * WARM_UP_STEPS + [first, second]:  # it has warmed up here
+        # The steps have warmed up here; of those that a trial skips, it sees the peaks.
+        warm_up = [peak or step for peak, step in zip(peaks, first, strict=True)]
+        for step in [warm_up] * WARM_UP_STEPS + [first, second]:
             shares = shares.measured(step)
         return shares
 
