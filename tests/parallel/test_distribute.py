@@ -32,6 +32,7 @@ from anyrig.parallel.group.loaders.fingerprint import fingerprint
 from anyrig.parallel.group.loaders.outline import read_outline, write_outline
 from anyrig.parallel.group.loaders.part import part_of, rows_of, without_rows
 from anyrig.parallel.group.loaders.rank_batches import RankBatches
+from anyrig.parallel.group.loaders.running_out import Progress
 from anyrig.parallel.group.loaders.turns import Turns
 from anyrig.parallel.group.metrics.row_order import order_of_batches, row_order
 from anyrig.parallel.shares.shares import Shares
@@ -413,3 +414,14 @@ def test_single_samples_are_meant_where_each_rank_has_one(
     loader: Any, ranks: int, singles: bool
 ) -> None:
     assert allows_singles(loader, ranks) is singles
+
+
+def test_whether_a_rank_had_a_batch() -> None:
+    """Batch 2 is the third one."""
+    assert Progress(iteration=0, count=3, ended=False, before=0).has(0, 2) is True
+    assert Progress(0, 3, False, 0).has(0, 3) is None  # it may come yet
+    assert Progress(0, 3, True, 0).has(0, 3) is False
+    assert Progress(1, 0, False, before=3).has(0, 2) is True
+    assert Progress(1, 0, False, before=3).has(0, 3) is False
+    assert Progress(2, 9, False, before=9).has(0, 2) is False
+    assert Progress(0, 3, True, 0).has(1, 0) is None

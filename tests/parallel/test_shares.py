@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 import torch
@@ -20,10 +21,12 @@ from anyrig.parallel.shares.trial import (
     SPEED_ROUNDS,
     WARM_UP_STEPS,
     StepMeasure,
+    Trial,
     fit_memory,
     fit_speed,
     highest_peaks,
     level,
+    row_limits,
 )
 
 WEIGHTS = st.lists(
@@ -457,3 +460,58 @@ def test_speed_is_bounded_by_memory() -> None:
     assert shares.row_limits == (limit, limit)
     assert shares.split(40) == (36, 4)
     assert shares.split(120) == (limit, 120 - limit)
+
+
+# At their limits ----------------------------------------------------------------------------------
+
+
+def test_a_device_at_its_limit_is_not_over_it() -> None:
+    assert Shares((1.0, 1.0), "", (5, 5)).split(10) == (5, 5)
+    # As if it were over, the second would get all that the first did not.
+    assert Shares((2.0, 1.0, 1.0), "", (4, None, 2)).split(8) == (4, 2, 2)
+    assert Shares((2.0, 1.0, 1.0), "", (3, None, 2)).split(8) == (3, 3, 2)
+
+
+@pytest.mark.parametrize(("slowest_seconds", "held"), [(1.025, True), (1.0250001, False)])
+def test_shares_at_the_limit_of_what_is_good_enough_are_held(
+    slowest_seconds: float, held: bool
+) -> None:
+    shares = choose_shares([1.0, 4.0], cards("T4", "T4"))
+    trial = Trial("speed", (None, None))
+    shares = replace(shares, trial=trial)
+    for _ in range(ROUND):  # 1.025 s are 1.02 times what both need if they end together
+        shares = shares.measured([StepMeasure(1, slowest_seconds), StepMeasure(4, 1.0)])
+    assert shares.held is held
+    assert (shares.weights == (1.0, 4.0)) is held
+
+
+@pytest.mark.parametrize(("before", "slope"), [(49, 0.02), (48, 0.01)])
+def test_rounds_tell_a_slope_by_more_than_a_fiftieth_of_the_rows(before: int, slope: float) -> None:
+    rounds = [
+        (StepMeasure(before, 1.0 - 0.01 * (50 - before)), StepMeasure(10, 1.0)),
+        (StepMeasure(50, 1.0), StepMeasure(10, 1.0)),
+    ]
+    fitted = fit_speed(rounds, (5.0, 1.0))
+    assert fitted is not None
+    fixed = 1.0 - 50 * slope
+    expected = level(60, [fixed, 0.0], [slope, 0.1])
+    assert fitted[0] == pytest.approx(expected[0])
+    assert fitted[1] == pytest.approx(expected[1])
+
+
+def test_rows_that_take_no_memory_set_no_limits() -> None:
+    step = [StepMeasure(4, 1.0, 100, 100), StepMeasure(4, 1.0, 100, 100)]
+    assert row_limits(step, (1000, 1000)) is None
+    assert fit_memory(step, (1000, 1000)) is None
+
+
+def test_the_limit_is_the_last_row_for_which_there_is_room() -> None:
+    step = [StepMeasure(5, 1.0, 0, 50), StepMeasure(5, 1.0, 0, 50)]
+    room = 1000 * (1 - SPARE_FRACTION)
+    assert row_limits(step, (1000, 999)) == (int(room / 10), int(room / 10) - 1)
+
+
+def test_weights_may_be_zero_but_not_without_end() -> None:
+    assert Shares((0.0, 1.0), "").split(3) == (0, 3)
+    with pytest.raises(SharesError, match="numbers from zero up; got 1, inf"):
+        Shares((1.0, float("inf")), "")
