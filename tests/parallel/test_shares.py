@@ -488,13 +488,13 @@ def test_shares_at_the_limit_of_what_is_good_enough_are_held(
 @pytest.mark.parametrize(("before", "slope"), [(49, 0.02), (48, 0.01)])
 def test_rounds_tell_a_slope_by_more_than_a_fiftieth_of_the_rows(before: int, slope: float) -> None:
     rounds = [
-        (StepMeasure(before, 1.0 - 0.01 * (50 - before)), StepMeasure(10, 1.0)),
-        (StepMeasure(50, 1.0), StepMeasure(10, 1.0)),
+        (StepMeasure(before, 1.0 - 0.01 * (50 - before)), StepMeasure(10, 2.0)),
+        (StepMeasure(50, 1.0), StepMeasure(10, 2.0)),
     ]
     fitted = fit_speed(rounds, (5.0, 1.0))
     assert fitted is not None
     fixed = 1.0 - 50 * slope
-    expected = level(60, [fixed, 0.0], [slope, 0.1])
+    expected = level(60, [fixed, 0.0], [slope, 0.2])
     assert fitted[0] == pytest.approx(expected[0])
     assert fitted[1] == pytest.approx(expected[1])
 
