@@ -47,7 +47,7 @@ def compare_engines(rig: str, alone: Training, seconds: list[float]) -> list[dic
     allowed_seconds = 1 / sum(1 / each for each in seconds)
     even = replace(alone, engine="anyrig", devices=2, shares=[1, 1])
     variants = {
-        BY_SPEED: replace(even, shares=None, warm_up_steps=WARM_UP_STEPS),
+        BY_SPEED: replace(even, shares="speed", warm_up_steps=WARM_UP_STEPS),
         "anyrig, even": even,
         "stock nn.DataParallel": replace(even, engine="stock"),
     }

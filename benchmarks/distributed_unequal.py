@@ -111,7 +111,8 @@ def train(model: str, repeats: int, block: int) -> dict[str, Any]:
 
     sampler = DistributedSampler(data)
     halves = DataLoader(data, batch_size=batch // 2, sampler=sampler)
-    loader = anyrig.distribute(DataLoader(data, batch_size=batch, shuffle=True))
+    given = DataLoader(data, batch_size=batch, shuffle=True)
+    loader = anyrig.distribute(given, shares="speed")
     ways = {
         "alone": steps(build(), DataLoader(data, batch_size=batch, shuffle=True)),
         BY_SPEED: steps(anyrig.spread(build()), loader),

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -410,7 +411,7 @@ def case_every_sample_once_in_the_order_of_one_process() -> None:
         torch.rand(rank())
         epochs.append(global_order(loader))
         assert sorted(epochs[-1]) == list(range(23)), epoch
-        expected = [(2, 2, 1), (2, 2, 1), (2, 2, 1), (2, 2, 1), (1, 1, 1)]
+        expected = [(3, 2, 0), (3, 2, 0), (3, 2, 0), (3, 2, 0), (3, 0, 0)]
         if ranks() == 3:
             assert loader.rows_of_batches == expected
     assert epochs[0] != epochs[1]
@@ -504,6 +505,91 @@ def case_a_stream_is_divided_by_rows() -> None:
         len(loader)
 
 
+class DividedStream(Stream):
+    """Divides itself among the ranks, as data sets for many GPUs do."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return islice(super().__iter__(), rank(), None, ranks())
+
+
+def case_a_stream_that_divides_itself() -> None:
+    samples = 6 * ranks()
+    given = DataLoader(DividedStream(samples), batch_size=2)
+    refused = anyrig.distribute(given)
+    if rank():
+        with pytest.raises(
+            RankMismatchError, match=rf"rank {rank()} begins with another .* divided=True\); else"
+        ):
+            list(refused)
+    else:
+        assert len(next(iter(refused))[0])
+    loader = anyrig.distribute(given, divided=True)
+    mine = [float(value) for values, _ in loader for value in values]
+    every = [value for of_rank in anyrig.gather_over_ranks([mine]) for value in of_rank]
+    assert sorted(every) == list(map(float, range(samples)))
+
+
+def case_streams_with_other_values_of_the_same_samples() -> None:
+    given = [torch.full((2 * ranks(), 1), float(rank()))] * 2  # as random augmentation makes
+    loader = anyrig.distribute(given, divided=False)
+    assert [batch.tolist() for batch in loader] == [[[rank()]] * 2] * 2
+
+
+def case_streams_that_end_apart_would_lose_samples() -> None:
+    given = DataLoader(Stream(6 if rank() == ranks() - 1 else 8), batch_size=2)
+    loader = iter(anyrig.distribute(given))
+    for _ in range(3):
+        next(loader)
+    if rank() == ranks() - 1:
+        with pytest.raises(RankMismatchError, match="ended after 3 global batches, and another"):
+            next(loader)
+    else:
+        next(loader)
+    with pytest.raises(RankMismatchError, match=r"a loader of 3 batches, rank 1 one of 4\. Give"):
+        anyrig.distribute(DataLoader(numbers(3 + min(rank(), 1))))
+
+
+# A single sample ----------------------------------------------------------------------------------
+
+
+def case_no_rank_has_a_single_sample_of_several() -> None:
+    parts = {}
+    for rows in range(1, 11):
+        given = DataLoader(numbers(rows), batch_size=10)
+        for shares in ("even", [8, 1, 1][: ranks()]):
+            loader = anyrig.distribute(given, shares=shares)
+            mine = [len(x) for x, _ in loader]
+            assert mine == [loader.rows_of_batches[0][rank()]]
+            assert anyrig.gather_over_ranks(mine[0]) == list(loader.rows_of_batches[0])
+            parts[rows] = loader.rows_of_batches[0]
+            assert rows == 1 or 1 not in parts[rows]
+    assert parts[10] == {2: (10, 0), 3: (8, 2, 0)}[ranks()]
+    # One for each rank is meant, and so is what is asked for.
+    for batch, singles in ((ranks(), None), (2 * ranks() - 1, True)):
+        loader = anyrig.distribute(DataLoader(numbers(batch), batch), singles=singles)
+        list(loader)
+        assert 1 in loader.rows_of_batches[0]
+
+
+def case_batch_normalization_trains_on_every_last_batch() -> None:
+    net = nn.Sequential(nn.Linear(1, 4), nn.BatchNorm1d(4), nn.Linear(4, 1)).double()
+    model = anyrig.spread(net.to(device()))
+    for rows in range(2, 11):
+        given = DataLoader(numbers(10 + rows), batch_size=10)
+        for x, _ in anyrig.distribute(given, shares=[8, 1, 1][: ranks()]):
+            model(x[:, None]).square().mean().backward()
+
+
+def case_a_single_sample_is_explained() -> None:
+    # On a rank with a sample, before anything is exchanged with the others.
+    model = anyrig.spread(nn.Sequential(nn.BatchNorm1d(4)).to(device(), torch.float64))
+    with pytest.raises(ValueError, match="more than 1 value per channel") as caught:
+        model(torch.ones(1, 4, dtype=torch.float64))
+    text = str(caught.value) + "".join(getattr(caught.value, "__notes__", []))
+    assert "sync_batch_norm=True" in text
+    assert "drop_last=True" in text
+
+
 def case_loaders_that_came_divided_and_end_apart() -> None:
     mine = [torch.full((2, 3), float(rank()))] * (0, 4, 2)[rank()]
     loader = anyrig.distribute(mine, divided=True)
@@ -541,34 +627,40 @@ def train(loader: Any, seconds_a_row: float, fixed: float = 0.0) -> list[int]:
 
 def case_a_slow_rank_gets_fewer_rows() -> None:
     given = DataLoader(numbers(1500), 12 * ranks(), num_workers=1, drop_last=True)
-    for policy in (None, "speed"):
-        loader = anyrig.distribute(given, shares=policy)
-        other = anyrig.distribute(DataLoader(numbers(600), 12 * ranks()), shares=policy)
-        assert not loader.shares.held
-        train(loader, 1e-3 * (2 if rank() == 0 else 1), 1e-3)
-        train(loader, 1e-3 * (2 if rank() == 0 else 1), 1e-3)
-        assert loader.shares.held, loader.shares
-        assert "by speed" in loader.shares.reason
-        assert "12 rows" not in loader.shares.reason  # steps from before the last change
-        sums = [sum(rows) for rows in loader.rows_of_batches]
-        assert sums == [12 * ranks()] * len(loader)
-        expected = {2: (8, 16), 3: (7, 14, 15)}[ranks()]
-        found = loader.rows_of_batches[-1]
-        assert all(abs(a - b) <= 1 for a, b in zip(found, expected, strict=True)), found
-        assert global_order(loader) == list(range(len(loader) * 12 * ranks()))
-        assert current_balance() is None
-        assert other.shares is loader.shares  # what evaluates has them too
+    loader = anyrig.distribute(given, shares="speed")
+    other = anyrig.distribute(DataLoader(numbers(600), 12 * ranks()), shares="speed")
+    assert not loader.shares.held
+    train(loader, 1e-3 * (2 if rank() == 0 else 1), 1e-3)
+    train(loader, 1e-3 * (2 if rank() == 0 else 1), 1e-3)
+    assert loader.shares.held, loader.shares
+    assert "by speed" in loader.shares.reason
+    assert "12 rows" not in loader.shares.reason  # steps from before the last change
+    sums = [sum(rows) for rows in loader.rows_of_batches]
+    assert sums == [12 * ranks()] * len(loader)
+    expected = {2: (8, 16), 3: (7, 14, 15)}[ranks()]
+    found = loader.rows_of_batches[-1]
+    assert all(abs(a - b) <= 1 for a, b in zip(found, expected, strict=True)), found
+    assert global_order(loader) == list(range(len(loader) * 12 * ranks()))
+    assert current_balance() is None
+    assert other.shares is loader.shares  # what evaluates has them too
 
 
-def case_equal_ranks_keep_even_shares() -> None:
-    # That of the case before is known.
-    balance._balances.clear()
+def case_nothing_is_measured_unless_asked() -> None:
     loader = anyrig.distribute(DataLoader(numbers(600), 12 * ranks()))
-    train(loader, 1e-3 * (1 + 0.05 * rank()))
-    train(loader, 1e-3)
     assert loader.shares.held
-    assert "the slowest rank took 1." in loader.shares.reason
-    assert set(loader.rows_of_batches[0]) == {12}
+    assert loader.shares.reason == "even: the devices are alike"
+    for _ in range(2):
+        train(loader, 1e-3 * (2 if rank() == 0 else 1))
+        assert current_balance() is None
+        assert {count for rows in loader.rows_of_batches[:-1] for count in rows} == {12}
+
+
+def case_unequal_cards_that_are_unknown_share_evenly() -> None:
+    loader = anyrig.distribute(DataLoader(numbers(40), 10))
+    assert loader.shares.held
+    assert loader.shares.reason.startswith("even: the devices differ, and the rates of "), loader
+    list(loader)
+    assert loader.rows_of_batches == [(5, 5)] * 4
 
 
 class Costly(nn.Module):
@@ -599,14 +691,19 @@ def rows_learned(policy: str, module: nn.Module) -> tuple[int, ...]:
 
 
 def case_cards_learn_shares_by_speed() -> None:
+    torch.empty(2**29, dtype=torch.uint8, device=device())
+    torch.cuda.empty_cache()
+    peak = torch.cuda.max_memory_allocated()
     first, second = rows_learned("speed", Costly(seconds=1e-3 * (1 + rank())))
     assert abs(first - 16) <= 1
     assert first + second == 24
+    assert torch.cuda.max_memory_allocated() == peak  # measuring has not reset it
 
 
 def case_cards_learn_shares_by_memory() -> None:
     """A row takes 32 MiB, and half of the first card is taken: of 2 GiB, where the second has 1."""
     ballast = torch.empty(2**30 if rank() == 0 else 0, dtype=torch.uint8, device=device())
+    torch.cuda.reset_peak_memory_stats()
     first, second = rows_learned("memory", Costly(bytes_=2**25))
     assert abs(first - 5) <= 1  # (1 GiB + 5 rows) / 2 GiB = 19 rows / 1 GiB
     assert first + second == 24
@@ -615,7 +712,7 @@ def case_cards_learn_shares_by_memory() -> None:
 
 def case_evaluation_exchanges_less_and_less() -> None:
     balance._balances.clear()
-    loader = anyrig.distribute(DataLoader(numbers(400), batch_size=2))
+    loader = anyrig.distribute(DataLoader(numbers(400), batch_size=2), shares="speed")
     group = join_group()
     assert group is not None
     before = board_of(group)._counts["shares"]
@@ -649,6 +746,36 @@ def case_training_is_that_of_the_global_batches() -> None:
         torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-12)
 
 
+def case_cards_with_a_default_device() -> None:
+    samples = 6 * ranks() + 1
+    torch.set_default_device("cuda")
+    try:
+        x = torch.randn(samples, 4, device="cpu")
+        given = DataLoader(TensorDataset(x, x[:, :1]), batch_size=2 * ranks(), shuffle=True)
+        loader = anyrig.distribute(given, seed=3)
+        model = anyrig.spread(nn.Linear(4, 1), loss=nn.MSELoss())
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        seen = []
+        for x, y in anyrig.prefetch(loader, device()):
+            loss = model(x, target=y)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            seen.append(y.clone())
+        anyrig.mean_over_ranks({"loss": loss.detach(), "of one": 1.0}, weight=len(y))
+        found = anyrig.gather_over_ranks(torch.cat(seen), loader=loader)
+        assert anyrig.gather_over_ranks({"rank": rank()}) == {"rank": [*range(ranks())]}
+        dealt = DataLoader(numbers(5), sampler=DistributedSampler(numbers(5), shuffle=False))
+        mine = torch.cat([y for _, y in dealt])
+        whole = anyrig.gather_over_ranks(mine, loader=dealt)
+        assert whole.tolist() == list(range(5))
+    finally:
+        torch.set_default_device(None)
+    order = draw_alike(given.batch_sampler, mix_seed(3, 0))
+    wanted = torch.stack([given.dataset[i][1] for batch in order for i in batch])
+    assert found.tolist() == wanted.tolist()
+
+
 class Detector(nn.Module):
     """As torchvision's: it takes lists, and gives losses in training."""
 
@@ -680,7 +807,8 @@ def case_training_on_lists_of_samples() -> None:
     model = anyrig.spread(module)
     size = 2 * ranks() - 1  # the last rank has a sample less, and in the last batch most have none
     given = DataLoader(data, batch_size=size, collate_fn=fields_of)
-    for index, (images, targets) in enumerate(anyrig.distribute(given, shares="even")):
+    loader = anyrig.distribute(given, shares="even", singles=True)
+    for index, (images, targets) in enumerate(loader):
         sum(model(images, targets).values()).backward()
         part = data[index * size : (index + 1) * size]
         sum(alone(*fields_of(part)).values()).backward()

@@ -134,3 +134,49 @@ def test_a_layer_that_is_used_twice_stays_one() -> None:
     module = synchronize_batch_norm(nn.Sequential(layer, nn.Tanh(), layer))
     assert module[0] is module[2]
     assert type(module[0]) is WholeBatchNorm
+
+
+def small_network() -> nn.Module:
+    return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)).to("cuda:0")
+
+
+@pytest.mark.parametrize("shares", [None, [8, 1, 1], [1, 0, 1]], ids=str)
+@pytest.mark.parametrize("rows", range(2, 11))
+def test_no_device_has_a_single_sample_of_several(rows: int, shares: list[float] | None) -> None:
+    net = small_network()
+    seen: list[int] = []
+    net[1].register_forward_pre_hook(lambda layer, args: seen.append(len(args[0])))
+    model = anyrig.spread(net, rig(), shares=shares)
+    output = model(torch.randn(rows, 3))
+    output.sum().backward()
+    assert output.shape == (rows, 2)
+    assert sum(seen) == rows
+    assert 1 not in seen
+
+
+def test_layers_that_take_no_statistics_leave_single_samples_where_they_are() -> None:
+    seen: list[int] = []
+    for net in (nn.Linear(3, 4).to("cuda:0"), small_network().eval()):
+        net.register_forward_pre_hook(lambda layer, args: seen.append(len(args[0])))
+        anyrig.spread(net, rig(), shares=[8, 1, 1])(torch.randn(10, 3))
+    synchronized = small_network()
+    synchronized.register_forward_pre_hook(lambda layer, args: seen.append(len(args[0])))
+    anyrig.spread(synchronized, rig(), shares=[8, 1, 1], sync_batch_norm=True)(torch.randn(10, 3))
+    assert sorted(seen) == [1, 1, 1, 1, 1, 1, 8, 8, 8]
+
+
+@pytest.mark.parametrize(
+    "layer", [nn.BatchNorm1d(3, track_running_stats=False).eval(), nn.GroupNorm(3, 3)], ids=repr
+)
+def test_layers_that_refuse_a_single_sample_in_any_mode(layer: nn.Module) -> None:
+    model = anyrig.spread(layer.to("cuda:0"), rig(), shares=[8, 1, 1])
+    assert model(torch.randn(10, 3)).shape == (10, 3)
+
+
+def test_a_batch_of_one_sample_is_explained() -> None:
+    model = anyrig.spread(small_network(), rig())
+    with pytest.raises(ValueError, match="more than 1 value per channel") as caught:
+        model(torch.randn(1, 3))
+    text = str(caught.value) + "".join(getattr(caught.value, "__notes__", []))
+    assert "sync_batch_norm=True" in text
+    assert "drop_last=True" in text

@@ -110,8 +110,10 @@ def test_modes(mode: Any) -> None:
 
 
 def test_the_default_device() -> None:
-    with torch.device("cuda:0"):
-        assert ask(lambda: torch.ones(1).device) == torch.device("cuda:0")
+    with torch.device("cuda:0"):  # the lead: a replica's is its own
+        assert ask(lambda: torch.ones(1).device) == torch.device("cuda:1")
+    with torch.device("meta"):
+        assert ask(lambda: torch.ones(1).device) == torch.device("meta")
     assert ask(lambda: torch.ones(1).device) == torch.device("cpu")
 
 

@@ -26,11 +26,13 @@ from torch.utils.data import (
 import anyrig
 from anyrig.errors import BatchError, RankMismatchError
 from anyrig.parallel.group.loaders.agreed_order import draw_alike
-from anyrig.parallel.group.loaders.distribute import global_batches_of
+from anyrig.parallel.group.loaders.distribute import allows_singles, global_batches_of
 from anyrig.parallel.group.loaders.division import part_of_rank, rows_of_ranks
+from anyrig.parallel.group.loaders.fingerprint import fingerprint
 from anyrig.parallel.group.loaders.outline import read_outline, write_outline
 from anyrig.parallel.group.loaders.part import part_of, rows_of, without_rows
 from anyrig.parallel.group.loaders.rank_batches import RankBatches
+from anyrig.parallel.group.loaders.running_out import Progress
 from anyrig.parallel.group.loaders.turns import Turns
 from anyrig.parallel.group.metrics.row_order import order_of_batches, row_order
 from anyrig.parallel.shares.shares import Shares
@@ -368,3 +370,58 @@ def test_a_batch_that_does_not_tell_its_rows() -> None:
         without_rows({"a": 1})
     with pytest.raises(BatchError, match="divided=True"):
         rows_of({"a": 1})
+
+
+@pytest.mark.parametrize("loader", [DataLoader(numbers(20), 4), [torch.ones(2)]], ids=["", "list"])
+def test_a_loader_is_distributed_once(loader: Any) -> None:
+    once = anyrig.distribute(loader)
+    for again in (once, anyrig.prefetch(once, "cpu")):
+        with pytest.raises(
+            BatchError, match=r"distributed already.* the loader of the global batch"
+        ):
+            anyrig.distribute(again)
+
+
+@pytest.mark.gpus(1)
+def test_a_prefetched_loader_is_distributed_once() -> None:
+    once = anyrig.prefetch(anyrig.distribute(DataLoader(numbers(20), 4)), "cuda:0")
+    with pytest.raises(BatchError, match="distributed already"):
+        anyrig.distribute(once)
+
+
+def test_batches_are_told_apart_by_their_values() -> None:
+    x = torch.arange(6.0).view(2, 3)
+    batch = {"x": x, "pair": (torch.ones(0), "text"), "n": 2.5, "packed": pack_sequence([x[0]])}
+    assert fingerprint(batch) == fingerprint(dict(reversed(batch.items())))
+    assert fingerprint(batch) == fingerprint(batch | {"x": x.t().contiguous().t()})
+    for other in ({"x": x + 1}, {"x": x.view(3, 2)}, {"x": x.double()}, {"n": 2}, {"n": None}):
+        assert fingerprint(batch) != fingerprint(batch | other), other
+    assert fingerprint(batch) != fingerprint(batch | {"packed": pack_sequence([x[1]])})
+    assert fingerprint([object()]) == fingerprint([object()])
+
+
+@pytest.mark.parametrize(
+    ("loader", "ranks", "singles"),
+    [
+        (DataLoader(numbers(9), batch_size=4), 4, True),
+        (DataLoader(numbers(9), batch_size=4), 3, False),
+        (DataLoader(numbers(9), batch_sampler=BatchSampler(range(9), 2, False)), 2, True),
+        (DataLoader(numbers(9), batch_sampler=[[0, 1], [2]]), 2, False),
+        ([torch.ones(2)], 2, False),
+    ],
+)
+def test_single_samples_are_meant_where_each_rank_has_one(
+    loader: Any, ranks: int, singles: bool
+) -> None:
+    assert allows_singles(loader, ranks) is singles
+
+
+def test_whether_a_rank_had_a_batch() -> None:
+    """Batch 2 is the third one."""
+    assert Progress(iteration=0, count=3, ended=False, before=0).has(0, 2) is True
+    assert Progress(0, 3, False, 0).has(0, 3) is None  # it may come yet
+    assert Progress(0, 3, True, 0).has(0, 3) is False
+    assert Progress(1, 0, False, before=3).has(0, 2) is True
+    assert Progress(1, 0, False, before=3).has(0, 3) is False
+    assert Progress(2, 9, False, before=9).has(0, 2) is False
+    assert Progress(0, 3, True, 0).has(1, 0) is None

@@ -63,9 +63,24 @@ def test_steps_without_a_backward_tell_nothing() -> None:
 @pytest.mark.gpus(2)
 def test_memory_is_measured() -> None:
     gc.collect()  # what earlier tests left must not be freed within a measured step
+    for index in range(2):
+        torch.cuda.reset_peak_memory_stats(index)  # nor hide the peaks of these steps
     model = spread("memory", (1.0, 1.0))
     ballast = torch.zeros(2**24, device="cuda:0")  # some thousand rows' worth
     splits = train(model, WARM_UP_STEPS + MEASURED_STEPS + 1)
     assert splits[-1][0] < splits[0][0]
     assert anyrig.explain(model).shares.reason == "by memory: measured peaks of the first steps"
     del ballast
+
+
+@pytest.mark.gpus(2)
+@pytest.mark.parametrize("kind", ["speed", "memory"])
+def test_the_peaks_of_memory_stay_the_program_s(kind: str) -> None:
+    for index in range(2):
+        torch.empty(2**29, dtype=torch.uint8, device=f"cuda:{index}")  # freed at once
+    peaks = [torch.cuda.max_memory_allocated(index) for index in range(2)]
+    model = spread(kind, (1.0, 1.0))
+    train(model, WARM_UP_STEPS + MEASURED_STEPS + 1)
+    assert [torch.cuda.max_memory_allocated(index) for index in range(2)] == peaks
+    if kind == "memory":
+        assert "an earlier peak hides it" in anyrig.explain(model).shares.reason

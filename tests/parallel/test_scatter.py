@@ -292,7 +292,8 @@ def test_a_rig_and_shares_with_limits() -> None:
 @pytest.mark.gpus(3)
 def test_a_call_has_one_number_of_rows() -> None:
     x, y = torch.randn(7, 2), torch.arange(7)
-    split = scatter_call((x, 3), {"target": y}, [torch.device(d) for d in DEVICES], (2, 1, 0))
+    devices = [torch.device(device) for device in DEVICES]
+    split = scatter_call((x, 3), {"target": y}, devices, Shares((2, 1, 0), "given").split)
     assert split.rows == (5, 2, 0)
     (args, kwargs), (_, second), _ = split.values
     assert args[1] == 3
@@ -349,7 +350,7 @@ def test_nested_tensors_have_their_rows_in_the_first_dimension() -> None:
 def test_errors_name_the_arguments_of_a_call() -> None:
     devices = [torch.device("cuda:0"), torch.device("cuda:1")]
     with pytest.raises(BatchError, match=r"in argument 0\['x'\] \(.*, but 3 in argument 'target'"):
-        scatter_call(({"x": torch.ones(2)},), {"target": torch.ones(3)}, devices)
+        scatter_call(({"x": torch.ones(2)},), {"target": torch.ones(3)}, devices, lambda _: [1, 1])
 
 
 @pytest.mark.gpus(2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from anyrig.devices import Device
 from anyrig.errors import SharesError
 from anyrig.hardware.spec import specs
+from anyrig.parallel.shares.measure import MemoryMark
 from anyrig.parallel.shares.shares import Shares, choose_shares
 from anyrig.parallel.shares.trial import (
     MEASURED_STEPS,
@@ -19,9 +21,12 @@ from anyrig.parallel.shares.trial import (
     SPEED_ROUNDS,
     WARM_UP_STEPS,
     StepMeasure,
+    Trial,
     fit_memory,
     fit_speed,
+    highest_peaks,
     level,
+    row_limits,
 )
 
 WEIGHTS = st.lists(
@@ -126,6 +131,45 @@ def test_only_ratios_count(weights: list[float], rows: int, factor: float) -> No
     assert scaled.split(rows) == Shares(tuple(weights), "").split(rows)
 
 
+@pytest.mark.parametrize(
+    ("weights", "counts", "joined"),
+    [
+        ((8, 1, 1), (8, 1, 1), (8, 2, 0)),
+        ((1, 1), (2, 1), (3, 0)),
+        ((1, 1, 1, 1), (2, 1, 1, 1), (3, 2, 0, 0)),
+        ((1, 3), (1, 1), (0, 2)),
+        ((6, 4, 1), (5, 4, 1), (6, 4, 0)),  # 6 of share 6 are fewer than 5 of share 4
+        ((1, 1), (1, 0), (1, 0)),  # there is no second row to join
+        ((1, 1), (0, 0), (0, 0)),
+        ((1, 1), (2, 2), (2, 2)),
+    ],
+)
+def test_single_rows_join_others(
+    weights: tuple[float, ...], counts: tuple[int, ...], joined: tuple[int, ...]
+) -> None:
+    assert Shares(weights, "").join_singles(counts) == joined
+
+
+@given(WEIGHTS, st.integers(0, 60), st.lists(st.none() | st.integers(0, 20), min_size=9))
+def test_no_part_has_one_row_of_several(
+    weights: list[float], rows: int, limits: list[int | None]
+) -> None:
+    shares = Shares(tuple(weights), "", tuple(limits[: len(weights)]))
+    split = shares.split(rows)
+    joined = shares.join_singles(split)
+    assert sum(joined) == rows
+    assert rows == 1 or 1 not in joined
+    if 1 not in split:
+        assert joined == split
+    assert all(count == 0 for count, weight in zip(joined, weights, strict=True) if not weight)
+
+
+def test_a_single_row_joins_a_device_with_room() -> None:
+    shares = Shares((4.0, 4.0, 1.0), "", (4, 5, None))
+    assert shares.join_singles((4, 4, 1)) == (4, 5, 0)
+    assert Shares((4.0, 1.0), "", (4, None)).join_singles((4, 1)) == (5, 0)  # none has room
+
+
 @given(
     st.lists(st.tuples(st.floats(0, 9), st.one_of(st.none(), st.integers(0, 60))), min_size=1),
     st.integers(0, 400),
@@ -173,15 +217,31 @@ def test_what_is_no_share(weights: Sequence[float] | str, message: str) -> None:
         choose_shares(weights, cards("T4", "T4"))
 
 
-def test_the_default_depends_on_whether_the_devices_differ() -> None:
+def test_by_default_equal_devices_have_equal_shares() -> None:
     alike = choose_shares(None, cards("T4", "T4"))
     assert alike.held
     assert alike.split(5) == (3, 2)
-    assert str(alike) == "50.0%, 50.0%: even, the devices being alike"
+    assert str(alike) == "50.0%, 50.0%: even: the devices are alike"
+
+
+def test_by_default_unequal_devices_go_by_published_rates_and_nothing_is_measured() -> None:
     unlike = choose_shares(None, cards("A100-80GB", "T4"))
-    assert not unlike.held
+    assert unlike.held
     assert unlike.split(100)[0] > 75
-    assert "published FLOP/s and memory bandwidth" in unlike.reason
+    assert unlike.measured([StepMeasure(50, 1.0), StepMeasure(50, 9.0)]) is unlike
+    assert unlike.reason == (
+        "by published FLOP/s and memory bandwidth of NVIDIA A100-SXM4-80GB, Tesla T4"
+    )
+
+
+def test_by_default_unknown_devices_among_unequal_ones_share_evenly_and_it_says_why() -> None:
+    shares = choose_shares(None, [*cards("T4"), Device("cuda", 1, "Card X")])
+    assert shares.held
+    assert shares.split(10) == (5, 5)
+    assert shares.reason == (
+        'even: the devices differ, and the rates of Card X are unknown; shares="speed" measures '
+        "them, or give one number a device"
+    )
 
 
 def test_given_and_even_shares_stay_whatever_is_measured() -> None:
@@ -195,7 +255,7 @@ def test_unknown_cards_begin_evenly_and_are_measured() -> None:
     devices = [Device("cuda", index, f"Card {index}") for index in range(2)]
     shares = choose_shares("speed", devices)
     assert shares.split(10) == (5, 5)
-    assert "even to begin with" in shares.reason
+    assert shares.reason == "by speed: even to begin with, until the first steps' times are known"
     assert train(shares, 100, [30.0, 10.0], (0, 0))[-1].split(100) == (75, 25)
 
 
@@ -354,7 +414,34 @@ def test_memory_without_peaks_is_held_as_begun() -> None:
     for _ in range(ROUND):
         shares = shares.measured([StepMeasure(1), StepMeasure(1)])
     assert shares.held
-    assert "no device tells its peak" in shares.reason
+    assert "no step showed its peak on each device" in shares.reason
+
+
+def test_a_step_below_the_peak_of_an_earlier_one_is_known_by_that_one() -> None:
+    shares = choose_shares("memory", cards("T4", "T4"))
+    first = use((16, 16), lead_extra=80 * MIB, row_bytes=10 * MIB, base=500 * MIB)
+    for step in [first] + [[StepMeasure(16, 1.0, 500 * MIB)] * 2] * (ROUND - 1):
+        assert not shares.held
+        shares = shares.measured(step)
+    assert shares.split(32) == (12, 20)
+
+
+def test_the_highest_peak_of_each_device_counts() -> None:
+    steps = [
+        [StepMeasure(4, peak_bytes=9), StepMeasure(4)],
+        [StepMeasure(5, peak_bytes=7), StepMeasure(5, peak_bytes=0)],
+        [StepMeasure(6, peak_bytes=9), None],
+    ]
+    found = highest_peaks(steps)
+    assert found == (StepMeasure(6, peak_bytes=9), StepMeasure(5, peak_bytes=0))
+
+
+def test_what_two_marks_tell_of_a_step() -> None:
+    begin = MemoryMark(allocated_bytes=10, peak_bytes=50)
+    assert begin.peak_until(MemoryMark(10, 51), rows=2) == 51
+    assert begin.peak_until(MemoryMark(10, 50), rows=2) is None  # equal: an earlier step's
+    assert begin.peak_until(MemoryMark(12, 50), rows=0) == 12
+    assert begin.peak_until(MemoryMark(10, 20), rows=2) is None  # reset by the program
 
 
 def test_speed_is_bounded_by_memory() -> None:
@@ -373,3 +460,58 @@ def test_speed_is_bounded_by_memory() -> None:
     assert shares.row_limits == (limit, limit)
     assert shares.split(40) == (36, 4)
     assert shares.split(120) == (limit, 120 - limit)
+
+
+# At their limits ----------------------------------------------------------------------------------
+
+
+def test_a_device_at_its_limit_is_not_over_it() -> None:
+    assert Shares((1.0, 1.0), "", (5, 5)).split(10) == (5, 5)
+    # As if it were over, the second would get all that the first did not.
+    assert Shares((2.0, 1.0, 1.0), "", (4, None, 2)).split(8) == (4, 2, 2)
+    assert Shares((2.0, 1.0, 1.0), "", (3, None, 2)).split(8) == (3, 3, 2)
+
+
+@pytest.mark.parametrize(("slowest_seconds", "held"), [(1.025, True), (1.0250001, False)])
+def test_shares_at_the_limit_of_what_is_good_enough_are_held(
+    slowest_seconds: float, held: bool
+) -> None:
+    shares = choose_shares([1.0, 4.0], cards("T4", "T4"))
+    trial = Trial("speed", (None, None))
+    shares = replace(shares, trial=trial)
+    for _ in range(ROUND):  # 1.025 s are 1.02 times what both need if they end together
+        shares = shares.measured([StepMeasure(1, slowest_seconds), StepMeasure(4, 1.0)])
+    assert shares.held is held
+    assert (shares.weights == (1.0, 4.0)) is held
+
+
+@pytest.mark.parametrize(("before", "slope"), [(49, 0.02), (48, 0.01)])
+def test_rounds_tell_a_slope_by_more_than_a_fiftieth_of_the_rows(before: int, slope: float) -> None:
+    rounds = [
+        (StepMeasure(before, 1.0 - 0.01 * (50 - before)), StepMeasure(10, 2.0)),
+        (StepMeasure(50, 1.0), StepMeasure(10, 2.0)),
+    ]
+    fitted = fit_speed(rounds, (5.0, 1.0))
+    assert fitted is not None
+    fixed = 1.0 - 50 * slope
+    expected = level(60, [fixed, 0.0], [slope, 0.2])
+    assert fitted[0] == pytest.approx(expected[0])
+    assert fitted[1] == pytest.approx(expected[1])
+
+
+def test_rows_that_take_no_memory_set_no_limits() -> None:
+    step = [StepMeasure(4, 1.0, 100, 100), StepMeasure(4, 1.0, 100, 100)]
+    assert row_limits(step, (1000, 1000)) is None
+    assert fit_memory(step, (1000, 1000)) is None
+
+
+def test_the_limit_is_the_last_row_for_which_there_is_room() -> None:
+    step = [StepMeasure(5, 1.0, 0, 50), StepMeasure(5, 1.0, 0, 50)]
+    room = 1000 * (1 - SPARE_FRACTION)
+    assert row_limits(step, (1000, 999)) == (int(room / 10), int(room / 10) - 1)
+
+
+def test_weights_may_be_zero_but_not_without_end() -> None:
+    assert Shares((0.0, 1.0), "").split(3) == (0, 3)
+    with pytest.raises(SharesError, match="numbers from zero up; got 1, inf"):
+        Shares((1.0, float("inf")), "")

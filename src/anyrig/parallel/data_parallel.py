@@ -38,6 +38,7 @@ from .replicas.stopping import Stop
 from .replicas.transparent import TransparentModule
 from .shares.measure import StepClock
 from .shares.shares import Shares, choose_shares
+from .single_samples import explain_single_sample, needs_several_samples
 
 AnyDevice = Device | torch.device | str | int
 T = TypeVar("T")
@@ -197,7 +198,7 @@ class DataParallel(TransparentModule):
         layout, devices = self._layout, self._layout.devices
         loss = loss_for_target(self.module, self._loss) if "target" in kwargs else None
         clock = self._start_clock()  # first, for a device with more rows waits longer for them
-        scattered = scatter_call(inputs, kwargs, devices, layout.shares, layout.dim)
+        scattered = scatter_call(inputs, kwargs, devices, self._split, layout.dim)
         # Without rows, the lead computes: what cannot be divided need not be computed twice.
         rows = scattered.rows or (1,)
         active = [i for i, count in enumerate(rows) if count] or [0]
@@ -222,6 +223,9 @@ class DataParallel(TransparentModule):
             functions.append(meeting.attended(function))
         try:
             results = self._side_by_side.run(places, functions, given, devices, stop)
+        except ValueError as error:
+            explain_single_sample(error)
+            raise
         finally:
             self._replicas.end()
         if active[0]:
@@ -320,6 +324,15 @@ class DataParallel(TransparentModule):
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear the gradients of the parameters."""
         self.module.zero_grad(set_to_none)
+
+    def _split(self, rows: int) -> tuple[int, ...]:
+        """Return how many of `rows` each device gets; no single ones where that cannot be."""
+        shares = self._layout.shares
+        counts = shares.split(rows)
+        # Modules are looked through only when it matters: this is called at each step.
+        if 1 in counts and needs_several_samples(self.module):
+            return shares.join_singles(counts)
+        return counts
 
     def _learn_shares(self) -> None:
         clock, self._clock = self._clock, None

@@ -26,6 +26,7 @@ from .group.whole_loss import whole_loss
 from .layout import Layout
 from .losses.loss import Criterion, explain_loss, loss_for_target
 from .replicas.transparent import TransparentModule
+from .single_samples import explain_single_sample
 
 
 class RankModule(TransparentModule):
@@ -184,7 +185,11 @@ class RankModule(TransparentModule):
         with_loss: bool,
     ) -> Any:
         if rows:
-            return module(*inputs, **kwargs)
+            try:
+                return module(*inputs, **kwargs)
+            except ValueError as error:
+                explain_single_sample(error)
+                raise
         return compute_without_rows(
             self.module,
             lambda given: module(*given[0], **given[1]),

@@ -65,9 +65,10 @@ def spread(
         how: ``"replicate"``: the whole module on each device, and a share of each batch; ``"auto"``
             is the same. ``"shard"``: a part of every parameter on each rank of a process group;
             on a single device there is nothing to divide, and the module is called as it is.
-        shares: how much of a batch each device gets: ``"even"``; ``"speed"``, from published
-            rates, corrected by the times of the first steps, then held; ``"memory"``, so that all
-            are equally full; or one number a device. By default by speed if the devices differ.
+        shares: how much of a batch each device gets: ``"even"``; ``"speed"``: from published
+            rates, corrected by the times of the first steps, then held; ``"memory"``: so that all
+            are equally full, by the peaks of the first steps; or one number a device. By default
+            even on equal devices, and by published rates on unequal ones: nothing is measured.
         loss: a criterion ``loss(output, target)``, computed beside each replica's output when the
             model is called with ``target=``; outputs then never meet on one device. See
             `ParallelLoss` for which criterions are combined exactly.

@@ -77,7 +77,7 @@ def join_packed(parts: Sequence[PackedSequence], device: torch.device) -> Packed
     steps = positions.t()[_is_running(batch_sizes, len(order))]
     data = join([part.data for part in parts], device)
     keeps_order = all(part.sorted_indices is None for part in parts) and bool(
-        (order == torch.arange(len(order))).all()
+        (order == torch.arange(len(order), device="cpu")).all()
     )
     if len(parts) > 1:
         data = data.index_select(0, steps.to(device))
@@ -95,7 +95,7 @@ def _pack(
 
 
 def _host(unsorted_indices: Tensor | None, count: int) -> Tensor:
-    return torch.arange(count) if unsorted_indices is None else unsorted_indices.cpu()
+    return torch.arange(count, device="cpu") if unsorted_indices is None else unsorted_indices.cpu()
 
 
 def _sorted_lengths(batch_sizes: Tensor) -> Tensor:
@@ -105,12 +105,12 @@ def _sorted_lengths(batch_sizes: Tensor) -> Tensor:
 
 def _batch_sizes(sorted_lengths: Tensor) -> Tensor:
     steps = int(sorted_lengths[0]) if len(sorted_lengths) else 0
-    return (sorted_lengths[None, :] > torch.arange(steps)[:, None]).sum(1)
+    return (sorted_lengths[None, :] > torch.arange(steps, device="cpu")[:, None]).sum(1)
 
 
 def _is_running(batch_sizes: Tensor, count: int) -> Tensor:
     """Return a table of steps by sorted sequences: whether the sequence has that step."""
-    return torch.arange(count)[None, :] < batch_sizes[:, None]
+    return torch.arange(count, device="cpu")[None, :] < batch_sizes[:, None]
 
 
 def _step_starts(batch_sizes: Tensor) -> Tensor:
@@ -125,6 +125,6 @@ def _elements(step_starts: Tensor, chosen: Tensor, batch_sizes: Tensor) -> Tenso
 
 def _positions(batch_sizes: Tensor, place: Tensor, steps: int) -> Tensor:
     """Return a table of sequences by steps: where the element lies, anything past the end."""
-    starts = torch.zeros(steps, dtype=torch.int64)
+    starts = torch.zeros(steps, dtype=torch.int64, device="cpu")
     starts[: len(batch_sizes)] = _step_starts(batch_sizes)
     return starts[None, :] + place[:, None]

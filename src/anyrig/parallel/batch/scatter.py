@@ -73,21 +73,24 @@ def scatter_counted(
     dim: int = 0,
 ) -> Scattered:
     """Do as `scatter` does, and say how many rows each device got."""
-    return _scatter(value, each_once(devices), shares, dim, format_path)
+    each = each_once(devices)
+    split = choose_shares("even" if shares is None else shares, each).split
+    return _scatter(value, each, split, dim, format_path)
 
 
 def scatter_call(
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
     devices: Sequence[torch.device],
-    shares: Shares | Sequence[float] | None = None,
+    split: Callable[[int], Sequence[int]],
     dim: int = 0,
 ) -> Scattered:
     """Scatter the arguments of one call; `values` are pairs of arguments and keyword arguments.
 
-    All of them share one number of rows. `devices` are resolved, and each is there once.
+    All of them share one number of rows, and ``split(rows)`` says how many each device gets.
+    `devices` are resolved, and each is there once.
     """
-    return _scatter((args, dict(kwargs)), devices, shares, dim, name_argument)
+    return _scatter((args, dict(kwargs)), devices, split, dim, name_argument)
 
 
 def scatter_rows(
@@ -110,13 +113,12 @@ def scatter_rows(
 def _scatter(
     tree: Any,
     devices: Sequence[torch.device],
-    shares: Shares | Sequence[float] | None,
+    split: Callable[[int], Sequence[int]],
     dim: int,
     name: Callable[[Path], str],
 ) -> Scattered:
-    shares = choose_shares("even" if shares is None else shares, devices)
     total = count_rows(tree, dim, name)
-    rows = None if total is None else shares.split(total)
+    rows = None if total is None else tuple(split(total))
     return Scattered(list(_Scattering(devices, rows, dim).divide(tree)), rows)
 
 

@@ -1,4 +1,4 @@
-"""Shares over ranks of unequal speed: measured in the first steps, agreed on, then held.
+"""Shares over ranks, fixed or, on request, measured in the first steps, agreed on, then held.
 
 ::
 
@@ -15,17 +15,15 @@ from __future__ import annotations
 import json
 import weakref
 from collections.abc import Sequence
-from dataclasses import astuple, replace
+from dataclasses import astuple
 from typing import Any
 
-import torch
-
 from ...devices.as_json import read_device, write_device
-from ...devices.device import Device
 from ...devices.rig import Rig
 from ...errors import RankMismatchError
+from ..shares.measure import MemoryMark
 from ..shares.shares import Shares, choose_shares
-from ..shares.trial import WARM_UP_STEPS, StepMeasure, Trial, fastest
+from ..shares.trial import WARM_UP_STEPS, StepMeasure, fastest, highest_peaks
 from .board import Board, board_of
 from .membership import Group
 
@@ -33,15 +31,13 @@ from .membership import Group
 # machine with other programs are slow for a moment more often than devices of one process.
 _STEPS_OF_MEASURE = 2
 _ROUND_STEPS = WARM_UP_STEPS + 2 * _STEPS_OF_MEASURE
-# Devices that look alike keep even shares unless the slowest takes this much longer a row.
-ALIKE = 1.1
 # Draws between two exchanges; more, up to the last, while no steps are reported, as in evaluation.
 _INTERVAL, _LONGEST_INTERVAL = 4, 1024
 # More are not kept, where some rank reports none.
 _KEPT_STEPS = 64
 _TIMEOUT_SECONDS = 600.0
 
-# A loader's name, the how-manieth iteration over it, the how-manieth global batch of that.
+# (loader name, iteration index, global batch index)
 Position = tuple[str, int, int]
 
 
@@ -51,23 +47,23 @@ class Balance:
     Args:
         group: the ranks.
         shares: to begin with.
-        assumed_alike: whether they are even because nothing is known that tells ranks apart.
 
     Attributes:
         shares: those agreed on last, and why.
     """
 
-    def __init__(self, group: Group, shares: Shares, assumed_alike: bool = False) -> None:
+    def __init__(self, group: Group, shares: Shares) -> None:
         self.shares = shares
         self._group = group
-        self._assumed_alike = assumed_alike
         self._reports = 0
         self._steps: dict[int, StepMeasure] = {}
         # The first report of a step that was drawn with these shares, and warmed up to.
         self._first = 0
         self._ahead = 0
         self._interval = _INTERVAL
-        self._base_bytes: int | None = None
+        # At the end of the last step, and which step had the highest peak: that one is kept.
+        self._memory: MemoryMark | None = None
+        self._highest = -1
 
     @property
     def held(self) -> bool:
@@ -94,6 +90,8 @@ class Balance:
     def use(self) -> None:
         """Note that batches of these shares are used now."""
         _current[:] = [self]
+        if not self.held and self._memory is None and self._group.device.type != "cpu":
+            self._memory = MemoryMark.of(self._group.device)
 
     def report(self, rows: int, seconds: float) -> None:
         """Note what this rank did in one step; it waits for nobody.
@@ -103,8 +101,11 @@ class Balance:
             seconds: how long it computed, without waiting for others.
         """
         if not self.held:
-            self._steps[self._reports] = self._measure(rows, seconds)
-            self._steps.pop(self._reports - _KEPT_STEPS, None)
+            measure = self._steps[self._reports] = self._measure(rows, seconds)
+            if measure.peak_bytes is not None:
+                self._highest = self._reports
+            if self._reports - _KEPT_STEPS != self._highest:
+                self._steps.pop(self._reports - _KEPT_STEPS, None)
             self._reports += 1
             self._ahead = max(0, self._ahead - 1)
 
@@ -112,11 +113,11 @@ class Balance:
         device = self._group.device
         if device.type == "cpu":
             return StepMeasure(rows, seconds)
-        base_bytes = self._base_bytes
-        peak_bytes = torch.accelerator.max_memory_allocated(device)
-        torch.accelerator.reset_peak_memory_stats(device)
-        self._base_bytes = torch.accelerator.memory_allocated(device)
-        return StepMeasure(rows, seconds, base_bytes, peak_bytes)
+        before, self._memory = self._memory, MemoryMark.of(device)
+        if before is None:
+            return StepMeasure(rows, seconds)
+        peak_bytes = before.peak_until(self._memory, rows)
+        return StepMeasure(rows, seconds, before.allocated_bytes, peak_bytes)
 
     def _agree(self, position: Position) -> None:
         steps = [(step, *astuple(measure)) for step, measure in self._steps.items()]
@@ -140,25 +141,21 @@ class Balance:
         self._interval = min(2 * self._interval, _LONGEST_INTERVAL) if silent else _INTERVAL
         if len(counted) < _ROUND_STEPS:
             return
-        self.shares = self._judge([[steps[step] for step in counted] for steps in of_ranks])
+        peaks = [highest_peaks([[each] for each in steps.values()])[0] for steps in of_ranks]
+        self.shares = self._judge([[steps[step] for step in counted] for steps in of_ranks], peaks)
         self._first = max(drawn for *_, drawn in told)
         self._steps = {step: each for step, each in self._steps.items() if step >= self._first}
 
-    def _judge(self, of_ranks: Sequence[Sequence[StepMeasure]]) -> Shares:
+    def _judge(
+        self, of_ranks: Sequence[Sequence[StepMeasure]], peaks: Sequence[StepMeasure | None]
+    ) -> Shares:
         measured = list(zip(*of_ranks, strict=True))[WARM_UP_STEPS:]
         middle = len(measured) // 2
         first, second = fastest(measured[:middle]), fastest(measured[middle:])
-        if self._assumed_alike:
-            self._assumed_alike = False
-            slower = slowest_over_fastest(fastest([first, second]))
-            if slower is not None and slower <= ALIKE:
-                reason = (
-                    f"even: in the first steps the slowest rank took {slower:.2f} times as long a "
-                    f"row as the fastest, and up to {ALIKE:g} counts as alike"
-                )
-                return replace(self.shares, reason=reason, trial=None)
         shares = self.shares
-        for step in [first] * WARM_UP_STEPS + [first, second]:  # it has warmed up here
+        # The steps have warmed up here; of those that a trial skips, it sees the peaks.
+        warm_up = [peak or step for peak, step in zip(peaks, first, strict=True)]
+        for step in [warm_up] * WARM_UP_STEPS + [first, second]:
             shares = shares.measured(step)
         return shares
 
@@ -167,12 +164,6 @@ def describe(position: Sequence[Any]) -> str:
     """Return a position in words."""
     name, iteration, index = position
     return f"global batch {index} of iteration {iteration} over distributed {name}"
-
-
-def slowest_over_fastest(step: Sequence[StepMeasure]) -> float | None:
-    """Return by what factor the slowest takes longer a row than the fastest; None if unknown."""
-    of_row = [each.seconds / each.rows for each in step if each.rows and each.seconds]
-    return max(of_row) / min(of_row) if len(of_row) == len(step) else None
 
 
 # The one whose loader has handed out the last batch, and one for each group and policy.
@@ -209,19 +200,5 @@ def choose_balance(
         own = (Rig.detect() if rig is None else rig).lead
         heard = board.exchange("devices", write_device(own), _TIMEOUT_SECONDS, "distribute()")
         devices = [read_device(text) for text in heard]
-        known[wanted] = Balance(group, *shares_of_devices(wanted, devices))
+        known[wanted] = Balance(group, choose_shares(wanted, devices))
     return known[wanted]
-
-
-def shares_of_devices(policy: str | None, devices: Sequence[Device]) -> tuple[Shares, bool]:
-    """Return the shares to begin with, and whether they are even because nothing is known better.
-
-    Raises:
-        SharesError: there is no such policy.
-    """
-    shares = choose_shares(policy, devices)
-    if policy is not None or not shares.held:
-        return shares, False
-    totals = tuple(device.total_bytes for device in devices)
-    reason = "even to begin with, the devices being alike, until the first steps' times are known"
-    return replace(shares, reason=reason, trial=Trial("speed", totals)), True

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import torch
 from torch.overrides import _get_current_function_mode_stack, _pop_mode, _push_mode
 from torch.utils import _python_dispatch as dispatch
+from torch.utils._device import DeviceContext
 
 from ...transfer.streams import using
 
@@ -19,11 +20,11 @@ T = TypeVar("T")
 class CallerState:
     """The state of the thread that makes it: gradient mode, autocast, streams, context variables.
 
-    The stacks of modes and of saved-tensor hooks have no public way to be read; tests would notice
-    if one of these changed.
+    The stacks of modes and of saved-tensor hooks have no public way to be read, nor has the mode of
+    `torch.set_default_device`; tests would notice if one of these changed.
 
     Args:
-        devices: those of the rig; each keeps the stream that is current for the caller.
+        devices: those of the rig, the lead first; each keeps the caller's current stream.
     """
 
     def __init__(self, devices: Sequence[torch.device]) -> None:
@@ -38,6 +39,7 @@ class CallerState:
         self._function_modes: list[Any] = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
         self._dispatch_modes = dispatch._get_current_dispatch_mode_stack()
         self._saved_tensor_hooks = _hooks_for_threads()
+        self._lead = devices[0]
         self._streams = [torch.accelerator.current_stream(device) for device in devices]
         self._context = contextvars.copy_context()
 
@@ -64,8 +66,10 @@ class CallerState:
                 )
             for mode in self._dispatch_modes:
                 _enter(stack, mode, dispatch._push_mode, dispatch._pop_mode)
-            for mode in self._function_modes:
-                _enter(stack, mode, _push_mode, _pop_mode)
+            for function_mode in self._function_modes:
+                if isinstance(function_mode, DeviceContext) and function_mode.device == self._lead:
+                    function_mode = DeviceContext(device)  # a replica's default is its own device
+                _enter(stack, function_mode, _push_mode, _pop_mode)
             return function()
 
 

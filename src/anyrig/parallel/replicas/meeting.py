@@ -104,7 +104,7 @@ def _combine(
     total = sum(count for count, _ in parts)
     lead = parts[0][1].device
     moments = torch.stack([moments.to(lead, non_blocking=True) for _, moments in parts])
-    weights = torch.tensor([count / total for count, _ in parts], dtype=moments.dtype).to(lead)
+    weights = moments.new_tensor([count / total for count, _ in parts])
     weights = weights.view(-1, 1)
     means, variances = moments.unbind(1)
     mean = (weights * means).sum(0)

@@ -1,4 +1,7 @@
-"""What each device did in a step: times between events, and memory."""
+"""What each device did in a step: times between events, and memory.
+
+Peaks of memory are the program's: they are read here and never reset.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,36 @@ from dataclasses import dataclass, field
 import torch
 
 from .trial import StepMeasure
+
+
+@dataclass(frozen=True)
+class MemoryMark:
+    """The memory of a device at one moment.
+
+    Attributes:
+        allocated_bytes: what is allocated.
+        peak_bytes: the most that was, since the program last reset it.
+    """
+
+    allocated_bytes: int
+    peak_bytes: int
+
+    @classmethod
+    def of(cls, device: torch.device) -> MemoryMark:
+        """Return that of an accelerator, now."""
+        return cls(
+            torch.accelerator.memory_allocated(device),
+            torch.accelerator.max_memory_allocated(device),
+        )
+
+    def peak_until(self, later: MemoryMark, rows: int) -> int | None:
+        """Return the peak of a step over `rows` from this mark to `later`.
+
+        None if the step stayed below the peak of an earlier one, which hides its own.
+        """
+        if later.peak_bytes > self.peak_bytes:
+            return later.peak_bytes
+        return None if rows else max(self.allocated_bytes, later.allocated_bytes)
 
 
 @dataclass(eq=False)
@@ -26,13 +59,12 @@ class StepClock:
     rows: Sequence[int] | None = None
     _started: list[torch.Event] = field(default_factory=list)
     _ended: dict[torch.device, torch.Event] = field(default_factory=dict)
-    _base_bytes: list[int] = field(default_factory=list)
+    _memory: list[MemoryMark] = field(default_factory=list)
 
     def start(self) -> None:
         """Note on each device's current stream that the step begins."""
         for device in self.devices:
-            torch.accelerator.reset_peak_memory_stats(device)
-            self._base_bytes.append(torch.accelerator.memory_allocated(device))
+            self._memory.append(MemoryMark.of(device))
             self._started.append(_record(torch.accelerator.current_stream(device)))
 
     def mark(self, stream: torch.Stream) -> None:
@@ -44,16 +76,16 @@ class StepClock:
         if not self._ended or self.rows is None:
             return None
         measures = []
-        for device, rows, started, base_bytes in zip(
-            self.devices, self.rows, self._started, self._base_bytes, strict=True
+        for device, rows, started, memory in zip(
+            self.devices, self.rows, self._started, self._memory, strict=True
         ):
             seconds = None
             ended = self._ended.get(device)
             if ended is not None:
                 ended.synchronize()
                 seconds = started.elapsed_time(ended) / 1e3
-            peak_bytes = torch.accelerator.max_memory_allocated(device)
-            measures.append(StepMeasure(rows, seconds, base_bytes, peak_bytes))
+            peak_bytes = memory.peak_until(MemoryMark.of(device), rows)
+            measures.append(StepMeasure(rows, seconds, memory.allocated_bytes, peak_bytes))
         return measures
 
 

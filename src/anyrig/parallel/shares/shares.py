@@ -55,6 +55,33 @@ class Shares:
         """
         return _split(self.weights, self.row_limits, rows)
 
+    def join_singles(self, counts: Sequence[int]) -> tuple[int, ...]:
+        """Return `counts` with no part of one row, unless there is only one row.
+
+        ::
+
+            8 1 1  ──▶  8 2 0         2 1 1 1  ──▶  2 2 1 0  ──▶  3 2 0 0         4 1  ──▶  5 0
+
+        The device with the smallest share gives its single row away: to another single row, or
+        else to the device whose part is the smallest relative to its share, within the limits if
+        one has room.
+
+        Args:
+            counts: how many rows each device has, as from `split`.
+        """
+        joined = list(counts)
+        limits = self.row_limits or (None,) * len(joined)
+        while 1 in joined and sum(joined) > 1:
+            singles = [i for i, count in enumerate(joined) if count == 1]
+            giver = min(singles, key=lambda i: (self.weights[i], -i))
+            others = [i for i in singles if i != giver]
+            takers = others or [i for i, count in enumerate(joined) if count > 1]
+            roomy = [i for i in takers if joined[i] < _or_infinite(limits[i])]
+            taker = min(roomy or takers, key=lambda i: ((joined[i] + 1) / self.weights[i], i))
+            joined[giver] -= 1
+            joined[taker] += 1
+        return tuple(joined)
+
     def measured(self, step: Sequence[StepMeasure]) -> Shares:
         """Return the shares that follow from one more measured step: itself once they are held.
 
@@ -87,10 +114,11 @@ def choose_shares(wanted: str | Sequence[float] | Shares | None, devices: Sequen
     """Return the shares of `devices`.
 
     Args:
-        wanted: ``"even"``; ``"speed"``, from published rates, corrected by the first steps' times;
-            ``"memory"``, so that all devices are equally full, from the first steps' peaks;
-            numbers, one a device; or None: ``"speed"`` if the devices differ, else ``"even"``.
-        devices: the rig's, in order. Only ``"speed"`` and ``"memory"`` ask what they are.
+        wanted: ``"even"``; ``"speed"``: from published rates, corrected by the first steps' times;
+            ``"memory"``: so that all devices are equally full, from the first steps' peaks;
+            numbers, one a device; or None: even if the devices are alike or the rates of one are
+            unknown, else by published rates. Nothing is measured then: runs are the same.
+        devices: the rig's, in order. Only the policies ask what they are.
 
     Raises:
         SharesError: `wanted` is none of these, or has another length than `devices`.
@@ -118,20 +146,18 @@ def _numbers(wanted: Sequence[float]) -> tuple[float, ...]:
 
 def _by_policy(wanted: str | None, devices: Sequence[Any]) -> Shares:
     known = [device for device in devices if isinstance(device, Device)]
-    even, reason = (1.0,) * len(devices), "even, as asked"
+    even = (1.0,) * len(devices)
     if wanted is None:
-        # By name: of two equal cards the one with a screen may report less memory.
-        differ = len({device.name for device in known}) > 1
-        wanted, reason = ("speed", "") if differ else ("even", "even, the devices being alike")
+        return _by_default(known) if len(known) == len(devices) else Shares(even, "even")
     if wanted == "even":
-        return Shares(even, reason)
+        return Shares(even, "even, as asked")
     totals = tuple(d.total_bytes if isinstance(d, Device) else None for d in devices)
     if wanted == "speed":
         speeds = _published_speeds(known)
-        reason = "published FLOP/s and memory bandwidth" if speeds else "even to begin with"
+        begin = "even" if speeds is None else _RATES
         return Shares(
             speeds or even,
-            f"by speed: {reason}, until the first steps' times are known",
+            f"by speed: {begin} to begin with, until the first steps' times are known",
             trial=Trial("speed", totals),
         )
     if wanted == "memory":
@@ -146,12 +172,32 @@ def _by_policy(wanted: str | None, devices: Sequence[Any]) -> Shares:
     )
 
 
+def _by_default(devices: Sequence[Device]) -> Shares:
+    """Return shares that follow from what the devices are, so that every run has the same."""
+    even = (1.0,) * len(devices)
+    # By name: of two equal GPUs the one with a screen may report less memory.
+    names = list(dict.fromkeys(device.name for device in devices))
+    if len(names) == 1:
+        return Shares(even, "even: the devices are alike")
+    speeds = _published_speeds(devices)
+    if speeds is None:
+        unknown = ", ".join(dict.fromkeys(device.name for device in devices if not device.spec))
+        return Shares(
+            even,
+            f"even: the devices differ, and the rates of {unknown} are unknown; "
+            'shares="speed" measures them, or give one number a device',
+        )
+    return Shares(speeds, f"{_RATES} of {', '.join(names)}")
+
+
+_RATES = "by published FLOP/s and memory bandwidth"
+
+
 def _published_speeds(devices: Sequence[Device]) -> tuple[float, ...] | None:
-    """Return speeds relative to each other by data sheet, or None if a card is unknown.
+    """Return speeds relative to each other by data sheet, or None if a device is unknown.
 
     A step is bound now by arithmetic, now by memory; by how much depends on the model. The
-    geometric mean of both rates is as far from the one as from the other, and the first steps
-    correct it.
+    geometric mean of both rates is as far from the one as from the other.
     """
     specs = [device.spec for device in devices if device.spec is not None]
     if not specs or len(specs) < len(devices):
@@ -184,6 +230,10 @@ def _split(
         if not over:
             return tuple(fixed.get(i, count) for i, count in enumerate(given))
         fixed |= over
+
+
+def _or_infinite(limit: int | None) -> float:
+    return float("inf") if limit is None else limit
 
 
 def _chunks(rows: int, parts: int) -> tuple[int, ...]:

@@ -28,7 +28,7 @@ class StepMeasure:
         rows: how many it was given.
         seconds: how long it was busy with them, forward and backward.
         base_bytes: allocated on it when the step began: parameters, optimizer state.
-        peak_bytes: the most allocated during the step.
+        peak_bytes: the most allocated during the step; None also if an earlier peak hides it.
     """
 
     rows: int
@@ -56,33 +56,35 @@ class Trial:
         total_bytes: memory of each device; None where unknown.
         steps: those since the shares were last corrected, warm-up included.
         rounds: the fastest measured step of each device, for each round before this one.
+        peaks: the step of each device with the highest peak seen so far; None without any.
     """
 
     kind: Literal["speed", "memory"]
     total_bytes: tuple[int | None, ...]
     steps: tuple[tuple[StepMeasure, ...], ...] = ()
     rounds: tuple[tuple[StepMeasure, ...], ...] = ()
+    peaks: tuple[StepMeasure | None, ...] = ()
 
     def judge(self, weights: tuple[float, ...], step: Sequence[StepMeasure]) -> Verdict:
         """Return the shares after one more step, which are the old ones until a round is full."""
         steps = (*self.steps, tuple(step))
+        peaks = highest_peaks([self.peaks or (None,) * len(step), step])
         if len(steps) < WARM_UP_STEPS + MEASURED_STEPS:
-            return Verdict(weights, None, None, replace(self, steps=steps))
-        counted = steps[WARM_UP_STEPS:]
-        limits = row_limits(counted[-1], self.total_bytes)
+            return Verdict(weights, None, None, replace(self, steps=steps, peaks=peaks))
+        limits = row_limits(peaks, self.total_bytes)
         if self.kind == "memory":
-            fitted = fit_memory(counted[-1], self.total_bytes)
+            fitted = fit_memory(peaks, self.total_bytes)
             if fitted is None:
-                reason = "by memory: no device tells its peak, so held as begun"
-                return Verdict(weights, reason, limits, None)
+                return Verdict(weights, _NO_PEAKS, limits, None)
             return Verdict(fitted, "by memory: measured peaks of the first steps", limits, None)
-        return self._judge_speed(weights, counted, limits)
+        return self._judge_speed(weights, steps[WARM_UP_STEPS:], limits, peaks)
 
     def _judge_speed(
         self,
         weights: tuple[float, ...],
         counted: Sequence[Sequence[StepMeasure]],
         limits: tuple[int | None, ...] | None,
+        peaks: tuple[StepMeasure | None, ...],
     ) -> Verdict:
         rounds = (*self.rounds, fastest(counted))
         fitted = fit_speed(rounds, weights)
@@ -101,8 +103,29 @@ class Trial:
             wanted,
             f"by speed: from {measured}; {'held' if last else 'still measured'}",
             limits,
-            None if last else Trial(self.kind, self.total_bytes, rounds=rounds),
+            None if last else Trial(self.kind, self.total_bytes, rounds=rounds, peaks=peaks),
         )
+
+
+_NO_PEAKS = (
+    "by memory: held as begun, as no step showed its peak on each device: the CPU has none, and "
+    "elsewhere an earlier peak hides it, until torch.accelerator.reset_peak_memory_stats()"
+)
+
+
+def highest_peaks(
+    steps: Sequence[Sequence[StepMeasure | None]],
+) -> tuple[StepMeasure | None, ...]:
+    """Return the step of each device with the highest known peak, the last of equal ones."""
+    found: list[StepMeasure | None] = [None] * len(steps[0])
+    for step in steps:
+        for i, measure in enumerate(step):
+            best = found[i]
+            if measure is None or measure.peak_bytes is None:
+                continue
+            if best is None or measure.peak_bytes >= (best.peak_bytes or 0):
+                found[i] = measure
+    return tuple(found)
 
 
 def fastest(steps: Sequence[Sequence[StepMeasure]]) -> tuple[StepMeasure, ...]:
@@ -181,7 +204,7 @@ def level(
 
 
 def fit_memory(
-    step: Sequence[StepMeasure], total_bytes: Sequence[int | None]
+    step: Sequence[StepMeasure | None], total_bytes: Sequence[int | None]
 ) -> tuple[float, ...] | None:
     """Return the rows of each device that make all equally full, or None if no peak is known.
 
@@ -201,7 +224,7 @@ def fit_memory(
     # Without their sizes, devices are taken to be of one size.
     sizes = [float(total) for total in known] if len(known) == len(step) else [1.0] * len(step)
     _, rows = level(
-        sum(m.rows for m in step),
+        sum(m.rows for m in step if m),
         [used / size for used, size in zip(fixed, sizes, strict=True)],
         [row_bytes / size for size in sizes],
     )
@@ -209,7 +232,7 @@ def fit_memory(
 
 
 def row_limits(
-    step: Sequence[StepMeasure], total_bytes: Sequence[int | None]
+    step: Sequence[StepMeasure | None], total_bytes: Sequence[int | None]
 ) -> tuple[int | None, ...] | None:
     """Return the most rows for which each device has memory, a little kept free; None: unknown."""
     usage = _usage(step)
@@ -222,16 +245,19 @@ def row_limits(
     )
 
 
-def _usage(step: Sequence[StepMeasure]) -> tuple[list[float], float] | None:
+def _usage(step: Sequence[StepMeasure | None]) -> tuple[list[float], float] | None:
     """Return the fixed bytes of each device, and the bytes a row of all of them."""
+    known = [m for m in step if m is not None and m.peak_bytes is not None]
+    if len(known) < len(step):
+        return None
     grown = [
-        (m.peak_bytes - m.base_bytes, m.rows)
-        for m in (step[1:] if len(step) > 1 else step)
-        if m.peak_bytes is not None and m.base_bytes is not None and m.rows
+        ((m.peak_bytes or 0) - m.base_bytes, m.rows)
+        for m in (known[1:] if len(known) > 1 else known)
+        if m.base_bytes is not None and m.rows
     ]
-    if not grown or any(m.peak_bytes is None for m in step):
+    if not grown:
         return None
     row_bytes = sum(size for size, _ in grown) / sum(rows for _, rows in grown)
     if row_bytes <= 0:
         return None
-    return [max(0.0, (m.peak_bytes or 0) - row_bytes * m.rows) for m in step], row_bytes
+    return [max(0.0, (m.peak_bytes or 0) - row_bytes * m.rows) for m in known], row_bytes

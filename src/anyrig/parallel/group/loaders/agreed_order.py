@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from hashlib import blake2b
 from typing import Any
 
@@ -40,20 +40,20 @@ def mix_seed(*numbers: int) -> int:
 
 def draw_alike(sampler: Iterable[Any], seed: int) -> Iterator[Any]:
     """Yield what `sampler` yields, as `seed` has it."""
-    for generator in _generators_of(sampler):
+    generators = _generators_of(sampler)
+    for generator in generators:
         generator.manual_seed(seed)
+    # A sampler draws where its generator is, whatever device the program has made the default.
+    device = generators[0].device if generators else torch.device("cpu")
     own_state: list[Any] = []
     draws_once = _draws_once(sampler)
-    with _random_state(seed, own_state):
+    with _random_state(seed, own_state), device:
         iterator = iter(sampler)
         batch = next(iterator, _END)
     while batch is not _END:
         yield batch
-        if draws_once:
+        with nullcontext() if draws_once else _random_state(None, own_state), device:
             batch = next(iterator, _END)
-        else:
-            with _random_state(None, own_state):
-                batch = next(iterator, _END)
 
 
 _END = object()

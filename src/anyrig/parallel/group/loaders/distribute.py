@@ -18,6 +18,7 @@ from torch.utils.data import (
 
 from ....devices.rig import Rig
 from ....errors import BatchError, RankMismatchError
+from ....transfer.prefetch import PrefetchedLoader
 from ...shares.shares import Shares
 from ..balance import choose_balance
 from ..board import Board, board_of
@@ -37,7 +38,8 @@ def distribute(
     rig: Rig | None = None,
     *,
     shares: str | Sequence[float] | Shares | None = None,
-    divided: bool = False,
+    divided: bool | None = None,
+    singles: bool | None = None,
     seed: int | None = None,
     empty: Callable[[], Any] | None = None,
     timeout_seconds: float = 600.0,
@@ -53,13 +55,15 @@ def distribute(
     A batch of `loader` is a *global batch*: together the ranks have each of its samples once,
     nothing is repeated or left out, and every rank has as many batches. Where a global batch is
     too small for all, some ranks get fewer rows; those without get an empty batch of the same
-    structure.
+    structure. No rank gets a single sample of several, from which layers of batch normalization
+    cannot learn, unless `singles` says so.
 
     * A `DataLoader` over a dataset with indices is built again over a batch sampler of anyrig's,
       with all its other options, so that each rank loads its own samples only. Its sampler runs
       alike on every rank, by a seed that rank 0 gives and the epoch.
     * Of anything else, such as a `DataLoader` over an `IterableDataset`, each rank takes its rows
-      of every batch; it must yield the same ones on every rank.
+      of every batch; every rank must yield the same batches. The first of each iteration are
+      compared, unless ``divided=False`` vouches for them.
     * With ``divided=True`` the loader of each rank yields batches of its own, and goes on with
       empty ones until those of all ranks have ended.
 
@@ -72,20 +76,23 @@ def distribute(
     Args:
         loader: anything that can be iterated over.
         rig: its lead is this rank's device; by default what `Rig.detect` says.
-        shares: how much of a global batch each rank gets: ``"even"``; ``"speed"``, by published
-            rates, corrected by measured times of the first steps of a model of `spread`, then
-            held; ``"memory"``; or numbers, one a rank. By default by speed where devices differ;
-            where they look alike, even, unless the first steps show one to be slower by a tenth.
-        divided: whether the loader of each rank yields that rank's batches already.
+        shares: how much of a global batch each rank gets: as for `spread`, with one number a
+            rank. ``"speed"`` and ``"memory"`` measure the first steps of a model of `spread`; by
+            default nothing is measured: even on equal devices, by published rates on unequal ones.
+        divided: whether the loader of each rank yields that rank's batches already. By default
+            not, and then the ranks' batches must be equal; ``False`` leaves that unchecked.
+        singles: whether a rank may get a single sample of a global batch that has several. By
+            default not, unless the loader's ``batch_size`` has at most one for each rank.
         seed: of the order; by default that of the loader's generator or of PyTorch, on rank 0.
         empty: returns a batch without rows, where that cannot be told from one with a row.
         timeout_seconds: how long to wait for the other ranks.
 
     Raises:
-        BatchError: `loader` cannot be iterated over; or it has a `DistributedSampler`, so that it
-            would be divided twice.
+        BatchError: `loader` cannot be iterated over; or it was distributed before, or has a
+            `DistributedSampler`, so that it would be divided twice.
         SharesError: there are not as many shares as ranks, or no such policy.
-        RankMismatchError: the ranks distribute different kinds of loaders.
+        RankMismatchError: the ranks distribute different kinds of loaders, or (in the iteration)
+            the loaders of two ranks yield different batches.
         RankWaitError: the other ranks did not come in time.
     """
     if not hasattr(type(loader), "__iter__") and not hasattr(type(loader), "__getitem__"):
@@ -93,6 +100,7 @@ def distribute(
             f"cannot distribute a {type(loader).__name__}: it cannot be iterated over. Pass the "
             "loader that yields the batches"
         )
+    _refuse_distributed(loader)
     group = join_group(rig)
     board = None if group is None else board_of(group)
     balance = None
@@ -100,19 +108,34 @@ def distribute(
     if group is not None and not divided:
         _refuse_divided(loader)
         balance = choose_balance(shares, group, rig)
-    facts = _Facts(global_batches is not None, divided, _seed_of(loader, seed), _length_of(loader))
+    ranks = 1 if group is None else group.world_size
+    facts = _Facts(
+        sampled=global_batches is not None,
+        divided=bool(divided),
+        seed=_seed_of(loader, seed),
+        length=_length_of(loader),
+        singles=allows_singles(loader, ranks) if singles is None else singles,
+    )
     of_ranks = [facts] if board is None else _exchange(board, facts, timeout_seconds)
     name = "loader" if board is None else f"loader/{board.number('loader')}"
-    turns = Turns(name, balance)
+    turns = Turns(name, balance, of_ranks[0].singles)
+    same_order = None if board is None else SameOrder(board, name, timeout_seconds)
     division: Division
     if global_batches is not None:
         assert isinstance(loader, DataLoader)
         rank = 0 if group is None else group.rank
-        same_order = None if board is None else SameOrder(board, name, timeout_seconds)
         batches = RankBatches(global_batches, rank, turns, same_order)
         division = SampledDivision(loader, batches, rank, turns, of_ranks[0].seed, empty)
     else:
-        division = StreamedDivision(loader, turns, divided, empty, board, timeout_seconds)
+        division = StreamedDivision(
+            loader,
+            turns,
+            bool(divided),
+            empty,
+            board,
+            timeout_seconds,
+            same_order if divided is None else None,
+        )
     lengths = [each.length for each in of_ranks if each.length is not None]
     if len(lengths) < len(of_ranks):
         return cast("LoaderT", DistributedLoader(loader, division))
@@ -128,6 +151,7 @@ class _Facts:
     divided: bool
     seed: int
     length: int | None
+    singles: bool
 
     @property
     def kind(self) -> str:
@@ -145,6 +169,12 @@ def _exchange(board: Board, facts: _Facts, timeout_seconds: float) -> list[_Fact
             raise RankMismatchError(
                 f"rank 0 distributes a loader that is {of_ranks[0].kind}, rank {rank} "
                 f"{other.kind}; let all ranks distribute the same loaders in the same order"
+            )
+        if not facts.divided and other.length != of_ranks[0].length:
+            raise RankMismatchError(
+                f"rank 0 distributes a loader of {of_ranks[0].length} batches, rank {rank} one of "
+                f"{other.length}. Give every rank the whole data, of which it takes its part; or, "
+                "if each rank's loader has samples of its own, pass divided=True"
             )
     return of_ranks
 
@@ -173,6 +203,17 @@ def global_batches_of(loader: Any) -> Iterable[Any] | None:
     )
 
 
+def _refuse_distributed(loader: Any) -> None:
+    inner = loader
+    while isinstance(inner, PrefetchedLoader):
+        inner = inner._loader
+    if isinstance(inner, DistributedLoader):
+        raise BatchError(
+            "this loader is distributed already, and its parts would be divided once more; "
+            "distribute the loader of the global batches, once"
+        )
+
+
 def _refuse_divided(loader: Any) -> None:
     if isinstance(getattr(loader, "sampler", None), DistributedSampler):
         raise BatchError(
@@ -188,6 +229,15 @@ def _seed_of(loader: Any, seed: int | None) -> int:
     if isinstance(generator, torch.Generator):
         return generator.initial_seed()
     return torch.initial_seed()
+
+
+def allows_singles(loader: Any, ranks: int) -> bool:
+    """Say whether global batches are meant to have a sample for each rank, and no more."""
+    for part in (loader, getattr(loader, "batch_sampler", None)):
+        size = getattr(part, "batch_size", None)
+        if isinstance(size, int):
+            return size <= ranks
+    return False
 
 
 def _length_of(loader: Any) -> int | None:

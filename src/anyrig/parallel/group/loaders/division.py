@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...shares.shares import Shares
 
 
-def rows_of_ranks(shares: Shares, rows: int) -> tuple[int, ...]:
+def rows_of_ranks(shares: Shares, rows: int, singles: bool = True) -> tuple[int, ...]:
     """Return how many of `rows` each rank gets; they sum to `rows`.
 
     ::
@@ -15,13 +15,15 @@ def rows_of_ranks(shares: Shares, rows: int) -> tuple[int, ...]:
 
     Even shares differ by one row at most, where `Shares.split` does as torch.chunk does and lets
     the last ones go without: a rank without rows has to be waited for all the same. Others are
-    those of `Shares.split`.
+    those of `Shares.split`. Without `singles`, no rank has one row of several.
     """
     ranks = len(shares.weights)
     if len(set(shares.weights)) == 1 and not shares.row_limits:
         each, left = divmod(rows, ranks)
-        return tuple(each + (rank < left) for rank in range(ranks))
-    return shares.split(rows)
+        counts = tuple(each + (rank < left) for rank in range(ranks))
+    else:
+        counts = shares.split(rows)
+    return counts if singles else shares.join_singles(counts)
 
 
 def part_of_rank(rows: tuple[int, ...], rank: int) -> slice:

@@ -8,10 +8,13 @@ from typing import Any
 
 from torch.utils.data import Sampler
 
+from ....errors import RankMismatchError
 from .agreed_order import draw_alike
-from .division import part_of_rank, rows_of_ranks
+from .division import part_of_rank
 from .same_order import SameOrder
 from .turns import Turns
+
+_SHOWN = 80
 
 
 class RankBatches(Sampler[list[Any]]):
@@ -50,12 +53,28 @@ class RankBatches(Sampler[list[Any]]):
         for index, batch in enumerate(draw_alike(self._global_batches, self._seed)):
             indices = list(batch)
             if index == 0 and self._same_order is not None:
-                self._same_order.check(self._turns.iteration, indices)
+                self._check(self._same_order, indices)
             if index < skip_batches:
                 continue
-            rows = rows_of_ranks(self._turns.draw(index), len(indices))
+            rows = self._turns.divide(index, len(indices))
             drawn.append(rows)
             yield indices[part_of_rank(rows, self._rank)] or indices[:1]
 
+    def _check(self, same_order: SameOrder, first: list[Any]) -> None:
+        mine = repr(first)
+        of_first_rank = same_order.compare(self._turns.iteration, mine.encode())
+        if of_first_rank is not None:
+            raise RankMismatchError(
+                f"the sampler of rank {self._rank} begins with {_shorten(mine)}, that of rank 0 "
+                f"with {_shorten(of_first_rank.decode())}, and all must have one order. "
+                "anyrig.distribute seeds PyTorch's, Python's and NumPy's random numbers and a "
+                "sampler's attribute `generator`; seed what else this sampler draws from, and give "
+                "it the same data"
+            )
+
     def __len__(self) -> int:
         return len(self._global_batches)  # type: ignore[arg-type]
+
+
+def _shorten(text: str) -> str:
+    return text if len(text) < _SHOWN else f"{text[:_SHOWN]} …"

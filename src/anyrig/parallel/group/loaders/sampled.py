@@ -42,7 +42,7 @@ class SampledDivision:
         self._empty = empty
         self._batches = batches
         # What each worker's random numbers begin with.
-        self._generator = torch.Generator()
+        self._generator = torch.Generator("cpu")
         self._loader = build_again(loader, self._batches, self._generator)
 
     @property
@@ -60,7 +60,9 @@ class SampledDivision:
         self._batches.begin(mix_seed(self._seed, epoch), skip_batches)
         self._generator.manual_seed(mix_seed(self._seed, epoch, self._rank))
         self.rows_of_batches = []
-        return self._hand_out(iter(self._loader), self.rows_of_batches)
+        with torch.device("cpu"):  # the loader draws a seed from the generator, whatever is default
+            batches = iter(self._loader)
+        return self._hand_out(batches, self.rows_of_batches)
 
     def _hand_out(self, batches: Iterator[Any], rows: list[tuple[int, ...]]) -> Iterator[Any]:
         for batch in batches:

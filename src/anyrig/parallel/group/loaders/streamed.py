@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
-from ....errors import BatchError, MoveError
+from ....errors import BatchError, MoveError, RankMismatchError
 from ...shares.shares import Shares
 from ..board import Board
-from .division import part_of_rank, rows_of_ranks
+from .division import part_of_rank
+from .fingerprint import fingerprint
 from .outline import read_outline, write_outline
 from .part import part_of, rows_of
 from .running_out import RunningOut
+from .same_order import SameOrder
 from .turns import Turns
 
 
 class StreamedDivision:
-    """Iterates over a loader as it is."""
+    """Iterates over a loader as it is.
+
+    Args:
+        loader: yields the global batches on every rank, or, if `divided`, each rank's own.
+        turns: counts the iterations.
+        divided: see above.
+        empty: see `anyrig.distribute`.
+        board: of the ranks; None where there is one.
+        timeout_seconds: how long to wait for other ranks.
+        same_order: checks that all ranks begin with the same global batch; None to trust in it.
+    """
 
     def __init__(
         self,
@@ -27,12 +39,14 @@ class StreamedDivision:
         empty: Callable[[], Any] | None,
         board: Board | None,
         timeout_seconds: float,
+        same_order: SameOrder | None = None,
     ) -> None:
         self._given = loader
         self._turns = turns
         self._divided = divided
         self._make_empty = empty
         self._board = board
+        self._same_order = same_order
         self._rank = 0 if board is None else board.group.rank
         self._running_out = (
             None if board is None else RunningOut(board, f"{turns.name}/progress", timeout_seconds)
@@ -68,6 +82,8 @@ class StreamedDivision:
         self, batches: Iterator[Any], start: int, rows: list[tuple[int, ...]]
     ) -> Iterator[Any]:
         running_out, index = self._running_out, start
+        if self._same_order is not None:
+            batches = self._check_first(self._same_order, batches)
         for batch in batches:
             # First of all: ranks without a batch wait to hear it.
             if running_out is not None:
@@ -80,20 +96,38 @@ class StreamedDivision:
         running_out.ended()
         while running_out.somebody_has(index - start):
             if not self._divided:
-                self._turns.draw(index)  # as the others do, who may exchange something there
+                raise RankMismatchError(
+                    f"the loader of rank {self._rank} ended after {index} global batches, and "
+                    f"another rank's goes on. {_REMEDY}"
+                )
             self._turns.use()
             yield self._empty_batch()
             index += 1
 
+    def _check_first(self, same_order: SameOrder, batches: Iterator[Any]) -> Iterator[Any]:
+        """Return `batches` after comparing the first with rank 0's; every rank does so."""
+        first = list(islice(batches, 1))
+        of_first_rank = same_order.compare(
+            self._turns.iteration, fingerprint(first[0]) if first else b"no batch"
+        )
+        if of_first_rank is not None:
+            raise RankMismatchError(
+                f"the loader of rank {self._rank} begins with another batch than rank 0's, so its "
+                f"rows are not parts of the same global batches. {_REMEDY}. Where the samples are "
+                "the same and only their values differ, as by random augmentation, pass "
+                "divided=False"
+            )
+        return chain(first, batches)
+
     def _part_of(self, batch: Any, index: int, rows: list[tuple[int, ...]]) -> Any:
         of_batch = rows_of(batch)
-        rows.append(rows_of_ranks(self._turns.draw(index), of_batch))
+        rows.append(self._turns.divide(index, of_batch))
         self._turns.use()
         return part_of(batch, part_of_rank(rows[-1], self._rank), of_batch)
 
     def _learn_empty(self, batch: Any) -> None:
         """Keep a batch without rows, and leave it for ranks that never have one with."""
-        if self._knows_empty or self._make_empty is not None or self._board is None:
+        if not self._divided or self._knows_empty or self._make_empty or self._board is None:
             return
         self._knows_empty = True
         try:
@@ -122,3 +156,8 @@ class StreamedDivision:
 
 
 _END = object()
+_REMEDY = (
+    "If each rank's loader yields samples of its own, as an IterableDataset that divides itself "
+    "among the ranks does, pass distribute(…, divided=True); else let it yield the same batches on "
+    "every rank, with one seed"
+)

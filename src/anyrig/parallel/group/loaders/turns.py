@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ...shares.shares import Shares
 from ..balance import Balance
+from .division import rows_of_ranks
 
 ALONE = Shares((1.0,), "there is one rank")
 
@@ -14,16 +15,18 @@ class Turns:
     Args:
         name: of the loader among those of the group.
         balance: of the ranks; None where there is one, or where the loader came divided.
+        singles: whether a rank may have a single sample of several.
 
     Attributes:
         name: see above.
-        iteration: the how-manieth, from zero; -1 before the first.
+        iteration: its index; -1 before the first.
     """
 
-    def __init__(self, name: str, balance: Balance | None) -> None:
+    def __init__(self, name: str, balance: Balance | None, singles: bool = True) -> None:
         self.name = name
         self.iteration = -1
         self._balance = balance
+        self._singles = singles
 
     @property
     def shares(self) -> Shares:
@@ -41,6 +44,10 @@ class Turns:
         if self._balance is None:
             return ALONE
         return self._balance.draw((self.name, self.iteration, index))
+
+    def divide(self, index: int, rows: int) -> tuple[int, ...]:
+        """Return how many rows each rank has of global batch `index`, which is being drawn."""
+        return rows_of_ranks(self.draw(index), rows, self._singles)
 
     def use(self) -> None:
         """Note that a batch is handed out."""

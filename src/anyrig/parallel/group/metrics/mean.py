@@ -114,7 +114,7 @@ def _doubles(leaf: Any) -> Tensor:
     """Return the values of a leaf as a vector of float64; a complex one is two."""
     if not isinstance(leaf, Tensor):
         parts = [leaf.real, leaf.imag] if isinstance(leaf, complex) else [float(leaf)]
-        return torch.tensor(parts, dtype=torch.float64)
+        return torch.tensor(parts, dtype=torch.float64, device="cpu")
     flat = leaf.detach().reshape(-1)
     if flat.is_complex():
         return torch.view_as_real(flat.to(torch.complex128)).reshape(-1)

@@ -45,7 +45,7 @@ def row_order(loader: Any, rows: Sequence[int]) -> Tensor:
 
 def order_of_batches(batches: Sequence[Sequence[int]], rows: Sequence[int]) -> Tensor:
     """Return the order from how many rows each rank had of each global batch."""
-    table = torch.tensor([list(batch) for batch in batches], dtype=torch.int64)
+    table = torch.tensor([list(batch) for batch in batches], dtype=torch.int64, device="cpu")
     table = table.view(len(batches), len(rows))
     # A loader is ahead of its use under `prefetch`: as many batches count as explain the rows.
     used = int((table.sum(1).cumsum(0) <= sum(rows)).sum())
@@ -56,11 +56,13 @@ def order_of_batches(batches: Sequence[Sequence[int]], rows: Sequence[int]) -> T
             f"batches, which gave them {table.sum(0).tolist()}; gather what was computed from "
             "every batch since the loop began, a row for each sample"
         )
-    of_ranks = torch.tensor(list(rows))
+    of_ranks = torch.tensor(list(rows), device="cpu")
     # Where the rows of each batch begin among those of their rank, and these among all.
     starts = table.cumsum(0) - table + (of_ranks.cumsum(0) - of_ranks)
     sizes = table.flatten()
-    within = torch.arange(int(sizes.sum())) - (sizes.cumsum(0) - sizes).repeat_interleave(sizes)
+    within = torch.arange(int(sizes.sum()), device="cpu") - (
+        sizes.cumsum(0) - sizes
+    ).repeat_interleave(sizes)
     return starts.flatten().repeat_interleave(sizes) + within
 
 
@@ -71,5 +73,5 @@ def _order_of_sampler(sampler: DistributedSampler[Any], rows: Sequence[int]) -> 
             f"each {sampler.num_samples}; gather what was computed from all of its batches"
         )
     # It deals the samples out one by one, and begins anew to fill the last round.
-    dealt = torch.arange(sampler.total_size).view(len(rows), -1).t().flatten()
+    dealt = torch.arange(sampler.total_size, device="cpu").view(len(rows), -1).t().flatten()
     return dealt[: len(sampler.dataset)]  # type: ignore[arg-type]
