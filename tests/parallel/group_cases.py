@@ -15,6 +15,10 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from rank_cases import (  # noqa: F401 - cases of three ranks, too
+    case_gradients_of_inputs_are_those_of_what_is_returned,
+    case_models_follow_each_other,
+)
 from torch import nn
 from torch.utils.data import (
     DataLoader,

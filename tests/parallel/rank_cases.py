@@ -151,15 +151,69 @@ def case_models_follow_each_other() -> None:
         rows = [2 + 3 * rank for rank in range(encoder.ranks)]
         x = torch.randn(sum(rows), WIDTH, device=encoder.device)
         y = torch.randint(CLASSES, (sum(rows),), device=encoder.device)
-        functional.cross_entropy(decoder.one(encoder.one(x)), y).backward()
+        whole = x.clone().requires_grad_()
+        hidden = encoder.one(whole)
+        # What is computed from the hidden values beside the decoder is a loss of each rank's own.
+        (functional.cross_entropy(decoder.one(hidden), y) + hidden.square().mean()).backward()
         mine, target = encoder.mine(rows, x, y)
+        mine = mine.clone().requires_grad_()
         hidden = encoder.model(mine)
         if fused:
-            decoder.model(hidden, target=target).backward()
+            loss = decoder.model(hidden * 1.0, target=target)
         else:
-            functional.cross_entropy(decoder.model(hidden), target).backward()
+            loss = functional.cross_entropy(decoder.model(hidden * 1.0), target)
+        (loss + hidden.square().mean()).backward()
         encoder.assert_same("gradients")
         decoder.assert_same("gradients")
+        (expected,) = encoder.mine(rows, whole.grad)
+        scale = 1.0 if fused else sum(rows) / rows[encoder.rank]
+        torch.testing.assert_close(mine.grad, scale * expected, rtol=1e-9, atol=1e-15)
+        prompt = torch.randn(1, 6, device=encoder.device, requires_grad=True)
+        if fused:
+            with pytest.raises(SpreadError, match=r"a tensor outside both .* detach"):
+                decoder.model(encoder.model(mine) + prompt, target=target)
+
+
+def case_gradients_of_inputs_are_those_of_what_is_returned() -> None:
+    """Of the global loss with `loss=`, as on one device; of the rank's own loss without."""
+    criterion = nn.CrossEntropyLoss()
+    for how in ("replicate", "shard"):
+        for fused in (False, True):
+            options = {"how": how, "loss": criterion if fused else None}
+            pair = Pair(
+                nn.Sequential(nn.Linear(WIDTH, 6), nn.Tanh(), nn.Linear(6, CLASSES)), **options
+            )
+            for rows in ([4] * pair.ranks, [1 + 2 * rank for rank in range(pair.ranks)]):
+                input_gradients_agree(pair, rows, fused)
+
+
+def input_gradients_agree(pair: Pair, rows: list[int], fused: bool) -> None:
+    torch.manual_seed(3)  # the tables of all ranks are the same
+    tables = [nn.Embedding(5, WIDTH, device=pair.device) for _ in range(2)]
+    tables[1].load_state_dict(tables[0].state_dict())
+    criterion = nn.CrossEntropyLoss()
+    added = torch.randn(sum(rows), WIDTH, device=pair.device)
+    words = torch.randint(5, (sum(rows),), device=pair.device)
+    y = torch.randint(CLASSES, (sum(rows),), device=pair.device)
+    whole = added.clone().requires_grad_()
+    criterion(pair.one(tables[0](words) + whole), y).backward()
+    mine, own_words, target = pair.mine(rows, added, words, y)
+    mine = mine.clone().requires_grad_()
+    given = tables[1](own_words) + mine  # an embedding that is not spread
+    if fused:
+        pair.model(given, target=target).backward()
+    else:
+        criterion(pair.model(given), target).backward()
+    # The mean over this rank's rows is its own loss, of which the global one has a part.
+    scale = 1.0 if fused else sum(rows) / max(rows[pair.rank], 1)
+    (expected,) = pair.mine(rows, whole.grad)
+    torch.testing.assert_close(mine.grad, scale * expected, rtol=1e-9, atol=1e-15)
+    table = tables[1].weight.grad / scale
+    dist.all_reduce(table)
+    torch.testing.assert_close(table, tables[0].weight.grad, rtol=1e-9, atol=1e-15)
+    pair.assert_same("gradients")
+    for each in (pair.model, pair.one):
+        each.zero_grad()
 
 
 def case_outputs_of_any_form() -> None:
@@ -497,4 +551,5 @@ SHARDED = [name for name in LEARNING if "_shard_" in name] + [
     "case_shards_are_explained",
     "case_shards_with_options",
 ]
+INPUTS = ["case_gradients_of_inputs_are_those_of_what_is_returned", "case_models_follow_each_other"]
 DISTRIBUTED = [name for name in dict(globals()) if name.startswith("case_") and name not in SHARDED]

@@ -10,7 +10,7 @@ import psutil
 import pytest
 import torch
 from on_ranks import failures_of
-from rank_cases import DISTRIBUTED, FOUR_ON_GPUS, LEARNING
+from rank_cases import DISTRIBUTED, FOUR_ON_GPUS, INPUTS, LEARNING
 from torch import nn
 
 import anyrig
@@ -18,7 +18,7 @@ from anyrig.errors import LaunchError, SpreadError
 from anyrig.parallel.group.membership import carrier_of, current_group, join_group
 from anyrig.parallel.group.states import Packing
 
-ON_FOUR = [name for name in LEARNING if name in DISTRIBUTED]
+ON_FOUR = [name for name in LEARNING if name in DISTRIBUTED] + INPUTS
 
 
 @pytest.mark.parametrize("case", DISTRIBUTED)

@@ -31,9 +31,25 @@ class Exchange:
         with_loss: whether this forward computes a loss; all ranks alike.
         reduces: whether its backward reduces gradients; all ranks alike.
         time: that of this rank's own work, in which waiting does not count.
+
+    Attributes:
+        before: the forwards of spread modules whose outputs this one was given.
+        has_mixed_input: whether an input was computed from these and from something else.
+        leads_to_global_loss: whether the loss of all ranks was computed from the outputs.
     """
 
-    __slots__ = ("_channel", "_counts", "_flags", "_told", "_work", "rows", "time")
+    __slots__ = (
+        "_channel",
+        "_counts",
+        "_flags",
+        "_told",
+        "_work",
+        "before",
+        "has_mixed_input",
+        "leads_to_global_loss",
+        "rows",
+        "time",
+    )
 
     def __init__(
         self,
@@ -46,6 +62,9 @@ class Exchange:
     ) -> None:
         self.rows = rows
         self.time = time
+        self.before: list[Exchange] = []
+        self.has_mixed_input = False
+        self.leads_to_global_loss = False
         self._channel = channel
         self._flags = (with_loss, reduces)
         self._counts: torch.Tensor | None = None
@@ -75,6 +94,11 @@ class Exchange:
                 self.time.resume()
             self._told, self._work = self._counts.tolist(), None
         return self._told
+
+    @property
+    def world_size(self) -> int:
+        """How many ranks there are."""
+        return self._channel.world_size
 
     @property
     def rows_by_rank(self) -> list[int]:
