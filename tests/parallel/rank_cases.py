@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import copy
+import io
+import re
+import shutil
 import statistics
 import sys
+import tempfile
 import types
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -14,12 +18,13 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint as checkpoint
 from torch import Tensor, nn
 from torch.nn import functional
 from trained_models import CLASSES, EXAMPLES, OPTIMIZERS, WIDTH, perceptron
 
 import anyrig
-from anyrig.errors import SpreadError
+from anyrig.errors import ShardSaveError, SpreadError
 from anyrig.parallel.sharded import Sharding
 
 KINDS = ("perceptron", "convolutional", "transformer")
@@ -547,7 +552,59 @@ def case_shards_with_options() -> None:
     assert seen == [torch.bfloat16, torch.float64]
 
 
+def case_shards_are_not_saved_as_if_they_were_the_whole() -> None:
+    module = perceptron()
+    alone = copy.deepcopy(module)
+    model = anyrig.spread(module, how="shard")
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.ones(2, WIDTH)).sum().backward()
+    optimizer.step()
+    state = model.state_dict()
+    weight = state["0.weight"]
+    for lost in (
+        state,
+        {"epoch": 3, "model": copy.deepcopy(state)},
+        {"weights": [weight.cpu() * 2, weight.grad]},
+        optimizer.state_dict(),
+        model,
+    ):
+        with pytest.raises(ShardSaveError, match="lose the others'") as error:
+            torch.save(lost, io.BytesIO())
+    with pytest.raises(SpreadError, match="cannot be copied"):
+        copy.deepcopy(model)
+    # What the message says.
+    names = {"model": model, "optimizer": optimizer}
+    steps = re.findall(
+        r"(from torch.* StateDictOptions|state = .*?\)\))", str(error.value), re.DOTALL
+    )
+    exec("\n".join(steps), names)
+    assert "get_optimizer_state_dict(model, optimizer, options=" in str(error.value)
+    options = names["StateDictOptions"](full_state_dict=True, cpu_offload=True)
+    whole = names["get_optimizer_state_dict"](model, optimizer, options=options)
+    if dist.get_rank() == 0:
+        saved = io.BytesIO()
+        torch.save({"model": names["state"], "optimizer": whole}, saved)
+        saved.seek(0)
+        alone.load_state_dict(torch.load(saved)["model"])
+    for mine, other in zip(model.parameters(), alone.parameters(), strict=True):
+        found = full(mine)
+        if dist.get_rank() == 0:
+            assert torch.equal(found.cpu(), other)
+    folder = [tempfile.mkdtemp() if dist.get_rank() == 0 else None]
+    dist.broadcast_object_list(folder)
+    own = names["get_model_state_dict"](model)
+    expected = full(own["0.weight"]).clone()
+    checkpoint.save({"model": own}, checkpoint_id=folder[0])
+    with torch.no_grad():
+        own["0.weight"].zero_()
+    checkpoint.load({"model": own}, checkpoint_id=folder[0])
+    assert torch.equal(full(own["0.weight"]), expected)
+    dist.barrier()
+    shutil.rmtree(folder[0], ignore_errors=True)
+
+
 SHARDED = [name for name in LEARNING if "_shard_" in name] + [
+    "case_shards_are_not_saved_as_if_they_were_the_whole",
     "case_shards_are_explained",
     "case_shards_with_options",
 ]
