@@ -16,13 +16,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from rank_cases import DISTRIBUTED, FOUR_ON_GPUS, INPUTS, LEARNING, SHARDED
+from rank_cases import DISTRIBUTED, FOUR_ON_GPUS, INPUTS, LEARNING, SHARDED, TIME_LIMIT_SECONDS
 
 import anyrig
 from anyrig.parallel.group.membership import join_group
 
 HERE = Path(__file__).parent
-TIME_LIMIT_SECONDS = 30.0
 
 
 # What runs in one group: the rig of virtual GPUs if there is one, the ranks, and the cases.

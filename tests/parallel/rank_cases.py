@@ -9,6 +9,7 @@ import shutil
 import statistics
 import sys
 import tempfile
+import time
 import types
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -24,8 +25,11 @@ from torch.nn import functional
 from trained_models import CLASSES, EXAMPLES, OPTIMIZERS, WIDTH, perceptron
 
 import anyrig
-from anyrig.errors import ShardSaveError, SpreadError
+from anyrig.errors import RankMismatchError, ShardSaveError, SpreadError
 from anyrig.parallel.sharded import Sharding
+
+# Of whatever waits in these groups.
+TIME_LIMIT_SECONDS = 30.0
 
 KINDS = ("perceptron", "convolutional", "transformer")
 
@@ -378,6 +382,107 @@ def case_nothing_is_exchanged_without_gradients() -> None:
             assert model(torch.ones(0, 2)).shape == (0, 2)
         model.eval()
         assert model(torch.ones(3, 2)).requires_grad
+
+
+def case_a_forward_on_one_rank_alone_changes_nothing() -> None:
+    """In training mode, with gradients: a preview, a summary. Before, between and after steps."""
+    pair = Pair(perceptron(), loss=None)
+    alone = partial(pair.model, torch.randn(7, WIDTH, device=pair.device))
+    optimizers = [torch.optim.SGD(each.parameters(), 0.1) for each in (pair.model, pair.one)]
+    for step in range(4):
+        if pair.rank == step % 2:
+            alone()
+        for micro_batch in range(2):
+            rows = [1 + (rank + micro_batch) % 3 for rank in range(pair.ranks)]
+            x = torch.randn(sum(rows), WIDTH, device=pair.device)
+            pair.one(x).square().mean().backward()
+            with pair.model.no_sync() if micro_batch == 0 else nullcontext():
+                loss = pair.model(*pair.mine(rows, x)).square().mean()
+            if pair.rank == 0:
+                alone()
+            loss.backward()
+        if pair.rank == 1:
+            alone()
+        pair.assert_same("gradients")
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+    pair.assert_same()
+
+
+def case_a_forward_alone_moves_statistics_of_its_rank_as_in_one_process() -> None:
+    pair = Pair(nn.Sequential(nn.Linear(WIDTH, 4), nn.BatchNorm1d(4)))
+    for _ in range(2):
+        previewed, x = (torch.randn(5, WIDTH, device=pair.device) for _ in range(2))
+        if pair.rank == 0:
+            pair.model(previewed)
+        pair.one(previewed)
+        pair.one(x)  # the first rank's statistics go to all
+        pair.model(x).sum().backward()
+        for (name, mine), its in zip(pair.module.named_buffers(), pair.one.buffers(), strict=True):
+            torch.testing.assert_close(mine, its, rtol=1e-9, atol=0, msg=name)
+        assert pair.model.state_dict()["1.num_batches_tracked"] == pair.one[1].num_batches_tracked
+
+
+def case_several_forwards_then_several_backwards() -> None:
+    """As of a discriminator, on true and on generated images."""
+    pair = Pair(perceptron())
+    rows = [1 + 2 * rank for rank in range(pair.ranks)]
+    for _ in range(3):
+        true, false = (torch.randn(sum(rows), WIDTH, device=pair.device) for _ in range(2))
+        for each in (true, false):
+            pair.one(each).square().mean().backward()
+        outputs = [pair.model(*pair.mine(rows, each)) for each in (true, false)]
+        for output in outputs:
+            output.square().mean().backward()
+        pair.assert_same("gradients")
+        outputs = [pair.model(*pair.mine(rows, each)) for each in (true, false)]
+        for each in (pair.model, pair.one):
+            each.zero_grad()
+        sum(output.square().mean() for output in outputs).backward()  # both in one pass
+        for each in (true, false):
+            pair.one(each).square().mean().backward()
+        pair.assert_same("gradients")
+        pair.one.zero_grad()
+        pair.model.zero_grad()
+
+
+def case_a_second_backward_with_unused_parameters_is_refused() -> None:
+    for option in ("find_unused_parameters", "static_graph"):
+        pair = Pair(perceptron(), **{option: True})
+        outputs = [pair.model(torch.ones(2, WIDTH)) for _ in range(2)]
+        outputs[1].sum().backward()
+        with pytest.raises(SpreadError, match="once after each forward"):
+            outputs[0].sum().backward()
+
+
+def case_ranks_that_come_to_different_calls_are_named() -> None:
+    """A rank alone computes a loss of all ranks, or calls a model in shards: all ranks raise."""
+    rank = dist.get_rank()
+    started = time.monotonic()
+    x = torch.ones(2, WIDTH)
+    y = torch.zeros(2, dtype=torch.long, device=anyrig.Rig.detect().lead.torch_device)
+    words = r"rank 0 came to forward 2 of spread model \d+, while ranks? 1.* came to the backward"
+    for how in ("replicate", "shard"):
+        for with_loss in (True, False) if how == "shard" else (True,):
+            loss = nn.CrossEntropyLoss() if with_loss else None
+            module = perceptron().to(anyrig.Rig.detect().lead.torch_device)
+            model = anyrig.spread(module, how=how, loss=loss)
+            given = {"target": y} if with_loss else {}
+            if rank == 0:
+                model(x, **given)
+            with pytest.raises(RankMismatchError, match=words) as error:
+                model(x, **given).sum().backward()
+            assert re.search(
+                rf"rank {rank} is at rank_cases\.py:\d+ in case", str(error.value)
+            ) or (
+                y.is_cuda and rank  # the backward pass has threads of its own there
+            )
+            with torch.set_grad_enabled(rank == 0):
+                words_of_modes = r"forward \d+ of .* forward \d+ without gradients of"
+                with pytest.raises(RankMismatchError, match=words_of_modes):
+                    model(x, **given)
+    assert time.monotonic() - started < TIME_LIMIT_SECONDS
 
 
 def case_evaluation_mode_learns_too() -> None:

@@ -61,6 +61,9 @@ class ShardedModule(RankModule):
     def _compute(self, *inputs: Any, **kwargs: Any) -> Any:
         return self.module(*inputs, **kwargs)  # type: ignore[operator]
 
+    def _has_collectives(self) -> bool:
+        return True  # each forward gathers parameters
+
     def join(self) -> NoReturn:
         """Raise SpreadError: a rank that does not step leaves its shard as it was."""
         raise SpreadError(

@@ -55,6 +55,7 @@ def whole_loss(
         exchange: the rows of this forward.
         begin: called when the backward pass begins, before anything else.
     """
+    exchange.finish()
     part = loss_part(criterion_on(criterion, device), output, target, exchange.rows or 0)
     if part.reduced and not exchange.rows:
         # The mean of nothing is not a number. This is zero, and leads back to the module.
