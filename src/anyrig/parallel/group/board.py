@@ -306,9 +306,15 @@ class Board:
         first = self.group.rank - local.rank  # a launcher numbers the ranks of a machine in a row
         return self.host if first <= rank < first + local.world_size else None
 
+    def name_of(self, rank: int) -> str:
+        """Return the rank in words, with its machine if there are several."""
+        local = LocalRank.read()
+        if local is not None and local.world_size == self.group.world_size:
+            return f"rank {rank}"
+        return f"rank {rank} on {self.host_of(rank) or 'an unknown host'}"
+
     def _describe(self, rank: int) -> str:
-        host = self.host_of(rank)
-        named = f"rank {rank} on {host or 'an unknown host'}"
+        named = self.name_of(rank)
         passing = self._passing_of(rank)
         if passing is None:
             return f"{named} has not joined the others yet"
