@@ -14,6 +14,7 @@
     ├── BatchError           (ValueError)    a batch cannot be split, or its parts cannot be joined
     ├── SharesError          (ValueError)    these are no shares of these devices
     ├── SpreadError          (RuntimeError)  a module cannot be spread over devices as it is
+    ├── ShardSaveError       (TypeError)     one rank would save its shard as if it were the whole
     ├── ReplicaWaitError     (RuntimeError)  replicas waited in vain for each other
     ├── BuildError           (RuntimeError)  the C++ part of virtual GPUs cannot be built or loaded
     │   └── NoCompilerError                  a compiler, or Python's headers, are not installed
@@ -87,6 +88,10 @@ class SharesError(AnyrigError, ValueError):
 
 class SpreadError(AnyrigError, RuntimeError):
     """A module cannot be spread over devices as it is, or as was asked."""
+
+
+class ShardSaveError(AnyrigError, TypeError):
+    """One rank would save its shard of a model as if it were the whole model."""
 
 
 class ReplicaWaitError(AnyrigError, RuntimeError):

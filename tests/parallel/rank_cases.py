@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import copy
+import io
+import re
+import shutil
 import statistics
 import sys
+import tempfile
+import time
 import types
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -14,13 +19,17 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint as checkpoint
 from torch import Tensor, nn
 from torch.nn import functional
 from trained_models import CLASSES, EXAMPLES, OPTIMIZERS, WIDTH, perceptron
 
 import anyrig
-from anyrig.errors import BatchError, SpreadError
+from anyrig.errors import BatchError, RankMismatchError, ShardSaveError, SpreadError
 from anyrig.parallel.sharded import Sharding
+
+# Of whatever waits in these groups.
+TIME_LIMIT_SECONDS = 30.0
 
 KINDS = ("perceptron", "convolutional", "transformer")
 
@@ -151,15 +160,69 @@ def case_models_follow_each_other() -> None:
         rows = [2 + 3 * rank for rank in range(encoder.ranks)]
         x = torch.randn(sum(rows), WIDTH, device=encoder.device)
         y = torch.randint(CLASSES, (sum(rows),), device=encoder.device)
-        functional.cross_entropy(decoder.one(encoder.one(x)), y).backward()
+        whole = x.clone().requires_grad_()
+        hidden = encoder.one(whole)
+        # What is computed from the hidden values beside the decoder is a loss of each rank's own.
+        (functional.cross_entropy(decoder.one(hidden), y) + hidden.square().mean()).backward()
         mine, target = encoder.mine(rows, x, y)
+        mine = mine.clone().requires_grad_()
         hidden = encoder.model(mine)
         if fused:
-            decoder.model(hidden, target=target).backward()
+            loss = decoder.model(hidden * 1.0, target=target)
         else:
-            functional.cross_entropy(decoder.model(hidden), target).backward()
+            loss = functional.cross_entropy(decoder.model(hidden * 1.0), target)
+        (loss + hidden.square().mean()).backward()
         encoder.assert_same("gradients")
         decoder.assert_same("gradients")
+        (expected,) = encoder.mine(rows, whole.grad)
+        scale = 1.0 if fused else sum(rows) / rows[encoder.rank]
+        torch.testing.assert_close(mine.grad, scale * expected, rtol=1e-9, atol=1e-15)
+        prompt = torch.randn(1, 6, device=encoder.device, requires_grad=True)
+        if fused:
+            with pytest.raises(SpreadError, match=r"a tensor outside both .* detach"):
+                decoder.model(encoder.model(mine) + prompt, target=target)
+
+
+def case_gradients_of_inputs_are_those_of_what_is_returned() -> None:
+    """Of the global loss with `loss=`, as on one device; of the rank's own loss without."""
+    criterion = nn.CrossEntropyLoss()
+    for how in ("replicate", "shard"):
+        for fused in (False, True):
+            options = {"how": how, "loss": criterion if fused else None}
+            pair = Pair(
+                nn.Sequential(nn.Linear(WIDTH, 6), nn.Tanh(), nn.Linear(6, CLASSES)), **options
+            )
+            for rows in ([4] * pair.ranks, [1 + 2 * rank for rank in range(pair.ranks)]):
+                input_gradients_agree(pair, rows, fused)
+
+
+def input_gradients_agree(pair: Pair, rows: list[int], fused: bool) -> None:
+    torch.manual_seed(3)  # the tables of all ranks are the same
+    tables = [nn.Embedding(5, WIDTH, device=pair.device) for _ in range(2)]
+    tables[1].load_state_dict(tables[0].state_dict())
+    criterion = nn.CrossEntropyLoss()
+    added = torch.randn(sum(rows), WIDTH, device=pair.device)
+    words = torch.randint(5, (sum(rows),), device=pair.device)
+    y = torch.randint(CLASSES, (sum(rows),), device=pair.device)
+    whole = added.clone().requires_grad_()
+    criterion(pair.one(tables[0](words) + whole), y).backward()
+    mine, own_words, target = pair.mine(rows, added, words, y)
+    mine = mine.clone().requires_grad_()
+    given = tables[1](own_words) + mine  # an embedding that is not spread
+    if fused:
+        pair.model(given, target=target).backward()
+    else:
+        criterion(pair.model(given), target).backward()
+    # The mean over this rank's rows is its own loss, of which the global one has a part.
+    scale = 1.0 if fused else sum(rows) / max(rows[pair.rank], 1)
+    (expected,) = pair.mine(rows, whole.grad)
+    torch.testing.assert_close(mine.grad, scale * expected, rtol=1e-9, atol=1e-15)
+    table = tables[1].weight.grad / scale
+    dist.all_reduce(table)
+    torch.testing.assert_close(table, tables[0].weight.grad, rtol=1e-9, atol=1e-15)
+    pair.assert_same("gradients")
+    for each in (pair.model, pair.one):
+        each.zero_grad()
 
 
 def case_outputs_of_any_form() -> None:
@@ -416,6 +479,107 @@ def case_nothing_is_exchanged_without_gradients() -> None:
         assert model(torch.ones(3, 2)).requires_grad
 
 
+def case_a_forward_on_one_rank_alone_changes_nothing() -> None:
+    """In training mode, with gradients: a preview, a summary. Before, between and after steps."""
+    pair = Pair(perceptron(), loss=None)
+    alone = partial(pair.model, torch.randn(7, WIDTH, device=pair.device))
+    optimizers = [torch.optim.SGD(each.parameters(), 0.1) for each in (pair.model, pair.one)]
+    for step in range(4):
+        if pair.rank == step % 2:
+            alone()
+        for micro_batch in range(2):
+            rows = [1 + (rank + micro_batch) % 3 for rank in range(pair.ranks)]
+            x = torch.randn(sum(rows), WIDTH, device=pair.device)
+            pair.one(x).square().mean().backward()
+            with pair.model.no_sync() if micro_batch == 0 else nullcontext():
+                loss = pair.model(*pair.mine(rows, x)).square().mean()
+            if pair.rank == 0:
+                alone()
+            loss.backward()
+        if pair.rank == 1:
+            alone()
+        pair.assert_same("gradients")
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+    pair.assert_same()
+
+
+def case_a_forward_alone_moves_statistics_of_its_rank_as_in_one_process() -> None:
+    pair = Pair(nn.Sequential(nn.Linear(WIDTH, 4), nn.BatchNorm1d(4)))
+    for _ in range(2):
+        previewed, x = (torch.randn(5, WIDTH, device=pair.device) for _ in range(2))
+        if pair.rank == 0:
+            pair.model(previewed)
+        pair.one(previewed)
+        pair.one(x)  # the first rank's statistics go to all
+        pair.model(x).sum().backward()
+        for (name, mine), its in zip(pair.module.named_buffers(), pair.one.buffers(), strict=True):
+            torch.testing.assert_close(mine, its, rtol=1e-9, atol=0, msg=name)
+        assert pair.model.state_dict()["1.num_batches_tracked"] == pair.one[1].num_batches_tracked
+
+
+def case_several_forwards_then_several_backwards() -> None:
+    """As of a discriminator, on true and on generated images."""
+    pair = Pair(perceptron())
+    rows = [1 + 2 * rank for rank in range(pair.ranks)]
+    for _ in range(3):
+        true, false = (torch.randn(sum(rows), WIDTH, device=pair.device) for _ in range(2))
+        for each in (true, false):
+            pair.one(each).square().mean().backward()
+        outputs = [pair.model(*pair.mine(rows, each)) for each in (true, false)]
+        for output in outputs:
+            output.square().mean().backward()
+        pair.assert_same("gradients")
+        outputs = [pair.model(*pair.mine(rows, each)) for each in (true, false)]
+        for each in (pair.model, pair.one):
+            each.zero_grad()
+        sum(output.square().mean() for output in outputs).backward()  # both in one pass
+        for each in (true, false):
+            pair.one(each).square().mean().backward()
+        pair.assert_same("gradients")
+        pair.one.zero_grad()
+        pair.model.zero_grad()
+
+
+def case_a_second_backward_with_unused_parameters_is_refused() -> None:
+    for option in ("find_unused_parameters", "static_graph"):
+        pair = Pair(perceptron(), **{option: True})
+        outputs = [pair.model(torch.ones(2, WIDTH)) for _ in range(2)]
+        outputs[1].sum().backward()
+        with pytest.raises(SpreadError, match="once after each forward"):
+            outputs[0].sum().backward()
+
+
+def case_ranks_that_come_to_different_calls_are_named() -> None:
+    """A rank alone computes a loss of all ranks, or calls a model in shards: all ranks raise."""
+    rank = dist.get_rank()
+    started = time.monotonic()
+    x = torch.ones(2, WIDTH)
+    y = torch.zeros(2, dtype=torch.long, device=anyrig.Rig.detect().lead.torch_device)
+    words = r"rank 0 came to forward 2 of spread model \d+, while ranks? 1.* came to the backward"
+    for how in ("replicate", "shard"):
+        for with_loss in (True, False) if how == "shard" else (True,):
+            loss = nn.CrossEntropyLoss() if with_loss else None
+            module = perceptron().to(anyrig.Rig.detect().lead.torch_device)
+            model = anyrig.spread(module, how=how, loss=loss)
+            given = {"target": y} if with_loss else {}
+            if rank == 0:
+                model(x, **given)
+            with pytest.raises(RankMismatchError, match=words) as error:
+                model(x, **given).sum().backward()
+            assert re.search(
+                rf"rank {rank} is at rank_cases\.py:\d+ in case", str(error.value)
+            ) or (
+                y.is_cuda and rank  # the backward pass has threads of its own there
+            )
+            with torch.set_grad_enabled(rank == 0):
+                words_of_modes = r"forward \d+ of .* forward \d+ without gradients of"
+                with pytest.raises(RankMismatchError, match=words_of_modes):
+                    model(x, **given)
+    assert time.monotonic() - started < TIME_LIMIT_SECONDS
+
+
 def case_evaluation_mode_learns_too() -> None:
     pair = Pair(nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 1)).eval())
     rows = [1 + rank for rank in range(pair.ranks)]
@@ -588,8 +752,61 @@ def case_shards_with_options() -> None:
     assert seen == [torch.bfloat16, torch.float64]
 
 
+def case_shards_are_not_saved_as_if_they_were_the_whole() -> None:
+    module = perceptron()
+    alone = copy.deepcopy(module)
+    model = anyrig.spread(module, how="shard")
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.ones(2, WIDTH)).sum().backward()
+    optimizer.step()
+    state = model.state_dict()
+    weight = state["0.weight"]
+    for lost in (
+        state,
+        {"epoch": 3, "model": copy.deepcopy(state)},
+        {"weights": [weight.cpu() * 2, weight.grad]},
+        optimizer.state_dict(),
+        model,
+    ):
+        with pytest.raises(ShardSaveError, match="lose the others'") as error:
+            torch.save(lost, io.BytesIO())
+    with pytest.raises(SpreadError, match="cannot be copied"):
+        copy.deepcopy(model)
+    # What the message says.
+    names = {"model": model, "optimizer": optimizer}
+    steps = re.findall(
+        r"(from torch.* StateDictOptions|state = .*?\)\))", str(error.value), re.DOTALL
+    )
+    exec("\n".join(steps), names)
+    assert "get_optimizer_state_dict(model, optimizer, options=" in str(error.value)
+    options = names["StateDictOptions"](full_state_dict=True, cpu_offload=True)
+    whole = names["get_optimizer_state_dict"](model, optimizer, options=options)
+    if dist.get_rank() == 0:
+        saved = io.BytesIO()
+        torch.save({"model": names["state"], "optimizer": whole}, saved)
+        saved.seek(0)
+        alone.load_state_dict(torch.load(saved)["model"])
+    for mine, other in zip(model.parameters(), alone.parameters(), strict=True):
+        found = full(mine)
+        if dist.get_rank() == 0:
+            assert torch.equal(found.cpu(), other)
+    folder = [tempfile.mkdtemp() if dist.get_rank() == 0 else None]
+    dist.broadcast_object_list(folder)
+    own = names["get_model_state_dict"](model)
+    expected = full(own["0.weight"]).clone()
+    checkpoint.save({"model": own}, checkpoint_id=folder[0])
+    with torch.no_grad():
+        own["0.weight"].zero_()
+    checkpoint.load({"model": own}, checkpoint_id=folder[0])
+    assert torch.equal(full(own["0.weight"]), expected)
+    dist.barrier()
+    shutil.rmtree(folder[0], ignore_errors=True)
+
+
 SHARDED = [name for name in LEARNING if "_shard_" in name] + [
+    "case_shards_are_not_saved_as_if_they_were_the_whole",
     "case_shards_are_explained",
     "case_shards_with_options",
 ]
+INPUTS = ["case_gradients_of_inputs_are_those_of_what_is_returned", "case_models_follow_each_other"]
 DISTRIBUTED = [name for name in dict(globals()) if name.startswith("case_") and name not in SHARDED]

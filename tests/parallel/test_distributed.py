@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import subprocess
 import sys
@@ -10,15 +11,16 @@ import psutil
 import pytest
 import torch
 from on_ranks import failures_of
-from rank_cases import DISTRIBUTED, FOUR_ON_GPUS, LEARNING
+from rank_cases import DISTRIBUTED, FOUR_ON_GPUS, INPUTS, LEARNING
 from torch import nn
 
 import anyrig
 from anyrig.errors import LaunchError, SpreadError
+from anyrig.parallel.group.board import board_of
 from anyrig.parallel.group.membership import carrier_of, current_group, join_group
 from anyrig.parallel.group.states import Packing
 
-ON_FOUR = [name for name in LEARNING if name in DISTRIBUTED]
+ON_FOUR = [name for name in LEARNING if name in DISTRIBUTED] + INPUTS
 
 
 @pytest.mark.parametrize("case", DISTRIBUTED)
@@ -35,6 +37,53 @@ def test_four_ranks(case: str) -> None:
 @pytest.mark.parametrize("case", FOUR_ON_GPUS)
 def test_four_ranks_on_gpus(case: str) -> None:
     assert failures_of("4 on GPUs", case) == {}
+
+
+def one_rank_computes_a_global_loss(limit_seconds: float, at_a_barrier: bool) -> list[str]:
+    """Return what each rank raised: rank 0 previews, and rank 1 is elsewhere until that ended."""
+    from datetime import timedelta
+
+    import torch.distributed as dist
+
+    from anyrig.errors import RankMismatchError, RankWaitError
+
+    join_group(timeout_seconds=limit_seconds)
+    board = board_of(current_group())
+    model = anyrig.spread(nn.Linear(2, 2), loss=nn.MSELoss())
+    raised = ""
+    try:
+        if dist.get_rank() == 0:
+            model(torch.ones(1, 2), target=torch.ones(1, 2))
+        elif at_a_barrier:
+            anyrig.barrier(timeout_seconds=60)
+        else:
+            board.come_to("a download")
+    except (RankMismatchError, RankWaitError) as error:
+        raised = str(error)
+    board._store.set(f"{dist.get_rank()} ended", raised)
+    board._store.wait(["0 ended", "1 ended"], timedelta(seconds=60))
+    return [board._store.get(f"{rank} ended").decode() for rank in range(2)]
+
+
+def test_ranks_that_wait_for_each_other_end_at_once() -> None:
+    raised = anyrig.launch(
+        one_rank_computes_a_global_loss, (60.0, True), rig="cpu", nproc_per_device=2
+    )
+    assert re.search(
+        r"rank 0 waits at forward 1 of spread model 1 \(\S+:\d+ in one_rank_computes\w+\), while "
+        r"rank 1 .*last came to a barrier at .*neither can go on",
+        raised[0],
+    )
+    assert re.search(r"rank 1 waits at a barrier .* rank 0 .* last came to forward 1", raised[1])
+
+
+def test_a_loss_of_all_ranks_names_whom_it_waited_for() -> None:
+    raised = anyrig.launch(
+        one_rank_computes_a_global_loss, (4.0, False), rig="cpu", nproc_per_device=2
+    )
+    assert re.search(
+        r"rank 0 waited at forward 1 .* rank 1 did not .* last came to a download", raised[0]
+    )
 
 
 ALONE = {"RANK": "0", "WORLD_SIZE": "1"}

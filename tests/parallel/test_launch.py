@@ -64,7 +64,7 @@ def test_an_exception_comes_back_with_its_rank_and_what_led_to_it() -> None:
         except ZeroDivisionError as error:
             raise LockedError from error
 
-    with pytest.raises(LaunchError, match=r"rank 0 on .* failed \(exit code 1\)") as caught:
+    with pytest.raises(LaunchError, match=r"^rank 0 failed \(exit code 1\)") as caught:
         launch(divide, rig="cpu", nproc_per_device=2)
     text = str(caught.value)
     assert "in divide" in text

@@ -50,7 +50,7 @@ def test_ranks_of_unequal_nodes_fail_twice_as_a_group(tmp_path: Path) -> None:
         "[rank 2] 2 3 1 2 0 1 1 cuda:0 3.0",
     }
     message = done.stderr.rpartition("anyrig: error: ")[2]
-    assert message.startswith("rank 2 on ")
+    assert message.startswith("rank 2 failed")
     assert "the disk is on fire" in message
     kept = next((tmp_path / "logs").glob("**/attempt_1/2/stdout.log"))
     assert "holds MiB 100" in kept.read_text()

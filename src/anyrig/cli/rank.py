@@ -13,7 +13,7 @@ from ..parallel.ranks.destroyed_groups import hold_destroyed_groups
 from ..parallel.ranks.ending import end_process
 from ..parallel.ranks.places import write_place_when_stopped
 from ..parallel.ranks.time_limit import set_time_limit
-from ..parallel.ranks.whole_lines import write_whole_lines
+from ..parallel.ranks.whole_lines import leave_names_to_launcher, write_whole_lines
 from ..rehearsal.program import Program
 from ..virtual.torch_import import when_torch_is_imported
 
@@ -24,6 +24,7 @@ def main() -> NoReturn:
     is_module = arguments[0] == "-m"
     name, *rest = arguments[1:] if is_module else arguments
     write_whole_lines()
+    leave_names_to_launcher()
     write_place_when_stopped()
     when_torch_is_imported(_prepare_torch)
     end_process(Program(name, tuple(rest), is_module=is_module).run())

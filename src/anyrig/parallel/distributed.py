@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from ..errors import SpreadError
+from .group.announcement import Phase
 from .group.channel import Channel
 from .group.exchange import Exchange
 from .group.last_reference import keep_until_exit
@@ -20,7 +21,7 @@ from .group.unused import explain_unfinished
 from .group.weighing import tensors_with_gradients
 from .layout import Layout
 from .losses.loss import Criterion
-from .rank_module import RankModule
+from .rank_module import RankModule, queue_callback
 
 
 class DistributedModule(RankModule):
@@ -92,6 +93,7 @@ class DistributedModule(RankModule):
             return self.module(*inputs, **kwargs)
         if ddp.require_backward_grad_sync is not self._reduces:
             ddp.require_backward_grad_sync = self._reduces
+        self._is_armed |= self._reduces
         try:
             return ddp.forward(*inputs, **kwargs)  # type: ignore[no-untyped-call]
         except RuntimeError as error:
@@ -102,7 +104,41 @@ class DistributedModule(RankModule):
             raise short from error
 
     def _begin_backward(self, reduces: bool) -> None:
-        """Nothing: DDP took note in the forward."""
+        if self._ddp is None or not reduces:
+            return
+        if not self._is_armed:
+            self._arm_again(self._ddp)
+        # Twice, for DDP queues the end of its reduction within the backward pass.
+        queue_callback(lambda: queue_callback(self._end_backward))
+
+    def _arm_again(self, ddp: DistributedDataParallel) -> None:
+        """Let DDP reduce a backward pass that it did not take note of in the forward.
+
+        It takes note of one only: after two forwards it would leave the gradients of the second
+        backward pass as each rank has them. And it cannot forget one: where a rank has called the
+        model alone, the others reduce along in a step of `no_sync`, which changes no sum.
+        """
+        if any(self._options.values()):
+            raise SpreadError(
+                "this backward pass is not that of the last forward, or another rank has called "
+                "the model alone; with find_unused_parameters= or static_graph= DDP cannot reduce "
+                "its gradients. Call backward() once after each forward, on the sum of the losses, "
+                "and call the model alone under torch.no_grad(); or leave out these options"
+            )
+        ddp.reducer.prepare_for_backward([])
+        self._is_armed = True
+
+    def _end_backward(self) -> None:
+        assert self._ddp is not None
+        try:
+            # Once, all ranks agree on new buckets here. DDP does so in the next forward, which
+            # would wait for the others where one rank calls the model alone.
+            self._ddp.reducer._rebuild_buckets()
+        except RuntimeError as error:
+            if explain_unfinished(error, ()) is None:
+                raise
+            return  # not all gradients are there; the next forward reports it
+        self._is_armed = False
 
     @contextmanager
     def join(self) -> Iterator[None]:
@@ -134,10 +170,11 @@ class DistributedModule(RankModule):
         channel = self._channel or self._start()
         last, left_early = self._last, False
         while True:
-            exchange = Exchange(channel, None)
-            exchange.start()
+            exchange = Exchange(channel, self._number, None)
+            exchange.start(Phase.FORWARD)
             if not exchange.active_ranks:
                 break
+            self._forwards += 1
             last, left_early = exchange, True
             self._compute_without_rows(exchange)
         if left_early:

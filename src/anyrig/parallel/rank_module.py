@@ -14,6 +14,7 @@ from torch import Tensor
 from ..errors import SpreadError
 from ..transfer.tree import ATOM_TYPES, map_leaves
 from .batch.rows import rows_of_first
+from .group.announcement import Phase
 from .group.channel import Channel, open_channel
 from .group.exchange import Exchange
 from .group.membership import current_group
@@ -34,11 +35,13 @@ class RankModule(TransparentModule):
 
     ::
 
-        rows ─▶ module ─▶ outputs, whose gradients are weighted by the rows
-          └──── counts, to and from the other ranks while the module computes
+        forward    rows ─▶ module ─▶ outputs           of this rank alone
+        backward   ranks meet, exchange rows           the outputs' gradients are weighted by them
+                   buffers of one rank go to all       while gradients are computed
 
-    The engine that averages gradients over the ranks is a subclass's: DDP or FSDP2. Under
-    `torch.no_grad` nothing is exchanged unless a loss is asked for.
+    The engine that averages gradients over the ranks is a subclass's: DDP or FSDP2. Ranks meet in
+    the forward only where it has collectives: for the loss of the global batch, for shards, and for
+    synchronized batch norm in training mode.
 
     Attributes:
         module: the module, on this rank's device.
@@ -48,8 +51,12 @@ class RankModule(TransparentModule):
         "_buffers_of_all",
         "_channel",
         "_arriving",
+        "_is_armed",
         "_joining",
         "_last",
+        "_number",
+        "_forwards",
+        "_synchronized",
         "_row_of",
         "_pace",
     }
@@ -58,7 +65,12 @@ class RankModule(TransparentModule):
     _loss: Criterion | None
     _device: torch.device
     _reduces: bool
+    # Whether the engine will reduce the next backward pass, whichever that is.
+    _is_armed: bool
     _joining: bool
+    _number: int
+    _forwards: int
+    _synchronized: list[torch.nn.SyncBatchNorm]
     _last: Exchange | None
     _row_of: dict[bool, Any]
     _channel: Channel | None
@@ -80,8 +92,11 @@ class RankModule(TransparentModule):
         self.__dict__.update(
             _channel=None,
             _arriving=None,
+            _is_armed=False,
             _joining=False,
             _last=None,
+            _number=0,
+            _forwards=0,
             _row_of={},
             _pace=Pace(self._device),
         )
@@ -94,8 +109,22 @@ class RankModule(TransparentModule):
                 "process is in none; use its attribute module, or start with anyrig run"
             )
         channel = open_channel()
-        self.__dict__.update(_channel=channel, _buffers_of_all=Buffers(self.module))
+        channel.counts.models += 1
+        self.__dict__.update(
+            _channel=channel,
+            _number=channel.counts.models,
+            _buffers_of_all=Buffers(self.module),
+            _synchronized=[
+                layer
+                for layer in self.module.modules()
+                if isinstance(layer, torch.nn.SyncBatchNorm)
+            ],
+        )
         return channel
+
+    def _has_collectives(self) -> bool:
+        """Return whether the module's own forward waits for the other ranks."""
+        return any(layer.training for layer in self._synchronized)
 
     @abstractmethod
     def _compute(self, *inputs: Any, **kwargs: Any) -> Any:
@@ -129,10 +158,13 @@ class RankModule(TransparentModule):
     ) -> Any:
         inputs, kwargs, rows = self._bring(inputs, kwargs, None)
         target = kwargs.pop("target") if loss is not None else None
+        exchange = self._new_exchange(rows, loss)
+        if exchange.meets_in_forward:
+            exchange.start(Phase.FORWARD, learns=False)
+            exchange.finish()
         output = self._compute_rows(self.module, inputs, kwargs, rows, loss is not None)
         if loss is None:
             return output
-        exchange = Exchange(self._channel or self._start(), rows)
         return whole_loss(loss, output, target, self._device, exchange, lambda: None)
 
     def _learn(
@@ -142,39 +174,55 @@ class RankModule(TransparentModule):
         loss: Criterion | None,
         exchange: Exchange | None = None,
     ) -> Any:
-        channel = self._channel or self._start()
         reduces, has_left = self._reduces, exchange is not None
+        joining = self._joining
         if exchange is None:
-            exchange = Exchange(channel, 0, with_loss=loss is not None, reduces=reduces)
+            exchange = self._new_exchange(0, loss)
         inputs, kwargs, rows = self._bring(inputs, kwargs, exchange)
         moves_buffers = self.module.training and reduces and bool(self._buffers_of_all)
         if not has_left:
             exchange.rows = rows
             exchange.time = self._pace.start(rows)
-            # In evaluation mode not before a backward pass asks.
-            if self._joining or (self.module.training and (loss is None or moves_buffers)):
-                exchange.start()
-        if self._joining:
+            if exchange.meets_in_forward:
+                exchange.is_armed = self._is_armed
+                exchange.start(Phase.FORWARD)
+        if joining:
             self._last = exchange
         if rows and (loss is not None) not in self._row_of:
             self._row_of[loss is not None] = one_row((inputs, kwargs), self._layout.dim)
 
         def begin() -> None:
-            self._begin_backward(reduces)
-            if self._arriving is not None:
+            if not joining:  # else a rank that has left would have to come here, too
+                exchange.is_armed = self._is_armed
+                exchange.meet(Phase.BACKWARD)
+            self._begin_backward(exchange.reduces)
+            if moves_buffers and self._arriving is None:
+                self._arriving = self._buffers_of_all.send(exchange.first_with_rows)
                 queue_callback(self._take_buffers)
             if exchange.time is not None:
                 queue_callback(lambda: self._pace.stop(exchange.time))
 
         target = kwargs.pop("target") if loss is not None else None
+        if self._has_collectives():
+            exchange.finish()
         output = self._compute_rows(self._compute, inputs, kwargs, rows, loss is not None)
         if loss is None:
-            result = put_weight_on(output, exchange, begin)
-        else:
-            result = whole_loss(loss, output, target, self._device, exchange, begin)
-        if moves_buffers:
-            self._arriving = self._buffers_of_all.send(exchange.first_with_rows)
-        return result
+            return put_weight_on(output, exchange, begin)
+        return whole_loss(loss, output, target, self._device, exchange, begin)
+
+    def _new_exchange(self, rows: int, loss: Criterion | None) -> Exchange:
+        channel = self._channel or self._start()
+        meets = loss is not None or self._joining or self._has_collectives()
+        if meets:
+            self._forwards += 1
+        return Exchange(
+            channel,
+            self._number,
+            rows,
+            with_loss=loss is not None,
+            reduces=self._reduces,
+            forward=self._forwards if meets else 0,
+        )
 
     def _compute_rows(
         self,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import torch
-from torch.distributed.device_mesh import init_device_mesh
+import torch.distributed as dist
 from torch.distributed.fsdp import (
     CPUOffloadPolicy,
     FSDPModule,
@@ -16,9 +16,10 @@ from torch.distributed.fsdp import (
     fully_shard,
 )
 
-from ..errors import SpreadError
+from ..errors import ShardSaveError, SpreadError
 from .group.blocks import find_blocks
 from .group.membership import Group
+from .group.shard_mesh import ShardMesh, explain_saving
 from .group.states import broadcast_states
 from .rank_module import RankModule
 
@@ -45,7 +46,9 @@ class ShardedModule(RankModule):
     """Divides parameters, gradients and the optimizer's state among the ranks, by PyTorch's FSDP2.
 
     The module itself is changed: its parameters are `DTensor`s, of which this rank has a part. Make
-    the optimizer afterwards. Names in its state have no prefix.
+    the optimizer afterwards. Names in its state have no prefix. What `state_dict` returns has this
+    rank's shards, for `torch.distributed.checkpoint`; pickling it raises `ShardSaveError`, since
+    one rank would save a part only.
 
     Args:
         module: sharded already, by `shard`.
@@ -58,12 +61,23 @@ class ShardedModule(RankModule):
     def _compute(self, *inputs: Any, **kwargs: Any) -> Any:
         return self.module(*inputs, **kwargs)  # type: ignore[operator]
 
+    def _has_collectives(self) -> bool:
+        return True  # each forward gathers parameters
+
     def join(self) -> NoReturn:
         """Raise SpreadError: a rank that does not step leaves its shard as it was."""
         raise SpreadError(
             "each rank steps its own shard of the parameters, so none can end before the others; "
             "anyrig.distribute(loader) gives a rank that has run out batches without rows"
         )
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        """Raise ShardSaveError: a rank would save its shards only."""
+        raise ShardSaveError(explain_saving(dist.get_world_size()))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> NoReturn:
+        """Raise SpreadError: FSDP2 knows no copies."""
+        raise SpreadError("a model in shards cannot be copied; copy the module, then spread each")
 
     def _begin_backward(self, reduces: bool) -> None:
         # FSDP2 asks in the backward pass; `no_sync` counts where the forward is called.
@@ -86,7 +100,7 @@ def shard(module: torch.nn.Module, group: Group, sharding: Sharding) -> tuple[st
     states = [*module.parameters(), *module.buffers()]
     for kind in sorted({state.device.type for state in states} - {"meta"}):
         broadcast_states([state for state in states if state.device.type == kind], 0)
-    mesh = init_device_mesh(group.device.type, (group.world_size,))
+    mesh = ShardMesh(group.device.type, torch.arange(group.world_size))
     options: dict[str, Any] = {
         "mesh": mesh,
         "reshard_after_forward": sharding.reshard_after_forward,

@@ -22,19 +22,21 @@ import json
 import os
 import socket
 import sys
+import threading
 import time
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
 
 from ...devices.rank import LocalRank
-from ...errors import RankWaitError
+from ...errors import RankMismatchError, RankWaitError
+from .channel import current_counts
 from .membership import Group
 
 # Between two looks at the store, and the most of these, over all ranks, in a second.
@@ -42,11 +44,25 @@ _SHORTEST_PAUSE_SECONDS = 0.0002
 _LONGEST_PAUSE_SECONDS = 0.02
 _LOOKS_A_SECOND = 5000
 
+# A wait that lasts as long is announced, and the other ranks' waits are looked at as often.
+_LOOK_SECONDS = 1.0
+
 # Of a thousand ranks that did not come, the places of more are of no interest.
 _MOST_TOLD = 15
 
+# The kind of what the hosts exchange by a collective, not by the store.
+MEETING = "meeting"
+
 # Frames that are not the program's.
 _NOT_THE_PROGRAM = (str(Path(__file__).parents[2]) + os.sep, f"{os.sep}torch{os.sep}")
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A point that all ranks must come to: the `number`-th of its kind."""
+
+    kind: str
+    number: int
 
 
 @dataclass(frozen=True)
@@ -58,12 +74,25 @@ class Passing:
         what: what it came to, such as ``"a barrier"``; None if it came to nothing yet.
         place: the line of Python, as ``"train.py:31 in step"``.
         time_seconds: when, by its machine's clock, since 1970.
+        waiting: at what its main thread has waited for a while; None if it has not.
     """
 
     host: str
     what: str | None = None
     place: str | None = None
     time_seconds: float | None = None
+    waiting: Waiting | None = None
+
+    def encode(self) -> str:
+        """Return a text for the store."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def decode(cls, text: bytes) -> Passing:
+        """Return what `encode` made a text of."""
+        said = json.loads(text)
+        waiting = said.pop("waiting")
+        return cls(**said, waiting=waiting and Waiting(**waiting))
 
 
 class Board:
@@ -80,10 +109,11 @@ class Board:
         # A connection of its own: a wait holds its connection, and other threads use the group's.
         self._store: Any = dist.PrefixStore(name, store.clone())  # type: ignore[attr-defined]
         self._counts: defaultdict[str, int] = defaultdict(int)
+        self._passing = Passing(self.host)
         self._longest_pause_seconds = max(
             _LONGEST_PAUSE_SECONDS, group.world_size / _LOOKS_A_SECOND
         )
-        self._note(Passing(self.host))
+        self._note(self._passing)
 
     def number(self, what: str) -> int:
         """Return how often this was asked of `what`; the ranks ask alike, so they agree."""
@@ -123,7 +153,7 @@ class Board:
         def missing() -> list[int]:
             return [other for other in ranks if not self._store.check([f"{key}/{other}"])]
 
-        self.wait_for(f"{key}/all", timeout_seconds, what, missing, place)
+        self.wait_for(f"{key}/all", timeout_seconds, what, missing, place, Waiting(kind, number))
         with self._connected(what):
             values: list[bytes] = self._store.multi_get([f"{key}/{other}" for other in ranks])
             if number > 1:
@@ -172,27 +202,82 @@ class Board:
         what: str,
         missing: Callable[[], Sequence[int]],
         place: str,
+        waiting: Waiting | None = None,
     ) -> None:
         """Wait until `key` is there.
 
+        Args:
+            key: in the store.
+            timeout_seconds: how long to wait.
+            what: what an error calls it.
+            missing: returns the ranks that were waited for.
+            place: the line of the program.
+            waiting: what the others must come to as well, if all ranks must.
+
         Raises:
-            RankWaitError: it was not in time; `missing` says who was waited for.
+            RankWaitError: it was not in time; the message says who was waited for.
+            RankMismatchError: another rank waits elsewhere, for this one.
         """
         # Looked at again and again: the store's own wait cannot be interrupted, and prints a
         # warning each time that it is not answered.
-        deadline = time.monotonic() + timeout_seconds
+        started = looked = time.monotonic()
         pause_seconds = _SHORTEST_PAUSE_SECONDS
-        while True:
-            with self._connected(what):
-                if self._store.check([key]):
-                    return
-            if time.monotonic() > deadline:
+        while not self._is_there(key, what):
+            now = time.monotonic()
+            if now - started > timeout_seconds:
                 late = list(missing())
                 if late:
                     raise self.late(late, timeout_seconds, what, place)
-                return  # they came while this was found out
+                break  # they came while this was found out
+            if waiting is not None and now - looked > _LOOK_SECONDS:
+                looked = now
+                self.look_around(waiting)
             time.sleep(pause_seconds)
             pause_seconds = min(1.5 * pause_seconds, self._longest_pause_seconds)
+        self.stop_waiting()
+
+    def _is_there(self, key: str, what: str) -> bool:
+        with self._connected(what):
+            return bool(self._store.check([key]))
+
+    def look_around(self, waiting: Waiting) -> None:
+        """Note where this rank has waited for a while, and see whether the others can come there.
+
+        Raises:
+            RankMismatchError: another rank waits for this one elsewhere, so neither can go on. It
+                is to see the same, so the note stays until this rank comes to something else.
+        """
+        if threading.current_thread() is not threading.main_thread():
+            return  # the main thread may come where the others wait
+        if self._passing.waiting != waiting:
+            self._note(replace(self._passing, waiting=waiting))
+        for rank in range(self.group.world_size):
+            other = self._passing_of(rank)
+            there = None if other is None else other.waiting
+            if there is None or there == waiting or self._begun(there.kind) >= there.number:
+                continue
+            raise RankMismatchError(
+                f"rank {self.group.rank} waits at {self._passing.what} ({self._passing.place}), "
+                f"while {self._describe(rank)} and waits there, which this rank has not come to: "
+                "neither can go on. Let all ranks come to the same calls in the same order"
+            )
+
+    def _begun(self, kind: str) -> int:
+        return current_counts().meetings if kind == MEETING else self._counts[kind]
+
+    def stop_waiting(self) -> None:
+        """Note that this rank waits no longer, if it had been noted."""
+        if self._passing.waiting is not None:
+            self._note(replace(self._passing, waiting=None))
+
+    def elsewhere(self, waiting: Waiting) -> list[int]:
+        """Return the ranks that have not noted that they wait there, too."""
+        passings = [(rank, self._passing_of(rank)) for rank in range(self.group.world_size)]
+        return [
+            rank
+            for rank, passing in passings
+            if rank != self.group.rank and (passing is None or passing.waiting != waiting)
+        ]
 
     def late(
         self, ranks: Sequence[int], timeout_seconds: float, what: str, place: str
@@ -221,9 +306,15 @@ class Board:
         first = self.group.rank - local.rank  # a launcher numbers the ranks of a machine in a row
         return self.host if first <= rank < first + local.world_size else None
 
+    def name_of(self, rank: int) -> str:
+        """Return the rank in words, with its machine if there are several."""
+        local = LocalRank.read()
+        if local is not None and local.world_size == self.group.world_size:
+            return f"rank {rank}"
+        return f"rank {rank} on {self.host_of(rank) or 'an unknown host'}"
+
     def _describe(self, rank: int) -> str:
-        host = self.host_of(rank)
-        named = f"rank {rank} on {host or 'an unknown host'}"
+        named = self.name_of(rank)
         passing = self._passing_of(rank)
         if passing is None:
             return f"{named} has not joined the others yet"
@@ -233,13 +324,13 @@ class Board:
         return f"{named} last came to {passing.what} at {passing.place}, {ago:.0f} s ago"
 
     def _note(self, passing: Passing) -> None:
-        said = [passing.host, passing.what, passing.place, passing.time_seconds]
+        self._passing = passing
         with self._connected("the others"):
-            self._store.set(f"rank/{self.group.rank}", json.dumps(said))
+            self._store.set(f"rank/{self.group.rank}", passing.encode())
 
     def _passing_of(self, rank: int) -> Passing | None:
         (said,) = self.look([f"rank/{rank}"])
-        return None if said is None else Passing(*json.loads(said))
+        return None if said is None else Passing.decode(said)
 
     @contextmanager
     def _connected(self, what: str) -> Iterator[None]:

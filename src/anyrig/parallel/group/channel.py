@@ -11,7 +11,18 @@ import torch.distributed as dist
 
 from .membership import carrier_of
 
-_OWN_GROUPS: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+
+@dataclass
+class Counts:
+    """How often something was begun over one process group, the same on each rank.
+
+    Attributes:
+        models: spread over it.
+        meetings: exchanges of numbers.
+    """
+
+    models: int = 0
+    meetings: int = 0
 
 
 @dataclass(frozen=True)
@@ -22,11 +33,18 @@ class Channel:
         carrier: the process group.
         rank: this process's number in it.
         world_size: how many ranks there are.
+        counts: of all channels of the default group.
     """
 
     carrier: Any
     rank: int
     world_size: int
+    counts: Counts
+
+
+# Of each default group, which must not be kept alive: its own group where there is one; its counts.
+_own_groups: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+_counts: weakref.WeakKeyDictionary[Any, Counts] = weakref.WeakKeyDictionary()
 
 
 def open_channel() -> Channel:
@@ -35,10 +53,15 @@ def open_channel() -> Channel:
     The default group itself, if it carries the CPU's tensors. If the script made one that does not,
     one over gloo beside it, the same for all models.
     """
-    world = dist.group.WORLD
+    world: Any = dist.group.WORLD
     carrier = world
     if carrier_of(dist.get_backend_config(), torch.device("cpu")) is None:
-        if world not in _OWN_GROUPS:
-            _OWN_GROUPS[world] = dist.new_group(backend="gloo")
-        carrier = _OWN_GROUPS[world]
-    return Channel(carrier, dist.get_rank(), dist.get_world_size())
+        if world not in _own_groups:
+            _own_groups[world] = dist.new_group(backend="gloo")
+        carrier = _own_groups[world]
+    return Channel(carrier, dist.get_rank(), dist.get_world_size(), current_counts())
+
+
+def current_counts() -> Counts:
+    """Return the counts of the default group."""
+    return _counts.setdefault(dist.group.WORLD, Counts())

@@ -4,9 +4,14 @@
 
     rank 0   7 rows ──┐                           ┌──▶ its gradients * 7 * 3 / 15
     rank 1   5 rows ──┼── a vector, all-reduced ──┼──▶                 * 5 * 3 / 15
-    rank 2   3 rows ──┘   while all compute       └──▶                 * 3 * 3 / 15
+    rank 2   3 rows ──┘                           └──▶                 * 3 * 3 / 15
 
 Then the mean over the ranks, which is what DDP and FSDP2 take, is the mean over the rows.
+
+Ranks meet where they come to the devices' collectives, and say in the vector what they are about to
+do: when a backward pass begins, and before a forward that has collectives of its own. So a forward
+that is never followed by a backward may run on one rank alone; and where ranks come to different
+collectives, all of them raise before these mix.
 """
 
 from __future__ import annotations
@@ -16,10 +21,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from ...errors import RankMismatchError
+from .announcement import Announcement, Phase, describe_mismatch
+from .board import place_of_caller
 from .channel import Channel
+from .host_wait import wait_for_hosts
 from .step_time import StepTime
-
-_FLAGS = 2
 
 
 class Exchange:
@@ -27,74 +34,150 @@ class Exchange:
 
     Args:
         channel: what carries it.
+        model: the number of the spread model.
         rows: of this rank; None if it takes no part any more, as `join` has it.
         with_loss: whether this forward computes a loss; all ranks alike.
         reduces: whether its backward reduces gradients; all ranks alike.
+        forward: which forward of the model this is, of those in which ranks meet; else 0.
+
+    Attributes:
+        is_armed: whether this rank's engine will reduce the gradients of whichever backward pass
+            comes next.
         time: that of this rank's own work, in which waiting does not count.
+        before: the forwards of spread modules whose outputs this one was given.
+        has_mixed_input: whether an input was computed from these and from something else.
+        leads_to_global_loss: whether the loss of all ranks was computed from the outputs.
     """
 
-    __slots__ = ("_channel", "_counts", "_flags", "_told", "_work", "rows", "time")
+    __slots__ = (
+        "_channel",
+        "_counts",
+        "_flags",
+        "_forward",
+        "_model",
+        "_number",
+        "_phase",
+        "_told",
+        "_work",
+        "before",
+        "has_mixed_input",
+        "is_armed",
+        "leads_to_global_loss",
+        "rows",
+        "time",
+    )
 
     def __init__(
         self,
         channel: Channel,
+        model: int,
         rows: int | None,
         *,
         with_loss: bool = False,
         reduces: bool = True,
-        time: StepTime | None = None,
+        forward: int = 0,
     ) -> None:
         self.rows = rows
-        self.time = time
+        self.time: StepTime | None = None
+        self.before: list[Exchange] = []
+        self.has_mixed_input = False
+        self.is_armed = False
+        self.leads_to_global_loss = False
         self._channel = channel
-        self._flags = (with_loss, reduces)
+        self._model = model
+        self._forward = forward
+        self._flags = [int(with_loss), int(reduces)]
+        self._number = 0
+        self._phase: Announcement | None = None
         self._counts: torch.Tensor | None = None
         self._work: Any = None
         self._told: list[int] | None = None
 
-    def start(self) -> None:
-        """Tell the others."""
+    def start(self, phase: Phase, learns: bool = True) -> None:
+        """Say to the other ranks that this one has come so far."""
         channel = self._channel
-        # A slot a rank, which is one more than its rows: zero says that it has left.
-        counts = [0] * (channel.world_size + _FLAGS)
+        ranks = channel.world_size
+        # Slots for each rank: one more than its rows, as zero says that it has left; and what it
+        # announces.
+        flags = [*self._flags, int(self.is_armed)]
+        counts = [0] * (2 * ranks + len(flags))
+        self._phase = Announcement(phase, self._model, self._forward, learns)
         if self.rows is not None:
             counts[channel.rank] = self.rows + 1
-            counts[-2:] = self._flags
+            counts[ranks + channel.rank] = self._phase.encode()
+            counts[2 * ranks :] = flags
         self._counts = torch.tensor(counts, dtype=torch.int64, device="cpu")
+        channel.counts.meetings += 1
+        self._number = channel.counts.meetings
         self._work = dist.all_reduce(self._counts, group=channel.carrier, async_op=True)
 
-    def _wait(self) -> list[int]:
+    def finish(self) -> None:
+        """Wait for the other ranks to come as far.
+
+        Raises:
+            RankWaitError: some rank did not come in time; the message names it.
+            RankMismatchError: the ranks came to different calls.
+        """
+        if self._work is None:
+            return
+        assert self._counts is not None
+        if self.time is not None:
+            self.time.pause()
+        wait_for_hosts(self._work, str(self._phase), self._number)
+        if self.time is not None:
+            self.time.resume()
+        self._told, self._work = self._counts.tolist(), None
+        ranks = self._channel.world_size
+        mismatch = describe_mismatch(self._told[ranks : 2 * ranks])
+        if mismatch is not None:
+            raise RankMismatchError(
+                f"{mismatch}; rank {self._channel.rank} is at {place_of_caller()}. Their "
+                "collectives would mix. Let all ranks call spread models alike; on one rank alone, "
+                "call model.module under torch.no_grad(), unless it is in shards"
+            )
+
+    def meet(self, phase: Phase) -> None:
+        """Come to a point of the step together with all other ranks."""
+        self.start(phase)
+        self.finish()
+
+    def _all(self) -> list[int]:
         if self._told is None:
-            if self._counts is None:
-                self.start()
-            assert self._counts is not None
-            if self.time is not None:
-                self.time.pause()
-            self._work.wait()
-            if self.time is not None:
-                self.time.resume()
-            self._told, self._work = self._counts.tolist(), None
+            if self._work is None:
+                self.start(Phase.BACKWARD)
+            self.finish()
+        assert self._told is not None
         return self._told
+
+    @property
+    def meets_in_forward(self) -> bool:
+        """Whether ranks meet in the forward already."""
+        return self._forward > 0
+
+    @property
+    def world_size(self) -> int:
+        """How many ranks there are."""
+        return self._channel.world_size
 
     @property
     def rows_by_rank(self) -> list[int]:
         """The rows of each rank; zero for those that have left."""
-        return [max(slot - 1, 0) for slot in self._wait()[:-_FLAGS]]
+        return [max(slot - 1, 0) for slot in self._all()[: self.world_size]]
 
     @property
     def active_ranks(self) -> list[int]:
         """The ranks that have not left."""
-        return [rank for rank, slot in enumerate(self._wait()[:-_FLAGS]) if slot]
+        return [rank for rank, slot in enumerate(self._all()[: self.world_size]) if slot]
 
     @property
     def with_loss(self) -> bool:
         """Whether the others compute a loss in this forward."""
-        return self._wait()[-2] > 0
+        return self._all()[-3] > 0
 
     @property
     def reduces(self) -> bool:
-        """Whether the others' backward reduces gradients."""
-        return self._wait()[-1] > 0
+        """Whether the backward of this forward reduces gradients on some rank, so on all."""
+        return self._all()[-2] > 0 or self._all()[-1] > 0
 
     @property
     def weight(self) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import textwrap
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -124,10 +125,11 @@ class OnlyFirstRank:
             block.key, block.others, self._timeout_seconds, what, block.first, block.place
         ).decode()
         if told:
-            host = block.board.host_of(block.first)
+            # Not to be taken for this rank's own traceback.
+            quoted = textwrap.indent(told.rstrip(), "  | ")
             raise OtherRankError(
-                f"rank {block.first} on {host or 'an unknown host'} failed in only_first_rank() "
-                f"({block.place}), and rank {block.board.group.rank} waited for it:\n{told}"
+                f"{block.board.name_of(block.first)} failed in only_first_rank() ({block.place}), "
+                f"and rank {block.board.group.rank} waited for it:\n{quoted}"
             )
 
 

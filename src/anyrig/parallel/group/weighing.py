@@ -2,11 +2,24 @@
 
 ::
 
-    x ── take off ─▶ module ── put on ─▶ outputs ─▶ the caller's loss
-         / weight              * weight
+    forward     x ── take off ─▶ module ── put on ─▶ outputs ─▶ the caller's loss
+    backward    ◀─── / weight ◀──────── ◀─ * weight ◀────────── its gradient
 
-Inside, every gradient is multiplied by the weight of this rank's rows; outside, none is: two spread
-modules may follow each other. What a loss takes from parameters directly has no weight.
+    forward     x ── take off ─▶ module ─▶ the loss of the global batch
+    backward    ◀─── / ranks  ◀──────── ◀─ * ranks
+
+Inside, gradients are scaled so that the mean over the ranks, which DDP and FSDP2 take, is that of
+the global batch. Outside they are the gradients of the loss that this rank holds: its own, or with
+`loss=` that of the global batch.
+
+Between two spread modules a gradient is always that of a loss of this rank's own, since the first
+module cannot know what its output will be used for:
+
+::
+
+    x ── / ranks ─▶ encoder ── * weight ─▶ hidden ── / weight ─▶ decoder ── * ranks ─▶ global loss
+
+What a loss takes from parameters directly has no weight.
 """
 
 from __future__ import annotations
@@ -51,14 +64,16 @@ def _multiply(gradient: Tensor, weight: float) -> Tensor:
 
 class _TakeOff(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, exchange: Exchange, given: Tensor) -> Any:
-        ctx.exchange = exchange
+    def forward(ctx: Any, exchange: Exchange, follows: bool, given: Tensor) -> Any:
+        ctx.exchange, ctx.follows = exchange, follows
         return given.detach()
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
-        weight = ctx.exchange.weight
-        return None, gradient / weight if weight not in (0.0, 1.0) else gradient
+        exchange = ctx.exchange
+        of_global_loss = exchange.leads_to_global_loss and not ctx.follows
+        weight = exchange.world_size if of_global_loss else exchange.weight
+        return None, None, gradient / weight if weight not in (0.0, 1.0) else gradient
 
 
 def put_weight_on(output: Any, exchange: Exchange, begin: Callable[[], None]) -> Any:
@@ -105,8 +120,56 @@ def tensors_with_gradients(tree: Any) -> list[Tensor]:
 
 def take_weight_off(given: Tensor, exchange: Exchange) -> Tensor:
     """Return an input so that its gradient leaves the module as if it had not been weighted."""
-    same: Tensor = _TakeOff.apply(exchange, given)  # type: ignore[no-untyped-call]
+    before, has_other = _find_sources(given)
+    exchange.before.extend(before)
+    exchange.has_mixed_input |= has_other and bool(before)
+    same: Tensor = _TakeOff.apply(exchange, bool(before), given)  # type: ignore[no-untyped-call]
     return same
+
+
+def lead_to_global_loss(exchange: Exchange) -> None:
+    """Note that a forward, and those whose outputs it was given, lead to a loss of all ranks.
+
+    Raises:
+        SpreadError: an input was computed both from the output of a spread module and from
+            something outside, whose gradients would need different scales.
+    """
+    pending = [exchange]
+    while pending:
+        each = pending.pop()
+        if each.leads_to_global_loss:
+            continue
+        each.leads_to_global_loss = True
+        if each.has_mixed_input:
+            raise SpreadError(
+                "an input of a model spread with loss= was computed from the output of another "
+                "spread model and from a tensor outside both that requires a gradient, such as a "
+                "parameter. Only one of their gradients would be that of the global loss. Make "
+                "that parameter a part of one of the spread modules, detach() it, or spread "
+                "without loss= and compute the loss from the outputs"
+            )
+        pending.extend(each.before)
+
+
+def _find_sources(given: Tensor) -> tuple[list[Exchange], bool]:
+    """Return the forwards of spread modules that a tensor was computed from, and whether it was
+    computed from anything else that requires a gradient.
+    """
+    before: list[Exchange] = []
+    has_other = given.grad_fn is None
+    pending: list[Any] = [given.grad_fn]
+    seen = {None}
+    while pending:
+        node = pending.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        if getattr(type(node), "_forward_cls", None) is _PutOn:
+            before.append(node.exchange)
+            continue
+        has_other |= hasattr(node, "variable")
+        pending.extend(parent for parent, _ in node.next_functions)
+    return before, has_other
 
 
 def _require_no_tensors(leaf: Any, place: str) -> None:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ..losses.loss import Criterion, LossPart, criterion_on, loss_part
 from .exchange import Exchange
-from .weighing import put_weight_on, tensors_with_gradients
+from .weighing import lead_to_global_loss, put_weight_on, tensors_with_gradients
 
 
 class _WholeLoss(torch.autograd.Function):
@@ -55,6 +55,7 @@ def whole_loss(
         exchange: the rows of this forward.
         begin: called when the backward pass begins, before anything else.
     """
+    exchange.finish()
     part = loss_part(criterion_on(criterion, device), output, target, exchange.rows or 0)
     if part.reduced and not exchange.rows:
         # The mean of nothing is not a number. This is zero, and leads back to the module.
@@ -63,6 +64,7 @@ def whole_loss(
     if not part.reduced:
         own: Tensor = put_weight_on(part.value, exchange, begin)
         return own
+    lead_to_global_loss(exchange)
     wide = part.value.to(totals.dtype)
     whole: Tensor = _WholeLoss.apply(wide, totals, begin)  # type: ignore[no-untyped-call]
     return whole.to(part.dtype)

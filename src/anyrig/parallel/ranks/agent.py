@@ -149,7 +149,8 @@ class RankAgent(LocalElasticAgent):
         ends_at = time.monotonic() + GRACE_SECONDS + _HEARING_SECONDS
         self._is_running = False
         stopped = isinstance(reason, SignalException)
-        troubles = [] if reason is None else [_sentence(reason)]
+        where = "" if self._watch is None else f" on {socket.gethostname()}"
+        troubles = [] if reason is None else [_sentence(reason, where)]
         with handled_by(self._hurry):
             self._guardian.end(GRACE_SECONDS)
             if self._watch is not None:
@@ -169,7 +170,7 @@ class RankAgent(LocalElasticAgent):
                 # That the store is lost is a consequence of what was heard.
                 troubles = heard if heard and not stopped else troubles + heard
                 ends += self._watch.ends
-            self.failure = explain_failure(ends, troubles)
+            self.failure = explain_failure(ends, troubles, names_hosts=self._watch is not None)
         if self._interrupted is not None and not stopped:
             stop(self._interrupted)
 
@@ -225,13 +226,13 @@ class RankAgent(LocalElasticAgent):
         return list(getattr(self._pcontext, "subprocess_handlers", {}).values())
 
 
-def _sentence(reason: BaseException) -> str:
+def _sentence(reason: BaseException, where: str) -> str:
     """Return what `reason` says, which makes this agent end though no rank has failed."""
     if isinstance(reason, SignalException):
-        return f"the launcher on {socket.gethostname()} was stopped ({reason.sigval.name})"
+        return f"the launcher{where} was stopped ({reason.sigval.name})"
     if isinstance(reason, RendezvousConnectionError):
         return "the connection to the machine where the nodes met is lost"
-    return f"the launcher on {socket.gethostname()} failed: {reason!r}"
+    return f"the launcher{where} failed: {reason!r}"
 
 
 def _exit_code(pid: Any) -> int | None:

@@ -24,10 +24,12 @@ class GroupFailure:
     Attributes:
         troubles: what befell whole machines or launchers, as sentences.
         ends: how each rank ended of whom it is known, the cause first.
+        names_hosts: whether there are several machines, so that each rank's is named.
     """
 
     troubles: tuple[str, ...]
     ends: tuple[RankEnd, ...]
+    names_hosts: bool = True
 
     @property
     def first(self) -> RankEnd | None:
@@ -41,11 +43,15 @@ class GroupFailure:
 
     def __str__(self) -> str:
         places = [(end.host, end.folder.rpartition("/")[0]) for end in self.ends if end.folder]
-        folders = [f"  all output on {host}: {folder}" for host, folder in sorted({*places})]
+        folders = [
+            f"  all output{f' on {host}' if self.names_hosts else ''}: {folder}"
+            for host, folder in sorted({*places})
+        ]
         return "\n".join([*self._parts(), *folders])
 
     def _parts(self) -> list[str]:
-        first, *others = [str(end) for end in self.ends[: _MOST_TOLD + 1]] or [""]
+        told = self.ends[: _MOST_TOLD + 1]
+        first, *others = [end.describe(names_host=self.names_hosts) for end in told] or [""]
         if (more := len(self.ends) - 1 - _MOST_TOLD) > 0:
             others.append(f"and {more} more ranks")
         # A rank that did wrong by itself comes before the machine that then went away.
@@ -54,12 +60,15 @@ class GroupFailure:
         return [part for part in [*causes, *others] if part]
 
 
-def explain_failure(ends: Iterable[RankEnd], troubles: Iterable[str] = ()) -> GroupFailure:
+def explain_failure(
+    ends: Iterable[RankEnd], troubles: Iterable[str] = (), *, names_hosts: bool = True
+) -> GroupFailure:
     """Return what the ends of all ranks together tell, the cause first.
 
     Args:
         ends: how each rank ended, by itself or stopped.
         troubles: what befell whole machines.
+        names_hosts: whether the ranks run on several machines.
     """
     ends = list(ends)
     missing = _missing(ends)
@@ -79,7 +88,7 @@ def explain_failure(ends: Iterable[RankEnd], troubles: Iterable[str] = ()) -> Gr
     ]
     ordered = sorted(told, key=_order)
     others = sorted(ordered[1:], key=lambda end: end.rank)
-    return GroupFailure(tuple(troubles), (*ordered[:1], *others))
+    return GroupFailure(tuple(troubles), (*ordered[:1], *others), names_hosts)
 
 
 def _missing(ends: Collection[RankEnd]) -> set[int]:

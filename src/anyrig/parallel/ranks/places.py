@@ -34,7 +34,13 @@ _NOT_THE_PROGRAM = ("/torch/", "/anyrig/", "<frozen ", "/threading.py", "/runpy.
 
 # What waits for other ranks has one of these on top of the program's own frames. In a backward pass
 # it is DistributedDataParallel that waits, or nobody.
-_WAITS = ("/torch/distributed/", "/torch/autograd/graph.py", "/torch/nn/parallel/distributed.py")
+_WAITS = (
+    "/torch/distributed/",
+    "/torch/autograd/graph.py",
+    "/torch/nn/parallel/distributed.py",
+    "/anyrig/parallel/group/board.py",
+    "/anyrig/parallel/group/host_wait.py",
+)
 
 # How long a rank may take to write where it is; one that can does so in a millisecond, unless the
 # machine is busy.

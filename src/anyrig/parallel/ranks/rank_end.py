@@ -14,6 +14,10 @@ from .places import place_of, read_place
 # More of a file than its last lines is not looked at.
 _TAIL_BYTES = 64 * 2**10
 
+# Of what a rank has written in full already, a report repeats no more: an error of CUDA's memory
+# takes six hundred characters.
+_SHOWN_CHARACTERS = 300
+
 # An error of the group, not of something else that has connections and time limits.
 _OF_THE_GROUP = re.compile(
     r"gloo|nccl|collective|barrier|Dist(Store|Network|Backend)Error|RankWaitError", re.I
@@ -28,7 +32,8 @@ _LOST_CONNECTION = re.compile(
 )
 # What PyTorch puts before each line of a traceback once there is a group.
 _LABEL = re.compile(r"^\[rank\d+\]: ?", re.MULTILINE)
-_TRACEBACK = "Traceback (most recent call last):"
+# At the beginning of a line: within the text of an exception, that of another process is indented.
+_TRACEBACK = re.compile(r"^Traceback \(most recent call last\):", re.MULTILINE)
 
 # The first line after a traceback's frames: "torch.distributed.DistBackendError: …"; and what the
 # runtime of C++ writes before it aborts.
@@ -45,7 +50,7 @@ class Ending(Enum):
     LEFT = "ended early, while others still waited for it"
     TIMED_OUT = "waited in vain"
     LOST_CONNECTION = "lost its connection to another rank"
-    FOLLOWED = "failed because another rank had"
+    FOLLOWED = "waited for the rank that failed"
     STOPPED = "was stopped"
     DONE = "had done its work"
 
@@ -84,14 +89,16 @@ class RankEnd:
     folder: str | None
     wrote_unix_seconds: float = 0.0
 
-    def __str__(self) -> str:
+    def describe(self, *, names_host: bool) -> str:
+        """Return several lines: how it ended, where, and its last words."""
         suspended = "; it had been suspended (SIGSTOP)" if self.suspended else ""
         code = "" if self.ending is Ending.DONE else _code(self.exit_code)
-        lines = [f"rank {self.rank} on {self.host} {self.ending.value}{code}{suspended}"]
+        host = f" on {self.host}" if names_host else ""
+        lines = [f"rank {self.rank}{host} {self.ending.value}{code}{suspended}"]
         inside = f", inside {self.inside}" if self.inside else ""
         lines += [f"  it was at {self.place}{inside}"] if self.place else []
-        lines += [f"  last output: {self.last_output}"] if self.last_output else []
-        lines += [f"  last error: {self.last_error}"] if self.last_error else []
+        lines += [f"  last output: {_shorten(self.last_output)}"] if self.last_output else []
+        lines += [f"  last error: {_shorten(self.last_error)}"] if self.last_error else []
         return "\n".join(lines)
 
 
@@ -153,22 +160,29 @@ def _exception(errors: str) -> str | None:
     """Return the first line of the exception that the last traceback of `errors` ends in."""
     if uncaught := _UNCAUGHT_IN_C.findall(errors):
         return str(uncaught[-1])
-    if _TRACEBACK not in errors:
-        return None
-    lines = errors.rpartition(_TRACEBACK)[2].splitlines()[1:]
+    after = _TRACEBACK.split(errors)
+    lines = after[-1].splitlines()[1:] if len(after) > 1 else []
     return next((line.strip() for line in lines if _EXCEPTION.match(line)), None)
 
 
 def _traceback(errors: str) -> str | None:
     """Return the last traceback of `errors`, with those of the exceptions that led to it."""
-    parts = errors.split(_TRACEBACK)
-    if len(parts) == 1:
+    starts = [found.start() for found in _TRACEBACK.finditer(errors)]
+    if not starts:
         return None
-    first = len(parts) - 1
+    first = len(starts) - 1
     # "The above exception was the direct cause …", or "During handling of …".
-    while first > 1 and re.search(r"exception(:|,| was the direct)[^\n]*\n\s*$", parts[first - 1]):
+    while first > 0 and re.search(
+        r"exception(:|,| was the direct)[^\n]*\n\s*$", errors[starts[first - 1] : starts[first]]
+    ):
         first -= 1
-    return _TRACEBACK + _TRACEBACK.join(parts[first:]).rstrip()
+    return errors[starts[first] :].rstrip()
+
+
+def _shorten(text: str) -> str:
+    if len(text) <= _SHOWN_CHARACTERS:
+        return text.removesuffix(":")  # what follows it is left out
+    return f"{text[:_SHOWN_CHARACTERS].rstrip()} …"
 
 
 def _last_line(text: str) -> str | None:

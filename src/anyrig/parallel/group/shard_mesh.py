@@ -1,0 +1,47 @@
+"""The device mesh of a model in shards, which refuses to have a shard saved as if it were a whole.
+
+::
+
+    model.state_dict()["weight"]   ┐
+    optimizer.state_dict()         ├─ DTensor ── its shard of this rank
+    copies, slices, .cpu()         ┘          └─ mesh ── pickled along, and raises
+
+A `DTensor` is pickled with the shard of its rank only, silently. Each has its mesh, whatever it was
+computed from, so refusing to pickle the mesh refuses to pickle each of them, and no other tensor.
+PyTorch's distributed checkpoint saves shards without pickling a mesh.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+from torch.distributed.device_mesh import DeviceMesh
+
+from ...errors import ShardSaveError
+
+
+class ShardMesh(DeviceMesh):
+    """The ranks that a model is divided among; cannot be pickled."""
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        """Raise ShardSaveError."""
+        raise ShardSaveError(explain_saving(self.size()))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ShardMesh:
+        """Return itself: copies of a state stay on these ranks."""
+        return self
+
+
+def explain_saving(world_size: int) -> str:
+    """Return why a model in shards is not saved by one rank, and how it is."""
+    return (
+        f'spread(how="shard") has divided this model among {world_size} ranks, so saving it or its '
+        "optimizer's state here would keep this rank's shards only, and lose the others'. On every "
+        "rank: from torch.distributed.checkpoint.state_dict import get_model_state_dict, "
+        "get_optimizer_state_dict, StateDictOptions; "
+        "state = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, "
+        "cpu_offload=True)); then torch.save(state, path) on rank 0. An optimizer likewise: "
+        "get_optimizer_state_dict(model, optimizer, options=…). Or each rank its own shards: "
+        'torch.distributed.checkpoint.save({"model": get_model_state_dict(model)}, '
+        "checkpoint_id=folder)"
+    )
