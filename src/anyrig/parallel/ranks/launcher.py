@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import signal
 import sys
@@ -220,7 +221,7 @@ def _meet(options: RunOptions) -> RendezvousHandler:
         min_nodes=fewest,
         max_nodes=most,
         local_addr=options.local_address,
-        join_timeout=int(options.rdzv_timeout_seconds),
+        join_timeout=math.ceil(options.rdzv_timeout_seconds),
         is_host=str(hosts_store),
         # Who is lost makes room for the next attempt as soon as the others know of it.
         keep_alive_interval=2,
