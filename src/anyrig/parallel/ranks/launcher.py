@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from torch.distributed.elastic.agent.server.api import WorkerSpec
-from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException, Std
+from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.rendezvous import RendezvousParameters
 from torch.distributed.elastic.rendezvous import registry as rendezvous_registry
 from torch.distributed.elastic.rendezvous.api import (
@@ -43,6 +43,10 @@ _LABEL = "[rank ${rank}] "
 
 # Read by torchrun's agent: the signals at which it ends its ranks.
 _SIGNALS_VARIABLE = "TORCHELASTIC_SIGNALS_TO_HANDLE"
+
+# What the launcher keeps open: each rank's two logs, to be written and to be read; and the rest.
+_FILES_OF_A_RANK = 4
+_OTHER_FILES = 64
 
 # How long to wait for the meeting place to be told that this group is over.
 _PARTING_SECONDS = 1.0
@@ -85,6 +89,7 @@ def run_group(
     Raises:
         LaunchError: the nodes did not meet in time, or the ranks could not be started.
     """
+    _check_open_files(options.processes)
     _hush_agent()
     options = _with_address(options)
     defaults = {"OMP_NUM_THREADS": str(options.threads_per_process), **_interface(options)}
@@ -126,6 +131,21 @@ def run_group(
         for each in temporary_folders:
             guardian.keep(each)
     return GroupResult(failure, stopped_by)
+
+
+def _check_open_files(processes: int) -> None:
+    """Refuse more ranks than this process may open files for, rather than fail half way."""
+    if sys.platform == "win32":
+        return
+    import resource
+
+    needed = _FILES_OF_A_RANK * processes + _OTHER_FILES
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if limit not in (-1, resource.RLIM_INFINITY) and limit < needed:
+        raise LaunchError(
+            f"{processes} ranks on this node need {needed} open files of the launcher, and its "
+            f"limit is {limit}; raise it (ulimit -n {needed}), or start fewer ranks"
+        )
 
 
 def _sentence(error: Exception, options: RunOptions) -> str:
@@ -195,10 +215,9 @@ def _agent(
         monitor_interval=0.1,
         local_addr=options.local_address,
     )
-    logs = DefaultLogsSpecs(log_dir=str(folder), tee=Std.ALL, redirects=Std.NONE)
     return RankAgent(
         spec,
-        logs_specs=logs,
+        folder=folder,
         log_line_prefix_template=_LABEL,
         guardian=guardian,
         address=options.local_address,
