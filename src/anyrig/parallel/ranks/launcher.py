@@ -7,7 +7,6 @@ import math
 import os
 import signal
 import sys
-import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -29,6 +28,7 @@ from ...errors import LaunchError
 from .agent import RankAgent
 from .failure import GroupFailure
 from .guardian import Guardian
+from .log_folder import keep_log_folder, new_log_folder
 from .loopback import ADDRESS, LoopbackRendezvous
 from .network_rendezvous import NO_STORE_VARIABLE, NetworkRendezvous
 from .node_watch import SILENCE_SECONDS
@@ -101,7 +101,7 @@ def run_group(
             guardian.remove(each)
         folder = options.log_folder
         if folder is None:
-            folder = Path(tempfile.mkdtemp(prefix="anyrig-run-"))
+            folder = new_log_folder()
             guardian.remove(folder)
         rendezvous: RendezvousHandler | None = None
         agent: RankAgent | None = None
@@ -128,6 +128,8 @@ def run_group(
         failure = None if agent is None else agent.failure
         if failure is not None and stopped_by is None:
             guardian.keep(folder)
+            if options.log_folder is None:
+                keep_log_folder(folder)
         for each in temporary_folders:
             guardian.keep(each)
     return GroupResult(failure, stopped_by)

@@ -41,7 +41,7 @@ class RunOptions:
             not say; None for PyTorch's own default.
         local_address: by which the other nodes reach this one; None has it found.
         log_folder: where each rank's output is kept; None for a temporary one, removed at the end
-            unless a rank failed.
+            unless the group failed; those of the last five that failed stay.
     """
 
     processes: int
