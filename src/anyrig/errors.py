@@ -20,6 +20,7 @@
     │   └── NoCompilerError                  a compiler, or Python's headers, are not installed
     ├── VirtualRigError      (RuntimeError)  a virtual rig cannot be put into this process
     ├── LaunchError          (RuntimeError)  a group of ranks cannot be started, or did not meet
+    │   └── GroupOptionError                 a flag of `anyrig run` has a value it cannot have
     ├── RankWaitError        (TimeoutError)  other ranks did not come in time
     ├── OtherRankError       (RuntimeError)  another rank failed in what this one waited for
     ├── RankMismatchError    (ValueError)    what the ranks gave does not fit together
@@ -116,6 +117,12 @@ class ValueNeededError(AnyrigError, RuntimeError):
 
 class LaunchError(AnyrigError, RuntimeError):
     """A group of ranks cannot be started as asked, or its nodes did not meet."""
+
+
+class GroupOptionError(LaunchError):
+    """A flag that says which ranks a group has, or where they meet, has no possible value."""
+
+    exit_code = 2
 
 
 class RankWaitError(AnyrigError, TimeoutError):

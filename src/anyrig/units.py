@@ -36,4 +36,7 @@ def parse_bytes(text: str) -> int:
         raise ValueError(
             f"cannot read {text!r} as a number of bytes; write a number and one of {units}"
         )
-    return int(float(match[1]) * _FACTORS[match[2]])
+    count = float(match[1]) * _FACTORS[match[2]]
+    if count == float("inf"):
+        raise ValueError("a number of bytes with more than 300 digits is no amount of memory")
+    return int(count)

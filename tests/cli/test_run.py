@@ -87,7 +87,7 @@ def test_bad_device_text(text: str, script: str) -> None:
     done = anyrig("run", "--device", text, script)
     assert done.returncode == 2
     assert done.stdout == ""
-    assert done.stderr.startswith(f"anyrig: error: cannot take {text!r} as devices: ")
+    assert done.stderr.startswith(f"anyrig: error: --device: cannot take {text!r} as devices: ")
     assert "There are: " in done.stderr
     assert done.stderr.count("\n") == 1
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from itertools import takewhile
@@ -16,6 +17,22 @@ from failing_group import PROGRAM, RUN, FailingGroup, failing_group
 from anyrig.parallel.ranks.stopping_signals import handled_by, held_back, stop
 
 CPU = [*RUN, "--device", "cpu"]
+
+# Lowers the limit of open files when the launcher has looked at it, so that a start fails half way.
+LIMIT_LATE = """
+import resource, sys
+from anyrig.parallel.ranks import launcher
+check = launcher._check_open_files
+
+def then_lower(processes):
+    check(processes)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (30, 30))
+
+launcher._check_open_files = then_lower
+sys.argv = ["anyrig", *sys.argv[1:]]
+from anyrig.cli.app import main
+main()
+"""
 
 # The promise is 5 s; a machine that does much else at the same time may take a little longer.
 SECONDS = 8.0
@@ -166,5 +183,38 @@ def test_a_rank_that_waited_for_the_first_is_not_at_fault(tmp_path: Path) -> Non
 def test_several_nodes_need_a_meeting_place() -> None:
     command = [*CPU, "--nproc-per-device", "3", "--nnodes", "2", str(PROGRAM), "well"]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert ended.returncode == 1
+    assert ended.returncode == 2
     assert "--rdzv-endpoint HOST:PORT" in ended.stderr
+
+
+def test_a_launcher_that_is_still_starting_its_ranks_stops(group: FailingGroup) -> None:
+    ranks = 120
+    script = group.folder / "sleep.py"
+    script.write_text("import time; time.sleep(600)")
+    many = [*CPU, "--nproc-per-device", str(ranks), str(script)]
+    launcher = group.start(command=many)
+    while len(group.left()) < 5:
+        assert launcher.poll() is None, group.errors()
+        time.sleep(0.01)
+    launcher.send_signal(signal.SIGTERM)
+    seen = set()
+    began = time.monotonic()
+    while left := group.left():
+        seen |= left.keys()
+        assert time.monotonic() < began + 60
+        launcher.poll()
+    assert time.monotonic() - began < SECONDS
+    assert launcher.wait(5) == 128 + signal.SIGTERM
+    assert len(seen) < ranks / 2
+    assert group.litter() == []
+
+
+def test_ranks_that_were_started_end_when_the_next_one_cannot_be(group: FailingGroup) -> None:
+    script = group.folder / "sleep.py"
+    script.write_text("import time; time.sleep(600)")
+    command = [sys.executable, "-c", LIMIT_LATE, *CPU[3:], "--nproc-per-device", "30", str(script)]
+    launcher = group.start(command=command)
+    group.wait()
+    assert launcher.returncode == 1
+    assert "Too many open files" in group.errors()
+    assert group.litter() == []

@@ -72,7 +72,7 @@ def test_one_rank_is_the_process_itself(tmp_path: Path) -> None:
 
 def test_more_nodes_than_the_rig_has(tmp_path: Path) -> None:
     done = rehearse("2xT4", "--nnodes", "2", PROGRAM, temporary=tmp_path)
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert done.stderr == (
         "anyrig: error: --nnodes 2 asks for at least 2 nodes, and the rig 2xT4 has 1; "
         "name them in the rig, as in 2x(8xH100-SXM)\n"

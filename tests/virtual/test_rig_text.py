@@ -161,3 +161,17 @@ def test_an_unknown_card_is_refused_with_the_nearest_names() -> None:
 def test_a_card_that_cuda_does_not_drive_is_refused() -> None:
     with pytest.raises(UnknownHardwareError, match="MI300X is not a CUDA card"):
         VirtualRig.parse("8xMI300X")
+
+
+@pytest.mark.parametrize("text", ["1x20000000000GiB", "2x1025TiB", f"{'9' * 400}B"])
+def test_a_card_too_large_to_count_is_refused(text: str) -> None:
+    with pytest.raises(DeviceTextError, match=r"1024\.00 TiB at most|no amount of memory"):
+        VirtualRig.parse(text)
+
+
+def test_only_cards_that_a_rig_can_have_are_offered() -> None:
+    with pytest.raises(UnknownHardwareError) as refused:
+        VirtualRig.parse("MI300")
+    offered = str(refused.value).rpartition("All of them: ")[2].split(", ")
+    assert offered == CUDA_KEYS
+    assert "MI300X" not in str(refused.value)

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import Annotated
 
 import typer
 
 from ..devices.reading import Reading
+
+_DAY_SECONDS = 86400.0
+
+
+def _number(value: float) -> float:
+    if math.isnan(value):  # it lies outside no range
+        raise typer.BadParameter("nan is no number of seconds")
+    return value
 
 
 def devices(
@@ -16,7 +25,14 @@ def devices(
         bool, typer.Option("--watch", help="Keep it up to date; Ctrl-C ends.")
     ] = False,
     interval_seconds: Annotated[
-        float, typer.Option("--interval", min=0.1, help="Seconds between two looks of --watch.")
+        float,
+        typer.Option(
+            "--interval",
+            min=0.1,
+            max=_DAY_SECONDS,
+            callback=_number,
+            help="Seconds between two looks of --watch.",
+        ),
     ] = 1.0,
 ) -> None:
     """Show every device: memory, utilization, temperature, and who uses it."""

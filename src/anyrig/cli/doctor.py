@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from ..devices.arguments import DEVICE_VARIABLE
+from .chosen_device import chosen_device, named_in_errors
 from .group_flags import GroupFlags, with_group_flags
 
 _MARKS = {"good": "[green]good[/]", "doubtful": "[yellow]doubtful[/]", "bad": "[red]bad[/]"}
@@ -31,8 +31,10 @@ def doctor(
     from ..parallel.preflight.preflight import Preflight
     from ..parallel.ranks.options import RunOptions
 
-    rig = Rig.parse(flags.device or os.environ.get(DEVICE_VARIABLE) or "auto")
-    options = RunOptions(processes=len(rig) * (flags.processes_per_device or 1), **flags.options)
+    source, chosen = chosen_device(flags.device)
+    with named_in_errors(source):
+        rig = Rig.parse("auto" if chosen is None else chosen)
+    options = RunOptions(processes=len(rig) * flags.ranks_per_device, **flags.options)
     preflight = Preflight(rig, options)
     found: list[Finding] = []
     for finding in preflight.run():

@@ -16,6 +16,12 @@ from ..devices.arguments import DEVICE_HELP
 _RANKS_OF_A_NODE = ("device", "processes_per_device")
 
 
+def _folder(text: str) -> Path:
+    if not text:  # to pathlib the current folder
+        raise ValueError("it names no folder")
+    return Path(text)
+
+
 @dataclass(frozen=True)
 class GroupFlags:
     """What was given of the flags; None is a flag that was not."""
@@ -67,8 +73,15 @@ class GroupFlags:
     ] = None
     log_folder: Annotated[
         Optional[Path],  # noqa: UP045
-        typer.Option("--log-dir", help="Keep each rank's output here."),
+        typer.Option(
+            "--log-dir", metavar="FOLDER", parser=_folder, help="Keep each rank's output here."
+        ),
     ] = None
+
+    @property
+    def ranks_per_device(self) -> int:
+        """How many ranks each device has."""
+        return 1 if self.processes_per_device is None else self.processes_per_device
 
     @property
     def given(self) -> dict[str, Any]:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from .chosen_device import chosen_device, named_in_errors
 from .group_flags import GroupFlags, with_group_flags
+from .program_argument import check_program
 from .run import alone, status_of
 
 if TYPE_CHECKING:
+    from ..parallel.ranks.options import RunOptions
+    from ..rehearsal.placement import Placement
     from ..rehearsal.rehearsal import Rehearsal
+    from ..virtual.rig import VirtualRig
 
 
 @with_group_flags
@@ -54,48 +59,54 @@ def rehearse(
     from ..rehearsal.rehearsal import Rehearsal
     from ..virtual.rig import VirtualRig
 
-    if not module and not Path(script).exists():
-        raise typer.BadParameter(f"there is no script {script!r}", param_hint="SCRIPT")
     if assume_values and not shape_only:
         raise typer.BadParameter(
             "only a rehearsal with --shape-only lacks values", param_hint="--assume-values"
         )
+    with named_in_errors("--rig"):
+        virtual_rig = VirtualRig.parse(rig)
+    ranks = _ranks(virtual_rig, flags) if flags.given else None
+    check_program(script, is_module=module)
     rehearsal = Rehearsal(
         Program(script, tuple(context.args), is_module=module),
-        VirtualRig.parse(rig),
+        virtual_rig,
         shape_only=shape_only,
         assume_values=assume_values,
     )
-    raise typer.Exit(_run_ranks(rehearsal, flags) if flags.given else rehearsal.run())
+    raise typer.Exit(rehearsal.run() if ranks is None else _run_ranks(rehearsal, *ranks))
 
 
-def _run_ranks(rehearsal: Rehearsal, flags: GroupFlags) -> int:
-    """Run the program as the ranks that `flags` ask for; return the exit status of the group."""
-    from ..devices.arguments import DEVICE_VARIABLE
-    from ..errors import LaunchError
+def _ranks(rig: VirtualRig, flags: GroupFlags) -> tuple[Placement, RunOptions]:
+    """Return where the ranks that `flags` ask for are, and what else the group is to be."""
+    from ..errors import GroupOptionError
     from ..parallel.ranks.options import RunOptions, read_node_counts
     from ..rehearsal.placement import Placement
 
-    rig = rehearsal.rig
-    fewest, most = read_node_counts(flags.nodes or str(rig.node_count))
+    nodes = str(rig.node_count) if flags.nodes is None else flags.nodes
+    fewest, most = read_node_counts(nodes)
     if rig.node_count < fewest:
-        raise LaunchError(
-            f"--nnodes {flags.nodes} asks for at least {fewest} nodes, and the rig {rig} has "
+        raise GroupOptionError(
+            f"--nnodes {nodes} asks for at least {fewest} nodes, and the rig {rig} has "
             f"{rig.node_count}; name them in the rig, as in 2x(8xH100-SXM)"
         )
-    placement = Placement.on(
-        rig,
-        flags.device or os.environ.get(DEVICE_VARIABLE) or "auto",
-        flags.processes_per_device or 1,
-        min(most, rig.node_count),
+    source, device = chosen_device(flags.device)
+    with named_in_errors(source):
+        placement = Placement.on(
+            rig,
+            "auto" if device is None else device,
+            flags.ranks_per_device,
+            min(most, rig.node_count),
+        )
+    asked = RunOptions(
+        processes=placement.processes,
+        **{"rdzv_endpoint": "node0:29400", **flags.options},
     )
     # The ranks meet on this machine, however many nodes they take themselves to be on.
-    options = RunOptions(
-        processes=placement.processes,
-        max_restarts=flags.max_restarts or 0,
-        timeout_seconds=flags.timeout_seconds,
-        log_folder=flags.log_folder,
-    )
+    return placement, replace(asked, nodes="1", rdzv_endpoint=None, local_address=None)
+
+
+def _run_ranks(rehearsal: Rehearsal, placement: Placement, options: RunOptions) -> int:
+    """Run the program as ranks; return the exit status of the group."""
     if options.is_one_rank:
         os.environ.update(alone() | placement.environment_of(0))
         return rehearsal.run()

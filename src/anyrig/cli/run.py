@@ -7,13 +7,13 @@ import os
 import socket
 import subprocess
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from ..devices.arguments import DEVICE_VARIABLE
+from .chosen_device import chosen_device, named_in_errors
 from .group_flags import GroupFlags, with_group_flags
+from .program_argument import check_program
 
 if TYPE_CHECKING:
     from ..parallel.ranks.launcher import GroupResult
@@ -33,17 +33,17 @@ def run(
     --nproc-per-device, is the number of its own. A single rank is this very process: its exit code,
     standard streams and signals are its own.
     """
-    if not module and not Path(script).exists():
-        raise typer.BadParameter(f"there is no script {script!r}", param_hint="SCRIPT")
     from ..devices.environment import environment_for
     from ..devices.rig import Rig
     from ..parallel.ranks.options import RunOptions
 
-    chosen = flags.device if flags.device is not None else os.environ.get(DEVICE_VARIABLE)
-    rig = Rig.parse("auto" if chosen is None else chosen)
+    source, chosen = chosen_device(flags.device)
+    with named_in_errors(source):
+        rig = Rig.parse("auto" if chosen is None else chosen)
     # What was not chosen is not hidden either: without an accelerator nothing needs to change.
     environment = {} if chosen is None and rig.kind == "cpu" else environment_for(rig)
-    options = RunOptions(processes=len(rig) * (flags.processes_per_device or 1), **flags.options)
+    options = RunOptions(processes=len(rig) * flags.ranks_per_device, **flags.options)
+    check_program(script, is_module=module)
     target = ["-m", script] if module else [script]
     if options.is_one_rank:
         command = [sys.executable, "-m", "anyrig.cli.rank", *target, *context.args]

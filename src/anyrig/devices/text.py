@@ -57,14 +57,21 @@ def _select(item: str, text: str, kind: str | None, present: tuple[Device, ...])
         kind = kind or usable(present)[0].kind
         if kind == "cpu":
             raise _refusal(text, f"{item} is the index of an accelerator, and none works", present)
-        return _select_by_index(kind, int(item), text, present)
+        return _select_by_index(kind, _index(item, text, present), text, present)
     match = _NAMED.fullmatch(item)
     if match is None or match["kind"] not in PROBES:
         what = f"{item!r} is not a device" if item else "it names no device"
         raise _refusal(text, what, present)
     if match["index"] is None:
         return _select_by_index(match["kind"], _current_index(match["kind"]), text, present)
-    return _select_by_index(match["kind"], int(match["index"]), text, present)
+    index = _index(match["index"], text, present)
+    return _select_by_index(match["kind"], index, text, present)
+
+
+def _index(digits: str, text: str, present: tuple[Device, ...]) -> int:
+    if len(digits) > 9:  # Python reads thousands of digits, and raises on more
+        raise _refusal(text, "no index has so many digits", present)
+    return int(digits)
 
 
 def _select_by_index(

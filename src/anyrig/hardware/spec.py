@@ -88,8 +88,12 @@ def find_spec(name: str) -> Spec | None:
     return _by_driver_name().get(name)
 
 
-def spec_of_key(key: str) -> Spec:
+def spec_of_key(key: str, *, only_cuda: bool = False) -> Spec:
     """Return the facts of the card anyrig calls `key`, such as ``"A100-80GB"``.
+
+    Args:
+        key: the card's.
+        only_cuda: let the message of the error list only cards that CUDA drives.
 
     Raises:
         UnknownHardwareError: no card has that key; the message lists the nearest ones.
@@ -97,13 +101,15 @@ def spec_of_key(key: str) -> Spec:
     try:
         return specs()[key]
     except KeyError:
+        shown = repr(key) if len(key) <= 60 else f"{key[:60]!r}…"
         raise UnknownHardwareError(
-            f"no card is called {key!r}; the nearest are {', '.join(nearest_keys(key))}. "
-            f"All of them: {', '.join(specs())}"
+            f"no card is called {shown}; the nearest are "
+            f"{', '.join(nearest_keys(key, only_cuda=only_cuda))}. "
+            f"All of them: {', '.join(_keys(only_cuda))}"
         ) from None
 
 
-def nearest_keys(key: str, count: int = 3) -> list[str]:
+def nearest_keys(key: str, count: int = 3, *, only_cuda: bool = False) -> list[str]:
     """Return up to `count` keys that read most like `key`, the nearest first."""
     wanted = key.casefold()
 
@@ -112,7 +118,11 @@ def nearest_keys(key: str, count: int = 3) -> list[str]:
         likeness = difflib.SequenceMatcher(None, wanted, folded).ratio()
         return (not folded.startswith(wanted), -likeness)
 
-    return sorted(specs(), key=distance)[:count]
+    return sorted(_keys(only_cuda), key=distance)[:count]
+
+
+def _keys(only_cuda: bool) -> list[str]:
+    return [key for key, spec in specs().items() if spec.capability is not None or not only_cuda]
 
 
 @functools.cache

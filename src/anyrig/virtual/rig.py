@@ -26,6 +26,9 @@ NETWORK_BYTES_PER_SECOND = 50 * 10**9
 # The smallest piece the caching allocator asks of a card: below it, nothing could be allocated.
 SMALLEST_CARD_BYTES = 2 * 2**20
 
+# Thousands of times what any GPU has; sums over a rig stay within 64 bits.
+LARGEST_CARD_BYTES = 2**50
+
 # What a plain card is like in everything but its memory. Compute capability 8.0 is the lowest that
 # has TF32, bfloat16 and flash attention, so a script takes the paths that most cards of today take.
 PLAIN_CARD_KEY = "A100-80GB"
@@ -241,6 +244,11 @@ def _card(card: str) -> str | int:
             f"a plain card of {card} could hold nothing: CUDA's allocator asks a card for "
             f"{format_bytes(SMALLEST_CARD_BYTES)} at least; write for example 16GiB"
         )
+    if memory_bytes > LARGEST_CARD_BYTES:
+        raise DeviceTextError(
+            f"a plain card of {card} is larger than anyrig can count: a card has "
+            f"{format_bytes(LARGEST_CARD_BYTES)} at most; write for example 16GiB"
+        )
     return memory_bytes
 
 
@@ -249,7 +257,7 @@ def _device(card: str | int, index: int, node: int) -> VirtualDevice:
         like = spec_of_key(PLAIN_CARD_KEY)
         name, memory_bytes, spec = f"Virtual GPU {_size_text(card)}", card, None
     else:
-        like = spec = spec_of_key(card)
+        like = spec = spec_of_key(card, only_cuda=True)
         name, memory_bytes = spec.names[0], spec.memory_bytes
     if like.capability is None:
         raise UnknownHardwareError(

@@ -12,7 +12,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerState
+from torch.distributed.elastic.agent.server.api import (
+    RunResult,
+    WorkerGroup,
+    WorkerSpec,
+    WorkerState,
+)
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.rendezvous.api import RendezvousConnectionError
@@ -22,6 +27,7 @@ from .guardian import Guardian
 from .node_watch import NodeWatch
 from .places import ask_for_places
 from .rank_end import RankEnd, read_end
+from .starting import InterruptibleLogs, end_started
 from .stopping_signals import handled_by, held_back, stop
 
 # From the first sign that the group must end: what a rank has to write its last checkpoint in.
@@ -45,7 +51,9 @@ class RankAgent(LocalElasticAgent):
 
     def __init__(
         self,
-        *arguments: Any,
+        spec: WorkerSpec,
+        *,
+        folder: Path,
         guardian: Guardian,
         address: str | None,
         keeps_output: bool,
@@ -54,13 +62,15 @@ class RankAgent(LocalElasticAgent):
         """Make the agent.
 
         Args:
-            arguments: as LocalElasticAgent.
+            spec: as LocalElasticAgent.
+            folder: where the output of the ranks goes.
             guardian: it kills what does not end.
             address: by which other nodes reach this one; None if there are none.
             keeps_output: whether the ranks' output is kept when the launcher is stopped, too.
             options: as LocalElasticAgent.
         """
-        super().__init__(*arguments, **options)
+        logs = InterruptibleLogs(str(folder), self._leave_if_stopped)
+        super().__init__(spec, logs_specs=logs, **options)
         self.failure: GroupFailure | None = None
         self._guardian = guardian
         self._address = address
@@ -68,6 +78,7 @@ class RankAgent(LocalElasticAgent):
         self._is_running = False
         self._watch: NodeWatch | None = None
         self._interrupted: int | None = None
+        self._held: list[int] = []
 
     def _rendezvous(self, worker_group: WorkerGroup) -> None:
         super()._rendezvous(worker_group)
@@ -89,13 +100,23 @@ class RankAgent(LocalElasticAgent):
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         self._guardian.clear()
         self.failure = None
-        with held_back():  # else a rank could be started, and not known of
-            pids: dict[int, Any] = super()._start_workers(worker_group)
+        with held_back() as self._held:  # else a rank could be started, and not known of
+            try:
+                pids: dict[int, Any] = super()._start_workers(worker_group)
+            except BaseException:
+                run_id = worker_group.spec.rdzv_handler.get_run_id()
+                end_started(run_id, self._guardian, GRACE_SECONDS)
+                raise
             for worker in worker_group.workers:
                 worker.id = pids[worker.local_rank]
                 self._guardian.watch(worker.id)
             self._is_running = True
         return pids
+
+    def _leave_if_stopped(self) -> None:
+        """Leave the starting of ranks if a signal has come: it may be many, and take minutes."""
+        if self._held:
+            raise InterruptedError("stopped while the ranks were being started")
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         codes = [_exit_code(worker.id) for worker in worker_group.workers]

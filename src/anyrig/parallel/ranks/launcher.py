@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import signal
 import sys
-import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from torch.distributed.elastic.agent.server.api import WorkerSpec
-from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException, Std
+from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.rendezvous import RendezvousParameters
 from torch.distributed.elastic.rendezvous import registry as rendezvous_registry
 from torch.distributed.elastic.rendezvous.api import (
@@ -28,6 +28,7 @@ from ...errors import LaunchError
 from .agent import RankAgent
 from .failure import GroupFailure
 from .guardian import Guardian
+from .log_folder import keep_log_folder, new_log_folder
 from .loopback import ADDRESS, LoopbackRendezvous
 from .network_rendezvous import NO_STORE_VARIABLE, NetworkRendezvous
 from .node_watch import SILENCE_SECONDS
@@ -42,6 +43,10 @@ _LABEL = "[rank ${rank}] "
 
 # Read by torchrun's agent: the signals at which it ends its ranks.
 _SIGNALS_VARIABLE = "TORCHELASTIC_SIGNALS_TO_HANDLE"
+
+# What the launcher keeps open: each rank's two logs, to be written and to be read; and the rest.
+_FILES_OF_A_RANK = 4
+_OTHER_FILES = 64
 
 # How long to wait for the meeting place to be told that this group is over.
 _PARTING_SECONDS = 1.0
@@ -84,6 +89,7 @@ def run_group(
     Raises:
         LaunchError: the nodes did not meet in time, or the ranks could not be started.
     """
+    _check_open_files(options.processes)
     _hush_agent()
     options = _with_address(options)
     defaults = {"OMP_NUM_THREADS": str(options.threads_per_process), **_interface(options)}
@@ -95,7 +101,7 @@ def run_group(
             guardian.remove(each)
         folder = options.log_folder
         if folder is None:
-            folder = Path(tempfile.mkdtemp(prefix="anyrig-run-"))
+            folder = new_log_folder()
             guardian.remove(folder)
         rendezvous: RendezvousHandler | None = None
         agent: RankAgent | None = None
@@ -122,9 +128,26 @@ def run_group(
         failure = None if agent is None else agent.failure
         if failure is not None and stopped_by is None:
             guardian.keep(folder)
+            if options.log_folder is None:
+                keep_log_folder(folder)
         for each in temporary_folders:
             guardian.keep(each)
     return GroupResult(failure, stopped_by)
+
+
+def _check_open_files(processes: int) -> None:
+    """Refuse more ranks than this process may open files for, rather than fail half way."""
+    if sys.platform == "win32":
+        return
+    import resource
+
+    needed = _FILES_OF_A_RANK * processes + _OTHER_FILES
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if limit not in (-1, resource.RLIM_INFINITY) and limit < needed:
+        raise LaunchError(
+            f"{processes} ranks on this node need {needed} open files of the launcher, and its "
+            f"limit is {limit}; raise it (ulimit -n {needed}), or start fewer ranks"
+        )
 
 
 def _sentence(error: Exception, options: RunOptions) -> str:
@@ -194,10 +217,9 @@ def _agent(
         monitor_interval=0.1,
         local_addr=options.local_address,
     )
-    logs = DefaultLogsSpecs(log_dir=str(folder), tee=Std.ALL, redirects=Std.NONE)
     return RankAgent(
         spec,
-        logs_specs=logs,
+        folder=folder,
         log_line_prefix_template=_LABEL,
         guardian=guardian,
         address=options.local_address,
@@ -220,7 +242,7 @@ def _meet(options: RunOptions) -> RendezvousHandler:
         min_nodes=fewest,
         max_nodes=most,
         local_addr=options.local_address,
-        join_timeout=int(options.rdzv_timeout_seconds),
+        join_timeout=math.ceil(options.rdzv_timeout_seconds),
         is_host=str(hosts_store),
         # Who is lost makes room for the next attempt as soon as the others know of it.
         keep_alive_interval=2,

@@ -1,14 +1,12 @@
-"""A connection between the launchers of two machines: one JSON object a line, never blocking."""
+"""A connection between the launchers of two nodes that trust each other. It never blocks."""
 
 from __future__ import annotations
 
-import json
 import socket
 import time
-from typing import Any
 
-# A machine says how its ranks ended in one line; a longer one is nobody's of ours.
-_MOST_BYTES = 2**26
+from .node_messages import MOST_LINE_BYTES, BadMessageError, Message, read_message
+
 _PIECE_BYTES = 2**16
 
 
@@ -16,20 +14,20 @@ class NodeLink:
     """One end of the connection.
 
     Attributes:
-        node: who is at the other end, once known.
-        heard: when something last came from there, of `time.monotonic`.
+        node: who is at the other end.
+        heard: when something last came from there, by `time.monotonic`.
     """
 
-    def __init__(self, connected: socket.socket, node: int | None = None) -> None:
+    def __init__(self, connected: socket.socket, node: int) -> None:
         connected.setblocking(False)
         self._socket = connected
-        self._unread = b""
+        self._unread = bytearray()
         self._unsent = b""
         self.node = node
         self.heard = time.monotonic()
 
     def fileno(self) -> int:
-        """Return the socket's, so that `select` takes this object."""
+        """Return the socket's, so that a selector takes this object."""
         return self._socket.fileno()
 
     @property
@@ -37,9 +35,9 @@ class NodeLink:
         """Whether something waits for the other end to take it."""
         return bool(self._unsent)
 
-    def send(self, message: dict[str, Any]) -> None:
+    def send(self, message: Message) -> None:
         """Send `message`, or keep it until `flush` can."""
-        self._unsent += json.dumps(message).encode() + b"\n"
+        self._unsent += message.line()
         self.flush()
 
     def flush(self) -> None:
@@ -52,23 +50,29 @@ class NodeLink:
         except OSError:
             self._unsent = b""
 
-    def read(self) -> list[dict[str, Any]] | None:
-        """Return the messages that have come, or None if the connection has ended."""
+    def read(self) -> list[Message] | None:
+        """Return the messages that have come, or None if the connection has ended.
+
+        Raises:
+            BadMessageError: the other end sent something else.
+        """
         try:
             piece = self._socket.recv(_PIECE_BYTES)
         except BlockingIOError:
             return []
         except OSError:
             return None
-        self._unread += piece
-        if not piece or len(self._unread) > _MOST_BYTES:
+        if not piece:
             return None
         self.heard = time.monotonic()
-        *lines, self._unread = self._unread.split(b"\n")
-        try:
-            return [json.loads(line) for line in lines]
-        except ValueError:  # somebody else's words
-            return None
+        if b"\n" not in piece and len(self._unread) + len(piece) > MOST_LINE_BYTES:
+            raise BadMessageError(f"it has more than {MOST_LINE_BYTES} bytes")
+        *ends, rest = piece.split(b"\n")
+        lines = [bytes(self._unread) + ends[0], *ends[1:]] if ends else []
+        if lines:
+            self._unread.clear()
+        self._unread += rest
+        return [read_message(line) for line in lines]
 
     def close(self) -> None:
         """Close this end."""

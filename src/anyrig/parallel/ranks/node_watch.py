@@ -3,35 +3,43 @@
 ::
 
     node 1 ──TCP──┐                     each second: "alive"
-    node 2 ──TCP──┴──> node 0           at a failure: "failing", then "over" and how each rank ended
+    node 2 ──TCP──┴──> node 0           at a failure: "failing", how each rank ended, then "over"
 
-Node 0 passes on what it hears. Whose connection ends before it said "over" was killed; of whom
-nothing is heard for `SILENCE_SECONDS` is cut off, or its machine is down. torchrun's own agents
+Node 0 passes on what it hears. A launcher whose connection ends before it said "over" was killed; a
+node that is silent for `SILENCE_SECONDS` is cut off, or its machine is down. torchrun's own agents
 notice neither while their ranks wait for each other.
+
+Node 0's port is open to anybody on that network: `newcomers` keeps strangers apart, and what a
+launcher sends is checked before it is used. If the thread fails all the same, every node hears that
+it did, and that the network did not.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
-import secrets
-import select
+import selectors
 import socket
+import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import torch.distributed as dist
 
+from .newcomers import Newcomer, Newcomers, join, new_token
 from .node_link import NodeLink
-from .rank_end import Ending, RankEnd
+from .node_messages import BadMessageError, Message
+from .rank_end import RankEnd
 from .route import is_down
 
 # A machine of which nothing is heard so long counts as lost. torchrun's own rendezvous takes 15 s.
 SILENCE_SECONDS = 10.0
 _BEAT_SECONDS = 1.0
+
+# Connections that wait to be accepted by node 0's system.
+_BACKLOG = 128
 
 _KEY = "anyrig/node watch"
 
@@ -74,28 +82,29 @@ class NodeWatch:
             address: by which the others reach it; None if only its name is known.
 
         Raises:
-            OSError: node 0 cannot be reached at the address that it gave.
+            OSError: node 0 cannot be reached at the address that it gave, or does not take this
+                node in.
         """
         self._node = node
+        self._host = host
         self._address = address
         self._links: list[NodeLink] = []
-        self._listening: socket.socket | None = None
-        self._told: list[dict[str, Any]] = []  # for those that connect late
-        self._outbox: list[dict[str, Any]] = []
+        self._newcomers: Newcomers | None = None
+        self._told: list[Message] = []  # for those that connect late
+        self._outbox: list[Message] = []
+        self._bug: str | None = None
         self._said: set[str] = set()
         self._closing = False
         self._lock = threading.Lock()
         store.set(f"{_KEY}/{node}", host)
         if node == 0:
-            self._token = secrets.token_hex(16)
-            self._listening = socket.create_server((address or "", 0), backlog=nodes)
-            port = self._listening.getsockname()[1]
-            store.set(f"{_KEY}/place", json.dumps([address or host, port, self._token]))
+            listening = socket.create_server((address or "", 0), backlog=_BACKLOG)
+            self._newcomers = Newcomers(listening, new_token(), nodes)
+            place = [address or host, listening.getsockname()[1], self._newcomers.token]
+            store.set(f"{_KEY}/place", json.dumps(place))
         else:
             where, port, token = json.loads(store.get(f"{_KEY}/place"))
-            link = NodeLink(socket.create_connection((where, port), SILENCE_SECONDS), node=0)
-            link.send({"token": token, "node": node})
-            self._links.append(link)
+            self._links.append(NodeLink(join((where, port), token, node), node=0))
         self._nodes = {
             other: _Node(store.get(f"{_KEY}/{other}").decode(), None, set())
             for other in range(nodes)
@@ -107,9 +116,10 @@ class NodeWatch:
 
     @property
     def troubles(self) -> tuple[str, ...]:
-        """What befell the machines or launchers of other nodes, as sentences."""
+        """What befell the machines or launchers of other nodes, or this watch, as sentences."""
         with self._lock:
-            return tuple(node.trouble for node in self._nodes.values() if node.trouble is not None)
+            found = [self._bug, *(node.trouble for node in self._nodes.values())]
+            return tuple(trouble for trouble in found if trouble is not None)
 
     @property
     def ends(self) -> tuple[RankEnd, ...]:
@@ -124,12 +134,14 @@ class NodeWatch:
             return tuple(
                 node.host
                 for node in self._nodes.values()
-                if "over" not in node.said and node.trouble is None
+                if "over" not in node.said and node.trouble is None and self._bug is None
             )
 
     def must_end(self) -> bool:
-        """Return whether another node is failing, or lost."""
-        return self._any(lambda node: node.trouble is not None or "failing" in node.said)
+        """Return whether another node is failing, or lost, or this watch has failed."""
+        return self._bug is not None or self._any(
+            lambda node: node.trouble is not None or "failing" in node.said
+        )
 
     def must_meet_again(self) -> bool:
         """Return whether another node has gone to meet one that came late."""
@@ -143,16 +155,17 @@ class NodeWatch:
         """Tell the others, once: "failing", "done" or "meeting again"."""
         if event not in self._said:
             self._said.add(event)
-            self._tell({"event": event})
+            self._tell(Message(self._node, event))
 
     def say_stopped(self, sentence: str) -> None:
         """Tell the others that this launcher was stopped, and by what."""
-        self._tell({"event": "trouble", "text": sentence})
+        self._tell(Message(self._node, "trouble", text=sentence))
 
     def say_over(self, ends: Sequence[RankEnd]) -> None:
         """Tell the others how the ranks of this node ended, as the last word."""
-        told = [asdict(end) | {"ending": end.ending.name} for end in ends]
-        self._tell({"event": "over", "ends": told})
+        for end in ends:
+            self._tell(Message(self._node, "end", end=end))
+        self._tell(Message(self._node, "over"))
 
     def wait_until_over(self, seconds: float) -> None:
         """Wait until every other node has said how its ranks ended, or is lost."""
@@ -172,14 +185,37 @@ class NodeWatch:
         with self._lock:
             return any(fact(node) for node in self._nodes.values())
 
-    def _tell(self, message: dict[str, Any]) -> None:
+    def _tell(self, message: Message) -> None:
         with self._lock:
-            self._outbox.append(message | {"node": self._node})
+            self._outbox.append(message)
         self._mouth.send(b".")
 
     # What follows runs in the thread.
 
     def _run(self) -> None:
+        try:
+            self._watch()
+        except Exception as error:
+            self._report_bug(error)
+        finally:
+            for link in self._links:
+                link.close()
+            if self._newcomers is not None:
+                self._newcomers.close()
+
+    def _report_bug(self, error: Exception) -> None:
+        """Have this node end, and the others know why; else they would blame the network."""
+        text = (
+            f"the launcher on {self._host} can no longer watch the other nodes, because of a bug "
+            f"of anyrig and not of the network: {error!r}"
+        )
+        sys.stderr.write(f"anyrig: {text}\n{traceback.format_exc()}")
+        with self._lock:
+            self._bug = text
+        for link in self._links:
+            link.send(Message(self._node, "trouble", text=text))
+
+    def _watch(self) -> None:
         began = beat = time.monotonic()
         while True:
             now = time.monotonic()
@@ -188,29 +224,48 @@ class NodeWatch:
                 break
             if now >= beat:
                 beat = now + _BEAT_SECONDS
-                for each_link in self._links:
-                    each_link.send({"event": "alive"})
+                for link in self._links:
+                    if not link.has_unsent:
+                        link.send(Message(self._node, "alive"))
                 if self._closing:  # who takes nothing for a second gets nothing more
                     break
-            sockets = [self._ear, *([self._listening] if self._listening else [])]
-            writable = [link for link in self._links if link.has_unsent]
-            watched: list[socket.socket | NodeLink] = [*sockets, *self._links]
-            ready, _, _ = select.select(watched, writable, [], beat - now)
-            for waiting in writable:
-                waiting.flush()
-            for each in ready:
-                if each is self._ear:
-                    self._ear.recv(4096)
-                elif isinstance(each, NodeLink):
-                    self._hear(each)
-                else:
-                    with contextlib.suppress(OSError):
-                        self._links.append(NodeLink(each.accept()[0]))
+            for ready in self._wait_for_some(beat - now):
+                self._attend(ready)
+            for link in self._links:
+                link.flush()
+            if self._newcomers is not None:
+                self._newcomers.drop_silent()
             self._look_for_silence(began)
-        for link in self._links:
-            link.close()
-        if self._listening is not None:
-            self._listening.close()
+
+    def _wait_for_some(self, seconds: float) -> list[object]:
+        """Return what has something to read, at the latest after `seconds`."""
+        with selectors.DefaultSelector() as selector:  # not select(), which ends at file 1023
+            selector.register(self._ear, selectors.EVENT_READ)
+            if self._newcomers is not None:
+                selector.register(self._newcomers.listening, selectors.EVENT_READ)
+                for newcomer in self._newcomers:
+                    selector.register(newcomer, selectors.EVENT_READ)
+            for link in self._links:
+                writes = selectors.EVENT_WRITE if link.has_unsent else 0
+                selector.register(link, selectors.EVENT_READ | writes)
+            found = selector.select(seconds)
+            return [key.fileobj for key, events in found if events & selectors.EVENT_READ]
+
+    def _attend(self, ready: object) -> None:
+        if ready is self._ear:
+            self._ear.recv(4096)
+        elif isinstance(ready, NodeLink):
+            self._hear(ready)
+        elif self._newcomers is not None and isinstance(ready, Newcomer):
+            welcomed = self._newcomers.read(ready, {link.node for link in self._links})
+            if welcomed is not None:
+                link = NodeLink(*welcomed)
+                self._links.append(link)
+                for told in self._told:
+                    if told.node != link.node:
+                        link.send(told)
+        elif self._newcomers is not None:
+            self._newcomers.accept()
 
     def _send_outbox(self) -> None:
         with self._lock:
@@ -218,52 +273,49 @@ class NodeWatch:
         for message in messages:
             self._pass_on(message)
 
-    def _pass_on(self, message: dict[str, Any]) -> None:
+    def _pass_on(self, message: Message) -> None:
         """Send to all but the node it is about; who connects late gets it then."""
         self._told.append(message)
         for link in self._links:
-            if link.node is not None and link.node != message["node"]:
+            if link.node != message.node:
                 link.send(message)
 
     def _hear(self, link: NodeLink) -> None:
-        messages = link.read()
+        try:
+            messages = link.read()
+            if self._node == 0 and any(each.node != link.node for each in messages or ()):
+                raise BadMessageError("it is about another node")
+        except BadMessageError as error:
+            self._part_from(
+                link,
+                f"the launcher on {{host}} sent what is no message of a launcher: {error}. Is it "
+                "the same version of anyrig?",
+            )
+            return
         if messages is None:
-            self._links.remove(link)
-            link.close()
-            if link.node is not None:
-                self._lose(link.node, "the launcher on {host} was killed, or its machine went down")
+            self._part_from(link, "the launcher on {host} was killed, or its machine went down")
             return
         for message in messages:
-            if link.node is None:
-                if not self._welcome(link, message):
-                    return
-            elif message["event"] != "alive":
-                self._note(message["node"], message["event"], message)
+            if message.event != "alive":
+                self._note(message)
                 if self._node == 0:
                     self._pass_on(message)
 
-    def _welcome(self, link: NodeLink, message: dict[str, Any]) -> bool:
-        if not secrets.compare_digest(str(message.get("token")), self._token):
-            self._links.remove(link)
-            link.close()
-            return False
-        link.node = int(message["node"])
-        for told in self._told:
-            link.send(told)
-        return True
+    def _part_from(self, link: NodeLink, sentence: str) -> None:
+        self._links.remove(link)
+        link.close()
+        self._lose(link.node, sentence)
 
-    def _note(self, number: int, event: str, message: dict[str, Any]) -> None:
+    def _note(self, message: Message) -> None:
         with self._lock:
-            node = self._nodes.get(number)
+            node = self._nodes.get(message.node)
             if node is None:  # this one itself, of which node 0 has heard nothing for a while
                 return
-            node.said.add(event)
-            if event == "trouble" and node.trouble is None:
-                node.trouble = message["text"]
-            if event == "over":
-                node.ends = tuple(
-                    RankEnd(**{**end, "ending": Ending[end["ending"]]}) for end in message["ends"]
-                )
+            node.said.add(message.event)
+            if message.event == "trouble" and node.trouble is None:
+                node.trouble = message.text
+            if message.end is not None:
+                node.ends += (message.end,)
 
     def _look_for_silence(self, began: float) -> None:
         last = time.monotonic() - SILENCE_SECONDS
@@ -285,7 +337,7 @@ class NodeWatch:
     def _lose(self, number: int, sentence: str) -> None:
         node = self._nodes[number]
         if node.trouble is None and not node.said & {"over", "done"}:
-            message = {"event": "trouble", "node": number, "text": sentence.format(host=node.host)}
-            self._note(number, "trouble", message)
+            message = Message(number, "trouble", text=sentence.format(host=node.host))
+            self._note(message)
             if self._node == 0:
                 self._pass_on(message)

@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
+import re
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...errors import LaunchError
+from ...errors import GroupOptionError
+from .time_limit import MOST_SECONDS
+
+# A rank is a Python process, and takes two threads and four open files of the launcher.
+MOST_PROCESSES = 1024
+
+# More than any cluster has; a slip of the finger is caught here.
+_MOST_NODES = 100_000
+_MOST_RESTARTS = 1_000_000
+_MOST_ID_CHARACTERS = 200
+
+_HOST_NAME = re.compile(r"(?=.{1,253}$)[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*\.?")
+_PORT = re.compile(r"[0-9]{1,5}")
+_COUNT = re.compile(r"[0-9]{1,9}")
 
 
 @dataclass(frozen=True)
@@ -25,7 +41,7 @@ class RunOptions:
             not say; None for PyTorch's own default.
         local_address: by which the other nodes reach this one; None has it found.
         log_folder: where each rank's output is kept; None for a temporary one, removed at the end
-            unless a rank failed.
+            unless the group failed; those of the last five that failed stay.
     """
 
     processes: int
@@ -39,16 +55,45 @@ class RunOptions:
     log_folder: Path | None = None
 
     def __post_init__(self) -> None:
-        if self.processes < 1:
-            raise LaunchError(f"a node needs at least one process, and {self.processes} were asked")
-        if self.max_restarts < 0:
-            raise LaunchError(f"--max-restarts is a count, and {self.max_restarts} was given")
-        if self.timeout_seconds is not None and self.timeout_seconds <= 0:
-            raise LaunchError(f"--timeout is in seconds, and {self.timeout_seconds} was given")
-        if self.node_counts[1] > 1 and self.rdzv_endpoint is None:
-            raise LaunchError(
+        """Check every value before anything starts.
+
+        Raises:
+            GroupOptionError: one is not possible; the message names the flag, the value and what is
+                possible.
+        """
+        most_nodes = self.node_counts[1]
+        if self.rdzv_endpoint is not None:
+            _check_endpoint(self.rdzv_endpoint)
+        elif most_nodes > 1:
+            raise GroupOptionError(
                 f"--nnodes {self.nodes} needs a place where the nodes meet; "
                 "name it on every node alike: --rdzv-endpoint HOST:PORT"
+            )
+        if not (self.rdzv_id.isprintable() and 1 <= len(self.rdzv_id) <= _MOST_ID_CHARACTERS):
+            raise GroupOptionError(
+                f"--rdzv-id is {_shown(self.rdzv_id)}, and must be a name of 1 to "
+                f"{_MOST_ID_CHARACTERS} printable characters, the same on every node"
+            )
+        _check_seconds("--rdzv-timeout", self.rdzv_timeout_seconds)
+        if self.timeout_seconds is not None:
+            _check_seconds("--timeout", self.timeout_seconds)
+        if not 0 <= self.max_restarts <= _MOST_RESTARTS:
+            raise GroupOptionError(
+                f"--max-restarts is {self.max_restarts}, and must be a count from 0 to "
+                f"{_MOST_RESTARTS}"
+            )
+        if self.local_address is not None and not _is_host(self.local_address):
+            raise GroupOptionError(
+                f"--local-addr is {_shown(self.local_address)}, and must be an address or the name "
+                "of this node, such as 10.0.0.2 or node1"
+            )
+        if self.log_folder is not None:
+            _check_folder(self.log_folder)
+        if not 1 <= self.processes <= MOST_PROCESSES:
+            raise GroupOptionError(
+                f"--nproc-per-device would make {self.processes} ranks on this node, and there can "
+                f"be 1 to {MOST_PROCESSES}: each is a process, and the launcher keeps four files "
+                "open for it. Give fewer, or use more nodes"
             )
 
     @property
@@ -73,15 +118,61 @@ def read_node_counts(text: str) -> tuple[int, int]:
     """Return the fewest and the most nodes that ``--nnodes`` names: ``"2"``, or ``"1:4"``.
 
     Raises:
-        LaunchError: the text is neither.
+        GroupOptionError: the text is neither.
     """
     fewest, colon, most = text.partition(":")
+    texts = (fewest, most if colon else fewest)
+    if all(_COUNT.fullmatch(each) for each in texts):
+        counts = int(texts[0]), int(texts[1])
+        if 1 <= counts[0] <= counts[1] <= _MOST_NODES:
+            return counts
+    raise GroupOptionError(
+        f"--nnodes is {_shown(text)}, and must be a number of nodes from 1 to {_MOST_NODES}, or "
+        "the fewest and the most: write 2, or 1:4 for one to four"
+    )
+
+
+def _check_endpoint(text: str) -> None:
+    host, _, port = text.rpartition(":")
+    if not (_is_host(host) and _PORT.fullmatch(port) and 1 <= int(port) <= 65535):
+        raise GroupOptionError(
+            f"--rdzv-endpoint is {_shown(text)}, and must be HOST:PORT, with a port from 1 to "
+            "65535, the same on every node: write for example node0:29400"
+        )
+
+
+def _is_host(text: str) -> bool:
+    with suppress(ValueError):
+        ipaddress.ip_address(text)
+        return True
+    return _HOST_NAME.fullmatch(text) is not None
+
+
+def _check_seconds(flag: str, seconds: float) -> None:
+    if not 0 < seconds <= MOST_SECONDS:  # also of NaN
+        raise GroupOptionError(
+            f"{flag} is {seconds:g}, and must be a number of seconds above 0, and not above "
+            f"{MOST_SECONDS:.0f} (eleven days), since PyTorch counts it in milliseconds"
+        )
+
+
+def _check_folder(folder: Path) -> None:
+    """Refuse a folder that is none and cannot be made."""
     try:
-        counts = int(fewest), int(most if colon else fewest)
-    except ValueError:
-        raise LaunchError(
-            f"--nnodes {text!r} is no number of nodes; write 2, or 1:4 for one to four"
-        ) from None
-    if not 1 <= counts[0] <= counts[1]:
-        raise LaunchError(f"--nnodes {text} is no range of nodes; write 2, or 1:4 for one to four")
-    return counts
+        if "\0" in str(folder):
+            raise ValueError("a path has no zero byte")
+        nearest = next(each for each in (folder, *folder.absolute().parents) if each.exists())
+        if nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK):
+            return
+        why = f"{_shown(nearest)} is {'not writable' if nearest.is_dir() else 'no folder'}"
+    except (OSError, ValueError) as error:  # such as too long a name
+        why = getattr(error, "strerror", None) or str(error)
+    raise GroupOptionError(
+        f"--log-dir is {_shown(folder)}, and must be a folder, or the path of a new one: {why}"
+    )
+
+
+def _shown(value: object) -> str:
+    """Return a value for a message: quoted, and not a page of it."""
+    text = repr(str(value))
+    return text if len(text) <= 80 else f"{text[:60]}…{text[-1]} ({len(str(value))} characters)"

@@ -57,10 +57,15 @@ def handled_by(handler: Callable[[int, Any], object]) -> Iterator[None]:
 
 
 @contextmanager
-def held_back() -> Iterator[None]:
-    """Hold the signals back, and let the last one stop the group afterwards."""
+def held_back() -> Iterator[list[int]]:
+    """Hold the signals back, and let the last one stop the group afterwards, also after an error.
+
+    Yields those that have come, so that the block can be left early.
+    """
     held: list[int] = []
-    with handled_by(lambda signum, _: held.append(signum)):
-        yield
-    if held:
-        stop(held[-1])
+    try:
+        with handled_by(lambda signum, _: held.append(signum)):
+            yield held
+    finally:
+        if held:
+            stop(held[-1])

@@ -14,12 +14,15 @@ from ...errors import LaunchError
 TIME_LIMIT_VARIABLE = "ANYRIG_TIMEOUT_SECONDS"
 _DEFAULT_SECONDS = 600.0
 
+# PyTorch hands limits to system calls in milliseconds, as 32-bit numbers.
+MOST_SECONDS = 1_000_000.0
+
 
 def time_limit_seconds() -> float | None:
     """Return the limit that the launcher was given, or None.
 
     Raises:
-        LaunchError: the variable holds no positive number.
+        LaunchError: the variable holds no positive number, or too large a one.
     """
     text = os.environ.get(TIME_LIMIT_VARIABLE)
     if text is None:
@@ -28,8 +31,11 @@ def time_limit_seconds() -> float | None:
         seconds = float(text)
     except ValueError:
         seconds = 0.0
-    if not 0 < seconds < float("inf"):
-        raise LaunchError(f"{TIME_LIMIT_VARIABLE} is {text!r}, and must be a number of seconds")
+    if not 0 < seconds <= MOST_SECONDS:
+        raise LaunchError(
+            f"{TIME_LIMIT_VARIABLE} is {text!r}, and must be a number of seconds above 0, and not "
+            f"above {MOST_SECONDS:.0f}"
+        )
     return seconds
 
 

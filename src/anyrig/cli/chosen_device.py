@@ -1,0 +1,26 @@
+"""The device that a command was given: by its flag, else by the environment."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ..devices.arguments import DEVICE_VARIABLE
+from ..errors import DeviceFailedError, DeviceTextError, UnknownHardwareError
+
+
+def chosen_device(flag: str | None) -> tuple[str, str | None]:
+    """Return the name of the flag or variable that chose, and its text; None if neither did."""
+    if flag is None and DEVICE_VARIABLE in os.environ:
+        return DEVICE_VARIABLE, os.environ[DEVICE_VARIABLE]
+    return "--device", flag
+
+
+@contextmanager
+def named_in_errors(flag: str) -> Iterator[None]:
+    """Put `flag` in front of what an error says of a text that names devices."""
+    try:
+        yield
+    except (DeviceFailedError, DeviceTextError, UnknownHardwareError) as error:
+        raise type(error)(f"{flag}: {error}") from None

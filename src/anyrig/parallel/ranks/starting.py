@@ -1,0 +1,62 @@
+"""Stops a launcher that is still starting its ranks.
+
+PyTorch starts all ranks of a node in one loop, and hands out their process numbers when the loop is
+over. Just before it starts a rank, it looks up that rank's log file: there the loop can be left,
+between two ranks. Those that have been started are found among the children of this process.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import psutil
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
+
+from .guardian import Guardian
+
+# Set by torchrun's agent for its ranks.
+_RUN_VARIABLE = "TORCHELASTIC_RUN_ID"
+
+
+class _WatchedPaths(dict[int, str]):
+    """Log files by local rank; looking one up calls a function first."""
+
+    def __init__(self, paths: dict[int, str], before_each: Callable[[], None]) -> None:
+        super().__init__(paths)
+        self._before_each = before_each
+
+    def __getitem__(self, local_rank: int) -> str:
+        self._before_each()
+        return super().__getitem__(local_rank)
+
+
+class InterruptibleLogs(DefaultLogsSpecs):
+    """Where the output of ranks goes: shown, and kept in a folder."""
+
+    def __init__(self, folder: str, before_each: Callable[[], None]) -> None:
+        """Make it; `before_each` is called before each rank is started, and may raise."""
+        super().__init__(log_dir=folder, tee=Std.ALL, redirects=Std.NONE)
+        self._before_each = before_each
+
+    def reify(self, envs: dict[int, dict[str, str]]) -> Any:
+        """Return the files of each rank, as PyTorch asks for them."""
+        files = super().reify(envs)
+        files.stdouts = _WatchedPaths(files.stdouts, self._before_each)
+        return files
+
+
+def end_started(run_id: str, guardian: Guardian, seconds: float) -> None:
+    """End the ranks of a start that was left: ask each, and have all killed in `seconds`."""
+    started = []
+    for child in psutil.Process().children():
+        with suppress(psutil.Error, OSError):
+            if child.environ().get(_RUN_VARIABLE) == run_id and os.getsid(child.pid) == child.pid:
+                guardian.watch(child.pid)
+                os.killpg(child.pid, signal.SIGTERM)
+                started.append(child)
+    guardian.end(seconds)
+    psutil.wait_procs(started, timeout=seconds)

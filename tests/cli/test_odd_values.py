@@ -1,0 +1,190 @@
+"""Every flag of every command with odd values: a message that names the flag, and exit status 2.
+
+Nothing is started: the script does not exist, which is looked at after all flags.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import typer.main
+
+from anyrig.cli.app import app, main
+from anyrig.parallel.preflight.preflight import Preflight
+
+LONG = "a" * 5000
+VALUES = [
+    "",
+    " ",
+    "0",
+    "-1",
+    "+1",
+    "1.5",
+    "1e20",
+    "100000",
+    "9" * 20,
+    "9" * 5000,
+    "nan",
+    "inf",
+    "-inf",
+    "1e-400",
+    "0x10",
+    "1_000_000_000",
+    "é",
+    "\ud800",
+    "\x00",
+    "\x1b[31mred",
+    "a\nb",
+    "None",
+    "true",
+    "%s",
+    "{0}",
+    "$(id)",
+    "--",
+    "..",
+    "/dev/null",
+    "/dev/null/x",
+    LONG,
+    ":",
+    "1:",
+    ":1",
+    "2:1",
+    "0:1",
+    "1:2:3",
+    "node0",
+    "node0:",
+    "node0:0",
+    "node0:65536",
+    "node0:2 9400",
+    "no de:29400",
+    f"{LONG}:29400",
+    "cpu,cpu",
+    "cpu:1",
+    "cuda:99999",
+    "GPU-",
+    "1x20000000000GiB",
+    "1x1YiB",
+    "0xT4",
+    "65xT4",
+    "2000x(T4)",
+    "2x(",
+    "T4@0B/s",
+    "MI300X",
+]
+# What is possible among these. Everything else is refused.
+SECONDS = {"+1", "1.5", "100000"}
+HOSTS = {"0", "-1", "1.5", "1e20", "100000", "9" * 20, "nan", "inf", "-inf", "1e-400", "0x10"}
+RIGS = {"1x20000000000GiB", "1x1YiB", "0xT4", "65xT4", "MI300X"}
+FOLDERS = {value for value in VALUES if len(value) < 255 and "\x00" not in value}
+POSSIBLE = {
+    "--nproc-per-device": {"+1"},
+    "--rdzv-endpoint": {"2:1", "0:1", "cpu:1"},
+    "--rdzv-id": {value for value in VALUES if value.isprintable() and 1 <= len(value) <= 200},
+    "--rdzv-timeout": SECONDS,
+    "--timeout": SECONDS,
+    "--max-restarts": {"0", "+1", "100000"},
+    "--interval": {"+1", "1.5"},
+    "--local-addr": HOSTS | RIGS | {"1_000_000_000", "None", "true", "--", "GPU-", "node0"},
+    "--log-dir": FOLDERS - {"", "/dev/null", "/dev/null/x"},
+}
+
+
+def flags() -> Iterator[tuple[list[str], str]]:
+    group = typer.main.get_command(app)
+    commands = {(name,): command for name, command in group.commands.items()}
+    virtual = commands.pop(("virtual",)).commands
+    commands |= {("virtual", name): command for name, command in virtual.items()}
+    for words, command in commands.items():
+        for parameter in command.params:
+            if parameter.param_type_name == "option" and parameter.opts[0].startswith("--"):
+                yield list(words), parameter.opts[0]
+
+
+def anyrig(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
+    """Call the command in this process; return its exit status and what it wrote."""
+    sys.argv = ["anyrig", *words]
+    with pytest.raises(SystemExit) as ended:
+        main()
+    written = capsys.readouterr()
+    # Without the box that typer draws around what it says.
+    text = re.sub(r"[╭╮╰╯│─\s]+", " ", written.out + written.err)
+    return int(ended.value.code or 0), text
+
+
+@pytest.mark.parametrize(
+    ("command", "flag"), list(flags()), ids=lambda part: part if isinstance(part, str) else part[-1]
+)
+def test_an_odd_value_is_refused_by_the_name_of_its_flag(
+    command: list[str],
+    flag: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.chdir(tmp_path)  # where --log-dir names folders
+    monkeypatch.setattr(sys, "argv", sys.argv)
+    monkeypatch.setattr(Preflight, "run", lambda _: iter(()))  # the doctor's look at this machine
+    monkeypatch.setenv("TERMINAL_WIDTH", "1000")  # or typer breaks lines within names
+    before, after, possible = [], [], POSSIBLE.get(flag, set())
+    if command[0] in ("run", "rehearse"):
+        after = ["no_such_script.py"]
+    if command[0] == "rehearse":
+        before = ["--rig", "T4"] if flag != "--rig" else []
+        possible = {"0"} if flag == "--device" else possible
+    if command[0] in ("run", "doctor") and flag != "--device":
+        before += ["--device", "cpu"]
+    for value in VALUES:
+        if (flag, value) == ("--device", "0") and not possible:
+            continue  # whether there is one is this machine's affair
+        status, told = anyrig(capsys, *command, *before, f"{flag}={value}", *after)
+        assert "Traceback" not in told, told[-1000:]
+        if value in possible:
+            expected = "there is no script 'no_such_script.py'" if after else ""
+            assert expected in told, (value[:80], told[:300])
+            assert flag not in told, (value[:80], told[:300])
+        else:
+            assert status == 2, (value[:80], told[:300])
+            assert flag in told, (value[:80], told[:300])
+            assert len(told) < 3 * len(value) + 2000, "a page of it"
+            assert "\x1b[31mred" not in told
+        assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("command", [["run"], ["rehearse", "--rig", "T4"]], ids=lambda it: it[0])
+@pytest.mark.parametrize(
+    "words",
+    [
+        [""],
+        [LONG],
+        ["a\x00b"],
+        ["."],
+        ["-m", "."],
+        ["-m", ""],
+        ["-m", "__main__"],
+        ["-m", "package."],
+        ["-m", ".train"],
+        ["-m", "a..b"],
+        ["no_such_script.py"],
+        ["/dev/null/x.py"],
+    ],
+    ids=lambda words: " ".join(words)[:20].encode("unicode_escape").decode() or "nothing",
+)
+def test_a_name_that_no_program_has(
+    command: list[str],
+    words: list[str],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", sys.argv)
+    monkeypatch.setenv("TERMINAL_WIDTH", "1000")
+    status, told = anyrig(capsys, *command, *words)
+    assert status == 2, told
+    assert "SCRIPT" in told
+    assert "Traceback" not in told
+    assert len(told) < 2000
