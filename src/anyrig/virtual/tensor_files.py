@@ -29,9 +29,9 @@ from .scratch import Scratch
 # Module, function, and the place and the name of the file among its arguments.
 _WRITERS = (
     ("torch.serialization", "save", 1, "f"),
-    ("torch._C", "PyTorchFileWriter", 0, ""),
+    ("torch._C", "PyTorchFileWriter.__init__", 1, ""),
     ("torch.jit", "save", 1, "f"),
-    ("torch.jit", "ScriptModule.save", 1, "f"),
+    ("torch.jit", "RecursiveScriptModule.save", 1, "f"),
     ("numpy", "save", 0, "file"),
     ("numpy", "savez", 0, "file"),
     ("numpy", "savez_compressed", 0, "file"),
@@ -41,6 +41,7 @@ _WRITERS = (
 )
 _READERS = (
     ("torch.serialization", "load", 0, "f"),
+    ("torch._C", "PyTorchFileReader.__init__", 1, ""),
     ("torch.jit", "load", 0, "f"),
     ("safetensors", "safe_open", 0, "filename"),
     ("safetensors.torch", "safe_open", 0, "filename"),

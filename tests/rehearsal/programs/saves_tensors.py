@@ -69,6 +69,14 @@ def load_safely(path: Path) -> Any:
     return load_file(path)["weight"]
 
 
+def save_script(path: Path) -> None:
+    torch.jit.script(torch.nn.Linear(SIZE, SIZE, device="cuda")).save(path)
+
+
+def load_script(path: Path) -> Any:
+    return torch.jit.load(path)(values)
+
+
 def write_raw(path: Path) -> None:
     values.cpu().numpy().tofile(path)
 
@@ -110,6 +118,7 @@ WAYS: dict[str, tuple[Callable[[Path], object], Callable[[Path], Any]]] = {
     "pickled.pkl": (open_and_pickle, unpickle),
     "array.npy": (lambda path: numpy.save(path, values.cpu()), numpy.load),
     "arrays.npz": (save_arrays, lambda path: numpy.load(path)["weight"]),
+    "scripted.pt": (save_script, load_script),
     "distributed": (
         lambda path: dcp.save(state, checkpoint_id=path, no_dist=True),
         load_distributed,
