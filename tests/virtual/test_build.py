@@ -16,9 +16,10 @@ from pathlib import Path
 
 import psutil
 import pytest
+from filelock import FileLock
 
 from anyrig.errors import BuildError, NoCompilerError
-from anyrig.virtual import build
+from anyrig.virtual import build, kept_library
 from anyrig.virtual.compiler import Compiler
 
 SOURCE = """
@@ -40,9 +41,36 @@ def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def start_build(sources: Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", BUILD, str(sources)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+def start_build(sources: Path, **environment: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", BUILD, str(sources)],
+        env={**os.environ, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def truncate(library: Path) -> None:
+    os.truncate(library, library.stat().st_size // 2)
+
+
+def flip_a_bit(library: Path) -> None:
+    content = bytearray(library.read_bytes())
+    content[len(content) // 2] ^= 1
+    library.write_bytes(content)
+
+
+def forget_the_hash(library: Path) -> None:
+    library.with_name(f"{library.name}.sha256").unlink()
+
+
+def garble_the_hash(library: Path) -> None:
+    library.with_name(f"{library.name}.sha256").write_bytes(b"\xff")
+
+
+def open_to_others(library: Path) -> None:
+    library.parent.chmod(0o777)
 
 
 def make_endless(sources: Path) -> None:
@@ -87,6 +115,61 @@ def test_a_build_again_replaces_the_kept_one(sources: Path) -> None:
     assert library.read_bytes()[:4] == b"\x7fELF"
 
 
+@pytest.mark.parametrize(
+    "damage", [truncate, flip_a_bit, forget_the_hash, garble_the_hash, open_to_others]
+)
+def test_what_is_damaged_or_open_to_others_is_built_again(
+    damage: Callable[[Path], None], sources: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    library = build.build_extension(sources)
+    whole = library.read_bytes()
+    damage(library)
+    capfd.readouterr()
+    assert build.build_extension(sources) == library
+    assert library.read_bytes() == whole
+    assert library.parent.stat().st_mode & 0o022 == 0
+    assert capfd.readouterr().err.startswith(f"anyrig: {library} is damaged, or another user")
+    assert build.build_extension(sources) == library
+    assert capfd.readouterr().err == ""
+
+
+def test_a_cache_that_all_may_write_to_is_built_again_and_closed(
+    sources: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    library = build.build_extension(sources)
+    kept_library.cache_folder().parent.chmod(0o777)
+    assert not kept_library.is_whole(library)
+    build.build_extension(sources)
+    assert kept_library.is_whole(library)
+    err = capfd.readouterr().err
+    assert f"other users may write to {kept_library.cache_folder().parent}; what was kept" in err
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_a_library_of_another_user_is_not_loaded(sources: Path) -> None:
+    library = build.build_extension(sources)
+    os.chown(library, 54321, -1)
+    with pytest.raises(BuildError, match=r"\.so belongs to user 54321 .*not loaded for user 0"):
+        build.build_extension(sources)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become a user without a name")
+def test_a_user_without_a_home_is_an_error() -> None:
+    # Imported before: this Python may lie where only root reads.
+    source = "from anyrig.virtual.kept_library import cache_folder; import os, pwd, socket; "
+    source += "import traceback; os.setuid(54321); cache_folder()"
+    inside = {**os.environ}
+    for name in ("HOME", "XDG_CACHE_HOME"):
+        inside.pop(name, None)
+    done = subprocess.run(
+        [sys.executable, "-c", source], env=inside, capture_output=True, text=True, check=False
+    )
+    assert done.stderr.splitlines()[-1] == (
+        "anyrig.errors.BuildError: there is no place for the virtual GPUs: HOME is not set, and "
+        "the user 54321 has no home folder in /etc/passwd; name a folder with XDG_CACHE_HOME"
+    )
+
+
 def test_changed_sources_and_headers_are_built_anew(sources: Path) -> None:
     first = build.build_extension(sources)
     (sources / "added.h").write_text("// a header\n")
@@ -117,18 +200,40 @@ def test_a_killed_build_is_not_taken_for_whole(sources: Path) -> None:
     killed.send_signal(signal.SIGKILL)
     killed.communicate(timeout=10)
     wait_until(lambda: not compilers(sources))
-    versions = next(build.cache_folder().iterdir())
+    versions = next(kept_library.cache_folder().iterdir())
     assert list(versions.glob("*.building-*"))
     assert not list(versions.glob("*/*.so"))
 
 
-def test_what_a_killed_build_left_is_removed_by_the_next(sources: Path) -> None:
+def test_what_a_killed_build_left_is_removed_by_the_next(sources: Path, tmp_path: Path) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    plain = (sources / "other.cpp").read_text()
+    make_endless(sources)
+    killed = start_build(sources, TMPDIR=str(temporary), CXX="g++")
+    cache = kept_library.cache_folder()
+    wait_until(lambda: bool(list(cache.glob("*/*.building-*/cc*"))), seconds=60)
+    killed.send_signal(signal.SIGKILL)
+    killed.communicate(timeout=10)
+    wait_until(lambda: not compilers(sources))
+    assert list(temporary.iterdir()) == []
+    # The sources have changed meanwhile, so the next build is another one.
+    (sources / "endless.h").unlink()
+    (sources / "other.cpp").write_text(plain)
+    build.build_extension(sources)
+    assert list(cache.glob("*/*.building-*")) == []
+
+
+def test_what_another_process_builds_is_left_alone(sources: Path) -> None:
     library = build.build_extension(sources)
-    left = library.parent.with_name(f"{library.parent.name}.building-killed")
-    left.mkdir()
-    (left / "module.o").write_bytes(b"half")
+    other = library.parent.with_name("other")
+    building = other.with_name("other.building-1")
+    building.mkdir()
+    with FileLock(f"{other}.lock"):
+        build.build_extension(sources, again=True)
+        assert building.exists()
     build.build_extension(sources, again=True)
-    assert leftovers(library) == []
+    assert not building.exists()
 
 
 def test_waiting_has_an_end_and_names_who_builds(
@@ -139,7 +244,7 @@ def test_waiting_has_an_end_and_names_who_builds(
     try:
         assert builder.stderr is not None
         assert "building" in builder.stderr.readline()
-        monkeypatch.setattr(build, "LONGEST_WAIT_SECONDS", 0.2)
+        monkeypatch.setattr(kept_library, "LONGEST_WAIT_SECONDS", 0.2)
         with pytest.raises(BuildError, match=rf"being built by process {builder.pid} on .* 0 s"):
             build.build_extension(sources)
         assert f"which process {builder.pid} on" in capfd.readouterr().err
@@ -157,7 +262,7 @@ def test_an_interrupted_build_ends_its_compilers_and_leaves_nothing(sources: Pat
     builder.send_signal(signal.SIGINT)
     builder.communicate(timeout=10)
     assert not compilers(sources)
-    versions = next(build.cache_folder().iterdir())
+    versions = next(kept_library.cache_folder().iterdir())
     assert not list(versions.glob("*.building-*"))
 
 

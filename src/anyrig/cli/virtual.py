@@ -29,5 +29,5 @@ def build(
     started = time.monotonic()
     library = build_extension(again=again)
     if sys.platform == "linux":
-        build_library()
+        build_library(again=again)
     typer.echo(f"{library} ({time.monotonic() - started:.1f} s)")

@@ -101,7 +101,7 @@ def compile_extension(
     texts = _write_units(sorted(sources.rglob("*.cpp")), units, folder)
     objects = [text.with_suffix(".o") for text in texts]
     library = folder / f"{MODULE_NAME}.so"
-    with CompilerProcesses(min(units, _possible_jobs())) as processes:
+    with CompilerProcesses(min(units, _possible_jobs()), folder) as processes:
         compilations = [
             processes.start(
                 [*compiler.command, *flags, "-c", str(text), "-o", str(target)],

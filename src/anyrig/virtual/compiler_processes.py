@@ -8,6 +8,7 @@ import shlex
 import subprocess
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 
 from ..errors import BuildError
 
@@ -18,9 +19,16 @@ _WATCHED = 'exec 3<&0 </dev/null; (read _ <&3; kill -KILL 0) >/dev/null 2>&1 & "
 
 
 class CompilerProcesses(contextlib.AbstractContextManager["CompilerProcesses"]):
-    """The compilers of a build, at most `at_once` at a time; leaving ends them all."""
+    """The compilers of a build, at most `at_once` at a time; leaving ends them all.
 
-    def __init__(self, at_once: int) -> None:
+    Args:
+        at_once: how many run at a time.
+        folder: where they write their temporary files. A compiler that is killed leaves them, and
+            whoever made the folder removes it.
+    """
+
+    def __init__(self, at_once: int, folder: Path) -> None:
+        self._environment = {**os.environ, "TMPDIR": str(folder)}
         self._watched_end, self._held_end = os.pipe()
         self._threads = ThreadPoolExecutor(at_once)
 
@@ -36,6 +44,7 @@ class CompilerProcesses(contextlib.AbstractContextManager["CompilerProcesses"]):
     def _run(self, command: Sequence[str], failure: str) -> None:
         done = subprocess.run(
             ["/bin/sh", "-c", _WATCHED, "sh", *command],
+            env=self._environment,
             stdin=self._watched_end,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

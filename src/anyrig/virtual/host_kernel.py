@@ -10,7 +10,6 @@ import ctypes
 import functools
 import hashlib
 import os
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,9 +17,9 @@ from typing import Any
 
 import torch
 
-from .build import cache_folder
 from .compiler import Compiler
 from .compiler_processes import CompilerProcesses
+from .kept_library import cache_folder, keep
 
 Number = bool | int | float | complex
 
@@ -153,24 +152,18 @@ def _load(source: str) -> Callable[[int, Any], None]:
     compiler = Compiler.find()
     parts = (*compiler.command, compiler.version, *_FLAGS, source)
     key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
-    library = cache_folder() / "jiterator" / f"{key}.so"
-    if not library.is_file():
-        _compile(compiler, source, library)
+    library = cache_folder() / "jiterator" / key / "kernel.so"
+    keep(library, functools.partial(_compile, compiler, source))
     run = ctypes.CDLL(os.fspath(library)).run
     run.argtypes = [ctypes.c_int64, ctypes.c_void_p]
     run.restype = None
     return run
 
 
-def _compile(compiler: Compiler, source: str, library: Path) -> None:
-    """Compile `source` and move the library to its place in one step."""
-    library.parent.mkdir(parents=True, exist_ok=True)
-    with (
-        tempfile.TemporaryDirectory(dir=library.parent) as folder,
-        CompilerProcesses(1) as processes,
-    ):
-        text, built = Path(folder) / "kernel.cpp", Path(folder) / "kernel.so"
-        text.write_text(source)
-        command = [*compiler.command, *_FLAGS, str(text), "-o", str(built)]
+def _compile(compiler: Compiler, source: str, folder: Path) -> Path:
+    text, built = folder / "kernel.cpp", folder / "kernel.so"
+    text.write_text(source)
+    command = [*compiler.command, *_FLAGS, str(text), "-o", str(built)]
+    with CompilerProcesses(1, folder) as processes:
         processes.start(command, "the jiterator's kernel could not be compiled").result()
-        built.replace(library)
+    return built

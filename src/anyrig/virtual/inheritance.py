@@ -19,9 +19,10 @@ from __future__ import annotations
 import functools
 import json
 import os
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..devices.lease_file import DIRECTORY_VARIABLE as LEASE_VARIABLE
@@ -34,6 +35,7 @@ VARIABLE = "ANYRIG_REHEARSAL"
 STARTUP = Path(__file__).parent / "startup"
 
 _CARDS = "cards"
+_STARTED = "started"
 
 
 @dataclass(frozen=True)
@@ -43,10 +45,12 @@ class Inheritance:
     Attributes:
         arguments: of `install`, the rig as text.
         cards: the folder through which the processes share the cards.
+        started: when the rehearsal started, in seconds since 1970.
     """
 
     arguments: Mapping[str, object]
     cards: str
+    started: float = field(default_factory=time.time)
 
     @classmethod
     def read(cls) -> Inheritance | None:
@@ -60,7 +64,8 @@ class Inheritance:
             return None
         try:
             word = dict(json.loads(text))
-            return cls(cards=str(word.pop(_CARDS)), arguments=word)
+            cards, started = str(word.pop(_CARDS)), float(word.pop(_STARTED, time.time()))
+            return cls(word, cards, started)
         except (ValueError, TypeError, KeyError) as error:
             raise VirtualRigError(
                 f"{VARIABLE}={text!r} is not what a rehearsal hands down to its processes "
@@ -99,7 +104,7 @@ class Inheritance:
         path = os.environ.get("PYTHONPATH", "").split(os.pathsep)
         others = [entry for entry in path if entry not in ("", str(STARTUP))]
         return {
-            VARIABLE: json.dumps({**self.arguments, _CARDS: self.cards}),
+            VARIABLE: json.dumps({**self.arguments, _CARDS: self.cards, _STARTED: self.started}),
             "PYTHONPATH": os.pathsep.join([str(STARTUP), *others]),
             LEASE_VARIABLE: str(Path(self.cards) / "leases"),
             **driver_environment(self._facts),

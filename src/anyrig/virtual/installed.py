@@ -17,6 +17,7 @@ from .nodes import own_node
 from .operators import read_operators
 from .rates import rates_of
 from .rig import VirtualDevice, VirtualRig
+from .scratch import Scratch
 
 
 @dataclass(frozen=True)
@@ -165,6 +166,7 @@ def _install(wanted: Installation, handed_down: Inheritance) -> None:
         process_group,
         profiler_api,
         rebinding,
+        redirected_files,
         refused,
         runtime,
         sensors,
@@ -172,6 +174,7 @@ def _install(wanted: Installation, handed_down: Inheritance) -> None:
         shared_tensors,
         storage,
         streams,
+        tensor_files,
         tensor_types,
         triton_api,
     )
@@ -238,6 +241,9 @@ def _install(wanted: Installation, handed_down: Inheritance) -> None:
     bitsandbytes_api.patch(core)
     if wanted.shape_only:
         printing.patch()
+        scratch = Scratch.beside(handed_down.cards, handed_down.started)
+        redirected_files.redirect(scratch)
+        tensor_files.redirect(scratch)
 
 
 def _facts(

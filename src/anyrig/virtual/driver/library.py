@@ -18,15 +18,14 @@ import importlib.util
 import os
 import platform
 import shlex
-import shutil
 import sys
 import tempfile
 from pathlib import Path
 
 from ...errors import BuildError
-from ..build import cache_folder, the_only_builder
 from ..compiler import Compiler
 from ..compiler_processes import CompilerProcesses
+from ..kept_library import cache_folder, keep
 
 VARIABLE = "ANYRIG_DRIVER"
 
@@ -81,8 +80,8 @@ def answer_here(facts: str) -> None:
         ctypes.CDLL(str(build_library())).anyrig_use_rig(os.fsencode(facts))
 
 
-def build_library() -> Path:
-    """Return NVML's library; compile it if this machine has none yet.
+def build_library(*, again: bool = False) -> Path:
+    """Return NVML's library, compiled if this machine has no whole one yet, or if `again`.
 
     Raises:
         NoCompilerError: it must be built, and there is no compiler.
@@ -92,37 +91,25 @@ def build_library() -> Path:
     texts = [file.read_text(encoding="utf-8") for file in sources]
     key = _hash(platform.machine(), *_FLAGS, *texts)
     library = cache_folder() / f"driver-{key}" / LIBRARY
-    if library.is_file():
-        return library
+    return keep(library, _build, again=again)
+
+
+def _build(folder: Path) -> Path:
     compiler = Compiler.find()
-    with the_only_builder(library.parent):
-        # Another process may have built it while this one waited.
-        if not library.is_file():
-            _build(compiler, library)
-    return library
-
-
-def _build(compiler: Compiler, library: Path) -> None:
-    # This process alone builds, so every temporary folder here is a killed build's.
-    prefix = f"{library.parent.name}.building-"
-    for left in library.parent.parent.glob(f"{prefix}*"):
-        shutil.rmtree(left, ignore_errors=True)
-    with tempfile.TemporaryDirectory(dir=library.parent.parent, prefix=prefix) as folder:
-        # In one unit, as the extension: the standard library's headers take most of the time.
-        unit, built = Path(folder) / "unit.cpp", Path(folder) / LIBRARY
-        sources = sorted(_SOURCES.glob("*.cpp"))
-        unit.write_text("".join(f'#include "{source}"\n' for source in sources))
-        words = [*compiler.command, *_FLAGS, f"-Wl,-soname,{LIBRARY}", "-iquote", str(_SOURCES)]
-        with CompilerProcesses(1) as processes:
-            processes.start(
-                [*words, str(unit), "-o", str(built)], "NVML's library could not be compiled"
-            ).result()
-        library.parent.mkdir(exist_ok=True)
-        built.replace(library)
+    # In one unit, as the extension: the standard library's headers take most of the time.
+    unit, built = folder / "unit.cpp", folder / LIBRARY
+    sources = sorted(_SOURCES.glob("*.cpp"))
+    unit.write_text("".join(f'#include "{source}"\n' for source in sources))
+    words = [*compiler.command, *_FLAGS, f"-Wl,-soname,{LIBRARY}", "-iquote", str(_SOURCES)]
+    with CompilerProcesses(1, folder) as processes:
+        processes.start(
+            [*words, str(unit), "-o", str(built)], "NVML's library could not be compiled"
+        ).result()
+    return built
 
 
 def _command(folder: Path) -> Path:
-    """Return the folder below `folder` that has `nvidia-smi`, and write it if it is not there."""
+    """Return the folder below `folder` that has `nvidia-smi`, written if there is no whole one."""
     pynvml = importlib.util.find_spec("pynvml")
     program = _PROGRAM.format(
         anyrig=str(Path(__file__).parents[3]),
@@ -134,7 +121,7 @@ def _command(folder: Path) -> Path:
         program=shlex.quote(program),
     )
     command = folder / f"smi-{_hash(text)}" / "nvidia-smi"
-    if not command.is_file():
+    if not command.is_file() or command.read_bytes() != text.encode():
         command.parent.mkdir(exist_ok=True)
         with tempfile.NamedTemporaryFile("w", dir=command.parent, delete=False) as file:
             file.write(text)

@@ -85,6 +85,16 @@ void* map_zeros(size_t bytes, int file) {
   return mapped == MAP_FAILED ? nullptr : mapped;
 }
 
+/// Takes room on the disk for the first `bytes` of a file. A page without room would end the process
+/// that writes to it with SIGBUS. Returns the error, 0 for none.
+int take_room(int file, size_t bytes) {
+#ifdef __linux__
+  return posix_fallocate(file, 0, static_cast<off_t>(bytes));
+#else
+  return 0;
+#endif
+}
+
 bool is_still_at(int file, const std::string& path) {
   struct stat opened {}, named {};
   return fstat(file, &opened) == 0 && stat(path.c_str(), &named) == 0 &&
@@ -170,6 +180,12 @@ void CardLedger::claim_slot() {
   for (size_t i = 0; i < kMostProcesses; ++i) {
     if (!try_lock(file_, lock_of_slot(i))) continue;
     Word* slot = slot_of(table, i);
+    const size_t used_bytes = static_cast<size_t>(slot_of(table, i + 1) - table) * sizeof(Word);
+    if (const int error = take_room(file_, used_bytes); error != 0) {
+      munmap(table, table_bytes());
+      raise_unusable(folder_, "there is no room for " + std::to_string(used_bytes) + " bytes: " +
+                                  std::generic_category().message(error));
+    }
     clear(slot);
     slot[0] = static_cast<size_t>(getpid());
     table[0] = std::max<size_t>(table[0], i + 1);

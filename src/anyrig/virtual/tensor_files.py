@@ -1,0 +1,182 @@
+"""What functions that save tensors write in a shape-only rehearsal goes to the scratch folder.
+
+So it does for new files, too: without values, nothing may look like a checkpoint. What they save is
+found again, also by libraries that open files in C++ or Rust. How each function is redirected:
+
+- a path that a function writes becomes that of the script's version of the file;
+- an open file that a function writes to is pointed at the version;
+- a path that a function reads becomes that of the version, if there is one.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import pickle
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .import_watch import ImportWatch
+from .rebinding import replace_in_torch
+from .scratch import Scratch
+
+# Module, function, and the place and the name of the file among its arguments.
+_WRITERS = (
+    ("torch.serialization", "save", 1, "f"),
+    ("torch._C", "PyTorchFileWriter.__init__", 1, ""),
+    ("torch.jit", "save", 1, "f"),
+    ("torch.jit", "RecursiveScriptModule.save", 1, "f"),
+    ("numpy", "save", 0, "file"),
+    ("numpy", "savez", 0, "file"),
+    ("numpy", "savez_compressed", 0, "file"),
+    ("safetensors", "serialize_file", 1, "filename"),
+    ("safetensors.torch", "serialize_file", 1, "filename"),
+    ("safetensors.numpy", "serialize_file", 1, "filename"),
+)
+_READERS = (
+    ("torch.serialization", "load", 0, "f"),
+    ("torch._C", "PyTorchFileReader.__init__", 1, ""),
+    ("torch.jit", "load", 0, "f"),
+    ("safetensors", "safe_open", 0, "filename"),
+    ("safetensors.torch", "safe_open", 0, "filename"),
+    ("safetensors.numpy", "safe_open", 0, "filename"),
+)
+_SUFFIXES = {"save": ".npy", "savez": ".npz", "savez_compressed": ".npz"}
+
+
+def redirect(scratch: Scratch) -> None:
+    """Send the tensors that this process saves to `scratch`, for the rest of its life."""
+    for module, function, position, keyword in _WRITERS:
+        suffix = _SUFFIXES.get(function, "") if module == "numpy" else ""
+        argument = _Argument(position, keyword)
+        _replace(module, function, functools.partial(_writer, scratch, argument, suffix))
+    for module, function, position, keyword in _READERS:
+        argument = _Argument(position, keyword)
+        _replace(module, function, functools.partial(_reader, scratch, argument))
+    checkpoints = "torch.distributed.checkpoint.filesystem"
+    _replace(checkpoints, "FileSystem.create_stream", functools.partial(_stream, scratch))
+    pickler: Any = pickle
+    pickler.dump = _dump_to(scratch)
+
+
+@dataclass(frozen=True)
+class _Argument:
+    """Where a function takes its file."""
+
+    position: int
+    keyword: str
+
+    def of(self, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
+        if len(arguments) > self.position:
+            return arguments[self.position]
+        return keywords.get(self.keyword)
+
+    def replaced(
+        self, arguments: Sequence[Any], keywords: Mapping[str, Any], file: Any
+    ) -> tuple[Sequence[Any], Mapping[str, Any]]:
+        if len(arguments) > self.position:
+            return (*arguments[: self.position], file, *arguments[self.position + 1 :]), keywords
+        return arguments, {**keywords, self.keyword: file}
+
+
+def _writer(scratch: Scratch, argument: _Argument, suffix: str, plain: Any) -> Any:
+    @functools.wraps(plain)
+    def write(*arguments: Any, **keywords: Any) -> Any:
+        file = argument.of(arguments, keywords)
+        path = _path_of(file)
+        if path is None:
+            scratch.take_over(file)
+            return plain(*arguments, **keywords)
+        path = path if path.endswith(suffix) else path + suffix
+        version = scratch.for_tensors(path)
+        is_new = version != path and not Path(version).exists()
+        arguments, keywords = argument.replaced(arguments, keywords, version)  # type: ignore[assignment]
+        try:
+            return plain(*arguments, **keywords)
+        except BaseException:
+            if is_new:  # half of a file is of no use
+                with suppress(OSError):
+                    Path(version).unlink()
+            raise
+
+    return write
+
+
+def _reader(scratch: Scratch, argument: _Argument, plain: Any) -> Any:
+    @functools.wraps(plain)
+    def read(*arguments: Any, **keywords: Any) -> Any:
+        path = _path_of(argument.of(arguments, keywords))
+        if path is not None and scratch.at(path) != path:
+            arguments, keywords = argument.replaced(arguments, keywords, scratch.at(path))  # type: ignore[assignment]
+        return plain(*arguments, **keywords)
+
+    return read
+
+
+def _stream(scratch: Scratch, plain: Any) -> Any:
+    """Return the method by which distributed checkpoints open each of their files."""
+
+    @functools.wraps(plain)
+    def create_stream(self: Any, path: str | os.PathLike[str], mode: str) -> Any:
+        return plain(self, scratch.for_tensors(os.fspath(path)) if "w" in mode else path, mode)
+
+    return create_stream
+
+
+def _dump_to(scratch: Scratch) -> Any:
+    """Return `pickle.dump`, which takes over a file once a tensor or an array is to go into it."""
+
+    def dump(obj: Any, file: Any, *arguments: Any, **keywords: Any) -> None:
+        _Pickler(scratch, file, *arguments, **keywords).dump(obj)
+
+    return functools.wraps(pickle.dump)(dump)
+
+
+class _Pickler(pickle.Pickler):
+    def __init__(self, scratch: Scratch, file: Any, *arguments: Any, **keywords: Any) -> None:
+        super().__init__(file, *arguments, **keywords)
+        self._taken_over = functools.partial(scratch.take_over, file)
+
+    def reducer_override(self, obj: Any) -> Any:
+        numpy = sys.modules.get("numpy")
+        if isinstance(obj, (torch.Tensor, torch.UntypedStorage)) or (
+            numpy is not None and isinstance(obj, numpy.ndarray)
+        ):
+            self._taken_over()
+        return NotImplemented
+
+
+def _path_of(file: object) -> str | None:
+    if isinstance(file, (str, os.PathLike)):
+        path = os.fspath(file)
+        return path if isinstance(path, str) else None
+    return None
+
+
+def _replace(module: str, function: str, wrap: Callable[[Any], Any]) -> None:
+    """Put `wrap(function)` in the place of a module's function, now or once it is imported."""
+
+    def replace() -> None:
+        *owners, name = function.split(".")
+        owner: Any = sys.modules[module]
+        for each in owners:
+            owner = getattr(owner, each)
+        plain = getattr(owner, name, None)
+        if plain is not None:
+            setattr(owner, name, wrap(plain))
+            replace_in_torch({name: plain}, {name: getattr(owner, name)})
+
+    def load_and_replace(load: Callable[[], None]) -> None:
+        load()
+        replace()
+
+    if module in sys.modules:
+        replace()
+    else:
+        sys.meta_path.insert(0, ImportWatch(module, load_and_replace))

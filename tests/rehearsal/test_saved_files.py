@@ -1,0 +1,125 @@
+"""A shape-only rehearsal changes no file that was there, and leaves nothing like a checkpoint."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAMS = Path(__file__).parent / "programs"
+NAMES = [
+    *("save.pt", "text.pt", "mapped.pt", "legacy.pt", "open.pt", "aside.pt", "temporary.pt"),
+    *("copied.pt", "pickled.pkl", "array.npy", "arrays.npz", "safe.safetensors", "raw.bin"),
+    "scripted.pt",
+    *("distributed/.metadata", "distributed/__0_0.distcp"),
+]
+OTHERS = [
+    *("log.txt", "table.bin", "cut.bin", "removed.pt", "touched.pt", "moved.pt", "old.pt"),
+    *("child.pt", "run-1/model.pt", "run-1/deep/model.pt"),
+]
+
+
+def rehearse(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    temporary = folder.with_name("temporary")
+    temporary.mkdir(exist_ok=True)
+    return subprocess.run(
+        [sys.executable, "-m", "anyrig", "rehearse", "--rig", "2xT4", *arguments, str(folder)],
+        env={**os.environ, "TMPDIR": str(temporary), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with old files, and one for new ones."""
+    place = tmp_path / "files"
+    for name in NAMES:
+        (place / "old" / name).parent.mkdir(parents=True, exist_ok=True)
+        (place / "old" / name).write_text("old\n")
+    (place / "new").mkdir()
+    return place
+
+
+def contents(folder: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes().decode(errors="replace")
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+def test_assumed_values_are_saved_to_the_scratch_folder_and_read_from_there(folder: Path) -> None:
+    before = contents(folder)
+    program = str(PROGRAMS / "saves_tensors.py")
+    done = rehearse(folder, "--shape-only", "--assume-values", program)
+    assert done.returncode == 0, done.stderr
+    assert set(json.loads(done.stdout).values()) == {"saved"}
+    assert contents(folder) == before
+    place = next((folder.parent / "temporary").glob("anyrig-scratch-*")) / "files"
+    assert f"leaves {folder}/old/save.pt as it is" in done.stderr
+    assert f"of that folder is in {place}{folder}/old\n" in done.stderr
+    assert done.stderr.count("anyrig: ") == 4  # one a folder
+
+
+def test_a_value_that_is_missing_leaves_files_as_they_were(folder: Path) -> None:
+    before = contents(folder)
+    done = rehearse(folder, "--shape-only", str(PROGRAMS / "saves_tensors.py"))
+    assert done.returncode == 0, done.stderr
+    came_to = set(json.loads(done.stdout).values())
+    assert came_to <= {"ValueNeededError", "CheckpointException"}
+    assert "ValueNeededError" in came_to
+    assert contents(folder) == before
+
+
+def test_what_else_a_script_does_to_old_files(tmp_path: Path) -> None:
+    folder = tmp_path / "files"
+    for name in OTHERS:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("old\n")
+    (folder / "last.pt").symlink_to("old.pt")
+    before = contents(folder)
+    program = str(PROGRAMS / "changes_old_files.py")
+    done = rehearse(folder, "--shape-only", "--assume-values", program)
+    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
+    assert contents(folder) == {**before, "new.json": '{"bytes": 1}'}
+    assert (folder / "last.pt").readlink() == Path("old.pt")
+
+
+def test_ranks_share_the_scratch_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "files"
+    folder.mkdir()
+    (folder / "model.pt").write_text("old\n")
+    script = tmp_path / "train.py"
+    script.write_text("""
+import os, sys, torch, torch.distributed as dist
+from pathlib import Path
+path = Path(sys.argv[1]) / "model.pt"
+dist.init_process_group()
+if dist.get_rank() == 0:
+    torch.save({"step": 4}, path)
+dist.barrier()
+print(torch.load(path)["step"])
+dist.destroy_process_group()
+""")
+    flags = ["--shape-only", "--assume-values", "--nproc-per-device", "1"]
+    done = rehearse(folder, *flags, str(script))
+    assert sorted(done.stdout.splitlines()) == ["[rank 0] 4", "[rank 1] 4"], done.stderr
+    assert contents(folder) == {"model.pt": "old\n"}
+    assert done.stderr.count(" as it is") == 1
+
+
+def test_a_rehearsal_that_computes_saves_where_the_script_says(folder: Path) -> None:
+    done = rehearse(folder, str(PROGRAMS / "saves_tensors.py"))
+    assert set(json.loads(done.stdout).values()) == {"saved"}, done.stderr
+    after = contents(folder)
+    assert "old\n" not in {after[f"old/{name}"] for name in NAMES if "safe" not in name}
+    assert {f"new/{name}" for name in NAMES if "raw" not in name and "safe" not in name} < set(
+        after
+    )
+    assert list((folder.parent / "temporary").glob("anyrig-scratch-*")) == []
