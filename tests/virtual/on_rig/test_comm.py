@@ -19,6 +19,13 @@ def test_broadcasting_keeps_the_tensors_of_the_first_device() -> None:
     assert second[1]._version == versions[1]
 
 
+def test_each_tensor_that_is_broadcast_counts_its_own_versions() -> None:
+    tensors = [torch.ones(3, device="cuda:0"), torch.ones(2, device="cuda:0")]
+    _, (one, other) = comm.broadcast_coalesced(tensors, (0, 1))
+    one.add_(1)
+    assert (one._version, other._version) == (1, 0)
+
+
 def test_broadcasting_sparse_tensors() -> None:
     dense = torch.eye(3, device=0)
     _, second = comm.broadcast_coalesced([dense.to_sparse(), dense], (0, 1))
