@@ -71,6 +71,17 @@ def test_gathering_names_what_does_not_fit() -> None:
     assert comm.gather((x, y), dim=-1, destination="cpu").shape == (2, 10)
 
 
+def test_gathering_keeps_channels_last() -> None:
+    parts = [
+        torch.ones(1, 3, 4, 4, device=device).to(memory_format=torch.channels_last)
+        for device in range(2)
+    ]
+    gathered = comm.gather(parts, dim=0, destination=0)
+    assert gathered.is_contiguous(memory_format=torch.channels_last)
+    parts[1] = parts[1].contiguous()
+    assert comm.gather(parts, dim=0, destination=0).is_contiguous()
+
+
 def test_collectives_of_one_process() -> None:
     def inputs() -> list[torch.Tensor]:
         return [torch.full((4,), i + 1.0, device=i) for i in range(3)]
