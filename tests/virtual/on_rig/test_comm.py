@@ -19,6 +19,13 @@ def test_broadcasting_keeps_the_tensors_of_the_first_device() -> None:
     assert second[1]._version == versions[1]
 
 
+def test_each_tensor_that_is_broadcast_counts_its_own_versions() -> None:
+    tensors = [torch.ones(3, device="cuda:0"), torch.ones(2, device="cuda:0")]
+    _, (one, other) = comm.broadcast_coalesced(tensors, (0, 1))
+    one.add_(1)
+    assert (one._version, other._version) == (1, 0)
+
+
 def test_broadcasting_sparse_tensors() -> None:
     dense = torch.eye(3, device=0)
     _, second = comm.broadcast_coalesced([dense.to_sparse(), dense], (0, 1))
@@ -62,6 +69,17 @@ def test_gathering_names_what_does_not_fit() -> None:
     with pytest.raises(RuntimeError, match="Expected out tensor to have shape"):
         comm.gather((x, y), out=torch.empty(2, 5, device=1))
     assert comm.gather((x, y), dim=-1, destination="cpu").shape == (2, 10)
+
+
+def test_gathering_keeps_channels_last() -> None:
+    parts = [
+        torch.ones(1, 3, 4, 4, device=device).to(memory_format=torch.channels_last)
+        for device in range(2)
+    ]
+    gathered = comm.gather(parts, dim=0, destination=0)
+    assert gathered.is_contiguous(memory_format=torch.channels_last)
+    parts[1] = parts[1].contiguous()
+    assert comm.gather(parts, dim=0, destination=0).is_contiguous()
 
 
 def test_collectives_of_one_process() -> None:

@@ -24,6 +24,8 @@ def test_memory_in_use_is_what_the_driver_handed_out() -> None:
     kept = torch.empty(8 * 2**20, dtype=torch.uint8, device="cuda:3")
     assert torch.cuda.device_memory_used(3) >= kept.nbytes
     assert f"process {os.getpid():>10d} uses" in torch.cuda.list_gpu_processes(3)
+    torch.cuda.empty_cache()
+    assert torch.cuda.list_gpu_processes(6) == "GPU:6\nno processes are running"
 
 
 def test_a_reading_names_the_processes() -> None:
