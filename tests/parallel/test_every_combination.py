@@ -10,17 +10,21 @@ import copy
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from every_kind import KINDS, Kind, mean_of
+from on_ranks import run_cases
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 import anyrig
 from anyrig.errors import BatchError, SpreadError
 from anyrig.hardware import spec_of_key
+from anyrig.parallel.batch.scatter import scatter_rows
 
 pytestmark = pytest.mark.filterwarnings("ignore:PyTorch was compiled without cuDNN")
 
@@ -155,3 +159,46 @@ def test_one_process(name: str, rig: str) -> None:
         )
         if kind.training:
             assert_same(dict(pair.several.named_buffers()), dict(pair.one.named_buffers()))
+
+
+def rows_of(samples: int, ranks: int) -> list[int]:
+    """Return how many samples each rank has: some have fewer, or none, the first or the last."""
+    most = -(-samples // ranks)
+    rows = [max(0, min(most, samples - most * rank)) for rank in range(ranks)]
+    return rows if samples % 2 else rows[::-1]
+
+
+def try_in_ranks(name: str) -> None:
+    """Compare gradients with those of all ranks' samples, and outputs with those of the rank's."""
+    kind, rank, ranks = KINDS[name], dist.get_rank(), dist.get_world_size()
+    pair = Pair(kind, "cpu")
+    for samples in SAMPLES:
+        torch.manual_seed(samples)
+        batch, rows = pair.batch(samples), rows_of(samples, ranks)
+        if not all(rows) and isinstance(batch[0][0], PackedSequence):
+            continue
+        mine = scatter_rows(batch, [pair.device] * ranks, rows, kind.dim)[rank]
+        whole = pair.of_one(*batch)
+        found = pair.of_several(*mine)
+        if kind.loss is not None:
+            assert_same(found, whole, f"{rows}: loss")
+        elif rows[rank]:
+            assert_same(found, pair.of_one(*mine), f"{rows}: output")
+        expected = gradients(whole, samples, pair.one)
+        assert_same(gradients(found, rows[rank], pair.several), expected, f"{rows}: gradients")
+
+
+CASES = {f"case_{name}": partial(try_in_ranks, name) for name in IN_RANKS}
+globals().update(CASES)
+
+
+@cache
+def failures_in_ranks(ranks: int) -> dict[str, dict[int, str]]:
+    found: dict[str, dict[int, str]] = run_cases("test_every_combination", [*CASES], ranks)
+    return found
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+@pytest.mark.parametrize("name", IN_RANKS)
+def test_ranks(name: str, ranks: int) -> None:
+    assert failures_in_ranks(ranks)[f"case_{name}"] == {}
