@@ -8,21 +8,24 @@ from __future__ import annotations
 
 import copy
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
-from every_kind import KINDS, Kind, mean_of
+from every_kind import KINDS, Kind, mean_of, tensors_of
 from on_ranks import run_cases
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 import anyrig
-from anyrig.errors import BatchError, SpreadError
+from anyrig.errors import BatchError, SpreadError, ValueNeededError
 from anyrig.hardware import spec_of_key
 from anyrig.parallel.batch.scatter import scatter_rows
 
@@ -202,3 +205,49 @@ def failures_in_ranks(ranks: int) -> dict[str, dict[int, str]]:
 @pytest.mark.parametrize("name", IN_RANKS)
 def test_ranks(name: str, ranks: int) -> None:
     assert failures_in_ranks(ranks)[f"case_{name}"] == {}
+
+
+def try_without_data() -> None:
+    """In a process of its own: structures and shapes are those of one device, or it is refused."""
+    from anyrig.virtual import install
+
+    install("4x1GiB", shape_only=True)
+    torch.set_default_dtype(torch.float64)
+    tried = refused = 0
+    for name, kind in KINDS.items():
+        for rig in ("2", "3 as 3:2:1"):
+            pair = Pair(kind, LEAD, RIGS[rig].rig())
+            for samples in (2, 5, 8):
+                tried += 1
+                try:
+                    batch = pair.batch(samples)
+                    expected, found = pair.of_one(*batch), pair.of_several(*batch)
+                    gradients(found, samples, pair.several)
+                except (BatchError, ValueNeededError) as error:
+                    needed = isinstance(error, ValueNeededError)
+                    if not needed and not (kind.refusal and re.search(kind.refusal, str(error))):
+                        raise
+                    refused += 1
+                    continue
+                assert shapes_of(found) == shapes_of(expected), (name, rig, samples)
+    print(tried, refused)
+
+
+def shapes_of(output: Any) -> list[tuple[int, ...]]:
+    return [tuple(tensor.shape) for tensor in tensors_of(output)]
+
+
+def test_without_data() -> None:
+    program = "import test_every_combination as combinations; combinations.try_without_data()"
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program],
+        cwd=Path(__file__).parent,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    tried, refused = map(int, done.stdout.split())
+    assert tried == len(KINDS) * 2 * 3
+    assert refused < tried / 3
