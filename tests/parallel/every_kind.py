@@ -158,7 +158,8 @@ class Kind:
         target: makes a target for it.
         refusal: a regular expression that a refusal matches; None if nothing is refused.
         training: whether the model is in training mode, with statistics of the whole batch.
-        in_ranks: whether a rank's outputs depend on the rank's own samples only.
+        in_ranks: whether ranks return what one process would for their samples, without refusals,
+            for which the other ranks would wait.
     """
 
     build: Callable[[], nn.Module]
@@ -233,7 +234,12 @@ KINDS: dict[str, Kind] = {
     ),
     "loss= sum and count": _headed(lambda y, labels: {"logits": y}, loss=counted),
     "loss= padded inside": Kind(
-        lambda: TaggerAlone(None), with_lengths, loss=nn.MSELoss(), target=values, refusal=_LENGTHS
+        lambda: TaggerAlone(None),
+        with_lengths,
+        loss=nn.MSELoss(),
+        target=values,
+        refusal=_LENGTHS,
+        in_ranks=False,
     ),
     "loss= padded inside to a length": Kind(
         lambda: TaggerAlone(STEPS), with_lengths, loss=nn.MSELoss(), target=values

@@ -8,19 +8,26 @@ from __future__ import annotations
 
 import copy
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from every_kind import KINDS, Kind, mean_of
+import torch.distributed as dist
+from every_kind import KINDS, Kind, mean_of, tensors_of
+from on_ranks import run_cases
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 import anyrig
-from anyrig.errors import BatchError, SpreadError
+from anyrig.errors import BatchError, SpreadError, ValueNeededError
 from anyrig.hardware import spec_of_key
+from anyrig.parallel.batch.scatter import scatter_rows
 
 pytestmark = pytest.mark.filterwarnings("ignore:PyTorch was compiled without cuDNN")
 
@@ -155,3 +162,92 @@ def test_one_process(name: str, rig: str) -> None:
         )
         if kind.training:
             assert_same(dict(pair.several.named_buffers()), dict(pair.one.named_buffers()))
+
+
+def rows_of(samples: int, ranks: int) -> list[int]:
+    """Return how many samples each rank has: some have fewer, or none, the first or the last."""
+    most = -(-samples // ranks)
+    rows = [max(0, min(most, samples - most * rank)) for rank in range(ranks)]
+    return rows if samples % 2 else rows[::-1]
+
+
+def try_in_ranks(name: str) -> None:
+    """Compare gradients with those of all ranks' samples, and outputs with those of the rank's."""
+    kind, rank, ranks = KINDS[name], dist.get_rank(), dist.get_world_size()
+    pair = Pair(kind, "cpu")
+    for samples in SAMPLES:
+        torch.manual_seed(samples)
+        batch, rows = pair.batch(samples), rows_of(samples, ranks)
+        if not all(rows) and isinstance(batch[0][0], PackedSequence):
+            continue
+        mine = scatter_rows(batch, [pair.device] * ranks, rows, kind.dim)[rank]
+        whole = pair.of_one(*batch)
+        found = pair.of_several(*mine)
+        if kind.loss is not None:
+            assert_same(found, whole, f"{rows}: loss")
+        elif rows[rank]:
+            assert_same(found, pair.of_one(*mine), f"{rows}: output")
+        expected = gradients(whole, samples, pair.one)
+        assert_same(gradients(found, rows[rank], pair.several), expected, f"{rows}: gradients")
+
+
+CASES = {f"case_{name}": partial(try_in_ranks, name) for name in IN_RANKS}
+globals().update(CASES)
+
+
+@cache
+def failures_in_ranks(ranks: int) -> dict[str, dict[int, str]]:
+    found: dict[str, dict[int, str]] = run_cases("test_every_combination", [*CASES], ranks)
+    return found
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+@pytest.mark.parametrize("name", IN_RANKS)
+def test_ranks(name: str, ranks: int) -> None:
+    assert failures_in_ranks(ranks)[f"case_{name}"] == {}
+
+
+def try_without_data() -> None:
+    """In a process of its own: structures and shapes are those of one device, or it is refused."""
+    from anyrig.virtual import install
+
+    install("4x1GiB", shape_only=True)
+    torch.set_default_dtype(torch.float64)
+    tried = refused = 0
+    for name, kind in KINDS.items():
+        for rig in ("2", "3 as 3:2:1"):
+            pair = Pair(kind, LEAD, RIGS[rig].rig())
+            for samples in (2, 5, 8):
+                tried += 1
+                try:
+                    batch = pair.batch(samples)
+                    expected, found = pair.of_one(*batch), pair.of_several(*batch)
+                    gradients(found, samples, pair.several)
+                except (BatchError, ValueNeededError) as error:
+                    needed = isinstance(error, ValueNeededError)
+                    if not needed and not (kind.refusal and re.search(kind.refusal, str(error))):
+                        raise
+                    refused += 1
+                    continue
+                assert shapes_of(found) == shapes_of(expected), (name, rig, samples)
+    print(tried, refused)
+
+
+def shapes_of(output: Any) -> list[tuple[int, ...]]:
+    return [tuple(tensor.shape) for tensor in tensors_of(output)]
+
+
+def test_without_data() -> None:
+    program = "import test_every_combination as combinations; combinations.try_without_data()"
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program],
+        cwd=Path(__file__).parent,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    tried, refused = map(int, done.stdout.split())
+    assert tried == len(KINDS) * 2 * 3
+    assert refused < tried / 3
