@@ -20,6 +20,7 @@ from rank_cases import (  # noqa: F401 - cases of three ranks, too
     case_gradients_of_inputs_are_those_of_what_is_returned,
     case_models_follow_each_other,
 )
+from same_bits import RUNS, Everything, batches, digest
 from torch import nn
 from torch.utils.data import (
     DataLoader,
@@ -778,6 +779,31 @@ def case_cards_with_a_default_device() -> None:
     order = draw_alike(given.batch_sampler, mix_seed(3, 0))
     wanted = torch.stack([given.dataset[i][1] for batch in order for i in batch])
     assert found.tolist() == wanted.tolist()
+
+
+def case_training_again_gives_the_same_bits() -> None:
+    torch.set_default_dtype(torch.float32)
+    x, y = (torch.cat(parts) for parts in zip(*batches("cpu"), strict=True))
+    for how in ("replicate", "shard"):
+        for loss in (None, nn.CrossEntropyLoss()):
+            found = set()
+            for _ in range(RUNS):
+                torch.manual_seed(0)
+                model = anyrig.spread(Everything().to(device()), how=how, loss=loss)
+                optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
+                loader = anyrig.distribute(DataLoader(TensorDataset(x, y), 37, shuffle=True))
+                for mine, target in anyrig.prefetch(loader, device()):
+                    if loss is None:
+                        nn.functional.cross_entropy(model(mine), target).backward()
+                    else:
+                        model(mine, target=target).backward()
+                    optimizer.step()
+                    optimizer.zero_grad()
+                whole = [
+                    getattr(each, "full_tensor", lambda x=each: x)() for each in model.parameters()
+                ]
+                found.add(digest([*whole, *model.buffers()]))
+            assert len(found) == 1, f"{len(found)} results of {RUNS} runs: {how}, {loss}"
 
 
 class Detector(nn.Module):

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from ...errors import ReplicaWaitError
+from ..batch.cut import cut, join
 from .stopping import Stop, Stopped
 
 WAIT_SECONDS = 300.0
@@ -100,16 +101,19 @@ def current_meeting() -> Meeting | None:
 def _combine(
     parts: Sequence[tuple[int, torch.Tensor]],
 ) -> dict[torch.device, tuple[int, torch.Tensor]]:
-    """Combine means and variances as Chan, Golub and LeVeque (1979): no squares of large sums."""
+    """Combine means and variances as Chan, Golub and LeVeque (1979): no squares of large sums.
+
+    Moments are joined and results cut as batches are, so that gradients of all devices are summed
+    in the order of the devices, not in that of their arrival.
+    """
+    devices = [moments.device for _, moments in parts]
     total = sum(count for count, _ in parts)
-    lead = parts[0][1].device
-    moments = torch.stack([moments.to(lead, non_blocking=True) for _, moments in parts])
+    moments = join([moments[None] for _, moments in parts], devices[0])
     weights = moments.new_tensor([count / total for count, _ in parts])
     weights = weights.view(-1, 1)
     means, variances = moments.unbind(1)
     mean = (weights * means).sum(0)
     variance = (weights * (variances + (means - mean) ** 2)).sum(0)
-    whole = torch.stack([mean, variance])
-    return {
-        moments.device: (total, whole.to(moments.device, non_blocking=True)) for _, moments in parts
-    }
+    whole = torch.stack([mean, variance]).expand_as(moments)
+    results = cut(whole, [1] * len(parts), devices)
+    return {device: (total, result[0]) for device, result in zip(devices, results, strict=True)}
