@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
 from ...devices.rig import Rig
 from ...errors import LaunchError
@@ -13,16 +15,15 @@ from ..launch import call_in_ranks
 from ..ranks.options import RunOptions
 from .finding import Finding, Level
 
+if TYPE_CHECKING:
+    import torch
+
 BYTES = 64 * 2**20
 _ROUNDS = 3
 
 
 def check_all_reduce(rig: Rig, options: RunOptions, limit_seconds: float) -> Finding:
-    """Start all ranks, sum 64 MiB over them, and say how fast; each wait ends after the limit.
-
-    The bandwidth is the *bus bandwidth* of NCCL's tests: bytes a second of the slowest link, what a
-    ring of that many ranks needs of it: 2 (n - 1) / n times the bytes over the seconds.
-    """
+    """Start all ranks, sum 64 MiB over them, and say how fast; each wait ends after the limit."""
     if options.is_one_rank:
         return Finding("all-reduce", Level.GOOD, "one rank has nobody to talk to")
     try:
@@ -38,13 +39,40 @@ def check_all_reduce(rig: Rig, options: RunOptions, limit_seconds: float) -> Fin
         )
     if seconds is None:  # rank 0 is on another machine, which says it
         return Finding("all-reduce", Level.GOOD, "this machine's ranks came through")
-    moved = 2 * (world_size - 1) / world_size * BYTES
     return Finding(
         "all-reduce",
         Level.GOOD,
         f"{format_bytes(BYTES)} over {world_size} ranks by {backend} in {seconds * 1e3:.1f} ms: "
-        f"{format_bytes(int(moved / seconds))}/s on each link of a ring",
+        f"{format_bytes(int(link_bytes_per_second(BYTES, world_size, seconds)))}/s on each link "
+        "of a ring",
     )
+
+
+def link_bytes_per_second(nbytes: int, ranks: int, seconds: float) -> float:
+    """Return the *bus bandwidth* of NCCL's tests: what each link of a ring carried a second.
+
+    ::
+
+        4 ranks   each sends 3 quarters to its neighbour to be added up, then 3 to be spread
+    """
+    return 2 * (ranks - 1) / ranks * nbytes / seconds
+
+
+def seconds_of(work: Callable[[], object], device: torch.device) -> float:
+    """Return how long a device takes for what `work` gives it, until the device is done."""
+    import torch
+
+    if device.type == "cpu":
+        started = time.perf_counter()
+        work()
+        return time.perf_counter() - started
+    begin, end = (torch.Event(device, enable_timing=True) for _ in range(2))
+    stream = torch.accelerator.current_stream(device)
+    begin.record(stream)
+    work()
+    end.record(stream)
+    end.synchronize()
+    return begin.elapsed_time(end) / 1e3
 
 
 def _measure(limit_seconds: float) -> tuple[float, int, str]:
@@ -65,11 +93,7 @@ def _measure(limit_seconds: float) -> tuple[float, int, str]:
     fastest = float("inf")
     for _ in range(_ROUNDS):
         dist.barrier()
-        started = time.perf_counter()
-        dist.all_reduce(numbers)
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        fastest = min(fastest, time.perf_counter() - started)
+        fastest = min(fastest, seconds_of(lambda: dist.all_reduce(numbers), numbers.device))
     world_size = dist.get_world_size()
     expected = float(world_size) ** _ROUNDS
     if numbers[0].item() != expected or numbers[-1].item() != expected:

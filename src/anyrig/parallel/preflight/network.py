@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 
 import psutil
 
@@ -99,19 +99,40 @@ def named_addresses() -> dict[str, str]:
 
 
 def interfaces_of(variable: str, value: str) -> list[str]:
-    """Return the interfaces of this machine that such a variable names.
-
-    To gloo each name is whole. To NCCL ``eth`` is the start of a name, ``=eth0`` a whole one, and
-    ``^docker`` leaves out.
-    """
+    """Return the interfaces of this machine that such a variable names."""
     there = list(psutil.net_if_addrs())
-    names = tuple(value.lstrip("^=").split(","))
-    if value.startswith("="):
-        return [name for name in there if name in names]
-    if value.startswith("^"):
-        return [name for name in there if not name.startswith(names) and not is_loopback(name)]
-    is_whole = variable.startswith("GLOO")
-    return [name for name in there if (name in names if is_whole else name.startswith(names))]
+    return match_interfaces(variable, value, there, [name for name in there if is_loopback(name)])
+
+
+def match_interfaces(
+    variable: str, value: str, there: Sequence[str], loopbacks: Collection[str]
+) -> list[str]:
+    """Return which interfaces a variable names.
+
+    ::
+
+        GLOO_SOCKET_IFNAME=eth0,eth1    these two
+        NCCL_SOCKET_IFNAME=eth,ib       those whose names begin so
+        NCCL_SOCKET_IFNAME==eth0        this one
+        NCCL_SOCKET_IFNAME=^docker      all but the loopback and those whose names begin so
+        NCCL_SOCKET_IFNAME=^=docker0    all but the loopback and this one
+
+    Args:
+        variable: its name.
+        value: what it says.
+        there: the interfaces of the machine.
+        loopbacks: those of them that lead back to it.
+    """
+    if variable.startswith("GLOO"):
+        return [name for name in there if name in value.split(",")]
+    leaves_out = value.startswith("^")
+    value = value.removeprefix("^")
+    is_whole = value.startswith("=")
+    names = tuple(value.removeprefix("=").split(","))
+    named = [name for name in there if (name in names if is_whole else name.startswith(names))]
+    if leaves_out:
+        return [name for name in there if name not in named and name not in loopbacks]
+    return named
 
 
 def _interface(variable: str, value: str, several_nodes: bool) -> Finding:
