@@ -1,8 +1,8 @@
 """Prints which device each rank of many forms of start has, on virtual GPUs and a stand-in driver.
 
 Arguments: the virtual rig, and forms as JSON: ``[{"visible": "2,0", "device": "0", "each": 2}]``.
-`visible` is the shell's CUDA_VISIBLE_DEVICES or null, `device` what the launcher parses, or null for
-torchrun, which names no device; `each` how many ranks a device has, of torchrun how many in all.
+`visible` is the shell's CUDA_VISIBLE_DEVICES or null; `device` is what the launcher parses, or null
+for torchrun, which names no device; `each` is how many ranks a device has, and torchrun in all.
 Every launcher and every rank is a forked process, in which CUDA starts anew.
 """
 

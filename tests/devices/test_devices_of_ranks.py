@@ -60,7 +60,9 @@ FORMS = {
 }
 
 
-def devices_of_ranks(environment: dict[str, str]) -> dict[tuple[str | None, str | None, int], object]:
+def devices_of_ranks(
+    environment: dict[str, str],
+) -> dict[tuple[str | None, str | None, int], object]:
     forms = [dict(zip(("visible", "device", "each"), form, strict=True)) for form in FORMS]
     environment = {
         name: value
@@ -86,7 +88,7 @@ def test_every_form(scenario: str, environment_with_cards: Environment) -> None:
 def test_every_form_beside_broken_cards(environment_with_cards: Environment) -> None:
     found = devices_of_ranks(environment_with_cards(BROKEN))
     for form, devices in FORMS.items():
-        visible, device, each = form
+        device = form[1]
         if T1 not in devices:
             assert found[form] == devices, form
         elif device in ("auto", "all"):  # the launcher leaves it out

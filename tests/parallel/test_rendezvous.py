@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 from contextlib import suppress
 from pathlib import Path
@@ -49,7 +48,7 @@ def _open_sockets() -> set[str]:
     found = set()
     for descriptor in Path("/proc/self/fd").iterdir():
         with suppress(OSError):
-            target = os.readlink(descriptor)
+            target = str(descriptor.readlink())
             found |= {target[8:-1]} if target.startswith("socket:[") else set()
     return found
 

@@ -47,7 +47,7 @@ class Rig:
                 "Take the accelerators or the CPU, not both"
             )
         for device in self.devices:
-            device.torch_device  # noqa: B018 - raises for a device that cannot be used
+            device.require_usable()
 
     @classmethod
     def detect(cls) -> Rig:

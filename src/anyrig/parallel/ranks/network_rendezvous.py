@@ -25,9 +25,9 @@ class NetworkRendezvous(RendezvousHandler):
     def __init__(self, handler: RendezvousHandler, address: str | None) -> None:
         """Make one of a handler and the address by which the other machines reach this one."""
         self._handler = handler
-        # Private: the handler opens no store of its own, on every interface, and waits for no
-        # other node's, since it takes these for that. The public way is a variable in this process's
-        # environment, which all its threads and children would see.
+        # Private: the handler takes these for the store of the ranks, and so neither opens one on
+        # every interface nor waits for another node's. The public way is a variable in this
+        # process's environment, which all its threads and children would see.
         none = RendezvousStoreInfo("", 0)
         handler._bootstrap_store_info = none  # type: ignore[attr-defined]
         handler._shared_tcp_store_server = none  # type: ignore[attr-defined]
