@@ -28,6 +28,23 @@ def test_parse_auto_is_detect() -> None:
     assert Rig.parse("auto").devices == Rig.detect().devices
 
 
+def test_detect_obeys_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANYRIG_DEVICE", "cpu")
+    for rig in (Rig.detect(), Rig.parse("auto")):
+        assert (rig.kind, rig.reason) == ("cpu", "named by ANYRIG_DEVICE='cpu'")
+    monkeypatch.setenv("ANYRIG_DEVICE", "auto")
+    assert "ANYRIG_DEVICE" not in Rig.detect().reason
+    for text in ("cuda:77", ""):
+        monkeypatch.setenv("ANYRIG_DEVICE", text)
+        with pytest.raises(DeviceTextError, match=f"ANYRIG_DEVICE: cannot take '{text}' as dev"):
+            Rig.detect()
+
+
+def test_only_a_text_can_be_parsed() -> None:
+    with pytest.raises(DeviceTextError, match=r"reads a text, and 1 is of type int; .*cuda:1"):
+        Rig.parse(1)  # type: ignore[arg-type]
+
+
 def test_parse_cpu() -> None:
     rig = Rig.parse("cpu")
     assert (len(rig), rig.kind, rig.reason) == (1, "cpu", "named by 'cpu'")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import sys
@@ -13,8 +14,10 @@ import pytest
 import torch
 from torch.distributed import distributed_c10d
 
+from anyrig.devices.rig import Rig
 from anyrig.errors import LaunchError
 from anyrig.parallel.launch import launch
+from anyrig.parallel.ranks.launcher import _hushed_agent
 
 # What a notebook's cell and a script without a guard have in common: __main__ cannot be imported.
 UNGUARDED = """
@@ -119,3 +122,69 @@ def test_what_cannot_be_sent_is_said() -> None:
 
     with pytest.raises(LaunchError, match=r"hold cannot be sent .*lock.*Make what it needs inside"):
         launch(hold, rig="cpu")
+
+
+def test_a_launch_leaves_this_process_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    elastic = logging.getLogger("torch.distributed.elastic.agent.server.api")
+    before = dict(os.environ), elastic.level, list(elastic.filters)
+    seen, over = [], threading.Event()
+
+    def look() -> None:
+        while not over.wait(0.005):
+            seen.append(dict(os.environ) == before[0])
+
+    def read() -> list[str | None]:
+        names = ("CUDA_VISIBLE_DEVICES", "ANYRIG_DEVICE", "OMP_NUM_THREADS", "LOCAL_RANK")
+        return [os.environ.get(name) for name in names]
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    try:
+        variables = launch(read, rig="cpu")
+    finally:
+        over.set()
+        looking.join()
+    assert variables[:2] == ["", "cpu"]
+    assert int(variables[2]) >= 1
+    assert variables[3] == "0"
+    assert all(seen)
+    assert (dict(os.environ), elastic.level, list(elastic.filters)) == before
+
+
+def test_two_launches_at_once_leave_the_loggers_as_they_are() -> None:
+    elastic = logging.getLogger("torch.distributed.elastic.agent.server.api")
+    records: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: records.append(record.getMessage())
+    elastic.addHandler(handler)
+    first, second = _hushed_agent(), _hushed_agent()
+    try:
+        first.__enter__()
+        second.__enter__()
+        first.__exit__(None, None, None)
+        elastic.error("hushed")
+        second.__exit__(None, None, None)
+        elastic.error("heard")
+    finally:
+        elastic.removeHandler(handler)
+    assert records == ["heard"]
+
+
+@pytest.mark.gpus(4)
+@pytest.mark.parametrize(("rig", "kind"), [("cpu", "cpu"), ("cuda:3,cuda:1", "cuda")])
+def test_each_rank_detects_the_device_it_was_given(rig: str, kind: str, tmp_path: Path) -> None:
+    chosen = Rig.parse(rig)
+
+    def detect() -> None:
+        own = Rig.detect()
+        text = f"{own.kind} {own.lead.uuid} {own.reason}"
+        (tmp_path / os.environ["RANK"]).write_text(text)
+
+    launch(detect, rig=rig, nproc_per_device=2)
+    found = [(tmp_path / str(rank)).read_text().split(" ", 2) for rank in range(2 * len(chosen))]
+    expected = [(kind, device.uuid) for device in chosen for _ in range(2)]
+    for (own_kind, uuid, reason), device in zip(found, expected, strict=True):
+        assert (own_kind, uuid) == (device[0], str(device[1]))
+        assert reason.startswith("named by ANYRIG_DEVICE=")

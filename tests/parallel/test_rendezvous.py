@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import socket
+from contextlib import suppress
 from pathlib import Path
 
-import pytest
 import torch.distributed as dist
 from torch.distributed.elastic.rendezvous import RendezvousParameters
 from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 
 from anyrig.parallel.ranks.loopback import LoopbackRendezvous
-from anyrig.parallel.ranks.network_rendezvous import NO_STORE_VARIABLE, NetworkRendezvous
+from anyrig.parallel.ranks.network_rendezvous import NetworkRendezvous
 
 
 def test_nothing_of_one_machine_listens_but_on_loopback() -> None:
@@ -19,8 +19,7 @@ def test_nothing_of_one_machine_listens_but_on_loopback() -> None:
     assert _listening_at(met.bootstrap_store_info.master_port) == ["0100007F"]
 
 
-def test_an_attempt_finds_nothing_of_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(NO_STORE_VARIABLE, "1")
+def test_an_attempt_finds_nothing_of_the_last_one() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         endpoint = f"127.0.0.1:{free.getsockname()[1]}"
     met = NetworkRendezvous(
@@ -31,13 +30,37 @@ def test_an_attempt_finds_nothing_of_the_last_one(monkeypatch: pytest.MonkeyPatc
     )
     try:
         for _ in range(2):
+            before = _open_sockets()
             place = met.next_rendezvous().bootstrap_store_info
+            # PyTorch's handler opens none of its own, which every interface would reach.
+            (port,) = _listening_ports(_open_sockets() - before)
+            assert port == place.master_port
             assert _listening_at(place.master_port) == ["0100007F"]
             store = dist.TCPStore(place.master_addr, place.master_port)
             assert not store.check(["address"])
             store.set("address", "127.0.0.1:4711")
     finally:
         met.shutdown()
+
+
+def _open_sockets() -> set[str]:
+    """Return the inodes of this process's sockets."""
+    found = set()
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):
+            target = str(descriptor.readlink())
+            found |= {target[8:-1]} if target.startswith("socket:[") else set()
+    return found
+
+
+def _listening_ports(sockets: set[str]) -> set[int]:
+    """Return the TCP ports at which some of `sockets` listen."""
+    return {
+        int(line.split()[1].rpartition(":")[2], 16)
+        for table in ("/proc/net/tcp", "/proc/net/tcp6")
+        for line in Path(table).read_text().splitlines()[1:]
+        if line.split()[9] in sockets and line.split()[3] == "0A"
+    }
 
 
 def _listening_at(port: int) -> list[str]:

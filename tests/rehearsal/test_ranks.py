@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from anyrig.errors import DeviceTextError
+from anyrig.errors import DeviceFailedError, DeviceTextError
 from anyrig.rehearsal.placement import Placement
 from anyrig.virtual.rig import VirtualRig
 
@@ -24,12 +24,14 @@ def _built() -> None:
     subprocess.run([sys.executable, "-m", "anyrig", "virtual", "build"], check=True, timeout=600)
 
 
-def rehearse(rig: str, *arguments: str, temporary: Path) -> subprocess.CompletedProcess[str]:
+def rehearse(
+    rig: str, *arguments: str, temporary: Path, **variables: str
+) -> subprocess.CompletedProcess[str]:
     place = temporary / "temporary"
     place.mkdir()
     return subprocess.run(
         [*REHEARSE, rig, *arguments],
-        env={**os.environ, "TMPDIR": str(place)},
+        env={**os.environ, "TMPDIR": str(place), **variables},
         capture_output=True,
         text=True,
         timeout=180,
@@ -83,7 +85,7 @@ def test_a_placement_survives_its_text_and_puts_the_strongest_first() -> None:
     rig = VirtualRig.parse("(T4+A100-80GB)+(2xL4)")
     placement = Placement.on(rig, processes_per_device=2, nodes=2)
     assert Placement.parse(str(placement)) == placement
-    assert json.loads(str(placement))[0]["processes"] == 4
+    assert len(json.loads(str(placement))[0]["environments"]) == 4
     assert placement.environment_of(5)["LOCAL_RANK"] == "1"
     t4, a100 = rig.devices_of_node(0)
     assert placement.environment_of(0)["CUDA_VISIBLE_DEVICES"] == f"{a100.uuid},{t4.uuid}"
@@ -100,3 +102,39 @@ def test_the_cpu_of_each_node() -> None:
     placement = Placement.on(VirtualRig.parse("2x(T4)"), "cpu", processes_per_device=3, nodes=2)
     assert placement.processes == 6
     assert placement.environment_of(3)["CUDA_VISIBLE_DEVICES"] == ""
+
+
+def test_cards_that_are_hidden_have_no_ranks() -> None:
+    rig = VirtualRig.parse("(T4+A100-80GB)+(2xL4)")
+    (_, a100), (l4_0, l4_1) = rig.devices_of_node(0), rig.devices_of_node(1)
+
+    def place(device: str, visible: str, each: int = 1) -> list[str]:
+        environment = {"CUDA_VISIBLE_DEVICES": visible}
+        placement = Placement.on(rig, device, each, nodes=2, environment=environment)
+        found = [placement.environment_of(rank) for rank in range(placement.processes)]
+        return [variables["ANYRIG_DEVICE"] for variables in found]
+
+    assert place("auto", "1", each=2) == [a100.uuid, a100.uuid, l4_1.uuid, l4_1.uuid]
+    assert place("all", "1,9,0") == [a100.uuid, l4_1.uuid]
+    assert place("cuda:0", "1,0") == [a100.uuid, l4_1.uuid]
+    assert place("auto", l4_0.uuid) == ["cpu", l4_0.uuid]
+    assert place("auto", "") == ["cpu", "cpu"]
+    with pytest.raises(DeviceTextError, match=r"there is no cuda:1.*T4.*hidden by CUDA_VISIBLE_D"):
+        place("cuda:1", "1")
+    with pytest.raises(DeviceFailedError, match=r"T4.*hidden by CUDA_VISIBLE_DEVICES='1'"):
+        Placement.on(
+            VirtualRig.parse("2xT4"),
+            VirtualRig.parse("2xT4").devices_of_node(0)[0].uuid,
+            environment={"CUDA_VISIBLE_DEVICES": "1"},
+        )
+
+
+def test_a_rank_is_on_the_card_that_the_shell_shows(tmp_path: Path) -> None:
+    script = tmp_path / "show.py"
+    script.write_text(
+        "import anyrig, torch\n"
+        "print(anyrig.Rig.detect(), torch.cuda.device_count(), torch.cuda.get_device_name())\n"
+    )
+    arguments = ["T4+L4", "--nproc-per-device", "1", str(script)]
+    done = rehearse(*arguments, temporary=tmp_path, CUDA_VISIBLE_DEVICES="0")
+    assert done.stdout == "cuda:0 (Tesla T4) 1 Tesla T4\n", done.stderr

@@ -30,10 +30,10 @@ def run(
 
     Each run is a rank, with torchrun's environment: RANK, LOCAL_RANK, WORLD_SIZE and the rest. The
     script sees the chosen devices only, numbered from 0 in the order given; LOCAL_RANK, divided by
-    --nproc-per-device, is the number of its own. A single rank is this very process: its exit code,
-    standard streams and signals are its own.
+    --nproc-per-device, is the number of its own, which ANYRIG_DEVICE names. A single rank is this
+    very process: its exit code, standard streams and signals are its own.
     """
-    from ..devices.environment import environment_for
+    from ..devices.environment import environment_for, environments_of_ranks
     from ..devices.rig import Rig
     from ..parallel.ranks.options import RunOptions
 
@@ -41,17 +41,18 @@ def run(
     with named_in_errors(source):
         rig = Rig.parse("auto" if chosen is None else chosen)
     # What was not chosen is not hidden either: without an accelerator nothing needs to change.
-    environment = {} if chosen is None and rig.kind == "cpu" else environment_for(rig)
+    hides = chosen is not None or rig.kind != "cpu"
     options = RunOptions(processes=len(rig) * flags.ranks_per_device, **flags.options)
     check_program(script, is_module=module)
     target = ["-m", script] if module else [script]
     if options.is_one_rank:
         command = [sys.executable, "-m", "anyrig.cli.rank", *target, *context.args]
-        _become(command, os.environ | environment | alone())
+        _become(command, os.environ | (environment_for(rig) if hides else {}) | alone())
     from ..parallel.ranks.launcher import run_group
 
     command = ["-m", "anyrig.cli.rank", *target, *context.args]
-    result = run_group(options, command, environment)
+    environments = environments_of_ranks(rig, flags.ranks_per_device) if hides else []
+    result = run_group(options, command, environments)
     raise typer.Exit(status_of(result))
 
 

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from ..errors import DeviceFailedError, DeviceTextError
+from .environment import DEVICE_VARIABLE as DEVICE_VARIABLE
 from .rig import Rig
 
 if TYPE_CHECKING:
     import argparse
 
-DEVICE_VARIABLE = "ANYRIG_DEVICE"
 DEVICE_HELP = (
     "where to run: auto, all, cpu, cuda:1, 0,2, GPU-8932f937 "
     f"(default: the environment's {DEVICE_VARIABLE}, else auto)"

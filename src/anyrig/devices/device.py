@@ -51,13 +51,17 @@ class Device:
         Raises:
             DeviceFailedError: the device cannot be used; the message says why.
         """
+        self.require_usable()
+        import torch
+
+        return torch.device(self.text)
+
+    def require_usable(self) -> None:
+        """Raise DeviceFailedError if the device cannot be used; the message says why."""
         if self.error is not None:
             raise DeviceFailedError(
                 f"{self} cannot be used: {self.error}. `anyrig devices` lists those that can"
             )
-        import torch
-
-        return torch.device(self.text)
 
     def __str__(self) -> str:
         identity = f", {self.uuid}" if self.uuid and self.index is None else ""

@@ -1,12 +1,17 @@
-"""The variables that show a new process some devices and hide the others."""
+"""The variables that show a new process some devices and hide the others.
+
+``CUDA_VISIBLE_DEVICES`` hides CUDA devices. ``ANYRIG_DEVICE`` names devices of any kind, in the
+words of `Rig.parse`, and `Rig.detect` obeys it. For MPS and XPU it is the only channel.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from .arguments import DEVICE_VARIABLE
 from .device import Device
 from .visibility import VARIABLE
+
+DEVICE_VARIABLE = "ANYRIG_DEVICE"
 
 
 def environment_for(devices: Iterable[Device]) -> dict[str, str]:
@@ -25,3 +30,26 @@ def environment_for(devices: Iterable[Device]) -> dict[str, str]:
     if kind == "cuda" and all(uuids):
         return {VARIABLE: ",".join(uuid for uuid in uuids if uuid), DEVICE_VARIABLE: "auto"}
     return {DEVICE_VARIABLE: ",".join(device.text for device in devices)}
+
+
+def environments_of_ranks(
+    devices: Iterable[Device], ranks_per_device: int = 1
+) -> list[dict[str, str]]:
+    """Return the variables of each local rank: it sees all `devices`, and has one of them.
+
+    ``ANYRIG_DEVICE`` names the rank's own device, so that the rank need not work it out from
+    LOCAL_RANK and from how many devices it sees.
+
+    Args:
+        devices: a rig, or its devices.
+        ranks_per_device: how many ranks share each device; they are neighbours.
+    """
+    devices = tuple(devices)
+    shared = environment_for(devices)
+    # Where devices are hidden their indices change, and their UUIDs do not.
+    hides = bool(shared.get(VARIABLE))
+    return [
+        {**shared, DEVICE_VARIABLE: device.uuid if hides and device.uuid else device.text}
+        for device in devices
+        for _ in range(ranks_per_device)
+    ]

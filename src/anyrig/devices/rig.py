@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from ..errors import DeviceTextError, NoDeviceError
+from ..errors import DeviceFailedError, DeviceTextError, NoDeviceError
 from .device import Device
+from .environment import DEVICE_VARIABLE
 from .link import Link, find_links
 from .rank import LocalRank
-from .survey import survey, usable
+from .survey import survey, usable, visible
 from .text import select_devices
 
 if TYPE_CHECKING:
     import torch
+
+AUTO = "auto"
 
 
 @dataclass(frozen=True)
@@ -43,20 +47,41 @@ class Rig:
                 "Take the accelerators or the CPU, not both"
             )
         for device in self.devices:
-            device.torch_device  # noqa: B018 - raises for a device that cannot be used
+            device.require_usable()
 
     @classmethod
     def detect(cls) -> Rig:
-        """Return every working accelerator of the machine, the strongest first; without one, the
-        CPU. In a rank of `anyrig run` or torchrun, return the one device that is the rank's own.
+        """Return the devices that ``ANYRIG_DEVICE`` names; without it, every working accelerator,
+        the strongest first; without one, the CPU.
+
+        In a rank, return only the rank's own device: `anyrig run` and `anyrig.launch` name it in
+        ``ANYRIG_DEVICE``, and torchrun's ``LOCAL_RANK`` counts among the visible devices.
+
+        Raises:
+            DeviceTextError: ``ANYRIG_DEVICE`` names no device here.
+            DeviceFailedError: the rank's device, or one that ``ANYRIG_DEVICE`` names, cannot be
+                used.
         """
+        local, text = LocalRank.read(), os.environ.get(DEVICE_VARIABLE, AUTO)
+        if text != AUTO:
+            try:
+                devices = cls.parse(text).devices
+            except (DeviceTextError, DeviceFailedError) as error:
+                raise type(error)(f"{DEVICE_VARIABLE}: {error}") from None
+            reason = f"named by {DEVICE_VARIABLE}={text!r}"
+        elif local is None:
+            return cls._every_working()
+        else:
+            # A broken device keeps its place, or its rank would share that of a neighbour.
+            devices, reason = visible(survey()), "counted among the visible devices"
+        if local is None or len(devices) == 1:
+            return cls(devices, reason)
+        own = devices[local.device_index(len(devices))]
+        return cls((own,), f"the device of LOCAL_RANK={local.rank} of {local.world_size}, {reason}")
+
+    @classmethod
+    def _every_working(cls) -> Rig:
         present = survey()
-        local = LocalRank.read()
-        if local is not None:
-            accelerators = [device for device in present if device.kind != "cpu"]
-            index = local.device_index(len(accelerators)) if accelerators else None
-            own = present[-1] if index is None else accelerators[index]
-            return cls((own,), f"the device of LOCAL_RANK={local.rank} of {local.world_size}")
         devices, order = order_by_strength(usable(present))
         if devices[0].kind == "cpu":
             broken = "; ".join(f"{device}: {device.error}" for device in present if device.error)
@@ -67,17 +92,22 @@ class Rig:
     def parse(cls, text: str) -> Rig:
         """Return the devices that a text names.
 
-        ``"auto"`` is `detect`; ``"all"`` every accelerator; ``"cpu"`` the CPU; ``"cuda"`` the
-        current CUDA device, as in PyTorch; ``"cuda:1"``, ``"cuda:0,cuda:2"`` and ``"cuda:0,2"``
-        name devices by index; ``"0,2"`` and ``"2"`` do so for the accelerator there is (``"2"``
-        is the third device, not two of them); ``"GPU-8932f937"`` names one by the start of its
-        UUID. The order of the text is kept.
+        ``"auto"`` is `detect`, which obeys ``ANYRIG_DEVICE``; ``"all"`` is every accelerator;
+        ``"cpu"`` the CPU; ``"cuda"`` the current CUDA device, as in PyTorch; ``"cuda:1"``,
+        ``"cuda:0,cuda:2"`` and ``"cuda:0,2"`` name devices by index; ``"0,2"`` and ``"2"`` do so
+        for the accelerator there is (``"2"`` is the third device, not two of them);
+        ``"GPU-8932f937"`` names one by the start of its UUID. The order of the text is kept.
 
         Raises:
             DeviceTextError: the text names no device here; the message lists those there are.
             DeviceFailedError: the text names a device that cannot be used.
         """
-        if text == "auto":
+        if not isinstance(text, str):
+            raise DeviceTextError(
+                f"Rig.parse reads a text, and {text!r} is of type {type(text).__name__}; write for "
+                "example 'auto', 'all', 'cpu', 'cuda:1' or 'cuda:0,cuda:2'"
+            )
+        if text == AUTO:
             return cls.detect()
         devices = select_devices(text, survey())
         if text == "all":

@@ -48,3 +48,16 @@ def usable(devices: tuple[Device, ...]) -> tuple[Device, ...]:
         if working:
             return working
     return ()
+
+
+def visible(devices: tuple[Device, ...]) -> tuple[Device, ...]:
+    """Return the accelerators among `devices` that PyTorch numbers, whether they work or not, all
+    of the first kind that has any; without one, the CPU.
+
+    These are what ``LOCAL_RANK`` counts. A device that the environment hides has no number.
+    """
+    for kind in PROBES:
+        numbered = tuple(d for d in devices if d.kind == kind and d.index is not None)
+        if numbered:
+            return numbered
+    return usable(devices)

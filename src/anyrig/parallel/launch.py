@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from ..devices.environment import environment_for
+from ..devices.environment import environments_of_ranks
 from ..devices.rig import Rig
 from ..errors import LaunchError
 from .ranks.call import read_result, write_call
@@ -88,12 +88,13 @@ def call_in_ranks(
 ) -> Any:
     """Call `function` in new ranks on the devices of `rig`, and return what rank 0 returned.
 
-    None where rank 0 is on another machine. Raises what `launch` raises.
+    None if rank 0 is on another node. Raises what `launch` raises.
     """
     with tempfile.TemporaryDirectory(prefix="anyrig-launch-") as folder:
         file = write_call(Path(folder), function, args, kwargs)
         command = ["-m", "anyrig.parallel.ranks.call", str(file)]
-        ended = run_group(options, command, environment_for(rig), temporary_folders=[Path(folder)])
+        environments = environments_of_ranks(rig, options.processes // len(rig))
+        ended = run_group(options, command, environments, temporary_folders=[Path(folder)])
         if ended.failure is not None and ended.signal is None:
             raise LaunchError(_with_traceback(ended.failure))
         result = None if ended.signal is not None else read_result(Path(folder))

@@ -12,13 +12,16 @@ told that it is on its virtual node, as the agent of that node would tell it::
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 from ..devices.device import Device
-from ..devices.environment import environment_for
-from ..devices.rig import order_by_strength
+from ..devices.environment import environments_of_ranks
+from ..devices.rig import AUTO, order_by_strength
+from ..devices.survey import usable
 from ..devices.text import select_devices
+from ..devices.visibility import VARIABLE, Visibility, read_visibility
 from ..virtual.rig import VirtualDevice, VirtualRig
 
 
@@ -27,12 +30,15 @@ class NodeRanks:
     """The ranks of one virtual machine.
 
     Attributes:
-        processes: how many.
-        environment: the variables that show them the chosen devices.
+        environments: the variables of each rank, which show it the chosen devices and name its own.
     """
 
-    processes: int
-    environment: Mapping[str, str]
+    environments: tuple[Mapping[str, str], ...]
+
+    @property
+    def processes(self) -> int:
+        """How many ranks there are."""
+        return len(self.environments)
 
 
 @dataclass(frozen=True)
@@ -43,7 +49,12 @@ class Placement:
 
     @classmethod
     def on(
-        cls, rig: VirtualRig, device: str = "auto", processes_per_device: int = 1, nodes: int = 1
+        cls,
+        rig: VirtualRig,
+        device: str = AUTO,
+        processes_per_device: int = 1,
+        nodes: int = 1,
+        environment: Mapping[str, str] = os.environ,
     ) -> Placement:
         """Return the ranks on the first `nodes` machines of `rig`.
 
@@ -52,14 +63,17 @@ class Placement:
             device: what `Rig.parse` reads, the same text for each of the machines.
             processes_per_device: ranks on each chosen card.
             nodes: how many machines take part.
+            environment: its ``CUDA_VISIBLE_DEVICES`` hides cards of each of the machines.
 
         Raises:
             DeviceTextError: a machine has no such device.
+            DeviceFailedError: the device is hidden.
         """
+        visibility = read_visibility(environment)
         placed = []
         for node in range(nodes):
-            chosen = _choose(device, rig.devices_of_node(node))
-            placed.append(NodeRanks(len(chosen) * processes_per_device, environment_for(chosen)))
+            chosen = _choose(device, rig.devices_of_node(node), visibility)
+            placed.append(NodeRanks(tuple(environments_of_ranks(chosen, processes_per_device))))
         return cls(tuple(placed))
 
     @property
@@ -73,7 +87,7 @@ class Placement:
         for number, node in enumerate(self.nodes):
             if rank < before + node.processes:
                 return {
-                    **node.environment,
+                    **node.environments[rank - before],
                     "LOCAL_RANK": str(rank - before),
                     "LOCAL_WORLD_SIZE": str(node.processes),
                     "GROUP_RANK": str(number),
@@ -85,24 +99,39 @@ class Placement:
     @classmethod
     def parse(cls, text: str) -> Placement:
         """Return the placement that `str` made a text of."""
-        return cls(tuple(NodeRanks(**node) for node in json.loads(text)))
+        return cls(tuple(NodeRanks(tuple(node["environments"])) for node in json.loads(text)))
 
     def __str__(self) -> str:
         return json.dumps([asdict(node) for node in self.nodes])
 
 
-def _choose(text: str, cards: tuple[VirtualDevice, ...]) -> tuple[Device, ...]:
+def _choose(
+    text: str, cards: tuple[VirtualDevice, ...], visibility: Visibility
+) -> tuple[Device, ...]:
     """Return what `Rig.parse` would in a process that has these cards.
 
-    It is not asked itself, since it asks PyTorch, which is the script's to import.
+    `Rig.parse` itself asks PyTorch, which is the script's to import.
     """
-    present = tuple(_as_device(card, index) for index, card in enumerate(cards))
-    if text in ("auto", "all"):
-        return order_by_strength(present)[0]
-    return select_devices(text, (*present, Device("cpu", None, "CPU")))
+    by_uuid = {card.uuid: card for card in cards}
+    shown = visibility.select(tuple(by_uuid))
+    present = (
+        *(_as_device(by_uuid[uuid], index) for index, uuid in enumerate(shown)),
+        *(
+            _as_device(card, None, error=f"hidden by {VARIABLE}={visibility.text!r}")
+            for card in cards
+            if card.uuid not in shown
+        ),
+        Device("cpu", None, "CPU"),
+    )
+    if text == AUTO:
+        return order_by_strength(usable(present))[0]
+    chosen = select_devices(text, present)
+    for device in chosen:
+        device.require_usable()
+    return order_by_strength(chosen)[0] if text == "all" else chosen
 
 
-def _as_device(card: VirtualDevice, index: int) -> Device:
+def _as_device(card: VirtualDevice, index: int | None, error: str | None = None) -> Device:
     return Device(
         "cuda",
         index,
@@ -111,4 +140,5 @@ def _as_device(card: VirtualDevice, index: int) -> Device:
         capability=card.capability,
         total_bytes=card.memory_bytes,
         spec=card.spec,
+        error=error,
     )

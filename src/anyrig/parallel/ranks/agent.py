@@ -7,6 +7,8 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -54,6 +56,7 @@ class RankAgent(LocalElasticAgent):
         spec: WorkerSpec,
         *,
         folder: Path,
+        environments: Sequence[Mapping[str, str]],
         guardian: Guardian,
         address: str | None,
         keeps_output: bool,
@@ -64,6 +67,8 @@ class RankAgent(LocalElasticAgent):
         Args:
             spec: as LocalElasticAgent.
             folder: where the output of the ranks goes.
+            environments: the variables of each local rank, in addition to this process's and
+                torchrun's.
             guardian: it kills what does not end.
             address: by which other nodes reach this one; None if there are none.
             keeps_output: whether the ranks' output is kept when the launcher is stopped, too.
@@ -72,6 +77,7 @@ class RankAgent(LocalElasticAgent):
         logs = InterruptibleLogs(str(folder), self._leave_if_stopped)
         super().__init__(spec, logs_specs=logs, **options)
         self.failure: GroupFailure | None = None
+        self._environments = environments
         self._guardian = guardian
         self._address = address
         self._keeps_output = keeps_output
@@ -102,7 +108,7 @@ class RankAgent(LocalElasticAgent):
         self.failure = None
         with held_back() as self._held:  # else a rank could be started, and not known of
             try:
-                pids: dict[int, Any] = super()._start_workers(worker_group)
+                pids = self._start_in_thread(worker_group)
             except BaseException:
                 run_id = worker_group.spec.rdzv_handler.get_run_id()
                 end_started(run_id, self._guardian, GRACE_SECONDS)
@@ -117,6 +123,22 @@ class RankAgent(LocalElasticAgent):
         """Leave the starting of ranks if a signal has come: it may be many, and take minutes."""
         if self._held:
             raise InterruptedError("stopped while the ranks were being started")
+
+    def _start_in_thread(self, worker_group: WorkerGroup) -> dict[int, Any]:
+        """Start the ranks from another thread, where PyTorch installs no signal handlers.
+
+        In the main thread a variable of this process's environment could keep it from that, and
+        all other threads would see the variable.
+        """
+        with ThreadPoolExecutor(1, "anyrig-starting") as thread:
+            pids: dict[int, Any] = thread.submit(super()._start_workers, worker_group).result()
+        return pids
+
+    def _setup_local_watchdog(self, envs: dict[int, dict[str, str]]) -> None:
+        """Give the ranks their variables: PyTorch calls this between making `envs` and using it."""
+        for local_rank, environment in enumerate(self._environments):
+            envs[local_rank].update(environment)
+        super()._setup_local_watchdog(envs)
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         codes = [_exit_code(worker.id) for worker in worker_group.workers]

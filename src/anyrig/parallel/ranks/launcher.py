@@ -30,7 +30,7 @@ from .failure import GroupFailure
 from .guardian import Guardian
 from .log_folder import keep_log_folder, new_log_folder
 from .loopback import ADDRESS, LoopbackRendezvous
-from .network_rendezvous import NO_STORE_VARIABLE, NetworkRendezvous
+from .network_rendezvous import NetworkRendezvous
 from .node_watch import SILENCE_SECONDS
 from .options import RunOptions
 from .route import INTERFACE_VARIABLES, address_towards, interface_of, is_host_of
@@ -41,8 +41,7 @@ from .time_limit import TIME_LIMIT_VARIABLE
 # What stands before each line of a rank's output.
 _LABEL = "[rank ${rank}] "
 
-# Read by torchrun's agent: the signals at which it ends its ranks.
-_SIGNALS_VARIABLE = "TORCHELASTIC_SIGNALS_TO_HANDLE"
+_AGENT_LOGGERS = "torch.distributed.elastic"
 
 # What the launcher keeps open: each rank's two logs, to be written and to be read; and the rest.
 _FILES_OF_A_RANK = 4
@@ -75,7 +74,7 @@ class GroupResult:
 def run_group(
     options: RunOptions,
     command: Sequence[str],
-    environment: Mapping[str, str] | None = None,
+    environments: Sequence[Mapping[str, str]] = (),
     temporary_folders: Sequence[Path] = (),
 ) -> GroupResult:
     """Run a Python program in each rank of this node, and wait for all of them.
@@ -83,20 +82,19 @@ def run_group(
     Args:
         options: how many, where, how often again.
         command: what follows the interpreter's name, the same for every rank.
-        environment: variables for the ranks, beside those of this process and of torchrun.
+        environments: the variables of each local rank, in addition to those of this process and
+            of torchrun; empty if there are no others.
         temporary_folders: the caller's, which cannot remove them if this process is killed.
 
     Raises:
         LaunchError: the nodes did not meet in time, or the ranks could not be started.
     """
     _check_open_files(options.processes)
-    _hush_agent()
+    sys.stdout.flush()
+    sys.stderr.flush()
     options = _with_address(options)
-    defaults = {"OMP_NUM_THREADS": str(options.threads_per_process), **_interface(options)}
-    variables = defaults | dict(os.environ) | dict(environment or {})
-    if options.timeout_seconds is not None:
-        variables[TIME_LIMIT_VARIABLE] = str(options.timeout_seconds)
-    with Guardian() as guardian, _environment(variables), handled_by(stop):
+    environments = _complete(environments, options)
+    with Guardian() as guardian, _hushed_agent(), handled_by(stop):
         for each in temporary_folders:
             guardian.remove(each)
         folder = options.log_folder
@@ -108,7 +106,7 @@ def run_group(
         stopped_by: signal.Signals | None = None
         try:
             rendezvous = _meet(options)
-            agent = _agent(options, rendezvous, command, folder, guardian)
+            agent = _agent(options, rendezvous, command, environments, folder, guardian)
             agent.run()
         except SignalException as stopped:
             stopped_by = stopped.sigval
@@ -187,23 +185,22 @@ def _interface(options: RunOptions) -> dict[str, str]:
     return {} if name is None else dict.fromkeys(INTERFACE_VARIABLES, name)
 
 
-@contextmanager
-def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Have `variables` as this process's, from which the ranks get theirs; for a while."""
-    before = dict(os.environ)
-    # The agent would take the signals while it starts its ranks; `stopping_signals` has them.
-    os.environ.update({_SIGNALS_VARIABLE: "", NO_STORE_VARIABLE: "1", **variables})
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
+def _complete(
+    environments: Sequence[Mapping[str, str]], options: RunOptions
+) -> list[dict[str, str]]:
+    """Return `environments` with what each rank has unless this process's environment says."""
+    defaults = {"OMP_NUM_THREADS": str(options.threads_per_process), **_interface(options)}
+    own = {name: value for name, value in defaults.items() if name not in os.environ}
+    if options.timeout_seconds is not None:
+        own[TIME_LIMIT_VARIABLE] = str(options.timeout_seconds)
+    return [own | dict(environment) for environment in environments or [{}] * options.processes]
 
 
 def _agent(
     options: RunOptions,
     rendezvous: RendezvousHandler,
     command: Sequence[str],
+    environments: Sequence[Mapping[str, str]],
     folder: Path,
     guardian: Guardian,
 ) -> RankAgent:
@@ -221,6 +218,7 @@ def _agent(
         spec,
         folder=folder,
         log_line_prefix_template=_LABEL,
+        environments=environments,
         guardian=guardian,
         address=options.local_address,
         keeps_output=options.log_folder is not None,
@@ -271,10 +269,27 @@ def _meet(options: RunOptions) -> RendezvousHandler:
     return NetworkRendezvous(handler, options.local_address)
 
 
-def _hush_agent() -> None:
-    # What it would say of a failure is said once, by `failure`. Each of its loggers has a level.
-    for name in list(logging.root.manager.loggerDict):
-        if name.startswith("torch.distributed.elastic"):
-            logging.getLogger(name).setLevel(logging.CRITICAL)
-    sys.stdout.flush()
-    sys.stderr.flush()
+class _Hush(logging.Filter):
+    """Drops what is not critical."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return record.levelno >= logging.CRITICAL
+
+
+@contextmanager
+def _hushed_agent() -> Iterator[None]:
+    """Keep PyTorch's agent from logging a failure that `failure` reports in full; for a while.
+
+    By a filter, not by levels: of two launches at the same time, the one that ends last would
+    restore the levels that the other had set.
+    """
+    hush = _Hush()
+    # A filter of a logger does not apply to those below it.
+    names = [name for name in logging.root.manager.loggerDict if name.startswith(_AGENT_LOGGERS)]
+    for name in names:
+        logging.getLogger(name).addFilter(hush)
+    try:
+        yield
+    finally:
+        for name in names:
+            logging.getLogger(name).removeFilter(hush)

@@ -18,9 +18,6 @@ from torch.distributed.elastic.rendezvous.api import (
 
 from .attempt_store import open_store
 
-# Read by PyTorch's handler: it then opens no store for the ranks itself.
-NO_STORE_VARIABLE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
-
 
 class NetworkRendezvous(RendezvousHandler):
     """Meets the other machines through another handler, and adds the store."""
@@ -28,6 +25,12 @@ class NetworkRendezvous(RendezvousHandler):
     def __init__(self, handler: RendezvousHandler, address: str | None) -> None:
         """Make one of a handler and the address by which the other machines reach this one."""
         self._handler = handler
+        # Private: the handler takes these for the store of the ranks, and so neither opens one on
+        # every interface nor waits for another node's. The public way is a variable in this
+        # process's environment, which all its threads and children would see.
+        none = RendezvousStoreInfo("", 0)
+        handler._bootstrap_store_info = none  # type: ignore[attr-defined]
+        handler._shared_tcp_store_server = none  # type: ignore[attr-defined]
         self._address = address or socket.gethostname()
         self._store: Any = None
 
