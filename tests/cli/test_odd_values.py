@@ -5,6 +5,7 @@ Nothing is started: the script does not exist, which is looked at after all flag
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 from collections.abc import Iterator
@@ -13,8 +14,11 @@ from pathlib import Path
 import pytest
 import typer.main
 
+import anyrig
 from anyrig.cli.app import app, main
+from anyrig.errors import GroupOptionError, LaunchError
 from anyrig.parallel.preflight.preflight import Preflight
+from anyrig.parallel.ranks.time_limit import time_limit_seconds
 
 LONG = "a" * 5000
 VALUES = [
@@ -93,6 +97,15 @@ POSSIBLE = {
 }
 
 
+FLAGS_OF_LAUNCH = {
+    "nproc_per_device": "nproc-per-device",
+    "rdzv_endpoint": "rdzv-endpoint",
+    "max_restarts": "max-restarts",
+    "timeout_seconds": "timeout",
+    "log_folder": "log-dir",
+}
+
+
 def flags() -> Iterator[tuple[list[str], str]]:
     group = typer.main.get_command(app)
     commands = {(name,): command for name, command in group.commands.items()}
@@ -104,7 +117,7 @@ def flags() -> Iterator[tuple[list[str], str]]:
                 yield list(words), parameter.opts[0]
 
 
-def anyrig(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
+def call(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
     """Call the command in this process; return its exit status and what it wrote."""
     sys.argv = ["anyrig", *words]
     with pytest.raises(SystemExit) as ended:
@@ -140,7 +153,7 @@ def test_an_odd_value_is_refused_by_the_name_of_its_flag(
     for value in VALUES:
         if (flag, value) == ("--device", "0") and not possible:
             continue  # whether there is one is this machine's affair
-        status, told = anyrig(capsys, *command, *before, f"{flag}={value}", *after)
+        status, told = call(capsys, *command, *before, f"{flag}={value}", *after)
         assert "Traceback" not in told, told[-1000:]
         if value in possible:
             expected = "there is no script 'no_such_script.py'" if after else ""
@@ -152,6 +165,30 @@ def test_an_odd_value_is_refused_by_the_name_of_its_flag(
             assert len(told) < 3 * len(value) + 2000, "a page of it"
             assert "\x1b[31mred" not in told
         assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("nproc_per_device", 10**20),
+        ("nproc_per_device", 0),
+        ("nnodes", ""),
+        ("rdzv_endpoint", "node0"),
+        ("max_restarts", -1),
+        ("timeout_seconds", math.nan),
+        ("log_folder", "/dev/null/x"),
+    ],
+)
+def test_launch_has_the_same_bounds(name: str, value: object) -> None:
+    with pytest.raises(GroupOptionError, match=re.escape(f"--{FLAGS_OF_LAUNCH.get(name, name)}")):
+        anyrig.launch(print, rig="cpu", **{name: value})
+
+
+@pytest.mark.parametrize("value", ["", "0", "-1", "nan", "inf", "1e300", "ten"])
+def test_the_variable_of_the_time_limit(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANYRIG_TIMEOUT_SECONDS", value)
+    with pytest.raises(LaunchError, match=r"ANYRIG_TIMEOUT_SECONDS is '.*above 1000000"):
+        time_limit_seconds()
 
 
 @pytest.mark.parametrize("command", [["run"], ["rehearse", "--rig", "T4"]], ids=lambda it: it[0])
@@ -183,7 +220,7 @@ def test_a_name_that_no_program_has(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", sys.argv)
     monkeypatch.setenv("TERMINAL_WIDTH", "1000")
-    status, told = anyrig(capsys, *command, *words)
+    status, told = call(capsys, *command, *words)
     assert status == 2, told
     assert "SCRIPT" in told
     assert "Traceback" not in told

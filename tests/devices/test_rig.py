@@ -122,3 +122,17 @@ def test_the_cpu_is_read_like_any_device() -> None:
     assert 0 <= reading.utilization <= 1
     assert 0 < anyrig.peak_bytes(cpu) < cpu.total_bytes
     assert anyrig.peak_bytes(cpu) >= anyrig.read(cpu).own_bytes * 0.9
+
+
+def test_what_a_notebook_shows_is_a_line() -> None:
+    cards = [card(index, "A100-80GB", total_bytes=80 * 2**30) for index in range(8)]
+    assert repr(cards[0]) == "<Device cuda:0: A100-80GB, 80.00 GiB>"
+    assert repr(card(1, error="it fell")) == "<Device cuda:1: card, ?, cannot be used: it fell>"
+    assert repr(Rig(tuple(cards))) == (
+        "<Rig cuda:0, cuda:1, …, cuda:7 (8 x A100-80GB, 80.00 GiB): given>"
+    )
+    unequal = Rig((cards[0], cards[1], card(2, "T4", total_bytes=16 * 2**30)), "asked")
+    assert repr(unequal) == (
+        "<Rig cuda:0, cuda:1 (2 x A100-80GB, 80.00 GiB); cuda:2 (T4, 16.00 GiB): asked>"
+    )
+    assert len(repr(Rig.detect())) < 300

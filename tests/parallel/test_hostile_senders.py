@@ -20,7 +20,10 @@ from failing_group import RUN, failing_group
 from hostile_senders import attack, messages
 from test_node_watch import KILLED, until
 
-from anyrig.parallel.preflight.meeting import probe_port
+from anyrig.errors import LaunchError
+from anyrig.parallel.preflight.finding import Level
+from anyrig.parallel.preflight.meeting import _finding, probe_port
+from anyrig.parallel.preflight.node import Node, compare, read_node
 from anyrig.parallel.ranks import newcomers
 from anyrig.parallel.ranks.node_messages import BadMessageError, Message, read_message
 from anyrig.parallel.ranks.node_watch import NodeWatch
@@ -190,6 +193,29 @@ def test_the_port_of_the_doctor() -> None:
         attack(("127.0.0.1", port))
         assert psutil.Process().memory_info().rss - before < ALLOWED_BYTES
         socket.create_connection(("127.0.0.1", port), 10).close()  # somebody still takes it
+
+
+def test_what_the_doctor_reads_at_the_meeting_place() -> None:
+    here = Node("node0", "127.0.0.1", 4711, {"10.0.0.1": "GLOO"}, {"torch": "2"}, ("cpu",), 1.0)
+    assert read_node(json.dumps(asdict(here)).encode()) == here
+    odd = [None, True, 2**70, "", [1], {"a": 1}, {}, "0.0.0.0"]
+    texts = list(messages(2000))
+    for name in asdict(here):
+        texts += [json.dumps(asdict(here) | {name: value}).encode() for value in odd]
+        texts.append(json.dumps({k: v for k, v in asdict(here).items() if k != name}).encode())
+    refused = 0
+    for text in texts:
+        try:
+            node = read_node(text)
+        except LaunchError:
+            refused += 1
+        else:
+            str(node), list(compare([here, node], [0.0, 0.0]))
+    assert refused > 2000
+    for text in messages(2000):
+        finding = _finding(text.decode(errors="replace"))
+        assert finding.level is Level.BAD
+        assert finding.text == "a machine reported what is no finding"
 
 
 def test_a_job_of_two_launchers_goes_on(tmp_path: Path) -> None:

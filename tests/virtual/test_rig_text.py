@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from anyrig.errors import DeviceTextError, UnknownHardwareError
 from anyrig.hardware import spec_of_key, specs
+from anyrig.virtual.installed import Installation
 from anyrig.virtual.rig import MOST_DEVICES, MOST_NODES, NETWORK_BYTES_PER_SECOND, VirtualRig
 
 CUDA_KEYS = [key for key, spec in specs().items() if spec.capability is not None]
@@ -175,3 +176,13 @@ def test_only_cards_that_a_rig_can_have_are_offered() -> None:
     offered = str(refused.value).rpartition("All of them: ")[2].split(", ")
     assert offered == CUDA_KEYS
     assert "MI300X" not in str(refused.value)
+
+
+def test_what_a_notebook_shows_of_a_rig_is_a_line() -> None:
+    rig = VirtualRig.parse("2x(8xH100-SXM)")
+    assert repr(rig) == "VirtualRig.parse('2x(8xH100-SXM)')"
+    assert eval(repr(rig)) == rig
+    installed = Installation(rig, shape_only=True, assume_values=False, clock=True)
+    assert repr(rig) in repr(installed)
+    assert len(repr(installed)) < 150
+    assert len(repr(rig.devices[0])) < 250

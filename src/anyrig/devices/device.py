@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import DeviceFailedError, DeviceTextError
 from ..hardware import Spec
+from ..units import format_bytes
 
 if TYPE_CHECKING:
     import torch
@@ -62,6 +63,10 @@ class Device:
             raise DeviceFailedError(
                 f"{self} cannot be used: {self.error}. `anyrig devices` lists those that can"
             )
+
+    def __repr__(self) -> str:
+        error = "" if self.error is None else f", cannot be used: {self.error}"
+        return f"<Device {self.text}: {self.name}, {format_bytes(self.total_bytes)}{error}>"
 
     def __str__(self) -> str:
         identity = f", {self.uuid}" if self.uuid and self.index is None else ""

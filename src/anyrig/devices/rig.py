@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from ..errors import DeviceFailedError, DeviceTextError, NoDeviceError
+from ..units import format_bytes
 from .device import Device
 from .environment import DEVICE_VARIABLE
 from .link import Link, find_links
@@ -146,6 +148,20 @@ class Rig:
 
     def __str__(self) -> str:
         return ", ".join(str(device) for device in self.devices)
+
+    def __repr__(self) -> str:
+        """Return a line, as a notebook shows for a cell that ends in a rig: equal devices once."""
+        runs = itertools.groupby(self.devices, key=lambda device: (device.name, device.total_bytes))
+        parts = [_describe_equal(tuple(run)) for _, run in runs]
+        return f"<Rig {'; '.join(parts)}: {self.reason}>"
+
+
+def _describe_equal(devices: tuple[Device, ...]) -> str:
+    first = devices[0]
+    texts = [device.text for device in devices]
+    named = ", ".join(texts if len(texts) <= 4 else [*texts[:2], "…", texts[-1]])
+    count = "" if len(devices) == 1 else f"{len(devices)} x "
+    return f"{named} ({count}{first.name}, {format_bytes(first.total_bytes)})"
 
 
 def order_by_strength(devices: tuple[Device, ...]) -> tuple[tuple[Device, ...], str]:

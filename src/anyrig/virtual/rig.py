@@ -7,7 +7,7 @@ import re
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ..errors import DeviceTextError, UnknownHardwareError
 from ..hardware import Spec, spec_of_key
@@ -63,7 +63,7 @@ class VirtualDevice:
     capability: tuple[int, int]
     multiprocessors: int
     uuid: str
-    spec: Spec | None
+    spec: Spec | None = field(repr=False)
     node: int = 0
 
     @property
@@ -157,6 +157,9 @@ class VirtualRig:
     def devices_of_node(self, node: int) -> tuple[VirtualDevice, ...]:
         """Return the devices of one machine, in the order of their CUDA indices there."""
         return tuple(device for device in self.devices if device.node == node)
+
+    def __repr__(self) -> str:
+        return f"VirtualRig.parse({str(self)!r})"
 
     def __str__(self) -> str:
         nodes = [_runs(d.key for d in self.devices_of_node(n)) for n in range(self.node_count)]

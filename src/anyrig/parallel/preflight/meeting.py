@@ -10,14 +10,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import timedelta
-from typing import Any
 
 import torch.distributed as dist
 
 from ...errors import LaunchError
 from ..ranks.route import is_host_of
 from .finding import Finding, Level
-from .node import Node
+from .node import Node, read_node
 
 _KEY = "anyrig/doctor"
 
@@ -77,7 +76,8 @@ class Meeting:
         """Return all machines, this one first, and how many seconds after this one each was heard.
 
         Raises:
-            LaunchError: not all came in time; the message names those that did.
+            LaunchError: not all came in time, and the message names those that did; or something
+                else than a machine has written at the place.
         """
         started = time.monotonic()
         place = self._store.add(f"{_KEY}/came", 1) - 1
@@ -95,7 +95,7 @@ class Meeting:
                     f"{self._limit_seconds:.0f} s ({came}); run the same anyrig doctor on each of "
                     f"them at the same time{enough if self._fewest <= len(nodes) else ''}"
                 )
-            nodes.append(_node(json.loads(self._store.get(f"{_KEY}/{other}"))))
+            nodes.append(read_node(self._store.get(f"{_KEY}/{other}")))
             late.append(time.monotonic() - started)
         order = [place, *(other for other in range(self._count) if other != place)]
         return [nodes[i] for i in order], [late[i] for i in order]
@@ -113,12 +113,12 @@ class Meeting:
         if self._store.add(f"{_KEY}/done", 1) == self._count:
             self._store.set(f"{_KEY}/all done", "")
         self._wait(f"{_KEY}/all done")
-        lines = self._store.get(f"{_KEY}/bad").decode().splitlines()
+        lines = self._store.get(f"{_KEY}/bad").decode(errors="replace").splitlines()
         if self._store.add(f"{_KEY}/read", 1) == self._count:
             self._store.set(f"{_KEY}/all read", "")
         if self._hosts:
             self._wait(f"{_KEY}/all read")
-        return [Finding(**{**json.loads(line), "level": Level.BAD}) for line in lines]
+        return [_finding(line) for line in lines]
 
     def close(self) -> None:
         """Leave the place, and close it if this machine hosts it and nothing else meets there."""
@@ -162,5 +162,18 @@ def _try_port(who: str, address: str, port: int, advice: str) -> Finding:
     return Finding("ports", Level.GOOD, f"{who} can be reached from here at {where}")
 
 
-def _node(data: dict[str, Any]) -> Node:
-    return Node(**{**data, "devices": tuple(data["devices"])})
+def _finding(line: str) -> Finding:
+    """Return the finding that another machine wrote; one that says so if it is none."""
+    try:
+        said = json.loads(line)
+        texts = {name: said[name] for name in ("check", "text", "advice", "host")}
+    except (ValueError, TypeError, LookupError, RecursionError):
+        texts = {}
+    if not texts or not all(isinstance(text, str | None) for text in texts.values()):
+        return Finding(
+            "meeting place",
+            Level.BAD,
+            "a machine reported what is no finding",
+            "run the same version of anyrig on every machine, and let only these reach the place",
+        )
+    return Finding(level=Level.BAD, **texts)

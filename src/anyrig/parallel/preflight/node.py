@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import platform
 import socket
 import time
@@ -10,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from ...devices.rig import Rig
+from ...errors import LaunchError
 from .finding import Finding, Level
 
 # Further apart, and the logs of two machines cannot be read side by side.
@@ -65,6 +67,31 @@ class Node:
 
     def __str__(self) -> str:
         return f"{self.host} ({self.address})"
+
+
+def read_node(text: bytes) -> Node:
+    """Return the machine that another one described as JSON.
+
+    Raises:
+        LaunchError: it is no such description, whatever it is.
+    """
+    try:
+        said = json.loads(text)
+        node = Node(**{**said, "devices": tuple(said["devices"])})
+        words = [node.host, node.address, *node.devices]
+        for pairs in (node.interfaces, node.versions):
+            words += [word for pair in pairs.items() for word in pair]
+        is_one = all(isinstance(word, str) for word in words)
+        is_one = is_one and isinstance(node.probe_port, int) and 0 < node.probe_port < 2**16
+        is_one = is_one and isinstance(node.unix_seconds, float)
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+        is_one = False
+    if not is_one:
+        raise LaunchError(
+            "what was written at the meeting place describes no machine. Run the same version of "
+            "anyrig doctor on every machine, and let only these reach the meeting place"
+        )
+    return node
 
 
 def compare(nodes: Sequence[Node], heard_after_seconds: Sequence[float]) -> Iterator[Finding]:
