@@ -19,7 +19,7 @@ NAMES = [
 ]
 OTHERS = [
     *("log.txt", "table.bin", "cut.bin", "removed.pt", "touched.pt", "moved.pt", "old.pt"),
-    *("child.pt", "run-1/model.pt", "run-1/deep/model.pt"),
+    *("child.pt", "run-1/model.pt", "run-1/deep/model.pt", "run-0/deep/model.pt"),
 ]
 
 
@@ -83,11 +83,13 @@ def test_what_else_a_script_does_to_old_files(tmp_path: Path) -> None:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text("old\n")
     (folder / "last.pt").symlink_to("old.pt")
+    (folder / "empty.pt").touch()
     before = contents(folder)
     program = str(PROGRAMS / "changes_old_files.py")
     done = rehearse(folder, "--shape-only", "--assume-values", program)
     assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
     assert contents(folder) == {**before, "new.json": '{"bytes": 1}'}
+    assert (folder / "run-1" / "deep").is_dir()
     assert (folder / "last.pt").readlink() == Path("old.pt")
 
 

@@ -11,8 +11,8 @@
 
 A library is compiled in a temporary folder and moved to its place in one step. One that was damaged
 later, by a full disk or a copy that was cut short, would crash the process that loads it, so its
-hash is compared first: 10 ms for the largest. A build that is killed leaves only its temporary
-folder, and the next build removes it.
+hash is compared first, which takes some milliseconds. A build that is killed leaves only its
+temporary folder, and the next build removes it.
 """
 
 from __future__ import annotations

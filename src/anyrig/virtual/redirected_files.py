@@ -28,7 +28,7 @@ def redirect(scratch: Scratch) -> None:
     opened: Any = _wrap(scratch, io.open, files.open)
     builtins.open = io.open = opened
     of_os: dict[str, Callable[..., Any]] = {
-        "stat": functools.partial(files.look, scratch.at),
+        "stat": files.stat,
         "access": functools.partial(files.look, scratch.at),
         "chmod": functools.partial(files.look, scratch.at),
         "lstat": functools.partial(files.look, scratch.link_at),
@@ -89,6 +89,10 @@ class _Files:
         self, at: Callable[[str], str], plain: Any, path: str, *rest: Any, **words: Any
     ) -> Any:
         return plain(at(path), *rest, **words)
+
+    def stat(self, plain: Any, path: str, **words: Any) -> Any:
+        at = self._scratch.at if words.get("follow_symlinks", True) else self._scratch.link_at
+        return plain(at(path), **words)
 
     def open(self, plain: Any, path: str, mode: str = "r", *rest: Any, **words: Any) -> Any:
         opener = words.get("opener") or rest[_POSITION_OF_OPENER : _POSITION_OF_OPENER + 1]
@@ -163,9 +167,8 @@ class _Files:
         scratch, target = self._scratch, os.fspath(target)
         found = scratch.link_at(source)
         is_plain = found == source and scratch.link_at(target) == target
-        if _directly(scratch, os.path.isdir, source) and found == source:
-            plain(source, target, **words)
-            self._move_versions(source, target)
+        if _directly(scratch, _is_folder, source) and found == source:
+            self._move_folder(plain, source, target)
         elif is_plain and not scratch.was_there(source) and not scratch.was_there(target):
             plain(source, target, **words)
         else:
@@ -186,16 +189,24 @@ class _Files:
             if os.path.lexists(source) and not scratch.is_removed(source):
                 scratch.remove(source)
 
-    def _move_versions(self, source: str, target: str) -> None:
+    def _move_folder(self, plain: Any, source: str, target: str) -> None:
         scratch = self._scratch
-        versions = scratch.version_of(source)
-        with scratch.directly():
-            for folder, _, names in list(os.walk(versions)):
-                below = os.path.relpath(folder, versions)
-                for name in names:
-                    moved = os.path.normpath(os.path.join(target, below, name))
-                    os.replace(os.path.join(folder, name), scratch.new_version(moved))
-        scratch.forget(source)
+        folders = [(folder, names) for folder, _, names in os.walk(source)]
+        files = [os.path.join(folder, name) for folder, names in folders for name in names]
+        if not any(scratch.was_there(file) for file in files):
+            versions = [file for file in files if scratch.link_at(file) != file]
+            for file in versions:
+                moved = scratch.new_version(os.path.join(target, os.path.relpath(file, source)))
+                _directly(scratch, os.replace, scratch.link_at(file), moved)
+            plain(source, target)
+            return
+        # Old files stay, so the script gets a folder of copies.
+        for folder, _ in folders:
+            os.makedirs(os.path.normpath(os.path.join(target, os.path.relpath(folder, source))))
+        for file in files:
+            self.move(plain, file, os.path.join(target, os.path.relpath(file, source)))
+        for folder, _ in folders:
+            scratch.mark_removed(folder)
 
     def copy(self, plain: Any, source: str, target: Any, **words: Any) -> Any:
         if self._scratch.at(source) == source:
@@ -214,6 +225,10 @@ class _Files:
 
     def _free_name(self, path: str) -> str:
         return self._scratch.new_version(path) if self._scratch.is_removed(path) else path
+
+
+def _is_folder(path: str) -> bool:
+    return os.path.isdir(path) and not os.path.islink(path)
 
 
 def _directly(scratch: Scratch, function: Any, *arguments: Any, **keywords: Any) -> Any:

@@ -42,6 +42,7 @@ class Scratch:
         self._folder = folder
         self._started = started
         self._thread = threading.local()
+        self._made: set[str] = set()  # files that this process opened where there was none
 
     @classmethod
     def beside(cls, cards: str, started: float) -> Scratch:
@@ -121,6 +122,8 @@ class Scratch:
                 version = self.new_version(place)
                 if keep:
                     shutil.copyfile(place, version)
+            elif not os.path.exists(place):
+                self._made.add(place)
             return version
 
     def for_tensors(self, path: str) -> str:
@@ -159,8 +162,9 @@ class Scratch:
             shutil.copyfile(place, version)
             _point_elsewhere(number, version)
             os.truncate(place, 0)
-            if not hasattr(file, "delete"):  # what `tempfile` made, it removes by name
+            if place in self._made:  # else it was there, or `tempfile` made it and removes it
                 os.unlink(place)
+                self._made.remove(place)
 
     def remove(self, path: str) -> None:
         """Remove `path` as far as the script sees; a file that was there stays."""

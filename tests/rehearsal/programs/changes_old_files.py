@@ -63,6 +63,14 @@ def main() -> None:
     shutil.rmtree(FOLDER / "run-2")
     assert not (FOLDER / "run-2").exists()
 
+    (FOLDER / "run-0").rename(FOLDER / "kept")
+    assert (FOLDER / "kept" / "deep" / "model.pt").read_text() == "old\n"
+    assert not (FOLDER / "run-0").exists()
+    assert (FOLDER / "last.pt").is_symlink()
+    with (FOLDER / "empty.pt").open("wb") as file:
+        torch.save({"step": 6}, file)
+    assert torch.load(FOLDER / "empty.pt")["step"] == 6
+
     child = multiprocessing.get_context("spawn").Process(
         target=save_in_a_child, args=(str(FOLDER / "child.pt"),)
     )
