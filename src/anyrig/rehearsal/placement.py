@@ -30,15 +30,18 @@ class NodeRanks:
     """The ranks of one virtual machine.
 
     Attributes:
-        environments: the variables of each rank, which show it the chosen devices and name its own.
+        environments: for each chosen device, the variables of its ranks. They show a rank all
+            chosen devices and name its own.
+        processes_per_device: ranks on each chosen device; neighbours share one.
     """
 
     environments: tuple[Mapping[str, str], ...]
+    processes_per_device: int = 1
 
     @property
     def processes(self) -> int:
         """How many ranks there are."""
-        return len(self.environments)
+        return len(self.environments) * self.processes_per_device
 
 
 @dataclass(frozen=True)
@@ -73,7 +76,7 @@ class Placement:
         placed = []
         for node in range(nodes):
             chosen = _choose(device, rig.devices_of_node(node), visibility)
-            placed.append(NodeRanks(tuple(environments_of_ranks(chosen, processes_per_device))))
+            placed.append(NodeRanks(tuple(environments_of_ranks(chosen)), processes_per_device))
         return cls(tuple(placed))
 
     @property
@@ -87,7 +90,7 @@ class Placement:
         for number, node in enumerate(self.nodes):
             if rank < before + node.processes:
                 return {
-                    **node.environments[rank - before],
+                    **node.environments[(rank - before) // node.processes_per_device],
                     "LOCAL_RANK": str(rank - before),
                     "LOCAL_WORLD_SIZE": str(node.processes),
                     "GROUP_RANK": str(number),
@@ -99,7 +102,12 @@ class Placement:
     @classmethod
     def parse(cls, text: str) -> Placement:
         """Return the placement that `str` made a text of."""
-        return cls(tuple(NodeRanks(tuple(node["environments"])) for node in json.loads(text)))
+        return cls(
+            tuple(
+                NodeRanks(tuple(node["environments"]), node["processes_per_device"])
+                for node in json.loads(text)
+            )
+        )
 
     def __str__(self) -> str:
         return json.dumps([asdict(node) for node in self.nodes])
