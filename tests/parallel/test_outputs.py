@@ -303,7 +303,6 @@ def test_weights_cast_in_the_call_once_more_are_not_kept() -> None:
     with torch.autocast("cuda"):
         module(x).sum().backward()
     torch.testing.assert_close(found, module.linear.weight.grad, rtol=1e-2, atol=1e-2)
-    assert torch.is_autocast_cache_enabled()
 
 
 @pytest.mark.gpus(2)
