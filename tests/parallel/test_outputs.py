@@ -112,12 +112,11 @@ def test_the_models_own_loss_as_the_loss(shares: Any, gives_target: bool) -> Non
 
 @pytest.mark.gpus(2)
 def test_means_in_half_precision_are_taken_in_finer_numbers() -> None:
-    values = {"cuda:0": 1.0, "cuda:1": 1.0 + 2**-7}
-    module = Returning(lambda y: torch.tensor(values[str(y.device)], dtype=torch.bfloat16))
-    model = anyrig.spread(on_lead(module), first_devices(2), shares=[1, 3])
-    found = model(torch.ones(300, 4))
+    module = Returning(lambda y: torch.full((), 1.5078125, dtype=torch.bfloat16, device=y.device))
+    model = anyrig.spread(on_lead(module), first_devices(3), shares=[1, 1, 1])
+    found = model(torch.ones(sum([1, 1, 1]), 4))
     assert found.dtype == torch.bfloat16
-    assert found.item() == 1.0 + 2**-7
+    assert found.item() == 1.5078125
 
 
 @pytest.mark.gpus(3)
@@ -294,13 +293,16 @@ def test_random_numbers_of_the_device_are_not_used_up() -> None:
 def test_weights_cast_in_the_call_once_more_are_not_kept() -> None:
     """What autocast keeps of a forward without gradients would have none in the next."""
     module = on_lead(Returning(lambda y: y[None], 4)).float()
-    model = anyrig.spread(module, first_devices(2))
-    x = torch.randn(8, 4, device="cuda:0", dtype=torch.float32)
+    model = anyrig.spread(module, first_devices(3), shares=[1, 4, 4])
+    x = torch.randn(9, 4, device="cuda:0", dtype=torch.float32)
     with torch.autocast("cuda"):
-        model(x)
+        model(x[:2])  # not on the lead, but for the call once more
         model(x).sum().backward()
-    assert module.linear.weight.grad is not None
-    assert torch.is_autocast_cache_enabled()
+    found = module.linear.weight.grad.clone()
+    module.zero_grad()
+    with torch.autocast("cuda"):
+        module(x).sum().backward()
+    torch.testing.assert_close(found, module.linear.weight.grad, rtol=1e-2, atol=1e-2)
 
 
 @pytest.mark.gpus(2)
@@ -333,6 +335,35 @@ def test_answers_are_for_calls_that_are_alike() -> None:
     x = torch.randn(8, 4, device="cuda:0")
     for last in (True, False, True):
         torch.testing.assert_close(model(x, last), one(x, last), rtol=1e-9, atol=0)
+
+
+@pytest.mark.gpus(2)
+def test_answers_are_for_a_mode() -> None:
+    class Modal(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            y = super().forward(x)
+            return y if self.training else y.T.contiguous()
+
+    one = on_lead(Modal(4, 4))
+    model = anyrig.spread(one, first_devices(2))
+    x = torch.randn(8, 4, device="cuda:0")
+    for training in (True, False, True):
+        one.train(training)
+        torch.testing.assert_close(model(x), one(x), rtol=1e-9, atol=0)
+
+
+@pytest.mark.gpus(2)
+@pytest.mark.parametrize("lengths", [[4, 1, 2, 3], [2, 1, 4, 3]])
+def test_lengths_in_dimension_0_are_not_joined(lengths: list[int]) -> None:
+    """Steps first, as many of each part as its longest sequence has."""
+
+    class Steps(nn.Linear):
+        def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+            return super().forward(x).transpose(0, 1)[: int(lengths.max())]
+
+    model = anyrig.spread(on_lead(Steps(4, 3)), first_devices(2))
+    with pytest.raises(BatchError, match=r"total_length=|the length of the whole batch"):
+        model(torch.randn(4, 5, 4), torch.tensor(lengths))
 
 
 @pytest.mark.gpus(2)

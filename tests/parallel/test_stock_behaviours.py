@@ -573,6 +573,29 @@ def test_what_forward_writes_to_its_module(engine: Engine) -> None:
     assert sorted(module.seen) == ["cuda:0"] * 3 + ["cuda:1"] * 3
 
 
+@both
+@pytest.mark.filterwarnings("ignore:Was asked to gather along dimension 0:UserWarning")
+def test_a_loss_that_the_module_computes(engine: Engine) -> None:
+    """Where it differs: stock returns a vector, whose mean is wrong where parts are unequal."""
+    x = torch.randn(5, 3, device="cuda:0")
+    losses = engine(Returning(lambda given: given.mean()), [0, 1])(x)
+    assert losses.shape == ((2,) if engine is nn.DataParallel else ())
+    error = float((losses.mean() - x.mean()).abs())
+    assert error > 1e-3 if engine is nn.DataParallel else error < 1e-6
+
+
+@both
+def test_samples_in_another_dimension(engine: Engine) -> None:
+    """Where it differs: stock joins along dimension 0, and here the states stay states."""
+    module = nn.GRU(3, 2, batch_first=True).cuda()
+    x = torch.randn(6, 4, 3, device="cuda:0")
+    _, state = engine(module, [0, 1])(x)
+    if engine is nn.DataParallel:
+        assert state.shape == (2, 3, 2)
+    else:
+        torch.testing.assert_close(state, module(x)[1])
+
+
 def test_rows_that_do_not_belong_together_are_refused() -> None:
     """Where it differs: stock divides each tensor by itself."""
 

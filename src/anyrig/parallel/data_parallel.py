@@ -144,8 +144,13 @@ class DataParallel(TransparentModule):
             kwargs: the same. If the model was spread with a loss, ``target=`` is the loss's, and
                 the loss of the whole batch is returned in place of the outputs.
 
+        Returns:
+            What the module returns for the whole batch. A floating-point number, such as a loss
+            that the module computes, is taken for a mean over samples.
+
         Raises:
-            BatchError: the batch cannot be divided, or outputs cannot be gathered.
+            BatchError: the batch cannot be divided, or the outputs of its parts do not make those
+                of the whole.
             SpreadError: a parameter is not on the lead.
             Exception: that of a replica, with the device and the shapes it got in a note.
         """

@@ -47,9 +47,7 @@ def without_trace(module: torch.nn.Module, device: torch.device) -> Iterator[Non
     attributes = [(each.__dict__, dict(each.__dict__)) for each in module.modules()]
     buffers = [(each._buffers, dict(each._buffers)) for each in module.modules()]
     copies: dict[int, Tensor] = {}
-    python_numbers, caches = random.getstate(), torch.is_autocast_cache_enabled()
-    # A weight that is cast here has no graph, and must not be found by a later forward.
-    torch.set_autocast_cache_enabled(False)
+    python_numbers = random.getstate()
     try:
         with (
             torch.random.fork_rng([device], device_type=device.type),
@@ -61,7 +59,6 @@ def without_trace(module: torch.nn.Module, device: torch.device) -> Iterator[Non
                         own[name] = copies.setdefault(id(buffer), buffer.clone())
             yield
     finally:
-        torch.set_autocast_cache_enabled(caches)
         random.setstate(python_numbers)
         for own, before in (*buffers, *attributes):
             for name in own.keys() - before.keys():
