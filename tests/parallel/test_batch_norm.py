@@ -48,6 +48,22 @@ def test_it_is_that_of_the_whole_batch(shares: list[float], options: dict[str, o
         torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize("shares", [[1, 1], [2, 0], [0, 2]], ids=str)
+def test_the_smallest_batch_that_has_statistics(shares: list[float]) -> None:
+    """Two rows, one on each device or both on one: one row alone would be refused."""
+    one = nn.BatchNorm1d(3).double().to("cuda:0")
+    model = anyrig.spread(copy.deepcopy(one), rig(2), shares=shares, sync_batch_norm=True)
+    x = torch.randn(2, 3, dtype=torch.float64, device="cuda:0")
+    for _ in range(2):
+        found, expected = model(x), one(x)
+        torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
+        for output in (found, expected):
+            output.pow(3).sum().backward()
+    torch.testing.assert_close(model.state_dict(), one.state_dict(), rtol=1e-9, atol=1e-12)
+    for found, expected in zip(model.parameters(), one.parameters(), strict=True):
+        torch.testing.assert_close(found.grad, expected.grad, rtol=1e-9, atol=1e-12)
+
+
 def test_gradients_of_inputs_and_second_derivatives() -> None:
     layer = nn.BatchNorm1d(2).double().to("cuda:0")
     model = anyrig.spread(copy.deepcopy(layer), rig(), shares=[2, 1, 3], sync_batch_norm=True)

@@ -153,3 +153,26 @@ def test_looking_tells_what_no_longer_fits(change: object) -> None:
     assert callable(change)
     change(tensors)
     assert bucket.look() is None
+
+
+@pytest.mark.parametrize(("numbers", "is_large"), [(2**18 - 1, False), (2**18, True)])
+def test_from_one_mebibyte_on_a_tensor_is_copied_as_it_is(numbers: int, is_large: bool) -> None:
+    tensors = [on_lead(3), on_lead(5), on_lead(numbers)]
+    (bucket,) = buckets_of(*tensors, first_bucket_bytes=2**22)
+    send(bucket)
+    assert len(bucket.pieces()) == (2 if is_large else 1)
+    assert (bucket.pieces()[-1].data_ptr() == tensors[2].data_ptr()) == is_large
+
+
+@pytest.mark.parametrize(("length", "together"), [(20, True), (21, False)])
+def test_parts_that_cover_half_of_what_lies_between_them_stay_together(
+    length: int, together: bool
+) -> None:
+    whole = on_lead(length)
+    parts = [whole[:5], whole[length - 5 :]]
+    (bucket,) = buckets_of(*parts)
+    copies = send(bucket)
+    for copy, part in zip(copies, parts, strict=True):
+        assert torch.equal(copy.cpu(), part.cpu())
+    distance = copies[1].storage_offset() - copies[0].storage_offset()
+    assert (distance == length - 5) == together

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
+from trained_models import first_devices
 
 import anyrig
 from anyrig.parallel.replicas.caller_state import CallerState
@@ -39,6 +40,21 @@ def test_the_device_is_current_and_the_stream_the_callers() -> None:
         device, found = ask(lambda: (torch.cuda.current_device(), torch.cuda.current_stream(1)))
     assert (device, found) == (1, stream)
     assert ask(lambda: torch.cuda.current_stream(1)) == torch.cuda.default_stream(1)
+
+
+@pytest.mark.gpus(3)
+@pytest.mark.parametrize("current", [0, 1, 2])
+@pytest.mark.parametrize("shares", [[1, 1], [0, 1]], ids=str)
+def test_the_callers_device_stays_current(current: int, shares: list[int]) -> None:
+    model = anyrig.spread(nn.Linear(4, 2).cuda(), first_devices(2), shares=shares)
+    x = torch.randn(6, 4, device="cuda:0")
+    torch.cuda.set_device(current)
+    try:
+        model(x).sum().backward()
+        after = torch.cuda.current_device()
+    finally:
+        torch.cuda.set_device(0)
+    assert after == current
 
 
 @pytest.mark.parametrize(

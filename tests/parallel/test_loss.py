@@ -148,6 +148,18 @@ CASES: dict[str, tuple[Callable[[str], Any], Callable[[], Tensor], Callable[[], 
         lambda: scores(CLASSES),
         lambda: (scores(CLASSES) > 0).double(),
     ),
+    "soft margins of several labels, per token": (
+        lambda r: nn.MultiLabelSoftMarginLoss(reduction=r),
+        lambda: scores(7, CLASSES),
+        lambda: (scores(7, CLASSES) > 0).double(),
+    ),
+    "soft margins of several labels, a function, per pixel": (
+        lambda r: functools.partial(
+            functional.multilabel_soft_margin_loss, weight=CLASS_WEIGHTS, reduction=r
+        ),
+        lambda: scores(3, 4, CLASSES),
+        lambda: (scores(3, 4, CLASSES) > 0).double(),
+    ),
     "a function": (
         lambda r: (
             functional.smooth_l1_loss

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import sys
 import threading
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -50,21 +52,39 @@ def test_nothing_is_kept_of_a_call() -> None:
     assert gone() is None
 
 
+@pytest.fixture
+def hasty_threads() -> Iterator[None]:
+    """Threads take turns after a microsecond, so that every order comes up."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("hasty_threads")
 def test_calls_that_wait_for_each_other_meet() -> None:
-    """Started from many threads at once, and each pair meets: none stands behind another's half."""
-    barriers = [threading.Barrier(2, timeout=20) for _ in range(20)]
+    """Started from many threads at once, and each set meets: none stands behind half of another."""
+    devices = [torch.device("meta", index) for index in range(8)]
+    together = threading.Barrier(4, timeout=60)
+    failed: list[BaseException] = []
 
-    def start(barrier: threading.Barrier) -> None:
-        for started in start_all([(A, barrier.wait), (B, barrier.wait)]):
-            started.wait()
-            assert started.error is None
+    def start() -> None:
+        together.wait()
+        for _ in range(200):
+            barrier = threading.Barrier(len(devices), timeout=20)
+            for started in start_all([(device, barrier.wait) for device in devices]):
+                started.wait()
+                if started.error is not None:
+                    failed.append(started.error)
+                    return
 
-    threads = [threading.Thread(target=start, args=(barrier,)) for barrier in barriers]
+    threads = [threading.Thread(target=start) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
         assert not thread.is_alive()
+    assert not failed
 
 
 def test_a_thread_that_died_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 import torch
@@ -10,19 +12,30 @@ import torch
 from anyrig.transfer.streams import copy_stream, using
 
 
-@pytest.mark.gpus(2)
-def test_streams_and_device_are_current_within_only() -> None:
-    first, second = (copy_stream(torch.device("cuda", i), "to peer") for i in (0, 1))
-    assert first is not None
-    assert second is not None
-    before = [torch.cuda.current_stream(i) for i in (0, 1)]
+@pytest.fixture
+def device_zero() -> Iterator[None]:
+    yield
     torch.cuda.set_device(0)
-    with using(first, second):
-        assert torch.cuda.current_stream(0).stream_id == first.stream_id
-        assert torch.cuda.current_stream(1).stream_id == second.stream_id
-        assert torch.cuda.current_device() == 1
-    assert [torch.cuda.current_stream(i) for i in (0, 1)] == before
-    assert torch.cuda.current_device() == 0
+
+
+@pytest.mark.gpus(3)
+@pytest.mark.usefixtures("device_zero")
+@pytest.mark.parametrize("order", [(0, 1), (1, 0), (1,)], ids=str)
+@pytest.mark.parametrize("current", [0, 1, 2])
+def test_streams_and_device_are_current_within_only(current: int, order: tuple[int, ...]) -> None:
+    streams = [copy_stream(torch.device("cuda", i), "to peer") for i in order]
+    before = [torch.cuda.current_stream(i) for i in range(3)]
+    for raises in (False, True):
+        torch.cuda.set_device(current)
+        with suppress(KeyError), using(*(stream for stream in streams if stream is not None)):
+            for index, stream in zip(order, streams, strict=True):
+                assert stream is not None
+                assert torch.cuda.current_stream(index).stream_id == stream.stream_id
+            assert torch.cuda.current_device() == order[-1]
+            if raises:
+                raise KeyError
+        assert [torch.cuda.current_stream(i) for i in range(3)] == before
+        assert torch.cuda.current_device() == current
 
 
 @pytest.mark.gpus(1)

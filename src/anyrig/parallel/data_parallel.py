@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 import torch
+from torch._compile import _disable_dynamo
 
 from ..devices.device import Device
 from ..devices.rig import Rig
@@ -157,11 +158,9 @@ class DataParallel(TransparentModule):
         gathers = self._asked.__dict__.pop("gathers", True)
         if self._alone:
             return self._call_alone(inputs, kwargs, gathers)
-        if is_inside():
-            output = self._call_module(inputs, kwargs)
-            return output if gathers else [output]
-        with self._lock:
-            return self._call_replicas(inputs, kwargs, gathers)
+        if torch.compiler.is_compiling():
+            return self._call_uncompiled(inputs, kwargs, gathers)
+        return self._call_spread(inputs, kwargs, gathers)
 
     def _call_alone(self, inputs: tuple[Any, ...], kwargs: dict[str, Any], gathers: bool) -> Any:
         # All there is between the caller and the module, so written for speed.
@@ -196,6 +195,26 @@ class DataParallel(TransparentModule):
         target = rest.pop("target")
         value = loss(self.module(*inputs, **rest), target)
         return value[0] / value[1] if type(value) is tuple else value
+
+    # Private, but the form of `torch.compiler.disable` that does not import the compiler at once.
+    @_disable_dynamo
+    def _call_uncompiled(
+        self, inputs: tuple[Any, ...], kwargs: dict[str, Any], gathers: bool
+    ) -> Any:
+        warnings.warn(
+            f"torch.compile leaves {type(self.module).__name__} uncompiled: it is spread over "
+            f"{len(self._layout.devices)} devices. Compile functions that its forward calls, or "
+            "start a process for each device with anyrig run",
+            stacklevel=2,
+        )
+        return self._call_spread(inputs, kwargs, gathers)
+
+    def _call_spread(self, inputs: tuple[Any, ...], kwargs: dict[str, Any], gathers: bool) -> Any:
+        if is_inside():
+            output = self._call_module(inputs, kwargs)
+            return output if gathers else [output]
+        with self._lock:
+            return self._call_replicas(inputs, kwargs, gathers)
 
     def _call_replicas(self, inputs: tuple[Any, ...], kwargs: dict[str, Any], gathers: bool) -> Any:
         self._side_by_side.wait()

@@ -8,15 +8,20 @@ from torch.cuda import comm, nccl
 
 
 def test_broadcasting_keeps_the_tensors_of_the_first_device() -> None:
-    tensors = [torch.ones(3, device=0), torch.zeros(2, dtype=torch.int64, device=0)]
+    # Two of one type, which travel in one piece.
+    tensors = [
+        torch.ones(3, device=0),
+        torch.ones(4, device=0),
+        torch.zeros(2, dtype=torch.int64, device=0),
+    ]
     first, second = comm.broadcast_coalesced(tensors, (0, 1))
     assert all(copy is tensor for copy, tensor in zip(first, tensors, strict=True))
-    assert [copy.device.index for copy in second] == [1, 1]
-    assert [copy.dtype for copy in second] == [torch.float32, torch.int64]
+    assert [copy.device.index for copy in second] == [1, 1, 1]
+    assert [copy.dtype for copy in second] == [torch.float32, torch.float32, torch.int64]
     # Writing to one leaves the others' versions, which autograd compares.
     versions = [copy._version for copy in second]
     second[0].zero_()
-    assert second[1]._version == versions[1]
+    assert [copy._version for copy in second[1:]] == versions[1:]
 
 
 def test_each_tensor_that_is_broadcast_counts_its_own_versions() -> None:
