@@ -516,7 +516,7 @@ class DividedStream(Stream):
 def case_a_stream_that_divides_itself() -> None:
     samples = 6 * ranks()
     given = DataLoader(DividedStream(samples), batch_size=2)
-    refused = anyrig.distribute(given)
+    refused = anyrig.distribute(given, timeout_seconds=20)
     if rank():
         with pytest.raises(
             RankMismatchError, match=rf"rank {rank()} begins with another .* divided=True\); else"
@@ -538,7 +538,7 @@ def case_streams_with_other_values_of_the_same_samples() -> None:
 
 def case_streams_that_end_apart_would_lose_samples() -> None:
     given = DataLoader(Stream(6 if rank() == ranks() - 1 else 8), batch_size=2)
-    loader = iter(anyrig.distribute(given))
+    loader = iter(anyrig.distribute(given, timeout_seconds=20))
     for _ in range(3):
         next(loader)
     if rank() == ranks() - 1:
