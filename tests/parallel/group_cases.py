@@ -19,10 +19,12 @@ import torch.distributed as dist
 from same_bits import RUNS, Everything, batches, digest
 from torch import nn
 from torch.utils.data import (
+    BatchSampler,
     DataLoader,
     DistributedSampler,
     IterableDataset,
     Sampler,
+    Subset,
     TensorDataset,
 )
 
@@ -484,6 +486,29 @@ def case_samplers_that_do_not_agree() -> None:
         RankMismatchError, match=rf"sampler of rank {rank()} begins with \[.*rank 0 w"
     ):
         list(loader)
+
+
+def case_subsets_that_do_not_agree() -> None:
+    part = range(rank(), 6 * ranks(), ranks())
+    given = DataLoader(Subset(numbers(6 * ranks()), part), batch_size=3)
+    loader = anyrig.distribute(given, timeout_seconds=20)
+    if rank() == 0:
+        list(loader)
+        return
+    with pytest.raises(
+        RankMismatchError, match=rf"rank {rank()} begins with \[{rank()}, .*the whole on every"
+    ):
+        list(loader)
+
+
+def case_a_loader_that_is_divided_already() -> None:
+    sampler = DistributedSampler(numbers(6))
+    for given in (
+        DataLoader(numbers(6), batch_size=2, sampler=sampler),
+        DataLoader(numbers(6), batch_sampler=BatchSampler(sampler, 2, False)),
+    ):
+        with pytest.raises(BatchError, match="divided already, by its DistributedSampler"):
+            anyrig.distribute(given)
 
 
 class Stream(IterableDataset[Any]):
