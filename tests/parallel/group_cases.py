@@ -23,10 +23,12 @@ from rank_cases import (  # noqa: F401 - cases of three ranks, too
 from same_bits import RUNS, Everything, batches, digest
 from torch import nn
 from torch.utils.data import (
+    BatchSampler,
     DataLoader,
     DistributedSampler,
     IterableDataset,
     Sampler,
+    Subset,
     TensorDataset,
 )
 
@@ -490,6 +492,29 @@ def case_samplers_that_do_not_agree() -> None:
         list(loader)
 
 
+def case_subsets_that_do_not_agree() -> None:
+    part = range(rank(), 6 * ranks(), ranks())
+    given = DataLoader(Subset(numbers(6 * ranks()), part), batch_size=3)
+    loader = anyrig.distribute(given, timeout_seconds=20)
+    if rank() == 0:
+        list(loader)
+        return
+    with pytest.raises(
+        RankMismatchError, match=rf"rank {rank()} begins with \[{rank()}, .*the whole on every"
+    ):
+        list(loader)
+
+
+def case_a_loader_that_is_divided_already() -> None:
+    sampler = DistributedSampler(numbers(6))
+    for given in (
+        DataLoader(numbers(6), batch_size=2, sampler=sampler),
+        DataLoader(numbers(6), batch_sampler=BatchSampler(sampler, 2, False)),
+    ):
+        with pytest.raises(BatchError, match="divided already, by its DistributedSampler"):
+            anyrig.distribute(given)
+
+
 class Stream(IterableDataset[Any]):
     def __init__(self, rows: int) -> None:
         self.rows = rows
@@ -520,7 +545,7 @@ class DividedStream(Stream):
 def case_a_stream_that_divides_itself() -> None:
     samples = 6 * ranks()
     given = DataLoader(DividedStream(samples), batch_size=2)
-    refused = anyrig.distribute(given)
+    refused = anyrig.distribute(given, timeout_seconds=20)
     if rank():
         with pytest.raises(
             RankMismatchError, match=rf"rank {rank()} begins with another .* divided=True\); else"
@@ -542,7 +567,7 @@ def case_streams_with_other_values_of_the_same_samples() -> None:
 
 def case_streams_that_end_apart_would_lose_samples() -> None:
     given = DataLoader(Stream(6 if rank() == ranks() - 1 else 8), batch_size=2)
-    loader = iter(anyrig.distribute(given))
+    loader = iter(anyrig.distribute(given, timeout_seconds=20))
     for _ in range(3):
         next(loader)
     if rank() == ranks() - 1:

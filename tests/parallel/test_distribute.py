@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import random
+import subprocess
+import sys
 import weakref
 from collections.abc import Iterator
 from typing import Any
@@ -425,3 +427,18 @@ def test_whether_a_rank_had_a_batch() -> None:
     assert Progress(1, 0, False, before=3).has(0, 3) is False
     assert Progress(2, 9, False, before=9).has(0, 2) is False
     assert Progress(0, 3, True, 0).has(1, 0) is None
+
+
+def test_batches_without_values_are_told_apart_by_their_shapes() -> None:
+    program = """if True:
+        import anyrig.virtual
+        anyrig.virtual.install("T4", shape_only=True)
+        import torch
+        from anyrig.parallel.group.loaders.fingerprint import fingerprint
+        found = [fingerprint(torch.full((n,), float(n), device="cuda")) for n in (2, 2, 3)]
+        assert found[0] == found[1] != found[2]
+    """
+    finished = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert finished.returncode == 0, finished.stderr

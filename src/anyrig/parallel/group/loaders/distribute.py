@@ -124,7 +124,7 @@ def distribute(
     if global_batches is not None:
         assert isinstance(loader, DataLoader)
         rank = 0 if group is None else group.rank
-        batches = RankBatches(global_batches, rank, turns, same_order)
+        batches = RankBatches(global_batches, rank, turns, same_order, loader.dataset)
         division = SampledDivision(loader, batches, rank, turns, of_ranks[0].seed, empty)
     else:
         division = StreamedDivision(
@@ -215,7 +215,9 @@ def _refuse_distributed(loader: Any) -> None:
 
 
 def _refuse_divided(loader: Any) -> None:
-    if isinstance(getattr(loader, "sampler", None), DistributedSampler):
+    batch_sampler = getattr(loader, "batch_sampler", None)
+    samplers = [getattr(each, "sampler", None) for each in (loader, batch_sampler)]
+    if any(isinstance(sampler, DistributedSampler) for sampler in samplers):
         raise BatchError(
             "this loader is divided already, by its DistributedSampler. Leave the sampler out and "
             "give the loader the global batch as its batch_size; or, to keep it, pass divided=True"

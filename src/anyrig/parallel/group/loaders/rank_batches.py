@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from torch.utils.data import Sampler
+from torch.utils.data import Sampler, Subset
 
 from ....errors import RankMismatchError
 from .agreed_order import draw_alike
@@ -33,12 +33,14 @@ class RankBatches(Sampler[list[Any]]):
         rank: int,
         turns: Turns,
         same_order: SameOrder | None = None,
+        dataset: Any = None,
     ) -> None:
         self.drawn: deque[tuple[int, ...]] = deque()
         self._global_batches = global_batches
         self._rank = rank
         self._turns = turns
         self._same_order = same_order
+        self._dataset = dataset
         self._seed = 0
         self._skip_batches = 0
 
@@ -61,7 +63,7 @@ class RankBatches(Sampler[list[Any]]):
             yield indices[part_of_rank(rows, self._rank)] or indices[:1]
 
     def _check(self, same_order: SameOrder, first: list[Any]) -> None:
-        mine = repr(first)
+        mine = repr(_trace(first, self._dataset))
         of_first_rank = same_order.compare(self._turns.iteration, mine.encode())
         if of_first_rank is not None:
             raise RankMismatchError(
@@ -69,11 +71,19 @@ class RankBatches(Sampler[list[Any]]):
                 f"with {_shorten(of_first_rank.decode())}, and all must have one order. "
                 "anyrig.distribute seeds PyTorch's, Python's and NumPy's random numbers and a "
                 "sampler's attribute `generator`; seed what else this sampler draws from, and give "
-                "it the same data"
+                "it the same data: the whole on every rank, and random_split a seeded generator"
             )
 
     def __len__(self) -> int:
         return len(self._global_batches)  # type: ignore[arg-type]
+
+
+def _trace(indices: list[Any], dataset: Any) -> list[Any]:
+    """Return the indices in the whole dataset: subsets of two ranks may have different samples."""
+    while isinstance(dataset, Subset):
+        indices = [dataset.indices[index] for index in indices]
+        dataset = dataset.dataset
+    return indices
 
 
 def _shorten(text: str) -> str:

@@ -1,0 +1,56 @@
+"""Default shares on unequal devices: an A100 and two T4, in processes of their own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+PROGRAM = """
+    import anyrig.virtual
+
+    anyrig.virtual.install("A100-80GB+2xT4")
+
+    import torch
+    from same_bits import digest
+    from torch import nn
+
+    import anyrig
+
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(8, 32), nn.BatchNorm1d(32), nn.Dropout(), nn.Linear(32, 4))
+    seen = []
+    net[1].register_forward_pre_hook(lambda layer, args: seen.append(len(args[0])))
+    model = anyrig.spread(net, loss=nn.MSELoss())
+    optimizer = torch.optim.Adam(model.parameters())
+    for rows in [*range(2, 11), *[48] * 30]:  # far longer than shares were once measured
+        seen.clear()
+        model(torch.randn(rows, 8), target=torch.randn(rows, 4)).backward()
+        assert sum(seen) == rows and 1 not in seen, (rows, seen)
+        optimizer.step(), optimizer.zero_grad()
+    shares = anyrig.explain(model).shares
+    print(shares.held, shares.split(48), shares.reason)
+    print(digest(model.state_dict().values()))
+"""
+
+
+def test_every_run_is_the_same_and_no_device_has_a_single_sample() -> None:
+    found = set()
+    for _ in range(2):
+        finished = subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(PROGRAM)],
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parent), "OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
+            timeout=180,
+            check=False,
+        )
+        assert finished.returncode == 0, finished.stdout + finished.stderr
+        found.add(finished.stdout)
+    (output,) = found
+    assert output.startswith(
+        "True (35, 7, 6) by published FLOP/s and memory bandwidth of NVIDIA A100-SXM4-80GB, Tesla "
+        "T4\n"
+    )
