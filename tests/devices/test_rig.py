@@ -41,9 +41,7 @@ def test_detect_obeys_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_only_a_text_can_be_parsed() -> None:
-    with pytest.raises(
-        DeviceTextError, match=r"reads a text, and 1 is of type int; .*cuda:1"
-    ):
+    with pytest.raises(DeviceTextError, match=r"reads a text, and 1 is of type int; .*cuda:1"):
         Rig.parse(1)  # type: ignore[arg-type]
 
 
