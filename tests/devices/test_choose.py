@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import pytest
 
@@ -70,6 +71,7 @@ def test_the_most_free_memory_then_the_least_work(environment_with_cards: Enviro
         ("max_utilization=0.5", ["cuda:2", "cuda:0"], "90% busy, at most 50% wanted"),
         ("exclude_busy=True", ["cuda:2", "cuda:0"], "in use by process 4194305"),
         ("min_free_bytes=30 * 2**30", ["cuda:2", "cuda:1"], "70.00 GiB free, 90% busy"),
+        ("min_free_bytes='30 GiB'", ["cuda:2", "cuda:1"], "70.00 GiB free, 90% busy"),
     ],
 )
 def test_thresholds(
@@ -79,6 +81,42 @@ def test_thresholds(
     answer, reasons = ask(environment, f"choose(2, devices=cards, {threshold})")
     assert answer == chosen
     assert reasons["cuda:1"] == reason_of_1
+
+
+def test_idle_devices_meet_a_threshold_of_no_work(environment_with_cards: Environment) -> None:
+    scenario = card(A, 80, 0) + card(B, 80, 1) + card(C, 20, 0)
+    chosen, reasons = ask(
+        environment_with_cards(scenario), "choose(2, devices=cards, max_utilization=0)"
+    )
+    assert chosen == ["cuda:0", "cuda:2"]
+    assert reasons["cuda:1"] == "1% busy, at most 0% wanted"
+
+
+def test_a_choice_that_fails_keeps_nothing(
+    environment_with_cards: Environment, tmp_path: Path
+) -> None:
+    # The first choice takes leases on two cards, and finds that the third does not qualify. The
+    # second takes two, and cannot lock the file of the third.
+    program = (
+        "try:\n    choose(3, devices=cards, min_free_bytes=30 * 2**30)\n"
+        "except NoDeviceError:\n    pass\n"
+        "import os\n"
+        "from anyrig.devices.lease import acquire_lease\n"
+        "from anyrig.devices.lease_file import lease_directory\n"
+        "from anyrig.errors import LeaseDirectoryError\n"
+        "trap = lease_directory() / (cards[0].uuid + '.lock')\n"
+        "trap.mkdir()\n"
+        "try:\n    choose(3, devices=cards)\n"
+        "except LeaseDirectoryError:\n    trap.rmdir()\n"
+        "print([acquire_lease(card.uuid)._count for card in cards], flush=True)\n"
+        "sys.stdin.readline()\n"
+    )
+    command = [sys.executable, "-c", PRELUDE + program]
+    environment = environment_with_cards(UNEQUAL) | {"ANYRIG_LEASE_DIRECTORY": str(tmp_path / "l")}
+    done = subprocess.run(
+        command, env=environment, input="", capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout == "[1, 1, 1]\n", done.stderr
 
 
 def test_too_few_is_an_error_with_every_reason(environment_with_cards: Environment) -> None:
@@ -155,3 +193,11 @@ def test_arguments_out_of_range() -> None:
         choose(0)
     with pytest.raises(ValueError, match=r"from 0 to 1, got 50; for 50 % write 0\.5"):
         choose(1, max_utilization=50)
+    with pytest.raises(ValueError, match="min_free_bytes: cannot read '10 gibs' as a number of by"):
+        choose(1, min_free_bytes="10 gibs")
+    with pytest.raises(TypeError, match="count is a number, got '2' of type str"):
+        choose("2")
+    with pytest.raises(TypeError, match=r"max_utilization is a number, got '0\.5' of type str"):
+        choose(1, max_utilization="0.5")
+    with pytest.raises(TypeError, match=r"min_free_bytes is a number, got True of type bool"):
+        choose(1, min_free_bytes=True)

@@ -1,5 +1,6 @@
 """Leases on devices, between real processes."""
 
+import json
 import os
 import signal
 import socket
@@ -25,6 +26,7 @@ from anyrig.devices.lease import (
     one_chooser_at_a_time,
 )
 from anyrig.devices.lease_file import open_locked
+from anyrig.devices.process import process_name
 from anyrig.errors import LeaseDirectoryError, NoDeviceError
 
 UUIDS = ("GPU-aaaa", "GPU-bbbb", "GPU-cccc")
@@ -427,3 +429,71 @@ def test_a_lock_on_a_file_that_was_removed_meanwhile_does_not_count(
     monkeypatch.setenv("ANYRIG_LEASE_DIRECTORY", str(directory))
     assert start("say(type(acquire_lease('GPU-aaaa')).__name__)").line() == "LeaseHolder"
     lease.release()
+
+
+@posix_only
+def test_a_file_that_is_removed_while_it_is_held_gives_no_second_holder(
+    start: Start, directory: Path
+) -> None:
+    if sys.platform != "linux":
+        pytest.skip("only Linux has the sockets that keep the name of a removed file")
+    holder = start("lease = acquire_lease('GPU-aaaa'); say('held'); sys.stdin.readline()")
+    assert holder.line() == "held"
+    for _ in range(2):
+        (directory / "GPU-aaaa.lock").unlink(missing_ok=True)
+        assert acquire_lease("GPU-aaaa") == LeaseHolder(None, None, None)
+    (directory / "GPU-aaaa.lock").write_text("{}")  # anyone may make it anew
+    assert acquire_lease("GPU-aaaa") == LeaseHolder(None, None, None)
+    holder.kill()
+    lease = acquire_lease("GPU-aaaa")
+    assert isinstance(lease, Lease)
+    lease.release()
+
+
+FORGED = [
+    {"pid": 7, "host": "node3", "since": 10**20},
+    {"pid": 7, "host": "node3", "since": 253402300800},  # the year 10000
+    {"pid": 7, "host": "node3", "since": -(10**20)},
+    {"pid": 7, "host": "node3", "since": True},
+]
+
+
+def test_nothing_that_a_file_says_is_believed_unseen(start: Start, directory: Path) -> None:
+    holder = start("acquire_lease('GPU-aaaa'); say('held'); sys.stdin.readline()")
+    assert holder.line() == "held"
+    file = directory / "GPU-aaaa.lock"
+    for said in FORGED:
+        file.write_text(json.dumps(said))
+        assert str(acquire_lease("GPU-aaaa")) == "process 7 on node3"
+    for pid in (0, -1, 2**40, True, "7", 7.5, None, [7]):
+        file.write_text(json.dumps({"pid": pid, "host": "node3", "since": 1}))
+        assert str(acquire_lease("GPU-aaaa")) == "a process that has not said which"
+    for host in ("\x1b[2J", "a b", "node3\n", "", "x" * 129, 3, "n\u00f6de"):
+        file.write_text(json.dumps({"pid": 7, "host": host}, ensure_ascii=False))
+        assert str(acquire_lease("GPU-aaaa")) == "process 7"
+    for text in (b"[" * 10**6, b"\xff" * 300, b"", b"null", b"9" * 10**6, b'{"pid": 1e999}'):
+        file.write_bytes(text)
+        assert acquire_lease("GPU-aaaa") == LeaseHolder(None, None, None)
+
+
+@posix_only
+@pytest.mark.parametrize("mode", [0o777, 0o775, 0o757])
+def test_a_directory_in_which_others_can_remove_leases_is_refused(
+    mode: int, directory: Path
+) -> None:
+    directory.mkdir()
+    directory.chmod(mode)
+    expected = f"its mode is {mode:04o}, so others can remove the leases in it.*chmod 1777"
+    with pytest.raises(LeaseDirectoryError, match=expected):
+        acquire_lease("GPU-aaaa")
+    assert list(directory.iterdir()) == []
+    directory.chmod(mode | stat.S_ISVTX)
+    with acquire_lease("GPU-aaaa") as lease:
+        assert lease.held
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the name of a process is changed in /proc")
+def test_the_name_of_a_process_reaches_no_terminal_unseen(start: Start) -> None:
+    other = start("open('/proc/self/comm', 'w').write('\\x1b[2Jtrain'); say('named')")
+    assert other.line() == "named"
+    assert process_name(other.process.pid) == "?[2Jtrain"

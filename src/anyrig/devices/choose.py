@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 
 from ..errors import NoDeviceError
-from ..units import format_bytes
+from ..units import format_bytes, parse_bytes
 from .device import Device
 from .held import Held
 from .lease import Lease, LeaseHolder, acquire_lease, one_chooser_at_a_time
@@ -42,8 +42,7 @@ class Choice(Held):
 
     def release(self) -> None:
         """Let other processes choose these devices again."""
-        for lease in self.leases:
-            lease.release()
+        _release(self.leases)
 
     def __str__(self) -> str:
         return "\n".join(str(verdict) for verdict in self.verdicts)
@@ -52,7 +51,7 @@ class Choice(Held):
 def choose(
     count: int = 1,
     *,
-    min_free_bytes: int | None = None,
+    min_free_bytes: float | str | None = None,
     max_utilization: float | None = None,
     exclude_busy: bool = False,
     lease: bool = True,
@@ -66,7 +65,8 @@ def choose(
 
     Args:
         count: how many devices.
-        min_free_bytes: take only devices with at least this much free memory.
+        min_free_bytes: take only devices with at least this much free memory: a number, or a text
+            such as ``"10GiB"``.
         max_utilization: take only devices that are busy for at most this part of the time, 0 to 1.
         exclude_busy: take only devices that no other process uses.
         lease: whether to take leases and to respect those of other processes.
@@ -75,13 +75,21 @@ def choose(
     Raises:
         NoDeviceError: fewer than `count` devices qualify; the message has the reason of each.
         ValueError: an argument is out of its range.
+        TypeError: an argument is no number.
     """
+    _require_number("count", count, int)
     if count < 1:
         raise ValueError(f"count must be at least 1, got {count}")
-    if max_utilization is not None and not 0 <= max_utilization <= 1:
-        raise ValueError(
-            f"max_utilization is a part from 0 to 1, got {max_utilization}; for 50 % write 0.5"
-        )
+    if isinstance(min_free_bytes, str):
+        min_free_bytes = _bytes_of(min_free_bytes)
+    if min_free_bytes is not None:
+        _require_number("min_free_bytes", min_free_bytes, (int, float))
+    if max_utilization is not None:
+        _require_number("max_utilization", max_utilization, (int, float))
+        if not 0 <= max_utilization <= 1:
+            raise ValueError(
+                f"max_utilization is a part from 0 to 1, got {max_utilization}; for 50 % write 0.5"
+            )
     candidates = usable(survey()) if devices is None else tuple(devices)
     readings = sorted(read_all(candidates), key=_preference)
     objections = [
@@ -92,13 +100,24 @@ def choose(
     taken = tuple(verdict.device for verdict in verdicts if verdict.taken)
     if len(taken) == count:
         return Choice(Rig(taken, "the most free memory, then the least work"), verdicts, leases)
-    for held in leases:
-        held.release()
+    _release(leases)
     raise NoDeviceError(
         f"{count} device{'s' if count > 1 else ''} wanted, {len(taken)} qualify: "
         f"{'; '.join(map(str, verdicts))}. "
         "Ask for fewer, lower the thresholds, or wait until a device is free"
     )
+
+
+def _require_number(name: str, value: object, kinds: type | tuple[type, ...]) -> None:
+    if not isinstance(value, kinds) or isinstance(value, bool):
+        raise TypeError(f"{name} is a number, got {value!r} of type {type(value).__name__}")
+
+
+def _bytes_of(text: str) -> int:
+    try:
+        return parse_bytes(text)
+    except ValueError as error:
+        raise ValueError(f"min_free_bytes: {error}") from None
 
 
 def _take(
@@ -107,17 +126,27 @@ def _take(
     """Take the first `count` devices without an objection that can be leased."""
     verdicts: list[Verdict] = []
     leases: list[Lease] = []
-    for reading, objection in zip(readings, objections, strict=True):
-        if objection is None and sum(verdict.taken for verdict in verdicts) == count:
-            objection = f"{count} wanted, and others have more free memory or less work"
-        if objection is None and lease and reading.device.uuid is not None:
-            answer = acquire_lease(reading.device.uuid)
-            if isinstance(answer, LeaseHolder):
-                objection = f"leased by {answer}"
-            else:
-                leases.append(answer)
-        verdicts.append(Verdict(reading.device, objection is None, objection or _describe(reading)))
+    try:
+        for reading, objection in zip(readings, objections, strict=True):
+            if objection is None and sum(verdict.taken for verdict in verdicts) == count:
+                objection = f"{count} wanted, and others have more free memory or less work"
+            if objection is None and lease and reading.device.uuid is not None:
+                answer = acquire_lease(reading.device.uuid)
+                if isinstance(answer, LeaseHolder):
+                    objection = f"leased by {answer}"
+                else:
+                    leases.append(answer)
+            reason = objection or _describe(reading)
+            verdicts.append(Verdict(reading.device, objection is None, reason))
+    except BaseException:
+        _release(leases)
+        raise
     return tuple(verdicts), tuple(leases)
+
+
+def _release(leases: Iterable[Lease]) -> None:
+    for lease in leases:
+        lease.release()
 
 
 def _preference(reading: Reading) -> tuple[int, float]:
@@ -127,7 +156,7 @@ def _preference(reading: Reading) -> tuple[int, float]:
 
 def _objection(
     reading: Reading,
-    min_free_bytes: int | None,
+    min_free_bytes: float | None,
     max_utilization: float | None,
     exclude_busy: bool,
 ) -> str | None:
@@ -138,7 +167,9 @@ def _objection(
     if trouble is not None:
         return trouble
     if min_free_bytes is not None and (reading.free_bytes or 0) < min_free_bytes:
-        return f"{format_bytes(reading.free_bytes)} free, {format_bytes(min_free_bytes)} wanted"
+        return (
+            f"{format_bytes(reading.free_bytes)} free, {format_bytes(int(min_free_bytes))} wanted"
+        )
     if max_utilization is not None:
         if reading.utilization is None:
             return "it does not tell its utilization"

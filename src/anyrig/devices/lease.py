@@ -8,6 +8,7 @@ It belongs to the process that took it: a forked child has no part in it and doe
 from __future__ import annotations
 
 import os
+import re
 import socket
 import threading
 import time
@@ -20,9 +21,20 @@ from pathlib import Path
 from ..errors import NoDeviceError
 from .held import Held
 from .identity import normalise_uuid
-from .lease_file import lease_directory, lock_path, open_locked, read_holder, write_holder
+from .lease_file import (
+    claim_name,
+    lease_directory,
+    lock_path,
+    open_locked,
+    read_holder,
+    write_holder,
+)
 
 _PATIENCE_SECONDS = 5.0  # for another process that is choosing
+
+# What is believed of a file that anyone may have written.
+_HOST = re.compile(r"[0-9A-Za-z_.-]{1,128}")
+_MOST_PID = 2**22  # Linux has no higher one
 
 
 class Lease(Held):
@@ -32,15 +44,15 @@ class Lease(Held):
         uuid: of the device, as NVML writes it.
     """
 
-    def __init__(self, uuid: str, descriptor: int) -> None:
+    def __init__(self, uuid: str, descriptors: tuple[int, ...]) -> None:
         self.uuid = uuid
-        self._descriptor: int | None = descriptor
+        self._descriptors = descriptors
         self._count = 1
 
     @property
     def held(self) -> bool:
         """Whether this process still holds the device."""
-        return self._descriptor is not None
+        return bool(self._descriptors)
 
     def release(self) -> None:
         """Give the device back. One that was acquired twice must be released twice."""
@@ -53,12 +65,13 @@ class Lease(Held):
         return f"<Lease of {self.uuid}, {'held' if self.held else 'released'}>"
 
     def _close(self) -> None:
-        """Close the file, which unlocks it unless a parent has it open too: never `LOCK_UN`,
+        """Close the files, which unlocks them unless a parent has them open too: never `LOCK_UN`,
         which in a forked child would unlock the parent's.
         """
-        if self._descriptor is not None:
-            descriptor, self._descriptor = self._descriptor, None
+        descriptors, self._descriptors = self._descriptors, ()
+        if descriptors:
             _held.pop(self.uuid, None)
+        for descriptor in descriptors:
             os.close(descriptor)
 
 
@@ -104,11 +117,20 @@ def acquire_lease(uuid: str) -> Lease | LeaseHolder:
             _held[uuid]._count += 1
             return _held[uuid]
         path = lock_path(uuid)
-        descriptor = open_locked(path)
-        if descriptor is None:
+        claim = claim_name(path)
+        if claim is None:
             return _holder(path)
-        lease = _held[uuid] = Lease(uuid, descriptor)
-        write_holder(descriptor, os.getpid(), socket.gethostname())
+        locked = None
+        try:
+            locked = open_locked(path)
+        finally:
+            if locked is None:
+                for descriptor in claim:
+                    os.close(descriptor)
+        if locked is None:
+            return _holder(path)
+        lease = _held[uuid] = Lease(uuid, (*claim, locked))
+        write_holder(locked, os.getpid(), socket.gethostname())
         return lease
 
 
@@ -183,9 +205,11 @@ def _holder(path: Path) -> LeaseHolder:
     found = read_holder(path)
     pid, host, since = (found.get(key) for key in ("pid", "host", "since"))
     return LeaseHolder(
-        pid=pid if isinstance(pid, int) else None,
-        host=host if isinstance(host, str) else None,
-        since=datetime.fromtimestamp(since, timezone.utc) if isinstance(since, int) else None,
+        pid=pid if type(pid) is int and 0 < pid <= _MOST_PID else None,
+        host=host if isinstance(host, str) and _HOST.fullmatch(host) else None,
+        since=datetime.fromtimestamp(since, timezone.utc)
+        if type(since) is int and 0 <= since <= time.time() + 1
+        else None,
     )
 
 

@@ -1,7 +1,11 @@
 """The files behind leases: one for each device, in a directory that all users of a machine share.
 
 A lease is an exclusive `flock` on an open file, so the kernel ends it when the process ends,
-however it ends. Anyone may write to the directory, so nothing in it is trusted: symbolic links
+however it ends. On Linux the holder also claims the file's name among the kernel's abstract
+sockets: if the file is removed, by its owner or by what cleans temporary files, the next process
+would otherwise make the file anew and lock that.
+
+Anyone may write to the directory, so nothing in it is trusted: it must be sticky, symbolic links
 are not followed, and only a plain file with one name is written to. The library filelock would
 do for the lock, but not for this: its 3.x releases (read: 3.16 to 3.24) truncate the holder's file
 when they lose, and unlock the parent's when a forked child drops its copy of the lock object.
@@ -9,9 +13,12 @@ when they lose, and unlock the parent's when a forked child drops its copy of th
 
 from __future__ import annotations
 
+import errno
+import hashlib
 import json
 import os
 import re
+import socket
 import stat
 import sys
 import tempfile
@@ -25,6 +32,10 @@ DIRECTORY_VARIABLE = "ANYRIG_LEASE_DIRECTORY"
 
 _EVERYONE = 0o666
 _EVERYONE_STICKY = 0o1777
+_OWNER = 0o700
+_WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
+# Through no symbolic link, and without waiting for the other end of a pipe.
+_CAREFULLY = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 _LENGTH = 256  # of the holder's text, always: one write replaces all of it
 _PATIENCE_SECONDS = 1.0  # for another user to finish making a file
 
@@ -50,13 +61,15 @@ def lease_directory() -> Path:
     leases.
 
     Raises:
-        LeaseDirectoryError: it cannot be made, or is not a directory.
+        LeaseDirectoryError: it cannot be made, is not a directory, or lets anyone remove the files
+            of others.
     """
     named = os.environ.get(DIRECTORY_VARIABLE)
     directory = Path(named) if named else Path(tempfile.gettempdir()) / "anyrig-leases"
     try:
         try:
-            directory.mkdir(parents=True)
+            # Nobody else's until it is sticky.
+            directory.mkdir(_OWNER, parents=True)
         except FileExistsError:
             pass
         else:
@@ -66,6 +79,11 @@ def lease_directory() -> Path:
         raise _unusable(directory, str(error)) from error
     if not stat.S_ISDIR(mode):
         raise _unusable(directory, "it is no directory, or a symbolic link")
+    if os.name == "posix" and mode & _WRITABLE_BY_OTHERS and not mode & stat.S_ISVTX:
+        raise _unusable(
+            directory,
+            f"its mode is {stat.S_IMODE(mode):04o}, so others can remove the leases in it",
+        )
     return directory
 
 
@@ -98,6 +116,24 @@ def open_locked(path: Path) -> int | None:
         os.close(descriptor)
 
 
+def claim_name(path: Path) -> tuple[int, ...] | None:
+    """Claim the name of `path` in the kernel, where nobody can remove it.
+
+    Returns:
+        The descriptor to close when the claim ends, none where there are no abstract sockets; or
+        None if another process has the name.
+    """
+    if sys.platform != "linux":
+        return ()
+    name = hashlib.sha256(os.fsencode(path.absolute())).hexdigest()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as claim:
+        try:
+            claim.bind(f"\0anyrig-lease-{name}")
+        except OSError as error:
+            return None if error.errno == errno.EADDRINUSE else ()
+        return (claim.detach(),)
+
+
 def write_holder(descriptor: int, pid: int, host: str) -> None:
     """Write who holds the lock, for those who ask. It holds without that, on a full disk."""
     text = json.dumps({"pid": pid, "host": host[:128], "since": int(time.time())})
@@ -107,11 +143,19 @@ def write_holder(descriptor: int, pid: int, host: str) -> None:
 
 
 def read_holder(path: Path) -> dict[str, object]:
-    """Return what the holder wrote; nothing if it has not yet."""
+    """Return what the file says; nothing if the holder has not written yet.
+
+    Anyone may have written it, and anything.
+    """
     try:
-        with path.open(encoding="utf-8") as file:
-            found = json.loads(file.read(_LENGTH))
-    except (OSError, ValueError):
+        descriptor = os.open(path, os.O_RDONLY | _CAREFULLY)
+        try:
+            plain = stat.S_ISREG(os.fstat(descriptor).st_mode)
+            text = os.read(descriptor, _LENGTH) if plain else b""
+        finally:
+            os.close(descriptor)
+        found = json.loads(text)
+    except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 
@@ -122,7 +166,7 @@ def _open(path: Path) -> int:
     Where `fs.protected_regular` is set, as most distributions do, opening another user's file in
     such a directory with O_CREAT is refused, though its mode allows it.
     """
-    flags = os.O_RDWR | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    flags = os.O_RDWR | _CAREFULLY
     deadline = time.monotonic() + _PATIENCE_SECONDS
     while True:
         try:

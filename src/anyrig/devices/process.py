@@ -24,8 +24,12 @@ class DeviceProcess:
 
 
 def process_name(pid: int) -> str | None:
-    """Return the name of the program that process `pid` runs, or None if it cannot be seen."""
+    """Return the name of the program that process `pid` runs, or None if it cannot be seen.
+
+    A process may call itself anything, so what is not printable becomes ``?``.
+    """
     try:
-        return psutil.Process(pid).name()
+        name = psutil.Process(pid).name()
     except (psutil.Error, ValueError, OverflowError):  # a driver may report any number as a pid
         return None
+    return "".join(letter if letter.isprintable() else "?" for letter in name)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import stat
 import tempfile
 from contextlib import suppress
 from pathlib import Path
@@ -44,6 +45,8 @@ def remove_unless_used(folder: Path) -> None:
 
 
 def _remove(folder: Path) -> None:
+    if not _is_ours(folder):
+        return
     try:
         file = os.open(folder / "cards", os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:
@@ -58,3 +61,14 @@ def _remove(folder: Path) -> None:
         folder.rmdir()
     finally:
         os.close(file)
+
+
+def _is_ours(folder: Path) -> bool:
+    """Return whether a folder, no link to one, is this user's and nobody else can write to it.
+
+    Anyone may put something under this name into the place for temporary files, and what lies in
+    it would be removed as if it were a rehearsal's.
+    """
+    found = folder.lstat()
+    others = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not others

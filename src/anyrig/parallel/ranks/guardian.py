@@ -2,7 +2,7 @@
 
 ::
 
-    launcher ──pipe──> guardian            "watch 4711", "end 2.5"; closed when the launcher dies
+    launcher ──pipe──> guardian            "watch 4711 START", "end 2.5"; closed when it dies
        │
        └──starts──> ranks 4711, 4712 …     each in a session of its own, with its own children
 
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Guardian"]
 
+# How often to look for what is left of a session whose leader has ended.
+_LOOK_SECONDS = 1.0
+
 
 class Guardian:
     """The launcher's end of the pipe. Use it as a context manager."""
@@ -39,8 +42,9 @@ class Guardian:
         )
 
     def watch(self, leader_pid: int) -> None:
-        """Have the session that `leader_pid` leads ended with this process."""
-        self._tell(f"watch {leader_pid}")
+        """Have the session ended that `leader_pid` leads, a child that was not waited for yet."""
+        stat = _stat(leader_pid)
+        self._tell(f"watch {leader_pid} {0 if stat is None else stat.start}")
 
     def end(self, seconds: float) -> None:
         """Have all that is watched killed in `seconds`, if it has not ended by then."""
@@ -76,15 +80,17 @@ class Guardian:
 
 
 def _guard(pipe: int) -> None:
-    watched: set[int] = set()
+    sessions = _Sessions()
     folders: set[str] = set()
     deadline: float | None = None
     rest = b""
     while True:
         seconds = None if deadline is None else max(0.0, deadline - time.monotonic())
-        if not select.select([pipe], [], [], seconds)[0]:
-            _kill(watched)
+        told = sessions.wait(pipe, seconds)
+        if deadline is not None and time.monotonic() >= deadline:
+            sessions.kill()
             deadline = None
+        if not told:
             continue
         read = os.read(pipe, 4096)
         if not read:  # closed: the launcher has ended, in whatever way
@@ -92,7 +98,8 @@ def _guard(pipe: int) -> None:
         *lines, rest = (rest + read).split(b"\n")
         for word, _, value in (os.fsdecode(line).partition(" ") for line in lines):
             if word == "watch":
-                watched.add(int(value))
+                leader, start = value.split()
+                sessions.add(int(leader), int(start))
             elif word == "end":
                 ends = time.monotonic() + float(value)
                 deadline = ends if deadline is None else min(deadline, ends)
@@ -101,10 +108,10 @@ def _guard(pipe: int) -> None:
             elif word == "keep":
                 folders.discard(value)
             else:
-                _kill(watched)
-                watched.clear()
+                sessions.kill()
+                sessions = _Sessions()
                 deadline = None
-    _kill(watched)
+    sessions.kill()
     if folders:
         import shutil
 
@@ -112,35 +119,112 @@ def _guard(pipe: int) -> None:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _kill(leaders: set[int]) -> None:
-    """Kill every process of the sessions that `leaders` lead, until none is left to be found."""
-    # While any member of a session lives, its number is given to no new process. Between the end
-    # of the last one and this line it could be, if all numbers had been used up in the meantime.
-    for _ in range(20):
-        members = _members(leaders)
-        for pid in members:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
-        if not members:
+class _Sessions:
+    """Sessions, each known by the number of its leader and by when that started.
+
+    A number is free again once the leader has been waited for and no other process is in the
+    session. It may then be another process's, so a session is forgotten when nothing of it lives.
+    """
+
+    def __init__(self) -> None:
+        self._starts: dict[int, int] = {}
+        self._leaders: dict[int, int] = {}  # what is readable when a leader ends, and which
+
+    def add(self, leader: int, start: int) -> None:
+        self._starts[leader] = start
+        if hasattr(os, "pidfd_open"):
+            with contextlib.suppress(OSError):  # it has ended, or the kernel is too old
+                self._leaders[os.pidfd_open(leader)] = leader
+
+    def wait(self, pipe: int, seconds: float | None) -> bool:
+        """Return whether `pipe` can be read, after `seconds` at the latest, or earlier."""
+        poll = select.poll()
+        for descriptor in (pipe, *self._leaders):
+            poll.register(descriptor, select.POLLIN)
+        if len(self._leaders) < len(self._starts):  # some are gone, and their children may be next
+            seconds = _LOOK_SECONDS if seconds is None else min(seconds, _LOOK_SECONDS)
+        ready = {descriptor for descriptor, _ in poll.poll(seconds and seconds * 1000)}
+        for descriptor in ready & self._leaders.keys():
+            del self._leaders[descriptor]
+            os.close(descriptor)
+        if len(self._leaders) < len(self._starts):
+            self._living()
+        return pipe in ready
+
+    def kill(self) -> None:
+        """Kill every process of the sessions, until none is left to be found."""
+        if not os.path.isdir("/proc/self"):  # noqa: PTH112 - macOS: their process groups must do
+            for leader in self._starts:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(leader, signal.SIGKILL)
             return
-        time.sleep(0.01)  # one that was being forked meanwhile is found the next time
+        for _ in range(20):
+            living = self._living()
+            for pid, start in living.items():
+                _kill(pid, start)
+            if not living:
+                return
+            time.sleep(0.01)  # one that was being forked meanwhile is found the next time
+
+    def _living(self) -> dict[int, int]:
+        """Return the processes of the sessions and their starts; forget sessions without any."""
+        if not os.path.isdir("/proc/self"):  # noqa: PTH112
+            return {}
+        numbers = [int(name) for name in os.listdir("/proc") if name.isdecimal()]  # noqa: PTH208
+        found = {pid: stat for pid in numbers if (stat := _stat(pid)) is not None}
+        for leader, start in list(self._starts.items()):
+            is_another = leader in found and found[leader].start != start
+            if is_another or not any(
+                stat.lives and stat.session == leader for stat in found.values()
+            ):
+                self._forget(leader)
+        return {
+            pid: stat.start
+            for pid, stat in found.items()
+            if stat.lives and stat.session in self._starts
+        }
+
+    def _forget(self, leader: int) -> None:
+        del self._starts[leader]
+        for descriptor in [each for each, other in self._leaders.items() if other == leader]:
+            del self._leaders[descriptor]
+            os.close(descriptor)
 
 
-def _members(leaders: set[int]) -> list[int]:
-    """Return the living processes of sessions; a process group of its own is no way out of one."""
-    found = []
-    for name in os.listdir("/proc") if os.path.isdir("/proc/self") else ():  # noqa: PTH112, PTH208
-        with contextlib.suppress(OSError, ValueError):
-            pid = int(name)
-            with open(f"/proc/{pid}/stat") as file:  # noqa: PTH123 - pathlib takes a while to import
-                state, _parent, _group, session = file.read().rpartition(")")[2].split()[:4]
-            if int(session) in leaders and state not in "ZX":
-                found.append(pid)
-    if not os.path.isdir("/proc/self"):  # noqa: PTH112 - macOS: their process groups must do
-        for leader in leaders:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(leader, signal.SIGKILL)
-    return found
+class _Stat:
+    """What the kernel says of a process; a process group of its own is no way out of a session."""
+
+    def __init__(self, session: int, start: int, lives: bool) -> None:
+        self.session = session
+        self.start = start  # in clock ticks, after which a number that is given again differs
+        self.lives = lives
+
+
+def _stat(pid: int) -> _Stat | None:
+    with contextlib.suppress(OSError, ValueError):
+        with open(f"/proc/{pid}/stat") as file:  # noqa: PTH123 - pathlib takes a while to import
+            fields = file.read().rpartition(")")[2].split()
+        return _Stat(session=int(fields[3]), start=int(fields[19]), lives=fields[0] not in "ZX")
+    return None
+
+
+def _kill(pid: int, start: int) -> None:
+    """Kill the process `pid` that started then, and not one that has its number since."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        if not hasattr(os, "pidfd_open"):
+            os.kill(pid, signal.SIGKILL)
+            return
+        try:
+            descriptor = os.pidfd_open(pid)
+        except OSError:  # an old kernel, or too many open files; or it has ended
+            os.kill(pid, signal.SIGKILL)
+            return
+        try:
+            now = _stat(pid)
+            if now is not None and now.start == start:
+                signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+        finally:
+            os.close(descriptor)
 
 
 if __name__ == "__main__":

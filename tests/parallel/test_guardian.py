@@ -1,0 +1,111 @@
+"""The guardian ends the sessions that it watches, and nobody else's."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from anyrig.parallel.ranks.guardian import Guardian
+
+LAST_PID = Path("/proc/sys/kernel/ns_last_pid")
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sessions are found in /proc")
+
+
+def start(*command: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(command, start_new_session=True, stdout=subprocess.PIPE, text=True)
+
+
+@pytest.fixture
+def bystander() -> Iterator[subprocess.Popen[str]]:
+    with start("sleep", "600") as process:
+        yield process
+        process.kill()
+
+
+def lives(pid: int) -> bool:
+    """Return whether a process runs; one that has ended may not be waited for yet."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize("way", ["end", "clear", "close"])
+def test_all_of_a_session_is_killed_also_without_its_leader(way: str) -> None:
+    with (
+        Guardian() as guardian,
+        start("sleep", "600") as leader,
+        start("sh", "-c", "sleep 600 & setsid sleep 600 & echo $! & exec sleep 0.2") as left,
+    ):
+        guardian.watch(leader.pid)
+        guardian.watch(left.pid)
+        assert left.wait(timeout=60) == 0
+        orphans = [pid for pid in all_processes() if session_of(pid) == left.pid]
+        assert orphans
+        if way == "end":
+            guardian.end(0.1)
+        elif way == "clear":
+            guardian.clear()
+        else:
+            guardian.__exit__()
+        assert leader.wait(timeout=60) == -signal.SIGKILL
+        deadline = time.monotonic() + 60
+        while any(map(lives, orphans)) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert not any(map(lives, orphans))
+        assert left.stdout is not None
+        os.kill(int(left.stdout.readline()), signal.SIGKILL)  # of a session of its own
+
+
+def test_another_process_with_the_number_of_a_leader_lives_on(
+    bystander: subprocess.Popen[str],
+) -> None:
+    with Guardian() as guardian:
+        guardian._tell(f"watch {bystander.pid} 1")  # what had the number started earlier
+        guardian.end(0)
+    assert bystander.poll() is None
+
+
+@pytest.mark.skipif(not os.access(LAST_PID, os.W_OK), reason="only root can choose a number")
+def test_a_number_that_is_given_again_is_nobody_of_ours() -> None:
+    with Guardian() as guardian:
+        with start("sleep", "600") as leader:
+            guardian.watch(leader.pid)
+            time.sleep(0.05)  # starts are told apart by clock ticks
+            leader.kill()
+        for _ in range(100):  # other processes start at the same time
+            try:
+                LAST_PID.write_text(str(leader.pid - 1))
+            except OSError as error:
+                pytest.skip(f"the number of a process cannot be chosen here: {error}")
+            other = start("sleep", "600")
+            if other.pid == leader.pid:
+                break
+            other.kill()
+            other.communicate()
+        else:
+            pytest.skip("other processes took the number each time")
+    try:
+        assert other.poll() is None
+    finally:
+        other.kill()
+        other.communicate()
+
+
+def all_processes() -> list[int]:
+    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
+
+
+def session_of(pid: int) -> int | None:
+    try:
+        return os.getsid(pid)
+    except ProcessLookupError:
+        return None
