@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import socket
@@ -25,7 +26,13 @@ from anyrig.parallel.preflight.finding import Level
 from anyrig.parallel.preflight.meeting import _finding, probe_port
 from anyrig.parallel.preflight.node import Node, compare, read_node
 from anyrig.parallel.ranks import newcomers
-from anyrig.parallel.ranks.node_messages import BadMessageError, Message, read_message
+from anyrig.parallel.ranks.node_link import NodeLink
+from anyrig.parallel.ranks.node_messages import (
+    MOST_LINE_BYTES,
+    BadMessageError,
+    Message,
+    read_message,
+)
 from anyrig.parallel.ranks.node_watch import NodeWatch
 
 # Far less than was sent, and than what a list of all connections would hold.
@@ -113,6 +120,52 @@ def test_a_silent_stranger_is_dropped(
         assert not hub.must_end()
         assert not one.must_end()
     assert "no greeting within 0 s" in capsys.readouterr().err
+
+
+def test_only_the_token_makes_a_node_of_a_newcomer() -> None:
+    store = dist.HashStore()
+    store.set("anyrig/node watch/1", "node1")  # it is about to connect
+    hub = NodeWatch(store, 0, 2, "node0", "127.0.0.1")
+    host, port, token = json.loads(store.get("anyrig/node watch/place"))
+    for first in (f"{'0' * 32}", f"{token[:-1]}~", f"~{token[1:]}"):
+        with socket.create_connection((host, port), 20) as stranger:
+            stranger.sendall(f"{first} 00000001\n".encode())
+            assert stranger.recv(8) == b""
+    node = NodeWatch(store, 1, 2, "node1", "127.0.0.1")
+    node.say("failing")
+    assert until(hub.must_end)
+    assert hub.troubles == ()
+    for each in (hub, node):
+        each.close()
+
+
+def test_of_too_many_silent_strangers_the_oldest_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(newcomers, "_GREETING_SECONDS", 600)
+    with watching(2) as ((hub, _), port), contextlib.ExitStack() as stack:
+        assert hub._newcomers is not None
+        silent = [
+            stack.enter_context(socket.create_connection(port, 20))
+            for _ in range(newcomers._MOST_WAITING + 10)
+        ]
+        for oldest in silent[:10]:
+            assert oldest.recv(1) == b""
+        assert len(list(hub._newcomers)) <= newcomers._MOST_WAITING
+
+
+def test_a_line_without_an_end_is_not_kept() -> None:
+    ours, theirs = socket.socketpair()
+    link = NodeLink(ours, node=1)
+    theirs.setblocking(False)
+
+    def send_on() -> None:
+        for _ in range(2 * MOST_LINE_BYTES // 2**16):
+            with contextlib.suppress(BlockingIOError):
+                theirs.send(b"x" * 2**16)
+            assert link.read() == []
+            assert len(link._unread) <= MOST_LINE_BYTES
+
+    with ours, theirs, pytest.raises(BadMessageError, match=f"more than {MOST_LINE_BYTES} bytes"):
+        send_on()
 
 
 def test_the_token_is_needed_whole_and_a_node_comes_once() -> None:

@@ -51,7 +51,7 @@ def watching(count: int) -> Iterator[list[NodeWatch]]:
 
 
 def until(fact: object) -> bool:
-    ends = time.monotonic() + 10
+    ends = time.monotonic() + 30
     while not fact() and time.monotonic() < ends:
         time.sleep(0.01)
     return bool(fact())
