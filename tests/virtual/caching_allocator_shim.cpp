@@ -60,6 +60,9 @@ Block* allocate(Device* device, size_t bytes, StreamKey stream, uint64_t* shape)
     return nullptr;
   }
 }
+bool has_room(Device* device, size_t bytes, StreamKey stream) {
+  return device->allocator.has_room(bytes, stream);
+}
 void free_block(Device* device, Block* block) { device->allocator.free(block); }
 void record_stream(Device* device, Block* block, StreamKey stream) {
   device->allocator.record_stream(block, stream);

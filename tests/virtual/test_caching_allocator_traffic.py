@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 from itertools import pairwise
 
@@ -42,12 +41,16 @@ def test_agrees_with_the_slow_reference(
     try:
         for action, number, stream in steps:
             if action == "allocate":
+                has_room = has_room_without_a_trace(card, number, stream)
                 try:
                     segment, part = reference.allocate(number, stream)
                 except ReferenceFull:
+                    assert not has_room
                     with pytest.raises(OutOfMemoryError):
                         card.allocate(number, stream)
                     continue
+                waiting = card.now("active") - card.now("allocation")
+                assert has_room or waiting  # which may have ended since
                 block = card.allocate(number, stream)
                 assert (block.address, block.size) == (segment.address_of(part), part.size)
                 live.append((block, segment, part))
@@ -104,8 +107,11 @@ def test_sums_hold_under_every_option(
     try:
         for action, number, stream in steps:
             if action == "allocate":
-                with contextlib.suppress(OutOfMemoryError):
+                has_room = has_room_without_a_trace(card, number, stream)
+                try:
                     live.append(card.allocate(number, stream))
+                except OutOfMemoryError:
+                    assert not has_room
             elif action == "free" and live:
                 card.free(live.pop(number % len(live)))
             elif action == "record" and live:
@@ -126,6 +132,13 @@ def test_sums_hold_under_every_option(
         assert card.parts() == []
     finally:
         card.close()
+
+
+def has_room_without_a_trace(card: VirtualCard, size: int, stream: int) -> bool:
+    before = card.parts(), card.stats(), card.free_bytes()
+    has_room = card.has_room(size, stream)
+    assert (card.parts(), card.stats(), card.free_bytes()) == before
+    return has_room
 
 
 def check_sums(card: VirtualCard, live: list[Block]) -> None:

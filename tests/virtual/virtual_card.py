@@ -74,7 +74,7 @@ class VirtualCard:
         library.memory_fraction.restype = ctypes.c_double
         library.card_free_bytes.restype = library.read_snapshot.restype = ctypes.c_size_t
         library.read_history.restype = ctypes.c_size_t
-        library.has_pool.restype = ctypes.c_bool
+        library.has_pool.restype = library.has_room.restype = ctypes.c_bool
         library.take_elsewhere.restype = library.work_is_finished.restype = ctypes.c_bool
         self._library = library
         self._device = ctypes.c_void_p(library.device_new(ctypes.c_size_t(size)))
@@ -110,6 +110,11 @@ class VirtualCard:
         if shape[1] == NO_LIMIT:
             raise OutOfMemoryError(self.error(3))
         return Block(handle or 0, shape[0], shape[1])
+
+    def has_room(self, size: int, stream: int = 0) -> bool:
+        return bool(
+            self._library.has_room(self._device, ctypes.c_size_t(size), ctypes.c_int64(stream))
+        )
 
     def free(self, block: Block) -> None:
         self._library.free_block(self._device, ctypes.c_void_p(block.handle))

@@ -45,3 +45,63 @@ def test_a_kernel_for_cuda_written_in_python_stays() -> None:
         operators.impl("which", lambda tensor: tensor + 2, "CPU")
 
         assert torch.ops.anyrig_in_python.which(torch.zeros(1, device="cuda")).item() == 1
+
+
+def test_operators_that_are_defined_again_are_called_by_their_new_schemas() -> None:
+    # The memory of a schema that was freed is often the next one's: of fifty, of nearly all.
+    names = [f"f{number}" for number in range(50)]
+    x = torch.ones(2, device="cuda:1")
+    for _ in range(2):
+        with torch.library._scoped_library("anyrig_again", "DEF") as operators:
+            for name in names:
+                operators.define(f"{name}(Tensor x) -> Tensor")
+                operators.impl(name, lambda x: x + 1, "CPU")
+                assert getattr(torch.ops.anyrig_again, name).default(x).tolist() == [2.0, 2.0]
+        with torch.library._scoped_library("anyrig_again", "DEF") as operators:
+            for name in names:
+                operators.define(f"{name}(Tensor x, Tensor(a!) y) -> (Tensor, Tensor(a!))")
+                operators.impl(name, lambda x, y: (x + 2, y.add_(3)), "CPU")
+                y = torch.zeros(2, device="cuda:1")
+                results = getattr(torch.ops.anyrig_again, name).default(x, y)
+                assert [result.tolist() for result in results] == [[3.0, 3.0], [3.0, 3.0]]
+                assert [result.device for result in results] == [x.device, x.device]
+                assert y.tolist() == [3.0, 3.0]
+
+
+def test_an_operator_may_be_defined_again_while_one_of_its_kind_runs() -> None:
+    outer, inner = "anyrig_outer", "anyrig_inner"
+
+    def replace_inner(x: torch.Tensor) -> torch.Tensor:
+        for step in (1, 2, 3):
+            with torch.library._scoped_library(inner, "DEF") as operators:
+                operators.define("f(Tensor x) -> Tensor")
+                operators.impl("f", lambda x, step=step: x + step, "CPU")
+                x = torch.ops.anyrig_inner.f.default(x.to("cuda")).cpu()
+        return x
+
+    with torch.library._scoped_library(outer, "DEF") as operators:
+        operators.define("f(Tensor x) -> Tensor")
+        operators.impl("f", replace_inner, "CPU")
+        result = torch.ops.anyrig_outer.f.default(torch.zeros(1, device="cuda:1"))
+    assert result.item() == 6
+    assert result.device == torch.device("cuda", 1)
+
+
+@pytest.mark.parametrize("namespace", ["x", "test", "anyrig_rules"])
+def test_an_operator_called_as_one_of_pytorch_has_rules_of_its_own(namespace: str) -> None:
+    # PyTorch's own `mm` refuses whole numbers on cards, and `cumsum` is not deterministic there.
+    with torch.library._scoped_library(namespace, "DEF") as operators:
+        for name, kernel in (("mm", torch.mm), ("cumsum", torch.add)):
+            operators.define(f"{name}(Tensor a, Tensor b) -> Tensor")
+            operators.impl(name, kernel, "CPU")
+        a = torch.tensor([[1, 2], [3, 4]], device="cuda:1")
+        named = getattr(torch.ops, namespace)
+
+        assert named.mm.default(a, a).tolist() == [[7, 10], [15, 22]]
+        torch.use_deterministic_algorithms(True)
+        try:
+            assert named.cumsum.default(a, a).tolist() == [[2, 4], [6, 8]]
+        finally:
+            torch.use_deterministic_algorithms(False)
+        with pytest.raises(RuntimeError, match=r"in method wrapper_CUDA__mm\)"):
+            named.mm.default(a, a.to("cuda:2"))

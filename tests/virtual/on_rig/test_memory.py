@@ -134,6 +134,51 @@ def test_out_of_memory_comes_before_the_operator_computes() -> None:
     del kept
 
 
+def count_allocations() -> dict[str, int]:
+    """Return what a few operators, of which some need host memory of their own, count."""
+    images, kernel = torch.ones(2, 3, 16, 16, device="cuda"), torch.ones(4, 3, 3, 3, device="cuda")
+    torch.cuda.synchronize()
+    torch.cuda.reset_accumulated_memory_stats()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    images + 1
+    images.sort(stable=True)
+    images.cumsum(2)
+    with torch.no_grad():
+        torch.nn.functional.conv2d(images, kernel)
+    stats = torch.cuda.memory_stats()
+    counts = {name: stats[name] for name in stats if name.endswith((".allocated", ".freed"))}
+    counts |= {name: stats[name] for name in stats if name.startswith("num_")}
+    return counts | {"peak": torch.cuda.max_memory_allocated() - before}
+
+
+def test_a_card_that_is_nearly_full_counts_as_any_other() -> None:
+    with torch.no_grad():
+        expected = count_allocations()
+        # Less than any request could round up to, so that each result is asked for beforehand.
+        kept = take(torch.cuda.mem_get_info()[0] - 4 * MIB)
+        assert count_allocations() == expected
+    del kept
+
+
+def test_room_that_a_card_finds_in_its_cache_is_left_there_until_it_is_taken() -> None:
+    free = torch.cuda.mem_get_info()[0]
+    kept, cached = take(free - 60 * MIB), take(50 * MIB)
+    del cached
+    small = torch.ones(1, device="cuda")
+    torch.cuda.reset_accumulated_memory_stats()
+    large = small.expand(5 * MIB).neg()  # 20 MiB, cut from the 50
+    assert torch.cuda.memory_stats()["allocation.all.allocated"] == 1
+    assert torch.cuda.memory_stats()["num_alloc_retries"] == 0
+    del large
+    # 56 MiB, for which the 50 go back to the card: once, when the result takes its memory.
+    small.expand(14 * MIB).neg()
+    stats = torch.cuda.memory_stats()
+    assert stats["num_alloc_retries"] == 1
+    assert stats["allocation.all.allocated"] == 2
+    del kept
+
+
 def test_a_fraction_of_the_card() -> None:
     torch.cuda.set_per_process_memory_fraction(0.5)
     try:

@@ -51,6 +51,14 @@ REFUSED: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
         lambda x: x[torch.tensor([0], device="cuda:2")],
         r"indices should be either on cpu or on the same device as the indexed tensor \(cuda:1\)",
     ),
+    "a value for an index, of the host": (
+        lambda x: x.index_put_((torch.tensor([0]),), torch.ones(3)),
+        "but found at least two devices, cuda:1 and cpu!",
+    ),
+    "a value for an index, of another card": (
+        lambda x: x.index_put_((torch.tensor([0]),), torch.tensor(1.0, device="cuda:2")),
+        "but found at least two devices, cuda:1 and cuda:2!",
+    ),
     "a convolution, with the host": (
         lambda x: functional.conv2d(x[None, None], torch.ones(1, 1, 2, 2)),
         r"Input type \(torch.cuda.FloatTensor\) and weight type \(torch.FloatTensor\) should be",
@@ -79,9 +87,54 @@ def test_refused(here: Tensor, case: str) -> None:
 
 def test_a_number_of_the_host_may_take_part(here: Tensor) -> None:
     assert (here * torch.tensor(2.0)).device == here.device
+    assert (torch.tensor(2.0) - here).device == here.device
+    assert torch.maximum(here, torch.tensor(2.0)).device == here.device
+    assert torch.where(here > 0, here, torch.tensor(2.0)).device == here.device
+    assert torch.addcmul(here, torch.tensor(2.0), here).tolist() == [[3.0] * 3] * 3
+    here.mul_(torch.tensor(2.0)).masked_fill_(here > 2, torch.tensor(9.0)).sub_(torch.tensor(1.0))
+    assert here.tolist() == [[1.0] * 3] * 3
     assert here[torch.tensor([0, 2])].shape == (2, 3)
     here[torch.tensor([0])] = torch.tensor(5.0)
     assert here.sum().item() == 21
+
+
+# What is written to is on the device where it is computed, numbers of the host included.
+TARGETS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "in place": lambda number, target: target.add_(number),
+    "in place, a comparison": lambda number, target: target.eq_(number),
+    "in place, three operands": lambda number, target: target.addcmul_(number, number),
+    "in place, a mask": lambda number, target: target.masked_fill_(number > 0, 2.0),
+    "out": lambda number, target: torch.add(number, number, out=target),
+    "out, one operand": lambda number, target: torch.neg(number, out=target),
+    "out, beside a number of the host": lambda number, target: torch.mul(
+        number, torch.tensor(2.0), out=target
+    ),
+    "out, a sum": lambda number, target: torch.sum(number[None], dim=0, out=target),
+    "out, a mean": lambda number, target: torch.mean(number[None], dim=0, out=target),
+}
+
+
+@pytest.mark.parametrize("case", TARGETS)
+def test_a_number_of_the_host_is_no_target(case: str) -> None:
+    number, target = torch.tensor(3.0, device="cuda:1"), torch.tensor(1.0)
+    words = "Expected all tensors to be on the same device, but found at least two devices, cuda:1 "
+    with pytest.raises(RuntimeError, match=f"^{words}and cpu!"):
+        TARGETS[case](number, target)
+    assert (target.device.type, target.item()) == ("cpu", 1.0)
+    assert number.item() == 3
+
+
+def test_a_number_of_the_host_is_no_target_of_a_list() -> None:
+    number, target = torch.tensor(3.0, device="cuda:1"), torch.tensor(1.0)
+    with pytest.raises(RuntimeError, match="found at least two devices, cuda:1 and cpu!"):
+        torch._foreach_add_([target], [number])
+    assert target.item() == 1
+
+
+def test_a_number_of_the_host_is_no_target_without_numbers_to_compute() -> None:
+    empty = torch.ones(0, device="cuda:1")
+    with pytest.raises(RuntimeError, match="at least two devices, cuda:1 and cpu!"):
+        torch.add(empty, empty, out=torch.tensor(1.0))
 
 
 def test_numpy_is_refused(here: Tensor) -> None:

@@ -73,6 +73,28 @@ say("a scaler's step", lambda: scaler.step(optimizer))
 scaler.update()
 say("a scaler's scale", scaler.get_scale)
 
+places = torch.tensor([2, 0, 1], device="cuda")
+inverse = torch.empty_like(places)
+inverse.scatter_(0, places, torch.arange(0, 3, device="cuda"))
+say("a permutation inverted", inverse.tolist)
+inverse = torch.randn(3, device="cuda").long()
+inverse.scatter_(0, places[:2], torch.arange(0, 2, device="cuda"))
+say("not all of it scattered to", inverse.tolist)
+inverse.scatter_(0, places, torch.randn(3, device="cuda").long())
+say("unknown numbers scattered", inverse.tolist)
+say("a range", torch.arange(7, 2, -2.0, device="cuda").tolist)
+say("a range into known numbers", torch.arange(5, 8, out=x.long()).tolist)
+say("a long range", lambda: torch.arange(10**9, device="cuda")[:2].tolist())
+
+padded = torch.randn(3, 5, 4, device="cuda")
+packed = torch.nn.utils.rnn.pack_padded_sequence(
+    padded, torch.tensor([2, 5, 3]), batch_first=True, enforce_sorted=False
+)
+output, (hidden, _) = torch.nn.LSTM(4, 6).cuda()(packed)
+unpacked, lengths = torch.nn.utils.rnn.pad_packed_sequence(output, batch_first=True)
+(unpacked.sum() + hidden.sum()).backward()
+say("lengths of sequences in any order", lambda: (tuple(unpacked.shape), lengths.tolist()))
+
 state = torch.cuda.get_rng_state()
 say("generator's state there and back", lambda: torch.equal(state.cuda().cpu(), state))
 mebibyte = 2**20 // torch.float64.itemsize

@@ -318,11 +318,18 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
     resize_storage(tensor.storage(), bytes);
   });
   // Parcels are (process, file, bytes).
-  m.def("send_memory", [](const at::Tensor& tensor) {
-    const auto [process, file, bytes] = send_memory(
-        *tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl());
-    return py::make_tuple(process, file, bytes);
-  });
+  m.def(
+      "send_memory",
+      [](const at::Tensor& tensor, double longest_wait_seconds) {
+        const auto [process, file, bytes] = [&] {
+          py::gil_scoped_release without_gil;
+          return send_memory(
+              *tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl(),
+              std::chrono::duration<double>(longest_wait_seconds));
+        }();
+        return py::make_tuple(process, file, bytes);
+      },
+      py::arg("tensor"), py::arg("longest_wait_seconds") = 60.0);
   m.def("receive_memory", [](int64_t process, int file, size_t bytes, c10::DeviceIndex device) {
     return receive_memory({process, file, bytes}, device);
   });

@@ -4,25 +4,34 @@
 
 #include "device/device.h"
 #include "dispatch/known_values.h"
+#include "dispatch/twin.h"
+#include "memory/lazy_clones.h"
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/from_blob.h>
 #include <c10/core/ScalarType.h>
 
 namespace anyrig::virtual_gpu {
 
 namespace {
 
-at::Tensor row_over(const at::Tensor& tensor, void* data) {
-  auto dtype = tensor.scalar_type();
-  int64_t count = tensor.numel();
+// A row over the bytes of `host`, a tensor of the CPU.
+at::Tensor row_over(const at::Tensor& host) {
+  auto dtype = host.scalar_type();
+  int64_t count = host.numel();
+  int64_t offset = host.storage_offset();
   if (dtype == at::kBool) {
     dtype = at::kByte;
   } else if (c10::isComplexType(dtype)) {
     dtype = c10::toRealValueType(dtype);
     count *= 2;
+    offset *= 2;
   }
-  return at::from_blob(data, {count}, at::TensorOptions(dtype).device(at::kCPU));
+  auto row = at::detail::make_tensor<c10::TensorImpl>(
+      c10::Storage(host.storage()), c10::DispatchKeySet(c10::DispatchKey::CPU),
+      c10::scalarTypeToTypeMeta(dtype));
+  row.unsafeGetTensorImpl()->set_storage_offset(offset);
+  row.unsafeGetTensorImpl()->set_sizes_contiguous({count});
+  return row;
 }
 
 template <class Row>
@@ -42,10 +51,11 @@ at::Tensor host_row(const at::Tensor& tensor) {
     return {};
   }
   if (!shape_only()) {
-    return row_over(tensor, tensor.data_ptr());
+    give_own_memory(tensor);
+    return row_over(twin_of(tensor));
   }
   const auto values = known_values(tensor);
-  return values.defined() ? row_over(tensor, values.data_ptr()) : values;
+  return values.defined() ? row_over(values) : values;
 }
 
 std::vector<at::Tensor> host_rows(const std::vector<at::Tensor>& tensors) {
@@ -57,7 +67,7 @@ at::Tensor row_to_fill(const at::Tensor& tensor) {
     return host_row(tensor);
   }
   const auto values = values_to_write(tensor);
-  return values.defined() ? row_over(tensor, values.data_ptr()) : values;
+  return values.defined() ? row_over(values) : values;
 }
 
 std::vector<at::Tensor> rows_to_fill(const std::vector<at::Tensor>& tensors) {

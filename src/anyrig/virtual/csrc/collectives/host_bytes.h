@@ -16,8 +16,8 @@ double sum_of(const std::vector<int64_t>& bytes);
 void add_buffer(std::vector<at::Tensor>& kept, const std::vector<at::Tensor>& list);
 
 // All numbers of `tensor`, which lie without gaps, in one row; in ShapeOnly those that are known
-// (known_values.h), else undefined. It does not keep the memory: whoever uses it keeps `tensor`.
-// Truth values become bytes, and complex numbers pairs, as NCCL has neither.
+// (known_values.h), else undefined. The row keeps the bytes, whatever the program does to `tensor`
+// meanwhile. Truth values become bytes, and complex numbers pairs, as NCCL has neither.
 at::Tensor host_row(const at::Tensor& tensor);
 std::vector<at::Tensor> host_rows(const std::vector<at::Tensor>& tensors);
 

@@ -325,16 +325,6 @@ void NcclGroup::waitForPendingWorks() {
   }
 }
 
-namespace {
-
-void forget(const std::vector<at::Tensor>& tensors) {
-  for (const auto& tensor : tensors) {
-    forget_values(tensor);
-  }
-}
-
-} // namespace
-
 c10::intrusive_ptr<c10d::Work> NcclGroup::submit(
     std::vector<Collective> collectives,
     const Submission& submission) {
@@ -356,12 +346,14 @@ c10::intrusive_ptr<c10d::Work> NcclGroup::submit(
   const auto extension = extension_.take();
   Transfer::Parts parts{
       call(submission, sequence, extension),
-      [transport, shared, outputs = submission.outputs](
+      [transport, shared, results = ValuesInDoubt(submission.outputs)](
           const CollectiveCall& call, const c10::Stream& stream, double free_from) {
-        for (auto& collective : *shared) {
+        // Their rows keep the bytes of tensors, and are dropped here, however this ends.
+        auto collectives = std::move(*shared);
+        for (auto& collective : collectives) {
           free_from = perform(collective, *transport, call, stream, free_from);
           if (!collective.has_moved) {
-            forget(outputs);
+            results.forget();
           }
         }
         return free_from;
@@ -405,14 +397,15 @@ c10::intrusive_ptr<c10d::Work> NcclGroup::submit_message(
   const auto extension = extension_.take();
   Transfer::Parts parts{
       call(submission, ++message_sequence_, extension),
-      [transport, message, is_send, tensor](
+      [transport, message, is_send, result = ValuesInDoubt({tensor})](
           const CollectiveCall& call, const c10::Stream& stream, double free_from) {
+        auto moved = std::move(*message); // and its row dropped here, as above
         if (is_send) {
-          return virtual_gpu::send(*message, *transport, call, stream, free_from);
+          return virtual_gpu::send(moved, *transport, call, stream, free_from);
         }
-        const double done = receive(*message, *transport, call, stream, free_from);
-        if (!message->has_arrived) {
-          forget_values(tensor);
+        const double done = receive(moved, *transport, call, stream, free_from);
+        if (!moved.has_arrived) {
+          result.forget();
         }
         return done;
       },

@@ -63,7 +63,7 @@ void check_as_index(const OperatorPlan& plan, c10::ArrayRef<c10::IValue> argumen
         return;
       }
       TORCH_CHECK(
-          is_host_scalar(tensor) && !plan.arguments[i].is_written,
+          is_host_scalar(tensor),
           "Expected all tensors to be on the same device, but found at least two devices, ",
           device, " and ", tensor.device(), "!");
     });

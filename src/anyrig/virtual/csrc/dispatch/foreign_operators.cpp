@@ -5,6 +5,9 @@
 
 #include <torch/library.h>
 
+#include <atomic>
+#include <cstdint>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <unordered_map>
@@ -21,6 +24,43 @@ bool is_quantized_for_host(const std::string& name) {
 // Where operands on several devices are refused: by the operator as its library wrote it, or here.
 enum class Devices { CheckedByLibrary, CheckedHere };
 
+// How many operators were taken out of the dispatcher so far. The address of a schema names it only
+// as long as this stays the same: the next schema may be made in its place.
+std::atomic<uint64_t> removed_operators{0};
+
+class CountsRemovals final : public c10::OpRegistrationListener {
+ public:
+  void onOperatorRegistered(const c10::OperatorHandle& /*op*/) override {}
+  void onOperatorDeregistered(const c10::OperatorHandle& /*op*/) override {
+    ++removed_operators;
+  }
+};
+
+// The plans that one thread has made, by the address of the schema.
+class PlansOfThread {
+ public:
+  // The caller keeps the plan: an operator that runs may define others, which drops it here.
+  std::shared_ptr<const OperatorPlan> of(const c10::FunctionSchema& schema, Devices devices) {
+    if (const uint64_t removed = removed_operators; removed != removed_) {
+      plans_.clear();
+      removed_ = removed;
+    }
+    auto& plan = plans_[&schema];
+    if (plan == nullptr) {
+      auto made = std::make_shared<OperatorPlan>(schema, OperatorFacts());
+      if (devices == Devices::CheckedByLibrary) {
+        made->check = DeviceCheck::Nothing;
+      }
+      plan = std::move(made);
+    }
+    return plan;
+  }
+
+ private:
+  std::unordered_map<const c10::FunctionSchema*, std::shared_ptr<const OperatorPlan>> plans_;
+  uint64_t removed_ = 0;
+};
+
 template <Devices devices>
 void run_foreign(
     const c10::OperatorHandle& op,
@@ -31,15 +71,9 @@ void run_foreign(
       schema.name().rfind("aten::", 0) != 0 && !is_quantized_for_host(schema.name()),
       "Could not run '", op.operator_name(), "' with arguments from the 'CUDA' backend. This "
       "operator has no kernel for CUDA, or none that virtual GPUs can run on the CPU.");
-  static thread_local std::unordered_map<const c10::FunctionSchema*, OperatorPlan> plans;
-  auto plan = plans.find(&schema);
-  if (plan == plans.end()) {
-    plan = plans.emplace(&schema, OperatorPlan(schema, {})).first;
-    if (devices == Devices::CheckedByLibrary) {
-      plan->second.check = DeviceCheck::Nothing;
-    }
-  }
-  run_on_twins(plan->second, op, c10::DispatchKey::CPU, stack);
+  static thread_local PlansOfThread plans;
+  const auto plan = plans.of(schema, devices);
+  run_on_twins(*plan, op, c10::DispatchKey::CPU, stack);
 }
 
 std::mutex names_lock;
@@ -65,6 +99,9 @@ void run_on_host(const c10::OperatorName& name) {
 } // namespace
 
 void install_foreign_operators() {
+  static const auto* counting = new c10::RegistrationHandleRAII(
+      c10::Dispatcher::singleton().addRegistrationListener(std::make_unique<CountsRemovals>()));
+  (void)counting; // until the process ends
   static auto* fallback = new torch::Library(
       torch::Library::IMPL, "_", c10::DispatchKey::CUDA, __FILE__, __LINE__);
   fallback->fallback(

@@ -3,7 +3,7 @@
 #include "dispatch/twin.h"
 
 #include <ATen/core/enum_tag.h>
-#include <ATen/ops/from_blob.h>
+#include <ATen/ops/empty.h>
 #include <c10/core/CPUAllocator.h>
 
 #include <algorithm>
@@ -42,16 +42,69 @@ DeviceMemory* memory_of(const at::TensorBase& tensor) {
   return plain ? device_memory(tensor.storage().data_ptr()) : nullptr;
 }
 
-at::Tensor over(DeviceMemory& memory, const at::TensorBase& tensor) {
-  auto* first = static_cast<char*>(memory.known.get()) +
-      static_cast<size_t>(tensor.storage_offset()) * tensor.element_size();
-  return at::from_blob(
-      first, tensor.sizes(), tensor.strides(), at::TensorOptions().dtype(tensor.dtype()));
+at::Tensor over(const KnownValues& known, const at::TensorBase& tensor) {
+  auto values = at::detail::make_tensor<c10::TensorImpl>(
+      c10::Storage(known.storage), c10::DispatchKeySet(c10::DispatchKey::CPU), tensor.dtype());
+  auto* impl = values.unsafeGetTensorImpl();
+  impl->set_storage_offset(tensor.storage_offset());
+  impl->set_sizes_and_strides(tensor.sizes(), tensor.strides());
+  return values;
 }
 
-// They overwrite all of their first argument, whatever was there.
-bool fills_whole(const std::string& name) {
-  return name == "aten::zero_" || name == "aten::fill_";
+// Whether torch.arange, by these arguments, makes few enough numbers to compute them.
+bool is_short_range(c10::ArrayRef<c10::IValue> arguments) {
+  const auto number = [&](size_t i) { return arguments[i].toScalar().toDouble(); };
+  for (size_t i = 0; i + 1 < arguments.size(); ++i) {
+    if (!arguments[i].isScalar() || arguments[i].toScalar().isComplex()) {
+      return false;
+    }
+  }
+  const bool has_start = arguments.size() == 4; // start, end, step and the result
+  const double length = has_start ? (number(1) - number(0)) / number(2) : number(0);
+  return length * static_cast<double>(sizeof(int64_t)) <= static_cast<double>(kMostComputedBytes);
+}
+
+// Whether a scatter writes to each place of its first argument, as one that inverts a permutation.
+bool scatters_everywhere(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> arguments) {
+  const auto& overload = op.schema().overload_name();
+  const at::Tensor& self = arguments[0].toTensor();
+  const at::Tensor& index = arguments[2].toTensor();
+  if ((overload != "src" && overload != "value") || self.dim() != 1 || index.dim() != 1 ||
+      index.scalar_type() != at::kLong || index.nbytes() > kMostComputedBytes ||
+      index.numel() < self.numel()) {
+    return false;
+  }
+  const at::Tensor places = index.is_cpu() ? index : known_values(index);
+  if (!places.defined()) {
+    return false;
+  }
+  std::vector<bool> is_written(self.numel());
+  const auto* first = places.const_data_ptr<int64_t>();
+  for (int64_t i = 0; i < places.numel(); ++i) {
+    const int64_t place = first[i * places.stride(0)];
+    if (place >= 0 && place < self.numel()) {
+      is_written[place] = true;
+    }
+  }
+  return std::all_of(is_written.begin(), is_written.end(), [](bool written) { return written; });
+}
+
+// The argument that a call overwrites as a whole, so that nothing need be known of it. None for a
+// fill of many numbers, which are data: of what is made on the device, single numbers are kept, and
+// short ranges and permutations.
+std::optional<size_t> overwritten_argument(
+    const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> arguments) {
+  const auto& name = op.schema().name();
+  if (name == "aten::zero_" || name == "aten::fill_") {
+    return arguments[0].toTensor().numel() == 1 ? std::optional<size_t>(0) : std::nullopt;
+  }
+  if (name == "aten::arange" && arguments.back().isTensor() && is_short_range(arguments)) {
+    return arguments.size() - 1;
+  }
+  if (name == "aten::scatter_" && scatters_everywhere(op, arguments)) {
+    return 0;
+  }
+  return std::nullopt;
 }
 
 bool makes_views(const c10::FunctionSchema& schema) {
@@ -118,12 +171,12 @@ std::optional<c10::IValue> known_argument(const c10::IValue& value, size_t& byte
 } // namespace
 
 at::Tensor known_values(const at::TensorBase& tensor) {
-  DeviceMemory* memory = memory_of(tensor);
-  if (memory == nullptr || memory->known_bytes == 0 ||
-      extent_of(tensor).end > memory->known_bytes) {
+  const DeviceMemory* memory = memory_of(tensor);
+  const KnownValues* known = memory == nullptr ? nullptr : memory->known.get();
+  if (known == nullptr || known->bytes == 0 || extent_of(tensor).end > known->bytes) {
     return {};
   }
-  return over(*memory, tensor);
+  return over(*known, tensor);
 }
 
 at::Tensor values_to_write(const at::TensorBase& tensor) {
@@ -133,23 +186,41 @@ at::Tensor values_to_write(const at::TensorBase& tensor) {
   }
   const auto [begin, end] = extent_of(tensor);
   const auto most = tensor.scalar_type() == at::kByte ? kMostBytesOfObjects : kMostBytes;
-  const bool is_known = end <= memory->known_bytes;
-  const bool follows = begin <= memory->known_bytes && tensor.is_non_overlapping_and_dense();
+  const size_t known_bytes = memory->known ? memory->known->bytes.load() : 0;
+  const bool is_known = end <= known_bytes;
+  const bool follows = begin <= known_bytes && tensor.is_non_overlapping_and_dense();
   if (end == begin || memory->bytes > most || !(is_known || follows)) {
     forget_values(tensor);
     return {};
   }
-  if (memory->known.get() == nullptr) {
-    memory->known = c10::GetCPUAllocator()->allocate(memory->bytes);
+  if (!memory->known) {
+    memory->known = c10::make_intrusive<KnownValues>();
+    memory->known->storage = c10::Storage(
+        c10::Storage::use_byte_size_t(), memory->bytes, c10::GetCPUAllocator());
   }
-  memory->known_bytes = std::max(memory->known_bytes.load(), end);
-  return over(*memory, tensor);
+  memory->known->bytes = std::max(known_bytes, end);
+  return over(*memory->known, tensor);
 }
 
 void forget_values(const at::TensorBase& tensor) {
-  DeviceMemory* memory = memory_of(tensor);
-  if (memory != nullptr) {
-    memory->known_bytes = 0;
+  const DeviceMemory* memory = memory_of(tensor);
+  if (memory != nullptr && memory->known) {
+    memory->known->bytes = 0;
+  }
+}
+
+ValuesInDoubt::ValuesInDoubt(const std::vector<at::Tensor>& tensors) {
+  for (const auto& tensor : tensors) {
+    const DeviceMemory* memory = memory_of(tensor);
+    if (memory != nullptr && memory->known) {
+      values_.push_back(memory->known);
+    }
+  }
+}
+
+void ValuesInDoubt::forget() const {
+  for (const auto& known : values_) {
+    known->bytes = 0;
   }
 }
 
@@ -158,16 +229,13 @@ std::optional<KnownCall> KnownCall::of(
   KnownCall call;
   size_t bytes = 0;
   bool has_tensors = false;
+  const auto overwritten = overwritten_argument(op, arguments);
   for (const auto& argument : arguments) {
-    const bool is_first = call.arguments_.empty();
-    // Of what is filled on the device, single numbers are kept: flags and counters, not data.
-    if (is_first && argument.isTensor() && fills_whole(op.schema().name()) &&
-        argument.toTensor().numel() == 1) {
-      auto values = values_to_write(argument.toTensor());
-      if (!values.defined()) {
-        return std::nullopt;
-      }
-      call.arguments_.emplace_back(std::move(values));
+    if (call.arguments_.size() == overwritten) {
+      // `give_values` takes the result from there.
+      const at::Tensor& tensor = argument.toTensor();
+      call.arguments_.emplace_back(
+          at::empty(tensor.sizes(), at::TensorOptions().dtype(tensor.dtype())));
       has_tensors = true;
       continue;
     }

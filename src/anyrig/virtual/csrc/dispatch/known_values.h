@@ -6,29 +6,42 @@
 //                    │
 //                    └── anything else that writes to it: forgotten
 //
-// A memory knows its bytes up to a limit (DeviceMemory::known_bytes), so that pieces written one
-// after another add up and nothing else has to be recorded.
+// A memory knows its bytes up to a limit (KnownValues::bytes), so that pieces written one after
+// another add up and nothing else has to be recorded.
 #pragma once
+
+#include "memory/memory.h"
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
 
 #include <optional>
+#include <vector>
 
 namespace anyrig::virtual_gpu {
 
-// A CPU tensor over the values of a virtual tensor, or an undefined one where any is unknown. It
-// must not outlive the virtual tensor's memory.
+// A CPU tensor over the values of a virtual tensor, which it keeps; an undefined one where any is
+// unknown.
 at::Tensor known_values(const at::TensorBase& tensor);
 
 // A CPU tensor to write all values of a virtual tensor to, which are known from then on; undefined
 // where they cannot be kept, in which case they are forgotten.
 at::Tensor values_to_write(const at::TensorBase& tensor);
 
-// Something wrote to `tensor` of which only the shape is known. Any thread may call it: the bytes
-// stay where they are.
+// Something wrote to `tensor` of which only the shape is known.
 void forget_values(const at::TensorBase& tensor);
+
+// What is known of some tensors, to be forgotten later: by any thread, whatever the program has
+// done to the tensors by then.
+class ValuesInDoubt {
+ public:
+  explicit ValuesInDoubt(const std::vector<at::Tensor>& tensors);
+  void forget() const;
+
+ private:
+  std::vector<c10::intrusive_ptr<KnownValues>> values_;
+};
 
 // One call of an operator in ShapeOnly whose tensors are all known and small.
 class KnownCall {

@@ -2,16 +2,29 @@
 
 #include "dispatch/integer_division.h"
 
+#include <string_view>
 #include <unordered_set>
 
 namespace anyrig::virtual_gpu {
 namespace {
 
-constexpr size_t kNamespace = std::string_view("aten::").size();
+bool starts_with(std::string_view text, std::string_view beginning) {
+  return text.substr(0, beginning.size()) == beginning;
+}
+
+constexpr std::string_view kPyTorch = "aten::";
+
+// The name by which the tables of facts know an operator. They are about PyTorch's own operators,
+// by their names without the namespace; the name of another library's operator keeps its namespace,
+// and no table has it.
+std::string name_in_tables(const c10::FunctionSchema& schema) {
+  const std::string& name = schema.name();
+  return starts_with(name, kPyTorch) ? name.substr(kPyTorch.size()) : name;
+}
 
 // torchgen/dest/register_dispatch_key.py: how the names of generated wrappers are put together.
 std::string wrapper_name_of(const c10::FunctionSchema& schema, bool structured, bool is_out) {
-  const std::string name = schema.name().substr(kNamespace);
+  const std::string name = schema.name().substr(schema.name().find("::") + 2);
   const std::string& overload = schema.overload_name();
   if (!structured) {
     return "wrapper_CUDA_" + overload + "_" + name;
@@ -34,10 +47,6 @@ bool indexes(const std::string& name) {
   static const std::unordered_set<std::string> names = {
       "aten::index", "aten::_unsafe_index", "aten::index_put_", "aten::_index_put_impl_"};
   return names.count(name) > 0;
-}
-
-bool starts_with(const std::string& text, const std::string& beginning) {
-  return text.rfind(beginning, 0) == 0;
 }
 
 bool is_out_argument(const c10::Argument& argument) {
@@ -69,7 +78,7 @@ int argument_of_return(const c10::FunctionSchema& schema, const c10::Argument& r
 
 OperatorPlan::OperatorPlan(const c10::FunctionSchema& schema, const OperatorFacts& facts) {
   const auto& declared = schema.arguments();
-  std::string name = schema.name().substr(kNamespace);
+  std::string name = name_in_tables(schema);
   if (name == "_convolution") {
     name = "convolution"; // whose arguments it has, and four more
   }

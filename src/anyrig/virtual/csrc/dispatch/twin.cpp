@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <thread>
 
 namespace anyrig::virtual_gpu {
 namespace {
@@ -36,28 +37,12 @@ c10::Storage borrow(void* address, size_t bytes) {
       /*resizable=*/true));
 }
 
-class SpinGuard {
- public:
-  explicit SpinGuard(std::atomic_flag& flag) : flag_(flag) {
-    while (flag_.test_and_set(std::memory_order_acquire)) {
-    }
-  }
-  ~SpinGuard() {
-    flag_.clear(std::memory_order_release);
-  }
-  SpinGuard(const SpinGuard&) = delete;
-  SpinGuard& operator=(const SpinGuard&) = delete;
-
- private:
-  std::atomic_flag& flag_;
-};
-
 c10::Storage shadow_of(const c10::StorageImpl& storage) {
   DeviceMemory* memory = device_memory(storage.data_ptr());
   if (memory == nullptr) {
     return borrow(const_cast<void*>(storage.data()), storage.nbytes());
   }
-  SpinGuard guard(memory->shadow_lock);
+  TwinLock lock(*memory);
   if (!memory->shadow) {
     memory->shadow = borrow(memory->host.get(), memory->bytes);
   }
@@ -189,6 +174,42 @@ void follow(const at::Tensor& owner, const at::Tensor& twin) {
   }
   if (to.storage_offset() != from.storage_offset()) {
     to.set_storage_offset(from.storage_offset());
+  }
+}
+
+TwinLock::TwinLock(DeviceMemory& memory) : memory_(memory) {
+  lock();
+}
+
+TwinLock::~TwinLock() {
+  unlock();
+}
+
+void TwinLock::lock() {
+  while (memory_.shadow_lock.test_and_set(std::memory_order_acquire)) {
+    std::this_thread::yield(); // its holder may be copying much
+  }
+}
+
+void TwinLock::unlock() {
+  memory_.shadow_lock.clear(std::memory_order_release);
+}
+
+bool TwinLock::wait_for_twins(std::chrono::duration<double> most) {
+  constexpr auto kPause = std::chrono::microseconds(100);
+  const auto deadline = std::chrono::steady_clock::now() + most;
+  for (;;) {
+    // Every twin holds the shadow, the spare one too; without it, new ones need the lock.
+    memory_.drop_spare_twin();
+    if (!memory_.shadow || memory_.shadow.use_count() == 1) {
+      return true;
+    }
+    if (std::chrono::steady_clock::now() > deadline) {
+      return false;
+    }
+    unlock();
+    std::this_thread::sleep_for(kPause);
+    lock();
   }
 }
 

@@ -12,6 +12,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <chrono>
+
 namespace anyrig::virtual_gpu {
 
 inline bool is_virtual(const at::Tensor& tensor) {
@@ -37,6 +39,24 @@ void make_virtual_view(const at::Tensor& view, const at::Tensor& owner);
 
 // After a kernel wrote to a twin: takes over a new size of its storage and its geometry.
 void follow(const at::Tensor& owner, const at::Tensor& twin);
+
+// While one is alive, nobody else gets a new twin of tensors of `memory`: who wants one waits.
+class TwinLock {
+ public:
+  explicit TwinLock(DeviceMemory& memory);
+  ~TwinLock();
+  TwinLock(const TwinLock&) = delete;
+  TwinLock& operator=(const TwinLock&) = delete;
+
+  // Lets go of the lock until no twin is in use. False if one still is after `most`.
+  bool wait_for_twins(std::chrono::duration<double> most);
+
+ private:
+  void lock();
+  void unlock();
+
+  DeviceMemory& memory_;
+};
 
 // Sets the size of a virtual storage, which keeps what fits of its contents.
 void resize_storage(const c10::Storage& storage, size_t bytes);

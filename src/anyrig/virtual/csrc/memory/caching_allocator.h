@@ -101,6 +101,36 @@ class CachingAllocator {
     return hand_out(block, request, bytes);
   }
 
+  /// Whether `allocate` would find room. Changes nothing. Where it says no, `allocate` may still
+  /// succeed: blocks that wait for a stream count only where a whole segment becomes free.
+  bool has_room(size_t bytes, StreamKey stream) {
+    if (bytes == 0) return true;
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (bytes >= OutOfMemory::kExabyte) return false;
+    const size_t rounded = round_request(bytes, options_);
+    const bool small = rounded <= kMaxSmallBytes;
+    PrivatePool* own = pools_.of_stream(stream);
+    const Request request{rounded, segment_bytes(rounded, options_), stream,
+                          own ? own->of_size(small) : of_size(small)};
+    if (find_free(request) != request.pool.free.end()) return true;
+    const size_t new_bytes = options_.expandable_segments
+                                 ? round_up(rounded, small ? kSmallSegmentBytes
+                                                           : options_.large_segment_bytes)
+                                 : request.segment_bytes;
+    const auto fits_with = [&](size_t released) {
+      const size_t reserved = segments_.reserved_bytes() - released;
+      return (!allowed_bytes_ || reserved + request.segment_bytes <= *allowed_bytes_) &&
+             driver_.free_bytes() + released >= new_bytes;
+    };
+    if (fits_with(0) || (!pools_.has_routes() && fits_with(releasable_bytes()))) return true;
+    if (own) return false;
+    const auto pools = pools_when_full();
+    return std::any_of(pools.begin(), pools.end(), [&](PrivatePool* pool) {
+      BlockPool& of_size = pool->of_size(small);
+      return find_free({rounded, request.segment_bytes, stream, of_size}) != of_size.free.end();
+    });
+  }
+
   /// Takes back a block that `allocate` gave; null is ignored.
   void free(Block* block, Context context = nullptr) {
     if (!block) return;
@@ -253,12 +283,22 @@ class CachingAllocator {
   Block* take_free(const Request& request) {
     FreeBlocks& free = request.pool.free;
     if (collects_garbage()) ++request.pool.searches;
+    const auto it = find_free(request);
+    if (it == free.end()) return nullptr;
+    Block* block = *it;
+    free.erase(it);
+    return block;
+  }
+
+  /// Where the best fit is among the free blocks of the pool; their end when none fits.
+  FreeBlocks::iterator find_free(const Request& request) const {
+    FreeBlocks& free = request.pool.free;
     const auto usable = [&](FreeBlocks::iterator it) {
       return it != free.end() && (*it)->stream == request.stream;
     };
     Block key(&request.pool, request.stream, 0, request.bytes);
     auto it = free.lower_bound(&key);
-    if (!usable(it)) return nullptr;
+    if (!usable(it)) return free.end();
     if ((*it)->expandable && options_.expandable_segments) {
       // A free block before unmapped addresses counts as large as it can grow.
       for (auto next = std::next(it);
@@ -267,15 +307,14 @@ class CachingAllocator {
     } else if ((*it)->expandable) {  // the option was turned off since
       do ++it;
       while (usable(it) && (*it)->expandable);
-      if (!usable(it)) return nullptr;
+      if (!usable(it)) return free.end();
     }
-    Block* block = *it;
+    const Block* block = *it;
     const bool oversize = request.bytes >= options_.max_split_bytes;
-    if (!oversize && block->bytes >= options_.max_split_bytes) return nullptr;
+    if (!oversize && block->bytes >= options_.max_split_bytes) return free.end();
     if (oversize && block->bytes >= request.bytes + options_.max_non_split_rounding_bytes)
-      return nullptr;
-    free.erase(it);
-    return block;
+      return free.end();
+    return it;
   }
 
   static size_t growable_bytes(const Block* block) {
@@ -413,6 +452,35 @@ class CachingAllocator {
         if (--block->pending_events == 0) put_back(block);
       }
     }
+  }
+
+  /// What `release_cached` would give back: segments, and pages of expandable ones, in which no
+  /// block is allocated.
+  size_t releasable_bytes() {
+    const auto is_idle = [](const Block* block) {
+      return block && block->mapped && !block->allocated;
+    };
+    size_t bytes = 0;
+    const auto add_stretch = [&](const Block* first) {  // of idle blocks, by its first one
+      const PoolId owner = first->pool->owner;
+      const bool is_kept = owner != kNoPool && pools_.at(owner).users > 0;
+      if (is_kept || !is_idle(first) || is_idle(first->prev)) return;
+      const Block* last = first;
+      while (is_idle(last->next)) last = last->next;
+      if (!first->expandable) {
+        if (!first->prev && !last->next) bytes += last->end() - first->address;
+        return;
+      }
+      const auto [address, _, page_bytes] = *first->expandable;
+      const size_t first_page = round_up(first->address - address, page_bytes) / page_bytes;
+      const size_t end_page = (last->end() - address) / page_bytes;
+      if (first_page < end_page) bytes += (end_page - first_page) * page_bytes;
+    };
+    std::for_each(active_.begin(), active_.end(), add_stretch);
+    for_each_pool([&](BlockPool& pool) {
+      std::for_each(pool.free.begin(), pool.free.end(), add_stretch);
+    });
+    return bytes;
   }
 
   void release_free(BlockPool& pool) {

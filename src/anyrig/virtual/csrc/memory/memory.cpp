@@ -134,6 +134,29 @@ std::vector<OutOfMemoryObserver>& observers() {
 
 thread_local bool uncounted = false;
 
+// Takes the host bytes out of `memory`. Nothing if twins are in use: they keep the bytes.
+c10::DataPtr take_host(DeviceMemory& memory) {
+  memory.drop_spare_twin();
+  const c10::Storage shadow = std::move(memory.shadow);
+  // A kernel that resized its twin has replaced the bytes there.
+  const bool in_use = shadow && shadow.use_count() > 1 && memory.host.get() != nullptr &&
+      shadow.data() == memory.host.get();
+  if (C10_UNLIKELY(in_use)) {
+    shadow.unsafeGetStorageImpl()->set_data_ptr_noswap(std::move(memory.host));
+    return {};
+  }
+  return std::move(memory.host);
+}
+
+// Changes the address in `data` and nothing else. PyTorch has no function for this, and replacing
+// the whole pointer would leave it without its context for a moment.
+void set_address(c10::DataPtr& data, void* address) {
+  auto* first_word = reinterpret_cast<void**>(&data);
+  TORCH_INTERNAL_ASSERT(*first_word == data.get());
+  __atomic_store_n(first_word, address, __ATOMIC_RELEASE);
+  TORCH_INTERNAL_ASSERT(data.get() == address);
+}
+
 // What profile_memory=True shows, in PyTorch's profiler.
 void report_to_profiler(void* address, int64_t change_bytes, c10::DeviceIndex device) {
   if (C10_LIKELY(!c10::memoryProfilingEnabled())) {
@@ -322,24 +345,33 @@ class Allocator final : public c10::DeviceAllocator {
 
 } // namespace
 
-DeviceMemory::~DeviceMemory() {
-  if (auto* twin = spare_twin.exchange(nullptr)) {
-    c10::intrusive_ptr<c10::TensorImpl>::reclaim(twin);
+void DeviceMemory::drop_spare_twin() {
+  if (auto* spare = spare_twin.exchange(nullptr, std::memory_order_acq_rel)) {
+    c10::intrusive_ptr<c10::TensorImpl>::reclaim(spare);
   }
+}
+
+DeviceMemory::~DeviceMemory() {
   if (C10_UNLIKELY(recorded_address != nullptr)) {
     auto& recorded = RecordedBlocks::get();
     std::lock_guard<std::mutex> guard(recorded.mutex);
     recorded.by_address.erase(recorded_address);
   }
+  void* address = address_of(*this);
   if (block != nullptr) {
-    trace(&c10::impl::PyInterpreterVTable::trace_gpu_memory_deallocation, address_of(*this));
-    if (C10_UNLIKELY(keep_for_receivers(block, device, host))) {
+    trace(&c10::impl::PyInterpreterVTable::trace_gpu_memory_deallocation, address);
+    if (C10_UNLIKELY(keep_for_receivers(*this))) {
       return;
     }
-    void* address = address_of(*this);
+  }
+  const bool was_sent = is_sent_memory(host);
+  auto bytes_of_host = take_host(*this);
+  if (block != nullptr) {
     const auto freed_bytes = static_cast<int64_t>(block->bytes);
     Card& of_device = card(device);
-    of_device.freed.keep(block->address, bytes, std::move(host));
+    if (C10_LIKELY(!was_sent)) {
+      of_device.freed.keep(block->address, bytes, std::move(bytes_of_host));
+    }
     of_device.allocator.free(block, stack_for(RecordStacks::kAll));
     report_to_profiler(address, -freed_bytes, device);
   }
@@ -385,8 +417,10 @@ c10::DataPtr adopt(c10::DataPtr host, size_t bytes, c10::DeviceIndex device) {
   memory->bytes = bytes;
   memory->block = book(bytes, device);
   if (shape_only() && host.get() != nullptr) {
-    memory->known = std::move(host);
-    memory->known_bytes = bytes;
+    memory->known = c10::make_intrusive<KnownValues>();
+    memory->known->storage = c10::Storage(
+        c10::Storage::use_byte_size_t(), bytes, std::move(host), /*allocator=*/nullptr);
+    memory->known->bytes = bytes;
   } else {
     auto placed = place_if_looked_up(memory->block, device);
     if (C10_UNLIKELY(placed.get() != nullptr && host.get() != nullptr)) {
@@ -444,17 +478,27 @@ void settle_in_pool(c10::StorageImpl& storage) {
   change_host(storage, *memory, share(there));
 }
 
+const c10::DataPtr& own_host(const c10::DataPtr& host) {
+  const bool is_shared = host.get_deleter() == &release_shared;
+  return is_shared ? **static_cast<SharedHost*>(host.get_context()) : host;
+}
+
+bool has_aliases(const DeviceMemory& memory) {
+  return memory.host.get_deleter() == &release_shared &&
+      static_cast<SharedHost*>(memory.host.get_context())->use_count() > 1;
+}
+
 void change_host(c10::StorageImpl& storage, DeviceMemory& memory, c10::DataPtr host) {
+  const auto before = take_host(memory);
   memory.host = std::move(host);
-  memory.shadow = {};
-  if (auto* twin = memory.spare_twin.exchange(nullptr)) {
-    c10::intrusive_ptr<c10::TensorImpl>::reclaim(twin);
+  c10::DataPtr& data = storage._mutable_data_ptr_no_checks();
+  if (C10_LIKELY(data.get_deleter() == &release)) {
+    set_address(data, memory.host.get());
+    return;
   }
   const c10::Device device = storage.device();
   auto old = storage.set_data_ptr(c10::DataPtr(nullptr, device));
-  if (old.get_deleter() != &release) {
-    forget_address(old.get());
-  }
+  forget_address(old.get());
   old.release_context();
   storage.set_data_ptr_noswap({memory.host.get(), &memory, &release, device});
 }
@@ -477,9 +521,11 @@ void check_room(size_t bytes, c10::DeviceIndex device) {
   Card& of_device = card(device);
   if (uncounted ||
       (of_device.driver.free_bytes_at_least() >= bytes + kLargestRounding &&
-       !of_device.allocator.is_limited())) {
+       !of_device.allocator.is_limited()) ||
+      of_device.allocator.has_room(bytes, current_stream(device).id())) {
     return;
   }
+  // A real request raises the error, as the operator's own would, and counts as one that failed.
   of_device.allocator.free(book(bytes, device));
 }
 

@@ -5,6 +5,10 @@
 //      │                     ├──────────> host DataPtr   the bytes themselves; none in ShapeOnly
 //      │                     └──────────> shadow         what twins of its tensors use (twin.h)
 //      └──address: of the host bytes, in ShapeOnly the made-up one of the block
+//
+// The host bytes live at least as long as the twins of the memory's tensors: a kernel of another
+// thread, or a collective, may still use twins when the program frees or resizes the memory. The
+// shadow owns the bytes from then on, and the last twin frees them.
 #pragma once
 
 #include "memory/caching_allocator.h"
@@ -14,11 +18,18 @@
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/Storage.h>
 #include <c10/core/TensorImpl.h>
+#include <c10/util/intrusive_ptr.h>
 
 #include <atomic>
 #include <functional>
 
 namespace anyrig::virtual_gpu {
+
+// In ShapeOnly: the values that are known, and up to which byte (dispatch/known_values.h).
+struct KnownValues final : c10::intrusive_ptr_target {
+  c10::Storage storage; // never replaced
+  std::atomic<size_t> bytes{0};
+};
 
 struct DeviceMemory {
   // Owned by twin.cpp. At the front, with what every operator reads.
@@ -32,10 +43,10 @@ struct DeviceMemory {
   c10::DataPtr host;
   const void* recorded_address = nullptr; // where its stack is found, if it has one
 
-  // Owned by known_values.cpp, in ShapeOnly: the values that are known, and up to which byte.
-  c10::DataPtr known;
-  std::atomic<size_t> known_bytes{0};
+  // Owned by known_values.cpp.
+  c10::intrusive_ptr<KnownValues> known;
 
+  void drop_spare_twin();
   ~DeviceMemory();
 };
 
@@ -57,7 +68,13 @@ c10::DataPtr alias(DeviceMemory& memory);
 // Memory of `device` over host bytes that another process made and counts; none in ShapeOnly.
 c10::DataPtr made_elsewhere(c10::DataPtr host, size_t bytes, c10::DeviceIndex device);
 
-// Gives `storage`, whose memory is `memory`, other host bytes, which hold the same.
+// The pointer that owns the host bytes, where a memory and its aliases share it; else `host`.
+const c10::DataPtr& own_host(const c10::DataPtr& host);
+// Whether an alias of `memory` is alive.
+bool has_aliases(const DeviceMemory& memory);
+
+// Gives `storage`, whose memory is `memory`, other host bytes, which hold the same. Other threads
+// may look up the memory of `storage` meanwhile, but must not use its bytes.
 void change_host(c10::StorageImpl& storage, DeviceMemory& memory, c10::DataPtr host);
 
 // In a private pool a block has the same host bytes each time it is handed out, as on a card, while

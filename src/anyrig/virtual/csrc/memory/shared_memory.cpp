@@ -1,5 +1,6 @@
 #include "memory/shared_memory.h"
 
+#include "dispatch/twin.h"
 #include "memory/lazy_clones.h"
 #include "memory/shared_file.h"
 
@@ -50,7 +51,8 @@ void release_view(void* context) {
 }
 
 View* view_of(const c10::DataPtr& host) {
-  return host.get_deleter() == &release_view ? static_cast<View*>(host.get_context()) : nullptr;
+  const c10::DataPtr& own = own_host(host);
+  return own.get_deleter() == &release_view ? static_cast<View*>(own.get_context()) : nullptr;
 }
 
 std::unique_ptr<View> as_view(void* mapped, size_t bytes, int file) {
@@ -78,6 +80,11 @@ struct Kept {
     Block* block;
     c10::DeviceIndex device;
     c10::DataPtr host;
+    c10::Storage shadow; // of twins that may still be in use
+
+    bool is_unused() const {
+      return view_of(host)->header->receivers.load() == 0 && (!shadow || shadow.use_count() == 1);
+    }
   };
   std::mutex mutex;
   std::vector<Piece> pieces;
@@ -88,9 +95,33 @@ struct Kept {
   }
 };
 
+// The file of `memory`, which is that of `storage`; made here, unless there is one.
+const View& move_to_file(
+    c10::StorageImpl& storage, DeviceMemory& memory, std::chrono::duration<double> longest_wait) {
+  TwinLock lock(memory);
+  if (const View* view = view_of(memory.host)) {
+    return *view;
+  }
+  TORCH_CHECK(
+      memory.block != nullptr && memory.block->pool->owner == kNoPool && !has_aliases(memory),
+      "memory of a CUDA graph cannot be sent to another process; send a clone");
+  TORCH_CHECK(
+      lock.wait_for_twins(longest_wait),
+      "memory of cuda:", static_cast<int>(memory.device), " cannot be sent to another process: a "
+      "kernel of another thread, or a collective, still used it after ", longest_wait.count(),
+      " s; wait for its end before you send, or send a clone");
+  if (const View* view = view_of(memory.host)) {
+    return *view; // another thread sent it meanwhile
+  }
+  auto shared = new_shared(memory.bytes);
+  std::memcpy(shared.get(), memory.host.get(), memory.bytes);
+  change_host(storage, memory, std::move(shared));
+  return *view_of(memory.host);
+}
+
 } // namespace
 
-Parcel send_memory(c10::StorageImpl& storage) {
+Parcel send_memory(c10::StorageImpl& storage, std::chrono::duration<double> longest_wait) {
   collect_sent();
   give_own_memory(storage);
   DeviceMemory* memory = device_memory(storage.data_ptr());
@@ -98,23 +129,14 @@ Parcel send_memory(c10::StorageImpl& storage) {
   if (shape_only()) {
     return {getpid(), Parcel::kNoFile, memory->bytes};
   }
-  View* view = view_of(memory->host);
-  if (view == nullptr) {
-    TORCH_CHECK(
-        memory->block != nullptr && memory->block->pool->owner == kNoPool,
-        "memory of a CUDA graph cannot be sent to another process; send a clone");
-    auto shared = new_shared(memory->bytes);
-    view = view_of(shared);
-    std::memcpy(shared.get(), memory->host.get(), memory->bytes);
-    change_host(storage, *memory, std::move(shared));
-  }
+  const View& view = move_to_file(storage, *memory, longest_wait);
   // torch/csrc/StorageSharing.cpp
   TORCH_CHECK(
-      !view->is_received(),
+      !view.is_received(),
       "Attempted to send CUDA tensor received from another process; this is not currently "
       "supported. Consider cloning before sending.");
-  view->header->receivers.fetch_add(1);
-  return {getpid(), view->file, memory->bytes};
+  view.header->receivers.fetch_add(1);
+  return {getpid(), view.file, memory->bytes};
 }
 
 at::Tensor receive_memory(const Parcel& parcel, c10::DeviceIndex device) {
@@ -141,27 +163,28 @@ void let_go(const Parcel& parcel) {
   }
 }
 
-bool keep_for_receivers(Block* block, c10::DeviceIndex device, c10::DataPtr& host) {
-  const View* view = view_of(host);
-  if (view == nullptr) {
+bool is_sent_memory(const c10::DataPtr& host) {
+  return view_of(host) != nullptr;
+}
+
+bool keep_for_receivers(DeviceMemory& memory) {
+  const View* view = view_of(memory.host);
+  if (view == nullptr || view->header->receivers.load() == 0) {
     return false;
   }
-  if (view->header->receivers.load() == 0) {
-    host.clear(); // nothing else is to use the file again
-    return false;
-  }
+  memory.drop_spare_twin();
   auto& kept = Kept::get();
   std::lock_guard<std::mutex> guard(kept.mutex);
-  kept.pieces.push_back({block, device, std::move(host)});
+  kept.pieces.push_back(
+      {memory.block, memory.device, std::move(memory.host), std::move(memory.shadow)});
   return true;
 }
 
 void collect_sent() {
   auto& kept = Kept::get();
   std::lock_guard<std::mutex> guard(kept.mutex);
-  const auto first = std::partition(kept.pieces.begin(), kept.pieces.end(), [](const auto& piece) {
-    return view_of(piece.host)->header->receivers.load() > 0;
-  });
+  const auto first = std::partition(
+      kept.pieces.begin(), kept.pieces.end(), [](const auto& piece) { return !piece.is_unused(); });
   for (auto piece = first; piece != kept.pieces.end(); ++piece) {
     caching_allocator(piece->device).free(piece->block);
   }

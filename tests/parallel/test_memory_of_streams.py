@@ -1,0 +1,119 @@
+"""Memory of replicas and gradients that the program frees while a stream still uses it.
+
+Each test has one stream of one device sleep, so that what was queued behind is not done when the
+memory is freed. The allocator keeps it (``active_pending_free``) only if `record_stream` named that
+stream.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from trained_models import first_devices
+
+import anyrig
+from anyrig.parallel.replicas.side_streams import side_streams
+from pending_memory import hold_up, let_all_end, pending_blocks
+
+pytestmark = pytest.mark.gpus(3)
+
+LEAD, MIDDLE, LAST = (torch.device("cuda", index) for index in range(3))
+# A bucket of one tensor, and the bytes that its copies and gradients take; no other block has them.
+WIDTH = 1000
+BYTES = 4 * WIDTH * WIDTH
+
+
+class Scaled(nn.Module):
+    """One parameter; its gradient is made by the last kernel of the backward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.full((WIDTH, WIDTH), 2.0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.weight
+
+
+@pytest.fixture(autouse=True)
+def nothing_waits() -> Iterator[None]:
+    gc.collect()
+    let_all_end(LEAD, MIDDLE, LAST)
+    yield
+    gc.collect()
+    let_all_end(LEAD, MIDDLE, LAST)
+
+
+def spread(count: int) -> tuple[Any, Tensor]:
+    """Return a model whose replicas are there, without gradients, and a batch for it."""
+    model = anyrig.spread(Scaled().to(LEAD), first_devices(count))
+    x = torch.ones(6, WIDTH, device=LEAD)
+    step(model, x)
+    return model, x
+
+
+def step(model: Any, x: Tensor) -> None:
+    model.zero_grad()
+    model(x).sum().backward()
+    let_all_end(LEAD, MIDDLE, LAST)
+
+
+def current(device: torch.device) -> torch.Stream:
+    return torch.accelerator.current_stream(device)
+
+
+def test_a_replica_is_kept_until_its_device_has_read_it() -> None:
+    model, _ = spread(2)
+    hold_up(current(MIDDLE))
+    del model
+    gc.collect()
+    assert BYTES in pending_blocks(MIDDLE)
+
+
+def test_a_replica_is_kept_until_it_has_been_passed_on() -> None:
+    model, _ = spread(3)
+    hold_up(side_streams(MIDDLE).leaving)
+    del model
+    gc.collect()
+    assert BYTES in pending_blocks(MIDDLE)
+
+
+def test_the_sum_of_gradients_is_kept_until_the_lead_has_read_it() -> None:
+    model, x = spread(2)
+    model.zero_grad()
+    hold_up(current(LEAD))
+    model(x).sum().backward()
+    assert BYTES in pending_blocks(LEAD)
+
+
+def test_gradients_are_kept_until_they_have_left() -> None:
+    model, x = spread(2)
+    model.zero_grad()
+    hold_up(side_streams(MIDDLE).leaving)
+    model(x).sum().backward()
+    assert BYTES in pending_blocks(MIDDLE)
+
+
+def test_gradients_are_kept_until_those_of_the_next_device_are_added() -> None:
+    model, x = spread(3)
+    model.zero_grad()
+    hold_up(side_streams(MIDDLE).arriving)
+    model(x).sum().backward()
+    # Its own gradients, and the sum with those that arrive.
+    assert pending_blocks(MIDDLE).count(BYTES) == 2
+
+
+def test_kept_gradients_are_kept_until_they_are_added() -> None:
+    model, x = spread(2)
+    model.zero_grad()
+    with model.no_sync():
+        model(x).sum().backward()
+    let_all_end(LEAD, MIDDLE)
+    hold_up(side_streams(MIDDLE).arriving)
+    model(x).sum().backward()
+    # Those of both steps, and their sum.
+    assert pending_blocks(MIDDLE).count(BYTES) == 3
