@@ -116,6 +116,26 @@ def test_what_happens_between_micro_batches_happens_to_all_of_the_gradient(
     assert_same_gradients(model, one)
 
 
+@pytest.mark.parametrize("set_to_none", [True, False])
+def test_steps_that_a_scaler_skips(set_to_none: bool) -> None:
+    one, model = models()
+    optimizers = [torch.optim.SGD(net.parameters(), 0.1) for net in (one, model)]
+    scalers = [torch.amp.GradScaler("cuda", init_scale=8.0) for _ in optimizers]
+    for factor in (1.0, float("inf"), 1.0, float("nan"), 1.0):
+        first, second = batch(6), factor * batch(5)
+        for net, optimizer, scaler in zip((one, model), optimizers, scalers, strict=True):
+            optimizer.zero_grad(set_to_none=set_to_none)
+            with model.no_sync():
+                scaler.scale(net(second).square().sum()).backward()
+            scaler.scale(net(first).square().sum()).backward()
+            scaler.unscale_(optimizer)
+            nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+            scaler.step(optimizer)
+            scaler.update()
+    assert scalers[0].get_scale() == scalers[1].get_scale() == 2.0
+    torch.testing.assert_close(model.state_dict(), one.state_dict(), rtol=1e-9, atol=1e-12)
+
+
 def test_hooks_see_each_gradient_whole() -> None:
     one, model = models()
     x = batch(6)

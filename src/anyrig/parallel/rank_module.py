@@ -301,6 +301,9 @@ class RankModule(TransparentModule):
         finally:
             self._reduces = before
 
+    def refresh(self) -> None:
+        """Do nothing: it is for replicas of one process, and one script serves both."""
+
     @abstractmethod
     def join(self) -> AbstractContextManager[None]:
         """Let ranks have different numbers of batches in the loop within, where that can be.

@@ -41,7 +41,7 @@ class Replicas:
         self._was_training = True
         self._running: list[Bucket] = []
         self._refreshes = False
-        self._steps: StepCount = optimizer_steps()
+        self._steps = optimizer_steps() if others else StepCount()
         self._steps_seen = self._steps.value
 
     def begin(
