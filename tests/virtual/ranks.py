@@ -43,16 +43,27 @@ class Outcome:
 
 
 def run_cases(
-    files: Sequence[str], size: int, folder: Path, *, seconds: float = 150, **settings: str
+    files: Sequence[str],
+    size: int,
+    folder: Path,
+    *,
+    seconds: float = 150,
+    imports: str = "",
+    **settings: str,
 ) -> Outcome:
     """Run the cases of `files` on `size` ranks, a card each, and end whatever is left of them.
+
+    `imports`, with commas, are imported once before the ranks are forked, not in each of them.
 
     ``mode="shape-only"`` is a way to run, ``mode="left"`` leaves the groups to the end of the
     process; other settings are words of the environment, ``ANYRIG_TEST_CARD`` the kind of card.
     """
     mode = settings.pop("mode", "")
     process = subprocess.Popen(
-        [sys.executable, "-W", "error", __file__, ",".join(files), str(size), str(folder), mode],
+        [
+            *(sys.executable, "-W", "error", __file__),
+            *(",".join(files), str(size), str(folder), mode, imports),
+        ],
         env={**os.environ, "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", **settings},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -137,8 +148,10 @@ def run_rank(files: list[str], rank: int, size: int, port: int, folder: Path, mo
         dist.destroy_process_group()
 
 
-def main(files: list[str], size: int, folder: Path, mode: str) -> None:
+def main(files: list[str], size: int, folder: Path, mode: str, imports: list[str]) -> None:
     # Once for all ranks, which are forked: nothing of CUDA is in use yet.
+    for name in imports:
+        importlib.import_module(name)
     import torch.distributed as dist
 
     from anyrig.virtual import load_extension
@@ -162,4 +175,10 @@ def main(files: list[str], size: int, folder: Path, mode: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1].split(","), int(sys.argv[2]), Path(sys.argv[3]), sys.argv[4])
+    main(
+        sys.argv[1].split(","),
+        int(sys.argv[2]),
+        Path(sys.argv[3]),
+        sys.argv[4],
+        [name for name in sys.argv[5].split(",") if name],
+    )

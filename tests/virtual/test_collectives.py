@@ -16,17 +16,24 @@ from ranks import Outcome, names_of_cases, run_cases
 
 ENDINGS = int(os.environ.get("ANYRIG_TEST_ENDINGS", "1"))
 
+# What graphs, flight records and distributed tensors import, in seconds for each rank.
+COMPILER = "sympy,torch._dynamo"
+
 # What runs in one world: its files, its ranks, its settings.
 WORLDS: dict[str, tuple[tuple[str, ...], int, dict[str, str]]] = {
     # Cards that add numbers of eight bits.
-    "right": (("moving", "reducing", "waiting", "grouping"), 8, {"ANYRIG_TEST_CARD": "H100-SXM"}),
+    "right": (
+        ("moving", "reducing", "waiting", "grouping"),
+        8,
+        {"ANYRIG_TEST_CARD": "H100-SXM", "imports": COMPILER},
+    ),
     "wrong": (("refusing", "failing"), 4, {}),
     "worlds": (("gloo_on_cards", "initializing"), 3, {}),
     "registered": (("registering", "recorded_by_default"), 2, {}),
     "shape-only": (("shapes", "symmetric_shapes"), 2, {"mode": "shape-only"}),
     "symmetric": (("symmetric",), 4, {}),
     "switched": (("multicast",), 2, {"ANYRIG_TEST_CARD": "H100-SXM"}),
-    "recorded": (("recorded_flights",), 3, {"TORCH_FR_BUFFER_SIZE": "10"}),
+    "recorded": (("recorded_flights",), 3, {"TORCH_FR_BUFFER_SIZE": "10", "imports": COMPILER}),
     "captured": (("captured_lists",), 3, {}),
     "watched": (("moving", "watching"), 3, {"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}),
 }

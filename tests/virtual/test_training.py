@@ -9,13 +9,14 @@ from ranks import Outcome, names_of_cases, run_cases
 
 FILES = ("training_replicas", "training_shards", "training_stages")
 RANKS = {"": 4, "shape-only": 2}
+IMPORTS = "sympy,torch._dynamo,torch.distributed.tensor.parallel,torch.distributed.checkpoint"
 
 
 @pytest.fixture(scope="module", params=RANKS, ids=["compute", "shape-only"])
 def outcome(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
     mode = request.param
     folder: Path = tmp_path_factory.mktemp("training")
-    return run_cases(FILES, RANKS[mode], folder, seconds=400, mode=mode)
+    return run_cases(FILES, RANKS[mode], folder, seconds=400, mode=mode, imports=IMPORTS)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch_folder = Path(torch.__file__).parent
     headers = [torch_folder / "include", torch_folder / "include/torch/csrc/api/include"]
     include = [word for folder in headers for word in ("-isystem", str(folder))]
-    flags = [*compiler.compile_flags(), *include, "-shared", f"-L{torch_folder / 'lib'}"]
+    flags = [*compiler.compile_flags(), "-O0", *include, "-shared", f"-L{torch_folder / 'lib'}"]
     link = ["-lc10", "-ltorch_cpu", "-o", str(path)]
     command = [*compiler.Compiler.find().command, *flags, str(source), *link]
     subprocess.run(command, check=True)

@@ -8,7 +8,7 @@ from torch.autograd.profiler import emit_nvtx
 
 
 def test_the_profiler_gives_the_time_of_kernels(capfd: pytest.CaptureFixture[str]) -> None:
-    x = torch.ones(4096, 4096, device="cuda:1")
+    x = torch.ones(1024, 1024, device="cuda:1")
     activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
     with (
         torch.cuda.device(1),
@@ -16,8 +16,8 @@ def test_the_profiler_gives_the_time_of_kernels(capfd: pytest.CaptureFixture[str
     ):
         x @ x
     (product,) = [event for event in profile.key_averages() if event.key == "aten::mm"]
-    # 2 * 4096^3 FLOPs at the 19.5 TFLOP/s of an A100 in float32 take 7 ms.
-    assert 7_000 < product.device_time_total < 10_000
+    # 2 * 1024^3 FLOPs at the 19.5 TFLOP/s of an A100 in float32 take 0.11 ms.
+    assert 110 < product.device_time_total < 160
     # In a build for CUDA, Kineto tells its log that it found no driver, once a process.
     warnings = [line for line in capfd.readouterr().err.splitlines() if line.startswith("[W")]
     assert "CUDA" not in "".join(warnings)

@@ -258,7 +258,7 @@ class Board:
                 continue
             raise RankMismatchError(
                 f"rank {self.group.rank} waits at {self._passing.what} ({self._passing.place}), "
-                f"while {self._describe(rank)} and waits there, which this rank has not come to: "
+                f"while {self._describe(rank)}, and waits there, where this rank has not come: "
                 "neither can go on. Let all ranks come to the same calls in the same order"
             )
 
