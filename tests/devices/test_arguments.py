@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import anyrig
+from anyrig.errors import DeviceTextError
 
 ARGPARSE = """
 import argparse, anyrig
@@ -76,6 +77,16 @@ def test_bad_text_ends_with_2_and_one_message(
     assert "There are: " in message
 
 
+def test_the_values_of_a_configuration_file_raise(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(DeviceTextError, match="--device: cannot take 'gpu0' as devices: "):
+        anyrig.rig_from_options("gpu0")
+    with pytest.raises(DeviceTextError, match="--disable-cuda and --device cuda:0 contradict"):
+        anyrig.rig_from_options("cuda:0", disable_cuda=True)
+    monkeypatch.setenv("ANYRIG_DEVICE", "cuda:77")
+    with pytest.raises(DeviceTextError, match="ANYRIG_DEVICE: cannot take 'cuda:77' as devices: "):
+        anyrig.rig_from_options(None)
+
+
 def test_flags_that_contradict_each_other(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         rig_from("--disable-cuda", "--device", "cuda:0")
@@ -93,9 +104,15 @@ def test_a_real_script(script: str, tmp_path: Path) -> None:
 
     done = run("--disable-cuda")
     assert (done.returncode, done.stdout, done.stderr) == (0, "named by 'cpu'\n", "")
-    done = run("--device", "gpu0")
-    assert done.returncode == 2
-    assert done.stderr.startswith("train.py: error: --device: cannot take 'gpu0' as devices: ")
+    for flags in (["--device", "gpu0"], ["--device", "cuda:0", "--disable-cuda"]):
+        done = run(*flags)
+        assert done.returncode == 2
+        assert "Traceback" not in done.stderr
+        said = " ".join(done.stderr.replace("│", " ").split())
+        expected = "--disable-cuda and --device cuda:0 contradict each other"
+        if len(flags) == 2:
+            expected = "--device: cannot take 'gpu0' as devices: "
+        assert expected in said
     help_text = run("--help").stdout
     assert "--device" in help_text
     assert "--disable-cuda" in help_text

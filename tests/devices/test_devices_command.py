@@ -103,6 +103,25 @@ def test_the_rig_says_what_it_could_not_use(environment_with_cards: Environment)
     assert done.stdout.startswith("no working accelerator, so the CPU (cuda (NVIDIA H200, GPU-aaaa")
 
 
+@pytest.mark.parametrize("ending", ["the reader goes", "Ctrl-C"])
+def test_watch_into_a_pipe_prints_one_table_after_the_other(ending: str) -> None:
+    command = [sys.executable, "-m", "anyrig", "devices", "--watch", "--interval", "0.1"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        lines = []
+        while sum(line.startswith("device ") for line in lines) < 2:
+            lines.append(process.stdout.readline())
+            assert lines[-1], process.stderr.read()
+        if ending == "Ctrl-C":
+            process.send_signal(signal.SIGINT)
+        else:
+            process.stdout.close()
+        assert process.wait(timeout=60) == 0
+        assert process.stderr.read() == ""
+    assert any(line.startswith("cpu ") for line in lines)
+
+
 def test_watch_ends_with_ctrl_c() -> None:
     command = [sys.executable, "-m", "anyrig", "devices", "--watch", "--json", "--interval", "0.1"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:

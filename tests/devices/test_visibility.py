@@ -32,8 +32,7 @@ A, B, C = "GPU-8932f937-aaaa", "GPU-8932f937-bbbb", "GPU-77777777-cccc"
         (
             "0,2,-1,1",
             (0, 2),
-            "CUDA_VISIBLE_DEVICES='0,2,-1,1': 0, 2 visible; "
-            "'-1' ends the list, and '1' is not read",
+            "CUDA_VISIBLE_DEVICES='0,2,-1,1': names 0, 2; '-1' ends the list, and '1' is not read",
         ),
         (
             "1,1",
@@ -44,7 +43,7 @@ A, B, C = "GPU-8932f937-aaaa", "GPU-8932f937-bbbb", "GPU-77777777-cccc"
         (
             " 1gpu2 ,2ampere",
             (1, 2),
-            "CUDA_VISIBLE_DEVICES=' 1gpu2 ,2ampere': 1, 2 visible; "
+            "CUDA_VISIBLE_DEVICES=' 1gpu2 ,2ampere': names 1, 2; "
             f"{FASTEST_FIRST}CUDA_DEVICE_ORDER is not set",
         ),
     ],
@@ -59,16 +58,16 @@ def test_indices(text: str | None, indices: tuple[int, ...] | None, reason: str)
 @pytest.mark.parametrize(
     ("text", "uuids", "reason"),
     [
-        ("GPU-8932f", ("GPU-8932f",), "CUDA_VISIBLE_DEVICES='GPU-8932f': GPU-8932f visible"),
+        ("GPU-8932f", ("GPU-8932f",), "CUDA_VISIBLE_DEVICES='GPU-8932f': names GPU-8932f"),
         (
             "MIG-1,0",
             ("MIG-1",),
-            "CUDA_VISIBLE_DEVICES='MIG-1,0': MIG-1 visible; '0' ends the list",
+            "CUDA_VISIBLE_DEVICES='MIG-1,0': names MIG-1; '0' ends the list",
         ),
         (
             "GPU-1, GPU-2",
             ("GPU-1",),
-            "CUDA_VISIBLE_DEVICES='GPU-1, GPU-2': GPU-1 visible; ' GPU-2' ends the list",
+            "CUDA_VISIBLE_DEVICES='GPU-1, GPU-2': names GPU-1; ' GPU-2' ends the list",
         ),
         ("MIG-GPU-1/0/0", ("MIG-GPU-1/0/0",), None),
         ("GPU-1,GPU-1", (), None),
@@ -82,7 +81,7 @@ def test_uuids(text: str, uuids: tuple[str, ...], reason: str | None) -> None:
 
 def test_the_order_of_indices_is_explained() -> None:
     assert parse_visibility("0", order="PCI_BUS_ID").reason == (
-        "CUDA_VISIBLE_DEVICES='0': 0 visible; "
+        "CUDA_VISIBLE_DEVICES='0': names 0; "
         "indices along the PCI bus, as CUDA_DEVICE_ORDER asks and nvidia-smi counts"
     )
     assert parse_visibility("0", order="FASTEST_FIRST").reason.endswith(

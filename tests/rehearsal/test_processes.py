@@ -90,6 +90,25 @@ def test_ranks_of_torchrun(tmp_path: Path, environment: dict[str, str]) -> None:
     assert sorted(lines) == ["0 2 2.0", "1 2 2.0"]
 
 
+def test_ranks_of_anyrig_run_on_some_of_the_cards(
+    tmp_path: Path, environment: dict[str, str]
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import os, anyrig, torch\n"
+        "own = anyrig.Rig.detect().lead\n"
+        "print(own.text, own.name, torch.cuda.device_count(), os.environ['LOCAL_WORLD_SIZE'])\n"
+    )
+    launcher = ["-m", "anyrig", "run", "--device", "1,3", "--nproc-per-device", "2", str(script)]
+    lines = rehearse("--rig", "T4+L4+T4+A100-80GB", *launcher, environment=environment)
+    assert sorted(lines) == [
+        "[rank 0] cuda:0 NVIDIA L4 2 4",
+        "[rank 1] cuda:0 NVIDIA L4 2 4",
+        "[rank 2] cuda:1 NVIDIA A100-SXM4-80GB 2 4",
+        "[rank 3] cuda:1 NVIDIA A100-SXM4-80GB 2 4",
+    ]
+
+
 def test_leases_are_of_one_rehearsal(environment: dict[str, str]) -> None:
     program = str(PROGRAMS / "chooses.py")
     lines = rehearse("--rig", "2xL4", program, "with others", environment=environment)

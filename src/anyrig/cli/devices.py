@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import sys
 import time
+from io import StringIO
 from typing import Annotated
 
 import typer
@@ -65,19 +67,34 @@ def _print_json(watch: bool, interval_seconds: float) -> None:
             if not watch:
                 return
             time.sleep(interval_seconds)
-    except (KeyboardInterrupt, BrokenPipeError):
+    except KeyboardInterrupt:
         pass
+    except BrokenPipeError:
+        _close_output()
+
+
+def _close_output() -> None:
+    """Let Python end quietly: at exit it would flush to a reader that has gone."""
+    sys.stdout = None
 
 
 def _watch(interval_seconds: float) -> None:
     from rich.live import Live
 
-    from .device_table import device_table
+    from .device_table import device_table, show_utilization
 
     try:
+        if not sys.stdout.isatty():  # nothing can be drawn over: one table below the other
+            while True:
+                table = StringIO()  # to a pipe that was closed, rich would end the program itself
+                show_utilization(file=table)
+                typer.echo(table.getvalue())
+                time.sleep(interval_seconds)
         with Live(device_table(_readings()), auto_refresh=False) as live:
             while True:
                 time.sleep(interval_seconds)
                 live.update(device_table(_readings()), refresh=True)
     except KeyboardInterrupt:
         pass
+    except BrokenPipeError:
+        _close_output()

@@ -8,11 +8,11 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, cast
 
-from ..errors import DeviceFailedError, DeviceTextError
+from ..errors import AnyrigError, DeviceFailedError, DeviceTextError
 from .environment import DEVICE_VARIABLE as DEVICE_VARIABLE
-from .rig import Rig
+from .rig import AUTO, Rig
 
 if TYPE_CHECKING:
     import argparse
@@ -35,22 +35,37 @@ def rig_from_arguments(arguments: argparse.Namespace) -> Rig:
     """Return the rig that a script's arguments ask for.
 
     A text that names no device here ends the program with one message on standard error and exit
-    status 2, as argparse does for any other bad argument; `Rig.parse` raises instead.
+    status 2, as argparse does for any other bad argument; `rig_from_options` raises instead.
     """
-    return rig_from_options(arguments.device, arguments.disable_cuda)
+    try:
+        return rig_from_options(arguments.device, arguments.disable_cuda)
+    except (DeviceTextError, DeviceFailedError) as error:
+        sys.stderr.write(f"{Path(sys.argv[0]).name}: error: {error}\n")
+        raise SystemExit(DeviceTextError.exit_code) from None
 
 
 def rig_from_options(device: str | None, disable_cuda: bool = False) -> Rig:
-    """The same from the two values, for typer, click, or a configuration file."""
+    """Return the rig that two values ask for, from typer, click, or a configuration file.
+
+    Raises:
+        DeviceTextError: the values contradict each other, or a text names no device here. The
+            message begins with the flag or variable. In a command of typer or click it is also
+            the error that these show for a bad option, and end with status 2.
+        DeviceFailedError: a text names a device that cannot be used; the same holds.
+    """
     if disable_cuda:
         if device not in (None, "cpu"):
-            _end(f"--disable-cuda and --device {device} contradict each other; give one of them")
+            raise _for_command(
+                DeviceTextError(
+                    f"--disable-cuda and --device {device} contradict each other; give one of them"
+                )
+            )
         return Rig.parse("cpu")
     source, text = _first_given(device)
     try:
         return Rig.parse(text)
     except (DeviceTextError, DeviceFailedError) as error:
-        _end(f"{source}: {error}")
+        raise _for_command(type(error)(f"{source}: {error}")) from None
 
 
 def _first_given(device: str | None) -> tuple[str, str]:
@@ -58,9 +73,16 @@ def _first_given(device: str | None) -> tuple[str, str]:
         return "--device", device
     if DEVICE_VARIABLE in os.environ:
         return DEVICE_VARIABLE, os.environ[DEVICE_VARIABLE]
-    return "--device", "auto"
+    return "--device", AUTO
 
 
-def _end(message: str) -> NoReturn:
-    sys.stderr.write(f"{Path(sys.argv[0]).name}: error: {message}\n")
-    raise SystemExit(DeviceTextError.exit_code)
+def _for_command(error: AnyrigError) -> AnyrigError:
+    """Return `error`, as one that click or typer shows if one of their commands runs it."""
+    for package in ("typer._click", "click"):  # typer has its own click, or uses the real one
+        click = sys.modules.get(f"{package}.globals")
+        if click is not None and click.get_current_context(silent=True) is not None:
+            usage_error = sys.modules[f"{package}.exceptions"].UsageError
+            kind = type(error)
+            shown = type(kind.__name__, (usage_error, kind), {"__module__": kind.__module__})
+            return cast(AnyrigError, shown(str(error)))
+    return error

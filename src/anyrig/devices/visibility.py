@@ -51,10 +51,12 @@ class Visibility:
 
     Attributes:
         text: the variable's value; None if it is not set.
-        indices: of the visible devices, in the driver's order; None unless the text is of indices.
-        uuids: of the visible devices, each the whole or the start of one; None unless the text is
-            of UUIDs.
-        reason: how the text is read, in words.
+        indices: of the devices that it names, in the driver's order; None unless the text is of
+            indices.
+        uuids: of the devices that it names, each the whole or the start of one; None unless the
+            text is of UUIDs.
+        reason: how the text is read, in words. The machine may not have what the text names: CUDA
+            ends the list there, and `select` says what is left.
     """
 
     text: str | None
@@ -214,9 +216,9 @@ def _read_uuid(entry: str, prefix: str) -> str | None:
 
 
 def _words(text: str, values: tuple[int, ...] | tuple[str, ...], oddity: str) -> str:
-    shown = ", ".join(map(str, values))
-    visible = f"{shown} visible" if values else "no device is visible"
-    return f"{VARIABLE}={text!r}: {visible}" + (f"; {oddity}" if oddity else "")
+    # Whether the machine has these devices is not known here; `select` is for that.
+    named = f"names {', '.join(map(str, values))}" if values else "no device is visible"
+    return f"{VARIABLE}={text!r}: {named}" + (f"; {oddity}" if oddity else "")
 
 
 def _words_of_order(order: str | None) -> str:

@@ -178,8 +178,10 @@ def _with_lead(rig: Rig, module: torch.nn.Module) -> Rig:
     first = [device for device in rig if device.torch_device in here]
     if len(here) != 1 or not first:
         return rig
+    if first[0] == rig.lead:
+        return rig
     rest = [device for device in rig if device not in first]
-    return Rig((*first, *rest), rig.reason)
+    return Rig((*first, *rest), f"{first[0].text} leads, where the module is; {rig.reason}")
 
 
 def _lies_on_cpu(module: torch.nn.Module) -> bool:
