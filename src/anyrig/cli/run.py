@@ -48,11 +48,15 @@ def run(
     if options.is_one_rank:
         command = [sys.executable, "-m", "anyrig.cli.rank", *target, *context.args]
         _become(command, os.environ | environment | alone())
+    from ..parallel.ranks.ending import end_launcher
     from ..parallel.ranks.launcher import run_group
 
     command = ["-m", "anyrig.cli.rank", *target, *context.args]
     result = run_group(options, command, environment)
-    raise typer.Exit(status_of(result))
+    status = status_of(result)
+    if options.rdzv_endpoint is not None:
+        end_launcher(status)
+    raise typer.Exit(status)
 
 
 def status_of(result: GroupResult) -> int:
