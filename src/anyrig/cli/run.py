@@ -48,12 +48,15 @@ def run(
     if options.is_one_rank:
         command = [sys.executable, "-m", "anyrig.cli.rank", *target, *context.args]
         _become(command, os.environ | (environment_for(rig) if hides else {}) | alone())
+    from ..parallel.ranks.ending import end_launcher
     from ..parallel.ranks.launcher import run_group
 
     command = ["-m", "anyrig.cli.rank", *target, *context.args]
     environments = environments_of_ranks(rig, flags.ranks_per_device) if hides else []
-    result = run_group(options, command, environments)
-    raise typer.Exit(status_of(result))
+    status = status_of(run_group(options, command, environments))
+    if options.rdzv_endpoint is not None:
+        end_launcher(status)
+    raise typer.Exit(status)
 
 
 def status_of(result: GroupResult) -> int:

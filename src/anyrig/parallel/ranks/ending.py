@@ -1,4 +1,4 @@
-"""How a rank ends when its program has: surely."""
+"""How a rank ends when its program has, and a launcher when its ranks have: surely."""
 
 from __future__ import annotations
 
@@ -31,6 +31,19 @@ def end_process(status: int) -> NoReturn:
         # A shell goes by this, not by the status, when it decides whether to go on with a script.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         signal.raise_signal(signal.SIGINT)
+    os._exit(status & 0xFF)
+
+
+def end_launcher(status: int) -> NoReturn:
+    """End the launcher of one of several nodes, without taking modules apart.
+
+    A thread of PyTorch's rendezvous may still wait in C++ for a node that has gone. When the wait
+    fails after Python has begun to finalize, the thread aborts the process, which has succeeded.
+    """
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
     os._exit(status & 0xFF)
 
 
