@@ -1,6 +1,7 @@
 """The build of a C++ extension: kept, shared between processes, never taken for whole when half.
 
 A small real extension stands for the backend, which takes longer to compile.
+``ANYRIG_TEST_BUILDERS=10`` has as many processes start at once by hand.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ PyMODINIT_FUNC PyInit_anyrig_virtual_extension() { return PyModule_Create(&defin
 """
 BUILD = "import sys, pathlib; from anyrig.virtual.build import build_extension; "
 BUILD += "print(build_extension(pathlib.Path(sys.argv[1])))"
+
+BUILDERS = int(os.environ.get("ANYRIG_TEST_BUILDERS", "4"))
 
 
 @pytest.fixture
@@ -185,7 +188,7 @@ def test_another_compiler_has_a_build_of_its_own(
 
 
 def test_processes_that_start_at_once_build_once(sources: Path) -> None:
-    builds = [start_build(sources) for _ in range(4)]
+    builds = [start_build(sources) for _ in range(BUILDERS)]
     outputs = [process.communicate(timeout=120) for process in builds]
     assert len({out for out, _ in outputs}) == 1
     assert sum("building the virtual GPUs" in err for _, err in outputs) == 1

@@ -1,6 +1,7 @@
 """Processes share the memory of cards: sums, the dead, forks, and nothing that stays behind.
 
-The processes here have no torch, so many of them cost little.
+The processes here have no torch, so many of them cost little. ``ANYRIG_TEST_KILLS=200`` kills as
+many by hand.
 """
 
 from __future__ import annotations
@@ -8,19 +9,22 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import random
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from compiled_shim import load_shim
-from ledger_of_cards import Ledger
+from ledger_of_cards import CARD_BYTES, Ledger
 from on_a_rig import PROGRAMS
 
 from anyrig.virtual.card_folder import new_card_folder
 
+KILLS = int(os.environ.get("ANYRIG_TEST_KILLS", "12"))
 MEMBER = Path(__file__).with_name("ledger_of_cards.py")
 
 
@@ -251,3 +255,24 @@ def test_a_folder_of_another_user_is_refused(library: ctypes.CDLL, folder: Path)
     with pytest.raises(RuntimeError, match="it is not a folder of this user's"):
         Ledger(library, folder)
     assert list(folder.iterdir()) == []
+
+
+def test_processes_killed_at_any_moment_give_all_memory_back(
+    ledger: Ledger, start: Callable[..., Member]
+) -> None:
+    program, chance = PROGRAMS / "takes_and_gives.py", random.Random(0)
+    killed = 0
+    while killed < KILLS:
+        # Seeds that would not kill themselves.
+        workers = [start(str(3 * chance.randrange(10**6) + 1), program=program) for _ in range(4)]
+        for worker in workers:
+            worker.tell("start")
+        for worker in workers:
+            time.sleep(chance.uniform(0, 0.02))
+            worker.kill()
+        killed += len(workers)
+        for card in range(4):
+            assert ledger.reserve(card, CARD_BYTES)
+            assert ledger.processes(card) == {0: CARD_BYTES}
+            ledger.release(card, CARD_BYTES)
+            assert ledger.used(card) == 0

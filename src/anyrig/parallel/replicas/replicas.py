@@ -101,7 +101,10 @@ class Replicas:
                     if buffer is None or value is None:
                         continue
                     if value.shape == buffer.shape and value.dtype == buffer.dtype:
-                        buffer.copy_(value, non_blocking=True)
+                        # As layers of normalization do, leave the version of their statistics
+                        # alone: graphs that saved them may still be walked.
+                        target = buffer.data if name.startswith("running_") else buffer
+                        target.copy_(value, non_blocking=True)
                     else:
                         buffers[name] = value.detach().to(self.lead)
 
