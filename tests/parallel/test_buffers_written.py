@@ -123,3 +123,13 @@ def test_two_calls_of_a_module_with_running_statistics(sync_batch_norm: bool, x:
             (one(x) + one(2 * x)).sum().backward()
         for found, expected in zip(model.parameters(), one.parameters(), strict=True):
             torch.testing.assert_close(found.grad, expected.grad, rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("shares", [[1, 1, 1], [0, 1, 1]], ids=str)
+def test_running_statistics_may_change_between_two_calls_and_a_backward_pass(
+    shares: list[int], x: Tensor
+) -> None:
+    net = on_lead(nn.Sequential(nn.Linear(4, 2), nn.BatchNorm1d(2)))
+    model = anyrig.spread(net, first_devices(3), shares=shares)
+    (model(x) + model(x)).sum().backward()
+    assert net[1].num_batches_tracked == 2
