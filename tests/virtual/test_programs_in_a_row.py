@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
+import psutil
 import pytest
 from on_a_rig import PROGRAMS, output_of, output_of_lines
 
@@ -16,6 +18,17 @@ ENDINGS = int(os.environ.get("ANYRIG_TEST_ENDINGS", "3"))
 @pytest.mark.parametrize("ending", range(ENDINGS))
 def test_a_program_that_uses_everything_ends(ending: int) -> None:
     assert output_of(str(PROGRAMS / "uses_everything.py")) == "done\n"
+
+
+def test_empty_rehearsals_leave_nothing_behind(tmp_path: Path) -> None:
+    script, temporary = tmp_path / "empty.py", tmp_path / "temporary"
+    script.write_text("import torch\n")
+    temporary.mkdir()
+    for _ in range(ENDINGS):
+        command = ("-m", "anyrig", "rehearse", "--rig", "2x1GiB", str(script))
+        output_of(*command, TMPDIR=str(temporary))
+        assert list(temporary.iterdir()) == []
+        assert psutil.Process().children() == []
 
 
 def test_a_thread_with_a_device_of_its_own_does_not_move_the_others() -> None:
