@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -12,36 +12,29 @@ from typing import Any, TypeVar
 import torch
 from torch._compile import _disable_dynamo
 
-from ..devices.device import Device
-from ..devices.rig import Rig
-from ..errors import SpreadError
-from ..transfer.move import resolve_device
 from ..transfer.tree import ATOM_TYPES, map_leaves
 from .batch.call import Call
 from .batch.divided_dimension import Answer
 from .batch.once_more import describe_call, without_trace
 from .batch.outputs import join_outputs
 from .batch.scatter import scatter_call, scatter_rows
-from .layout import Layout
+from .device_ids import AnyDevice, misses_gpus, rig_of
+from .layout import Layout, make_layout
 from .losses.loss import (
     Criterion,
-    LossPart,
     combine_losses,
-    criterion_on,
     explain_loss,
     loss_for_target,
-    loss_part,
 )
+from .part_call import calling, computing_loss
 from .replicas.meeting import Meeting
 from .replicas.replicas import Replicas
 from .replicas.side_by_side import SideBySide, is_inside
 from .replicas.stopping import Stop
-from .replicas.transparent import TransparentModule
+from .replicas.transparent import TransparentModule, require_plain_module
 from .shares.measure import StepClock
-from .shares.shares import Shares, choose_shares
 from .single_samples import explain_single_sample, needs_several_samples
 
-AnyDevice = Device | torch.device | str | int
 T = TypeVar("T")
 
 
@@ -94,15 +87,15 @@ class DataParallel(TransparentModule):
         output_device: AnyDevice | None = None,
         dim: int = 0,
     ) -> None:
-        if device_ids and not torch.accelerator.device_count() and not _is_cpu(device_ids):
+        if misses_gpus(device_ids):
             warnings.warn(
-                f"device_ids={list(device_ids)} was given, and this machine has one device, the "
-                "CPU: the module is called there. If it has GPUs, anyrig devices says why PyTorch "
-                "does not see them",
+                f"device_ids={device_ids} was given, and this machine has one device, the CPU: the "
+                "module is called there. If it has GPUs, anyrig devices says why PyTorch does not "
+                "see them",
                 stacklevel=2,
             )
             device_ids, output_device = None, None
-        rig = _rig_of(device_ids)
+        rig = rig_of(device_ids)
         lead = rig.lead.torch_device
         if len(rig) == 1:
             module.to(lead)
@@ -241,9 +234,9 @@ class DataParallel(TransparentModule):
         functions = []
         for module, (args, named), place, i in zip(modules, given, places, active, strict=True):
             if loss is None:
-                function = _calling(module, args, named)
+                function = calling(module, args, named)
             else:
-                function = _computing_loss(module, args, named, loss, place, rows[i])
+                function = computing_loss(module, args, named, loss, place, rows[i])
             functions.append(meeting.attended(function))
         try:
             results = self._side_by_side.run(places, functions, given, devices, stop)
@@ -277,7 +270,7 @@ class DataParallel(TransparentModule):
             given, _ = scatter_rows(
                 (inputs, kwargs), (lead, lead), (samples, of - samples), self._layout.dim
             )
-            function = Meeting((lead,), stop).attended(_calling(self.module, *given))
+            function = Meeting((lead,), stop).attended(calling(self.module, *given))
             (output,) = self._side_by_side.run(
                 (lead,), (function,), (given,), self._layout.devices, stop
             )
@@ -384,29 +377,6 @@ class DataParallel(TransparentModule):
         return f"{type(self).__name__}({self.module!r})"
 
 
-def _calling(module: torch.nn.Module, inputs: Any, kwargs: Any) -> Callable[[], Any]:
-    return lambda: module(*inputs, **kwargs)
-
-
-def _computing_loss(
-    module: torch.nn.Module,
-    inputs: Any,
-    kwargs: Any,
-    loss: Criterion,
-    device: torch.device,
-    rows: int,
-) -> Callable[[], Any]:
-    def compute() -> LossPart:
-        output = module(*inputs, **_without_target(kwargs))
-        return loss_part(criterion_on(loss, device), output, kwargs["target"], rows)
-
-    return compute
-
-
-def _without_target(kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in kwargs.items() if name != "target"}
-
-
 def _bring(given: T, device: torch.device) -> T:
     """Return arguments or outputs with their tensors on `device`."""
     moved: T = map_leaves(given, lambda leaf, path: _bring_leaf(leaf, device))
@@ -417,61 +387,3 @@ def _bring_leaf(leaf: Any, device: torch.device) -> Any:
     if isinstance(leaf, torch.Tensor):
         return leaf.to(device, non_blocking=device.type != "cpu")
     return leaf
-
-
-def require_plain_module(module: object) -> None:
-    """Raise SpreadError if it is no module, or is spread already."""
-    if not isinstance(module, torch.nn.Module):
-        raise SpreadError(
-            f"a {type(module).__name__} is no torch.nn.Module; spread the module that it calls"
-        )
-    if isinstance(module, TransparentModule):
-        raise SpreadError(
-            f"this {type(module.module).__name__} is spread already; spread the module itself, "
-            "which is its attribute module"
-        )
-
-
-def make_layout(
-    rig: Rig,
-    shares: str | Sequence[float] | Shares | None,
-    output_device: AnyDevice | None,
-    dim: int,
-) -> Layout:
-    """Return how a module is spread over a rig.
-
-    Raises:
-        SharesError: there are not as many shares as devices.
-    """
-    devices = tuple(resolve_device(device) for device in rig)
-    chosen = choose_shares(shares, rig.devices)
-    alone = len(devices) == 1
-    return Layout(
-        devices=devices,
-        how="alone" if alone else "replicate",
-        reason=f"there is one device ({rig.reason})" if alone else rig.reason,
-        shares=chosen,
-        output_device=devices[0] if output_device is None else resolve_device(output_device),
-        dim=dim,
-    )
-
-
-def _is_cpu(device_ids: Sequence[AnyDevice]) -> bool:
-    return all(str(device) == "cpu" for device in device_ids)
-
-
-def _rig_of(device_ids: Sequence[AnyDevice] | None) -> Rig:
-    reason = "given by device_ids"
-    if device_ids is None:
-        reason = "every accelerator, by index"
-        count = torch.accelerator.device_count()
-        if count == 0:
-            return Rig.parse("cpu")
-        device_ids = list(range(count))
-    if not device_ids:
-        raise SpreadError("device_ids is empty; name at least one device, or leave it out for all")
-    devices = [
-        device if isinstance(device, Device) else Rig.parse(str(resolve_device(device))).lead
-        for device in device_ids
-    ]
-    return Rig(tuple(devices), reason)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import torch
+import torch
 
+from ..devices.rig import Rig
+from ..transfer.move import resolve_device
+from .device_ids import AnyDevice
+from .shares.shares import Shares, choose_shares
+
+if TYPE_CHECKING:
     from .group.membership import Group
-    from .shares.shares import Shares
 
 
 @dataclass(frozen=True)
@@ -63,3 +68,27 @@ class Layout:
             f"rank {group.rank}, collectives by {group.backend}: {group.reason}\n"
             f"shares: {self.shares.reason}"
         ) + (f"\nblocks: {blocks}" if self.how == "shard" else "")
+
+
+def make_layout(
+    rig: Rig,
+    shares: str | Sequence[float] | Shares | None,
+    output_device: AnyDevice | None,
+    dim: int,
+) -> Layout:
+    """Return how a module is spread over a rig.
+
+    Raises:
+        SharesError: there are not as many shares as devices.
+    """
+    devices = tuple(resolve_device(device) for device in rig)
+    chosen = choose_shares(shares, rig.devices)
+    alone = len(devices) == 1
+    return Layout(
+        devices=devices,
+        how="alone" if alone else "replicate",
+        reason=f"there is one device ({rig.reason})" if alone else rig.reason,
+        shares=chosen,
+        output_device=devices[0] if output_device is None else resolve_device(output_device),
+        dim=dim,
+    )

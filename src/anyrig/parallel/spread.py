@@ -10,14 +10,16 @@ import torch
 
 from ..devices.rig import Rig
 from ..errors import SpreadError
-from .data_parallel import AnyDevice, DataParallel, make_layout, require_plain_module
+from .data_parallel import DataParallel
+from .device_ids import AnyDevice
 from .distributed import DistributedModule
 from .group.membership import Group, join_group
-from .layout import Layout
+from .layout import Layout, make_layout
 from .losses.loss import Criterion
 from .rank_module import RankModule
 from .replicas.batch_norm import synchronize_batch_norm
 from .replicas.replicas import check_place
+from .replicas.transparent import require_plain_module
 from .shares.shares import Shares
 
 if TYPE_CHECKING:

@@ -8,6 +8,8 @@ from typing import Any, TypeVar
 
 import torch
 
+from ...errors import SpreadError
+
 ModuleT = TypeVar("ModuleT", bound="TransparentModule")
 
 
@@ -131,3 +133,16 @@ class TransparentModule(torch.nn.Module):
         memo[id(self)] = clone
         clone.__setstate__(copy.deepcopy(self.__getstate__(), memo))
         return clone
+
+
+def require_plain_module(module: object) -> None:
+    """Raise SpreadError if it is no module, or is spread already."""
+    if not isinstance(module, torch.nn.Module):
+        raise SpreadError(
+            f"a {type(module).__name__} is no torch.nn.Module; spread the module that it calls"
+        )
+    if isinstance(module, TransparentModule):
+        raise SpreadError(
+            f"this {type(module.module).__name__} is spread already; spread the module itself, "
+            "which is its attribute module"
+        )
