@@ -392,13 +392,14 @@ def case_a_forward_on_one_rank_alone_changes_nothing() -> None:
     for step in range(4):
         if pair.rank == step % 2:
             alone()
+        anyrig.barrier(timeout_seconds=20)  # it waited for nobody
         for micro_batch in range(2):
             rows = [1 + (rank + micro_batch) % 3 for rank in range(pair.ranks)]
             x = torch.randn(sum(rows), WIDTH, device=pair.device)
             pair.one(x).square().mean().backward()
             with pair.model.no_sync() if micro_batch == 0 else nullcontext():
                 loss = pair.model(*pair.mine(rows, x)).square().mean()
-            if pair.rank == 0:
+            if pair.rank == 0 and step:
                 alone()
             loss.backward()
         if pair.rank == 1:
