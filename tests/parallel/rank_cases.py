@@ -389,6 +389,11 @@ def case_a_forward_on_one_rank_alone_changes_nothing() -> None:
     pair = Pair(perceptron(), loss=None)
     alone = partial(pair.model, torch.randn(7, WIDTH, device=pair.device))
     optimizers = [torch.optim.SGD(each.parameters(), 0.1) for each in (pair.model, pair.one)]
+    pair.model(torch.ones(1, WIDTH)).sum().backward()
+    pair.model.zero_grad()
+    if pair.rank == 1:
+        alone()  # where DDP would arrange its buckets, all ranks together
+    anyrig.barrier(timeout_seconds=20)
     for step in range(4):
         if pair.rank == step % 2:
             alone()
