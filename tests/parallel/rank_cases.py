@@ -485,16 +485,22 @@ def case_a_forward_on_one_rank_alone_changes_nothing() -> None:
     pair = Pair(perceptron(), loss=None)
     alone = partial(pair.model, torch.randn(7, WIDTH, device=pair.device))
     optimizers = [torch.optim.SGD(each.parameters(), 0.1) for each in (pair.model, pair.one)]
+    pair.model(torch.ones(1, WIDTH)).sum().backward()
+    pair.model.zero_grad()
+    if pair.rank == 1:
+        alone()  # where DDP would arrange its buckets, all ranks together
+    anyrig.barrier(timeout_seconds=20)
     for step in range(4):
         if pair.rank == step % 2:
             alone()
+        anyrig.barrier(timeout_seconds=20)  # it waited for nobody
         for micro_batch in range(2):
             rows = [1 + (rank + micro_batch) % 3 for rank in range(pair.ranks)]
             x = torch.randn(sum(rows), WIDTH, device=pair.device)
             pair.one(x).square().mean().backward()
             with pair.model.no_sync() if micro_batch == 0 else nullcontext():
                 loss = pair.model(*pair.mine(rows, x)).square().mean()
-            if pair.rank == 0:
+            if pair.rank == 0 and step:
                 alone()
             loss.backward()
         if pair.rank == 1:
