@@ -66,7 +66,11 @@ def run_cases(file: str, names: list[str], ranks: int, virtual: str | None = Non
 
 def run_rank(file: str, names: list[str], virtual: str | None) -> dict[str, dict[int, str]]:
     if virtual is not None:
-        os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+        for variable in (
+            "CUDA_VISIBLE_DEVICES",
+            "ANYRIG_DEVICE",
+        ):  # the CPU, of which it was launched
+            os.environ.pop(variable, None)
         from anyrig.virtual import install
 
         install(virtual)

@@ -51,6 +51,7 @@ class RankModule(TransparentModule):
         "_buffers_of_all",
         "_channel",
         "_arriving",
+        "_sent_in",
         "_is_armed",
         "_joining",
         "_last",
@@ -76,6 +77,8 @@ class RankModule(TransparentModule):
     _channel: Channel | None
     _buffers_of_all: Buffers
     _arriving: Broadcast | None
+    # The backward pass in which they were sent.
+    _sent_in: int
     _pace: Pace
 
     def __init__(self, module: torch.nn.Module, layout: Layout, loss: Criterion | None) -> None:
@@ -92,6 +95,7 @@ class RankModule(TransparentModule):
         self.__dict__.update(
             _channel=None,
             _arriving=None,
+            _sent_in=-1,
             _is_armed=False,
             _joining=False,
             _last=None,
@@ -196,9 +200,8 @@ class RankModule(TransparentModule):
                 exchange.is_armed = self._is_armed
                 exchange.meet(Phase.BACKWARD)
             self._begin_backward(exchange.reduces)
-            if moves_buffers and self._arriving is None:
-                self._arriving = self._buffers_of_all.send(exchange.first_with_rows)
-                queue_callback(self._take_buffers)
+            if moves_buffers:
+                self._send_buffers(exchange)
             if exchange.time is not None:
                 queue_callback(lambda: self._pace.stop(exchange.time))
 
@@ -311,6 +314,20 @@ class RankModule(TransparentModule):
         Raises:
             SpreadError: it cannot.
         """
+
+    def _send_buffers(self, exchange: Exchange) -> None:
+        """Begin to give all ranks the same buffers, once in a backward pass; they change after it.
+
+        The number of the pass is private, but PyTorch's own FSDP2 asks for it.
+        """
+        backward = torch._C._current_graph_task_id()
+        if self._arriving is not None:
+            if self._sent_in == backward:
+                return
+            self._take_buffers()  # of a backward pass that failed on this rank
+        self._sent_in = backward
+        self._arriving = self._buffers_of_all.send(exchange.first_with_rows)
+        queue_callback(self._take_buffers)
 
     def _take_buffers(self) -> None:
         arriving, self._arriving = self._arriving, None
