@@ -163,9 +163,10 @@ def test_no_device_has_a_single_sample_of_several(rows: int, shares: list[float]
     seen: list[int] = []
     net[1].register_forward_pre_hook(lambda layer, args: seen.append(len(args[0])))
     model = anyrig.spread(net, rig(), shares=shares)
-    output = model(torch.randn(rows, 3))
-    output.sum().backward()
-    assert output.shape == (rows, 2)
+    # To join outputs of two samples and two classes, the module would be called once more.
+    outputs = model.scattered(torch.randn(rows, 3))
+    torch.stack([output.sum().cpu() for output in outputs]).sum().backward()
+    assert sorted(len(output) for output in outputs) == sorted(seen)
     assert sum(seen) == rows
     assert 1 not in seen
 
