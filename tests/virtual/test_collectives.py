@@ -23,14 +23,14 @@ COMPILER = "sympy,torch._dynamo"
 WORLDS: dict[str, tuple[tuple[str, ...], int, dict[str, str]]] = {
     # Cards that add numbers of eight bits.
     "right": (
-        ("moving", "reducing", "waiting", "grouping"),
+        ("moving", "reducing", "waiting", "grouping", "freeing"),
         8,
         {"ANYRIG_TEST_CARD": "H100-SXM", "imports": COMPILER},
     ),
     "wrong": (("refusing", "failing"), 4, {}),
     "worlds": (("gloo_on_cards", "initializing"), 3, {}),
     "registered": (("registering", "recorded_by_default"), 2, {}),
-    "shape-only": (("shapes", "symmetric_shapes"), 2, {"mode": "shape-only"}),
+    "shape-only": (("shapes", "symmetric_shapes", "freeing"), 2, {"mode": "shape-only"}),
     "symmetric": (("symmetric",), 4, {}),
     "switched": (("multicast",), 2, {"ANYRIG_TEST_CARD": "H100-SXM"}),
     "recorded": (("recorded_flights",), 3, {"TORCH_FR_BUFFER_SIZE": "10", "imports": COMPILER}),

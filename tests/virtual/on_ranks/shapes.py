@@ -37,36 +37,6 @@ def case_mismatches(world: Any) -> None:
             dist.recv(torch.empty(4 * 10**6, device="cuda"), 0)
 
 
-def known(shape: tuple[int, ...], value: float) -> torch.Tensor:
-    """Return a tensor whose values come from the host."""
-    return torch.full(shape, value).to("cuda")
-
-
-def case_tensors_freed_while_a_collective_uses_them(world: Any) -> None:
-    # The first rank lets go of its bytes, and asks for as many again, before the others come.
-    tensors = [known((4096,), world.rank + 1.0) for _ in range(4)]
-    received = known((4096,), 0.0)
-    works, others = [], []
-    if world.rank > 0:
-        world.store.wait(["freed without data"])
-    works += [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
-    if world.rank == 0:
-        works.append(dist.irecv(received, 1))
-        for tensor in (*tensors, received):
-            tensor.untyped_storage().resize_(0)
-        others = [known((4096,), 7.0) for _ in range(20)]
-        world.store.set("freed without data", "")
-    elif world.rank == 1:
-        works.append(dist.isend(known((4096,), 5.0), 0))
-    for work in works:
-        work.wait()
-    if world.rank == 0:
-        assert [other.unique().tolist() for other in others] == [[7.0]] * 20
-    else:
-        total = sum(range(1, world.size + 1))
-        assert [tensor.unique().tolist() for tensor in tensors] == [[total]] * 4
-
-
 def case_gloo_asks_for_values(world: Any) -> None:
     group = dist.new_group(backend="gloo")
     known = torch.tensor([world.rank + 1.0], device="cuda")

@@ -74,36 +74,6 @@ def case_memory_is_free_after_the_wait(world: Any) -> None:
     assert torch.cuda.memory_allocated() == before
 
 
-def known(shape: tuple[int, ...], value: float) -> Tensor:
-    """Return a tensor whose bytes come from the host."""
-    return torch.full(shape, value).to("cuda")
-
-
-def case_tensors_freed_while_a_collective_uses_them(world: Any) -> None:
-    # The first rank lets go of its bytes, and asks for as many again, before the others come.
-    tensors = [known((4096,), world.rank + 1.0) for _ in range(4)]
-    received = known((4096,), 0.0)
-    works, others = [], []
-    if world.rank > 0:
-        world.store.wait(["freed"])
-    works += [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
-    if world.rank == 0:
-        works.append(dist.irecv(received, 1))
-        for tensor in (*tensors, received):
-            tensor.untyped_storage().resize_(0)
-        others = [known((4096,), 7.0) for _ in range(20)]
-        world.store.set("freed", "")
-    elif world.rank == 1:
-        works.append(dist.isend(known((4096,), 5.0), 0))
-    for work in works:
-        work.wait()
-    if world.rank == 0:
-        assert [other.unique().tolist() for other in others] == [[7.0]] * 20
-    else:
-        total = sum(range(1, world.size + 1))
-        assert [tensor.unique().tolist() for tensor in tensors] == [[total]] * 4
-
-
 def case_groups_at_the_same_time(world: Any) -> None:
     # Groups wait for each other no more than cards' communicators do.
     other = dist.new_group()
