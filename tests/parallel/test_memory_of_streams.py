@@ -105,15 +105,3 @@ def test_gradients_are_kept_until_those_of_the_next_device_are_added() -> None:
     model(x).sum().backward()
     # Its own gradients, and the sum with those that arrive.
     assert pending_blocks(MIDDLE).count(BYTES) == 2
-
-
-def test_kept_gradients_are_kept_until_they_are_added() -> None:
-    model, x = spread(2)
-    model.zero_grad()
-    with model.no_sync():
-        model(x).sum().backward()
-    let_all_end(LEAD, MIDDLE)
-    hold_up(side_streams(MIDDLE).arriving)
-    model(x).sum().backward()
-    # Those of both steps, and their sum.
-    assert pending_blocks(MIDDLE).count(BYTES) == 3
