@@ -93,6 +93,21 @@ def test_what_else_a_script_does_to_old_files(tmp_path: Path) -> None:
     assert (folder / "last.pt").readlink() == Path("old.pt")
 
 
+def test_what_cannot_be_redirected_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "files"
+    folder.mkdir()
+    names = ["opened", "replaced", "removed", "text", "bz2", "tar", "raw", "descriptor", "unmade"]
+    for name in names:
+        (folder / name).write_text("old\n")
+    done = rehearse(folder, "--shape-only", str(PROGRAMS / "writes_past_redirection.py"))
+    assert done.returncode == 0, done.stderr
+    came_to = json.loads(done.stdout)
+    assert came_to.pop("unmade") == "saved"  # redirected
+    assert came_to == dict.fromkeys(names[:-1], "PermissionError")
+    assert {name: (folder / name).read_text() for name in names} == dict.fromkeys(names, "old\n")
+    assert (folder / "new").read_text() == "new\n"
+
+
 def test_ranks_share_the_scratch_folder(tmp_path: Path) -> None:
     folder = tmp_path / "files"
     folder.mkdir()

@@ -168,6 +168,7 @@ def _install(wanted: Installation, handed_down: Inheritance) -> None:
         rebinding,
         redirected_files,
         refused,
+        refused_writes,
         runtime,
         sensors,
         settings_api,
@@ -244,6 +245,7 @@ def _install(wanted: Installation, handed_down: Inheritance) -> None:
         scratch = Scratch.beside(handed_down.cards, handed_down.started)
         redirected_files.redirect(scratch)
         tensor_files.redirect(scratch)
+        refused_writes.refuse_writes(scratch)
 
 
 def _facts(

@@ -2,7 +2,8 @@
 
 Each function asks the `Scratch` which file is meant. What would change a file from before the
 rehearsal goes to the script's version of it, and what reads finds that version. New files stay
-where the script puts them. Files that C++ code opens by itself are not redirected.
+where the script puts them. What was taken from the library by name before is refused by
+`refused_writes`; files that C++ code opens by itself are not redirected.
 """
 
 from __future__ import annotations
@@ -103,7 +104,8 @@ class _Files:
 
     def open_descriptor(self, plain: Any, path: str, flags: int, *rest: Any, **words: Any) -> Any:
         writes = bool(flags & (os.O_WRONLY | os.O_RDWR))
-        new, keep = bool(flags & os.O_EXCL), not flags & os.O_TRUNC
+        # Without O_CREAT the version must be there to be opened.
+        new, keep = bool(flags & os.O_EXCL), flags & os.O_TRUNC == 0 or flags & os.O_CREAT == 0
         return plain(self._opened(path, writes=writes, new=new, keep=keep), flags, *rest, **words)
 
     def _opened(self, path: str, *, writes: bool, new: bool, keep: bool) -> str:
