@@ -9,8 +9,13 @@ from collections.abc import Callable, Mapping
 
 import pytest
 import torch
+from rich.console import Console
 
 import anyrig
+from anyrig.cli.device_facts import device_facts
+from anyrig.cli.device_table import device_table
+from anyrig.devices.process import DeviceProcess
+from anyrig.devices.reading import Reading
 
 Environment = Callable[[str], dict[str, str]]
 
@@ -59,6 +64,25 @@ def test_only_names_and_users_are_cut_where_columns_are_full(
     first, card, *_ = devices(environment=environment_with_cards(full)).splitlines()
     assert first.split() == ["device", "name", "free", "total", "busy", "°C", "used", "by"]
     assert "100.00 GiB  140.00 GiB  100%  41  process" in card
+
+
+def test_json_tells_why_a_sound_device_could_not_be_read() -> None:
+    cpu = anyrig.Rig.parse("cpu").lead
+    facts = device_facts(Reading(cpu, error="the GPU is lost"))
+    assert (facts["device"], facts["error"]) == ("cpu", "the GPU is lost")
+
+
+def test_the_largest_process_is_named_and_the_others_are_counted() -> None:
+    processes = (
+        DeviceProcess(7, "small", GIB),
+        DeviceProcess(8, "large", 30 * GIB),
+        DeviceProcess(9, None, None),
+    )
+    cpu = anyrig.Rig.parse("cpu").lead
+    console = Console(width=80)
+    with console.capture() as capture:
+        console.print(device_table([Reading(cpu, processes=processes)]))
+    assert capture.get().splitlines()[1].endswith("large 8 +2")
 
 
 @needs_no_gpu

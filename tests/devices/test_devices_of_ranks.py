@@ -55,6 +55,7 @@ FORMS = {
     (None, None, 4): [T0, T1, A, L],
     (None, None, 2): [T0, T1],
     ("3,1", None, 2): [L, T1],
+    ("3,1", None, 3): [L, L, T1],  # the last device has fewer
     ("3,1", None, 4): [L, L, T1, T1],
     ("", None, 2): ["cpu", "cpu"],
 }

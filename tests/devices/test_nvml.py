@@ -8,6 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
+
+from anyrig.virtual.rig import VirtualRig
 
 GIB = 2**30
 SERVER = f"""\
@@ -112,6 +115,26 @@ def test_a_moment_has_what_the_card_tells(environment_with_cards: Environment) -
     ]
     assert processes[0]["name"]
     assert processes[1]["name"] is None
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the virtual rig needs no GPU beside it")
+def test_the_allocator_tells_what_is_our_own_where_the_driver_has_another_pid(
+    environment_with_cards: Environment,
+) -> None:
+    # In a container the driver lists this process by its number outside.
+    uuid = VirtualRig.parse("2xT4").devices[1].uuid
+    scenario = f"card uuid={uuid} name=Tesla_T4 total={16 * GIB} free={6 * GIB} used={10 * GIB}\n"
+    scenario += f"process pid=4194305 used={10 * GIB} list=compute\n"
+    own, others, allocated = ask(
+        environment_with_cards(scenario),
+        "assert nvml.cards()  # before the virtual rig brings a driver of its own\n"
+        "import anyrig.virtual; anyrig.virtual.install('2xT4')\n"
+        "import torch; kept = torch.empty(2**30, dtype=torch.uint8, device='cuda:1')\n"
+        "reading = anyrig.read(anyrig.Rig.parse('cuda:1').lead)\n"
+        "answer = reading.own_bytes, reading.others_bytes, torch.cuda.memory_reserved(1)",
+    )
+    assert own == allocated >= GIB
+    assert others == 10 * GIB - own
 
 
 def test_what_a_card_does_not_tell_is_none(environment_with_cards: Environment) -> None:

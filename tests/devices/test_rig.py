@@ -1,10 +1,13 @@
 import dataclasses
+from pathlib import Path
 
+import psutil
 import pytest
 import torch
 
 import anyrig
 from anyrig.devices.device import Device, as_torch_device
+from anyrig.devices.probes import cpu as cpu_probe
 from anyrig.devices.rig import Rig, order_by_strength
 from anyrig.errors import AnyrigError, DeviceFailedError, DeviceTextError, NoDeviceError
 from anyrig.hardware import spec_of_key
@@ -122,6 +125,26 @@ def test_the_cpu_is_read_like_any_device() -> None:
     assert 0 <= reading.utilization <= 1
     assert 0 < anyrig.peak_bytes(cpu) < cpu.total_bytes
     assert anyrig.peak_bytes(cpu) >= anyrig.read(cpu).own_bytes * 0.9
+
+
+def test_a_containers_limit_counts_where_it_is_lower_than_the_hosts_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host_bytes = psutil.virtual_memory().total
+    limits = tmp_path / "memory.max", tmp_path / "memory.limit_in_bytes"
+    monkeypatch.setattr(cpu_probe, "_CGROUP_LIMITS", limits)
+
+    def total_bytes() -> int:
+        return Rig.parse("cpu").lead.total_bytes
+
+    assert total_bytes() == host_bytes
+    limits[1].write_text("9223372036854771712\n")  # what cgroup v1 has where there is no limit
+    assert total_bytes() == host_bytes
+    limits[1].write_text("1073741824\n")
+    limits[0].write_text("max\n")
+    assert total_bytes() == 2**30
+    limits[0].write_text("536870912\n")
+    assert total_bytes() == 2**29
 
 
 def test_what_a_notebook_shows_is_a_line() -> None:

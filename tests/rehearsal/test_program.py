@@ -32,6 +32,8 @@ ENDINGS = {
     "hook": "sys.excepthook = lambda *e: print('hooked', e[0], file=sys.stderr)\nraise KeyError",
     "broken hook": "sys.excepthook = lambda: None\nraise KeyError",
     "at exit": "import atexit\natexit.register(lambda: print(SECRET))\nSECRET = 'kept'",
+    # Read as the script's own `from __future__ import` says, not as that of the file which runs it.
+    "annotations": "def f(x: int): pass\nprint(f.__annotations__)",
     "thread": (
         "import threading, time\nSECRET = 'kept'\n"
         "threading.Thread(target=lambda: (time.sleep(0.2), print(SECRET))).start()"

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from anyrig.cli.group_flags import GroupFlags
+from anyrig.cli.rehearse import _ranks
 from anyrig.errors import DeviceFailedError, DeviceTextError
 from anyrig.rehearsal.placement import Placement
 from anyrig.virtual.rig import VirtualRig
@@ -80,6 +82,15 @@ def test_more_nodes_than_the_rig_has(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(("nodes", "processes"), [(None, 6), ("1", 2), ("1:2", 4), ("2:9", 6)])
+def test_ranks_are_on_as_many_nodes_as_are_asked_for(nodes: str | None, processes: int) -> None:
+    placement, options = _ranks(
+        VirtualRig.parse("3x(2xT4)"), GroupFlags(nodes=nodes, rdzv_endpoint="node0:29400")
+    )
+    assert placement.processes == options.processes == processes
+    assert placement.environment_of(0)["GROUP_WORLD_SIZE"] == str(processes // 2)
+
+
 def test_a_placement_survives_its_text_and_puts_the_strongest_first() -> None:
     rig = VirtualRig.parse("(T4+A100-80GB)+(2xL4)")
     placement = Placement.on(rig, processes_per_device=2, nodes=2)
@@ -105,7 +116,7 @@ def test_the_cpu_of_each_node() -> None:
 
 def test_cards_that_are_hidden_have_no_ranks() -> None:
     rig = VirtualRig.parse("(T4+A100-80GB)+(2xL4)")
-    (_, a100), (l4_0, l4_1) = rig.devices_of_node(0), rig.devices_of_node(1)
+    (t4, a100), (l4_0, l4_1) = rig.devices_of_node(0), rig.devices_of_node(1)
 
     def place(device: str, visible: str, each: int = 1) -> list[str]:
         environment = {"CUDA_VISIBLE_DEVICES": visible}
@@ -115,6 +126,7 @@ def test_cards_that_are_hidden_have_no_ranks() -> None:
 
     assert place("auto", "1", each=2) == [a100.uuid, a100.uuid, l4_1.uuid, l4_1.uuid]
     assert place("all", "1,9,0") == [a100.uuid, l4_1.uuid]
+    assert place("all", "0,1") == [a100.uuid, t4.uuid, l4_0.uuid, l4_1.uuid]  # the strongest first
     assert place("cuda:0", "1,0") == [a100.uuid, l4_1.uuid]
     assert place("auto", l4_0.uuid) == ["cpu", l4_0.uuid]
     assert place("auto", "") == ["cpu", "cpu"]

@@ -93,6 +93,42 @@ def test_a_child_forked_after_use_is_refused() -> None:
     ]
 
 
+def test_children_forked_by_a_member_of_a_group_make_a_group() -> None:
+    # No thread survives a fork, and gloo's devices of the parent have threads.
+    assert sorted(
+        output_of_lines(
+            """
+            import os
+            import signal
+            import tempfile
+            import torch
+            import torch.distributed as dist
+            from anyrig.virtual import install
+            install("2xT4")
+            os.environ["MASTER_ADDR"] = "127.0.0.1"
+            folder = tempfile.TemporaryDirectory()
+
+            def join(name, rank, size):
+                place = f"file://{folder.name}/{name}"
+                dist.init_process_group("nccl", init_method=place, rank=rank, world_size=size)
+
+            join("parent", 0, 1)
+            dist.destroy_process_group()
+            for rank in range(2):
+                if os.fork() == 0:
+                    signal.alarm(20)
+                    join("children", rank, 2)
+                    x = torch.ones(1, device=f"cuda:{rank}")
+                    dist.all_reduce(x)
+                    print(rank, x.item(), flush=True)
+                    os._exit(0)
+            for _ in range(2):
+                os.wait()
+            """
+        )
+    ) == ["0 2.0", "1 2.0"]
+
+
 def test_asking_whether_there_are_cards_is_a_use_unless_nvml_is_asked() -> None:
     assert output_of_lines(
         """

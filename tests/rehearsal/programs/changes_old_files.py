@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import os
+import pickle
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -32,6 +34,7 @@ def main() -> None:
         file.seek(2)
         file.write(b"!")
     assert (FOLDER / "table.bin").read_bytes() == b"ol!\n"
+    (FOLDER / "cut.bin").chmod(0o600)  # changes its ctime; it is still from before
     os.truncate(FOLDER / "cut.bin", 1)
     assert (FOLDER / "cut.bin").stat().st_size == 1
 
@@ -41,6 +44,18 @@ def main() -> None:
     (FOLDER / "touched.pt").touch()
     (FOLDER / "touched.pt").chmod(0o600)
     torch.save({"step": 3}, FOLDER / "touched.pt")
+    with suppress(AttributeError, pickle.PicklingError):
+        torch.save({"step": lambda: 4}, FOLDER / "touched.pt")
+        raise AssertionError
+    # Broken, as without a rehearsal; never again what it was before.
+    assert (FOLDER / "touched.pt").read_bytes() != b"old\n"
+
+    with (FOLDER / "both.pkl").open("wb") as file:
+        pickle.dump("first", file)
+        pickle.dump(torch.ones(2), file)  # from here on in the scratch folder
+    with (FOLDER / "both.pkl").open("rb") as file:
+        assert pickle.load(file) == "first"
+        assert len(pickle.load(file)) == 2
 
     # Keep the newest checkpoints, and a link to the last one.
     torch.save({"step": 2}, FOLDER / "moved.pt")

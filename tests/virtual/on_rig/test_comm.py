@@ -103,6 +103,30 @@ def test_collectives_of_one_process() -> None:
     assert len(nccl.unique_id()) == 128
 
 
+def test_reducing_and_broadcasting_in_one_process() -> None:
+    def inputs() -> list[torch.Tensor]:
+        return [torch.tensor([1.0, 2.0, 6.0]) * (i + 1) for i in range(3)]
+
+    def on_cards() -> list[torch.Tensor]:
+        return [part.to(f"cuda:{i}") for i, part in enumerate(inputs())]
+
+    stacked = torch.stack(inputs())
+    totals = stacked.sum(0), stacked.prod(0), stacked.amax(0), stacked.amin(0), stacked.mean(0)
+    for op, expected in enumerate(totals):  # in the order of ncclRedOp_t
+        tensors = on_cards()
+        nccl.all_reduce(tensors, op=op)
+        assert [tensor.tolist() for tensor in tensors] == [expected.tolist()] * 3, op
+        output = torch.empty(3, device="cuda:1")
+        nccl.reduce(on_cards(), output, root=1, op=op)
+        assert output.tolist() == expected.tolist(), op
+    parts = [torch.empty(1, device=i) for i in range(3)]
+    nccl.reduce_scatter(on_cards(), parts)
+    assert [part.item() for part in parts] == stacked.sum(0).tolist()
+    tensors = on_cards()
+    nccl.broadcast(tensors, root=2)
+    assert [tensor.tolist() for tensor in tensors] == [inputs()[2].tolist()] * 3
+
+
 def test_a_collective_with_two_tensors_on_a_device_is_refused() -> None:
     with pytest.raises(RuntimeError, match="inputs must be on unique devices"):
         nccl.all_reduce([torch.ones(1, device=0), torch.ones(1, device=0)])

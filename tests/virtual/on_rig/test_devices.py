@@ -1,7 +1,11 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
+
+from anyrig.virtual.device_properties import DeviceProperties
 
 BEYOND = 9
 
@@ -41,6 +45,29 @@ def test_the_current_device_is_where_cuda_means() -> None:
         assert torch.cuda.current_device() == 3
     with torch.device("cuda:1"):
         assert torch.ones(1).get_device() == 1
+
+
+@pytest.mark.parametrize(
+    ("capability", "threads"),
+    [
+        *(((7, 0), 2048), ((7, 5), 1024), ((8, 0), 2048), ((8, 6), 1536), ((8, 9), 1536)),
+        *(((9, 0), 2048), ((10, 0), 2048), ((12, 0), 1536)),
+    ],
+)
+def test_resident_threads_are_those_of_the_programming_guide(
+    capability: tuple[int, int], threads: int
+) -> None:
+    major, minor = capability
+    facts = SimpleNamespace(
+        name="card",
+        capability_major=major,
+        capability_minor=minor,
+        memory_bytes=2**30,
+        multiprocessors=1,
+        uuid="GPU-00000000-0000-0000-0000-000000000000",
+        position=0,
+    )
+    assert DeviceProperties(facts).max_threads_per_multi_processor == threads
 
 
 def test_what_a_device_is_called_and_has() -> None:

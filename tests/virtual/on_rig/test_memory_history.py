@@ -101,6 +101,13 @@ def test_the_newest_entries_are_kept() -> None:
     del tensors
 
 
+def test_the_state_alone_keeps_one_entry() -> None:
+    torch.cuda.memory._record_memory_history("state", max_entries=10, stacks="python")
+    tensors = [take(512) for _ in range(3)]
+    assert [entry["action"] for entry in trace()] == ["snapshot"]
+    del tensors
+
+
 def test_options() -> None:
     torch.cuda.memory._record_memory_history(
         context=None, skip_actions=["segment_alloc", "snapshot"]
