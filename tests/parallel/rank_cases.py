@@ -388,12 +388,13 @@ def case_buffers_that_a_graph_has_saved() -> None:
             told.append("")
         except RuntimeError as error:
             told.append(str(error))
-    # After the first call nothing was written on any rank.
+    # They arrive at the end of the first pass. Those that raise leave the ranks in step.
+    is_other = pair.rank > 0
     assert ["modified by an inplace operation" in text for text in told] == [
-        pair.rank > 0,
         False,
-        False,
-        False,
+        is_other,
+        is_other,
+        is_other,
     ], told
     assert pair.module.scale == 1
 

@@ -51,6 +51,7 @@ class RankModule(TransparentModule):
         "_buffers_of_all",
         "_channel",
         "_arriving",
+        "_arriving_in",
         "_is_armed",
         "_joining",
         "_last",
@@ -76,6 +77,8 @@ class RankModule(TransparentModule):
     _channel: Channel | None
     _buffers_of_all: Buffers
     _arriving: Broadcast | None
+    # The backward pass in which they were sent.
+    _arriving_in: int
     _pace: Pace
 
     def __init__(self, module: torch.nn.Module, layout: Layout, loss: Criterion | None) -> None:
@@ -92,6 +95,7 @@ class RankModule(TransparentModule):
         self.__dict__.update(
             _channel=None,
             _arriving=None,
+            _arriving_in=-1,
             _is_armed=False,
             _joining=False,
             _last=None,
@@ -192,12 +196,15 @@ class RankModule(TransparentModule):
             self._row_of[loss is not None] = one_row((inputs, kwargs), self._layout.dim)
 
         def begin() -> None:
+            if self._arriving is not None and self._arriving_in != current_backward():
+                self._take_buffers()  # sent in a backward pass that raised before its end
             if not joining:  # else a rank that has left would have to come here, too
                 exchange.is_armed = self._is_armed
                 exchange.meet(Phase.BACKWARD)
             self._begin_backward(exchange.reduces)
             if moves_buffers and self._arriving is None:
                 self._arriving = self._buffers_of_all.send(exchange.first_with_rows)
+                self._arriving_in = current_backward()
                 queue_callback(self._take_buffers)
             if exchange.time is not None:
                 queue_callback(lambda: self._pace.stop(exchange.time))
@@ -343,6 +350,15 @@ def queue_callback(callback: Any) -> None:
     """
     engine: Any = torch.autograd.Variable._execution_engine
     engine.queue_callback(callback)
+
+
+def current_backward() -> int:
+    """Return the number of the backward pass that calls this, and -1 outside of any.
+
+    Not public; the hooks of PyTorch's own `torch.autograd.graph` tell passes apart by it.
+    """
+    number: int = torch._C._current_graph_task_id()
+    return number
 
 
 def _require_no_parameters(loss: Criterion) -> None:
