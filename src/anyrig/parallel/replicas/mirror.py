@@ -146,7 +146,7 @@ class Mirror:
 def _names_and_ids(module: torch.nn.Module) -> list[str | int]:
     """Return the names of all a module has, and the identities."""
     state = module.__dict__
-    found = [*state, *map(id, state.values())]
+    found: list[str | int] = [*state, *map(id, state.values())]
     for kind in _TENSORS_AND_CHILDREN:
         found += state[kind]
         found += map(id, state[kind].values())
