@@ -101,3 +101,11 @@ def test_a_script_that_is_not_there() -> None:
 def test_version_and_help() -> None:
     assert anyrig("--version").stdout.startswith("anyrig 0.")
     assert "devices" in anyrig("--help").stdout
+
+
+def test_one_rank_is_started_again(tmp_path: Path) -> None:
+    path = tmp_path / "again.py"
+    path.write_text("import os; exit(os.environ['TORCHELASTIC_RESTART_COUNT'] == '0')")
+    done = anyrig("run", "--device", "cpu", "--max-restarts", "1", str(path))
+    assert done.returncode == 0, done.stderr
+    assert "attempt 1 of 2 failed, starting again" in done.stderr

@@ -25,6 +25,7 @@ from torch import nn
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
+    Dataset,
     DistributedSampler,
     IterableDataset,
     Sampler,
@@ -35,10 +36,12 @@ from torch.utils.data import (
 import anyrig
 from anyrig.errors import BatchError, OtherRankError, RankMismatchError, RankWaitError, SharesError
 from anyrig.parallel.group import balance
-from anyrig.parallel.group.balance import current_balance
+from anyrig.parallel.group.balance import Balance, current_balance
 from anyrig.parallel.group.board import board_of
 from anyrig.parallel.group.loaders.agreed_order import draw_alike, mix_seed
 from anyrig.parallel.group.membership import join_group
+from anyrig.parallel.shares.shares import Shares
+from anyrig.parallel.shares.trial import Trial
 
 Pair = namedtuple("Pair", "left right")
 
@@ -214,6 +217,16 @@ def case_a_block_within_a_block_of_the_first_rank_only() -> None:
     assert download() == (3 if rank() == 0 else None)
     assert noted("download 2")  # it waits for this use, not for the one before
     assert len(steps) == (2 if rank() == 0 else 0)
+
+
+def case_the_first_rank_of_each_machine_works() -> None:
+    """Rank 0 has a machine of its own, and the others share one, as a launcher would tell them."""
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("LOCAL_RANK", str(max(0, rank() - 1)))
+        environment.setenv("LOCAL_WORLD_SIZE", "1" if rank() == 0 else str(ranks() - 1))
+        with anyrig.only_first_rank(per_node=True, timeout_seconds=20) as first:
+            pass
+    assert anyrig.gather_over_ranks(first) == [other < 2 for other in range(ranks())]
 
 
 def case_printing_once() -> None:
@@ -457,6 +470,24 @@ def case_workers_and_prefetching() -> None:
     assert epochs[0] != epochs[1]
 
 
+class Augmented(Dataset[torch.Tensor]):
+    """Draws each sample anew, as random augmentation does."""
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.rand((), dtype=torch.float64)
+
+    def __len__(self) -> int:
+        return 4 * ranks()
+
+
+def case_workers_of_no_two_ranks_and_epochs_draw_the_same() -> None:
+    loader = anyrig.distribute(DataLoader(Augmented(), 2 * ranks(), num_workers=1), seed=3)
+    epochs = [anyrig.gather_over_ranks(torch.cat(list(loader))) for _ in range(2)]
+    assert len(torch.cat(epochs).unique()) == 8 * ranks()
+    loader.set_epoch(1)
+    assert torch.equal(anyrig.gather_over_ranks(torch.cat(list(loader))), epochs[1])
+
+
 class Shuffled(Sampler[int]):
     """Draws from Python's own generator, batch by batch."""
 
@@ -673,6 +704,27 @@ def case_a_slow_rank_gets_fewer_rows() -> None:
     assert global_order(loader) == list(range(len(loader) * 12 * ranks()))
     assert current_balance() is None
     assert other.shares is loader.shares  # what evaluates has them too
+
+
+def case_steps_that_were_drawn_before_a_change_do_not_count() -> None:
+    """Ranks draw twelve batches ahead, as loaders with many workers do."""
+    group = join_group()
+    assert group is not None
+    trial = Trial("speed", (None,) * ranks())
+    balanced = Balance(group, Shares((1.0,) * ranks(), "to begin with", trial=trial))
+    changes, rows = [], []
+    for index in range(48):
+        before = balanced.shares
+        drawn = balanced.draw(("loader", 0, index))
+        rows.append(drawn.split(24 * ranks())[rank()])
+        if drawn is not before:
+            changes.append(index)
+        if index >= 12:
+            fixed = 1e-2 * rank()
+            balanced.report(rows[index - 12], fixed + 1e-3 * rows[index - 12])
+    # Five steps make a round, and an exchange comes with every fourth batch. At 20 there are eight
+    # steps, and twelve more were drawn: the next round begins at step 20, reported after batch 32.
+    assert changes == [20, 40]
 
 
 def case_nothing_is_measured_unless_asked() -> None:

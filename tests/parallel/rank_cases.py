@@ -181,6 +181,11 @@ def case_models_follow_each_other() -> None:
         if fused:
             with pytest.raises(SpreadError, match=r"a tensor outside both .* detach"):
                 decoder.model(encoder.model(mine) + prompt, target=target)
+            of_two = Pair(nn.Bilinear(6, 6, CLASSES), loss=nn.CrossEntropyLoss()).model
+            hidden = encoder.model(mine)
+            for inputs in ((hidden + prompt, hidden), (hidden, hidden + prompt)):
+                with pytest.raises(SpreadError, match=r"a tensor outside both .* detach"):
+                    of_two(*inputs, target=target)
 
 
 def case_gradients_of_inputs_are_those_of_what_is_returned() -> None:
@@ -444,6 +449,8 @@ def case_numbers_of_batches_that_differ() -> None:
                     ours.step()
                     ours.zero_grad()
         pair.assert_same()
+        if counts[pair.rank] < max(counts):  # what it computed along is not in its next step
+            assert all(parameter.grad is None for parameter in pair.model.parameters())
 
 
 def case_no_batches_at_all() -> None:

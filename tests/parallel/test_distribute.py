@@ -20,6 +20,7 @@ from torch.utils.data import (
     BatchSampler,
     DataLoader,
     DistributedSampler,
+    IterableDataset,
     RandomSampler,
     Sampler,
     TensorDataset,
@@ -236,6 +237,37 @@ def test_a_sampler_is_told_the_epoch() -> None:
     for _ in range(2):
         list(loader)
     assert sampler.epochs == [0, 1]
+
+
+class Stream(IterableDataset[int]):
+    epochs: list[int]
+
+    def __init__(self) -> None:
+        self.epochs = []
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epochs.append(epoch)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(4))
+
+
+def test_a_stream_is_told_the_epoch() -> None:
+    stream = Stream()
+    loader = anyrig.distribute(DataLoader(stream, batch_size=2))
+    for _ in range(2):
+        list(loader)
+    assert stream.epochs == [0, 1]
+
+
+def test_the_order_is_that_of_the_loader_s_generator() -> None:
+    found = []
+    for program_seed, own_seed in ((1, 5), (2, 5), (2, 6)):
+        torch.manual_seed(program_seed)
+        generator = torch.Generator().manual_seed(own_seed)
+        given = DataLoader(numbers(20), batch_size=4, shuffle=True, generator=generator)
+        found.append(order(anyrig.distribute(given)))
+    assert found[0] == found[1] != found[2]
 
 
 def collate(samples: list[Any]) -> list[Any]:

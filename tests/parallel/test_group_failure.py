@@ -139,6 +139,14 @@ def test_who_has_ended_well_is_to_blame_only_if_somebody_waited(ended) -> None:
     assert causes(waited) == {1: Ending.LEFT, 0: Ending.LOST_CONNECTION}
     failed = explain_failure([ended(1, "ValueError: 3"), ended(0)])
     assert causes(failed) == {2: Ending.FAILED, 3: Ending.DONE}
+    killed = explain_failure([ended(-9), ended(1, CLOSED), ended(0)])
+    assert causes(killed) == {4: Ending.KILLED, 5: Ending.LOST_CONNECTION, 6: Ending.DONE}
+
+
+def test_the_last_line_is_what_a_progress_bar_shows_at_the_end(tmp_path: Path) -> None:
+    (tmp_path / "stdout.log").write_bytes(b"begin\n 10 %|#   |\r 20 %|##  |\r\n\n")
+    end = read_end(0, tmp_path, 1, was_stopped=False, suspended=False)
+    assert end.last_output == "20 %|##  |"
 
 
 def test_a_lost_machine_comes_before_what_follows_from_it(ended) -> None:

@@ -65,6 +65,14 @@ def test_all_of_a_session_is_killed_also_without_its_leader(way: str) -> None:
         os.kill(int(left.stdout.readline()), signal.SIGKILL)  # of a session of its own
 
 
+def test_the_earliest_end_that_was_asked_for_holds() -> None:
+    with start("sleep", "600") as leader, Guardian() as guardian:
+        guardian.watch(leader.pid)
+        guardian.end(0.3)
+        guardian.end(600)
+        assert leader.wait(timeout=20) == -signal.SIGKILL
+
+
 def test_another_process_with_the_number_of_a_leader_lives_on(
     bystander: subprocess.Popen[str],
 ) -> None:

@@ -75,6 +75,28 @@ def test_an_exception_comes_back_with_its_rank_and_what_led_to_it() -> None:
     assert "ranks/call.py" not in text
 
 
+def test_a_function_is_called_again_after_a_failure() -> None:
+    def work() -> str:
+        attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
+        if attempt == "0":
+            raise ValueError("not yet")
+        return attempt
+
+    assert launch(work, rig="cpu", max_restarts=1) == "1"
+
+
+@pytest.mark.parametrize("threads", [None, "3"])
+def test_threads_are_those_of_the_program_if_it_says(
+    threads: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if threads is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", threads)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    found = launch(lambda: os.environ["OMP_NUM_THREADS"], rig="cpu")
+    assert found == (threads or str(cores or 1))
+
+
 def test_leaving_with_a_sentence(tmp_path: Path) -> None:
     def leave() -> None:
         sys.exit("there is no data")

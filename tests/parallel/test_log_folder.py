@@ -34,6 +34,15 @@ def test_the_last_few_stay() -> None:
     assert sorted(last.parent.iterdir()) == sorted([*folders[-MOST_KEPT + 1 :], last])
 
 
+def test_fewer_than_that_all_stay() -> None:
+    folders: list[Path] = []
+    for order in range(MOST_KEPT + 2):
+        folders.append(new_log_folder())
+        keep_log_folder(folders[-1])
+        os.utime(folders[-1] / "failed", (order, order))
+        assert sorted(folders[-1].parent.iterdir()) == sorted(folders[-MOST_KEPT:])
+
+
 def test_nothing_else_is_removed(tmp_path: Path) -> None:
     temporary = Path(tempfile.gettempdir())
     running = new_log_folder()

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import anyrig
+from anyrig.parallel.shares.measure import StepClock
 from anyrig.parallel.shares.shares import Shares
 from anyrig.parallel.shares.trial import MEASURED_STEPS, SPEED_ROUNDS, WARM_UP_STEPS, Trial
 
@@ -46,6 +47,25 @@ def test_alike_devices_come_to_like_shares_and_keep_them() -> None:
     assert shares.held
     assert shares.reason.startswith("by speed: ")
     assert "rows in" in shares.reason
+
+
+@pytest.mark.gpus(1)
+def test_a_step_lasts_until_its_last_mark() -> None:
+    device = torch.device("cuda:0")
+    stream = torch.accelerator.current_stream(device)
+    matrix = torch.randn(512, 512, device=device)
+    clock = StepClock([device], [4])
+    clock.start()
+    clock.mark(stream)
+    begin, end = (torch.Event(device, enable_timing=True) for _ in range(2))
+    begin.record(stream)
+    for _ in range(8):
+        matrix = matrix @ matrix
+    end.record(stream)
+    clock.mark(stream)
+    measures = clock.read()
+    assert measures is not None
+    assert (measures[0].seconds or 0.0) >= begin.elapsed_time(end) / 1e3 > 0
 
 
 @pytest.mark.gpus(2)

@@ -93,6 +93,36 @@ def test_plain_tensors_follow() -> None:
     check(module, model)
 
 
+class Renamed(nn.Module):
+    """Holds a tensor under one of two names, as nothing else changes."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        factor = torch.full((4,), 2.0, dtype=torch.float64, device="cuda:0")
+        self.linear = nn.Linear(4, 2).double().to("cuda:0")
+        if kind == "buffer":
+            self.register_buffer("first", factor)
+        else:
+            self.first = nn.Parameter(factor) if kind == "parameter" else factor
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(x * self.first if hasattr(self, "first") else x + self.second)
+
+
+@pytest.mark.parametrize("kind", ["parameter", "buffer", "plain tensor"])
+def test_a_tensor_that_gets_another_name(kind: str) -> None:
+    module = Renamed(kind)
+    model = spread(module)
+    check(module, model)
+    factor = module.first
+    del module.first
+    if kind == "buffer":
+        module.register_buffer("second", factor)
+    else:
+        module.second = factor
+    check(module, model)
+
+
 def test_a_weight_that_another_network_makes_gets_its_gradient() -> None:
     module = Plain()
     maker = nn.Linear(4, 4).double().to("cuda:0")

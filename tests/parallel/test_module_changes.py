@@ -333,3 +333,19 @@ def test_another_dtype_holds_at_the_next_step(net: Net, x: Tensor) -> None:
     model(x)
     model.float()
     assert model(x.float()).dtype is torch.float32
+
+
+def test_a_state_whose_names_begin_with_module_may_be_the_module_s_own() -> None:
+    class Wrapper(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.module = nn.Linear(4, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.module(x)
+
+    module = on_lead(Wrapper())
+    model = spread(module)
+    state = {name: value + 1 for name, value in module.state_dict().items()}
+    model.load_state_dict(state)
+    torch.testing.assert_close(module.state_dict(), state, check_device=True)

@@ -70,6 +70,22 @@ def test_what_one_says_all_hear() -> None:
         assert one.troubles == hub.troubles == ()
 
 
+def test_who_connects_late_hears_what_was_said_before() -> None:
+    store = dist.HashStore()
+    for number in (1, 2):  # known from the beginning, and connected one after the other
+        store.set(f"{node_watch._KEY}/{number}", f"node{number}")
+    with contextlib.ExitStack() as stack:
+        nodes = []
+        for number in range(3):
+            watch = NodeWatch(store, number, 3, f"node{number}", "127.0.0.1")
+            stack.callback(watch.close)
+            nodes.append(watch)
+            if number == 1:
+                watch.say("failing")
+                assert until(nodes[0].must_end)
+        assert until(nodes[2].must_end)
+
+
 def test_a_launcher_that_is_gone() -> None:
     with watching(3) as (hub, one, two):
         one._links[0]._socket.shutdown(socket.SHUT_RDWR)  # what the kernel does for the killed

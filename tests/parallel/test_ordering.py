@@ -156,6 +156,18 @@ def test_a_batch_travels_beside_what_the_lead_computes() -> None:
     assert torch.equal(part.cpu(), x[3:].cpu())
 
 
+@pytest.mark.parametrize("count", [1, 2])
+def test_outputs_for_the_host_are_there_when_the_call_returns(count: int) -> None:
+    device = first_devices(count).devices[-1].torch_device
+    model = anyrig.spread(nn.Linear(4, 2).to(LEAD), first_devices(count), output_device="cpu")
+    x = torch.randn(6, 4, device=LEAD)
+    model(x)
+    sleep(torch.cuda.current_stream(device))
+    output = model(x)
+    assert output.device.type == "cpu"
+    assert torch.cuda.current_stream(device).query()
+
+
 @pytest.mark.parametrize("late", ["the copy", "the replica", "the one between"])
 def test_the_lead_waits_for_all_gradients(late: str) -> None:
     model, x = spread(nn.Linear(4, 4), 3)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from anyrig.parallel.group.no_rows import compute_without_rows
 from anyrig.parallel.group.samples import count_samples, put_samples, take_samples
 
 IMAGE, TARGET = torch.ones(3, 4, 5), {"boxes": torch.ones(2, 4)}
@@ -38,3 +39,24 @@ def test_a_sample_stands_in() -> None:
     assert none == (([], ()), {"names": [], "sizes": [1, 2, 3]})
     stand_in = put_samples((([], ()), {}), one, 2)
     assert stand_in == (([IMAGE, IMAGE], (TARGET, TARGET)), {})
+
+
+@pytest.mark.parametrize("like", [None, torch.full((1, 3), 7.0)])
+def test_rows_stand_in_that_every_layer_takes(like: torch.Tensor | None) -> None:
+    """Ones, which are an index and a length too, and masks that hide nothing; or the last row."""
+    given = (torch.ones(0, 3), torch.ones(0, 2, dtype=torch.int64))
+    mask = {"hidden": torch.ones(0, 4, dtype=torch.bool)}
+    before = None if like is None else ((like, torch.ones(1, 5, dtype=torch.int64)), {})
+    seen: list[Any] = []
+
+    def compute(arguments: Any) -> torch.Tensor:
+        seen.extend([*arguments[0], arguments[1]["hidden"]])
+        output: torch.Tensor = arguments[0][0] * 2
+        return output
+
+    output = compute_without_rows(torch.nn.Identity(), compute, (given, mask), before, 0)
+    assert output.shape == (0, 3)
+    row, numbers, hidden = seen
+    assert torch.equal(row, (torch.ones(1, 3) if like is None else like).expand(2, 3))
+    assert torch.equal(numbers, torch.ones(2, 2, dtype=torch.int64))  # one row before was another
+    assert torch.equal(hidden, torch.zeros(2, 4, dtype=torch.bool))

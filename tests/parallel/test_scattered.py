@@ -89,6 +89,19 @@ def test_it_gathers_again_after_a_failure(x: Tensor) -> None:
     assert model(x).shape == (10, 2)
 
 
+def test_it_gathers_again_after_a_hook_that_raises_before_it(x: Tensor) -> None:
+    model = anyrig.spread(on_lead(nn.Linear(4, 2)), first_devices(2))
+
+    def refuse(module: nn.Module, args: Any) -> None:
+        raise ValueError("not this batch")
+
+    hook = model.register_forward_pre_hook(refuse)
+    with pytest.raises(ValueError, match="not this batch"):
+        model.scattered(x)
+    hook.remove()
+    assert type(model(x)) is Tensor
+
+
 @pytest.mark.parametrize("devices", [1, 2])
 def test_another_thread_that_calls_the_model_meanwhile_gathers(devices: int, x: Tensor) -> None:
     inside, scattering = threading.Event(), threading.Event()

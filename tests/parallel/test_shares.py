@@ -462,6 +462,22 @@ def test_speed_is_bounded_by_memory() -> None:
     assert shares.split(120) == (limit, 120 - limit)
 
 
+def test_speed_is_bounded_by_the_peaks_of_all_rounds() -> None:
+    devices = cards("T4", "T4")
+    total = devices[0].total_bytes or 0
+    row_bytes = total // 100
+    shares = choose_shares("speed", devices)
+    for _ in range(ROUND):
+        step = [StepMeasure(20, 1.0, 0, 20 * row_bytes), StepMeasure(20, 3.0, 0, 20 * row_bytes)]
+        shares = shares.measured(step)
+    assert shares.split(40) == (30, 10)
+    for _ in range(ROUND):  # the first now holds more; the second stays below its earlier peak
+        step = [StepMeasure(30, 1.5, 0, 60 * row_bytes), StepMeasure(10, 1.5, 0, None)]
+        shares = shares.measured(step)
+    limit = int(100 * (1 - SPARE_FRACTION))
+    assert shares.row_limits == (limit - 30, limit)
+
+
 # At their limits ----------------------------------------------------------------------------------
 
 

@@ -105,6 +105,7 @@ class RankAgent(LocalElasticAgent):
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         self._guardian.clear()
+        self.close_logs()  # those of the attempt before
         self.failure = None
         with held_back() as self._held:  # else a rank could be started, and not known of
             try:

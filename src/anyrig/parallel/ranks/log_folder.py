@@ -34,7 +34,7 @@ def keep_log_folder(folder: Path) -> None:
     others = sorted(
         (age, other) for age, other in _failed_folders(folder.parent) if other != folder
     )
-    for _, old in others[: len(others) - MOST_KEPT + 1]:
+    for _, old in others[: -(MOST_KEPT - 1)]:  # `folder` is the last that stays
         shutil.rmtree(old, ignore_errors=True)
 
 

@@ -35,7 +35,7 @@ class Mirror:
         self.module = module
         self.copies = [type(module).__new__(type(module)) for _ in readers]
         self._readers = readers
-        self._ids: list[int] = []
+        self._names_and_ids: list[str | int] = []
         # Objects are told apart by id, so those that were seen are kept alive; tensors are not,
         # for a module may keep its last activations, but it is noted that they died.
         self._kept: list[Any] = []
@@ -49,8 +49,8 @@ class Mirror:
         return bool(self._varying)
 
     def has_changed(self) -> bool:
-        """Say whether an attribute, a child or a tensor was replaced since the last `build`."""
-        if self._ids != _ids_in(self.module):
+        """Say whether an attribute, a child or a tensor was replaced or renamed since `build`."""
+        if self._names_and_ids != _names_and_ids(self.module):
             return True
         return any(seen() is None for seen in self._tensors_seen)
 
@@ -59,7 +59,8 @@ class Mirror:
     ) -> None:
         """Make the copies like the module as it is now, except what `vary` does."""
         state = self.module.__dict__
-        self._ids, self._kept, self._tensors_seen = _ids_in(self.module), [], []
+        self._names_and_ids = _names_and_ids(self.module)
+        self._kept, self._tensors_seen = [], []
         self._varying = []
         own = [name for name in state if name not in _TENSORS_AND_CHILDREN]
         for name in own:
@@ -142,13 +143,14 @@ class Mirror:
         return seen[2][device]
 
 
-def _ids_in(module: torch.nn.Module) -> list[int]:
-    """Return the identities of all a module has."""
+def _names_and_ids(module: torch.nn.Module) -> list[str | int]:
+    """Return the names of all a module has, and the identities."""
     state = module.__dict__
-    ids = [*map(id, state.values())]
-    for name in _TENSORS_AND_CHILDREN:
-        ids += map(id, state[name].values())
-    return ids
+    found: list[str | int] = [*state, *map(id, state.values())]
+    for kind in _TENSORS_AND_CHILDREN:
+        found += state[kind]
+        found += map(id, state[kind].values())
+    return found
 
 
 def _may_vary(module: torch.nn.Module, name: str, value: Any) -> bool:
