@@ -133,3 +133,25 @@ def test_running_statistics_may_change_between_two_calls_and_a_backward_pass(
     model = anyrig.spread(net, first_devices(3), shares=shares)
     (model(x) + model(x)).sum().backward()
     assert net[1].num_batches_tracked == 2
+
+
+class Growing(nn.Module):
+    """Keeps what it has seen in a buffer, which is another one after each call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 2)
+        self.register_buffer("seen", torch.zeros(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen = torch.cat([self.seen, self.seen.new_ones(1)])
+        return self.linear(x)
+
+
+def test_a_buffer_that_an_idle_lead_adopts_in_another_shape() -> None:
+    module = Growing().to("cuda:0")
+    model = anyrig.spread(module, anyrig.Rig.parse("cuda:0,1"), shares=[0, 1])
+    for calls in (1, 2):
+        model(torch.randn(3, 4)).sum().backward()
+        assert module.seen.tolist() == [0.0] + [1.0] * calls
+        assert module.seen.device == torch.device("cuda:0")
