@@ -25,8 +25,8 @@ def explain_single_sample(error: ValueError) -> None:
     note = (
         "[anyrig: batch normalization needs two samples on each device or rank that has any. "
         "spread(…, sync_batch_norm=True) takes its statistics from the samples of all of them, "
-        "over ranks on GPUs only; anyrig.distribute(loader) gives no rank a single sample of several; "
-        "DataLoader(…, drop_last=True) leaves out a last batch that is too small]"
+        "over ranks on GPUs only; anyrig.distribute(loader) gives no rank a single sample of "
+        "several; DataLoader(…, drop_last=True) leaves out a last batch that is too small]"
     )
     if hasattr(error, "add_note"):  # Python 3.11
         error.add_note(note)
