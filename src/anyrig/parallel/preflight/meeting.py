@@ -163,7 +163,7 @@ def _try_port(who: str, address: str, port: int, advice: str) -> Finding:
 
 
 def _finding(line: str) -> Finding:
-    """Return the finding that another machine wrote; one that says so if it is none."""
+    """Return another machine's finding, or one that says that its message is malformed."""
     try:
         said = json.loads(line)
         texts = {name: said[name] for name in ("check", "text", "advice", "host")}

@@ -57,7 +57,7 @@ def read_message(line: bytes) -> Message:
     """Return the message of a line without its newline.
 
     Raises:
-        BadMessageError: it is none, whatever it is; nothing else is raised.
+        BadMessageError: the line is not a valid message; no other exception is raised.
     """
     try:
         data = json.loads(line)

@@ -157,7 +157,7 @@ def _check_seconds(flag: str, seconds: float) -> None:
 
 
 def _check_folder(folder: Path) -> None:
-    """Refuse a folder that is none and cannot be made."""
+    """Refuse a path that is not a folder and cannot become one."""
     try:
         if "\0" in str(folder):
             raise ValueError("a path has no zero byte")

@@ -18,7 +18,7 @@ def add_place(error: BaseException, device: torch.device, given: Any) -> None:
     """Have an exception's traceback show the replica's device and the shapes that it was given.
 
     The exception stays itself: its class, its arguments and its traceback are those that the module
-    raised, so that whoever expects it from the module finds it.
+    raised, so that an `except` clause for the module's own exception catches it.
     """
     place = f"[anyrig: in the replica on {device}, which was given {describe(given)}]"
     if not hasattr(error, "add_note"):  # Python 3.10
