@@ -1,5 +1,6 @@
 """What all tests start from."""
 
+import os
 import signal
 
 import torch
@@ -8,6 +9,10 @@ import torch
 # that interrupt one would wait in vain.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Programs of tests would inherit it, and with it ``print(a, b)`` is four writes: the lines of two
+# processes that share a pipe would mix.
+os.environ.pop("PYTHONUNBUFFERED", None)
 
 
 def pytest_runtest_setup() -> None:
