@@ -26,6 +26,7 @@ REGISTERS_GENERATORS = torch.__version__ < (2, 12)
 @pytest.fixture(autouse=True)
 def own_device() -> Iterator[None]:
     gc.collect()
+    gc.freeze()  # as in conftest.py: a later collection need not go through PyTorch's modules
     with torch.cuda.device(DEVICE):
         # A capture that fails leaves its stream current.
         torch.cuda.set_stream(torch.cuda.default_stream())
