@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -34,6 +35,19 @@ KILLED = RankEnd(
     suspended=False,
     folder="/tmp/x",
 )
+
+
+# The launcher, after a shorter silence: the test of a cut cable need not wait for all of it.
+SILENCE_SECONDS = 4.0
+ONE_RANK = ["run", "--device", "cpu", "--nproc-per-device", "1"]
+IMPATIENT = f"""
+import sys
+from anyrig.parallel.ranks import node_watch
+node_watch.SILENCE_SECONDS = {SILENCE_SECONDS}
+sys.argv = ["anyrig", *sys.argv[1:]]
+from anyrig.cli.app import main
+main()
+"""
 
 
 @contextmanager
@@ -106,6 +120,10 @@ def test_a_launcher_that_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
         assert "node1 no longer answers: nothing was heard of it" in hub.troubles[0]
 
 
+def test_a_silent_launcher_is_given_up_after_ten_seconds() -> None:
+    assert node_watch.SILENCE_SECONDS == 10
+
+
 def test_a_stranger_is_not_heard() -> None:
     with watching(2) as (hub, one):
         assert hub._newcomers is not None
@@ -126,6 +144,7 @@ def test_two_machines_tell_the_same(event: str, tmp_path: Path) -> None:
         for machine in machines:
             group.start(
                 "wait" if event == "cut" else event,
+                command=[sys.executable, "-c", IMPATIENT, *ONE_RANK] if event == "cut" else None,
                 ranks=1,
                 before=machine.before(),
                 flags=["--nnodes", "2", "--rdzv-endpoint", f"{machines[0].address}:{PORT}"],
@@ -133,7 +152,7 @@ def test_two_machines_tell_the_same(event: str, tmp_path: Path) -> None:
         group.wait_ready(2)
         if event == "cut":
             machines[1].unplug()
-        assert group.wait() < 10 + 8
+        assert group.wait() < SILENCE_SECONDS + 8
         for number, launcher in enumerate(group.launchers):
             other = machines[1 - number]
             line, *rest = group.message(number)
