@@ -6,6 +6,7 @@ stand there. Each takes the world and runs on every rank; a rank's failure is th
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import os
@@ -158,6 +159,7 @@ def main(files: list[str], size: int, folder: Path, mode: str, imports: list[str
 
     load_extension()
     sys.path.insert(0, str(ON_RANKS))
+    gc.freeze()  # else a rank's first collection copies every page that it shares with this process
     children = []
     port_out, port_in = os.pipe()
     for rank in range(size):
