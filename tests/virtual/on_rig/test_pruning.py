@@ -39,16 +39,19 @@ def prune_in_python(
 ) -> Tensor:
     """Keep the largest of each tile first, at most two of its rows and columns."""
     matrix = matrix.cpu()
-    ranks, kept = rank(matrix), torch.zeros_like(matrix, dtype=torch.bool)
+    ranks = rank(matrix).tolist()
+    kept = [[False] * matrix.shape[1] for _ in range(matrix.shape[0])]
     for top in range(0, matrix.shape[0], 4):
         for left in range(0, matrix.shape[1], 4):
-            stay = kept[top : top + 4, left : left + 4]
-            order = ranks[top : top + 4, left : left + 4].flatten().argsort(descending=True)
-            for place in order.tolist():
-                row, column = divmod(place, 4)
-                if stay[row].sum() < 2 and stay[:, column].sum() < 2:
-                    stay[row, column] = True
-    return (matrix * kept).cuda()
+            places = [(top + row, left + column) for row in range(4) for column in range(4)]
+            places.sort(key=lambda place: ranks[place[0]][place[1]], reverse=True)
+            in_row, in_column = [0] * 4, [0] * 4
+            for row, column in places:
+                if in_row[row - top] < 2 and in_column[column - left] < 2:
+                    kept[row][column] = True
+                    in_row[row - top] += 1
+                    in_column[column - left] += 1
+    return (matrix * torch.tensor(kept)).cuda()
 
 
 @pytest.mark.parametrize("way", WAYS)
