@@ -61,7 +61,7 @@ def test_a_signal_reaches_the_script(tmp_path: Path) -> None:
         # The same process: nothing stands between the sender and the script, or outlives it.
         assert process.stdout.readline() == b"%d\n" % process.pid
         process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=10) == -signal.SIGTERM
+        assert process.wait(timeout=30) == -signal.SIGTERM
 
 
 FILES_LEFT_OPEN = """

@@ -151,7 +151,7 @@ def test_watch_ends_with_ctrl_c() -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         looks = [json.loads(process.stdout.readline()) for _ in range(2)]
         process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=10) == 0
+        assert process.wait(timeout=30) == 0
         assert process.stderr.read() == b""
     assert all(look["devices"] for look in looks)
 

@@ -71,7 +71,7 @@ class Holder:
 
     def kill(self) -> None:
         self.process.kill()
-        self.process.wait(timeout=10)
+        self.process.wait(timeout=30)
 
     def close(self) -> None:
         self.watchdog.cancel()
@@ -139,7 +139,7 @@ def test_a_killed_process_leaves_no_lease(start: Start) -> None:
     holder = start("acquire_lease('GPU-aaaa'); say('held'); time.sleep(60)")
     assert holder.line() == "held"
     os.kill(holder.process.pid, signal.SIGKILL)
-    holder.process.wait(timeout=10)
+    holder.process.wait(timeout=30)
     answer = acquire_lease("GPU-aaaa")
     assert isinstance(answer, Lease)
     answer.release()

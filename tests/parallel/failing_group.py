@@ -90,7 +90,7 @@ class FailingGroup:
             for launcher in self.launchers:
                 launcher.poll()
         for launcher in self.launchers:
-            launcher.wait(5)
+            launcher.wait(30)
         return time.monotonic() - began
 
     def left(self) -> dict[int, str]:
@@ -138,7 +138,7 @@ class FailingGroup:
         for pid in self.left():
             os.kill(pid, signal.SIGKILL)
         for launcher in self.launchers:
-            launcher.wait(10)
+            launcher.wait(30)
 
 
 @contextmanager

@@ -148,7 +148,7 @@ def test_ctrl_c_ends_with_a_traceback(tmp_path: Path) -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=10)
+        _, err = process.communicate(timeout=30)
     assert process.returncode == 130
     assert err.endswith("KeyboardInterrupt\n")
     assert "anyrig" not in err

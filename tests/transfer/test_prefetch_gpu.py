@@ -35,7 +35,7 @@ def worker_threads() -> list[threading.Thread]:
 
 def assert_threads_end() -> None:
     for thread in worker_threads():
-        thread.join(timeout=10)
+        thread.join(timeout=30)
     assert worker_threads() == []
 
 

@@ -51,16 +51,16 @@ def test_two_threads_may_use_one_stream_at_a_time() -> None:
         with torch.cuda.stream(own):
             with using(shared):
                 entered.set()
-                assert left.wait(10)
+                assert left.wait(30)
             seen.extend([torch.cuda.current_stream(device), own])
 
     thread = threading.Thread(target=other)
     thread.start()
-    assert entered.wait(10)
+    assert entered.wait(30)
     before = torch.cuda.current_stream(device)
     with using(shared):
         pass
     assert torch.cuda.current_stream(device) == before
     left.set()
-    thread.join(10)
+    thread.join(30)
     assert seen[0] == seen[1]

@@ -78,7 +78,7 @@ def _last_words(process: subprocess.Popen[str]) -> str:
     for each in started:
         if each.is_running():
             each.kill()
-    output, _ = process.communicate(timeout=10)
+    output, _ = process.communicate(timeout=30)
     return output
 
 

@@ -201,7 +201,7 @@ def test_a_killed_build_is_not_taken_for_whole(sources: Path) -> None:
     assert "building" in killed.stderr.readline()
     wait_until(lambda: bool(compilers(sources)))
     killed.send_signal(signal.SIGKILL)
-    killed.communicate(timeout=10)
+    killed.communicate(timeout=30)
     wait_until(lambda: not compilers(sources))
     versions = next(kept_library.cache_folder().iterdir())
     assert list(versions.glob("*.building-*"))
@@ -217,7 +217,7 @@ def test_what_a_killed_build_left_is_removed_by_the_next(sources: Path, tmp_path
     cache = kept_library.cache_folder()
     wait_until(lambda: bool(list(cache.glob("*/*.building-*/cc*"))), seconds=60)
     killed.send_signal(signal.SIGKILL)
-    killed.communicate(timeout=10)
+    killed.communicate(timeout=30)
     wait_until(lambda: not compilers(sources))
     assert list(temporary.iterdir()) == []
     # The sources have changed meanwhile, so the next build is another one.
@@ -253,7 +253,7 @@ def test_waiting_has_an_end_and_names_who_builds(
         assert f"which process {builder.pid} on" in capfd.readouterr().err
     finally:
         builder.send_signal(signal.SIGINT)
-        builder.communicate(timeout=10)
+        builder.communicate(timeout=30)
 
 
 def test_an_interrupted_build_ends_its_compilers_and_leaves_nothing(sources: Path) -> None:
@@ -263,7 +263,7 @@ def test_an_interrupted_build_ends_its_compilers_and_leaves_nothing(sources: Pat
     assert "building" in builder.stderr.readline()
     wait_until(lambda: bool(compilers(sources)))
     builder.send_signal(signal.SIGINT)
-    builder.communicate(timeout=10)
+    builder.communicate(timeout=30)
     assert not compilers(sources)
     versions = next(kept_library.cache_folder().iterdir())
     assert not list(versions.glob("*.building-*"))
