@@ -26,7 +26,7 @@ def format_bytes(count: int | None) -> str:
 def parse_bytes(text: str) -> int:
     """Return the bytes that a text such as ``"16GiB"``, ``"1.5 GB"`` or ``"4096"`` names.
 
-    Units ending in ``iB`` are powers of 1024, the others powers of 1000. Their case does not matter.
+    Units ending in ``iB`` are powers of 1024, the others powers of 1000; case is ignored.
 
     Raises:
         ValueError: the text is not a number followed by a known unit.
