@@ -35,13 +35,15 @@ def test_format(count: int | None, text: str) -> None:
         ("3MiB", 3 * 2**20),
         ("16GiB", 2**34),
         ("1TiB", 2**40),
+        ("1 gib", 2**30),
+        ("24gb", 24 * 10**9),
     ],
 )
 def test_parse(text: str, count: int) -> None:
     assert parse_bytes(text) == count
 
 
-@pytest.mark.parametrize("text", ["", "GiB", "-1", "1 gib", "16 G", "1e9", "1_000"])
+@pytest.mark.parametrize("text", ["", "GiB", "-1", "1 gi", "16 G", "1e9", "1_000"])
 def test_unreadable(text: str) -> None:
     with pytest.raises(ValueError, match=f"cannot read {text!r} as a number of bytes"):
         parse_bytes(text)

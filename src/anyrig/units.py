@@ -7,6 +7,7 @@ import re
 _BINARY = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 _DECIMAL = {"kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _FACTORS = {"": 1, "B": 1, **_BINARY, **_DECIMAL}
+_FOLDED_FACTORS = {unit.casefold(): factor for unit, factor in _FACTORS.items()}
 _QUANTITY = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
 
 
@@ -25,18 +26,18 @@ def format_bytes(count: int | None) -> str:
 def parse_bytes(text: str) -> int:
     """Return the bytes that a text such as ``"16GiB"``, ``"1.5 GB"`` or ``"4096"`` names.
 
-    Units ending in ``iB`` are powers of 1024, the others powers of 1000.
+    Units ending in ``iB`` are powers of 1024, the others powers of 1000; case is ignored.
 
     Raises:
         ValueError: the text is not a number followed by a known unit.
     """
     match = _QUANTITY.fullmatch(text.strip())
-    if match is None or match[2] not in _FACTORS:
+    if match is None or match[2].casefold() not in _FOLDED_FACTORS:
         units = ", ".join(unit for unit in _FACTORS if unit)
         raise ValueError(
             f"cannot read {text!r} as a number of bytes; write a number and one of {units}"
         )
-    count = float(match[1]) * _FACTORS[match[2]]
+    count = float(match[1]) * _FOLDED_FACTORS[match[2].casefold()]
     if count == float("inf"):
         raise ValueError("a number of bytes with more than 300 digits is no amount of memory")
     return int(count)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -144,6 +145,28 @@ def test_no_compiler_is_one_message_without_a_traceback(script: Path) -> None:
     assert done.stdout == ""
     assert re.fullmatch(r"anyrig: error: .*'no', which CXX names.* with: .*\n", done.stderr)
     assert done.returncode == 1
+
+
+def test_ctrl_c_ends_a_build_at_once_and_without_a_traceback(script: Path, tmp_path: Path) -> None:
+    compiler = tmp_path / "endless"
+    # It compiles NVIDIA's driver libraries, which come first and are small.
+    compiler.write_text('#!/bin/sh\ncase "$*" in *unit_*) sleep 120;; *) exec g++ "$@";; esac\n')
+    compiler.chmod(0o755)
+    script.write_text("import torch; print(torch.cuda.device_count())")
+    with subprocess.Popen(
+        [*ANYRIG, "rehearse", "--rig", "2xT4", str(script)],
+        env={**os.environ, "CXX": str(compiler), "XDG_CACHE_HOME": str(tmp_path / "cache")},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stderr is not None
+        assert "building the virtual GPUs" in process.stderr.readline()
+        process.send_signal(signal.SIGINT)
+        _, told = process.communicate(timeout=60)
+        assert process.returncode == 130
+    assert "Traceback" not in told
+    assert not list((tmp_path / "cache").rglob("*.building-*"))
 
 
 def test_building_ahead_names_the_library() -> None:

@@ -3,7 +3,7 @@ import dataclasses
 import pytest
 
 from anyrig.errors import UnknownHardwareError
-from anyrig.hardware import Spec, find_spec, nearest_keys, spec_of_key, specs
+from anyrig.hardware import Spec, find_spec, is_key, nearest_keys, spec_of_key, specs
 
 
 def test_figures_of_one_card() -> None:
@@ -65,6 +65,31 @@ def test_an_unknown_key_names_the_nearest() -> None:
     assert nearest_keys("a100") == ["A100-40GB", "A100-80GB", "A10G"]
     with pytest.raises(UnknownHardwareError, match="no card is called 'H1000'; the nearest are"):
         spec_of_key("H1000")
+
+
+@pytest.mark.parametrize("written", ["rtx-4090", "RTX4090", "rtx_4090", "Rtx 4090"])
+def test_case_and_hyphens_of_a_key_do_not_count(written: str) -> None:
+    assert spec_of_key(written) is spec_of_key("RTX-4090")
+    assert is_key(written)
+
+
+def test_no_two_keys_read_the_same() -> None:
+    assert all(spec_of_key(key.lower().replace("-", "")).key == key for key in specs())
+
+
+@pytest.mark.parametrize(
+    ("shared", "message"),
+    [
+        ("A100", "'A100' names 2 cards; write A100-40GB or A100-80GB"),
+        ("h100", "'h100' names 2 cards; write H100-PCIe or H100-SXM"),
+        ("V100", "'V100' names 2 cards; write V100-16GB or V100-32GB"),
+    ],
+)
+def test_a_name_that_several_cards_share_lists_them(shared: str, message: str) -> None:
+    assert not is_key(shared)
+    with pytest.raises(UnknownHardwareError) as refusal:
+        spec_of_key(shared)
+    assert str(refusal.value) == message
 
 
 def test_a_rate_of_zero_is_refused() -> None:

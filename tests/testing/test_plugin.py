@@ -75,6 +75,20 @@ def test_a_suite_that_asks_for_cuda_while_it_is_collected(pytester: pytest.Pytes
     rig.stdout.fnmatch_lines(["anyrig: 3 CUDA devices, virtual ones, *--rig 1GiB+2xT4*"])
 
 
+def test_a_build_shows_its_progress_past_the_capture(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    compiler = pytester.path / "refusing"
+    compiler.write_text('#!/bin/sh\n[ "$1" = --version ] && echo refusing 1.0 && exit 0\nexit 1\n')
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    pytester.makepyfile(TWO_DEVICES)
+    for arguments in ((), ("-s",), ("--rig", "2xT4")):
+        run = pytester.runpytest_subprocess(*arguments)
+        run.stderr.fnmatch_lines(["anyrig: building the virtual GPUs*about * s, with refusing 1.0"])
+
+
 CHILDREN = """
     import os, subprocess, sys
     import pytest

@@ -123,13 +123,23 @@ def test_parentheses_that_make_no_nodes_are_refused(text: str) -> None:
         ("1x1024MiB", "1GiB"),
         ("3x16000MB", "3x16GB"),
         ("T4+2xL4+T4", "T4+2xL4+T4"),
+        ("a100-80gb", "A100-80GB"),
+        ("2*t4", "2xT4"),
+        ("T4x2 + 3Xl4", "2xT4+3xL4"),
+        ("rtx4090x2", "2xRTX-4090"),
+        ("RTX4090", "RTX-4090"),
+        ("16GiBx2", "2x16GiB"),
+        ("2x24gb", "2x24GB"),
+        ("2*(8*h100sxm)", "2x(8xH100-SXM)"),
     ],
 )
 def test_the_text_of_a_rig_is_short(text: str, shortest: str) -> None:
     assert str(VirtualRig.parse(text)) == shortest
 
 
-@pytest.mark.parametrize("text", ["", "+", "T4+", "2x", "+T4", "2x16", "16", "0xT4", "65xT4"])
+@pytest.mark.parametrize(
+    "text", ["", "+", "T4+", "2x", "+T4", "2x16", "16", "0xT4", "65xT4", "T4x0", "x2"]
+)
 def test_what_follows_no_grammar_is_refused(text: str) -> None:
     with pytest.raises(DeviceTextError):
         VirtualRig.parse(text)
@@ -155,7 +165,9 @@ def test_a_card_too_small_for_the_allocator_is_refused() -> None:
 
 
 def test_an_unknown_card_is_refused_with_the_nearest_names() -> None:
-    with pytest.raises(UnknownHardwareError, match=r"'A100'; the nearest are .*A100-80GB"):
+    with pytest.raises(UnknownHardwareError, match=r"'A1000'; the nearest are .*A100-80GB"):
+        VirtualRig.parse("8xA1000")
+    with pytest.raises(UnknownHardwareError, match="'A100' names 2 cards; write A100-40GB or A100"):
         VirtualRig.parse("8xA100")
 
 

@@ -1,7 +1,7 @@
 """Facts of accelerators, as data: see `specs.toml` and `fractions.toml` for figures and sources."""
 
 from .fractions import Fraction, fraction_of, fractions
-from .spec import Spec, find_spec, nearest_keys, spec_of_key, specs
+from .spec import Spec, find_spec, is_key, nearest_keys, spec_of_key, specs
 
 __all__ = [
     "Fraction",
@@ -9,6 +9,7 @@ __all__ = [
     "find_spec",
     "fraction_of",
     "fractions",
+    "is_key",
     "nearest_keys",
     "spec_of_key",
     "specs",

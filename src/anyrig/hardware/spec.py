@@ -19,6 +19,10 @@ else:
     import tomli as tomllib
 
 
+# Characters of a card's name that do not count.
+_IGNORED = str.maketrans("", "", "-_ ")
+
+
 @dataclass(frozen=True)
 class Spec:
     """The published facts of one card.
@@ -91,22 +95,35 @@ def find_spec(name: str) -> Spec | None:
 def spec_of_key(key: str, *, only_cuda: bool = False) -> Spec:
     """Return the facts of the card anyrig calls `key`, such as ``"A100-80GB"``.
 
+    Case, hyphens, underscores and spaces do not matter: ``"rtx4090"`` is ``"RTX-4090"``.
+
     Args:
-        key: the card's.
+        key: the card's name.
         only_cuda: let the message of the error list only cards that CUDA drives.
 
     Raises:
-        UnknownHardwareError: no card has that key; the message lists the nearest ones.
+        UnknownHardwareError: no card has that key, or several cards share it (``"A100"`` is sold
+            with 40 and with 80 GB); the message lists them, or the nearest ones.
     """
-    try:
-        return specs()[key]
-    except KeyError:
-        shown = repr(key) if len(key) <= 60 else f"{key[:60]!r}…"
+    spec = _by_folded_key().get(_fold(key))
+    if spec is not None:
+        return spec
+    shown = repr(key) if len(key) <= 60 else f"{key[:60]!r}…"
+    variants = [known for known in _keys(only_cuda) if _fold(known.partition("-")[0]) == _fold(key)]
+    if len(variants) > 1:
         raise UnknownHardwareError(
-            f"no card is called {shown}; the nearest are "
-            f"{', '.join(nearest_keys(key, only_cuda=only_cuda))}. "
-            f"All of them: {', '.join(_keys(only_cuda))}"
-        ) from None
+            f"{shown} names {len(variants)} cards; write {' or '.join(variants)}"
+        )
+    raise UnknownHardwareError(
+        f"no card is called {shown}; the nearest are "
+        f"{', '.join(nearest_keys(key, only_cuda=only_cuda))}. "
+        f"All of them: {', '.join(_keys(only_cuda))}"
+    )
+
+
+def is_key(text: str) -> bool:
+    """Return whether `text` names one card, as `spec_of_key` reads it."""
+    return _fold(text) in _by_folded_key()
 
 
 def nearest_keys(key: str, count: int = 3, *, only_cuda: bool = False) -> list[str]:
@@ -123,6 +140,15 @@ def nearest_keys(key: str, count: int = 3, *, only_cuda: bool = False) -> list[s
 
 def _keys(only_cuda: bool) -> list[str]:
     return [key for key, spec in specs().items() if spec.capability is not None or not only_cuda]
+
+
+def _fold(key: str) -> str:
+    return key.casefold().translate(_IGNORED)
+
+
+@functools.cache
+def _by_folded_key() -> Mapping[str, Spec]:
+    return {_fold(key): spec for key, spec in specs().items()}
 
 
 @functools.cache

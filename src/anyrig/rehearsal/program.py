@@ -14,7 +14,7 @@ from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
 
 # What a shell reports of a program that Ctrl-C ended: 128 and the number of SIGINT.
-_INTERRUPTED = 130
+INTERRUPTED = 130
 
 
 @dataclass(frozen=True)
@@ -133,4 +133,4 @@ def _status_of(error: BaseException) -> int:
         traceback.print_exception(type(broken), broken, _own_frames(broken.__traceback__))
         sys.stderr.write("\nOriginal exception was:\n")
         traceback.print_exception(type(error), error, error.__traceback__)
-    return _INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
+    return INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1

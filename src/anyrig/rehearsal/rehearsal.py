@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ..errors import AnyrigError
 from ..virtual.rig import VirtualRig
 from ..virtual.torch_import import when_torch_is_imported
-from .program import Program
+from .program import INTERRUPTED, Program
 
 if TYPE_CHECKING:
     from ..virtual.inheritance import Inheritance
@@ -62,6 +62,8 @@ class Rehearsal:
             except AnyrigError as error:
                 refusals.append(error)
                 raise SystemExit(error.exit_code) from None
+            except KeyboardInterrupt:  # during a build; the program itself has not begun
+                raise SystemExit(INTERRUPTED) from None
 
         self._hand_down()  # the program may start processes and never import torch itself
         when_torch_is_imported(install_rig)

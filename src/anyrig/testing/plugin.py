@@ -6,7 +6,7 @@ takes time; torch least of all.
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 
 import pytest
 
@@ -34,7 +34,12 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
 
 
 def _prepare(config: pytest.Config, rig: str | None) -> None:
-    supply = config.stash[_SUPPLY] = GpuSupply(rig or DEFAULT_RIG, for_children=rig is not None)
+    capture = config.pluginmanager.get_plugin("capturemanager")
+    supply = config.stash[_SUPPLY] = GpuSupply(
+        rig or DEFAULT_RIG,
+        for_children=rig is not None,
+        shown=nullcontext if capture is None else capture.global_and_fixture_disabled,
+    )
     if rig is None:
         return
     from ..errors import AnyrigError

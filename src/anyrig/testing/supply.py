@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
@@ -18,11 +19,13 @@ class GpuSupply:
         rig: the text of the virtual rig for a machine without a GPU.
         for_children: the processes that tests start have a virtual rig too, from the time on when
             it is installed; else only those of tests that `given_to_children` surrounds.
+        shown: surrounds what may take a minute and shows its progress on standard error.
         found: how many devices there are and where they are from; None before the first need.
     """
 
     rig: str = DEFAULT_RIG
     for_children: bool = False
+    shown: Callable[[], AbstractContextManager[None]] = nullcontext
     found: tuple[int, str] | None = None
 
     def find(self) -> tuple[int, str]:
@@ -61,7 +64,8 @@ class GpuSupply:
             if real := torch.cuda.device_count():
                 return real, "those of this machine"
             try:
-                install(self.rig, children=self.for_children)
+                with self.shown():
+                    install(self.rig, children=self.for_children)
             except NoCompilerError as error:
                 return 0, str(error)
         there = torch.cuda.device_count()

@@ -23,7 +23,14 @@ from types import ModuleType
 
 from ..errors import BuildError, NoCompilerError
 from .build_progress import BuildProgress
-from .compiler import MODULE_NAME, Compiler, compile_extension, compile_flags, count_units
+from .compiler import (
+    MODULE_NAME,
+    Compiler,
+    compile_extension,
+    compile_flags,
+    count_units,
+    estimate_seconds,
+)
 from .kept_library import cache_folder, is_whole, keep
 
 SOURCES = Path(__file__).parent / "csrc"
@@ -84,9 +91,8 @@ def build_extension(sources: Path = SOURCES, *, again: bool = False) -> Path:
 
     def build(folder: Path) -> Path:
         units = count_units()
-        # And one step to link them.
-        with BuildProgress(compiler.version, units + 1) as progress:
-            return compile_extension(compiler, sources, units, flags, folder, progress.advance)
+        with BuildProgress(compiler.version, estimate_seconds(units)):
+            return compile_extension(compiler, sources, units, flags, folder)
 
     return keep(library, build, again=again)
 

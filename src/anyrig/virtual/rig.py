@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from ..errors import DeviceTextError, UnknownHardwareError
-from ..hardware import Spec, spec_of_key
+from ..hardware import Spec, is_key, spec_of_key
 from ..units import format_bytes, parse_bytes
 
 # Of one node: torch keeps a device's index in a signed byte, and CUDA's own tables hold 64.
@@ -33,11 +33,13 @@ LARGEST_CARD_BYTES = 2**50
 # has TF32, bfloat16 and flash attention, so a script takes the paths that most cards of today take.
 PLAIN_CARD_KEY = "A100-80GB"
 
-_COUNTED = re.compile(r"(\d+)\s*x\s*(.*)")
-_NODES = re.compile(r"\s*(?:(\d+)\s*x\s*)?\(([^()]*)\)\s*")
+# A count stands before its card or after it: 4xT4, 4*T4, T4x4.
+_COUNT_FIRST = re.compile(r"(\d+)\s*[xX*]\s*(.*)")
+_COUNT_LAST = re.compile(r"(.*?)\s*[xX*]\s*(\d+)")
+_NODES = re.compile(r"\s*(?:(\d+)\s*[xX*]\s*)?\(([^()]*)\)\s*")
 _RATE = re.compile(r"\s*(\d+(?:\.\d+)?\s*[A-Za-z]?i?)(B|bit)/s\s*")
 _BITS_PER_UNIT = {"B": 8, "bit": 1}
-_SIZE = re.compile(r"\d+(?:\.\d+)?\s*[A-Za-z]?i?B")
+_SIZE = re.compile(r"\d+(?:\.\d+)?\s*[A-Za-z]?i?B", re.IGNORECASE)
 
 # In which the names of cards are made into UUIDs.
 UUID_NAMESPACE = uuid.uuid5(uuid.NAMESPACE_DNS, "anyrig.virtual")
@@ -124,16 +126,18 @@ class VirtualRig:
             rig   := (node | nodes ("+" nodes)*) ["@" rate]
             nodes := [count "x"] "(" node ")"
             node  := group ("+" group)*
-            group := [count "x"] card
+            group := [count "x"] card | card "x" count
             card  := key | size
             key   := a card of anyrig.hardware: T4, A100-80GB, H100-SXM …
             size  := number unit, unit one of B kB KB MB GB TB KiB MiB GiB TiB
             rate  := size "/s", or in bits: 50GB/s, 400Gbit/s
 
-        Devices are numbered from left to right. A card given as a size is a *plain card*: it has
-        exactly that memory and is otherwise like an A100 (compute capability 8.0, 108
-        multiprocessors, its rates for the clock), since 8.0 is the lowest capability with
-        bfloat16, TF32 and flash attention.
+        ``*`` stands for ``x`` as well, and the case and hyphens of a key do not matter:
+        ``2*rtx4090`` is ``2xRTX-4090``. Devices are numbered from left to right.
+
+        A card given as a size is a *plain card*: it has exactly that memory and is otherwise like
+        an A100 (compute capability 8.0, 108 multiprocessors, its rates for the clock), since 8.0 is
+        the lowest capability with bfloat16, TF32 and flash attention.
 
         Parentheses make nodes: machines that a network joins, where a process sees the devices of
         its own node alone. The rate is what each device has of the network, in one direction;
@@ -141,8 +145,8 @@ class VirtualRig:
 
         Raises:
             DeviceTextError: the text does not follow the grammar, or names no or too many devices.
-            UnknownHardwareError: no card has that key (the message lists the nearest ones), or the
-                card is not one that CUDA drives.
+            UnknownHardwareError: no card has that key or several share it (the message lists them,
+                or the nearest ones), or the card is not one that CUDA drives.
         """
         layout, at, rate = text.partition("@")
         cards = [(card, node) for node, part in enumerate(_nodes(layout)) for card in _cards(part)]
@@ -216,8 +220,11 @@ def _cards(text: str) -> Iterator[str | int]:
 
 
 def _group(group: str, text: str) -> tuple[int, str]:
-    counted = _COUNTED.fullmatch(group)
-    count, card = (int(counted[1]), counted[2]) if counted is not None else (1, group)
+    count, card = 1, group
+    if first := _COUNT_FIRST.fullmatch(group):
+        count, card = int(first[1]), first[2]
+    elif not is_key(group) and (last := _COUNT_LAST.fullmatch(group)):  # RTX4090 has no count
+        count, card = int(last[2]), last[1]
     if not card:
         raise DeviceTextError(
             f"the rig {text!r} has a part that names no card; write cards joined by '+', each with "
