@@ -137,6 +137,32 @@ def test_a_script_that_is_not_there() -> None:
     assert done.returncode == 2
 
 
+@pytest.mark.parametrize("command", ["torchrun --nproc-per-node 2", "python -u", "python3 -m"])
+def test_a_command_line_of_a_shell(command: str, script: Path) -> None:
+    script.write_text(
+        "import os, sys, torch\n"
+        "os.write(1, f'{os.environ.get(\"RANK\", 0)} {torch.cuda.device_count()} '"
+        " f'{sys.argv[1:]}\\n'.encode())\n"
+    )
+    name = script.stem if command.endswith("-m") else str(script)
+    done = anyrig(
+        "rehearse", "--rig", "2xT4", *command.split(), name, "--lr", "1",
+        PYTHONPATH=str(script.parent),
+        PATH=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+    )  # fmt: skip
+    ranks = range(2 if command.startswith("torchrun") else 1)
+    assert sorted(done.stdout.splitlines()) == [f"{rank} 2 ['--lr', '1']" for rank in ranks]
+    assert done.returncode == 0
+
+
+@pytest.mark.parametrize("words", [["-X", "dev", "a.py"], [], ["-c", "1"]])
+def test_flags_of_python_that_come_too_late(words: list[str]) -> None:
+    done = anyrig("rehearse", "--rig", "T4", "python", *words)
+    assert "after python comes a script" in done.stderr
+    assert (words[0] if words else "nothing") in done.stderr
+    assert done.returncode == 2
+
+
 def test_no_compiler_is_one_message_without_a_traceback(script: Path) -> None:
     script.write_text("try:\n    import torch\nexcept Exception:\n    print('went on')")
     done = anyrig(

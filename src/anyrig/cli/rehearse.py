@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .chosen_device import chosen_device, named_in_errors
+from .command_line import read_command
 from .group_flags import GroupFlags, with_group_flags
-from .program_argument import check_program
 from .run import alone, status_of
 
 if TYPE_CHECKING:
@@ -24,7 +24,12 @@ if TYPE_CHECKING:
 def rehearse(
     context: typer.Context,
     flags: GroupFlags,
-    script: Annotated[str, typer.Argument(help="A Python script, or with -m a module.")],
+    script: Annotated[
+        str,
+        typer.Argument(
+            help="A Python script, or with -m a module; or a command: torchrun …, python …."
+        ),
+    ],
     rig: Annotated[
         str,
         typer.Option(
@@ -55,7 +60,6 @@ def rehearse(
     for each that --device names on every node. All nodes of the rig are on this machine, so
     --rdzv-endpoint and the like need not be given and change nothing.
     """
-    from ..rehearsal.program import Program
     from ..rehearsal.rehearsal import Rehearsal
     from ..virtual.rig import VirtualRig
 
@@ -66,9 +70,8 @@ def rehearse(
     with named_in_errors("--rig"):
         virtual_rig = VirtualRig.parse(rig)
     ranks = _ranks(virtual_rig, flags) if flags.given else None
-    check_program(script, is_module=module)
     rehearsal = Rehearsal(
-        Program(script, tuple(context.args), is_module=module),
+        read_command([script, *context.args], is_module=module),
         virtual_rig,
         shape_only=shape_only,
         assume_values=assume_values,
