@@ -19,6 +19,7 @@ NAMES = [
 ]
 OTHERS = [
     *("log.txt", "table.bin", "cut.bin", "removed.pt", "touched.pt", "moved.pt", "old.pt"),
+    *("more/a.txt", "more/b.txt", "more/c.txt", "more/d.txt", "more/sub/e.txt"),
     *("child.pt", "run-1/model.pt", "run-1/deep/model.pt", "run-0/deep/model.pt"),
 ]
 
@@ -83,6 +84,7 @@ def test_what_else_a_script_does_to_old_files(tmp_path: Path) -> None:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text("old\n")
     (folder / "last.pt").symlink_to("old.pt")
+    (folder / "more" / "linked").symlink_to("d.txt")
     (folder / "empty.pt").touch()
     before = contents(folder)
     program = str(PROGRAMS / "changes_old_files.py")
