@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch.cuda import comm, nccl
+
+from anyrig.virtual import clock
 
 
 def test_broadcasting_keeps_the_tensors_of_the_first_device() -> None:
@@ -174,6 +178,7 @@ def test_scattering_runs_on_the_streams_given() -> None:
     parts = comm.scatter(x, (0, 1), streams=streams)
     for i, stream in enumerate((streams[0], torch.cuda.current_stream(1))):
         after[i].record(stream)
+        assert not after[i].query()  # the host goes on
     assert default.query()
     assert [part.tolist() for part in parts] == [[1.0] * 2**19] * 2
     milliseconds = [start.elapsed_time(end) for start, end in zip(before, after, strict=True)]
@@ -230,3 +235,34 @@ def test_a_collective_names_what_does_not_fit() -> None:
     assert [part.tolist() for part in parts] == [[3.0, 3.0], [5.0, 5.0]]
     assert nccl.version() == (2, 27, 5)
     assert nccl.unique_id() != nccl.unique_id()
+
+
+def test_collectives_take_the_time_of_their_bytes() -> None:
+    def seconds(collective: Callable[..., object], *arguments: object) -> float:
+        before = clock().devices[1].collective_seconds
+        collective(*arguments)
+        torch.cuda.synchronize(1)
+        return clock().devices[1].collective_seconds - before
+
+    def on_cards(elements: int) -> list[torch.Tensor]:
+        return [torch.zeros(elements, device=i) for i in range(4)]
+
+    whole, part = 2**22, 2**20
+    both_ways = seconds(nccl.all_reduce, on_cards(whole))
+    gathering = seconds(nccl.all_gather, on_cards(part), on_cards(whole))
+    scattering = seconds(nccl.reduce_scatter, on_cards(whole), on_cards(part))
+    assert gathering == pytest.approx(scattering, rel=0.01)
+    assert gathering == pytest.approx(both_ways / 2, rel=0.2)
+    assert seconds(nccl.all_reduce, on_cards(part)) < 0.5 * both_ways
+    one_way = seconds(nccl.broadcast, on_cards(whole))
+    assert seconds(nccl.reduce, on_cards(whole)) == pytest.approx(one_way, rel=0.01)
+
+
+def test_the_host_does_not_wait_for_parts_scattered_into_tensors() -> None:
+    x = torch.ones(2**20).pin_memory()
+    outputs = [torch.zeros(2**19, device=i) for i in (0, 1)]
+    for device in (0, 1):
+        torch.cuda.synchronize(device)
+    comm.scatter(x, out=outputs)
+    assert not torch.cuda.current_stream(1).query()
+    assert [output.sum().item() for output in outputs] == [2**19, 2**19]
