@@ -14,7 +14,7 @@ PROGRAMS = Path(__file__).parent / "programs"
 NAMES = [
     *("save.pt", "text.pt", "mapped.pt", "legacy.pt", "open.pt", "aside.pt", "temporary.pt"),
     *("copied.pt", "pickled.pkl", "array.npy", "arrays.npz", "safe.safetensors", "raw.bin"),
-    "scripted.pt",
+    *("scripted.pt", "function.pt", "named.pt", "packed.npz"),
     *("distributed/.metadata", "distributed/__0_0.distcp"),
 ]
 OTHERS = [
