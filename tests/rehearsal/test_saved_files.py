@@ -86,11 +86,16 @@ def test_what_else_a_script_does_to_old_files(tmp_path: Path) -> None:
     (folder / "last.pt").symlink_to("old.pt")
     (folder / "more" / "linked").symlink_to("d.txt")
     (folder / "empty.pt").touch()
+    (folder / "blank.txt").touch()
     before = contents(folder)
     program = str(PROGRAMS / "changes_old_files.py")
     done = rehearse(folder, "--shape-only", "--assume-values", program)
     assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
-    assert contents(folder) == {**before, "new.json": '{"bytes": 1}'}
+    assert contents(folder) == {
+        **before,
+        "new.json": '{"bytes": 1}',
+        "blank.txt": "mine",
+    }
     assert (folder / "run-1" / "deep").is_dir()
     assert (folder / "last.pt").readlink() == Path("old.pt")
 

@@ -70,6 +70,10 @@ def use_names_and_numbers() -> None:
     assert os.readlink(more / "linked") == "d.txt"  # noqa: PTH115
     assert os.lstat(more / "linked").st_size == 5
     assert os.stat(more / "linked", follow_symlinks=False).st_size == 5  # noqa: PTH116
+    (more / "linked").rename(more / "relinked")
+    assert os.readlink(more / "relinked") == "d.txt"  # noqa: PTH115
+    assert (more / "relinked").read_text() == "old\nnewer"
+    assert not (more / "linked").is_symlink()
     (FOLDER / "fresh-1.txt").write_text("fresh")
     os.utime(FOLDER / "fresh-1.txt", (2e9, 2e9))
     assert (FOLDER / "fresh-1.txt").stat().st_mtime == 2e9
@@ -85,6 +89,10 @@ def change_folders() -> None:
     raises(OSError, sub.rmdir)  # is not empty
     (sub / "e.txt").unlink()
     assert list(sub.iterdir()) == []
+    (FOLDER / "more" / "c.txt").rename(sub / "f.txt")
+    assert [file.name for file in sub.iterdir()] == ["f.txt"]
+    raises(OSError, sub.rmdir)  # has the script's file alone
+    (sub / "f.txt").unlink()
     sub.rmdir()
     assert not sub.exists()
     sub.mkdir()
@@ -116,6 +124,8 @@ def make_links_and_copies() -> None:
 def main() -> None:
     (FOLDER / "new.json").write_text("{}")  # what is no tensor and new is the script's own
     (FOLDER / "new.json").write_text('{"bytes": 1}')
+
+    (FOLDER / "blank.txt").write_text("mine")  # was empty: nothing is lost
 
     logging.basicConfig(filename=FOLDER / "log.txt", level=logging.INFO)
     logging.info("step 1")
@@ -156,6 +166,7 @@ def main() -> None:
     (FOLDER / "last.pt").unlink()
     (FOLDER / "last.pt").symlink_to("moved.pt")
     assert torch.load(FOLDER / "last.pt")["step"] == 2
+    torch.save({"step": 8}, FOLDER / "run-1" / "own.pt")
     shutil.rmtree(FOLDER / "run-1")
     assert not (FOLDER / "run-1").exists()
     (FOLDER / "run-1").mkdir()
