@@ -14,11 +14,12 @@ PROGRAMS = Path(__file__).parent / "programs"
 NAMES = [
     *("save.pt", "text.pt", "mapped.pt", "legacy.pt", "open.pt", "aside.pt", "temporary.pt"),
     *("copied.pt", "pickled.pkl", "array.npy", "arrays.npz", "safe.safetensors", "raw.bin"),
-    "scripted.pt",
+    *("scripted.pt", "function.pt", "named.pt", "packed.npz"),
     *("distributed/.metadata", "distributed/__0_0.distcp"),
 ]
 OTHERS = [
     *("log.txt", "table.bin", "cut.bin", "removed.pt", "touched.pt", "moved.pt", "old.pt"),
+    *("more/a.txt", "more/b.txt", "more/c.txt", "more/d.txt", "more/sub/e.txt"),
     *("child.pt", "run-1/model.pt", "run-1/deep/model.pt", "run-0/deep/model.pt"),
 ]
 
@@ -83,12 +84,18 @@ def test_what_else_a_script_does_to_old_files(tmp_path: Path) -> None:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text("old\n")
     (folder / "last.pt").symlink_to("old.pt")
+    (folder / "more" / "linked").symlink_to("d.txt")
     (folder / "empty.pt").touch()
+    (folder / "blank.txt").touch()
     before = contents(folder)
     program = str(PROGRAMS / "changes_old_files.py")
     done = rehearse(folder, "--shape-only", "--assume-values", program)
     assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
-    assert contents(folder) == {**before, "new.json": '{"bytes": 1}'}
+    assert contents(folder) == {
+        **before,
+        "new.json": '{"bytes": 1}',
+        "blank.txt": "mine",
+    }
     assert (folder / "run-1" / "deep").is_dir()
     assert (folder / "last.pt").readlink() == Path("old.pt")
 

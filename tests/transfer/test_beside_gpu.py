@@ -109,3 +109,31 @@ def test_what_is_not_dense_memory_is_copied_too() -> None:
             assert there.device == FIRST
             assert torch.equal(there.to_dense().detach().cpu(), torch.eye(3))
             assert there.requires_grad == x.requires_grad
+
+
+@pytest.mark.gpus(1)
+def test_to_and_from_no_memory_at_all() -> None:
+    x = torch.ones(2, device=FIRST)
+    meta = copy_beside(x, torch.device("meta"))
+    assert (meta.device.type, meta.shape) == ("meta", (2,))
+    with pytest.raises(NotImplementedError, match="Cannot copy out of meta tensor"):
+        copy_beside(meta, FIRST)
+
+
+@pytest.mark.gpus(1)
+def test_a_copy_to_the_cpu_can_be_read_at_once() -> None:
+    x = torch.ones(2, device=FIRST)
+    torch.cuda._sleep(10**8)
+    event = torch.cuda.current_stream(FIRST).record_event()
+    assert copy_beside(x, CPU).tolist() == [1, 1]
+    assert event.query()
+
+
+@pytest.mark.gpus(1)
+def test_the_host_does_not_wait_for_a_copy_from_its_memory() -> None:
+    host = big(CPU)
+    copy_beside(host, FIRST)
+    torch.cuda.synchronize()
+    copied = copy_beside(host, FIRST)
+    assert not torch.cuda.current_stream(FIRST).query()
+    assert copied.sum() == 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+
 import pytest
 import torch
 
@@ -102,3 +104,50 @@ def test_a_tree_over_two_devices(gpu: torch.device) -> None:
     tree = [torch.full((2,), index, device=torch.device(gpu.type, index)) for index in range(2)]
     assert [t.tolist() for t in copy_to_host(tree).value] == [[0, 0], [1, 1]]
     assert [t.tolist() for t in copy_to_host(tree, beside=True).value] == [[0, 0], [1, 1]]
+
+
+@pytest.mark.gpus(1)
+@pytest.mark.parametrize("beside", [False, True])
+def test_a_copy_is_pending_until_the_device_has_finished(gpu: torch.device, beside: bool) -> None:
+    x = torch.ones(4, device=gpu)
+    when = datetime.date(2020, 1, 2)
+    torch.cuda._sleep(10**10)  # seconds
+    copy = copy_to_host({"x": x, "when": when}, beside=beside)
+    assert not copy.done()
+    assert repr(copy) == "HostCopy(pending)"
+    words = (
+        "a copy to the host was not done after 0 s; the device has not finished the work that "
+        "was queued before it. Wait again, or longer"
+    )
+    with pytest.raises(TimeoutError) as caught:
+        copy.wait(timeout_seconds=0)
+    assert str(caught.value) == words
+    assert not copy.done()
+    assert copy.wait(timeout_seconds=60) is copy.value
+    assert copy.done()
+    assert copy.value["x"].tolist() == [1] * 4
+    assert copy.value["when"] is when
+
+
+@pytest.mark.gpus(1)
+def test_tensors_that_are_not_dense_are_waited_for(gpu: torch.device) -> None:
+    sparse = torch.eye(3, device=gpu).to_sparse()
+    jagged = torch.nested.nested_tensor(
+        [torch.ones(1), torch.ones(2)], layout=torch.jagged, device=gpu
+    )
+    value = copy_to_host([sparse, jagged]).value
+    assert value[0].device.type == value[1].device.type == "cpu"
+    assert torch.equal(value[0].to_dense(), torch.eye(3))
+    assert [part.tolist() for part in value[1].unbind()] == [[1], [1, 1]]
+
+
+@pytest.mark.gpus(1)
+def test_copies_in_the_current_stream_need_no_device_memory(gpu: torch.device) -> None:
+    x = torch.ones(2**20, device=gpu)
+    torch.cuda.synchronize(gpu)
+    before = torch.cuda.memory_allocated(gpu)
+    for beside in (False, True):
+        torch.cuda.reset_peak_memory_stats(gpu)
+        copy_to_host(x, beside=beside).wait()
+        needed = torch.cuda.max_memory_allocated(gpu) - before
+        assert needed == (x.nbytes if beside else 0)

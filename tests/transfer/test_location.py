@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
@@ -40,3 +42,11 @@ def test_parts_on_several_devices_are_named() -> None:
 def test_nothing_that_lies_anywhere(value: object) -> None:
     with pytest.raises(MixedDevicesError, match="lies on no device"):
         device_of(value)
+
+
+def test_an_object_lies_where_it_says() -> None:
+    assert device_of(SimpleNamespace(device=META)) == META
+    assert device_of([SimpleNamespace(device="meta"), torch.zeros(1)]) == CPU
+    words = r"this list lies on 2 devices: \[0\] on meta, \[1\]\.running_mean on cpu\. Bring it"
+    with pytest.raises(MixedDevicesError, match=words):
+        device_of([torch.zeros(1, device="meta"), nn.BatchNorm1d(2, affine=False)])

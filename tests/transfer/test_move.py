@@ -230,3 +230,53 @@ def test_iterator_is_not_consumed() -> None:
     with pytest.raises(MoveError):
         move([torch.ones(1), numbers], "meta")
     assert next(numbers) == 0
+
+
+def test_a_method_without_a_signature_gets_the_device_alone() -> None:
+    class Written:
+        to = staticmethod(str)  # in C
+
+    assert move([Written()], "meta", non_blocking=True) == ["meta"]
+
+
+def test_the_nearest_tensor_is_named() -> None:
+    value = SimpleNamespace(deep={"a": [torch.ones(1)]}, near=torch.nn.Parameter(torch.ones(1)))
+    with pytest.raises(MoveError, match=r"it holds a Parameter in \.near and has no method `to`"):
+        move([torch.ones(1), value], "meta")
+
+
+@pytest.mark.parametrize(
+    ("inside", "place"),
+    [
+        ({"k": torch.ones(1)}, r"\['k'\]"),
+        ((0, torch.ones(1)), r"\[1\]"),
+        ({torch.ones(1)}, r"\[0\]"),
+        (frozenset([torch.ones(1)]), r"\[0\]"),
+        (UserDict(k=torch.ones(1)), r"\.data\['k'\]"),
+    ],
+)
+def test_containers_within_objects_are_searched(inside: Any, place: str) -> None:
+    with pytest.raises(MoveError, match=rf"holds a Tensor in \.inside{place} and"):
+        move([torch.ones(1), SimpleNamespace(inside=inside)], "meta")
+
+
+def test_programs_are_not_searched() -> None:
+    def function() -> None: ...
+
+    function.kept = torch.ones(1)  # type: ignore[attr-defined]
+    holder = SimpleNamespace(
+        function=function, module=torch, cls=type("C", (), {"x": torch.ones(1)})
+    )
+    assert move([torch.ones(1), holder], "meta")[1] is holder
+
+
+@pytest.mark.parametrize(("objects", "is_found"), [(450, True), (1100, False)])
+def test_the_search_has_an_end(objects: int, is_found: bool) -> None:
+    chain: Any = SimpleNamespace(x=torch.ones(1))
+    for _ in range(objects):
+        chain = SimpleNamespace(next=chain)
+    if is_found:
+        with pytest.raises(MoveError, match=r"holds a Tensor in \.next\.next"):
+            refuse_unreachable(chain, ())
+    else:
+        refuse_unreachable(chain, ())

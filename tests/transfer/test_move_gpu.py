@@ -101,3 +101,17 @@ def test_a_kind_without_index_is_the_current_device(gpu: torch.device) -> None:
     with torch.accelerator.device_index(1):
         assert move(there, gpu.type).device.index == 1
     assert move(there, gpu.type) is there
+
+
+@pytest.mark.gpus(1)
+def test_what_has_no_memory_to_pin_is_kept(gpu: torch.device) -> None:
+    class InPlace:
+        def pin_memory(self) -> None:
+            self.is_pinned = True
+
+    batch, other = InPlace(), range(3)
+    weight = torch.nn.Parameter(torch.ones(2))
+    tree = [batch, other, weight, torch.eye(2).to_sparse()]
+    assert pin(tree) is tree
+    assert batch.is_pinned
+    assert not weight.is_pinned()

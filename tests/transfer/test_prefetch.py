@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -103,3 +104,8 @@ def test_depth(depth: int) -> None:
 def test_what_cannot_be_iterated_over() -> None:
     with pytest.raises(MoveError, match="cannot prefetch from Linear"):
         prefetch(torch.nn.Linear(1, 1), "cpu")  # type: ignore[type-var]
+
+
+def test_a_copy_that_is_being_built_is_not_asked_for_its_loader_for_ever() -> None:
+    with pytest.raises(AttributeError, match="_loader"):
+        copy.copy(prefetch(make_loader(), "meta"))

@@ -379,3 +379,12 @@ def test_tensors_of_another_device_are_moved_too(gpu: torch.device) -> None:
     batches = list(prefetch(source, other))
     assert [batch.sum().item() for batch in batches] == [0, 2, 4, 6]
     assert all(batch.device == other for batch in batches)
+
+
+def test_the_host_does_not_wait_for_the_copy_of_a_batch(gpu: torch.device) -> None:
+    batches = prefetch((torch.zeros(2**22) for _ in range(2)), gpu, depth=1)
+    for batch in batches:
+        event = torch.accelerator.current_stream(gpu).record_event()
+        assert not event.query(), "memory that is not pinned is waited for"
+        event.synchronize()
+        assert batch.device == gpu

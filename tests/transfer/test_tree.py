@@ -289,3 +289,78 @@ def test_containers_may_be_taken_as_leaves() -> None:
     assert map_leaves(tree, note, (type(packed), torch.Size)) is tree
     assert leaves == [packed, size]
     assert map_leaves(packed, lambda leaf, path: 3, (type(packed),)) == 3
+
+
+class SameList(list):
+    """A list whose copy is the list itself."""
+
+    def __copy__(self) -> SameList:
+        return self
+
+
+class SameDict(dict):
+    def __copy__(self) -> SameDict:
+        return self
+
+
+class SameSet(set):
+    def __copy__(self) -> SameSet:
+        return self
+
+
+class SameDeque(deque):
+    def __copy__(self) -> SameDeque:
+        return self
+
+
+class Forgetful(Frozen):
+    """A mapping whose constructor drops items."""
+
+    def __init__(self, items: dict[str, Any], *, first: str = "a") -> None:
+        super().__init__({"a": items["a"], **({"b": 2} if first == "b" else {})})
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda t: SameList([t]),
+        lambda t: SameDict(a=t),
+        lambda t: SameSet([t]),
+        lambda t: SameDeque([t]),
+    ],
+)
+def test_a_container_that_cannot_be_copied_is_refused_and_not_changed(make: Any) -> None:
+    tensor = one()
+    container = make(tensor)
+    words = rf"{type(container).__name__} at the value .* \(TypeError: copy\.copy\(\) returns the"
+    with pytest.raises(MoveError, match=words):
+        map_leaves(container, negate)
+    elements = list(container.values()) if isinstance(container, dict) else list(container)
+    assert elements[0] is tensor
+    assert map_leaves(container, keep) is container
+
+
+def test_a_mapping_that_loses_items_in_its_constructor_is_refused() -> None:
+    words = r"its constructor does not take a dict of its items\); give its class a method"
+    with pytest.raises(MoveError, match=words):
+        map_leaves(Forgetful({"a": one()}, first="b"), negate)
+
+
+def test_numbers_texts_and_none_are_not_asked_about() -> None:
+    asked: list[Any] = []
+    values = [None, True, 1, 1.5, 1j, "text", b"bytes", range(2)]
+    assert map_leaves(values, lambda leaf, path: asked.append(leaf) or leaf) is values
+    assert asked == [range(2)]
+
+
+def test_attributes_in_slots_and_in_a_dictionary_are_both_kept() -> None:
+    class Open(FrozenSlots):
+        """A subclass without slots has a dictionary too."""
+
+    before = Open(one(), 1)
+    before.__dict__["extra"] = [one()]
+    after = map_leaves(before, negate)
+    assert (type(after), after.x.tolist(), after.y) == (Open, [-1, -1], 1)
+    assert after.extra[0].tolist() == [-1, -1]
+    assert "x" not in vars(after)
+    assert before.extra[0].tolist() == [1, 1]

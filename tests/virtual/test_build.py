@@ -327,3 +327,47 @@ def test_importing_the_package_imports_no_torch() -> None:
     code += "print([name for name in ('torch', 'rich') if name in sys.modules])"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert re.fullmatch(r"\[\]\n", out.stdout)
+
+
+def test_a_library_that_cannot_be_read_is_an_error(sources: Path) -> None:
+    library = build.build_extension(sources)
+    library.unlink()
+    library.mkdir()
+    with pytest.raises(BuildError) as refused:
+        build.build_extension(sources)
+    assert str(refused.value).startswith(f"{library} cannot be read: ")
+    assert str(refused.value).endswith(
+        f"; remove {library.parent}, or name another folder with XDG_CACHE_HOME"
+    )
+
+
+def test_a_builder_that_has_not_named_itself_is_another_process(tmp_path: Path) -> None:
+    builder = tmp_path / "x.builder"
+    assert kept_library._read_builder(builder) == "another process"
+    builder.touch()
+    assert kept_library._read_builder(builder) == "another process"
+    builder.write_text("process 7 on host")
+    assert kept_library._read_builder(builder) == "process 7 on host"
+
+
+def test_libraries_are_kept_where_the_system_keeps_caches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "named"))
+    assert kept_library.cache_folder() == tmp_path / "named" / "anyrig" / "virtual"
+    monkeypatch.setenv("XDG_CACHE_HOME", "")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert kept_library.cache_folder() == tmp_path / ".cache" / "anyrig" / "virtual"
+    assert kept_library.LONGEST_WAIT_SECONDS == 900
+
+
+def test_a_library_that_is_none_is_an_error_with_the_command_that_mends_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = tmp_path / "anyrig_virtual_extension.so"
+    library.write_text("no library")
+    monkeypatch.setattr(build, "build_extension", lambda: library)
+    with pytest.raises(BuildError) as refused:
+        build.load_extension.__wrapped__()
+    assert str(refused.value).startswith(f"the virtual backend {library} cannot be loaded: ")
+    assert str(refused.value).endswith("; build it anew with: anyrig virtual build --again")

@@ -62,6 +62,27 @@ def test_a_terminal_gets_a_bar_that_moves_and_goes() -> None:
     assert "anyrig:" not in written
 
 
+def test_a_wait_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
+    with BuildProgress.waiting_for("process 7 on host"):
+        pass
+    assert capsys.readouterr().err == (
+        "anyrig: waiting for the virtual GPUs, which process 7 on host is building\n"
+    )
+
+
+def test_a_wait_on_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "160")
+    with BuildProgress.waiting_for("process 7 on host"):
+        pass
+    said = capsys.readouterr().err
+    assert "waiting for the virtual GPUs, which process 7 on host is building" in said
+    assert "anyrig:" not in said
+
+
 def _read(terminal: int) -> bytes:
     try:
         return os.read(terminal, 4096)

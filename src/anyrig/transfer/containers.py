@@ -85,8 +85,6 @@ def rebuild(container: Any, items: list[Any], attributes: dict[str, Any]) -> Any
     if type(container) is dict:
         return dict(zip(container, items, strict=True))
     clone = _builder(container)(container, items)
-    if clone is container and (items or attributes):  # Python has one empty tuple
-        raise TypeError("copy.copy() returns the object itself")
     for name, attribute in attributes.items():
         _set_attribute(clone, name, attribute)
     return clone
@@ -107,9 +105,16 @@ def _build_blank(container: Any, items: list[Any]) -> Any:
     return object.__new__(type(container))
 
 
+def _copy(container: Any) -> Any:
+    clone = copy.copy(container)
+    if clone is container:  # which must not be written to
+        raise TypeError("copy.copy() returns the object itself")
+    return clone
+
+
 def _build_dict(container: Any, items: list[Any]) -> Any:
     # The copy keeps what a dict subclass knows beside its items, such as a default factory.
-    clone = copy.copy(container)
+    clone = _copy(container)
     for key, item in zip(container, items, strict=True):
         dict.__setitem__(clone, key, item)
     if getattr(container, "__dict__", None) is container:
@@ -125,20 +130,20 @@ def _build_mapping(container: Any, items: list[Any]) -> Any:
 
 
 def _build_list(container: Any, items: list[Any]) -> Any:
-    clone = copy.copy(container)
+    clone = _copy(container)
     list.__setitem__(clone, slice(None), items)
     return clone
 
 
 def _build_deque(container: Any, items: list[Any]) -> Any:
-    clone = copy.copy(container)  # with its length limit
+    clone = _copy(container)  # with its length limit
     for index, item in enumerate(items):
         clone[index] = item
     return clone
 
 
 def _build_set(container: Any, items: list[Any]) -> Any:
-    clone = copy.copy(container)
+    clone = _copy(container)
     set.clear(clone)
     set.update(clone, items)
     return clone

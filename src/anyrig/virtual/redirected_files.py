@@ -143,6 +143,7 @@ class _Files:
     def remove_folder(self, plain: Any, path: str) -> None:
         removed, own = self._scratch.differences(path)
         if removed and not own and set(_directly(self._scratch, os.listdir, path)) <= removed:
+            self._scratch.forget(path)  # the folder of versions that the script has removed
             self._scratch.mark_removed(path)
         else:
             plain(path)

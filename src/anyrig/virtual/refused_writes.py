@@ -16,6 +16,7 @@ from typing import Any
 from .scratch import Scratch
 
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_TRUNC | os.O_APPEND
+_NEW = os.O_CREAT | os.O_EXCL
 
 
 def refuse_writes(scratch: Scratch) -> None:
@@ -37,7 +38,9 @@ def _touched(event: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return the paths that an event would change."""
     if event == "open":
         path, _, flags = arguments
-        return (path,) if isinstance(flags, int) and flags & _WRITES else ()
+        if not isinstance(flags, int) or flags & _NEW == _NEW:  # which opens no file that is there
+            return ()
+        return (path,) if flags & _WRITES else ()
     if event == "os.rename":
         return arguments[:2] if arguments[2] == arguments[3] == -1 else ()
     if event in ("os.remove", "os.truncate"):

@@ -100,6 +100,14 @@ def load_distributed(path: Path) -> Any:
     return loaded["weight"]
 
 
+def save_arrays_packed(path: Path) -> None:
+    numpy.savez_compressed(path.with_suffix(""), weight=values.cpu())  # adds the suffix
+
+
+def save_script_by_function(path: Path) -> None:
+    torch.jit.save(m=torch.jit.script(torch.nn.Linear(SIZE, SIZE, device="cuda")), f=path)
+
+
 WAYS: dict[str, tuple[Callable[[Path], object], Callable[[Path], Any]]] = {
     "save.pt": (lambda path: torch.save(state, path), load),
     "text.pt": (lambda path: torch.save(state, str(path)), load),
@@ -118,7 +126,13 @@ WAYS: dict[str, tuple[Callable[[Path], object], Callable[[Path], Any]]] = {
     "pickled.pkl": (open_and_pickle, unpickle),
     "array.npy": (lambda path: numpy.save(path, values.cpu()), numpy.load),
     "arrays.npz": (save_arrays, lambda path: numpy.load(path)["weight"]),
+    "packed.npz": (save_arrays_packed, lambda path: numpy.load(path)["weight"]),
+    "named.pt": (
+        lambda path: torch.save(obj=state, f=path),
+        lambda path: torch.load(f=path)["weight"],
+    ),
     "scripted.pt": (save_script, load_script),
+    "function.pt": (save_script_by_function, lambda path: torch.jit.load(f=path)(values)),
     "distributed": (
         lambda path: dcp.save(state, checkpoint_id=path, no_dist=True),
         load_distributed,

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch.cuda import comm, nccl
+
+from anyrig.virtual import clock
 
 
 def test_broadcasting_keeps_the_tensors_of_the_first_device() -> None:
@@ -132,3 +136,133 @@ def test_a_collective_with_two_tensors_on_a_device_is_refused() -> None:
         nccl.all_reduce([torch.ones(1, device=0), torch.ones(1, device=0)])
     with pytest.raises(RuntimeError, match="have to be cuda dense Tensors"):
         nccl.all_reduce([torch.ones(1), torch.ones(1, device=0)])
+
+
+def test_broadcasting_into_tensors_of_the_caller() -> None:
+    x = torch.arange(6.0, device=0).view(2, 3)
+    outputs = [torch.zeros(2, 3, device=i) for i in (1, 2)]
+    comm.broadcast(x, out=outputs)
+    assert [output.tolist() for output in outputs] == [x.tolist()] * 2
+    strided = torch.zeros(3, 2, device=3).t()  # not for NCCL
+    comm.broadcast(x, out=[strided])
+    assert strided.tolist() == x.tolist()
+    same = [torch.zeros(2, 3, device=1) for _ in range(2)]  # two on a card are not, either
+    comm.broadcast(x, out=same)
+    assert [output.tolist() for output in same] == [x.tolist()] * 2
+    with pytest.raises(RuntimeError, match="but output tensor at index 1 has device 'cpu'"):
+        comm.broadcast(x, out=[outputs[0], torch.zeros(2, 3)])
+    words = r"source tensor \[2, 3\], but output tensor at index 1 has shape \[3, 2\]"
+    with pytest.raises(RuntimeError, match=words):
+        comm.broadcast(x, out=[outputs[0], torch.zeros(3, 2, device=1)])
+    with pytest.raises(RuntimeError, match=r"All tensors must be on devices\[0\]: 1"):
+        comm.broadcast_coalesced([x.to(1), x], [1, 2])
+
+
+def test_broadcasting_from_the_host_and_from_a_device_that_is_not_the_first() -> None:
+    for x in (torch.arange(3.0), torch.arange(3.0, device=2)):
+        copies = comm.broadcast(x, [0, 2])
+        assert [copy.get_device() for copy in copies] == [0, 2]
+        assert [copy.tolist() for copy in copies] == [[0.0, 1.0, 2.0]] * 2
+        assert (copies[1] is x) == x.is_cuda
+
+
+def test_scattering_runs_on_the_streams_given() -> None:
+    x = torch.ones(2**20).pin_memory()
+    streams = [torch.cuda.Stream(0), None]
+    before = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
+    after = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
+    for i, stream in enumerate((streams[0], torch.cuda.current_stream(1))):
+        before[i].record(stream)
+    default = torch.cuda.current_stream(0)
+    default.synchronize()
+    parts = comm.scatter(x, (0, 1), streams=streams)
+    for i, stream in enumerate((streams[0], torch.cuda.current_stream(1))):
+        after[i].record(stream)
+        assert not after[i].query()  # the host goes on
+    assert default.query()
+    assert [part.tolist() for part in parts] == [[1.0] * 2**19] * 2
+    milliseconds = [start.elapsed_time(end) for start, end in zip(before, after, strict=True)]
+    assert min(milliseconds) > 0.02  # 2 MiB at no more than 64 GB/s
+    outputs = [torch.zeros(2**19, device=i) for i in (0, 1)]
+    words = r"at index 1 \(was 0\) to match the device supplied at that index \(expected 1\)"
+    with pytest.raises(RuntimeError, match=words):
+        comm.scatter(x, out=outputs, streams=[None, torch.cuda.Stream(0)])
+
+
+def test_scattering_into_tensors_of_the_caller() -> None:
+    x = torch.arange(12.0, device=0).view(3, 4)
+    outputs = [torch.zeros(3, 1, device=1), torch.zeros(3, 3, device=2)]
+    comm.scatter(x, out=outputs, dim=-1)
+    assert [output.tolist() for output in outputs] == [x[:, :1].tolist(), x[:, 1:].tolist()]
+    with pytest.raises(RuntimeError, match="Expected at least one output tensor to scatter to"):
+        comm.scatter(x, out=())
+    assert [len(part) for part in comm.scatter(torch.ones(5), (0, 1, 2, 3))] == [2, 2, 1]
+    assert [part.tolist() for part in comm.scatter(torch.ones(3), (0, 1), (1, 2))] == [
+        [1.0],
+        [1.0, 1.0],
+    ]
+
+
+def test_gathering_onto_the_device_that_is_asked_for() -> None:
+    parts = [torch.full((1, 2), float(i), device=i) for i in (1, 2)]
+    with torch.cuda.device(3):
+        assert comm.gather(parts).get_device() == 3
+    assert comm.gather(parts, destination=2).get_device() == 2
+    assert comm.gather(parts, destination="cpu").device == torch.device("cpu")
+    output = torch.zeros(1, 4, device=5)
+    comm.gather(parts, dim=1, out=output)
+    assert output.tolist() == [[1.0, 1.0, 2.0, 2.0]]
+
+
+def test_a_collective_names_what_does_not_fit() -> None:
+    def on(device: int, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        return torch.ones(shape, dtype=dtype, device=device)
+
+    with pytest.raises(RuntimeError, match="input sequence can't be empty"):
+        nccl.all_reduce([])
+    with pytest.raises(RuntimeError, match="must be of the same Tensor dtype"):
+        nccl.all_reduce([on(0, 2), on(1, 2, dtype=torch.half)])
+    with pytest.raises(RuntimeError, match="must have the same number of elements"):
+        nccl.all_reduce([on(0, 2), on(1, 3)])
+    with pytest.raises(RuntimeError, match="have to be cuda dense Tensors"):
+        nccl.all_reduce([torch.eye(2, device=0).to_sparse(), torch.eye(2, device=1).to_sparse()])
+    with pytest.raises(RuntimeError, match="inputs must be on unique devices"):
+        nccl.all_gather([on(0, 2), on(1, 2)], [on(0, 4), on(0, 4)])
+    parts = [on(0, 2).mul(3), on(1, 2).mul(5)]
+    results = [torch.zeros(2, device=i) for i in (1, 0)]
+    nccl.all_reduce(parts, results)
+    assert [result.tolist() for result in results] == [[8.0, 8.0]] * 2
+    assert [part.tolist() for part in parts] == [[3.0, 3.0], [5.0, 5.0]]
+    assert nccl.version() == (2, 27, 5)
+    assert nccl.unique_id() != nccl.unique_id()
+
+
+def test_collectives_take_the_time_of_their_bytes() -> None:
+    def seconds(collective: Callable[..., object], *arguments: object) -> float:
+        before = clock().devices[1].collective_seconds
+        collective(*arguments)
+        torch.cuda.synchronize(1)
+        return clock().devices[1].collective_seconds - before
+
+    def on_cards(elements: int) -> list[torch.Tensor]:
+        return [torch.zeros(elements, device=i) for i in range(4)]
+
+    whole, part = 2**22, 2**20
+    both_ways = seconds(nccl.all_reduce, on_cards(whole))
+    gathering = seconds(nccl.all_gather, on_cards(part), on_cards(whole))
+    scattering = seconds(nccl.reduce_scatter, on_cards(whole), on_cards(part))
+    assert gathering == pytest.approx(scattering, rel=0.01)
+    assert gathering == pytest.approx(both_ways / 2, rel=0.2)
+    assert seconds(nccl.all_reduce, on_cards(part)) < 0.5 * both_ways
+    one_way = seconds(nccl.broadcast, on_cards(whole))
+    assert seconds(nccl.reduce, on_cards(whole)) == pytest.approx(one_way, rel=0.01)
+
+
+def test_the_host_does_not_wait_for_parts_scattered_into_tensors() -> None:
+    x = torch.ones(2**20).pin_memory()
+    outputs = [torch.zeros(2**19, device=i) for i in (0, 1)]
+    for device in (0, 1):
+        torch.cuda.synchronize(device)
+    comm.scatter(x, out=outputs)
+    assert not torch.cuda.current_stream(1).query()
+    assert [output.sum().item() for output in outputs] == [2**19, 2**19]

@@ -48,14 +48,22 @@ def test_the_current_device_is_where_cuda_means() -> None:
 
 
 @pytest.mark.parametrize(
-    ("capability", "threads"),
+    ("capability", "threads", "opt_in_kibibytes", "shared_kibibytes"),
     [
-        *(((7, 0), 2048), ((7, 5), 1024), ((8, 0), 2048), ((8, 6), 1536), ((8, 9), 1536)),
-        *(((9, 0), 2048), ((10, 0), 2048), ((12, 0), 1536)),
+        ((7, 0), 2048, 96, 96),
+        ((7, 5), 1024, 64, 64),
+        ((8, 0), 2048, 163, 164),
+        ((8, 6), 1536, 99, 100),
+        ((8, 7), 1536, 48, 49),
+        ((8, 9), 1536, 99, 100),
+        ((9, 0), 2048, 227, 228),
+        ((10, 0), 2048, 227, 228),
+        ((12, 0), 1536, 99, 100),
+        ((12, 1), 1536, 48, 49),
     ],
 )
-def test_resident_threads_are_those_of_the_programming_guide(
-    capability: tuple[int, int], threads: int
+def test_threads_and_shared_memory_are_those_of_the_programming_guide(
+    capability: tuple[int, int], threads: int, opt_in_kibibytes: int, shared_kibibytes: int
 ) -> None:
     major, minor = capability
     facts = SimpleNamespace(
@@ -65,9 +73,22 @@ def test_resident_threads_are_those_of_the_programming_guide(
         memory_bytes=2**30,
         multiprocessors=1,
         uuid="GPU-00000000-0000-0000-0000-000000000000",
-        position=0,
+        position=4,
     )
-    assert DeviceProperties(facts).max_threads_per_multi_processor == threads
+    properties = DeviceProperties(facts)
+    assert properties.max_threads_per_multi_processor == threads
+    assert properties.shared_memory_per_block_optin == opt_in_kibibytes * 1024
+    assert properties.shared_memory_per_multiprocessor == shared_kibibytes * 1024
+    assert (properties.warp_size, properties.regs_per_multiprocessor) == (32, 65536)
+    assert (properties.shared_memory_per_block, properties.pci_bus_id) == (48 * 1024, 5)
+    assert repr(properties) == (
+        f"_CudaDeviceProperties(name='card', major={capability[0]}, minor={capability[1]}, "
+        "total_memory=1024MB, multi_processor_count=1, "
+        "uuid=00000000-0000-0000-0000-000000000000, pci_bus_id=5, pci_device_id=0, "
+        "pci_domain_id=0)"
+    )
+    with pytest.raises(AttributeError, match="'DeviceProperties' object has no attribute 'tpu'"):
+        properties.tpu  # noqa: B018
 
 
 def test_what_a_device_is_called_and_has() -> None:
@@ -89,6 +110,18 @@ def test_what_a_device_is_called_and_has() -> None:
     assert getattr(properties, "clock_rate", None) is None
     assert torch.cuda.is_bf16_supported()
     assert torch.cuda.can_device_access_peer(0, 1)
+    assert not torch.cuda.can_device_access_peer(1, 1)
+
+
+def test_the_build_passes_for_one_of_cuda() -> None:
+    assert torch.version.cuda == "12.8"
+    assert torch._C._cuda_getCompiledVersion() == 12080
+    assert torch.cuda.get_arch_list() == [
+        f"sm_{number}" for number in (70, 75, 80, 86, 89, 90, 100, 120)
+    ]
+    assert torch.backends.cuda.is_built()
+    assert not torch.backends.cudnn.is_acceptable(torch.ones(1, device="cuda"))
+    assert torch.backends.cudnn.version() == 92000
 
 
 def test_the_typed_tensor_classes() -> None:
@@ -137,9 +170,14 @@ def test_cudnn_has_a_version() -> None:
 def test_marks_and_the_runtime() -> None:
     assert torch.cuda.nvtx.range_push("outer") == 0
     torch.cuda.nvtx.mark("here")
-    torch.cuda.nvtx.range_pop()
+    assert torch.cuda.nvtx.range_push("inner") == 1
+    assert torch.cuda.nvtx.range_pop() == 1
+    assert torch.cuda.nvtx.range_pop() == 0
     with torch.cuda.nvtx.range("inner"):
         pass
+    first, second = torch.cuda.nvtx.range_start("one"), torch.cuda.nvtx.range_start("two")
+    assert first != second
+    torch.cuda.nvtx.range_end(first)
     torch.cuda.cudart().cudaProfilerStart()
     torch.cuda._sleep(1000)
     torch.cuda.synchronize()

@@ -74,3 +74,29 @@ def test_a_text_that_is_no_kernel() -> None:
 def test_operands_on_two_devices() -> None:
     with pytest.raises(RuntimeError, match="Expected all tensors to be on the same device"):
         weighted(torch.ones(2, device="cuda:0"), torch.ones(2, device="cuda:1"))
+
+
+def test_functions_of_cuda_and_complex_numbers() -> None:
+    kernel = _create_multi_output_jit_fn(
+        "template <typename T> void all(T x, T y, T& a, T& b, T& c, T& d, T& e, T& f)"
+        "{ a = max(x, y); b = min(x, y); c = rsqrt(x); d = sinpi(x); e = cospi(x);"
+        "  f = T(max(int(x * 10), 4) + min(int(x * 10), 4)); }",
+        num_outputs=6,
+    )
+    x = torch.tensor([0.25, 0.5, 1.5, 1.0], device="cuda")
+    y = torch.tensor([0.5, 0.25, 1.5, float("nan")], device="cuda")
+    largest, smallest, root, sine, cosine, whole = kernel(x, y)
+    torch.testing.assert_close(largest, torch.fmax(x, y))
+    torch.testing.assert_close(smallest, torch.fmin(x, y))
+    torch.testing.assert_close(root, x.rsqrt())
+    torch.testing.assert_close(sine, (x * torch.pi).sin())
+    torch.testing.assert_close(cosine, (x * torch.pi).cos())
+    assert whole.tolist() == [int(10 * value) + 4 for value in x.tolist()]
+    turned = _create_jit_fn(
+        "template <typename T> T turned(T x, T by, T plus) { return x * by + plus; }",
+        by=1j,
+        plus=1.0,
+    )
+    z = torch.tensor([1 + 2j, 3 - 1j], device="cuda", dtype=torch.complex128)
+    torch.testing.assert_close(turned(z), z * 1j + 1)
+    torch.testing.assert_close(turned(z, by=2 - 1j, plus=3.0), z * (2 - 1j) + 3)

@@ -223,6 +223,9 @@ def test_storages_shrink_and_grow() -> None:
     storage.resize_(4096)
     assert torch.cuda.memory_allocated() == 4096
     assert torch.UntypedStorage(600, device="cuda").device.type == "cuda"
+    assert torch.UntypedStorage(device="cuda:1").nbytes() == 0
+    assert torch.UntypedStorage(5, device="cpu").device.type == "cpu"
+    assert torch.UntypedStorage(5).resize_(9).nbytes() == 9
     of_bytes = torch.UntypedStorage([1, 2], device="cuda:1")
     assert (of_bytes.device, of_bytes.tolist()) == (torch.device("cuda", 1), [1, 2])
 

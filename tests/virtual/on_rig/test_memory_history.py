@@ -177,3 +177,77 @@ def test_a_snapshot_has_the_data_pointers_of_tensors() -> None:
     assert again.sum().item() == 700
     del again
     torch.cuda.empty_cache()
+
+
+def test_wrong_words_are_refused() -> None:
+    record = torch._C._cuda_record_memory_history
+    for arguments, words in (
+        (("some",), "expected state to be 'state', 'all', or None"),
+        (("all", "free"), "expected context to be 'state', 'alloc', 'all', or None"),
+        (("all", "all", "C++"), "expected stacks to be 'python', or 'all'"),
+    ):
+        with pytest.raises(RuntimeError, match=words):
+            record(*arguments)
+    record("all", record_cuda=False)
+    assert not torch._C._cuda_isHistoryEnabled()
+
+
+@pytest.mark.parametrize(
+    ("context", "made", "freed"),
+    [
+        (None, None, None),
+        ("state", None, None),
+        ("alloc", "take", "take"),  # of a free, PyTorch has the stack of the allocation
+        ("all", "take", "test_which_steps_have_stacks"),
+    ],
+)
+def test_which_steps_have_stacks(context: str | None, made: str | None, freed: str | None) -> None:
+    torch.cuda.memory._record_memory_history("all", context, stacks="python")
+    tensor = take(3 * MIB)
+    segments = torch.cuda.memory._snapshot()["segments"]
+    (segment,) = (segment for segment in segments if segment["device"] == DEVICE)
+    assert bool(segment["blocks"][0]["frames"]) == (context is not None)
+    del tensor
+    innermost = {entry["action"]: (names(entry["frames"]) or [None])[0] for entry in trace()}
+    assert (innermost["alloc"], innermost["segment_alloc"]) == (made, made)
+    assert (innermost["free_requested"], innermost["free_completed"]) == (freed, freed)
+
+
+def test_history_is_cleared_when_asked_to() -> None:
+    def sizes() -> list[int]:
+        return [entry["size"] for entry in trace() if entry["action"] == "alloc"]
+
+    torch.cuda.memory._record_memory_history(stacks="python")
+    first = take(512)
+    torch.cuda.memory._record_memory_history(stacks="python")
+    second = take(1024)
+    assert sizes() == [512, 1024]
+    torch.cuda.memory._record_memory_history(stacks="python", clear_history=True)
+    third = take(2048)
+    assert sizes() == [2048]
+    del first, second, third
+
+
+def test_the_old_way_to_record() -> None:
+    record = torch.cuda.memory._record_memory_history
+    for words, frames_of_alloc in (
+        ({"trace_alloc_record_context": True}, True),
+        ({"trace_alloc_record_context": False}, False),
+    ):
+        record(True, trace_alloc_max_entries=5, clear_history=True, **words)  # type: ignore[arg-type]
+        tensor = take(3 * MIB)
+        (entry,) = (entry for entry in trace() if entry["action"] == "alloc")
+        assert bool(entry["frames"]) == frames_of_alloc
+        segments = torch.cuda.memory._snapshot()["segments"]
+        (segment,) = (segment for segment in segments if segment["device"] == DEVICE)
+        assert segment["blocks"][0]["frames"]
+        del tensor
+        torch.cuda.empty_cache()
+    record(True, record_context=False, clear_history=True)  # type: ignore[call-arg]
+    tensor = take(3 * MIB)
+    segments = torch.cuda.memory._snapshot()["segments"]
+    (segment,) = (segment for segment in segments if segment["device"] == DEVICE)
+    assert not segment["blocks"][0]["frames"]
+    record(False)
+    assert not torch._C._cuda_isHistoryEnabled()
+    del tensor

@@ -164,3 +164,14 @@ def test_tensors_that_graphs_keep_are_known() -> None:
         assert not _C._is_cached_tensor(tensor)
     finally:
         _C._set_cached_tensors_enabled(False)
+
+
+def test_addresses_are_compared_at_the_places_given() -> None:
+    tensors = [torch.ones(2, device="cuda") for _ in range(3)]
+    equal = torch._C._tensors_data_ptrs_at_indices_equal
+    addresses = [tensor.data_ptr() for tensor in tensors]
+    assert equal(tensors, addresses, [0, 1, 2])
+    addresses[1] = 0
+    assert equal(tensors, addresses, [0, 2])
+    assert not equal(tensors, addresses, [0, 1])
+    assert equal(tensors, addresses, [])

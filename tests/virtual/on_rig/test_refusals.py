@@ -7,6 +7,10 @@ import importlib
 import pytest
 import torch
 
+from anyrig.errors import VirtualRigError
+from anyrig.virtual import install
+from anyrig.virtual.installed import inherit_from_here, installation
+
 
 def test_allocators_are_refused() -> None:
     torch.cuda.init()
@@ -14,6 +18,65 @@ def test_allocators_are_refused() -> None:
         torch._C._cuda_getAllocator()
     with pytest.raises(RuntimeError, match="cannot be turned off"):
         torch.cuda.memory.caching_allocator_enable(False)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("_cuda_changeCurrentAllocator", "an allocator of the program's own would need"),
+        ("_cuda_customAllocator", "an allocator of the program's own would need"),
+        ("_cuda_cudaHostAllocator", "an allocator of the program's own would need"),
+        ("_cuda_getAllocator", "an allocator of the program's own would need"),
+        ("_nccl_init_rank", "a communicator of NCCL needs cards"),
+        ("_CUDAPluggableAllocator", "an allocator of the program's own would need"),
+        ("_CUDAGreenContext", "a part of a card's processors needs a card"),
+    ],
+)
+def test_what_needs_a_card_says_why(name: str, reason: str) -> None:
+    words = f"CUDA error: {name} is not there on a virtual GPU: {reason}"
+    with pytest.raises(RuntimeError, match=words):
+        getattr(torch._C, name)(1, key=2)
+
+
+def test_settings_start_as_pytorchs_and_are_kept() -> None:
+    tunable = torch.cuda.tunable
+    settings = [
+        (tunable.is_enabled, tunable.enable, False, True),
+        (tunable.record_untuned_is_enabled, tunable.record_untuned_enable, False, True),
+        (tunable.tuning_is_enabled, tunable.tuning_enable, True, False),
+        (tunable.get_max_tuning_duration, tunable.set_max_tuning_duration, 30, 7),
+        (tunable.get_max_tuning_iterations, tunable.set_max_tuning_iterations, 100, 8),
+        (tunable.get_rotating_buffer_size, tunable.set_rotating_buffer_size, -1, 9),
+        (tunable.get_filename, tunable.set_filename, "tunableop_results.csv", "other.csv"),
+    ]
+    for read, write, first, other in settings:
+        assert read() == first
+        write(other)
+        assert read() == other
+        write(first)
+    switches = ("_cuda_get_cudnn_benchmark_limit", "_cuda_get_conv_benchmark_empty_cache")
+    assert [getattr(torch._C, name)() for name in switches] == [10, True]
+    assert torch._C._get_cublaslt_prefer_grouped_gemm() is False
+    assert tunable.get_validators() == ()
+    assert tunable.read_file("absent.csv") is False
+    core = torch._C
+    before = core._cuda_getCublasWorkspaceSize()
+    core._cuda_setCublasWorkspaceSize(2**20)
+    assert core._cuda_getCublasWorkspaceSize() == core._cuda_getCublasLtWorkspaceSize() == 2**20
+    core._cuda_resetCublasWorkspaceSize()
+    assert core._cuda_getCublasWorkspaceSize() == before
+
+
+def test_a_second_rig_is_refused_by_its_modes() -> None:
+    with pytest.raises(VirtualRigError) as refused:
+        install("T4", shape_only=True, assume_values=True, clock=False)
+    assert "has the virtual rig 8xA100-80GB, and" in str(refused.value)
+    assert "process for T4, shape-only, assuming values, without a clock, without ANYRIG" in str(
+        refused.value
+    )
+    installed = installation()
+    assert installed is not None
+    assert inherit_from_here(installed) is None
 
 
 def test_other_backends_of_symmetric_memory_are_refused_in_the_words_of_pytorch() -> None:

@@ -145,3 +145,15 @@ def test_a_graph_uses_memory_that_was_sent() -> None:
     graph.replay()
     torch.cuda.synchronize()
     assert send(x).tolist() == received.tolist() == x.tolist() == [2.0] * 4
+
+
+def test_what_cannot_be_sent() -> None:
+    with pytest.raises(RuntimeError, match="_share_cuda_: only available on CUDA"):
+        torch.ones(1).untyped_storage()._share_cuda_()
+    empty = torch.empty(0, device="cuda:2").untyped_storage()
+    assert empty._share_cuda_() == (2, None, 0, 0, None, 0, None, False)
+    for options in ({"interprocess": False}, {"interprocess": True, "enable_timing": True}):
+        event = torch.cuda.Event(**options)
+        event.record()
+        with pytest.raises(torch.AcceleratorError, match="invalid resource handle"):
+            event.ipc_handle()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 
 import pytest
@@ -13,17 +14,24 @@ import anyrig
 def test_the_readings_of_a_card() -> None:
     assert torch.cuda.utilization(1) == 0
     assert torch.cuda.memory_usage() == 0
-    assert torch.cuda.temperature() > 0
-    assert torch.cuda.power_draw("cuda:1") > 0
-    assert torch.cuda.clock_rate() > 0
-    with pytest.raises(RuntimeError, match="device 99 is not visible"):
-        torch.cuda.utilization(99)
+    assert torch.cuda.temperature() == 30
+    assert torch.cuda.power_draw("cuda:1") == 50_000
+    assert torch.cuda.clock_rate() == 1410
+    visible = r"\(CUDA_VISIBLE_DEVICES=\[0, 1, 2, 3, 4, 5, 6, 7\]\)"
+    for index in (8, 99):
+        with pytest.raises(RuntimeError, match=f"device {index} is not visible {visible}"):
+            torch.cuda.utilization(index)
 
 
 def test_memory_in_use_is_what_the_driver_handed_out() -> None:
     kept = torch.empty(8 * 2**20, dtype=torch.uint8, device="cuda:3")
-    assert torch.cuda.device_memory_used(3) >= kept.nbytes
-    assert f"process {os.getpid():>10d} uses" in torch.cuda.list_gpu_processes(3)
+    used = torch.cuda.device_memory_used(3)
+    assert used >= kept.nbytes
+    assert torch.cuda.list_gpu_processes(3) == (
+        f"GPU:3\nprocess {os.getpid():>10d} uses {used / 2**20:>12.3f} MB GPU memory"
+    )
+    with torch.cuda.device(3):
+        assert torch.cuda.device_memory_used() == used
     torch.cuda.empty_cache()
     assert torch.cuda.list_gpu_processes(6) == "GPU:6\nno processes are running"
 
@@ -39,8 +47,36 @@ def test_a_reading_names_the_processes() -> None:
 def test_the_runtime_explains_its_numbers() -> None:
     runtime = torch.cuda.cudart()
     assert runtime.cudaGetErrorString(runtime.cudaError(2)) == "out of memory"
+    texts = {
+        0: "no error",
+        1: "invalid argument",
+        3: "initialization error",
+        100: "no CUDA-capable device is detected",
+        101: "invalid device ordinal",
+        400: "invalid resource handle",
+        600: "device not ready",
+        700: "an illegal memory access was encountered",
+        710: "device-side assert triggered",
+        801: "operation not supported",
+        12345: "unrecognized error code",
+    }
+    assert {number: runtime.cudaGetErrorString(number) for number in texts} == texts
+    assert runtime.cudaError.success == 0
+    free_bytes, total_bytes = runtime.cudaMemGetInfo(6)
+    assert (free_bytes, total_bytes) == torch.cuda.mem_get_info(6)
     with pytest.raises(torch.cuda.CudaError, match=r"out of memory \(2\)"):
         torch.cuda.check_error(2)
+
+
+def test_the_runtime_makes_streams() -> None:
+    place = ctypes.c_uint64(0)
+    with torch.cuda.device(2):
+        assert torch.cuda.cudart().cudaStreamCreate(ctypes.addressof(place)) == 0
+    stream = torch.cuda.ExternalStream(place.value, device=2)
+    assert place.value != 0
+    assert stream.cuda_stream == place.value
+    assert stream.device == torch.device("cuda", 2)
+    assert torch.cuda.cudart().cudaStreamDestroy(place.value) == 0
 
 
 def test_memory_of_the_program_can_be_pinned() -> None:

@@ -37,3 +37,44 @@ def test_the_default_type_goes_back_to_the_cpu() -> None:
 
     assert tensor.is_cpu
     assert tensor.dtype == torch.float64
+
+
+def test_every_old_type_makes_tensors_of_its_dtype() -> None:
+    dtypes = {
+        "Float": torch.float32,
+        "Double": torch.float64,
+        "Half": torch.float16,
+        "BFloat16": torch.bfloat16,
+        "Byte": torch.uint8,
+        "Char": torch.int8,
+        "Short": torch.int16,
+        "Int": torch.int32,
+        "Long": torch.int64,
+        "Bool": torch.bool,
+    }
+    for name, dtype in dtypes.items():
+        kind = getattr(torch.cuda, f"{name}Tensor")
+        tensor = kind(2)
+        assert (tensor.dtype, tensor.shape, tensor.is_cuda) == (dtype, (2,), True)
+        assert (kind.is_cuda, kind.is_sparse) == (True, False)
+        assert not isinstance(tensor.cpu(), kind)
+        assert not isinstance(tensor.to_sparse(), kind)
+        sparse = getattr(torch.cuda.sparse, f"{name}Tensor", None)
+        if sparse is not None:
+            assert (sparse.dtype, sparse.is_sparse) == (dtype, True)
+            assert isinstance(tensor.to_sparse(), sparse)
+            assert not isinstance(tensor, sparse)
+
+
+def test_classes_of_their_own_are_made_as_ever_while_the_default_is_on_a_card() -> None:
+    class Own(torch.Tensor):
+        pass
+
+    torch.set_default_tensor_type(torch.cuda.DoubleTensor)
+    assert torch.get_default_dtype() == torch.float64
+    assert torch.zeros(1).device == torch.device("cuda", 0)
+    assert Own([1.0, 2.0]).tolist() == [1.0, 2.0]
+    assert torch.Tensor(2, 3, device="cpu").is_cpu
+    torch.set_default_tensor_type("torch.FloatTensor")
+    assert "__new__" not in vars(torch.Tensor)
+    assert torch.zeros(1).is_cpu

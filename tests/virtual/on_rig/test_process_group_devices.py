@@ -1,0 +1,37 @@
+"""Which interfaces the bytes of process groups go through."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from anyrig.virtual.process_group import _gloo_devices, _hash_tensors
+
+
+def test_gloo_takes_the_interfaces_that_the_environment_names(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def devices(address: str | None, interfaces: str | None) -> list[object]:
+        for name, value in (("MASTER_ADDR", address), ("GLOO_SOCKET_IFNAME", interfaces)):
+            if value is None:
+                monkeypatch.delenv(name, raising=False)
+            else:
+                monkeypatch.setenv(name, value)
+        return _gloo_devices(dist.ProcessGroupGloo)
+
+    here = devices("localhost", None)
+    assert len(here) == 1
+    assert here is devices("localhost", "absent0"), "interfaces are for other machines"
+    named = devices("10.0.0.1", "lo,lo")
+    assert len(named) == 2
+    assert named is devices("other-host", "lo,lo") is devices(None, "lo,lo")
+    assert devices("127.0.0.1", "lo,lo") is not named
+    with pytest.raises(RuntimeError, match="absent0"):
+        devices("10.0.0.1", "absent0")
+
+
+def test_equal_tensors_have_one_hash() -> None:
+    x = torch.arange(3.0, device="cuda:1")
+    assert _hash_tensors([x, x]) == _hash_tensors([x.cpu(), x.clone()])
+    assert _hash_tensors([x]) != _hash_tensors([x + 1])

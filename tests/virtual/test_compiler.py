@@ -1,0 +1,167 @@
+"""Which compiler is taken, how the sources are shared out, and what an error shows of its words."""
+
+from __future__ import annotations
+
+import stat
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import psutil
+import pytest
+
+from anyrig.errors import BuildError, NoCompilerError
+from anyrig.virtual import compiler
+from anyrig.virtual.compiler import Compiler, compile_flags, count_units
+from anyrig.virtual.compiler_processes import CompilerProcesses, _first_errors
+
+GIB = 2**30
+
+
+def put(folder: Path, name: str, script: str) -> None:
+    file = folder / name
+    file.write_text(f"#!/bin/sh\n{script}\n")
+    file.chmod(file.stat().st_mode | stat.S_IXUSR)
+
+
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that is all of PATH."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    return tmp_path
+
+
+def test_the_first_compiler_that_answers_is_taken(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(path, "c++", "echo c++ 3; echo more")
+    assert Compiler.find() == Compiler(("c++",), "c++ 3")
+    put(path, "clang++", "echo clang 2")
+    assert Compiler.find() == Compiler(("clang++",), "clang 2")
+    put(path, "g++", "echo broken; exit 1")
+    assert Compiler.find().command == ("clang++",)
+    put(path, "g++", "exit 0")  # says nothing
+    assert Compiler.find().command == ("clang++",)
+    put(path, "g++", 'test "$1" = --version && echo g++ 1')
+    assert Compiler.find() == Compiler(("g++",), "g++ 1")
+    put(path, "ccache", 'test "$2" = --version && echo "$1 by ccache"')
+    monkeypatch.setenv("CXX", "ccache 'my g++'")
+    assert Compiler.find() == Compiler(("ccache", "my g++"), "my g++ by ccache")
+    monkeypatch.setenv("CXX", "icpx")
+    with pytest.raises(NoCompilerError) as refused:
+        Compiler.find()
+    assert str(refused.value).startswith(
+        "virtual GPUs need the compiler 'icpx', which CXX names, once, and none was found on this "
+        "machine; install one with: "
+    )
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="another system has one command")
+@pytest.mark.parametrize(
+    ("release", "compiler_command", "headers_command"),
+    [
+        ({"ID": "debian"}, "sudo apt-get install g++", "sudo apt-get install python{}-dev"),
+        (
+            {"ID": "ubuntu", "ID_LIKE": "debian"},
+            "sudo apt-get install g++",
+            "sudo apt-get install python{}-dev",
+        ),
+        (
+            {"ID": "rocky", "ID_LIKE": "rhel centos fedora"},
+            "sudo dnf install gcc-c++",
+            "sudo dnf install python{}-devel",
+        ),
+        (
+            {"ID": "opensuse-leap", "ID_LIKE": "suse opensuse"},
+            "sudo zypper install gcc-c++",
+            "sudo zypper install python{digits}-devel",
+        ),
+        ({"ID": "arch"}, "sudo pacman -S gcc", "sudo pacman -S python"),
+        ({"ID": "nixos"}, "conda install cxx-compiler", "conda install python={}"),
+        ({}, "conda install cxx-compiler", "conda install python={}"),
+        (OSError(), "conda install cxx-compiler", "conda install python={}"),
+    ],
+    ids=str,
+)
+def test_the_command_that_installs_is_the_systems(
+    release: dict[str, str] | OSError,
+    compiler_command: str,
+    headers_command: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def read() -> dict[str, str]:
+        if isinstance(release, OSError):
+            raise release
+        return release
+
+    monkeypatch.setattr(compiler.platform, "freedesktop_os_release", read)
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    assert compiler._install_commands.__wrapped__() == (
+        compiler_command,
+        headers_command.format(version, digits=version.replace(".", "")),
+    )
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="cores are counted so on Linux only")
+@pytest.mark.parametrize(
+    ("cores", "free_bytes", "units", "jobs"),
+    [
+        (1, 64 * GIB, 2, 1),
+        (2, 64 * GIB, 2, 2),
+        (5, 64 * GIB, 5, 5),
+        (8, 64 * GIB, 8, 8),
+        (64, 640 * GIB, 8, 64),
+        (64, 6 * GIB, 4, 4),
+        (64, int(5.9 * GIB), 3, 3),
+        (64, GIB, 2, 1),
+    ],
+)
+def test_there_is_a_unit_a_core_as_far_as_memory_goes(
+    cores: int, free_bytes: int, units: int, jobs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compiler.os, "sched_getaffinity", lambda process: set(range(cores)))
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=free_bytes))
+    assert count_units() == units
+    assert compiler._possible_jobs() == jobs
+
+
+def test_the_sources_are_shared_out_evenly_and_once_each(tmp_path: Path) -> None:
+    sources = []
+    for number, size in enumerate((10, 900, 300, 290, 310, 20)):
+        sources.append(tmp_path / f"{number}.cpp")
+        sources[-1].write_text("x" * size)
+    units = compiler._write_units(sources, 2, tmp_path)
+    assert [unit.name for unit in units] == ["unit_0.cpp", "unit_1.cpp"]
+    texts = [unit.read_text() for unit in units]
+    assert texts[0] == f'#include "{sources[1]}"\n#include "{sources[5]}"\n'
+    others = [sources[n] for n in (0, 2, 3, 4)]
+    assert texts[1] == "".join(f'#include "{source}"\n' for source in others)
+
+
+def test_windows_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiler.sys, "platform", "win32")
+    with pytest.raises(BuildError, match="need Linux or macOS; on Windows use them within WSL"):
+        compile_flags()
+
+
+def test_errors_come_before_what_follows_from_them() -> None:
+    lines = [f"a.cpp:{n}: error: no {n}" for n in range(20)]
+    mixed = [line for error in lines for line in ("In file included from", error, "note: here")]
+    assert _first_errors("\n".join(mixed)) == "\n".join(lines[:12])
+    assert _first_errors("\n".join(f"line {n}" for n in range(20))) == "\n".join(
+        f"line {n}" for n in range(8, 20)
+    )
+    assert _first_errors("") == ""
+
+
+def test_a_command_that_fails_is_an_error_with_its_status_and_words(tmp_path: Path) -> None:
+    with CompilerProcesses(1, tmp_path) as processes:
+        done = processes.start(["sh", "-c", 'test "$TMPDIR" = "$1"', "sh", str(tmp_path)], "first")
+        assert done.result() is None
+        failed = processes.start(["sh", "-c", "echo words >&2; exit 3"], "it did not work")
+        with pytest.raises(BuildError) as refused:
+            failed.result()
+    assert str(refused.value) == (
+        "it did not work (exit status 3) by: sh -c 'echo words >&2; exit 3'\nwords"
+    )
