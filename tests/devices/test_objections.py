@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from anyrig.devices.choose import _objection, _preference
+from anyrig.devices.choose import _describe, _objection, _preference
 from anyrig.devices.device import Device
 from anyrig.devices.process import DeviceProcess
 from anyrig.devices.reading import Reading
@@ -80,3 +80,8 @@ def test_the_most_free_memory_comes_first_and_the_unknown_last() -> None:
         Reading(CARD, free_bytes=2 * GIB, utilization=0.9),
     ]
     assert sorted(readings, key=_preference) == [readings[place] for place in (3, 2, 1, 0)]
+
+
+def test_a_device_that_is_taken_is_described_by_what_it_tells() -> None:
+    assert _describe(Reading(CARD, free_bytes=GIB, utilization=0.0)) == "1.00 GiB free, 0% busy"
+    assert _describe(Reading(CARD)) == "? free"
