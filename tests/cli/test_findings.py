@@ -1,6 +1,7 @@
 """What `anyrig doctor` prints of findings, and its exit status."""
 
 import json
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -71,10 +72,12 @@ def test_the_device_of_the_environment_is_examined(monkeypatch: pytest.MonkeyPat
         yield GOOD
 
     monkeypatch.setattr(Preflight, "run", run)
-    monkeypatch.setenv("TORCH_CPP_LOG_LEVEL", "FATAL")
+    monkeypatch.setenv("TORCH_CPP_LOG_LEVEL", "restored after the test")
+    monkeypatch.delenv("TORCH_CPP_LOG_LEVEL")
     monkeypatch.setenv("ANYRIG_DEVICE", "cpu")
     flags = ["--nproc-per-device", "3"]
     assert typer.testing.CliRunner().invoke(app, ["doctor", *flags]).exit_code == 0
+    assert os.environ["TORCH_CPP_LOG_LEVEL"] == "FATAL"  # a finding says what PyTorch would log
     assert seen[0].startswith("cpu (")
     assert seen[0].endswith(" x 3")
     monkeypatch.setenv("ANYRIG_DEVICE", "gpu0")
