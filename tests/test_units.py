@@ -3,6 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anyrig import format_bytes, parse_bytes
+from anyrig.units import format_count
 
 
 @pytest.mark.parametrize(
@@ -11,9 +12,14 @@ from anyrig import format_bytes, parse_bytes
         (None, "?"),
         (0, "0 B"),
         (1023, "1023 B"),
+        (-1023, "-1023 B"),
         (1024, "1.00 KiB"),
         (3 * 2**29, "1.50 GiB"),
         (-(2**20), "-1.00 MiB"),
+        (2**20 - 1, "1024.00 KiB"),
+        (2**20, "1.00 MiB"),
+        (2**30, "1.00 GiB"),
+        (2**40, "1.00 TiB"),
         (2**50, "1024.00 TiB"),
     ],
 )
@@ -47,6 +53,18 @@ def test_parse(text: str, count: int) -> None:
 def test_unreadable(text: str) -> None:
     with pytest.raises(ValueError, match=f"cannot read {text!r} as a number of bytes"):
         parse_bytes(text)
+
+
+def test_no_memory_has_more_bytes_than_a_float_can_count() -> None:
+    with pytest.raises(ValueError, match="more than 300 digits is no amount of memory"):
+        parse_bytes("9" * 400)
+    with pytest.raises(ValueError, match=r"one of B, KiB, MiB, .*kB, KB, MB, GB, TB$"):
+        parse_bytes("5 bits")
+
+
+@pytest.mark.parametrize(("count", "text"), [(0, "0 ranks"), (1, "1 rank"), (2, "2 ranks")])
+def test_a_count_stands_before_its_noun(count: int, text: str) -> None:
+    assert format_count(count, "rank") == text
 
 
 @given(st.integers(min_value=0, max_value=2**60))

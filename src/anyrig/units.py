@@ -23,6 +23,11 @@ def format_bytes(count: int | None) -> str:
     return f"{count} B"
 
 
+def format_count(count: int, noun: str) -> str:
+    """Return `count` and the noun in its number: ``"1 device"``, ``"2 devices"``."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def parse_bytes(text: str) -> int:
     """Return the bytes that a text such as ``"16GiB"``, ``"1.5 GB"`` or ``"4096"`` names.
 

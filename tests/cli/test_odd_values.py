@@ -180,8 +180,10 @@ def test_an_odd_value_is_refused_by_the_name_of_its_flag(
     ],
 )
 def test_launch_has_the_same_bounds(name: str, value: object) -> None:
-    with pytest.raises(GroupOptionError, match=re.escape(f"--{FLAGS_OF_LAUNCH.get(name, name)}")):
+    with pytest.raises(GroupOptionError) as refusal:
         anyrig.launch(print, rig="cpu", **{name: value})
+    assert str(refusal.value).startswith(f"--{FLAGS_OF_LAUNCH.get(name, name)} ")
+    assert str(value) in str(refusal.value)
 
 
 @pytest.mark.parametrize("value", ["", "0", "-1", "nan", "inf", "1e300", "ten"])

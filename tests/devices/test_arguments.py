@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 import anyrig
+from anyrig.devices import rig as rig_module
+from anyrig.devices.device import Device
 from anyrig.errors import DeviceTextError
 
 ARGPARSE = """
@@ -85,6 +87,20 @@ def test_the_values_of_a_configuration_file_raise(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("ANYRIG_DEVICE", "cuda:77")
     with pytest.raises(DeviceTextError, match="ANYRIG_DEVICE: cannot take 'cuda:77' as devices: "):
         anyrig.rig_from_options(None)
+
+
+def test_a_device_that_cannot_be_used_ends_with_2_and_one_message(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lost = Device("cuda", 0, "T4", error="it is lost")
+    monkeypatch.setattr(rig_module, "survey", lambda: (lost, Device("cpu", None, "CPU")))
+    with pytest.raises(SystemExit) as end:
+        rig_from("--device", "cuda:0")
+    assert end.value.code == 2
+    assert capsys.readouterr().err == (
+        "train.py: error: --device: cuda:0 (T4) cannot be used: it is lost. `anyrig devices` lists "
+        "those that can\n"
+    )
 
 
 def test_flags_that_contradict_each_other(capsys: pytest.CaptureFixture[str]) -> None:

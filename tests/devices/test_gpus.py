@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import anyrig
+from anyrig.devices.link import find_links
 from anyrig.errors import DeviceTextError, MixedDevicesError
 
 pytestmark = pytest.mark.gpus(2)
@@ -94,3 +95,21 @@ def test_defaults_reach_a_second_device() -> None:
     assert layer.weight.device == torch.device("cuda:1")
     assert layer.weight.dtype is torch.float64
     assert torch.zeros(1).device.type == "cpu"
+
+
+def test_defaults_make_a_device_the_current_one_meanwhile() -> None:
+    with anyrig.defaults(device="cuda:1"):
+        assert torch.cuda.current_device() == 1
+        assert torch.empty(1, device="cuda").device.index == 1
+    assert torch.cuda.current_device() == 0
+
+
+def test_peers_must_reach_each_other_in_both_directions(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = anyrig.Rig.parse("cuda:0,cuda:1")
+    for open_ways, expected in (({(0, 1)}, False), ({(1, 0)}, False), ({(0, 1), (1, 0)}, True)):
+        monkeypatch.setattr(
+            torch.cuda,
+            "can_device_access_peer",
+            lambda first, second, ways=open_ways: (first, second) in ways,
+        )
+        assert find_links(rig.devices)[0].peer_access is expected

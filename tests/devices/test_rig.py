@@ -74,6 +74,12 @@ def test_a_rate_known_for_some_only_decides_nothing() -> None:
     assert reason == "the highest compute capability first, then memory"
 
 
+def test_of_equally_fast_cards_the_larger_leads() -> None:
+    cards = [card(index, "T4", total_bytes=size) for index, size in enumerate((None, 8, 16))]
+    ordered, _ = order_by_strength(tuple(cards))
+    assert [device.index for device in ordered] == [2, 1, 0]
+
+
 def test_equals_keep_their_order() -> None:
     ordered, _ = order_by_strength(tuple(card(index, "T4") for index in range(4)))
     assert [device.index for device in ordered] == [0, 1, 2, 3]
@@ -105,6 +111,8 @@ def test_every_spelling_of_a_device(spelling: object) -> None:
 def test_misspelt_devices() -> None:
     with pytest.raises(DeviceTextError, match="PyTorch cannot read 'gpu0' as a device"):
         as_torch_device("gpu0")
+    with pytest.raises(TypeError, match="bool"):
+        as_torch_device(True)
     if not torch.accelerator.is_available():
         with pytest.raises(DeviceTextError, match="device 1 is the index of an accelerator"):
             as_torch_device(1)
@@ -154,8 +162,27 @@ def test_what_a_notebook_shows_is_a_line() -> None:
     assert repr(Rig(tuple(cards))) == (
         "<Rig cuda:0, cuda:1, …, cuda:7 (8 x A100-80GB, 80.00 GiB): given>"
     )
+    for count, shown in ((1, "0"), (4, "0, cuda:1, cuda:2, cuda:3"), (5, "0, cuda:1, …, cuda:4")):
+        times = "" if count == 1 else f"{count} x "
+        assert repr(Rig(tuple(cards[:count]))) == (
+            f"<Rig cuda:{shown} ({times}A100-80GB, 80.00 GiB): given>"
+        )
     unequal = Rig((cards[0], cards[1], card(2, "T4", total_bytes=16 * 2**30)), "asked")
     assert repr(unequal) == (
         "<Rig cuda:0, cuda:1 (2 x A100-80GB, 80.00 GiB); cuda:2 (T4, 16.00 GiB): asked>"
     )
     assert len(repr(Rig.detect())) < 300
+
+
+def test_a_uuid_names_only_what_has_no_index() -> None:
+    assert str(card(1, uuid="GPU-1")) == "cuda:1 (card)"
+    assert str(Device("cuda", None, "card", uuid="GPU-1")) == "cuda (card, GPU-1)"
+    assert str(Device("cuda", None, "card")) == "cuda (card)"
+
+
+def test_a_rank_has_the_only_device_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANYRIG_DEVICE", "cpu")
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    rig = Rig.detect()
+    assert (rig.kind, rig.reason) == ("cpu", "named by ANYRIG_DEVICE='cpu'")

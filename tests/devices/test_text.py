@@ -14,6 +14,7 @@ CARDS = tuple(
 HIDDEN = Device(kind="cuda", index=None, name="T4", uuid="GPU-dddddddd-0000", error="hidden")
 SERVER = (*CARDS, HIDDEN, CPU)
 LAPTOP = (CPU,)
+MIXED = (*CARDS, *(Device(kind="xpu", index=index, name="Arc") for index in range(2)), CPU)
 APPLE = (Device(kind="mps", index=0, name="M3"), CPU)
 
 
@@ -30,6 +31,9 @@ APPLE = (Device(kind="mps", index=0, name="M3"), CPU)
         ("2", SERVER, "cuda:2"),
         ("cuda:0,cuda:2", SERVER, "cuda:0 cuda:2"),
         ("cuda:0,2", SERVER, "cuda:0 cuda:2"),
+        ("xpu:1,0", MIXED, "xpu:1 xpu:0"),  # the kind before the index, not the preferred one
+        ("1,xpu:1,0", MIXED, "cuda:1 xpu:1 xpu:0"),
+        ("cpu,cuda:1", SERVER, "cpu cuda:1"),
         ("cuda:0, cuda:2", SERVER, "cuda:0 cuda:2"),
         ("GPU-bbbb", SERVER, "cuda:1"),
         ("GPU-c,GPU-a", SERVER, "cuda:2 cuda:0"),
@@ -58,6 +62,9 @@ def test_a_hidden_card_is_found_by_uuid_with_its_error() -> None:
         ("CUDA:0", SERVER, "'CUDA:0' is not a device"),
         ("meta", SERVER, "'meta' is not a device"),
         ("9", SERVER, "there is no cuda:9"),
+        ("9" * 9, SERVER, f"there is no cuda:{'9' * 9}"),
+        ("0" * 10, SERVER, "no index has so many digits"),
+        (f"cuda:{'0' * 10}", SERVER, "no index has so many digits"),
         ("²", SERVER, "'²' is not a device"),
         ("0,", SERVER, "it names no device"),
         ("0,0", SERVER, "cuda:0 stands in it twice"),

@@ -26,5 +26,19 @@ def test_every_architecture_named_is_one_of_a_card() -> None:
 
 
 def test_what_is_no_part_is_refused() -> None:
-    with pytest.raises(ValueError, match="between 0 and 1, and this is 80"):
-        Fraction(80, "percent")
+    for fraction in (80, 1.01, 0, -0.5):
+        with pytest.raises(ValueError, match=f"between 0 and 1, and this is {fraction}"):
+            Fraction(fraction, "percent")
+    assert Fraction(1, "all of it").fraction == 1
+
+
+def test_a_kind_that_is_not_known_is_a_key_error() -> None:
+    with pytest.raises(KeyError, match="attenton"):
+        fraction_of("attenton", "ampere")
+
+
+def test_what_is_known_cannot_be_changed() -> None:
+    with pytest.raises(TypeError):
+        fractions()["product"] = {}
+    with pytest.raises(TypeError):
+        fractions()["product"]["ampere"] = Fraction(1, "")

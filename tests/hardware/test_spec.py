@@ -1,4 +1,5 @@
 import dataclasses
+import pickle
 
 import pytest
 
@@ -98,3 +99,48 @@ def test_a_rate_of_zero_is_refused() -> None:
     with pytest.raises(ValueError, match="T4: memory size and bandwidth must be positive"):
         dataclasses.replace(spec_of_key("T4"), memory_bytes=0)
     assert isinstance(spec_of_key("T4"), Spec)
+
+
+def test_a_card_goes_to_another_process_and_back() -> None:
+    spec = spec_of_key("A100-80GB")
+    copied = pickle.loads(pickle.dumps(spec))
+    assert copied == spec
+    assert hash(copied) == hash(spec)
+
+
+def test_facts_cannot_be_changed() -> None:
+    with pytest.raises(TypeError):
+        spec_of_key("T4").flops_per_second["float32"] = 1.0
+    with pytest.raises(TypeError):
+        specs()["T4"] = spec_of_key("L4")
+
+
+def test_units_of_every_figure() -> None:
+    t4 = spec_of_key("T4")
+    assert (t4.architecture, t4.capability, t4.multiprocessors) == ("turing", (7, 5), 40)
+    assert (t4.link, t4.link_bytes_per_second) == ("pcie", None)
+    assert t4.memory_bytes_per_second == 320e9
+    assert 10e9 < t4.pcie_bytes_per_second < 20e9
+    assert t4.watts == 70
+    for spec in specs().values():
+        assert spec.watts is None or 30 < spec.watts < 3000
+        assert 1e10 < spec.pcie_bytes_per_second < 2e11
+        assert spec.link_bytes_per_second is None or 1e10 < spec.link_bytes_per_second < 2e12
+
+
+def test_the_nearest_start_with_what_was_written() -> None:
+    assert nearest_keys("H", 2)[0].startswith("H")
+    assert nearest_keys("mi300x", 1) == ["MI300X"]
+    assert "MI300X" not in nearest_keys("mi300x", 99, only_cuda=True)
+    assert len(nearest_keys("x", 99)) == len(specs())
+    with pytest.raises(UnknownHardwareError) as refusal:
+        spec_of_key("MI300Y", only_cuda=True)
+    assert "MI300X" not in str(refusal.value)
+    with pytest.raises(UnknownHardwareError, match=r"nearest are MI300X.* All of them: .*MI300X"):
+        spec_of_key("MI300Y")
+
+
+@pytest.mark.parametrize(("length", "shown"), [(60, f"{'y' * 60!r};"), (61, f"{'y' * 60!r}…;")])
+def test_a_long_name_is_cut(length: int, shown: str) -> None:
+    with pytest.raises(UnknownHardwareError, match=f"no card is called {shown}"):
+        spec_of_key("y" * length)

@@ -63,7 +63,8 @@ def test_assumed_values_are_saved_to_the_scratch_folder_and_read_from_there(fold
     assert set(json.loads(done.stdout).values()) == {"saved"}
     assert contents(folder) == before
     place = next((folder.parent / "temporary").glob("anyrig-scratch-*")) / "files"
-    assert f"leaves {folder}/old/save.pt as it is" in done.stderr
+    assert f"leaves {folder}/old/save.pt as it is, because it has no v" in done.stderr
+    assert f"does not make {folder}/new/save.pt, because it has no values to save" in done.stderr
     assert f"of that folder is in {place}{folder}/old\n" in done.stderr
     assert done.stderr.count("anyrig: ") == 4  # one a folder
 

@@ -72,7 +72,7 @@ def test_a_suite_that_asks_for_cuda_while_it_is_collected(pytester: pytest.Pytes
     plain.assert_outcomes(skipped=1)
     rig = pytester.runpytest_subprocess("-W", "error", "--rig", "1GiB+2xT4")
     rig.assert_outcomes(passed=3)
-    rig.stdout.fnmatch_lines(["anyrig: 3 CUDA devices, virtual ones, *--rig 1GiB+2xT4*"])
+    rig.stdout.fnmatch_lines(["anyrig: 3 CUDA devices, virtual, from `pytest --rig 1GiB+2xT4`"])
 
 
 def test_a_build_shows_its_progress_past_the_capture(
@@ -117,12 +117,41 @@ def test_processes_have_the_devices_in_marked_tests_and_with_a_rig_in_all(
 
 
 def test_too_few_devices_skip_with_the_reason(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile("import pytest\n@pytest.mark.gpus(3)\ndef test_three(): pass")
+    pytester.makepyfile("import pytest, torch\n@pytest.mark.gpus(3)\ndef test_three(): pass")
     done = pytester.runpytest_subprocess("--rig", "2xT4", "-rs")
     done.assert_outcomes(skipped=1)
     done.stdout.fnmatch_lines(
-        ["SKIPPED*needs 3 CUDA devices, and there are 2: virtual*--rig 2xT4*"]
+        [
+            "anyrig: 2 CUDA devices, virtual, from `pytest --rig 2xT4`",
+            "SKIPPED*needs 3 CUDA devices, and there are 2: virtual*--rig 2xT4*",
+        ]
     )
+
+
+def test_a_rig_of_one_device_is_named_in_the_singular(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        "import torch, pytest\n"
+        "@pytest.mark.gpus(1)\ndef test_one(): pass\n"
+        "@pytest.mark.gpus(2)\ndef test_two(): pass"
+    )
+    done = pytester.runpytest_subprocess("--rig", "T4", "-rs")
+    done.assert_outcomes(passed=1, skipped=1)
+    done.stdout.fnmatch_lines(
+        [
+            "anyrig: 1 CUDA device, virtual, from `pytest --rig T4`",
+            "SKIPPED*needs 2 CUDA devices, and there is 1: virtual, from `pytest --rig T4`",
+        ]
+    )
+
+
+def test_a_plugin_that_a_conftest_names_takes_the_rig_too(pytester: pytest.Pytester) -> None:
+    pytester.makeconftest("pytest_plugins = ['anyrig.testing.plugin']")
+    pytester.makepyfile(
+        "import torch, pytest\n@pytest.mark.gpus(2)\n"
+        "def test_two(): assert torch.cuda.get_device_name(1) == 'Tesla T4'"
+    )
+    done = pytester.runpytest_subprocess("-p", "no:anyrig", "-W", "error", "--rig", "2xT4")
+    done.assert_outcomes(passed=1)
 
 
 def test_without_a_compiler_a_marked_test_is_skipped_with_the_reason(
@@ -153,12 +182,19 @@ def test_a_rig_of_no_known_card_stops_pytest(pytester: pytest.Pytester) -> None:
     done.stderr.fnmatch_lines(["*--rig 4xA1000: no card is called 'A1000'*A100*"])
 
 
-@pytest.mark.parametrize("mark", ["gpus", "gpus('2')", "gpus(count=2)"])
-def test_a_mark_without_a_count_says_how_to_write_it(mark: str, pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(f"import pytest\n@pytest.mark.{mark}\ndef test_it(): pass")
+def test_a_mark_without_a_count_says_how_to_write_it(pytester: pytest.Pytester) -> None:
+    marks = ["gpus()", "gpus('2')", "gpus(count=2)", "gpus(1, 2)", "gpus(1, x=2)", "gpus(2.0)"]
+    pytester.makepyfile(
+        "import pytest\n"
+        + "".join(
+            f"@pytest.mark.{mark}\ndef test_{number}(): pass\n" for number, mark in enumerate(marks)
+        )
+    )
     done = pytester.runpytest_subprocess()
-    done.assert_outcomes(errors=1)
-    done.stdout.fnmatch_lines(["*@pytest.mark.gpus(2)*"])
+    done.assert_outcomes(errors=len(marks))
+    for number, mark in enumerate(marks):
+        text = f"::test_{number} is marked {mark}; write how many CUDA devices it needs: "
+        assert f"{text}@pytest.mark.gpus(2)" in done.stdout.str()
 
 
 def test_the_marker_is_listed(pytester: pytest.Pytester) -> None:

@@ -14,9 +14,11 @@ PROGRAMS = Path(__file__).parent / "programs"
 def run(
     *command: str, timeout: float = 180, **environment: str
 ) -> subprocess.CompletedProcess[str]:
+    # This process may have a virtual rig itself, which its children would inherit.
+    own = {name: value for name, value in os.environ.items() if name != "ANYRIG_REHEARSAL"}
     return subprocess.run(
         [sys.executable, "-W", "error", *command],
-        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+        env={**own, "OMP_NUM_THREADS": "1", **environment},
         capture_output=True,
         text=True,
         timeout=timeout,

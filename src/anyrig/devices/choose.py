@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 
 from ..errors import NoDeviceError
-from ..units import format_bytes, parse_bytes
+from ..units import format_bytes, format_count, parse_bytes
 from .device import Device
 from .held import Held
 from .lease import Lease, LeaseHolder, acquire_lease, one_chooser_at_a_time
@@ -102,7 +102,7 @@ def choose(
         return Choice(Rig(taken, "the most free memory, then the least work"), verdicts, leases)
     _release(leases)
     raise NoDeviceError(
-        f"{count} device{'s' if count > 1 else ''} wanted, {len(taken)} qualify: "
+        f"{format_count(count, 'device')} wanted, {len(taken)} qualify: "
         f"{'; '.join(map(str, verdicts))}. "
         "Ask for fewer, lower the thresholds, or wait until a device is free"
     )

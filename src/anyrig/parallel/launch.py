@@ -12,7 +12,7 @@ from typing import Any, TypeVar, cast
 
 from ..devices.environment import environments_of_ranks
 from ..devices.rig import Rig
-from ..errors import LaunchError
+from ..errors import GroupOptionError, LaunchError
 from .ranks.call import read_result, write_call
 from .ranks.failure import GroupFailure
 from .ranks.launcher import run_group
@@ -66,6 +66,10 @@ def launch(
             f"{os.environ['WORLD_SIZE']}, so each of them would start a group of its own. Run the "
             "program with `python` instead of a launcher, or call the function itself: the ranks "
             "are there"
+        )
+    if nproc_per_device < 1:
+        raise GroupOptionError(
+            f"--nproc-per-device is {nproc_per_device}, and must be a number of ranks from 1 up"
         )
     rig = Rig.parse(rig or "auto") if rig is None or isinstance(rig, str) else rig
     options = RunOptions(

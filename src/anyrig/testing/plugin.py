@@ -10,6 +10,7 @@ from contextlib import ExitStack, nullcontext
 
 import pytest
 
+from ..units import format_count
 from .supply import DEFAULT_RIG, GpuSupply
 
 _SUPPLY = pytest.StashKey[GpuSupply]()
@@ -71,7 +72,7 @@ def pytest_report_collectionfinish(config: pytest.Config) -> str | None:
     if supply.found is None:
         return None
     count, where = supply.found
-    return f"anyrig: {count} CUDA devices, {where}"
+    return f"anyrig: {format_count(count, 'CUDA device')}, {where}"
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -81,8 +82,10 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     if marker is None:
         return
     if len(marker.args) != 1 or marker.kwargs or not isinstance(marker.args[0], int):
+        named = [f"{name}={value!r}" for name, value in marker.kwargs.items()]
+        written = ", ".join([*map(repr, marker.args), *named])
         raise pytest.UsageError(
-            f"{item.nodeid} is marked gpus{marker.args}; write how many CUDA devices it needs: "
+            f"{item.nodeid} is marked gpus({written}); write how many CUDA devices it needs: "
             "@pytest.mark.gpus(2)"
         )
     supply = item.config.stash[_SUPPLY]

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from ..errors import NoCompilerError
+from ..units import format_count
 
 DEFAULT_RIG = "4xA100-80GB"
 
@@ -46,7 +47,8 @@ class GpuSupply:
         there, where = self.find()
         if there >= count:
             return None
-        return f"needs {count} CUDA devices, and there are {there}: {where}"
+        verb = "is" if there == 1 else "are"
+        return f"needs {format_count(count, 'CUDA device')}, and there {verb} {there}: {where}"
 
     def given_to_children(self) -> AbstractContextManager[None]:
         """Give the virtual rig, where it is one, to the processes started within the block."""
@@ -62,11 +64,11 @@ class GpuSupply:
 
         if installation() is None:
             if real := torch.cuda.device_count():
-                return real, "those of this machine"
+                return real, "of this machine"
             try:
                 with self.shown():
                     install(self.rig, children=self.for_children)
             except NoCompilerError as error:
                 return 0, str(error)
         there = torch.cuda.device_count()
-        return there, f"virtual ones, which `pytest --rig {self.rig}` chooses"
+        return there, f"virtual, from `pytest --rig {self.rig}`"

@@ -253,11 +253,12 @@ class Scratch:
         """Say where the script's files of this folder are, once in a rehearsal."""
         note = self._note(os.path.dirname(_without_links(path)), "reported")
         self._make_folder_of(note)
+        spared = f"leaves {path} as it is" if os.path.lexists(path) else f"does not make {path}"
         with suppress(FileExistsError):
             os.close(os.open(note, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
             sys.stderr.write(
-                f"anyrig: a shape-only rehearsal leaves {path} as it is, because it has no values "
-                "to save; what the script writes to the files of that folder is in "
+                f"anyrig: a shape-only rehearsal {spared}, because it has no values to "
+                "save; what the script writes to the files of that folder is in "
                 f"{os.path.dirname(self.version_of(path))}\n"
             )
             sys.stderr.flush()

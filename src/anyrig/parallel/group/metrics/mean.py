@@ -66,7 +66,8 @@ def mean_over_ranks(value: Any, weight: float | Tensor | None = None) -> Any:
 
 def _describe(leaf: Any) -> str:
     if isinstance(leaf, Tensor):
-        return f"a {str(leaf.dtype).removeprefix('torch.')} tensor of shape {tuple(leaf.shape)}"
+        dtype = str(leaf.dtype).removeprefix("torch.")
+        return f"a tensor of {dtype} and shape {tuple(leaf.shape)}"
     if isinstance(leaf, Number):
         return "a complex number" if isinstance(leaf, complex) else "a number"
     return repr(leaf)

@@ -1,0 +1,85 @@
+"""What `anyrig doctor` prints of findings, and its exit status."""
+
+import json
+import os
+from collections.abc import Iterator
+
+import pytest
+import typer.testing
+
+from anyrig.cli.app import app
+from anyrig.parallel.preflight.finding import Finding, Level
+from anyrig.parallel.preflight.preflight import Preflight
+
+GOOD = Finding("torch", Level.GOOD, "version [2.13]")
+DOUBTFUL = Finding("clock", Level.DOUBTFUL, "7 s apart", "set [it]", "node1")
+BAD = Finding("disk", Level.BAD, "full", "empty it")
+
+
+def examine(
+    monkeypatch: pytest.MonkeyPatch, findings: list[Finding], *flags: str
+) -> tuple[int, str]:
+    def run(_: Preflight) -> Iterator[Finding]:
+        yield from findings
+
+    monkeypatch.setattr(Preflight, "run", run)
+    monkeypatch.setenv("TORCH_CPP_LOG_LEVEL", "FATAL")  # the command sets it for its process
+    done = typer.testing.CliRunner().invoke(app, ["doctor", "--device", "cpu", *flags])
+    return done.exit_code, done.output
+
+
+def test_findings_are_printed_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    status, output = examine(monkeypatch, [GOOD, DOUBTFUL, BAD])
+    assert [" ".join(line.split()) for line in output.splitlines()] == [
+        "good torch: version [2.13]",
+        "doubtful clock (seen from node1): 7 s apart",
+        "→ set [it]",
+        "bad disk: full",
+        "→ empty it",
+    ]
+    assert status == 1
+
+
+@pytest.mark.parametrize(("findings", "status"), [([], 0), ([GOOD, DOUBTFUL], 0), ([BAD, GOOD], 1)])
+def test_only_what_is_bad_fails(
+    findings: list[Finding], status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert examine(monkeypatch, findings)[0] == status
+
+
+def test_json_is_one_object(monkeypatch: pytest.MonkeyPatch) -> None:
+    status, output = examine(monkeypatch, [DOUBTFUL, BAD], "--json")
+    assert json.loads(output) == {
+        "findings": [
+            {
+                "check": "clock",
+                "level": "doubtful",
+                "text": "7 s apart",
+                "advice": "set [it]",
+                "host": "node1",
+            },
+            {"check": "disk", "level": "bad", "text": "full", "advice": "empty it", "host": None},
+        ]
+    }
+    assert status == 1
+
+
+def test_the_device_of_the_environment_is_examined(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+
+    def run(preflight: Preflight) -> Iterator[Finding]:
+        seen.append(f"{preflight.rig} x {preflight.options.processes}")
+        yield GOOD
+
+    monkeypatch.setattr(Preflight, "run", run)
+    monkeypatch.setenv("TORCH_CPP_LOG_LEVEL", "restored after the test")
+    monkeypatch.delenv("TORCH_CPP_LOG_LEVEL")
+    monkeypatch.setenv("ANYRIG_DEVICE", "cpu")
+    flags = ["--nproc-per-device", "3"]
+    assert typer.testing.CliRunner().invoke(app, ["doctor", *flags]).exit_code == 0
+    assert os.environ["TORCH_CPP_LOG_LEVEL"] == "FATAL"  # a finding says what PyTorch would log
+    assert seen[0].startswith("cpu (")
+    assert seen[0].endswith(" x 3")
+    monkeypatch.setenv("ANYRIG_DEVICE", "gpu0")
+    refused = typer.testing.CliRunner().invoke(app, ["doctor"]).exception
+    assert str(refused).startswith("ANYRIG_DEVICE: cannot take 'gpu0' as devices")
