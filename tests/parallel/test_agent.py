@@ -23,6 +23,7 @@ from anyrig.parallel.ranks.agent import RankAgent, _exit_code, _is_suspended, _s
         (0, 3, {1: 0, 2: 0}, 3),
         (0, 3, {1: 2, 2: 1}, 1),  # this node is new
         (2, 1, {0: 0, 1: 1}, 1),  # this node has seen the most
+        (1, 3, {0: 2, 2: 0}, 1),
         (1, 2, {0: 1, 2: 3}, 0),
         (1, 2, {0: 1, 2: 5}, 0),  # the other allows more restarts
     ],
