@@ -14,7 +14,15 @@ import torch
 
 from anyrig.devices.device import Device
 from anyrig.devices.link import Link
-from anyrig.parallel.preflight.bandwidth import link_bytes_per_second, seconds_of
+from anyrig.devices.rig import Rig
+from anyrig.errors import LaunchError
+from anyrig.parallel.preflight import bandwidth
+from anyrig.parallel.preflight.bandwidth import (
+    check_all_reduce,
+    link_bytes_per_second,
+    refuse_wrong_sum,
+    seconds_of,
+)
 from anyrig.parallel.preflight.finding import Finding, Level
 from anyrig.parallel.preflight.limits import Limits, check_limits, judge_limits
 from anyrig.parallel.preflight.network import (
@@ -55,6 +63,50 @@ def test_the_time_is_until_the_device_is_done() -> None:
         seconds = seconds_of(lambda: torch.cuda._sleep(int(1.41e9)), device)
     assert 0.5 < seconds < 2, seconds
     assert seconds_of(lambda: time.sleep(0.02), torch.device("cpu")) >= 0.02
+
+
+@pytest.mark.parametrize("index", [0, 2, 4])
+@pytest.mark.parametrize("value", [7.0, 9.0, float("nan")])
+def test_a_wrong_sum_is_shown_wherever_it_lies(
+    index: int, value: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", "3")
+    numbers = torch.full((5,), 8.0)
+    refuse_wrong_sum(numbers, 8.0)
+    numbers[index] = value
+    with pytest.raises(RuntimeError, match=rf"^rank 3 has {value} where 8\.0 is right$"):
+        refuse_wrong_sum(numbers, 8.0)
+
+
+def test_what_the_ranks_measured_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig, options = Rig.detect(), RunOptions(processes=4)
+    given = []
+
+    def answer(*call: object) -> object:
+        given.append(call)
+        if isinstance(measured, LaunchError):
+            raise measured
+        return measured
+
+    monkeypatch.setattr(bandwidth, "call_in_ranks", answer)
+    measured: object = (0.1, 4, "gloo")
+    assert check_all_reduce(rig, options, 7.0) == Finding(
+        "all-reduce",
+        Level.GOOD,
+        "64.00 MiB over 4 ranks by gloo in 100.0 ms: 960.00 MiB/s on each link of a ring",
+    )
+    assert given[0][1:] == ((7.0,), {}, rig, options)
+    measured = None
+    here = check_all_reduce(rig, options, 7.0)
+    assert here == Finding("all-reduce", Level.GOOD, "this machine's ranks came through")
+    measured = LaunchError("rank 1 fell")
+    fallen = check_all_reduce(rig, options, 7.0)
+    assert (fallen.check, fallen.level) == ("all-reduce", Level.BAD)
+    assert fallen.text.endswith("did not come through an all-reduce: rank 1 fell")
+    assert "NCCL_DEBUG=INFO" in (fallen.advice or "")
+    alone = check_all_reduce(rig, RunOptions(processes=1), 7.0)
+    assert (alone.level, alone.text) == (Level.GOOD, "one rank has nobody to talk to")
+    assert len(given) == 3  # no rank is started for one alone
 
 
 # Limits -------------------------------------------------------------------------------------------

@@ -75,6 +75,15 @@ def seconds_of(work: Callable[[], object], device: torch.device) -> float:
     return begin.elapsed_time(end) / 1e3
 
 
+def refuse_wrong_sum(numbers: torch.Tensor, expected: float) -> None:
+    """Raise a RuntimeError that shows the first wrong number, unless all are `expected`."""
+    wrong = numbers[numbers != expected]
+    if len(wrong):
+        raise RuntimeError(
+            f"rank {os.environ['RANK']} has {wrong[0].item()} where {expected} is right"
+        )
+
+
 def _measure(limit_seconds: float) -> tuple[float, int, str]:
     """Return the seconds of the fastest round, the number of ranks, and the backend."""
     import torch
@@ -95,10 +104,6 @@ def _measure(limit_seconds: float) -> tuple[float, int, str]:
         dist.barrier()
         fastest = min(fastest, seconds_of(lambda: dist.all_reduce(numbers), numbers.device))
     world_size = dist.get_world_size()
-    expected = float(world_size) ** _ROUNDS
-    if numbers[0].item() != expected or numbers[-1].item() != expected:
-        raise RuntimeError(
-            f"rank {os.environ['RANK']} has {numbers[0].item()} where {expected} is right"
-        )
+    refuse_wrong_sum(numbers, float(world_size) ** _ROUNDS)
     dist.destroy_process_group()
     return fastest, world_size, backend
