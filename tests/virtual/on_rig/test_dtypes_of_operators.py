@@ -102,6 +102,109 @@ def test_what_the_cpu_refuses_too_has_the_name_of_the_card(kernel: str) -> None:
         call(torch.ones(2, 2, dtype=torch.long, device=DEVICE))
 
 
+TRUTHS, WHOLE, HALF, SINGLE, COMPLEX = (
+    torch.bool,
+    torch.long,
+    torch.half,
+    torch.float,
+    torch.cfloat,
+)
+
+# By the kernel that refuses: the operators, and a dtype that it refuses.
+KERNELS: dict[str, tuple[list[Callable[[Tensor], object]], torch.dtype]] = {
+    "floor_cuda": ([torch.floor], TRUTHS),
+    "ceil_cuda": ([torch.ceil], TRUTHS),
+    "trunc_cuda": ([torch.trunc], TRUTHS),
+    "round_cuda": ([torch.round], COMPLEX),
+    "frac_cuda": ([torch.frac], WHOLE),
+    "erf_cuda": ([torch.erf], COMPLEX),
+    "erfc_cuda": ([torch.erfc], COMPLEX),
+    "erfinv_cuda": ([torch.erfinv], COMPLEX),
+    "i0_cuda": ([torch.i0], COMPLEX),
+    "logit_cuda": ([torch.logit], COMPLEX),
+    "lgamma_cuda": ([torch.lgamma], COMPLEX),
+    "digamma_cuda": ([torch.digamma], COMPLEX),
+    "bitwise_not_cuda": ([torch.bitwise_not], SINGLE),
+    "angle_cuda": ([torch.angle], HALF),
+    "lerp_cuda": ([lambda x: torch.lerp(x, x, x), lambda x: torch.lerp(x, x, 1)], WHOLE),
+    "igamma_cuda": ([lambda x: torch.igamma(x, x)], HALF),
+    "igammac_cuda": ([lambda x: torch.igammac(x, x)], HALF),
+    "compare_cuda": (
+        [lambda x: x < x, lambda x: x > x, lambda x: x <= x, lambda x: x >= x],
+        COMPLEX,
+    ),
+    "bitwise_and_cuda": ([lambda x: x & x], SINGLE),
+    "bitwise_or_cuda": ([lambda x: x | x], SINGLE),
+    "bitwise_xor_cuda": ([lambda x: x ^ x], SINGLE),
+    "fmod_cuda": ([lambda x: x.fmod(x)], TRUTHS),
+    "remainder_cuda": ([lambda x: x.remainder(x)], TRUTHS),
+    "pow_cuda": ([lambda x: x.pow(x)], TRUTHS),
+    "gcd_cuda": ([lambda x: x.gcd(x)], SINGLE),
+    "lcm_cuda": ([lambda x: x.lcm(x)], SINGLE),
+    "atan2_cuda": ([lambda x: x.atan2(x)], COMPLEX),
+    "hypot_cuda": ([lambda x: x.hypot(x)], WHOLE),
+    "nextafter_cuda": ([lambda x: x.nextafter(x)], WHOLE),
+    "logaddexp_cuda": ([lambda x: x.logaddexp(x)], WHOLE),
+    "logaddexp2_cuda": ([lambda x: x.logaddexp2(x)], WHOLE),
+    "xlogy_cuda": ([lambda x: x.xlogy(x)], COMPLEX),
+    "copysign_cuda": ([lambda x: x.copysign(x)], COMPLEX),
+    "div_floor_cuda": (
+        [lambda x: x // x, lambda x: torch.div(x, x, rounding_mode="floor")],
+        TRUTHS,
+    ),
+    "div_trunc_cuda": ([lambda x: torch.div(x, x, rounding_mode="trunc")], TRUTHS),
+    "max_values_cuda": ([torch.amax], COMPLEX),
+    "min_values_cuda": ([torch.amin], COMPLEX),
+    "aminmax_cuda": ([torch.aminmax], COMPLEX),
+    "max_all_cuda": ([torch.max], COMPLEX),
+    "min_all_cuda": ([torch.min], COMPLEX),
+    "topk_out_cuda": ([lambda x: x.topk(1)], COMPLEX),
+    "kthvalue_cuda": ([lambda x: x.kthvalue(1)], COMPLEX),
+    "median": ([torch.median, torch.nanmedian], COMPLEX),
+    "mode_cuda": ([torch.mode], COMPLEX),
+    "cummax_cuda": ([lambda x: x.cummax(0)], COMPLEX),
+    "cummin_cuda": ([lambda x: x.cummin(0)], COMPLEX),
+    "histc": ([torch.histc], HALF),
+    "cdist_cuda": ([lambda x: torch.cdist(x, x)], HALF),
+    "reflection_pad1d_out_template": ([lambda x: functional.pad(x, (1, 1), "reflect")], TRUTHS),
+}
+
+
+@pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental:UserWarning")
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_each_kernel_refuses_its_dtypes(kernel: str) -> None:
+    calls, dtype = KERNELS[kernel]
+    x = torch.ones(2, 2, device=DEVICE).to(dtype)
+    for call in calls:
+        with pytest.raises((NotImplementedError, RuntimeError)) as raised:
+            call(x)
+        assert f'"{kernel}" not implemented for ' in str(raised.value)
+
+
+COMPLEX_HALF = (
+    "acos acosh asin asinh atan atanh cos cosh sin sinh tan tanh exp log sqrt rsqrt angle "
+    "sigmoid reciprocal sgn prod sum mean"
+).split()
+
+
+@pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental:UserWarning")
+@pytest.mark.parametrize("name", COMPLEX_HALF)
+def test_complex_numbers_in_half_precision(name: str) -> None:
+    numbers = torch.tensor([0.5 + 0.25j, 0.75 - 0.5j])
+    there = getattr(torch, name)(numbers.to(DEVICE, torch.complex32))
+    assert there.dtype in (torch.complex32, torch.half)
+    expected = getattr(torch, name)(numbers)
+    wider = there.cpu().to(expected.dtype)
+    torch.testing.assert_close(wider, expected, rtol=5e-3, atol=5e-3)
+
+
+def test_truths_where_the_cpu_takes_none() -> None:
+    truths = torch.eye(3, device=DEVICE, dtype=torch.bool)
+    assert torch.trace(truths).item() == 3
+    assert truths.abs().dtype == torch.bool
+    assert torch.equal(truths.abs(), truths)
+
+
 def test_factors_of_two_dtypes() -> None:
     x = torch.ones(2, 2, device=DEVICE)
     with pytest.raises(
@@ -119,6 +222,10 @@ def test_integers_divided_by_zero() -> None:
         divide(dividends, 0)
     assert torch.div(dividends, divisors, rounding_mode="trunc")[1] == 3
     assert dividends.clone().remainder_(divisors)[1] == 1
+    assert torch.div(dividends, divisors, rounding_mode="floor")[1] == 3
+    rounded = torch.empty_like(dividends)
+    torch.div(dividends, divisors, rounding_mode="trunc", out=rounded)
+    assert rounded[1] == 3
     assert divisors.tolist() == [0, 2]
     assert (dividends / divisors).tolist() == [float("inf"), 3.5]
     assert torch.remainder(dividends.float(), divisors).isnan().tolist() == [True, False]
