@@ -226,6 +226,25 @@ def test_a_capture_leaves_what_others_had_in_its_memory() -> None:
     assert made[0].tolist() == [0.0] * 1000
 
 
+def test_a_capture_leaves_what_others_had_however_it_cuts_their_memory() -> None:
+    source = torch.arange(1000.0, device="cuda")
+    made: list[torch.Tensor] = []
+    stream = torch.cuda.Stream()
+    graph = captured(lambda: made.append(source + 1), stream=stream)
+    graph.replay()
+    before = made.pop().tolist()
+
+    def work() -> None:
+        source * 0  # all of it, and free again
+        made.append(source[:100] * 0)  # a block of 512 bytes
+        made.append(source[:500] * 0)
+
+    other = captured(work, stream=stream, pool=graph.pool())
+    assert [tensor.tolist() for tensor in made] == [before[:100], before[128:628]]
+    other.replay()
+    assert [tensor.sum().item() for tensor in made] == [0.0, 0.0]
+
+
 # ---- random numbers
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from refused_dtypes import KERNELS, check_refusals
 from torch import Tensor
 from torch.nn import functional
 
@@ -369,6 +370,11 @@ def test_is_refused_with_the_words_of_cuda(refused: Refused) -> None:
         call()
     assert type(raised.value) is error
     assert words in str(raised.value)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_each_kernel_refuses_its_dtypes(kernel: str) -> None:
+    check_refusals(kernel, torch.device("cuda", 0))
 
 
 def test_what_is_taken() -> None:
