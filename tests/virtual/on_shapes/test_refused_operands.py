@@ -390,6 +390,8 @@ def test_what_is_taken() -> None:
     tensor[numbers(2, dtype=torch.int32)].index_select(0, numbers(2, dtype=torch.int32))
     put(floats(4, 5, 6), (numbers(3), slice(None), numbers(3)), floats(3, 5))
     put(floats(4, 5, 6), (slice(None), numbers(3), numbers(2, 1)), floats(4, 2, 3))
+    apart = (slice(None), numbers(7), slice(None), numbers(7))
+    put(floats(2, 3, 4, 5), apart, floats(7, 2, 4))
     torch.cat([floats(0), floats(2, 3), floats(1, 3)])
     floats(3, dtype=COMPLEX).cumsum(0)
     truths(3).fmod(numbers(3)).hypot(floats(3))
