@@ -32,6 +32,12 @@ def put(tensor: Tensor, where: tuple[Tensor | slice, ...], values: Tensor) -> No
 Refused = tuple[Callable[[], object], type[Exception], str]
 
 REFUSED: dict[str, Refused] = {
+    "rows of two lengths behind a vector without numbers": (
+        lambda: torch.cat([floats(0), floats(2, 3), floats(2, 4)]),
+        RuntimeError,
+        "Sizes of tensors must match except in dimension 0. Expected size 3 but got size 4 for "
+        "tensor number 2 in the list.",
+    ),
     "a target of int32": (
         lambda: functional.cross_entropy(floats(4, 10), numbers(4, dtype=torch.int32)),
         NotImplementedError,
