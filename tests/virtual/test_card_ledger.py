@@ -173,6 +173,17 @@ def test_the_last_to_leave_removes_the_folder(ledger: Ledger, other: Member, fol
     assert not folder.exists()
 
 
+def test_a_folder_that_others_can_look_into_is_closed_to_them(
+    library: ctypes.CDLL, folder: Path
+) -> None:
+    folder.mkdir()
+    folder.chmod(0o755)
+    ledger = Ledger(library, folder)
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert (folder / "cards").stat().st_mode & 0o777 == 0o600
+    ledger.leave()
+
+
 def test_who_comes_after_the_last_makes_it_anew(
     library: ctypes.CDLL, ledger: Ledger, folder: Path
 ) -> None:

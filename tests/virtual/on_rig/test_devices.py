@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from anyrig.virtual import load_extension
 from anyrig.virtual.device_properties import DeviceProperties
 
 BEYOND = 9
@@ -32,6 +33,35 @@ def test_an_index_beyond_the_rig_is_refused_in_cudas_words() -> None:
         torch.ones(1).cuda(BEYOND)
     with pytest.raises(AssertionError, match="Invalid device id"):
         torch.cuda.get_device_properties(BEYOND)
+
+
+def test_which_devices_a_process_sees() -> None:
+    core = load_extension()
+    uuids = [facts.uuid for facts in core.devices()]
+    fifth = next(
+        uuids[5][:length]
+        for length in range(1, 99)
+        if sum(uuid.startswith(uuids[5][:length]) for uuid in uuids) == 1
+    )
+    cases: dict[str | None, list[int]] = {
+        None: list(range(8)),
+        "": [],
+        "2,0": [2, 0],
+        " 3 ,\t1 ": [3, 1],
+        "7": [7],
+        "1,8,2": [1],  # what comes after a device that is not there is not seen either
+        "1,-1,2": [1],
+        "1,,2": [1],
+        "1,1": [],
+        "2,1,02": [],
+        uuids[5]: [5],
+        f"{uuids[5]},0": [5, 0],
+        fifth: [5],
+        fifth[:-1]: [],  # the start of several
+        f"{uuids[5]},5": [],
+        uuids[5] + "0": [],
+    }
+    assert {text: core.visible_positions(text) for text in cases} == cases
 
 
 def test_the_current_device_is_where_cuda_means() -> None:

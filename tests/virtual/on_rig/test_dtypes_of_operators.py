@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from refused_dtypes import KERNELS, check_refusals
 from torch import Tensor
 from torch.nn import functional
 
@@ -102,6 +103,42 @@ def test_what_the_cpu_refuses_too_has_the_name_of_the_card(kernel: str) -> None:
         call(torch.ones(2, 2, dtype=torch.long, device=DEVICE))
 
 
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_each_kernel_refuses_its_dtypes(kernel: str) -> None:
+    check_refusals(kernel, DEVICE)
+
+
+@pytest.mark.parametrize("name", ["exp", "sin", "log", "sqrt", "tanh"])
+def test_eight_bit_floats_have_no_functions(name: str) -> None:
+    x = torch.ones(2, device=DEVICE).to(torch.float8_e4m3fn)
+    with pytest.raises(NotImplementedError, match=f'"{name}_cuda" not implemented for'):
+        getattr(torch, name)(x)
+
+
+COMPLEX_HALF = (
+    "acos acosh asin asinh atan atanh cos cosh sin sinh tan tanh exp log sqrt rsqrt angle "
+    "sigmoid reciprocal sgn prod sum mean"
+).split()
+
+
+@pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental:UserWarning")
+@pytest.mark.parametrize("name", COMPLEX_HALF)
+def test_complex_numbers_in_half_precision(name: str) -> None:
+    numbers = torch.tensor([0.5 + 0.25j, 0.75 - 0.5j])
+    there = getattr(torch, name)(numbers.to(DEVICE, torch.complex32))
+    assert there.dtype in (torch.complex32, torch.half)
+    expected = getattr(torch, name)(numbers)
+    wider = there.cpu().to(expected.dtype)
+    torch.testing.assert_close(wider, expected, rtol=5e-3, atol=5e-3)
+
+
+def test_truths_where_the_cpu_takes_none() -> None:
+    truths = torch.eye(3, device=DEVICE, dtype=torch.bool)
+    assert torch.trace(truths).item() == 3
+    assert truths.abs().dtype == torch.bool
+    assert torch.equal(truths.abs(), truths)
+
+
 def test_factors_of_two_dtypes() -> None:
     x = torch.ones(2, 2, device=DEVICE)
     with pytest.raises(
@@ -119,6 +156,10 @@ def test_integers_divided_by_zero() -> None:
         divide(dividends, 0)
     assert torch.div(dividends, divisors, rounding_mode="trunc")[1] == 3
     assert dividends.clone().remainder_(divisors)[1] == 1
+    assert torch.div(dividends, divisors, rounding_mode="floor")[1] == 3
+    rounded = torch.empty_like(dividends)
+    torch.div(dividends, divisors, rounding_mode="trunc", out=rounded)
+    assert rounded[1] == 3
     assert divisors.tolist() == [0, 2]
     assert (dividends / divisors).tolist() == [float("inf"), 3.5]
     assert torch.remainder(dividends.float(), divisors).isnan().tolist() == [True, False]

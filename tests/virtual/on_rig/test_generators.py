@@ -22,6 +22,14 @@ def test_the_state_is_a_seed_and_an_offset() -> None:
         generator.set_state(torch.zeros(5, dtype=torch.uint8))
 
 
+def test_a_state_without_an_offset_starts_at_0() -> None:
+    # As PyTorch wrote it before 1.5.
+    generator = torch.Generator(device="cuda:1")
+    generator.set_offset(8)
+    generator.set_state(torch.tensor([5] + [0] * 7, dtype=torch.uint8))
+    assert (generator.initial_seed(), generator.get_offset()) == (5, 0)
+
+
 def test_the_same_seed_gives_the_same_numbers() -> None:
     torch.manual_seed(1)
     first = torch.randn(5, device="cuda")

@@ -114,6 +114,31 @@ def test_an_input_that_the_program_dropped_is_still_read() -> None:
     assert result.sum() == 200
 
 
+def test_views_of_every_kind_are_read_again() -> None:
+    source = torch.tensor([1 + 2j, 3 + 4j, 5 + 6j], device="cuda")
+    indices = [torch.tensor([2, 0], device="cuda")]
+    results: list[torch.Tensor] = []
+
+    def work() -> None:
+        results.append(source.conj() * 1)
+        results.append(source.conj().imag + 0)
+        results.append(source[1:].real + 0)
+        results.append(source[indices[0]] + 0)
+
+    graph = captured(work)
+    before = torch.cuda.memory_allocated()
+    indices.clear()
+    assert torch.cuda.memory_allocated() == before - 512
+    source.mul_(2)
+    graph.replay()
+    assert [result.tolist() for result in results] == [
+        [2 - 4j, 6 - 8j, 10 - 12j],
+        [-4.0, -8.0, -12.0],
+        [6.0, 10.0],
+        [10 + 12j, 2 + 4j],
+    ]
+
+
 def network() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
     torch.manual_seed(0)
     layers = (torch.nn.Linear(16, 32), torch.nn.BatchNorm1d(32), torch.nn.Dropout(0.2))
@@ -200,6 +225,25 @@ def test_a_capture_leaves_what_others_had_in_its_memory() -> None:
     assert made[0].tolist() == before
     other.replay()
     assert made[0].tolist() == [0.0] * 1000
+
+
+def test_a_capture_leaves_what_others_had_however_it_cuts_their_memory() -> None:
+    source = torch.arange(1000.0, device="cuda")
+    made: list[torch.Tensor] = []
+    stream = torch.cuda.Stream()
+    graph = captured(lambda: made.append(source + 1), stream=stream)
+    graph.replay()
+    before = made.pop().tolist()
+
+    def work() -> None:
+        source * 0  # all of it, and free again
+        made.append(source[:100] * 0)  # a block of 512 bytes
+        made.append(source[:500] * 0)
+
+    other = captured(work, stream=stream, pool=graph.pool())
+    assert [tensor.tolist() for tensor in made] == [before[:100], before[128:628]]
+    other.replay()
+    assert [tensor.sum().item() for tensor in made] == [0.0, 0.0]
 
 
 # ---- random numbers
@@ -382,6 +426,75 @@ def test_a_capture_cannot_wait_for_work_outside_of_it() -> None:
     replayable_afterwards()
 
 
+def test_two_captures_cannot_be_merged() -> None:
+    other, side, event = torch.cuda.CUDAGraph(), torch.cuda.Stream(), torch.cuda.Event()
+
+    def work() -> None:
+        event.record()
+        with torch.cuda.stream(side):
+            other.capture_begin(capture_error_mode="relaxed")
+            with pytest.raises(torch.AcceleratorError, match="merge of separate capture"):
+                side.wait_event(event)
+            with pytest.raises(torch.AcceleratorError, match="previous error during capture"):
+                other.capture_end()
+
+    with pytest.raises(torch.AcceleratorError, match="previous error during capture"):
+        captured(work)
+    replayable_afterwards()
+
+
+def test_the_default_stream_cannot_wait_for_a_capture() -> None:
+    event = torch.cuda.Event()
+
+    def work() -> None:
+        event.record()
+        with pytest.raises(torch.AcceleratorError, match="make the legacy stream depend on a"):
+            torch.cuda.default_stream().wait_event(event)
+
+    with pytest.raises(torch.AcceleratorError, match="previous error during capture"):
+        captured(work)
+    replayable_afterwards()
+
+
+def test_a_replay_waits_for_the_end_of_a_capture() -> None:
+    graph = captured(lambda: torch.ones(1, device="cuda"))
+
+    def work() -> None:
+        with pytest.raises(torch.AcceleratorError, match="when stream is capturing"):
+            graph.replay()
+
+    with pytest.raises(torch.AcceleratorError, match="previous error during capture"):
+        captured(work)
+    graph.replay()
+
+
+def test_another_device_may_be_waited_for_in_a_capture() -> None:
+    source = torch.ones(3, device="cuda")
+    results = []
+
+    def work() -> None:
+        torch.cuda.synchronize(0)
+        results.append(source + 1)
+
+    captured(work).replay()
+    assert results[0].tolist() == [2.0] * 3
+
+
+def test_a_capture_that_fails_leaves_no_memory_behind() -> None:
+    torch.cuda.empty_cache()
+    reserved = torch.cuda.memory_reserved()
+
+    def work() -> None:
+        torch.empty(3 * MIB, dtype=torch.uint8, device="cuda")
+        torch.cuda.synchronize()
+
+    with pytest.raises(torch.AcceleratorError):
+        captured(work)
+    gc.collect()
+    torch.cuda.empty_cache()
+    assert torch.cuda.memory_reserved() == reserved
+
+
 def test_the_default_stream_cannot_be_captured() -> None:
     with pytest.raises(RuntimeError, match="must be captured on a non-default stream"):
         torch.cuda.CUDAGraph().capture_begin()
@@ -476,12 +589,55 @@ def test_an_optimizer_that_is_not_capturable_says_so() -> None:
 
 def test_a_graph_is_written_as_a_picture(tmp_path: Path) -> None:
     graph = torch.cuda.CUDAGraph(keep_graph=True)
+    source = torch.ones(1, device="cuda")
     with torch.cuda.graph(graph):
-        torch.ones(1, device="cuda") + 1
+        source.neg().exp()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         graph.debug_dump(str(tmp_path / "graph.dot"))
-    assert "aten::add" in (tmp_path / "graph.dot").read_text()
+    lines = (tmp_path / "graph.dot").read_text().splitlines()
+    assert lines == [
+        "digraph dot {",
+        '  node_0 [label="aten::neg"];',
+        '  node_1 [label="aten::exp"];',
+        "  node_0 -> node_1;",
+        "}",
+    ]
+
+
+def test_the_handles_of_a_graph_are_those_of_one_that_is_kept() -> None:
+    graph, kept = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph(keep_graph=True)
+    with pytest.raises(RuntimeError, match="until capture_end"):
+        kept.raw_cuda_graph()
+    for each in (graph, kept):
+        with torch.cuda.graph(each):
+            torch.ones(1, device="cuda")
+    with pytest.raises(RuntimeError, match="initialized with keep_graph=true"):
+        graph.raw_cuda_graph()
+    with pytest.raises(RuntimeError, match="only when keep_graph=true"):
+        graph.instantiate()
+    assert kept.raw_cuda_graph() != 0
+    with pytest.raises(RuntimeError, match=r"until instantiate\(\) has been called"):
+        kept.raw_cuda_graph_exec()
+    for _ in range(2):
+        kept.instantiate()
+    assert kept.raw_cuda_graph_exec() != graph.raw_cuda_graph_exec() != 0
+
+
+def test_a_graph_keeps_the_pools_that_it_is_to_retain() -> None:
+    retain = getattr(torch.cuda.CUDAGraph, "_retain_pool", None)
+    if retain is None:
+        pytest.skip("this PyTorch's graphs retain no pools")
+    graph = captured(lambda: torch.ones(1, device="cuda"))
+    pool = torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(pool):
+        torch.empty(3 * MIB, dtype=torch.uint8, device="cuda")
+    torch.cuda.empty_cache()
+    for _ in range(2):  # once is enough
+        retain(graph, pool.id)
+    assert pool.use_count() == 2
+    graph.reset()
+    assert pool.use_count() == 1
 
 
 # ---- time
@@ -506,6 +662,26 @@ def test_a_replay_is_one_launch() -> None:
         times.append(start.elapsed_time(end))
     eager_ms, graphed_ms = times
     assert eager_ms >= 100 * 5e-3 > 10 * graphed_ms
+
+
+def test_a_replay_takes_as_long_as_its_longest_stream() -> None:
+    small, side = torch.ones(8, device="cuda"), torch.cuda.Stream()
+
+    def work() -> None:
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            torch.cuda._sleep(14_100_000)  # 10 ms
+            small.add_(1)
+        torch.cuda._sleep(28_200_000)  # 20 ms
+        torch.cuda.current_stream().wait_stream(side)
+
+    graph = captured(work)
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    graph.replay()
+    end.record()
+    end.synchronize()
+    assert start.elapsed_time(end) == pytest.approx(20, rel=0.01)
 
 
 def test_a_part_that_runs_on_a_condition() -> None:

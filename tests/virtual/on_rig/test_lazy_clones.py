@@ -8,6 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from anyrig.virtual import clock
+
 DEVICE = torch.device("cuda", 1)
 
 
@@ -70,3 +72,13 @@ def test_freed_clones_leave_nothing_behind() -> None:
     assert clone.sum().item() == 1000
     del clone
     assert torch.cuda.memory_allocated(DEVICE) == before
+
+
+def test_a_write_takes_the_time_of_the_copy_too() -> None:
+    tensor = torch.ones(1000, device=DEVICE)
+    clone = tensor._lazy_clone()
+    moved = clock().devices[1].memory_bytes
+    clone.add_(1)  # 4,000 bytes read and written, twice
+    assert clock().devices[1].memory_bytes - moved == 4 * 4000
+    clone.add_(1)
+    assert clock().devices[1].memory_bytes - moved == 6 * 4000

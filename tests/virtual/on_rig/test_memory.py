@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import platform
 from collections.abc import Iterator
@@ -60,6 +61,59 @@ def test_statistics_by_pool() -> None:
     assert "Allocated memory" in torch.cuda.memory_summary()
     segments = [s for s in torch.cuda.memory_snapshot() if s["device"] == DEVICE]
     assert sum(s["total_size"] for s in segments) == torch.cuda.memory_reserved()
+    del kept
+
+
+def test_every_number_has_its_name() -> None:
+    torch.cuda.reset_accumulated_memory_stats()
+    side = torch.cuda.Stream()
+    kept, freed, used_there = take(600), take(12 * MIB), take(4 * MIB)
+    used_there.record_stream(side)
+    with torch.cuda.stream(side):
+        torch.cuda._sleep(10**8)
+    del used_there, freed
+    stats = torch.cuda.memory_stats()
+    large = 20 * MIB
+    expected = {
+        "allocation": (1, 3),
+        "allocated_bytes": (1024, 1024 + 16 * MIB),
+        "requested_bytes": (600 + 4 * MIB, 600 + 16 * MIB),
+        "active": (2, 3),  # the block that the other stream uses
+        "active_bytes": (1024 + 4 * MIB, 1024 + 16 * MIB),
+        "segment": (3, 3),
+        "reserved_bytes": (2 * MIB + large + 12 * MIB, 2 * MIB + large + 12 * MIB),
+        "inactive_split": (2, 2),  # the rests of the segments of two blocks
+        "inactive_split_bytes": (2 * MIB - 1024 + 16 * MIB, 2 * MIB - 1024 + 16 * MIB),
+    }
+    found = {name: (stats[f"{name}.all.current"], stats[f"{name}.all.peak"]) for name in expected}
+    assert found == expected
+    for name in expected:
+        pools = [stats[f"{name}.{pool}.current"] for pool in ("small_pool", "large_pool")]
+        assert sum(pools) == expected[name][0]
+    assert (stats["num_device_alloc"], stats["num_device_free"]) == (3, 0)
+    assert (stats["num_sync_all_streams"], stats["num_alloc_retries"], stats["num_ooms"]) == (
+        0,
+    ) * 3
+    generic = torch.accelerator.memory_stats()
+    both = stats.keys() & generic.keys() - {"max_split_size"}
+    assert len(both) > 100
+    assert {name: stats[name] for name in both} == {name: generic[name] for name in both}
+    assert generic["active_bytes.all.current"] == 1024 + 4 * MIB
+    torch.cuda.empty_cache()
+    stats = torch.cuda.memory_stats()
+    assert (stats["num_device_alloc"], stats["num_device_free"]) == (3, 2)
+    assert stats["num_sync_all_streams"] == 1
+    assert stats["allocation.all.allocated"] == 3
+    assert stats["allocation.all.freed"] == 2
+    peak = stats["reserved_bytes.all.peak"]
+    torch.accelerator.reset_accumulated_memory_stats()
+    stats = torch.cuda.memory_stats()
+    numbers = ("num_device_alloc", "num_device_free", "num_sync_all_streams")
+    assert [stats[name] for name in numbers] == [0, 0, 0]
+    assert stats["allocation.all.allocated"] == stats["allocation.all.freed"] == 0
+    assert stats["reserved_bytes.all.peak"] == peak == 34 * MIB
+    torch.accelerator.reset_peak_memory_stats()
+    assert torch.cuda.memory_stats()["reserved_bytes.all.peak"] == 2 * MIB
     del kept
 
 
@@ -132,6 +186,20 @@ def test_out_of_memory_comes_before_the_operator_computes() -> None:
     with pytest.raises(torch.OutOfMemoryError, match=r"Tried to allocate 4096\.00 GiB"):
         small.expand(2**20, 2**20).neg()
     del kept
+
+
+def test_a_fraction_that_is_used_up_stops_an_operator_before_it_computes() -> None:
+    mean, variance = torch.zeros(4, device="cuda"), torch.ones(4, device="cuda")
+    values = torch.ones(1, 4, 1, 1, device="cuda").expand(64, 4, 64, 64)  # a result of 4 MiB
+    torch.cuda.set_per_process_memory_fraction(4 * MIB / torch.cuda.mem_get_info()[1])
+    try:
+        with pytest.raises(torch.OutOfMemoryError, match=r"4\.00 MiB allowed"):
+            torch.nn.functional.batch_norm(values, mean, variance, training=True)
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    assert mean.tolist() == [0.0] * 4
+    torch.nn.functional.batch_norm(values, mean, variance, training=True)
+    assert mean.tolist() == pytest.approx([0.1] * 4)
 
 
 def count_allocations() -> dict[str, int]:
@@ -233,9 +301,16 @@ def test_storages_shrink_and_grow() -> None:
 def test_an_observer_is_told_of_memory_that_runs_out() -> None:
     told: list[tuple[int, ...]] = []
     torch._C._cuda_attach_out_of_memory_observer(lambda *sizes: told.append(sizes))
-    with pytest.raises(torch.OutOfMemoryError):
-        torch.empty(2**40, dtype=torch.uint8, device="cuda:2")
-    assert [sizes[:2] for sizes in told] == [(2, 2**40)]
+    kept = torch.empty(30 * MIB, dtype=torch.uint8, device="cuda:2")
+    free, total = torch.cuda.mem_get_info(2)
+    for fraction in (1.0, 0.5):
+        torch.cuda.set_per_process_memory_fraction(fraction, 2)
+        with pytest.raises(torch.OutOfMemoryError):
+            torch.empty(2**40, dtype=torch.uint8, device="cuda:2")
+    torch.cuda.set_per_process_memory_fraction(1.0, 2)
+    # The device, what was asked of it, what the process may have, and what is free.
+    assert told == [(2, 2**40, total, free), (2, 2**40, total // 2, free)]
+    del kept
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="kept where sizes can be told")
@@ -246,6 +321,51 @@ def test_freed_host_memory_serves_the_next_result_of_its_size() -> None:
     del result
     other = narrow + 1  # the C library would cut it from what was freed
     assert (wide + 1).data_ptr() == address != other.data_ptr()
+
+
+def test_a_block_for_more_bytes_has_other_host_memory() -> None:
+    small = take(1)
+    address = small.data_ptr()
+    del small
+    assert take(1).data_ptr() == address
+    larger = take(500)  # the same block of 512 bytes
+    assert larger.data_ptr() != address
+
+
+class HostHeap(ctypes.Structure):
+    """`struct mallinfo2` of the C library."""
+
+    _fields_ = [(name, ctypes.c_size_t) for name in "abcdefghij"]
+
+
+def host_bytes_in_use() -> int:
+    """Return the bytes that the C library has handed out, from its heap and by mappings."""
+    count = getattr(ctypes.CDLL(None), "mallinfo2", None)
+    if count is None:
+        pytest.skip("the C library does not tell what it has handed out")
+    count.restype = HostHeap
+    heap = count()
+    return int(heap.e) + int(heap.h)  # hblkhd, uordblks
+
+
+def test_emptying_the_cache_gives_kept_host_memory_back() -> None:
+    torch.cuda.empty_cache()
+    before = host_bytes_in_use()
+    result = take(16 * MIB)
+    assert host_bytes_in_use() >= before + 16 * MIB
+    del result
+    assert host_bytes_in_use() >= before + 16 * MIB  # kept for the next one
+    torch.cuda.empty_cache()
+    assert host_bytes_in_use() < before + 4 * MIB
+
+
+def test_no_more_than_256_mib_of_freed_host_memory_are_kept() -> None:
+    torch.cuda.empty_cache()
+    before = host_bytes_in_use()
+    tensors = [take(20 * MIB) for _ in range(14)]
+    assert host_bytes_in_use() - before >= 280 * MIB
+    del tensors
+    assert 0 < host_bytes_in_use() - before < 260 * MIB
 
 
 def mapping_flags(address: int) -> list[str]:

@@ -13,6 +13,7 @@ from torch.cuda import _memory_viz
 
 DEVICE = 7  # used by no other test
 MIB = 2**20
+MAPPINGS = Path("/proc/self/maps")
 
 
 @pytest.fixture(autouse=True)
@@ -78,6 +79,47 @@ def test_live_blocks_and_segments_have_stacks() -> None:
     assert names(traceback(address))[0] == "take"
     del tensor
     assert torch._C._cuda_allocationTraceback(address) is None
+
+
+def test_a_step_has_a_stack_where_stacks_of_steps_are_asked_for() -> None:
+    found = []
+    for context in ("state", "alloc", "all"):
+        torch.cuda.memory._record_memory_history("all", context=context, stacks="python")
+        tensor = take(5000)
+        snapshot = torch.cuda.memory._snapshot()
+        (segment,) = (part for part in snapshot["segments"] if part["device"] == DEVICE)
+        used = segment["blocks"][0]
+        del tensor
+        entries = {entry["action"]: bool(entry["frames"]) for entry in trace()}
+        found.append((bool(used["frames"]), entries["alloc"], entries["free_requested"]))
+        torch.cuda.memory._record_memory_history(None)
+        torch.cuda.empty_cache()
+    assert found == [(True, False, False), (True, True, True), (True, True, True)]
+
+
+@pytest.mark.skipif(not MAPPINGS.exists(), reason="this system does not list its mappings")
+def test_memory_that_was_recorded_goes_back_to_the_host() -> None:
+    torch.cuda.memory._record_memory_history("all", stacks="python")
+    tensor, other = take(3 * MIB), take(2 * MIB)
+    address = f"{tensor.data_ptr():x}-"
+    assert address in MAPPINGS.read_text()
+    del tensor
+    assert address in MAPPINGS.read_text()  # the other one lies there too
+    del other
+    assert address not in MAPPINGS.read_text()
+
+
+def test_the_trace_of_one_pool() -> None:
+    torch.cuda.memory._record_memory_history(stacks="python")
+    pool = torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(pool):
+        inside = take(1)
+    outside = take(MIB)
+    (segment,) = pool.snapshot()
+    assert segment["allocated_size"] == 512
+    sizes = [entry["size"] for entry in trace() if entry["pool_id"] == pool.id]
+    assert sizes[:2] == [2 * MIB, 1]
+    del inside, outside, pool
 
 
 def test_running_out_is_traced() -> None:

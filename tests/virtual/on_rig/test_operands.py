@@ -67,6 +67,10 @@ REFUSED: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
         lambda x: functional.conv2d(x[None, None], torch.ones(1, 1, 2, 2, device="cuda:2")),
         r"but got weight is on cuda:2, .* wrapper_CUDA__cudnn_convolution\)",
     ),
+    "a convolution's bias of the host": (
+        lambda x: functional.conv2d(x[None, None], x[None, None, :2, :2], torch.ones(1)),
+        r"Input type \(torch.cuda.FloatTensor\) and bias type \(torch.FloatTensor\) should be",
+    ),
     "a random draw": (
         lambda x: torch.multinomial(x, 2, out=torch.empty(0, dtype=torch.long)),
         r"but got self is on cuda:1, different from other tensors on cpu .*multinomial",

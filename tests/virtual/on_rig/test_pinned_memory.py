@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterator
 
 import pytest
 import torch
+
+from anyrig.virtual import load_extension
 
 MIB = 2**20
 
@@ -47,3 +50,28 @@ def test_memory_of_a_copy_under_way_is_not_handed_out() -> None:
     torch.cuda.synchronize()
     addresses = [torch.empty(64 * MIB, dtype=torch.uint8, pin_memory=True) for _ in range(2)]
     assert address in [tensor.data_ptr() for tensor in addresses]
+
+
+def at(address: int) -> torch.Tensor:
+    """One byte of the host, which is not to be read."""
+    return torch.frombuffer((ctypes.c_byte * 1).from_address(address), dtype=torch.uint8)
+
+
+def test_memory_is_pinned_from_its_first_byte_to_its_last() -> None:
+    memory = torch.zeros(256, dtype=torch.uint8)
+    first = memory.data_ptr() + 64
+    core = load_extension()
+    core.pin(first, 64)
+    places = (first - 1, first, first + 63, first + 64)
+    assert [at(place).is_pinned() for place in places] == [False, True, True, False]
+    core.unpin(first)
+    assert not any(at(place).is_pinned() for place in places)
+
+
+def test_memory_that_went_back_to_the_host_is_not_pinned() -> None:
+    memory = torch.zeros(MIB, dtype=torch.uint8, pin_memory=True)
+    address = memory.data_ptr()
+    del memory
+    assert at(address).is_pinned()  # kept for the next tensor
+    torch._C._host_emptyCache()
+    assert not at(address).is_pinned()

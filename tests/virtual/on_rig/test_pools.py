@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes.util
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 import torch
@@ -33,6 +35,57 @@ def test_allocations_of_the_scope_go_to_the_pool() -> None:
     del pool
     assert torch.cuda.memory_reserved() == 2 * MIB
     del outside
+
+
+def in_another_thread(size: int) -> torch.Tensor:
+    with ThreadPoolExecutor(1) as threads:
+        return threads.submit(lambda: take_on(DEVICE, size)).result(timeout=60)
+
+
+def take_on(device: int, size: int) -> torch.Tensor:
+    return torch.empty(size, dtype=torch.uint8, device=f"cuda:{device}")
+
+
+def sizes_in(pool: torch.cuda.MemPool) -> list[int]:
+    return [segment["allocated_size"] for segment in pool.snapshot()]
+
+
+def test_the_scope_is_of_one_thread_and_one_device() -> None:
+    pool = torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(pool):
+        kept = [take(1), take_on(0, 1), in_another_thread(1)]
+        with torch.cuda.stream(torch.cuda.Stream()):
+            kept.append(take(1))
+    assert sizes_in(pool) == [512, 512]  # one of each stream
+    del kept
+
+
+def test_a_pool_may_serve_one_stream() -> None:
+    library: Any = torch._C
+    pool = torch.cuda.MemPool()
+    library._cuda_beginAllocateCurrentStreamToPool(DEVICE, pool.id)
+    try:
+        kept = [take(1), in_another_thread(1)]
+        with torch.cuda.stream(torch.cuda.Stream()):
+            kept.append(take(1))
+    finally:
+        library._cuda_endAllocateToPool(DEVICE, pool.id)
+        library._cuda_releasePool(DEVICE, pool.id)
+    assert sizes_in(pool) == [1024]
+    del kept
+
+
+def test_names_of_pools_say_whose_they_are() -> None:
+    pools = [torch.cuda.MemPool() for _ in range(2)]
+    assert [pool.id[0] for pool in pools] == [0, 0]
+    assert pools[1].id[1] == pools[0].id[1] + 1 > 1
+    assert torch.cuda.graph_pool_handle()[0] == 0
+    graph = torch.cuda.CUDAGraph()
+    # The stream that is made by default stays for later captures, on whatever device.
+    with torch.cuda.graph(graph, stream=torch.cuda.Stream()):
+        torch.ones(1, device="cuda")
+    assert graph.pool()[0] > 0
+    assert graph.pool()[1] == 0
 
 
 def test_a_tensor_keeps_the_segment_of_a_pool_that_is_gone() -> None:

@@ -66,6 +66,11 @@ DRAWS: dict[str, tuple[Callable[[], object], int]] = {
         lambda: functional.dropout(torch.ones(7, device=DEVICE), training=False),
         0,
     ),
+    "dropout of all": (lambda: functional.dropout(torch.ones(7, device=DEVICE), 1.0), 0),
+    "dropout by default": (
+        lambda: torch.native_dropout(torch.ones(7, device=DEVICE), 0.5, None),
+        4,
+    ),
     "randperm": (lambda: torch.randperm(10, device=DEVICE), 4 + 12),
     "multinomial": (lambda: torch.multinomial(torch.ones(7, device=DEVICE), 1), 4),
     "normal of tensors": (
@@ -148,6 +153,41 @@ def test_dropout_counts_a_dense_tensor_as_it_lies_in_memory() -> None:
     assert torch.equal(transposed.t(), plain)
 
 
+def test_dropout_draws_by_how_the_input_is_aligned() -> None:
+    # Four floats a thread where 16 bytes are loaded at once; one that begins elsewhere is loaded by
+    # smaller steps, and its numbers are drawn by other threads.
+    memory = torch.ones(4 + 4096, device=DEVICE)
+
+    def mask_from(first: int) -> Tensor:
+        torch.manual_seed(0)
+        return torch.native_dropout(memory[first : first + 4096], 0.5, True)[1]
+
+    assert torch.equal(mask_from(4), mask_from(0))
+    assert not torch.equal(mask_from(1), mask_from(0))
+    assert torch.equal(mask_from(1), mask_from(3))
+    torch.manual_seed(0)
+    whole = torch.rand(4096, device=DEVICE)
+    assert torch.equal(mask_from(1), whole < 0.5)  # one by one, as `rand` draws them
+
+
+def test_dropout_of_all_and_of_nothing() -> None:
+    x = torch.ones(5, device=DEVICE)
+    for p, train, kept in ((1.0, True, 0), (0.0, True, 1), (0.5, False, 1)):
+        result, mask = torch.native_dropout(x, p, train)
+        assert result.tolist() == [float(kept)] * 5
+        assert mask.tolist() == [bool(kept)] * 5
+
+
+def test_each_draw_of_the_host_s_kernels_is_another_one() -> None:
+    # Numbers of the CPU, for which the card's generator moves on.
+    rates = torch.full((50,), 9.0, device=DEVICE)
+    first, second = torch.poisson(rates), torch.poisson(rates)
+    assert not torch.equal(first, second)
+    assert offset() == 8
+    torch.manual_seed(0)
+    assert torch.equal(torch.poisson(rates), first)
+
+
 def test_dropout_backward_uses_the_mask() -> None:
     source = torch.ones(100, device=DEVICE, requires_grad=True)
     kept = functional.dropout(source, 0.5)
@@ -220,6 +260,14 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "a generator of the host": (
         lambda: torch.rand(3, device=DEVICE, generator=torch.Generator()),
         "Expected a 'cuda' device type for generator but found 'cpu'",
+    ),
+    "memory that several elements share": (
+        lambda: torch.empty(1, device=DEVICE).expand(3).bernoulli_(torch.ones(3, device=DEVICE)),
+        "more than one element of the written-to tensor refers to a single memory location",
+    ),
+    "chances in whole numbers": (
+        lambda: torch.empty(3, device=DEVICE).bernoulli_(torch.ones(3, dtype=torch.long)),
+        "expected probabilities tensor to have floating type, got Long",
     ),
     "a chance above one": (
         lambda: torch.empty(3, device=DEVICE).bernoulli_(2.0),

@@ -199,6 +199,17 @@ def test_the_number_of_a_stream_names_it_in_the_whole_process() -> None:
         del x
 
 
+@pytest.mark.parametrize("priority", [0, -1])
+def test_the_streams_of_a_priority_are_handed_out_in_turn(priority: int) -> None:
+    streams = [torch.cuda.Stream(2, priority=priority) for _ in range(65)]
+    numbers = [stream.stream_id for stream in streams]
+    assert len(set(numbers)) == 32
+    assert numbers[:33] == numbers[32:]
+    assert {stream.priority for stream in streams} == {priority}
+    others = {torch.cuda.Stream(2, priority=-1 - priority).stream_id for _ in range(32)}
+    assert others.isdisjoint(numbers)
+
+
 def test_memory_that_another_stream_uses_is_handed_out_again_when_that_is_done() -> None:
     mine, other = torch.cuda.Stream(), torch.cuda.Stream()
 

@@ -90,6 +90,27 @@ def test_flops_are_those_of_pytorchs_counter(name: str) -> None:
     assert (flops > 0) == (name != "elementwise")
 
 
+# Operators that PyTorch's counter does not know, and what they multiply and add.
+UNCOUNTED: dict[str, tuple[Callable[[], object], int]] = {
+    "addbmm": (
+        lambda: torch.addbmm(leaf(3, 5), leaf(2, 3, 4), leaf(2, 4, 5)),
+        2 * 2 * 3 * 4 * 5,
+    ),
+    "a transposed convolution": (
+        lambda: torch.ops.aten.slow_conv_transpose2d(
+            leaf(2, 4, 9, 9).detach(), leaf(4, 6, 3, 3).detach(), [3, 3]
+        ),
+        2 * 2 * 4 * 9 * 9 * 6 * 3 * 3,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNCOUNTED)
+def test_flops_that_the_counter_does_not_know(name: str) -> None:
+    work, expected = UNCOUNTED[name]
+    assert charged(work)[0] == expected
+
+
 def test_a_convolution_in_groups_has_a_cheaper_gradient_than_the_counter_says() -> None:
     # The counter takes the weight's gradient for one without groups.
     forward = 2 * 2 * 6 * 7 * 7 * 2 * 3 * 3
@@ -195,6 +216,10 @@ def rows() -> Tensor:
     return torch.empty(8, dtype=torch.long, device="cuda")
 
 
+def numbers(count: int) -> Tensor:
+    return torch.empty(count, dtype=torch.long, device="cuda")
+
+
 ROWS_BYTES = 8 * 64 * 4
 INDEX_BYTES = 8 * 8
 
@@ -227,6 +252,48 @@ TOUCHED: dict[str, tuple[Callable[[], tuple[Tensor, ...]], Callable[..., object]
         lambda: (ones(100_000, 64), rows(), ones(8, 64)),
         lambda table, index, source: table.index_add_(0, index, source),
         3 * (ROWS_BYTES + INDEX_BYTES),
+    ),
+    "numbers taken": (
+        lambda: (numbers(100_000), rows()),
+        torch.take,
+        3 * INDEX_BYTES,
+    ),
+    "numbers put": (
+        lambda: (numbers(100_000), rows(), numbers(8)),
+        Tensor.put_,
+        3 * (INDEX_BYTES + INDEX_BYTES),
+    ),
+    "numbers gathered": (
+        lambda: (numbers(100_000), rows()),
+        lambda x, index: x.gather(0, index),
+        3 * INDEX_BYTES,
+    ),
+    "numbers scattered": (
+        lambda: (numbers(100_000), rows(), numbers(8)),
+        lambda x, index, source: x.scatter_add_(0, index, source),
+        3 * (INDEX_BYTES + INDEX_BYTES),
+    ),
+    "rows copied": (
+        lambda: (ones(100_000, 64), rows(), ones(8, 64)),
+        lambda table, index, source: table.index_copy_(0, index, source),
+        3 * (ROWS_BYTES + INDEX_BYTES),
+    ),
+    "a list copied": (
+        lambda: (ones(NUMBERS), ones(NUMBERS)),
+        lambda x, y: torch._foreach_copy_([x], [y]),
+        2 * BYTES,
+    ),
+    "a list set to zero": (
+        lambda: (ones(NUMBERS), ones(NUMBERS)),
+        lambda *xs: torch._foreach_zero_(xs),
+        2 * BYTES,
+    ),
+    "a loss backwards": (  # which does not read what the loss was of
+        lambda: (ones(1), ones(8, 1024), rows(), ones(1)),
+        lambda gradient, x, target, weight: torch.ops.aten.nll_loss_backward(
+            gradient[0], x, target, None, 1, -100, weight[0]
+        ),
+        4 + INDEX_BYTES + 4 + 8 * 1024 * 4,
     ),
     "a list": (
         lambda: (ones(NUMBERS), ones(NUMBERS)),

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from refused_dtypes import KERNELS, check_refusals
 from torch import Tensor
 from torch.nn import functional
 
@@ -31,6 +32,12 @@ def put(tensor: Tensor, where: tuple[Tensor | slice, ...], values: Tensor) -> No
 Refused = tuple[Callable[[], object], type[Exception], str]
 
 REFUSED: dict[str, Refused] = {
+    "rows of two lengths behind a vector without numbers": (
+        lambda: torch.cat([floats(0), floats(2, 3), floats(2, 4)]),
+        RuntimeError,
+        "Sizes of tensors must match except in dimension 0. Expected size 3 but got size 4 for "
+        "tensor number 2 in the list.",
+    ),
     "a target of int32": (
         lambda: functional.cross_entropy(floats(4, 10), numbers(4, dtype=torch.int32)),
         NotImplementedError,
@@ -371,6 +378,11 @@ def test_is_refused_with_the_words_of_cuda(refused: Refused) -> None:
     assert words in str(raised.value)
 
 
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_each_kernel_refuses_its_dtypes(kernel: str) -> None:
+    check_refusals(kernel, torch.device("cuda", 0))
+
+
 def test_what_is_taken() -> None:
     functional.cross_entropy(floats(4, 10), numbers(4), floats(10))
     functional.cross_entropy(floats(4, 10), floats(4, 10))
@@ -384,6 +396,8 @@ def test_what_is_taken() -> None:
     tensor[numbers(2, dtype=torch.int32)].index_select(0, numbers(2, dtype=torch.int32))
     put(floats(4, 5, 6), (numbers(3), slice(None), numbers(3)), floats(3, 5))
     put(floats(4, 5, 6), (slice(None), numbers(3), numbers(2, 1)), floats(4, 2, 3))
+    apart = (slice(None), numbers(7), slice(None), numbers(7))
+    put(floats(2, 3, 4, 5), apart, floats(7, 2, 4))
     torch.cat([floats(0), floats(2, 3), floats(1, 3)])
     floats(3, dtype=COMPLEX).cumsum(0)
     truths(3).fmod(numbers(3)).hypot(floats(3))

@@ -1,0 +1,87 @@
+"""What CUDA's kernels refuse, for a rig that computes and for one without data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+TRUTHS, WHOLE, HALF, SINGLE, COMPLEX = (
+    torch.bool,
+    torch.long,
+    torch.half,
+    torch.float,
+    torch.cfloat,
+)
+
+# By the kernel that refuses: the operators, and a dtype that it refuses.
+KERNELS: dict[str, tuple[list[Callable[[Tensor], object]], torch.dtype]] = {
+    "floor_cuda": ([torch.floor], TRUTHS),
+    "ceil_cuda": ([torch.ceil], TRUTHS),
+    "trunc_cuda": ([torch.trunc], TRUTHS),
+    "round_cuda": ([torch.round], COMPLEX),
+    "frac_cuda": ([torch.frac], WHOLE),
+    "erf_cuda": ([torch.erf], COMPLEX),
+    "erfc_cuda": ([torch.erfc], COMPLEX),
+    "erfinv_cuda": ([torch.erfinv], COMPLEX),
+    "i0_cuda": ([torch.i0], COMPLEX),
+    "logit_cuda": ([torch.logit], COMPLEX),
+    "lgamma_cuda": ([torch.lgamma], COMPLEX),
+    "digamma_cuda": ([torch.digamma], COMPLEX),
+    "bitwise_not_cuda": ([torch.bitwise_not], SINGLE),
+    "angle_cuda": ([torch.angle], HALF),
+    "lerp_cuda": ([lambda x: torch.lerp(x, x, x), lambda x: torch.lerp(x, x, 1)], WHOLE),
+    "igamma_cuda": ([lambda x: torch.igamma(x, x)], HALF),
+    "igammac_cuda": ([lambda x: torch.igammac(x, x)], HALF),
+    "compare_cuda": (
+        [lambda x: x < x, lambda x: x > x, lambda x: x <= x, lambda x: x >= x],
+        COMPLEX,
+    ),
+    "bitwise_and_cuda": ([lambda x: x & x], SINGLE),
+    "bitwise_or_cuda": ([lambda x: x | x], SINGLE),
+    "bitwise_xor_cuda": ([lambda x: x ^ x], SINGLE),
+    "fmod_cuda": ([lambda x: x.fmod(x)], TRUTHS),
+    "remainder_cuda": ([lambda x: x.remainder(x)], TRUTHS),
+    "pow_cuda": ([lambda x: x.pow(x)], TRUTHS),
+    "gcd_cuda": ([lambda x: x.gcd(x)], SINGLE),
+    "lcm_cuda": ([lambda x: x.lcm(x)], SINGLE),
+    "atan2_cuda": ([lambda x: x.atan2(x)], COMPLEX),
+    "hypot_cuda": ([lambda x: x.hypot(x)], WHOLE),
+    "nextafter_cuda": ([lambda x: x.nextafter(x)], WHOLE),
+    "logaddexp_cuda": ([lambda x: x.logaddexp(x)], WHOLE),
+    "logaddexp2_cuda": ([lambda x: x.logaddexp2(x)], WHOLE),
+    "xlogy_cuda": ([lambda x: x.xlogy(x)], COMPLEX),
+    "copysign_cuda": ([lambda x: x.copysign(x)], COMPLEX),
+    "div_floor_cuda": (
+        [lambda x: x // x, lambda x: torch.div(x, x, rounding_mode="floor")],
+        TRUTHS,
+    ),
+    "div_trunc_cuda": ([lambda x: torch.div(x, x, rounding_mode="trunc")], TRUTHS),
+    "max_values_cuda": ([torch.amax], COMPLEX),
+    "min_values_cuda": ([torch.amin], COMPLEX),
+    "aminmax_cuda": ([torch.aminmax], COMPLEX),
+    "max_all_cuda": ([torch.max], COMPLEX),
+    "min_all_cuda": ([torch.min], COMPLEX),
+    "topk_out_cuda": ([lambda x: x.topk(1)], COMPLEX),
+    "kthvalue_cuda": ([lambda x: x.kthvalue(1)], COMPLEX),
+    "median": ([torch.median, torch.nanmedian], COMPLEX),
+    "mode_cuda": ([torch.mode], COMPLEX),
+    "cummax_cuda": ([lambda x: x.cummax(0)], COMPLEX),
+    "cummin_cuda": ([lambda x: x.cummin(0)], COMPLEX),
+    "histc": ([torch.histc], HALF),
+    "cdist_cuda": ([lambda x: torch.cdist(x, x)], HALF),
+    "reflection_pad1d_out_template": ([lambda x: functional.pad(x, (1, 1), "reflect")], TRUTHS),
+}
+
+
+def check_refusals(kernel: str, device: torch.device) -> None:
+    """Check that the operators of `kernel` refuse its dtype, in CUDA's words."""
+    calls, dtype = KERNELS[kernel]
+    x = torch.ones(2, 2, device=device).to(dtype)
+    for call in calls:
+        with pytest.raises((NotImplementedError, RuntimeError)) as raised:
+            call(x)
+        assert f'"{kernel}" not implemented for ' in str(raised.value)
