@@ -406,3 +406,13 @@ def test_memory_that_nobody_had_is_zero() -> None:
     sizes = (100, 2**18, 3 * 2**20, 2**24)
     fresh = [torch.empty(size, device="cuda:2") for size in sizes]
     assert [tensor.count_nonzero().item() for tensor in fresh] == [0, 0, 0, 0]
+
+
+def test_memory_without_a_tensor_belongs_to_the_stream_it_was_asked_for() -> None:
+    side = torch.cuda.Stream()
+    for stream, handle in ((None, 0), (side, side.cuda_stream), (side.cuda_stream,) * 2):
+        address = torch.cuda.caching_allocator_alloc(1000, stream=stream)
+        (segment,) = torch.cuda.memory_snapshot()
+        assert (segment["stream"], segment["allocated_size"]) == (handle, 1024)
+        torch.cuda.caching_allocator_delete(address)
+        torch.cuda.empty_cache()

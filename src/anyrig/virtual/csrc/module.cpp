@@ -303,7 +303,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
     return caching_allocator(device).memory_fraction();
   });
   // Memory by its address, as caching_allocator_alloc hands it out.
-  m.def("allocate_raw", [](size_t bytes, int64_t /*stream*/) { return allocate_raw(bytes); });
+  m.def("allocate_raw", allocate_raw);
   m.def("free_raw", [](uintptr_t address) { take_raw(address); });
   m.def("add_out_of_memory_observer", [](py::function observer) {
     // Kept for ever, as CUDA's allocator keeps it: there is no way to take one away.

@@ -2,6 +2,9 @@
 
 #include "device/device.h"
 #include "memory/memory.h"
+#include "time/streams.h"
+
+#include <c10/core/StreamGuard.h>
 
 #include <mutex>
 #include <unordered_map>
@@ -21,8 +24,10 @@ struct RawMemory {
 
 } // namespace
 
-uintptr_t allocate_raw(size_t bytes) {
-  auto data = allocate(bytes, static_cast<c10::DeviceIndex>(current_device()));
+uintptr_t allocate_raw(size_t bytes, uintptr_t stream) {
+  const auto device = static_cast<c10::DeviceIndex>(current_device());
+  const c10::StreamGuard on_stream(stream_of_handle(stream, device));
+  auto data = allocate(bytes, device);
   const auto address = reinterpret_cast<uintptr_t>(data.get());
   keep_raw(std::move(data));
   return address;

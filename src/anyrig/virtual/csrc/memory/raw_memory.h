@@ -9,8 +9,9 @@
 
 namespace anyrig::virtual_gpu {
 
-// New memory on the current device. Raises torch.OutOfMemoryError.
-uintptr_t allocate_raw(size_t bytes);
+// New memory on the current device for `stream`, a handle as in time/streams.h. Raises
+// torch.OutOfMemoryError.
+uintptr_t allocate_raw(size_t bytes, uintptr_t stream);
 // Keeps `data` until it is freed by its address.
 void keep_raw(c10::DataPtr data);
 // The data that is kept under `address`, which is kept no more; null if there is none.
