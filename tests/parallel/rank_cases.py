@@ -694,6 +694,103 @@ def case_a_frozen_module_is_only_called() -> None:
     assert (net.weight == 0).all()
 
 
+def case_changes_after_spread_are_refused() -> None:
+    """Their gradients would silently stay those of each rank; for find_unused_parameters forever"""
+    device = anyrig.Rig.detect().lead.torch_device
+    x = torch.ones(2, 2, device=device)
+
+    def net() -> nn.Module:
+        layers = [nn.Linear(2, 2), nn.Tanh(), nn.BatchNorm1d(2, affine=False), nn.Linear(2, 2)]
+        return nn.Sequential(*layers).requires_grad_(True).to(device)
+
+    def change(of: nn.Module, name: str, value: Any) -> Callable[[], None]:
+        return lambda: setattr(of, name, value)
+
+    for options in ({}, {"how": "shard"}, {"find_unused_parameters": True}):
+        module = net()
+        module[3].bias.requires_grad_(False)
+        model = anyrig.spread(module, **options)
+        changes: list[tuple[str, Callable[[], Any], Callable[[], Any]]] = []
+        first, last = module[0], module[3]
+        for parameter, named, before in (
+            (first.weight, "0.weight", True),
+            (last.bias, "3.bias", False),
+        ):
+            changes.append(
+                (
+                    rf"{re.escape(named)}\.requires_grad became {not before}\.",
+                    partial(parameter.requires_grad_, not before),
+                    partial(parameter.requires_grad_, before),
+                )
+            )
+        new = nn.Parameter(torch.ones_like(full(first.weight)))
+        changes += [
+            (
+                "0.weight was replaced",
+                change(first, "weight", new),
+                change(first, "weight", first.weight),
+            ),
+            (
+                "3.weight was replaced",
+                partial(module.__setitem__, 3, nn.Linear(2, 2, device=device)),
+                partial(module.__setitem__, 3, last),
+            ),
+            (
+                "head.weight was added, head.bias was added",
+                change(module, "head", nn.Linear(2, 2, device=device)),
+                partial(delattr, module, "head"),
+            ),
+            (
+                "scale was added",
+                change(module, "scale", nn.Parameter(x.clone())),
+                partial(delattr, module, "scale"),
+            ),
+            ("3.bias was removed", change(last, "bias", None), change(last, "bias", last.bias)),
+            (
+                "layer 2 was replaced, which has buffers",
+                partial(module.__setitem__, 2, nn.BatchNorm1d(2, affine=False).to(device)),
+                partial(module.__setitem__, 2, module[2]),
+            ),
+        ]
+        for _ in range(2):  # before the first step, and after it
+            for words, make, undo in changes:
+                make()
+                with pytest.raises(
+                    SpreadError, match=f"(?s)has changed since .*{words}.*after changing it"
+                ):
+                    model(x)
+                with torch.no_grad():
+                    model.eval()(x)  # averages nothing
+                undo()
+            module.train()[1] = nn.ReLU()  # has nothing to average
+            model(x)
+            model(x).sum().backward()  # this forward finds what FSDP2 has gathered
+            model.zero_grad()
+    model = anyrig.spread(net())
+    model.load_state_dict(net().state_dict(), assign=True)
+    with pytest.raises(
+        SpreadError, match=r"0.weight was replaced, 0.bias was replaced, 3.*replaced"
+    ):
+        model(x)
+    many = anyrig.spread(nn.Sequential(*[nn.Linear(2, 2) for _ in range(4)]).to(device))
+    many.module.requires_grad_(False)
+    with pytest.raises(SpreadError, match=r"2\.weight.requires_grad became False and 3 more"):
+        many(x)
+
+
+def case_shards_that_are_loaded_anew_still_learn() -> None:
+    device = anyrig.Rig.detect().lead.torch_device
+    model = anyrig.spread(perceptron().to(device), how="shard")
+    for _ in range(2):
+        state = {name: value.clone() for name, value in model.state_dict().items()}
+        model.load_state_dict(state, assign=True)
+        model.to(torch.float64)
+        x = torch.full((1, WIDTH), 1.0 + dist.get_rank(), device=device)
+        model(x).square().sum().backward()
+        assert all(parameter.grad is not None for parameter in model.parameters())
+        model.zero_grad()
+
+
 def case_steps_are_timed_without_waiting() -> None:
     told: list[tuple[int, float]] = []
     of_models: list[list[tuple[int, float]]] = []
@@ -819,6 +916,7 @@ SHARDED = [name for name in LEARNING if "_shard_" in name] + [
     "case_shards_are_not_saved_as_if_they_were_the_whole",
     "case_shards_are_explained",
     "case_shards_with_options",
+    "case_shards_that_are_loaded_anew_still_learn",
 ]
 INPUTS = ["case_gradients_of_inputs_are_those_of_what_is_returned", "case_models_follow_each_other"]
 DISTRIBUTED = [name for name in dict(globals()) if name.startswith("case_") and name not in SHARDED]
