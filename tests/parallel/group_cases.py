@@ -327,11 +327,13 @@ def case_values_that_do_not_fit_together() -> None:
         lambda: anyrig.gather_over_ranks(
             {"a": (1, torch.ones(1, dtype=torch.float32) if odd else 1)}
         ),
-        r"rank 0 has a int at \['a'\]\[1\], but rank 1 has a float32 tensor",
+        r"rank 0 has an object of type int at \['a'\]\[1\], but rank 1 has a "
+        "1-dimensional tensor of float32",
     )
     refuses(
         lambda: anyrig.gather_over_ranks(torch.ones(1, dtype=torch.int32 if odd else torch.int64)),
-        "rank 0 has a int64 tensor of 1 dimensions at the value, but rank 1 has a int32",
+        "rank 0 has a 1-dimensional tensor of int64 at the value, but rank 1 has a "
+        "1-dimensional tensor of int32",
     )
     refuses(
         lambda: anyrig.gather_over_ranks([torch.ones(1)] * (1 + odd)),

@@ -333,7 +333,9 @@ def test_a_dataset_that_takes_a_list_of_indices() -> None:
 
 
 def test_what_is_no_loader_is_refused() -> None:
-    with pytest.raises(BatchError, match="cannot distribute a int: it cannot be iterated over"):
+    with pytest.raises(
+        BatchError, match="cannot distribute an object of type int: it cannot be iterated over"
+    ):
         anyrig.distribute(3)  # type: ignore[type-var]
 
 

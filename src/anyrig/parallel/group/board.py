@@ -36,6 +36,7 @@ import torch.distributed as dist
 
 from ...devices.rank import LocalRank
 from ...errors import RankMismatchError, RankWaitError
+from ..ranks.time_limit import time_limit_seconds
 from .channel import current_counts
 from .membership import Group
 
@@ -52,6 +53,12 @@ _MOST_TOLD = 15
 
 # The kind of what the hosts exchange by a collective, not by the store.
 MEETING = "meeting"
+
+# Why ranks come to different calls of a model more often than for anything else.
+UNEVEN_BATCHES = (
+    "Where ranks have different numbers of batches, take anyrig.distribute(loader), or put the "
+    "loop in model.join()"
+)
 
 # Frames that are not the program's.
 _NOT_THE_PROGRAM = (str(Path(__file__).parents[2]) + os.sep, f"{os.sep}torch{os.sep}")
@@ -256,10 +263,12 @@ class Board:
             there = None if other is None else other.waiting
             if there is None or there == waiting or self._begun(there.kind) >= there.number:
                 continue
+            in_model = MEETING in (waiting.kind, there.kind)
             raise RankMismatchError(
                 f"rank {self.group.rank} waits at {self._passing.what} ({self._passing.place}), "
                 f"while {self._describe(rank)}, and waits there, where this rank has not come: "
                 "neither can go on. Let all ranks come to the same calls in the same order"
+                + (f". {UNEVEN_BATCHES}" if in_model else "")
             )
 
     def _begun(self, kind: str) -> int:
@@ -280,9 +289,18 @@ class Board:
         ]
 
     def late(
-        self, ranks: Sequence[int], timeout_seconds: float, what: str, place: str
+        self,
+        ranks: Sequence[int],
+        timeout_seconds: float,
+        what: str,
+        place: str,
+        remedy: str | None = None,
     ) -> RankWaitError:
-        """Return the error that names the ranks that did not come."""
+        """Return the error that names the ranks that did not come; `remedy` may follow it."""
+        if remedy is None:
+            from_launcher = timeout_seconds == time_limit_seconds()
+            option = "the launcher's --timeout" if from_launcher else "timeout_seconds"
+            remedy = f"See what is done there, or allow more with {option}"
         numbers = [str(rank) for rank in ranks]
         named = " and ".join([text for text in (", ".join(numbers[:-1]), numbers[-1]) if text])
         plural = "s" if len(ranks) > 1 else ""
@@ -291,8 +309,7 @@ class Board:
             told.append(f"of {len(ranks) - _MOST_TOLD} more nothing is said here")
         return RankWaitError(
             f"rank {self.group.rank} waited at {what} ({place}), and rank{plural} "
-            f"{named} did not take part within {timeout_seconds:g} s: {'; '.join(told)}. See what "
-            "is done there, or allow more with timeout_seconds"
+            f"{named} did not take part within {timeout_seconds:g} s: {'; '.join(told)}. {remedy}"
         )
 
     def host_of(self, rank: int) -> str | None:
@@ -316,10 +333,8 @@ class Board:
     def _describe(self, rank: int) -> str:
         named = self.name_of(rank)
         passing = self._passing_of(rank)
-        if passing is None:
-            return f"{named} has not joined the others yet"
-        if passing.what is None or passing.time_seconds is None:
-            return f"{named} has come to nothing of this kind yet"
+        if passing is None or passing.what is None or passing.time_seconds is None:
+            return f"{named} has come to nothing at which ranks wait for each other"
         ago = max(0.0, time.time() - passing.time_seconds)
         return f"{named} last came to {passing.what} at {passing.place}, {ago:.0f} s ago"
 

@@ -23,7 +23,7 @@ import torch.distributed as dist
 
 from ...errors import RankMismatchError
 from .announcement import Announcement, Phase, describe_mismatch
-from .board import place_of_caller
+from .board import UNEVEN_BATCHES, place_of_caller
 from .channel import Channel
 from .host_wait import wait_for_hosts
 from .step_time import StepTime
@@ -133,7 +133,7 @@ class Exchange:
             raise RankMismatchError(
                 f"{mismatch}; rank {self._channel.rank} is at {place_of_caller()}. Their "
                 "collectives would mix. Let all ranks call spread models alike; on one rank alone, "
-                "call model.module under torch.no_grad(), unless it is in shards"
+                f"call model.module under torch.no_grad(), unless it is in shards. {UNEVEN_BATCHES}"
             )
 
     def meet(self, phase: Phase) -> None:

@@ -97,8 +97,8 @@ def distribute(
     """
     if not hasattr(type(loader), "__iter__") and not hasattr(type(loader), "__getitem__"):
         raise BatchError(
-            f"cannot distribute a {type(loader).__name__}: it cannot be iterated over. Pass the "
-            "loader that yields the batches"
+            f"cannot distribute an object of type {type(loader).__name__}: it cannot be "
+            "iterated over. Pass the loader that yields the batches"
         )
     _refuse_distributed(loader)
     group = join_group(rig)

@@ -169,5 +169,5 @@ def _differ(values: Sequence[Any], path: Path) -> RankMismatchError:
 def _describe(value: Any) -> str:
     if isinstance(value, Tensor):
         dtype = str(value.dtype).removeprefix("torch.")
-        return f"a {dtype} tensor of {value.dim()} dimensions"
-    return f"a {type(value).__name__}"
+        return f"a {value.dim()}-dimensional tensor of {dtype}"
+    return f"an object of type {type(value).__name__}"
