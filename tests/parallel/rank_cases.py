@@ -655,7 +655,8 @@ def case_what_cannot_be_is_refused() -> None:
     for message, options, module in refused:
         with pytest.raises(SpreadError, match=message):
             anyrig.spread(module, **options)
-    torch.accelerator.set_device_index(lead.index) if lead.index is not None else None
+    assert anyrig.current_device() == lead
+    assert anyrig.explain(anyrig.spread(nn.Linear(2, 2).to(lead))).lead == lead
     with pytest.raises(TypeError, match="takes no argument 'target'"):
         model(torch.ones(1, 2), target=1)
     hidden = anyrig.spread(Hidden().to(lead))

@@ -9,7 +9,8 @@
 The guardian kills every session it watches when the launcher is gone, also by SIGKILL, or when the
 ranks have not ended in the seconds they were given. While ranks are being started, the launcher
 does not know their process numbers; if it is killed then, the guardian finds them by a variable of
-theirs. Then it removes the folders that nobody is to find. It imports nothing but the standard library, so that it costs a few MiB and some 20 ms.
+theirs. Then it removes the folders that nobody is to find. It imports nothing but the standard
+library, so that it costs a few MiB and some 20 ms.
 """
 
 from __future__ import annotations
