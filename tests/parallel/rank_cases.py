@@ -26,6 +26,8 @@ from trained_models import CLASSES, EXAMPLES, OPTIMIZERS, WIDTH, perceptron
 
 import anyrig
 from anyrig.errors import BatchError, RankMismatchError, ShardSaveError, SpreadError
+from anyrig.parallel.group.announcement import Phase
+from anyrig.parallel.group.exchange import Exchange
 from anyrig.parallel.sharded import Sharding
 
 # Of whatever waits in these groups.
@@ -580,15 +582,33 @@ def case_ranks_that_come_to_different_calls_are_named() -> None:
                 model(x, **given)
             with pytest.raises(RankMismatchError, match=words) as error:
                 model(x, **given).sum().backward()
-            assert re.search(
-                rf"rank {rank} is at rank_cases\.py:\d+ in case", str(error.value)
-            ) or (
-                y.is_cuda and rank  # the backward pass has threads of its own there
-            )
+            # On a GPU the backward pass has threads of its own.
+            assert re.search(rf"rank {rank} is at rank_cases\.py:\d+ in case", str(error.value))
             with torch.set_grad_enabled(rank == 0):
                 words_of_modes = r"forward \d+ of .* forward \d+ without gradients of"
                 with pytest.raises(RankMismatchError, match=words_of_modes):
                     model(x, **given)
+    assert time.monotonic() - started < TIME_LIMIT_SECONDS
+
+
+def case_a_barrier_while_another_rank_is_in_a_backward_pass() -> None:
+    """Both end at once, also on GPUs, whose backward pass has threads of its own."""
+    model = anyrig.spread(perceptron().to(anyrig.Rig.detect().lead.torch_device))
+    started = time.monotonic()
+    place = r"\(rank_cases\.py:\d+ in case_a_barrier_while_another"
+    if dist.get_rank() == 0:
+        backward = f"rank 0 waits at the backward pass of a forward of spread model .* {place}"
+        loss = model(torch.ones(2, WIDTH)).sum()
+        with pytest.raises(RankMismatchError, match=f"{backward}.*last came to a barrier"):
+            loss.backward()
+        dist.barrier()
+        anyrig.barrier()  # at which the others have been
+    else:
+        came = "last came to the backward pass of .* at rank_cases"
+        with pytest.raises(RankMismatchError, match=f"waits at a barrier {place}.*rank 0 {came}"):
+            anyrig.barrier()
+        Exchange(model._channel, model._number, 2).meet(Phase.BACKWARD)  # what rank 0 began
+        dist.barrier()
     assert time.monotonic() - started < TIME_LIMIT_SECONDS
 
 

@@ -30,6 +30,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch.distributed as dist
@@ -59,6 +60,9 @@ UNEVEN_BATCHES = (
     "Where ranks have different numbers of batches, take anyrig.distribute(loader), or put the "
     "loop in model.join()"
 )
+
+# The function in which a thread waits for the backward pass: torch/autograd/graph.py.
+_BACKWARD = "_engine_run_backward"
 
 # Frames that are not the program's.
 _NOT_THE_PROGRAM = (str(Path(__file__).parents[2]) + os.sep, f"{os.sep}torch{os.sep}")
@@ -254,7 +258,7 @@ class Board:
             RankMismatchError: another rank waits for this one elsewhere, so neither can go on. It
                 is to see the same, so the note stays until this rank comes to something else.
         """
-        if threading.current_thread() is not threading.main_thread():
+        if not _holds_main_thread():
             return  # the main thread may come where the others wait
         if self._passing.waiting != waiting:
             self._note(replace(self._passing, waiting=waiting))
@@ -373,12 +377,40 @@ def board_of(group: Group) -> Board:
     return _current[0][1]
 
 
-def place_of_caller() -> str:
-    """Return the line of the program that is running, as "train.py:31 in step"."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None and any(
-        part in frame.f_code.co_filename for part in _NOT_THE_PROGRAM
-    ):
+def _holds_main_thread() -> bool:
+    """Return whether the main thread goes on only after this one: PyTorch computes the backward
+    pass of a GPU in a thread of its own, and the main thread waits for the pass.
+    """
+    if threading.current_thread() is threading.main_thread():
+        return True
+    frame = _frame_of_main_thread()
+    while frame is not None and _find_program(frame) is not frame:
+        if frame.f_code.co_name == _BACKWARD:
+            return True
         frame = frame.f_back
+    return False
+
+
+def _frame_of_main_thread() -> FrameType | None:
+    return sys._current_frames().get(threading.main_thread().ident or 0)
+
+
+def place_of_caller() -> str:
+    """Return the line of the program that is running, as "train.py:31 in step".
+
+    A thread of PyTorch's backward pass has none; the main thread, which waits for the pass, has.
+    """
+    frame = sys._getframe(1)
+    found = _find_program(frame)
+    if found is None and (main := _frame_of_main_thread()) is not None and _holds_main_thread():
+        found = _find_program(main)
+    frame = found or frame
     name = Path(frame.f_code.co_filename).name
     return f"{name}:{frame.f_lineno} in {frame.f_code.co_name}"
+
+
+def _find_program(frame: FrameType | None) -> FrameType | None:
+    """Return the innermost frame that is the program's own."""
+    while frame is not None and any(part in frame.f_code.co_filename for part in _NOT_THE_PROGRAM):
+        frame = frame.f_back
+    return frame
