@@ -15,7 +15,7 @@
     ├── SharesError          (ValueError)    these are no shares of these devices
     ├── SpreadError          (RuntimeError)  a module cannot be spread over devices as it is
     ├── ShardSaveError       (TypeError)     one rank would save its shard as if it were the whole
-    ├── ReplicaWaitError     (RuntimeError)  replicas waited in vain for each other
+    ├── ReplicaWaitError     (RuntimeError)  replicas timed out waiting for each other
     ├── BuildError           (RuntimeError)  the C++ part of virtual GPUs cannot be built or loaded
     │   └── NoCompilerError                  a compiler, or Python's headers, are not installed
     ├── VirtualRigError      (RuntimeError)  a virtual rig cannot be put into this process
@@ -96,7 +96,7 @@ class ShardSaveError(AnyrigError, TypeError):
 
 
 class ReplicaWaitError(AnyrigError, RuntimeError):
-    """Replicas that exchange something within a step waited in vain for one of them."""
+    """Replicas that exchange something within a step timed out waiting for one of them."""
 
 
 class BuildError(AnyrigError, RuntimeError):

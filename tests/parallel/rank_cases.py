@@ -26,6 +26,8 @@ from trained_models import CLASSES, EXAMPLES, OPTIMIZERS, WIDTH, perceptron
 
 import anyrig
 from anyrig.errors import BatchError, RankMismatchError, ShardSaveError, SpreadError
+from anyrig.parallel.group.announcement import Phase
+from anyrig.parallel.group.exchange import Exchange
 from anyrig.parallel.sharded import Sharding
 
 # Of whatever waits in these groups.
@@ -580,15 +582,33 @@ def case_ranks_that_come_to_different_calls_are_named() -> None:
                 model(x, **given)
             with pytest.raises(RankMismatchError, match=words) as error:
                 model(x, **given).sum().backward()
-            assert re.search(
-                rf"rank {rank} is at rank_cases\.py:\d+ in case", str(error.value)
-            ) or (
-                y.is_cuda and rank  # the backward pass has threads of its own there
-            )
+            # On a GPU the backward pass has threads of its own.
+            assert re.search(rf"rank {rank} is at rank_cases\.py:\d+ in case", str(error.value))
             with torch.set_grad_enabled(rank == 0):
                 words_of_modes = r"forward \d+ of .* forward \d+ without gradients of"
                 with pytest.raises(RankMismatchError, match=words_of_modes):
                     model(x, **given)
+    assert time.monotonic() - started < TIME_LIMIT_SECONDS
+
+
+def case_a_barrier_while_another_rank_is_in_a_backward_pass() -> None:
+    """Both end at once, also on GPUs, whose backward pass has threads of its own."""
+    model = anyrig.spread(perceptron().to(anyrig.Rig.detect().lead.torch_device))
+    started = time.monotonic()
+    place = r"\(rank_cases\.py:\d+ in case_a_barrier_while_another"
+    if dist.get_rank() == 0:
+        backward = f"rank 0 waits at the backward pass of a forward of spread model .* {place}"
+        loss = model(torch.ones(2, WIDTH)).sum()
+        with pytest.raises(RankMismatchError, match=f"{backward}.*last came to a barrier"):
+            loss.backward()
+        dist.barrier()
+        anyrig.barrier()  # at which the others have been
+    else:
+        came = "last came to the backward pass of .* at rank_cases"
+        with pytest.raises(RankMismatchError, match=f"waits at a barrier {place}.*rank 0 {came}"):
+            anyrig.barrier()
+        Exchange(model._channel, model._number, 2).meet(Phase.BACKWARD)  # what rank 0 began
+        dist.barrier()
     assert time.monotonic() - started < TIME_LIMIT_SECONDS
 
 
@@ -655,7 +675,8 @@ def case_what_cannot_be_is_refused() -> None:
     for message, options, module in refused:
         with pytest.raises(SpreadError, match=message):
             anyrig.spread(module, **options)
-    torch.accelerator.set_device_index(lead.index) if lead.index is not None else None
+    assert anyrig.current_device() == lead
+    assert anyrig.explain(anyrig.spread(nn.Linear(2, 2).to(lead))).lead == lead
     with pytest.raises(TypeError, match="takes no argument 'target'"):
         model(torch.ones(1, 2), target=1)
     hidden = anyrig.spread(Hidden().to(lead))
@@ -692,6 +713,103 @@ def case_a_frozen_module_is_only_called() -> None:
     model = anyrig.spread(net)
     assert model(torch.ones(1, 2)).sum() == 2 * float(net.bias.sum()) / 2
     assert (net.weight == 0).all()
+
+
+def case_changes_after_spread_are_refused() -> None:
+    """Their gradients would silently stay those of each rank; for find_unused_parameters forever"""
+    device = anyrig.Rig.detect().lead.torch_device
+    x = torch.ones(2, 2, device=device)
+
+    def net() -> nn.Module:
+        layers = [nn.Linear(2, 2), nn.Tanh(), nn.BatchNorm1d(2, affine=False), nn.Linear(2, 2)]
+        return nn.Sequential(*layers).requires_grad_(True).to(device)
+
+    def change(of: nn.Module, name: str, value: Any) -> Callable[[], None]:
+        return lambda: setattr(of, name, value)
+
+    for options in ({}, {"how": "shard"}, {"find_unused_parameters": True}):
+        module = net()
+        module[3].bias.requires_grad_(False)
+        model = anyrig.spread(module, **options)
+        changes: list[tuple[str, Callable[[], Any], Callable[[], Any]]] = []
+        first, last = module[0], module[3]
+        for parameter, named, before in (
+            (first.weight, "0.weight", True),
+            (last.bias, "3.bias", False),
+        ):
+            changes.append(
+                (
+                    rf"{re.escape(named)}\.requires_grad became {not before}\.",
+                    partial(parameter.requires_grad_, not before),
+                    partial(parameter.requires_grad_, before),
+                )
+            )
+        new = nn.Parameter(torch.ones_like(full(first.weight)))
+        changes += [
+            (
+                "0.weight was replaced",
+                change(first, "weight", new),
+                change(first, "weight", first.weight),
+            ),
+            (
+                "3.weight was replaced",
+                partial(module.__setitem__, 3, nn.Linear(2, 2, device=device)),
+                partial(module.__setitem__, 3, last),
+            ),
+            (
+                "head.weight was added, head.bias was added",
+                change(module, "head", nn.Linear(2, 2, device=device)),
+                partial(delattr, module, "head"),
+            ),
+            (
+                "scale was added",
+                change(module, "scale", nn.Parameter(x.clone())),
+                partial(delattr, module, "scale"),
+            ),
+            ("3.bias was removed", change(last, "bias", None), change(last, "bias", last.bias)),
+            (
+                "layer 2 was replaced, which has buffers",
+                partial(module.__setitem__, 2, nn.BatchNorm1d(2, affine=False).to(device)),
+                partial(module.__setitem__, 2, module[2]),
+            ),
+        ]
+        for _ in range(2):  # before the first step, and after it
+            for words, make, undo in changes:
+                make()
+                with pytest.raises(
+                    SpreadError, match=f"(?s)has changed since .*{words}.*after changing it"
+                ):
+                    model(x)
+                with torch.no_grad():
+                    model.eval()(x)  # averages nothing
+                undo()
+            module.train()[1] = nn.ReLU()  # has nothing to average
+            model(x)
+            model(x).sum().backward()  # this forward finds what FSDP2 has gathered
+            model.zero_grad()
+    model = anyrig.spread(net())
+    model.load_state_dict(net().state_dict(), assign=True)
+    with pytest.raises(
+        SpreadError, match=r"0.weight was replaced, 0.bias was replaced, 3.*replaced"
+    ):
+        model(x)
+    many = anyrig.spread(nn.Sequential(*[nn.Linear(2, 2) for _ in range(4)]).to(device))
+    many.module.requires_grad_(False)
+    with pytest.raises(SpreadError, match=r"2\.weight.requires_grad became False and 3 more"):
+        many(x)
+
+
+def case_shards_that_are_loaded_anew_still_learn() -> None:
+    device = anyrig.Rig.detect().lead.torch_device
+    model = anyrig.spread(perceptron().to(device), how="shard")
+    for _ in range(2):
+        state = {name: value.clone() for name, value in model.state_dict().items()}
+        model.load_state_dict(state, assign=True)
+        model.to(torch.float64)
+        x = torch.full((1, WIDTH), 1.0 + dist.get_rank(), device=device)
+        model(x).square().sum().backward()
+        assert all(parameter.grad is not None for parameter in model.parameters())
+        model.zero_grad()
 
 
 def case_steps_are_timed_without_waiting() -> None:
@@ -819,6 +937,7 @@ SHARDED = [name for name in LEARNING if "_shard_" in name] + [
     "case_shards_are_not_saved_as_if_they_were_the_whole",
     "case_shards_are_explained",
     "case_shards_with_options",
+    "case_shards_that_are_loaded_anew_still_learn",
 ]
 INPUTS = ["case_gradients_of_inputs_are_those_of_what_is_returned", "case_models_follow_each_other"]
 DISTRIBUTED = [name for name in dict(globals()) if name.startswith("case_") and name not in SHARDED]

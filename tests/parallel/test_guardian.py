@@ -67,6 +67,29 @@ def test_all_of_a_session_is_killed_also_without_its_leader(way: str) -> None:
         os.kill(apart, signal.SIGKILL)  # of a session of its own
 
 
+@pytest.mark.parametrize("expects", [True, False])
+def test_what_was_being_started_when_the_launcher_ended_is_known_by_a_variable(
+    expects: bool, tmp_path: Path
+) -> None:
+    def start_with(value: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            ["sh", "-c", "sleep 600; true"], env={"EXPECTED": value}, start_new_session=True
+        )
+
+    ours, its = start_with(f"{tmp_path}/0/error"), start_with(f"{tmp_path}-of-another/0/error")
+    guardian = Guardian()
+    guardian.expect(f"EXPECTED={tmp_path}/")
+    if not expects:  # all are started, and known by their numbers
+        guardian.expect("")
+    guardian.__exit__()
+    assert ours.poll() == (-signal.SIGKILL if expects else None)
+    assert its.poll() is None
+    for each in (ours, its):
+        if each.poll() is None:
+            os.killpg(each.pid, signal.SIGKILL)
+        each.wait(20)
+
+
 def test_the_earliest_end_that_was_asked_for_holds() -> None:
     with start("sleep", "600") as leader, Guardian() as guardian:
         guardian.watch(leader.pid)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import resource
 import socket
 import time
@@ -125,7 +126,9 @@ def test_what_the_ranks_measured_is_reported(monkeypatch: pytest.MonkeyPatch) ->
 def test_memory_is_that_of_all_ranks(free_bytes: int, processes: int, level: Level) -> None:
     memory = only(judge_limits(Limits(free_bytes), processes), "memory")
     assert memory.level is level
-    assert f"free for {processes} ranks" in memory.text
+    assert re.search(
+        "free for 1 rank(;|$)" if processes == 1 else f"free for {processes} ranks", memory.text
+    )
     assert bool(memory.advice) is (level is Level.DOUBTFUL)
 
 

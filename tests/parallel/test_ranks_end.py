@@ -187,7 +187,10 @@ def test_several_nodes_need_a_meeting_place() -> None:
     assert "--rdzv-endpoint HOST:PORT" in ended.stderr
 
 
-def test_a_launcher_that_is_still_starting_its_ranks_stops(group: FailingGroup) -> None:
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGKILL])
+def test_a_launcher_that_is_still_starting_its_ranks_stops(
+    group: FailingGroup, signum: signal.Signals
+) -> None:
     ranks = 120
     script = group.folder / "sleep.py"
     script.write_text("import time; time.sleep(600)")
@@ -196,7 +199,7 @@ def test_a_launcher_that_is_still_starting_its_ranks_stops(group: FailingGroup) 
     while len(group.left()) < 5:
         assert launcher.poll() is None, group.errors()
         time.sleep(0.01)
-    launcher.send_signal(signal.SIGTERM)
+    launcher.send_signal(signum)
     seen = set()
     began = time.monotonic()
     while left := group.left():
@@ -204,7 +207,7 @@ def test_a_launcher_that_is_still_starting_its_ranks_stops(group: FailingGroup) 
         assert time.monotonic() < began + 60
         launcher.poll()
     assert time.monotonic() - began < SECONDS
-    assert launcher.wait(30) == 128 + signal.SIGTERM
+    assert launcher.wait(30) == (-signum if signum is signal.SIGKILL else 128 + signum)
     assert len(seen) < ranks / 2
     assert group.litter() == []
 

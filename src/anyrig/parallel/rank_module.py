@@ -17,6 +17,7 @@ from .batch.rows import rows_of_first
 from .group.announcement import Phase
 from .group.channel import Channel, open_channel
 from .group.exchange import Exchange
+from .group.fixed_parameters import FixedParameters
 from .group.membership import current_group
 from .group.no_rows import compute_without_rows, one_row
 from .group.pace import Pace
@@ -50,6 +51,7 @@ class RankModule(TransparentModule):
     _ANEW: ClassVar = {
         "_buffers_of_all",
         "_channel",
+        "_fixed",
         "_arriving",
         "_sent_in",
         "_is_armed",
@@ -76,6 +78,7 @@ class RankModule(TransparentModule):
     _row_of: dict[bool, Any]
     _channel: Channel | None
     _buffers_of_all: Buffers
+    _fixed: FixedParameters
     _arriving: Broadcast | None
     # The backward pass in which they were sent.
     _sent_in: int
@@ -118,6 +121,7 @@ class RankModule(TransparentModule):
             _channel=channel,
             _number=channel.counts.models,
             _buffers_of_all=Buffers(self.module),
+            _fixed=FixedParameters(self.module, self._identify),
             _synchronized=[
                 layer
                 for layer in self.module.modules()
@@ -129,6 +133,10 @@ class RankModule(TransparentModule):
     def _has_collectives(self) -> bool:
         """Return whether the module's own forward waits for the other ranks."""
         return any(layer.training for layer in self._synchronized)
+
+    def _identify(self) -> Callable[[torch.nn.Parameter], Any]:
+        """Return what tells parameters apart, whichever form the engine gives each."""
+        return lambda parameter: parameter
 
     @abstractmethod
     def _compute(self, *inputs: Any, **kwargs: Any) -> Any:
@@ -148,7 +156,8 @@ class RankModule(TransparentModule):
                 the loss of the global batch is returned, on every rank.
 
         Raises:
-            SpreadError: the outputs cannot be weighted.
+            SpreadError: the outputs cannot be weighted; or parameters were added or replaced, or
+                their `requires_grad` was changed, after the module was spread.
         """
         loss = loss_for_target(self.module, self._loss) if "target" in kwargs else None
         if self._arriving is not None:
@@ -182,6 +191,8 @@ class RankModule(TransparentModule):
         joining = self._joining
         if exchange is None:
             exchange = self._new_exchange(0, loss)
+        if reduces:
+            self._fixed.require_unchanged()
         inputs, kwargs, rows = self._bring(inputs, kwargs, exchange)
         moves_buffers = self.module.training and reduces and bool(self._buffers_of_all)
         if not has_left:
@@ -305,7 +316,9 @@ class RankModule(TransparentModule):
             self._reduces = before
 
     def refresh(self) -> None:
-        """Do nothing: it is for replicas of one process, and one script serves both."""
+        """Do nothing: each rank computes with the module itself. The replicas of one process need
+        it, and one script serves both.
+        """
 
     @abstractmethod
     def join(self) -> AbstractContextManager[None]:

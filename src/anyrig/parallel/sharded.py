@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -63,6 +63,17 @@ class ShardedModule(RankModule):
 
     def _has_collectives(self) -> bool:
         return True  # each forward gathers parameters
+
+    def _identify(self) -> Callable[[torch.nn.Parameter], Any]:
+        # FSDP2 exchanges a shard for the whole parameter and back. Which it has is private.
+        whose: dict[int, Any] = {}
+        for layer in self.module.modules():  # type: ignore[attr-defined]
+            if isinstance(layer, FSDPModule):
+                group = layer._get_fsdp_state()._fsdp_param_group
+                for held in group.fsdp_params if group is not None else ():
+                    for form in ("sharded_param", "_unsharded_param"):
+                        whose[id(getattr(held, form, None))] = held
+        return lambda parameter: whose.get(id(parameter), parameter)
 
     def join(self) -> NoReturn:
         """Raise SpreadError: a rank that does not step leaves its shard as it was."""

@@ -97,7 +97,8 @@ def spread(
         )
     if sharding is not None and how != "shard":
         raise SpreadError(f'sharding= is for how="shard", and how={how!r} was given')
-    group = join_group(rig)
+    # What is refused below must not change the rank's device.
+    group = join_group(rig if rig is not None and len(rig) == 1 else None)
     if group is not None:
         group = group if rig is not None else _on_device_of(module, group)
         if rig is not None and len(rig) > 1:

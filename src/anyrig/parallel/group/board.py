@@ -30,12 +30,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch.distributed as dist
 
 from ...devices.rank import LocalRank
 from ...errors import RankMismatchError, RankWaitError
+from ..ranks.time_limit import time_limit_seconds
 from .channel import current_counts
 from .membership import Group
 
@@ -52,6 +54,15 @@ _MOST_TOLD = 15
 
 # The kind of what the hosts exchange by a collective, not by the store.
 MEETING = "meeting"
+
+# Why ranks come to different calls of a model more often than for anything else.
+UNEVEN_BATCHES = (
+    "Where ranks have different numbers of batches, take anyrig.distribute(loader), or put the "
+    "loop in model.join()"
+)
+
+# The function in which a thread waits for the backward pass: torch/autograd/graph.py.
+_BACKWARD = "_engine_run_backward"
 
 # Frames that are not the program's.
 _NOT_THE_PROGRAM = (str(Path(__file__).parents[2]) + os.sep, f"{os.sep}torch{os.sep}")
@@ -247,7 +258,7 @@ class Board:
             RankMismatchError: another rank waits for this one elsewhere, so neither can go on. It
                 is to see the same, so the note stays until this rank comes to something else.
         """
-        if threading.current_thread() is not threading.main_thread():
+        if not _holds_main_thread():
             return  # the main thread may come where the others wait
         if self._passing.waiting != waiting:
             self._note(replace(self._passing, waiting=waiting))
@@ -256,10 +267,12 @@ class Board:
             there = None if other is None else other.waiting
             if there is None or there == waiting or self._begun(there.kind) >= there.number:
                 continue
+            in_model = MEETING in (waiting.kind, there.kind)
             raise RankMismatchError(
                 f"rank {self.group.rank} waits at {self._passing.what} ({self._passing.place}), "
                 f"while {self._describe(rank)}, and waits there, where this rank has not come: "
                 "neither can go on. Let all ranks come to the same calls in the same order"
+                + (f". {UNEVEN_BATCHES}" if in_model else "")
             )
 
     def _begun(self, kind: str) -> int:
@@ -280,9 +293,18 @@ class Board:
         ]
 
     def late(
-        self, ranks: Sequence[int], timeout_seconds: float, what: str, place: str
+        self,
+        ranks: Sequence[int],
+        timeout_seconds: float,
+        what: str,
+        place: str,
+        remedy: str | None = None,
     ) -> RankWaitError:
-        """Return the error that names the ranks that did not come."""
+        """Return the error that names the ranks that did not come; `remedy` may follow it."""
+        if remedy is None:
+            from_launcher = timeout_seconds == time_limit_seconds()
+            option = "the launcher's --timeout" if from_launcher else "timeout_seconds"
+            remedy = f"See what is done there, or allow more with {option}"
         numbers = [str(rank) for rank in ranks]
         named = " and ".join([text for text in (", ".join(numbers[:-1]), numbers[-1]) if text])
         plural = "s" if len(ranks) > 1 else ""
@@ -291,8 +313,7 @@ class Board:
             told.append(f"of {len(ranks) - _MOST_TOLD} more nothing is said here")
         return RankWaitError(
             f"rank {self.group.rank} waited at {what} ({place}), and rank{plural} "
-            f"{named} did not take part within {timeout_seconds:g} s: {'; '.join(told)}. See what "
-            "is done there, or allow more with timeout_seconds"
+            f"{named} did not take part within {timeout_seconds:g} s: {'; '.join(told)}. {remedy}"
         )
 
     def host_of(self, rank: int) -> str | None:
@@ -316,10 +337,8 @@ class Board:
     def _describe(self, rank: int) -> str:
         named = self.name_of(rank)
         passing = self._passing_of(rank)
-        if passing is None:
-            return f"{named} has not joined the others yet"
-        if passing.what is None or passing.time_seconds is None:
-            return f"{named} has come to nothing of this kind yet"
+        if passing is None or passing.what is None or passing.time_seconds is None:
+            return f"{named} has come to nothing at which ranks wait for each other"
         ago = max(0.0, time.time() - passing.time_seconds)
         return f"{named} last came to {passing.what} at {passing.place}, {ago:.0f} s ago"
 
@@ -358,12 +377,40 @@ def board_of(group: Group) -> Board:
     return _current[0][1]
 
 
-def place_of_caller() -> str:
-    """Return the line of the program that is running, as "train.py:31 in step"."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None and any(
-        part in frame.f_code.co_filename for part in _NOT_THE_PROGRAM
-    ):
+def _holds_main_thread() -> bool:
+    """Return whether the main thread goes on only after this one: PyTorch computes the backward
+    pass of a GPU in a thread of its own, and the main thread waits for the pass.
+    """
+    if threading.current_thread() is threading.main_thread():
+        return True
+    frame = _frame_of_main_thread()
+    while frame is not None and _find_program(frame) is not frame:
+        if frame.f_code.co_name == _BACKWARD:
+            return True
         frame = frame.f_back
+    return False
+
+
+def _frame_of_main_thread() -> FrameType | None:
+    return sys._current_frames().get(threading.main_thread().ident or 0)
+
+
+def place_of_caller() -> str:
+    """Return the line of the program that is running, as "train.py:31 in step".
+
+    A thread of PyTorch's backward pass has none; the main thread, which waits for the pass, has.
+    """
+    frame = sys._getframe(1)
+    found = _find_program(frame)
+    if found is None and (main := _frame_of_main_thread()) is not None and _holds_main_thread():
+        found = _find_program(main)
+    frame = found or frame
     name = Path(frame.f_code.co_filename).name
     return f"{name}:{frame.f_lineno} in {frame.f_code.co_name}"
+
+
+def _find_program(frame: FrameType | None) -> FrameType | None:
+    """Return the innermost frame that is the program's own."""
+    while frame is not None and any(part in frame.f_code.co_filename for part in _NOT_THE_PROGRAM):
+        frame = frame.f_back
+    return frame

@@ -42,6 +42,26 @@ class Channel:
     counts: Counts
 
 
+def tell_all(own: torch.Tensor, group: Any = None) -> tuple[torch.Tensor, Any]:
+    """Begin to give every rank what each rank has: a row of few numbers on the CPU.
+
+    Directly from rank to rank: gloo's all-reduce takes several rounds of messages for as much,
+    which cost four times the processor time.
+
+    Args:
+        own: of this rank, one dimension.
+        group: what carries it; None takes the default group.
+
+    Returns:
+        A row of each rank, and the work after which they are there.
+    """
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    rows = own.new_zeros(ranks, len(own))
+    rows[rank] = own
+    given = own.repeat(ranks)
+    return rows, dist.all_to_all_single(rows.view(-1), given, group=group, async_op=True)
+
+
 # Of each default group, which must not be kept alive: its own group where there is one; its counts.
 _own_groups: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 _counts: weakref.WeakKeyDictionary[Any, Counts] = weakref.WeakKeyDictionary()

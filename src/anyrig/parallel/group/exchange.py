@@ -3,15 +3,15 @@
 ::
 
     rank 0   7 rows ──┐                           ┌──▶ its gradients * 7 * 3 / 15
-    rank 1   5 rows ──┼── a vector, all-reduced ──┼──▶                 * 5 * 3 / 15
+    rank 1   5 rows ──┼── from each to all ───────┼──▶                 * 5 * 3 / 15
     rank 2   3 rows ──┘                           └──▶                 * 3 * 3 / 15
 
 Then the mean over the ranks, which is what DDP and FSDP2 take, is the mean over the rows.
 
-Ranks meet where they come to the devices' collectives, and say in the vector what they are about to
-do: when a backward pass begins, and before a forward that has collectives of its own. So a forward
-that is never followed by a backward may run on one rank alone; and where ranks come to different
-collectives, all of them raise before these mix.
+Ranks meet where they come to the devices' collectives, and say beside the rows what they are about
+to do: when a backward pass begins, and before a forward that has collectives of its own. So a
+forward that is never followed by a backward may run on one rank alone; and where ranks come to
+different collectives, all of them raise before these mix.
 """
 
 from __future__ import annotations
@@ -19,14 +19,16 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from ...errors import RankMismatchError
 from .announcement import Announcement, Phase, describe_mismatch
-from .board import place_of_caller
-from .channel import Channel
+from .board import UNEVEN_BATCHES, place_of_caller
+from .channel import Channel, tell_all
 from .host_wait import wait_for_hosts
 from .step_time import StepTime
+
+# What a rank tells: its rows, what it announces, and three flags.
+_NUMBERS = 5
 
 
 class Exchange:
@@ -51,11 +53,11 @@ class Exchange:
 
     __slots__ = (
         "_channel",
-        "_counts",
         "_flags",
         "_forward",
         "_model",
         "_number",
+        "_numbers",
         "_phase",
         "_told",
         "_work",
@@ -89,27 +91,22 @@ class Exchange:
         self._flags = [int(with_loss), int(reduces)]
         self._number = 0
         self._phase: Announcement | None = None
-        self._counts: torch.Tensor | None = None
+        self._numbers: torch.Tensor | None = None
         self._work: Any = None
-        self._told: list[int] | None = None
+        self._told: list[list[int]] | None = None
 
     def start(self, phase: Phase, learns: bool = True) -> None:
         """Say to the other ranks that this one has come so far."""
         channel = self._channel
-        ranks = channel.world_size
-        # Slots for each rank: one more than its rows, as zero says that it has left; and what it
-        # announces.
-        flags = [*self._flags, int(self.is_armed)]
-        counts = [0] * (2 * ranks + len(flags))
         self._phase = Announcement(phase, self._model, self._forward, learns)
+        own = [0] * _NUMBERS
         if self.rows is not None:
-            counts[channel.rank] = self.rows + 1
-            counts[ranks + channel.rank] = self._phase.encode()
-            counts[2 * ranks :] = flags
-        self._counts = torch.tensor(counts, dtype=torch.int64, device="cpu")
+            # One more than the rows, as zero says that this rank has left.
+            own = [self.rows + 1, self._phase.encode(), *self._flags, int(self.is_armed)]
         channel.counts.meetings += 1
         self._number = channel.counts.meetings
-        self._work = dist.all_reduce(self._counts, group=channel.carrier, async_op=True)
+        numbers = torch.tensor(own, dtype=torch.int64, device="cpu")
+        self._numbers, self._work = tell_all(numbers, channel.carrier)
 
     def finish(self) -> None:
         """Wait for the other ranks to come as far.
@@ -120,20 +117,19 @@ class Exchange:
         """
         if self._work is None:
             return
-        assert self._counts is not None
+        assert self._numbers is not None
         if self.time is not None:
             self.time.pause()
         wait_for_hosts(self._work, str(self._phase), self._number)
         if self.time is not None:
             self.time.resume()
-        self._told, self._work = self._counts.tolist(), None
-        ranks = self._channel.world_size
-        mismatch = describe_mismatch(self._told[ranks : 2 * ranks])
+        self._told, self._work = self._numbers.tolist(), None
+        mismatch = describe_mismatch([announced for _, announced, *_ in self._told])
         if mismatch is not None:
             raise RankMismatchError(
                 f"{mismatch}; rank {self._channel.rank} is at {place_of_caller()}. Their "
                 "collectives would mix. Let all ranks call spread models alike; on one rank alone, "
-                "call model.module under torch.no_grad(), unless it is in shards"
+                f"call model.module under torch.no_grad(), unless it is in shards. {UNEVEN_BATCHES}"
             )
 
     def meet(self, phase: Phase) -> None:
@@ -141,7 +137,7 @@ class Exchange:
         self.start(phase)
         self.finish()
 
-    def _all(self) -> list[int]:
+    def _all(self) -> list[list[int]]:
         if self._told is None:
             if self._work is None:
                 self.start(Phase.BACKWARD)
@@ -162,22 +158,22 @@ class Exchange:
     @property
     def rows_by_rank(self) -> list[int]:
         """The rows of each rank; zero for those that have left."""
-        return [max(slot - 1, 0) for slot in self._all()[: self.world_size]]
+        return [max(more - 1, 0) for more, *_ in self._all()]
 
     @property
     def active_ranks(self) -> list[int]:
         """The ranks that have not left."""
-        return [rank for rank, slot in enumerate(self._all()[: self.world_size]) if slot]
+        return [rank for rank, (more, *_) in enumerate(self._all()) if more]
 
     @property
     def with_loss(self) -> bool:
         """Whether the others compute a loss in this forward."""
-        return self._all()[-3] > 0
+        return any(with_loss for *_, with_loss, _, _ in self._all())
 
     @property
     def reduces(self) -> bool:
         """Whether the backward of this forward reduces gradients on some rank, so on all."""
-        return self._all()[-2] > 0 or self._all()[-1] > 0
+        return any(reduces or is_armed for *_, reduces, is_armed in self._all())
 
     @property
     def weight(self) -> float:

@@ -12,11 +12,15 @@ import time
 from datetime import timedelta
 from typing import Any
 
-from .board import MEETING, Waiting, board_of
+from .board import MEETING, UNEVEN_BATCHES, Waiting, board_of
 from .membership import current_group
 
 # Most waits are shorter, and cost nothing but the wait.
 _LOOK_SECONDS = 1.0
+
+_REMEDY = (
+    f"{UNEVEN_BATCHES}. If the work there takes as long, allow more with the launcher's --timeout"
+)
 
 
 def wait_for_hosts(work: Any, what: str, number: int) -> None:
@@ -46,7 +50,7 @@ def wait_for_hosts(work: Any, what: str, number: int) -> None:
             raise
         late = board.elsewhere(waiting)
         seconds = round(time.monotonic() - started)
-        raise board.late(late, seconds, what, place) from error
+        raise board.late(late, seconds, what, place, _REMEDY) from error
     board.stop_waiting()
 
 

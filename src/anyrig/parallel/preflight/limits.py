@@ -95,7 +95,8 @@ def judge_limits(limits: Limits, processes: int) -> Iterator[Finding]:
 
 
 def _memory(free_bytes: int, processes: int) -> Finding:
-    text = f"{format_bytes(free_bytes)} of the host's memory are free for {processes} ranks"
+    ranks = f"{processes} {_ranks(processes)}"
+    text = f"{format_bytes(free_bytes)} of the host's memory are free for {ranks}"
     if free_bytes >= processes * _RANK_BYTES:
         return Finding("memory", Level.GOOD, text)
     return Finding(
@@ -104,6 +105,10 @@ def _memory(free_bytes: int, processes: int) -> Finding:
         f"{text}; each takes {format_bytes(_RANK_BYTES)} before it holds any data",
         "end what fills it, give the container more (docker run --memory), or start fewer ranks",
     )
+
+
+def _ranks(count: int) -> str:
+    return "rank" if count == 1 else "ranks"
 
 
 def _log_folder(folder: Path) -> Finding:
@@ -125,7 +130,7 @@ def _open_files(soft: int | None, hard: int | None, processes: int) -> Finding:
     return Finding(
         "open files",
         Level.BAD,
-        f"a process may open {soft} files; {processes} ranks and their loaders need more",
+        f"a process may open {soft} files; {processes} {_ranks(processes)} with loaders need more",
         f"raise it in the shell that starts them: ulimit -n {min(hard or 65536, 65536)}"
         if can_raise
         else "raise the hard limit (nofile in /etc/security/limits.conf, or the container's)",

@@ -74,7 +74,7 @@ class RankAgent(LocalElasticAgent):
             keeps_output: whether the ranks' output is kept when the launcher is stopped, too.
             options: as LocalElasticAgent.
         """
-        logs = InterruptibleLogs(str(folder), self._leave_if_stopped)
+        logs = InterruptibleLogs(str(folder), guardian, self._leave_if_stopped)
         super().__init__(spec, logs_specs=logs, **options)
         self.failure: GroupFailure | None = None
         self._environments = environments
@@ -117,6 +117,7 @@ class RankAgent(LocalElasticAgent):
             for worker in worker_group.workers:
                 worker.id = pids[worker.local_rank]
                 self._guardian.watch(worker.id)
+            self._guardian.expect("")
             self._is_running = True
         return pids
 

@@ -2,13 +2,15 @@
 
 ::
 
-    launcher ──pipe──> guardian            "watch 4711 START", "end 2.5"; closed when it dies
+    launcher ──pipe──> guardian            "expect …", "watch 4711 START"; closed when it dies
        │
        └──starts──> ranks 4711, 4712 …     each in a session of its own, with its own children
 
 The guardian kills every session it watches when the launcher is gone, also by SIGKILL, or when the
-ranks have not ended in the seconds they were given. Then it removes the folders that nobody is to
-find. It imports nothing but the standard library, so that it costs a few MiB and some 20 ms.
+ranks have not ended in the seconds they were given. While ranks are being started, the launcher
+does not know their process numbers; if it is killed then, the guardian finds them by a variable of
+theirs. Then it removes the folders that nobody is to find. It imports nothing but the standard
+library, so that it costs a few MiB and some 20 ms.
 """
 
 from __future__ import annotations
@@ -30,6 +32,10 @@ __all__ = ["Guardian"]
 # How often to look for what is left of a session whose leader has ended.
 _LOOK_SECONDS = 1.0
 
+# How long to look for ranks that a launcher was starting when it was killed: one that it had forked
+# shows its variables only when it has become the rank's program.
+_SEARCH_SECONDS = 1.0
+
 
 class Guardian:
     """The launcher's end of the pipe. Use it as a context manager."""
@@ -45,6 +51,16 @@ class Guardian:
         """Have the session ended that `leader_pid` leads, a child that was not waited for yet."""
         stat = _stat(leader_pid)
         self._tell(f"watch {leader_pid} {0 if stat is None else stat.start}")
+
+    def expect(self, variable: str) -> None:
+        """Have what leads a session killed, with its session, if this process ends before `watch`
+        was called for it.
+
+        Args:
+            variable: what one of its variables begins with, as ``"NAME=value"``; empty if nothing
+                is to be expected any more.
+        """
+        self._tell(f"expect {variable}")
 
     def end(self, seconds: float) -> None:
         """Have all that is watched killed in `seconds`, if it has not ended by then."""
@@ -83,6 +99,7 @@ def _guard(pipe: int) -> None:
     sessions = _Sessions()
     folders: set[str] = set()
     deadline: float | None = None
+    expected = ""
     rest = b""
     while True:
         seconds = None if deadline is None else max(0.0, deadline - time.monotonic())
@@ -100,6 +117,8 @@ def _guard(pipe: int) -> None:
             if word == "watch":
                 leader, start = value.split()
                 sessions.add(int(leader), int(start))
+            elif word == "expect":
+                expected = value
             elif word == "end":
                 ends = time.monotonic() + float(value)
                 deadline = ends if deadline is None else min(deadline, ends)
@@ -112,11 +131,32 @@ def _guard(pipe: int) -> None:
                 sessions = _Sessions()
                 deadline = None
     sessions.kill()
+    if expected:
+        _kill_expected(os.fsencode(expected))
     if folders:
         import shutil
 
         for folder in folders:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _kill_expected(variable: bytes) -> None:
+    """Kill the sessions whose leader has such a variable, also those that are just beginning."""
+    ends = time.monotonic() + _SEARCH_SECONDS
+    while os.path.isdir("/proc/self") and time.monotonic() < ends:  # noqa: PTH112
+        sessions = _Sessions()
+        for pid in (int(name) for name in os.listdir("/proc") if name.isdecimal()):  # noqa: PTH208
+            stat = _stat(pid)
+            if stat is not None and stat.lives and stat.session == pid and _has(pid, variable):
+                sessions.add(pid, stat.start)
+        sessions.kill()
+        time.sleep(0.02)
+
+
+def _has(pid: int, variable: bytes) -> bool:
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:  # noqa: PTH123
+        return any(each.startswith(variable) for each in file.read().split(b"\0"))
+    return False
 
 
 class _Sessions:

@@ -48,7 +48,7 @@ class Ending(Enum):
     KILLED = "was killed"
     FAILED = "failed"
     LEFT = "ended early, while others still waited for it"
-    TIMED_OUT = "waited in vain"
+    TIMED_OUT = "timed out waiting"
     LOST_CONNECTION = "lost its connection to another rank"
     FOLLOWED = "waited for the rank that failed"
     STOPPED = "was stopped"

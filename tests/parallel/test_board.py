@@ -1,0 +1,34 @@
+"""What a rank says of those that it has waited for."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from anyrig.parallel.group.board import Board
+from anyrig.parallel.group.membership import Group
+from anyrig.parallel.ranks.time_limit import TIME_LIMIT_VARIABLE
+
+
+def test_who_has_come_to_nothing_yet_and_what_allows_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = dist.HashStore()
+    groups = [Group(rank, 3, torch.device("cpu"), "gloo", "") for rank in range(2)]
+    boards = [Board(group, store, "here") for group in groups]
+    host = boards[0].host
+    monkeypatch.setenv(TIME_LIMIT_VARIABLE, "7.0")
+
+    def late(seconds: float) -> str:
+        return str(boards[0].late([1, 2], seconds, "a barrier", "train.py:3 in step"))
+
+    assert late(2.5) == (
+        "rank 0 waited at a barrier (train.py:3 in step), and ranks 1 and 2 did not take part "
+        f"within 2.5 s: rank 1 on {host} has come to nothing at which ranks wait for each other; "
+        "rank 2 on an unknown host has come to nothing at which ranks wait for each other. See "
+        "what is done there, or allow more with timeout_seconds"
+    )
+    assert late(7).endswith("or allow more with the launcher's --timeout")
+    boards[1].come_to("a gather")
+    assert f"rank 1 on {host} last came to a gather at test_board.py:" in late(1)
