@@ -56,8 +56,23 @@ REFUSED: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
         "but found at least two devices, cuda:1 and cpu!",
     ),
     "a value for an index, of another card": (
-        lambda x: x.index_put_((torch.tensor([0]),), torch.tensor(1.0, device="cuda:2")),
+        lambda x: x.index_put_((torch.tensor([0]),), torch.ones(1, device="cuda:2")),
         "but found at least two devices, cuda:1 and cuda:2!",
+    ),
+    "two numbers of the host in addcmul": (
+        lambda x: torch.addcmul(x, torch.tensor(2.0), torch.tensor(3.0)),
+        "but found at least two devices, cuda:1 and cpu!",
+    ),
+    "a number of the host as self of addcmul": (
+        lambda x: torch.addcmul(torch.tensor(2.0), x, x),
+        "^CPU Scalar support for self argument is not supported when calling addcmul on CUDA "
+        r"tensors\.$",
+    ),
+    "a number of the host as tensor1 of addcmul": (
+        lambda x: x.addcmul_(torch.tensor(2.0), x),
+        "^CPU Scalar support for tensor1 argument is not supported when calling addcmul on CUDA "
+        r"tensors\. However, CPU Scalar support for tensor2 is supported, please swap your "
+        r"tensor1 and tensor2 terms\.$",
     ),
     "a convolution, with the host": (
         lambda x: functional.conv2d(x[None, None], torch.ones(1, 1, 2, 2)),
@@ -94,12 +109,28 @@ def test_a_number_of_the_host_may_take_part(here: Tensor) -> None:
     assert (torch.tensor(2.0) - here).device == here.device
     assert torch.maximum(here, torch.tensor(2.0)).device == here.device
     assert torch.where(here > 0, here, torch.tensor(2.0)).device == here.device
-    assert torch.addcmul(here, torch.tensor(2.0), here).tolist() == [[3.0] * 3] * 3
+    assert torch.addcmul(here, here, torch.tensor(2.0)).tolist() == [[3.0] * 3] * 3
     here.mul_(torch.tensor(2.0)).masked_fill_(here > 2, torch.tensor(9.0)).sub_(torch.tensor(1.0))
     assert here.tolist() == [[1.0] * 3] * 3
     assert here[torch.tensor([0, 2])].shape == (2, 3)
     here[torch.tensor([0])] = torch.tensor(5.0)
     assert here.sum().item() == 21
+
+
+def test_a_number_of_a_card_is_written_to_the_host_and_to_other_cards(here: Tensor) -> None:
+    number = torch.tensor(5.0, device="cuda:2")
+    index = torch.tensor([1])
+    for target in (torch.zeros(3), torch.zeros(3, device="cuda:1")):
+        assert target.fill_(number) is target
+        assert target.tolist() == [5.0] * 3
+        target.zero_().index_put_((index,), number)
+        assert target.tolist() == [0.0, 5.0, 0.0]
+        target.index_put_((index,), number, accumulate=True)
+        target[torch.tensor([True, False, False])] = number
+        assert target.tolist() == [5.0, 10.0, 0.0]
+    assert torch.tensor(0.0).fill_(number).item() == 5
+    with pytest.raises(RuntimeError, match="but found at least two devices, cpu and cuda:1!"):
+        torch.zeros(3).index_put_((index,), here[0, :1])
 
 
 # What is written to is on the device where it is computed, numbers of the host included.

@@ -67,7 +67,12 @@ class OperatorCall {
       check_types(arguments());
     }
     if (mixes_devices()) {
+      const bool on_host = move_value();
       check_devices(plan_, op_.schema(), arguments());
+      if (on_host) {
+        op_.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack_);
+        return;
+      }
       if (plan_.check == DeviceCheck::Foreach) {
         // The CPU's kernel composes operators that come back here tensor by tensor.
         op_.redispatchBoxed(c10::DispatchKeySet(host_key_), stack_);
@@ -124,6 +129,25 @@ class OperatorCall {
   }
 
  private:
+  // Moves a single value to the device of the tensor that it is written to, as `fill_` and
+  // `_index_put_impl_` of PyTorch do, and returns whether that is the CPU, which then runs the call.
+  bool move_value() {
+    const std::string& name = op_.schema().name();
+    const size_t place = name == "aten::fill_" ? 1
+        : name == "aten::index_put_" || name == "aten::_index_put_impl_" ? 2
+                                                                         : 0;
+    if (place == 0 || !argument(place).isTensor()) {
+      return false;
+    }
+    const at::Tensor value = argument(place).toTensor();
+    const c10::Device target = argument(0).toTensor().device();
+    if (value.is_cpu() || value.dim() != 0 || value.device() == target) {
+      return false;
+    }
+    argument(place) = value.to(target);
+    return target.is_cpu();
+  }
+
   c10::IValue& argument(size_t i) {
     return (*stack_)[first_argument_ + i];
   }

@@ -6,6 +6,9 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/op_registration/adaption.h>
 
+#include <array>
+#include <optional>
+
 namespace anyrig::virtual_gpu {
 namespace {
 
@@ -44,6 +47,36 @@ void check_as_iterator(const OperatorPlan& plan, c10::ArrayRef<c10::IValue> argu
           *common, " and ", tensor.device(), "!");
     });
   }
+}
+
+// TensorIterator takes one scalar of the CPU, and addcmul_cuda_kernel takes it as tensor2 alone.
+void check_addcmul(c10::ArrayRef<c10::IValue> arguments) {
+  constexpr std::array<const char*, 3> kNames = {"self", "tensor1", "tensor2"};
+  std::optional<c10::Device> common;
+  std::optional<size_t> scalar;
+  size_t scalars = 0;
+  for (size_t i = 0; i < kNames.size(); ++i) {
+    const at::Tensor& tensor = arguments[i].toTensor();
+    if (!tensor.is_cpu()) {
+      common = common.value_or(tensor.device());
+    } else if (++scalars == 1) {
+      scalar = i;
+    }
+  }
+  if (!common.has_value() || !scalar.has_value()) {
+    return;
+  }
+  TORCH_CHECK(
+      scalars == 1,
+      "Expected all tensors to be on the same device, but found at least two devices, ",
+      *common, " and ", c10::Device(c10::kCPU), "!");
+  TORCH_CHECK(
+      *scalar == 2,
+      "CPU Scalar support for ", kNames[*scalar],
+      " argument is not supported when calling addcmul on CUDA tensors.",
+      *scalar == 1 ? " However, CPU Scalar support for tensor2 is supported, please swap your "
+                     "tensor1 and tensor2 terms."
+                   : "");
 }
 
 void check_as_index(const OperatorPlan& plan, c10::ArrayRef<c10::IValue> arguments) {
@@ -105,7 +138,11 @@ void check_devices(
     case DeviceCheck::Convolution:
       return check_as_wrapper(plan, schema, arguments);
     case DeviceCheck::Iterator:
-      return check_as_iterator(plan, arguments);
+      check_as_iterator(plan, arguments);
+      if (schema.name() == "aten::addcmul" || schema.name() == "aten::addcmul_") {
+        check_addcmul(arguments);
+      }
+      return;
     case DeviceCheck::Indices:
       return check_as_index(plan, arguments);
     case DeviceCheck::Foreach:
