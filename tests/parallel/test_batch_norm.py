@@ -198,3 +198,32 @@ def test_a_batch_of_one_sample_is_explained() -> None:
     text = str(caught.value) + "".join(getattr(caught.value, "__notes__", []))
     assert "sync_batch_norm=True" in text
     assert "drop_last=True" in text
+
+
+@pytest.mark.parametrize("cls", [nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d])
+def test_a_vector_has_no_channels(cls: type[nn.Module]) -> None:
+    model = anyrig.spread(cls(3).to("cuda:0"), rig(), sync_batch_norm=True)
+    with pytest.raises(ValueError, match="expected at least 2 dimensions, got 1"):
+        model(torch.ones(6))
+
+
+@pytest.mark.parametrize("momentum", [None, 0.0, 0.3, 1.0])
+@pytest.mark.parametrize("tracks", [True, False])
+def test_statistics_follow_the_momentum(momentum: float | None, tracks: bool) -> None:
+    """None averages all batches; what tracks nothing has no statistics, in evaluation neither."""
+    layer = nn.BatchNorm1d(3, momentum=momentum, track_running_stats=tracks).to("cuda:0")
+    model = anyrig.spread(copy.deepcopy(layer), rig(), sync_batch_norm=True)
+    for training in (True, True, False, True):
+        layer.train(training)
+        model.train(training)
+        x = torch.randn(7, 3, device="cuda:0")
+        torch.testing.assert_close(model(x), layer(x), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(model.state_dict(), layer.state_dict(), rtol=1e-4, atol=1e-5)
+    if not tracks:
+        assert model.module.running_mean is None
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_the_result_has_the_inputs_dtype(dtype: torch.dtype) -> None:
+    model = anyrig.spread(nn.BatchNorm1d(3).to("cuda:0"), rig(), sync_batch_norm=True)
+    assert model(torch.randn(6, 3, device="cuda:0", dtype=dtype)).dtype == dtype
