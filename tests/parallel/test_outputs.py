@@ -110,13 +110,28 @@ def test_the_models_own_loss_as_the_loss(shares: Any, gives_target: bool) -> Non
         torch.testing.assert_close(here, there, rtol=1e-9, atol=1e-15)
 
 
-@pytest.mark.gpus(2)
-def test_means_in_half_precision_are_taken_in_finer_numbers() -> None:
-    module = Returning(lambda y: torch.full((), 1.5078125, dtype=torch.bfloat16, device=y.device))
+@pytest.mark.gpus(3)
+@pytest.mark.parametrize(
+    ("dtype", "number"), [(torch.bfloat16, 1.5078125), (torch.float16, 1.5009765625)]
+)
+def test_means_in_half_precision_are_taken_in_finer_numbers(
+    dtype: torch.dtype, number: float
+) -> None:
+    module = Returning(lambda y: torch.full((), number, dtype=dtype, device=y.device))
     model = anyrig.spread(on_lead(module), first_devices(3), shares=[1, 1, 1])
-    found = model(torch.ones(sum([1, 1, 1]), 4))
-    assert found.dtype == torch.bfloat16
-    assert found.item() == 1.5078125
+    found = model(torch.ones(3, 4))
+    assert found.dtype == dtype
+    assert found.item() == number
+
+
+@pytest.mark.gpus(2)
+@pytest.mark.parametrize("shares", [[1, 2], [2, 1]])
+def test_a_mean_has_the_finest_dtype_of_the_parts(shares: list[int]) -> None:
+    """In double precision a third has more digits than in single."""
+    module = Returning(lambda y: y.new_ones((), dtype=(torch.float32, torch.float64)[len(y) - 1]))
+    found = anyrig.spread(on_lead(module), first_devices(2), shares=shares)(torch.ones(3, 4))
+    assert found.dtype == torch.float64
+    assert found.item() == pytest.approx(1.0, abs=1e-15)
 
 
 @pytest.mark.gpus(3)

@@ -386,3 +386,16 @@ def test_devices_of_several_kinds_and_objects_that_cannot_be_built_again() -> No
     words = r"Checked cannot be built again .*\(ValueError: not again\); pass what it holds"
     with pytest.raises(BatchError, match=words):
         scatter(Checked(x=torch.ones(2)), ["cuda:0", "cuda:1"])
+
+
+@pytest.mark.gpus(2)
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
+def test_a_nested_part_without_rows_has_the_dtype_and_the_device(layout: torch.layout) -> None:
+    nested = torch.nested.nested_tensor(
+        [torch.ones(2, 3), torch.ones(4, 3)], dtype=torch.float64, layout=layout
+    )
+    parts = scatter(nested, ["cuda:0", "cuda:1"], [1, 0])
+    assert [part.dtype for part in parts] == [torch.float64] * 2
+    assert [part.get_device() for part in parts] == [0, 1]
+    assert [part.size(0) for part in parts] == [2, 0]
