@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import sys
@@ -34,10 +35,14 @@ def read_command(words: list[str], *, is_module: bool) -> Program:
     from ..rehearsal.program import Program
 
     name, *arguments = words
-    if not is_module and not Path(name).exists():
+    if not (is_module or os.path.exists(name)):  # noqa: PTH110 - Path's raises for odd names
         if name == sys.executable or _PYTHON.fullmatch(name):
             return _read_python(arguments)
-        if (command := shutil.which(name)) and _is_python_script(Path(command)):
+        if (
+            "\0" not in name
+            and (command := shutil.which(name))
+            and _is_python_script(Path(command))
+        ):
             return Program(command, tuple(arguments))
     check_program(name, is_module=is_module)
     return Program(name, tuple(arguments), is_module=is_module)
