@@ -16,6 +16,8 @@ def test_both_processes_see_what_each_writes() -> None:
         f"{float(2**20)} {4 * 2**20}",
         "let go",
         "0",
+        "let go of all",
+        "0",
         "0",
     ]
 

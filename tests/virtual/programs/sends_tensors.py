@@ -31,6 +31,9 @@ def other(tensors: Any, answers: Any) -> None:
     del dropped
     answers.put("let go")
     tensors.get()
+    del parameter
+    answers.put("let go of all")
+    tensors.get()
 
 
 def main() -> None:
@@ -57,6 +60,11 @@ def main() -> None:
     print(answers.get(timeout=60))
     torch.cuda.ipc_collect()
     print(torch.cuda.memory_allocated(DEVICE) - held)
+    tensors.put(None)
+    print(answers.get(timeout=60))
+    del x, tensor, twin_before  # of which the other process got some three times
+    torch.cuda.ipc_collect()
+    print(torch.cuda.memory_allocated(DEVICE))
     tensors.put(None)
     process.join(60)
     print(process.exitcode)
