@@ -61,4 +61,4 @@ def test_what_is_held_back_is_written_and_the_status_kept(
     assert ended.stdout == "out thread handler"
     assert (tmp_path / "text").read_text() == "lines"
     assert (tmp_path / "bytes").read_bytes() == b"bytes"
-    assert gzip.open(tmp_path / "packed").read() == b"packed"
+    assert gzip.decompress((tmp_path / "packed").read_bytes()) == b"packed"

@@ -30,9 +30,9 @@ def machine(number: int) -> Node:
 
 @pytest.mark.parametrize("fewest", [1, 2])
 def test_who_came_is_told_and_whether_a_run_would_start(fewest: int) -> None:
-    with closing(Meeting("127.0.0.1", free_port(), fewest, 2, 0.3)) as meeting:
-        with pytest.raises(LaunchError) as raised:
-            meeting.exchange(machine(0))
+    meeting = Meeting("127.0.0.1", free_port(), fewest, 2, 0.3)
+    with closing(meeting), pytest.raises(LaunchError) as raised:
+        meeting.exchange(machine(0))
     text = str(raised.value)
     assert text.startswith("1 of 2 machines came within 0 s (node0 (10.0.0.0)); run the same ")
     enough = ". A run would start with these; to look at them alone: --nnodes 1"
