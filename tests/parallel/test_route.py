@@ -101,7 +101,7 @@ def test_node_0_is_asked_again_and_named_when_it_does_not_answer(
                 taken.sendall(b"come\nmore")
 
         greetings: list[bytes] = []
-        thread = threading.Thread(target=answer)
+        thread = threading.Thread(target=answer, daemon=True)
         thread.start()
         with join(address, "token", 12) as joined:
             thread.join()
