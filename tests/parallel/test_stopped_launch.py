@@ -48,7 +48,7 @@ def test_a_signal_reaches_the_caller_of_launch_when_the_ranks_have_ended(
     monkeypatch.setattr(launch, "run_group", end)
     with handled_by(lambda number, _: got.append(number)):
         if signum is signal.SIGINT:
-            with pytest.raises(KeyboardInterrupt, match="^the launcher was stopped"):
+            with pytest.raises(KeyboardInterrupt, match=r"^the launcher was stopped$"):
                 launch.call_in_ranks(os.getpid, (), {}, Rig.detect(), RunOptions(processes=8))
             assert got == []
         else:
