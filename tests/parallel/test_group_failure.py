@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -170,3 +171,18 @@ def test_a_traceback_comes_with_what_led_to_it(tmp_path: Path) -> None:
     assert end.traceback is not None
     assert "a.py" in end.traceback
     assert "old.py" not in end.traceback
+
+
+@pytest.mark.parametrize(("ranks", "told", "more"), [(16, 16, None), (17, 16, 1), (40, 16, 24)])
+def test_of_many_ranks_sixteen_are_told_and_the_others_counted(
+    ranks: int, told: int, more: int | None
+) -> None:
+    failed = RankEnd(5, "node0", 1, Ending.FAILED, None, None, None, None, None, None, False, None)
+    others = [replace(failed, rank=rank, ending=Ending.STOPPED) for rank in range(ranks)]
+    text = str(explain_failure([*others[:5], failed, *others[6:]], names_hosts=False))
+    lines = text.splitlines()
+    assert lines[0].startswith("rank 5 failed")
+    assert sum(line.startswith("rank ") for line in lines) == told
+    assert [line for line in lines if line.startswith("and ")] == (
+        [] if more is None else [f"and {more} more ranks"]
+    )

@@ -84,6 +84,40 @@ def test_what_one_says_all_hear() -> None:
         assert one.troubles == hub.troubles == ()
 
 
+def test_a_launcher_that_was_stopped_says_so_to_all_and_is_not_lost() -> None:
+    with watching(3) as (hub, one, two):
+        two.say_stopped("the launcher on node2 was stopped (SIGINT)")
+        two.say_over([])
+        assert until(lambda: one.troubles and hub.troubles)
+        assert one.troubles == hub.troubles == ("the launcher on node2 was stopped (SIGINT)",)
+        assert one.must_end()
+        assert hub.must_end()
+        assert not two.must_end()
+        assert one.unheard == ("node0",)  # why node2 says no more is known
+
+
+def test_who_goes_to_meet_a_new_node_is_followed_and_ends_nothing() -> None:
+    with watching(3) as (hub, one, two):
+        one.say("meeting again")
+        assert until(lambda: hub.must_meet_again() and two.must_meet_again())
+        assert not one.must_meet_again()
+        assert not any(node.must_end() or node.is_done() for node in (hub, one, two))
+
+
+def test_who_is_done_may_leave_and_is_no_trouble() -> None:
+    with watching(3) as (hub, one, two):
+        one.say("done")
+        one.close()
+        assert until(lambda: "done" in two._nodes[1].said and len(hub._links) == 1)
+        assert not hub.is_done()  # of node2 nothing is known
+        two.say("done")
+        assert until(hub.is_done)
+        assert not two.is_done()  # node0's ranks still run
+        assert hub.troubles == two.troubles == ()
+        assert not hub.must_end()
+        one._ear, one._mouth = socket.socketpair()  # it is closed once more
+
+
 def test_who_connects_late_hears_what_was_said_before() -> None:
     store = dist.HashStore()
     for number in (1, 2):  # known from the beginning, and connected one after the other

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import platform
 import re
 import resource
+import shutil
 import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 import torch
 
+import anyrig
 from anyrig.devices.device import Device
 from anyrig.devices.link import Link
 from anyrig.devices.rig import Rig
@@ -32,7 +37,7 @@ from anyrig.parallel.preflight.network import (
     match_interfaces,
     named_addresses,
 )
-from anyrig.parallel.preflight.node import Node, compare
+from anyrig.parallel.preflight.node import Node, compare, read_node
 from anyrig.parallel.preflight.peers import check_peers
 from anyrig.parallel.ranks.options import RunOptions
 from anyrig.parallel.ranks.route import is_host_of, outward_addresses
@@ -183,7 +188,12 @@ def test_limits_are_read_from_this_process(tmp_path: Path) -> None:
         limits = Limits.of_this_machine()
     assert limits.open_files == 777
     assert limits.locked_bytes == 12288
-    assert limits.most_open_files is None or limits.most_open_files >= 777
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    assert limits.most_open_files == (None if hard == resource.RLIM_INFINITY else hard)
+    space = resource.getrlimit(resource.RLIMIT_AS)[0]
+    assert limits.address_bytes == (None if space == resource.RLIM_INFINITY else space)
+    if limits.shared_bytes is not None:
+        assert limits.shared_bytes == shutil.disk_usage("/dev/shm").total
     assert limits.free_bytes > 0
     assert (limits.shared_bytes is None) or limits.shared_free_bytes <= limits.shared_bytes
     options = RunOptions(processes=1, log_folder=tmp_path / "logs")
@@ -217,6 +227,30 @@ def test_clocks_that_differ(apart_seconds: float, late_seconds: float, is_found:
     if is_found:
         assert f"some {abs(apart_seconds):.0f} s apart" in clocks[0].text
         assert "node1 (10.0.0.2)" in clocks[0].text
+
+
+def test_what_this_machine_says_of_itself() -> None:
+    rig = Rig.detect()
+    before = time.time()
+    here = Node.here(rig, "10.0.0.1", {"10.0.0.2": "GLOO"}, 4711)
+    assert before <= here.unix_seconds <= time.time()
+    assert (here.host, here.address, here.probe_port) == (socket.gethostname(), "10.0.0.1", 4711)
+    assert here.interfaces == {"10.0.0.2": "GLOO"}
+    assert here.devices == tuple(map(str, rig))
+    assert here.versions["torch"] == torch.__version__
+    assert here.versions["python"] == platform.python_version()
+    assert here.versions["anyrig"] == anyrig.__version__
+    assert here.versions.get("cuda") == torch.version.cuda
+
+
+@pytest.mark.parametrize(("port", "is_one"), [(0, False), (1, True), (65535, True), (65536, False)])
+def test_a_machine_listens_at_a_port(port: int, is_one: bool) -> None:
+    said = json.dumps(asdict(Node("node0", "10.0.0.1", port))).encode()
+    if is_one:
+        assert read_node(said).probe_port == port
+    else:
+        with pytest.raises(LaunchError, match="describes no machine"):
+            read_node(said)
 
 
 def test_versions_that_differ() -> None:
