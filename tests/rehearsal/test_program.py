@@ -31,6 +31,7 @@ ENDINGS = {
     "syntax": "def f(:",
     "hook": "sys.excepthook = lambda *e: print('hooked', e[0], file=sys.stderr)\nraise KeyError",
     "broken hook": "sys.excepthook = lambda: None\nraise KeyError",
+    "raising hook": "sys.excepthook = lambda *e: 1 / 0\nraise KeyError",
     "at exit": "import atexit\natexit.register(lambda: print(SECRET))\nSECRET = 'kept'",
     # Read as the script's own `from __future__ import` says, not as that of the file which runs it.
     "annotations": "def f(x: int): pass\nprint(f.__annotations__)",
