@@ -1,5 +1,6 @@
 """`anyrig devices` on this machine, and on machines of which only the driver is a stand-in."""
 
+import contextlib
 import json
 import os
 import signal
@@ -154,6 +155,27 @@ def test_watch_ends_with_ctrl_c() -> None:
         assert process.wait(timeout=30) == 0
         assert process.stderr.read() == b""
     assert all(look["devices"] for look in looks)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no pseudoterminals")
+def test_watch_on_a_terminal_draws_over_its_table_until_ctrl_c() -> None:
+    command = [sys.executable, "-m", "anyrig", "devices", "--watch", "--interval", "0.1"]
+    ours, theirs = os.openpty()
+    environment = {**os.environ, "TERM": "xterm"}
+    with subprocess.Popen(
+        command, stdout=theirs, stderr=subprocess.PIPE, env=environment
+    ) as process:
+        os.close(theirs)
+        seen = b""
+        while seen.count(b"\x1b[2K") < 4 or seen.count(b"used by") < 3:
+            seen += os.read(ours, 2**16)
+        process.send_signal(signal.SIGINT)
+        with contextlib.suppress(OSError):  # Linux reports the end of a terminal as an error
+            while os.read(ours, 2**16):
+                pass
+        assert process.wait(timeout=60) == 0
+        assert process.stderr.read() == b""
+    os.close(ours)
 
 
 def test_show_utilization_prints_where_it_is_told(capsys: pytest.CaptureFixture[str]) -> None:

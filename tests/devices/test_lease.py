@@ -351,8 +351,12 @@ def test_the_directory_is_everyones_whatever_the_umask(start: Start, directory: 
 
 
 @posix_only
-@pytest.mark.parametrize("trap", ["directory link", "file link", "hard link", "pipe", "file"])
-def test_what_others_put_in_the_way_is_refused(directory: Path, trap: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "trap", ["directory link", "file link", "hard link", "pipe", "folder", "file", "file above"]
+)
+def test_what_others_put_in_the_way_is_refused(
+    directory: Path, trap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     victim = tmp_path / "victim"
     victim.write_text("precious")
     lock = directory / "GPU-aaaa.lock"
@@ -361,12 +365,17 @@ def test_what_others_put_in_the_way_is_refused(directory: Path, trap: str, tmp_p
         directory.symlink_to(tmp_path / "elsewhere")
     elif trap == "file":
         directory.write_text("no directory")
+    elif trap == "file above":
+        directory = victim / "leases"
+        monkeypatch.setenv("ANYRIG_LEASE_DIRECTORY", str(directory))
     else:
         directory.mkdir()
         if trap == "file link":
             lock.symlink_to(victim)
         elif trap == "hard link":
             lock.hardlink_to(victim)
+        elif trap == "folder":
+            lock.mkdir()
         else:
             os.mkfifo(lock)
     with pytest.raises(LeaseDirectoryError) as caught:
@@ -497,3 +506,12 @@ def test_the_name_of_a_process_reaches_no_terminal_unseen(start: Start) -> None:
     other = start("open('/proc/self/comm', 'w').write('\\x1b[2Jtrain'); say('named')")
     assert other.line() == "named"
     assert process_name(other.process.pid) == "?[2Jtrain"
+
+
+def test_a_lease_shows_whether_it_is_held() -> None:
+    lease = acquire_lease("GPU-aaaa")
+    assert repr(lease) == "<Lease of GPU-aaaa, held>"
+    lease.release()
+    assert repr(lease) == "<Lease of GPU-aaaa, released>"
+    lease.release()
+    assert not lease.held

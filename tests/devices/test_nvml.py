@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from anyrig.devices import nvml
 from anyrig.virtual.rig import VirtualRig
 
 GIB = 2**30
@@ -301,3 +302,26 @@ def test_a_machine_with_a_driver_has_no_reason(environment_with_cards: Environme
 def test_importing_asks_nothing_and_loads_little(environment_with_cards: Environment) -> None:
     code = "import sys; answer = [name in sys.modules for name in ('pynvml', 'torch')]"
     assert ask(environment_with_cards(SERVER), code) == [False, False]
+
+
+def test_without_pynvml_there_are_no_cards_and_the_package_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    reason = nvml.unavailable_reason()
+    assert reason.startswith("the package nvidia-ml-py cannot be imported (")
+    assert reason.endswith("; run `pip install nvidia-ml-py`")
+    assert (nvml.cards(), nvml.moment("GPU-1"), nvml.link("GPU-1", "GPU-2")) == ((), None, None)
+
+
+def test_a_question_that_pynvml_does_not_know_has_no_answer(
+    environment_with_cards: Environment,
+) -> None:
+    answer = ask(
+        environment_with_cards(SERVER),
+        "from anyrig.devices.nvml_session import Questions, session\n"
+        "with session() as opened:\n"
+        "    questions = Questions(opened)\n"
+        "    answer = questions.ask('nvmlAskedByNobody', 1), questions.error",
+    )
+    assert answer == [None, None]

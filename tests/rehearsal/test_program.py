@@ -31,6 +31,7 @@ ENDINGS = {
     "syntax": "def f(:",
     "hook": "sys.excepthook = lambda *e: print('hooked', e[0], file=sys.stderr)\nraise KeyError",
     "broken hook": "sys.excepthook = lambda: None\nraise KeyError",
+    "raising hook": "sys.excepthook = lambda *e: 1 / 0\nraise KeyError",
     "at exit": "import atexit\natexit.register(lambda: print(SECRET))\nSECRET = 'kept'",
     # Read as the script's own `from __future__ import` says, not as that of the file which runs it.
     "annotations": "def f(x: int): pass\nprint(f.__annotations__)",
@@ -91,7 +92,7 @@ def test_a_script_found_through_a_link_sees_the_folder_it_lies_in(tmp_path: Path
 def test_a_module_a_package_a_folder_and_a_zip_file(tmp_path: Path) -> None:
     (tmp_path / "tool" / "inner").mkdir(parents=True)
     (tmp_path / "tool" / "__init__.py").write_text("")
-    (tmp_path / "tool" / "inner" / "__init__.py").write_text("print('inner')")
+    (tmp_path / "tool" / "inner" / "__init__.py").write_text("import sys; print(sys.argv)")
     for name in ("__main__.py", "inner/__main__.py", "inner/other.py"):
         (tmp_path / "tool" / name).write_text(SEEN)
     with zipfile.ZipFile(tmp_path / "tool.zip", "w") as archive:
@@ -163,3 +164,10 @@ def test_the_safe_path_is_left_alone(tmp_path: Path) -> None:
         run("-P", "-c", AS_PROGRAM, "script.py", cwd=tmp_path),
     )
     assert program.stdout == plain.stdout
+
+
+def test_a_module_without_python_code_is_refused_as_the_interpreter_does(tmp_path: Path) -> None:
+    plain, program = both("-m", "_ctypes", cwd=tmp_path)
+    assert program.stderr == plain.stderr
+    assert "No code object available for _ctypes" in plain.stderr
+    assert program.returncode == plain.returncode == 1

@@ -11,6 +11,8 @@ import pytest
 
 from anyrig.cli.group_flags import GroupFlags
 from anyrig.cli.rehearse import _ranks
+from anyrig.devices.device import Device
+from anyrig.devices.rig import order_by_strength
 from anyrig.errors import DeviceFailedError, DeviceTextError
 from anyrig.rehearsal.placement import Placement
 from anyrig.virtual.rig import VirtualRig
@@ -101,6 +103,26 @@ def test_a_placement_survives_its_text_and_puts_the_strongest_first() -> None:
     assert placement.environment_of(0)["CUDA_VISIBLE_DEVICES"] == f"{a100.uuid},{t4.uuid}"
     with pytest.raises(ValueError, match="rank 8 of 8"):
         placement.environment_of(8)
+
+
+@pytest.mark.parametrize("text", ["L4+A100-80GB", "1GiB+2GiB", "T4+8GiB"])
+def test_a_placement_orders_as_a_rank_with_these_cards_would(text: str) -> None:
+    cards = VirtualRig.parse(text).devices
+    devices = tuple(
+        Device(
+            "cuda",
+            index,
+            card.name,
+            uuid=card.uuid,
+            capability=card.capability,
+            total_bytes=card.memory_bytes,
+            spec=card.spec,
+        )
+        for index, card in enumerate(cards)
+    )
+    ordered, _ = order_by_strength(devices)
+    placed = Placement.on(VirtualRig.parse(text), environment={}).environment_of(0)
+    assert placed["CUDA_VISIBLE_DEVICES"] == ",".join(device.uuid for device in ordered)
 
 
 def test_a_device_that_a_node_lacks() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from . import nvml
@@ -48,9 +49,14 @@ def _peer_access(first: Device, second: Device) -> bool | None:
 
     module = torch.get_device_module(first.torch_device)
     ask = getattr(module, "can_device_access_peer", None)
-    if ask is None:
+    if ask is None or first.index is None or second.index is None:
         return None
+    return reach_each_other(ask, first.index, second.index)
+
+
+def reach_each_other(ask: Callable[[int, int], bool], first: int, second: int) -> bool | None:
+    """Return whether `ask` says yes in both directions; None where it fails."""
     try:
-        return bool(ask(first.index, second.index) and ask(second.index, first.index))
+        return bool(ask(first, second) and ask(second, first))
     except RuntimeError:
         return None

@@ -149,6 +149,11 @@ def _processes_through_torch(index: int) -> tuple[DeviceProcess, ...] | None:
         text = torch.cuda.list_gpu_processes(index)
     except Exception:  # of NVML or AMD SMI, which each have a class of their own
         return None
+    return read_processes(text)
+
+
+def read_processes(text: str) -> tuple[DeviceProcess, ...] | None:
+    """Return the processes in a text of ``torch.cuda.list_gpu_processes``; None if it has none."""
     lines = text.splitlines()[1:]
     if lines == ["no processes are running"]:
         return ()
