@@ -133,3 +133,15 @@ def test_a_conjugate_is_copied_as_what_it_stands_for(place: str) -> None:
                 to.copy_(numbers.to(source).conj(), non_blocking)
                 torch.cuda.synchronize(1)
                 assert to.tolist() == numbers.conj().resolve_conj().tolist()
+
+
+def test_memory_of_a_device_is_not_pinned() -> None:
+    with pytest.raises(RuntimeError, match="Only dense CPU tensors can be pinned"):
+        torch.empty(2, device="cuda", pin_memory=True)
+
+
+def test_set_to_the_same_place_sizes_and_strides() -> None:
+    x = torch.zeros(4, 4, device="cuda")
+    assert x[:2].is_set_to(x[:2])
+    for other in (x[1:3], x[:1], x[:2, :2], x.t()[:2], x.clone()[:2]):
+        assert not x[:2].is_set_to(other)
