@@ -32,7 +32,7 @@ WORLDS: dict[str, tuple[tuple[str, ...], int, dict[str, str]]] = {
     "registered": (("registering", "recorded_by_default"), 2, {}),
     "shape-only": (("shapes", "symmetric_shapes", "freeing"), 2, {"mode": "shape-only"}),
     "symmetric": (("symmetric",), 4, {}),
-    "switched": (("multicast",), 2, {"ANYRIG_TEST_CARD": "H100-SXM"}),
+    "switched": (("multicast", "timing"), 2, {"ANYRIG_TEST_CARD": "H100-SXM"}),
     "recorded": (("recorded_flights",), 3, {"TORCH_FR_BUFFER_SIZE": "10", "imports": COMPILER}),
     "captured": (("captured_lists",), 3, {}),
     "watched": (("moving", "watching"), 3, {"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}),

@@ -18,6 +18,8 @@ def case_multicast(world: Any) -> None:
     tensor = symm_mem.empty(64, device=world.device)
     handle = symm_mem.rendezvous(tensor, dist.group.WORLD)
     assert handle.multicast_ptr != 0
+    part = symm_mem.rendezvous(tensor[16:].view(6, 8), dist.group.WORLD)
+    assert part.multicast_ptr - handle.multicast_ptr == part.offset - handle.offset
     total = sum(range(1, world.size + 1))
     tensor.fill_(world.rank + 1)
     assert ops.multimem_one_shot_all_reduce(tensor, "sum", name).tolist() == [total] * 64

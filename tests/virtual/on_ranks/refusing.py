@@ -125,6 +125,50 @@ def case_sizes(world: Any) -> None:
         backend.allreduce([zeros(1), zeros(1)], dist.AllreduceOptions())
 
 
+def case_lists(world: Any) -> None:
+    size, device = world.size, world.device
+    other = f"cuda:{(world.rank + 1) % size}"
+    row = torch.zeros(2, device=device)
+    every = [torch.zeros(2, device=device) for _ in range(size)]
+    gaps, on_other, whole = list(every), list(every), list(every)
+    gaps[1] = torch.zeros(4, device=device)[::2]
+    on_other[1] = torch.zeros(2, device=other)
+    whole[1] = torch.zeros(2, device=device, dtype=torch.int32)
+    backend = dist.group.WORLD._get_backend(torch.device("cuda"))
+    gather, scatter, list_of_all = c10d.GatherOptions(), c10d.ScatterOptions(), "same as size of"
+    for options in (gather, scatter):
+        options.rootRank = (world.rank + 1) % size
+    words = f"Output list size should be {size}, {list_of_all}"
+    for error, text, call in (
+        (ValueError, "non-overlapping and dense", lambda: backend.allgather([gaps], [row])),
+        (ValueError, "on the same device", lambda: backend.allgather([on_other], [row])),
+        (TypeError, "must have identical type", lambda: backend.allgather([whole], [row])),
+        (
+            ValueError,
+            f"list size {size - 1}. {words}",
+            lambda: backend.allgather([every[1:]], [row]),
+        ),
+        (
+            ValueError,
+            "requires empty output on non-root",
+            lambda: backend.gather([every], [row], gather),
+        ),
+        (
+            ValueError,
+            "requires empty input on non-root",
+            lambda: backend.scatter([row], [every], scatter),
+        ),
+    ):
+        with pytest.raises(error, match=text):
+            call()
+    for options in (gather, scatter):
+        options.rootRank = size
+    with pytest.raises(ValueError, match=f"gather: invalid root rank: {size}"):
+        backend.gather([every], [row], gather)
+    with pytest.raises(ValueError, match=f"scatter: invalid root rank: {size}"):
+        backend.scatter([row], [every], scatter)
+
+
 def case_any_source(world: Any) -> None:
     with pytest.raises(NotImplementedError, match="does not support recvAnysource"):
         dist.recv(torch.zeros(2, device="cuda"))

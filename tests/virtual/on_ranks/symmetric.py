@@ -240,6 +240,81 @@ def case_what_operators_refuse(world: Any) -> None:
     symm_mem.set_backend("CUDA")
 
 
+def case_sizes_and_words_that_operators_refuse(world: Any) -> None:
+    name = dist.group.WORLD.group_name
+    ops = torch.ops.symm_mem
+    buffer, handle = met(world, 64)
+    halves, _ = met(world, 64, dtype=torch.bfloat16)
+    words = handle.get_signal_pad(world.rank, (16,), torch.uint32)
+    largest = handle.signal_pad_size // 4 // world.size - 1
+    whole, part = torch.zeros(64, device="cuda"), torch.zeros(65, device="cuda")[1:]
+    refused: list[tuple[Callable[[], object], str]] = [
+        (
+            lambda: ops.one_shot_all_reduce_copy(
+                buffer, torch.zeros(68, device="cuda"), "sum", name
+            ),
+            "local input size must be smaller than symm buffer size",
+        ),
+        (
+            lambda: ops.one_shot_all_reduce(halves[:1], "sum", name),
+            "input size must be at least 4-byte aligned",
+        ),
+        (
+            lambda: ops.two_shot_all_reduce_out(buffer, "sum", name, part),
+            "output alignment must be equal to or larger than input",
+        ),
+        (
+            lambda: ops.one_shot_all_reduce_out(buffer, "sum", name, whole[:60]),
+            "input/output size mismatch, input.sizes",
+        ),
+        (lambda: ops.memset32_(words, -1, 1, 1), "greater than or equal to 0 .got -1"),
+        (lambda: ops.memset32_(words, 0, 1, 0), "count must be a positive integer .got 0"),
+        (lambda: ops.memset32_(words, 0, -1, 1), "val must be in the range of"),
+        (lambda: ops.memset32_(words, 0, 2**32, 1), "val must be in the range of"),
+        (lambda: ops.memset32_(words, 10, 1, 7), "count .17. exceeded the numel .* .16"),
+        (lambda: ops.stream_write_value32_(words, 16, 1), "offset .16. exceeded the numel"),
+        (lambda: ops.memset32_(whole, 0, 1, 1), "must be a flat, contiguous uint32 tensor"),
+        (lambda: handle.barrier(largest + 1), f"is {largest} .got {largest + 1}"),
+        (lambda: handle.barrier(-1), "must be greater than 0 .got -1"),
+        (lambda: handle.put_signal(world.size), f"rank must be in .0, {world.size}. .got"),
+        (lambda: handle.wait_signal(-1), f"rank must be in .0, {world.size}. .got -1"),
+    ]
+    for call, text in refused:
+        with pytest.raises(RuntimeError, match=text):
+            call()
+    assert words.view(torch.int32).count_nonzero() == 0
+    dist.barrier(device_ids=[world.rank])
+    ops.memset32_(words, 9, 2**32 - 1, 7)
+    assert words.view(torch.int32).tolist() == [0] * 9 + [-1] * 7
+    ops.memset32_(words, 0, 0, 16)
+    handle.barrier(largest)
+
+
+def case_three_ranks_have_no_unrolled_sum(world: Any) -> None:
+    if world.rank < 3:
+        group = world.groups[3]
+        tensor = symm_mem.empty(64, device=world.device)
+        symm_mem.rendezvous(tensor, group)
+        with pytest.raises(RuntimeError, match="Not implemented for world_size=3"):
+            torch.ops.symm_mem.two_shot_all_reduce_out(
+                tensor, "sum", group.group_name, torch.empty_like(tensor)
+            )
+        tensor.fill_(1)
+        torch.ops.symm_mem.two_shot_all_reduce_(tensor, "sum", group.group_name)
+        assert tensor.unique().tolist() == [3]
+    dist.barrier(device_ids=[world.rank])
+
+
+def case_freeing_waits_for_the_work_of_the_device(world: Any) -> None:
+    tensor = symm_mem.empty(4, device=world.device)
+    event = torch.cuda.Event()
+    torch.cuda._sleep(int(1.41e12))  # longer than the host is ever busy
+    event.record()
+    assert not event.query()
+    del tensor
+    assert event.query()
+
+
 def case_pipelines_of_products(world: Any) -> None:
     name = dist.group.WORLD.group_name
     torch.manual_seed(3)

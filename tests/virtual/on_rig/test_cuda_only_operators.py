@@ -261,3 +261,111 @@ def test_what_is_not_modelled_is_named() -> None:
         NotImplementedError, match="aten::_cudnn_init_dropout_state is not modelled"
     ):
         torch._cudnn_init_dropout_state(0.5, True, 1, dtype=torch.uint8, device=DEVICE)
+
+
+REFUSED: dict[str, tuple[Callable[[], object], str]] = {
+    "rows of four bits": (
+        lambda: torch._convert_weight_to_int4pack(bytes_of_zeros(12, 32), 4),
+        "rows have to be a multiple of 8 and columns of 64, got 12 x 64",
+    ),
+    "columns of four bits": (
+        lambda: torch._convert_weight_to_int4pack(bytes_of_zeros(8, 16), 4),
+        "rows have to be a multiple of 8 and columns of 64, got 8 x 32",
+    ),
+    "tiles of four bits": (
+        lambda: torch._convert_weight_to_int4pack(bytes_of_zeros(8, 64), 3),
+        "innerKTiles has to be 2, 4 or 8, got 3",
+    ),
+    "groups of four bits": (
+        lambda: torch._weight_int4pack_mm(
+            torch.ones(1, 64, dtype=torch.bfloat16, device=DEVICE),
+            torch._convert_weight_to_int4pack(bytes_of_zeros(8, 32), 4),
+            16,
+            torch.ones(4, 8, 2, dtype=torch.bfloat16, device=DEVICE),
+        ),
+        "qGroupSize has to be 32, 64, 128 or 256, got 16",
+    ),
+    "a softmax that widens float32": (
+        lambda: torch._softmax(torch.ones(2, 2, device=DEVICE), 0, True),
+        "conversion is supported for Half type only",
+    ),
+}
+
+
+def bytes_of_zeros(*size: int) -> Tensor:
+    return torch.zeros(*size, dtype=torch.uint8, device=DEVICE)
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused_in_these_words(case: str) -> None:
+    call, words = REFUSED[case]
+    with pytest.raises(RuntimeError) as raised:
+        call()
+    assert words in str(raised.value)
+
+
+def test_only_halves_have_a_product_in_float32() -> None:
+    x = torch.ones(2, 3, 3, dtype=torch.float64, device=DEVICE)
+    wide = torch.empty(2, 3, 3, device=DEVICE)
+    for call, arguments in (
+        (torch.mm, (x[0], x[0])),
+        (torch.bmm, (x, x)),
+        (torch.addmm, (x[0], x[0], x[0])),
+        (torch.baddbmm, (x, x, x)),
+    ):
+        for options in ({}, {"out": wide[0] if arguments[0].dim() == 2 else wide}):
+            with pytest.raises(RuntimeError, match="same as input dtype or fp32 for fp16/bf16"):
+                call(*arguments, out_dtype=torch.float32, **options)
+
+
+@pytest.mark.parametrize("group", [32, 64, 128, 256])
+def test_each_group_of_four_bits_has_its_scale(group: int) -> None:
+    numbers = torch.randint(0, 16, (8, 256), generator=torch.Generator().manual_seed(0))
+    pairs = torch.randint(-3, 4, (256 // group, 8, 2)).bfloat16()
+    packed = torch._convert_weight_to_int4pack(
+        (numbers[:, ::2] * 16 + numbers[:, 1::2]).to(torch.uint8).to(DEVICE), 8
+    )
+    x = torch.eye(256, dtype=torch.bfloat16)
+    result = torch._weight_int4pack_mm(x.to(DEVICE), packed, group, pairs.to(DEVICE))
+    scales, zeros = (pairs[..., i].t().repeat_interleave(group, 1) for i in range(2))
+    assert torch.equal(result.cpu(), ((numbers - 8).bfloat16() * scales + zeros).t())
+
+
+def test_gradients_that_nobody_wants_are_not_there() -> None:
+    x = randn(4, 3, 5).to(DEVICE)
+    mean, invstd = torch.batch_norm_stats(x, 1e-5)
+    for wanted in ((True, False, False), (False, True, False), (False, False, True)):
+        found = torch.batch_norm_backward_reduce(x, x, mean, invstd, mean, *wanted)
+        of_input, of_weight, of_bias = wanted
+        assert [t is not None for t in found] == [of_input, of_input, of_weight, of_bias]
+    x, weight = randn(3, 8).to(DEVICE), randn(8).to(DEVICE, torch.bfloat16)
+    rstd = torch.ones(3, 1, device=DEVICE)
+    backward = torch.ops.aten._fused_rms_norm_backward
+    for flags in ([True, False], [False, True], [True, True]):
+        found = backward(x, x, [8], rstd, weight, flags)
+        dtypes = [torch.float32 if flags[0] else None, torch.bfloat16 if flags[1] else None]
+        assert [None if t is None else t.dtype for t in found] == dtypes
+
+
+@pytest.mark.parametrize("operator", ["_embedding_bag", "_embedding_bag_forward_only"])
+@pytest.mark.parametrize("mode", [0, 1, 2])
+def test_what_bags_give_besides_their_sums(operator: str, mode: int) -> None:
+    weight = torch.arange(8.0, device=DEVICE).view(4, 2)
+    indices = torch.tensor([3, 1, 0, 2, 3], device=DEVICE)
+    offsets = torch.tensor([0, 2], device=DEVICE)
+    result, bags, sizes, largest = getattr(torch, operator)(weight, indices, offsets, mode=mode)
+    parts = weight.cpu()[indices.cpu()].split([2, 3])
+    reduce = (lambda x: x.sum(0), lambda x: x.mean(0), lambda x: x.amax(0))[mode]
+    torch.testing.assert_close(result.cpu(), torch.stack([reduce(part) for part in parts]))
+    assert bags.tolist() == [0, 0, 1, 1, 1]
+    assert bags.dtype == indices.dtype
+    assert sizes.shape == (2,)
+    assert largest.tolist() == ([[3, 3], [3, 3]] if mode == 2 else [])
+
+
+def test_a_decomposition_into_tensors_may_leave_out_what_spans_nothing() -> None:
+    matrix = randn(4, 3).to(DEVICE)
+    for full, columns in ((True, 4), (False, 3)):
+        out = tuple(torch.empty(0, device=DEVICE) for _ in range(3))
+        torch.linalg.svd(matrix, full_matrices=full, driver="gesvd", out=out)
+        assert [tuple(t.shape) for t in out] == [(4, columns), (3,), (3, 3)]

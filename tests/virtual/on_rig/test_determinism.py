@@ -90,3 +90,12 @@ def test_a_program_may_ask_for_warnings() -> None:
 def test_unset_memory_is_the_same_in_each_run() -> None:
     assert torch.empty(3, device=DEVICE).isnan().all()
     assert torch.empty_strided((3,), (1,), device=DEVICE).isnan().all()
+
+
+def test_unset_memory_is_filled_only_for_those_who_want_it() -> None:
+    torch.utils.deterministic.fill_uninitialized_memory = False
+    try:
+        ones(3)  # whose memory is taken again
+        assert not torch.empty(3, device=DEVICE).isnan().any()
+    finally:
+        torch.utils.deterministic.fill_uninitialized_memory = True

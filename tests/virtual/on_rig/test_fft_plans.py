@@ -70,3 +70,32 @@ def test_what_is_refused() -> None:
         plans[18]
     with pytest.raises(RuntimeError, match="expected 0 <= device_index < 8"):
         torch._cufft_get_plan_cache_size(8)
+
+
+def test_a_plan_that_is_used_again_stays() -> None:
+    first, second, third = (torch.ones(n, device="cuda") for n in (4, 5, 6))
+    plans.max_size = 2
+    for x in (first, second, first, third):
+        torch.fft.rfft(x)
+    plans.max_size = 3
+    torch.fft.rfft(first)
+    assert plans.size == 2
+    torch.fft.rfft(second)
+    assert plans.size == 3
+
+
+def test_real_numbers_at_an_odd_place_are_copied_with_the_transformed_dim_innermost() -> None:
+    for start, count in ((0, 2), (1, 1), (2, 2)):
+        plans.clear()
+        x = torch.ones(26, device="cuda")[start : start + 24].view(4, 6)
+        torch.fft.rfft(x, dim=0)
+        torch.fft.rfft(torch.ones(6, 4, device="cuda").t(), dim=0)
+        assert plans.size == count, start
+
+
+def test_transforms_of_the_first_two_dims_take_two_plans() -> None:
+    x = torch.ones(4, 6, 8, device="cuda")
+    for dims, count in (((0, 1), 2), ((1, 2), 1), ((0, 2), 1), ((0, 1, 2), 2)):
+        plans.clear()
+        torch.fft.rfftn(x, dim=dims)
+        assert plans.size == count, dims

@@ -115,3 +115,33 @@ def test_between_cards_and_types() -> None:
     assert torch.equal(back.float(), x.t())
     complex_ = torch.tensor([1 + 2j]).cuda().conj()
     assert torch.equal(complex_.cpu(), torch.tensor([1 - 2j]))
+
+
+@pytest.mark.parametrize("place", ["to the host", "to a device", "between devices"])
+def test_a_conjugate_is_copied_as_what_it_stands_for(place: str) -> None:
+    numbers = torch.tensor([[1 + 2j, 3 - 4j], [5j, 6]])
+    source, target = {
+        "to the host": ("cuda:1", "cpu"),
+        "to a device": ("cpu", "cuda:1"),
+        "between devices": ("cuda:0", "cuda:1"),
+    }[place]
+    for dtype in (torch.complex64, torch.complex128):
+        for non_blocking in (False, True):
+            for columns_first in (False, True):
+                to = torch.zeros(2, 2, dtype=dtype, device=target)
+                to = to.t() if columns_first else to
+                to.copy_(numbers.to(source).conj(), non_blocking)
+                torch.cuda.synchronize(1)
+                assert to.tolist() == numbers.conj().resolve_conj().tolist()
+
+
+def test_memory_of_a_device_is_not_pinned() -> None:
+    with pytest.raises(RuntimeError, match="Only dense CPU tensors can be pinned"):
+        torch.empty(2, device="cuda", pin_memory=True)
+
+
+def test_set_to_the_same_place_sizes_and_strides() -> None:
+    x = torch.zeros(4, 4, device="cuda")
+    assert x[:2].is_set_to(x[:2])
+    for other in (x[1:3], x[:1], x[:2, :2], x.t()[:2], x.clone()[:2]):
+        assert not x[:2].is_set_to(other)

@@ -109,3 +109,52 @@ def test_what_a_card_refuses() -> None:
 
 def test_cusparselt_is_there() -> None:
     assert torch.backends.cusparselt.is_available()
+
+
+def test_sums_of_bytes_stop_at_both_ends() -> None:
+    matrix = half_zeros(32, 128, torch.int8)
+    compressed = torch._cslt_compress(matrix)
+    for number, end in ((100, 127), (-100, -128)):
+        other = torch.full((16, 128), number, dtype=torch.int8, device="cuda").t()
+        assert torch._cslt_sparse_mm(compressed, other).unique().tolist() == [end]
+
+
+@pytest.mark.parametrize("place", range(4))
+def test_one_number_of_four_stays_where_it_is(by_cutlass: bool, place: int) -> None:
+    matrix = half_zeros(64, 128)
+    matrix[3] = 0
+    matrix[3, place::4] = 7
+    assert torch.equal(to_sparse_semi_structured(matrix).to_dense(), matrix)
+
+
+def test_factors_of_rows_and_of_the_whole() -> None:
+    matrix, other = half_zeros(32, 128), torch.ones(128, 16, dtype=torch.float16, device="cuda")
+    compressed, bias = torch._cslt_compress(matrix), torch.arange(32, device="cuda").half()
+    for alpha in (torch.tensor(2.0, device="cuda"), torch.arange(32.0, device="cuda")):
+        result = torch._cslt_sparse_mm(compressed, other, bias=bias, alpha=alpha)
+        factor = alpha if alpha.dim() == 0 else alpha[:, None]
+        assert torch.equal(result, ((matrix @ other).float() * factor + bias[:, None]).half())
+
+
+@pytest.mark.parametrize("name", ["none", "relu", "silu"])
+def test_activations(name: str) -> None:
+    matrix, x = half_zeros(64, 128), torch.randn(16, 128, device="cuda").half()
+    kept, meta = sparse_semi_structured_from_dense_cutlass(matrix)
+    result = torch._sparse_semi_structured_linear(x, kept, meta, activation=name)
+    wanted = x.float() @ matrix.float().t()
+    wanted = wanted if name == "none" else getattr(nn.functional, name)(wanted)
+    torch.testing.assert_close(result.float(), wanted, atol=0.1, rtol=0.01)
+
+
+def test_what_operators_refuse() -> None:
+    matrix, other = half_zeros(64, 128), torch.ones(128, 16, dtype=torch.float16, device="cuda")
+    kept, meta = sparse_semi_structured_from_dense_cutlass(matrix)
+    with pytest.raises(RuntimeError, match='Activation "gelu" is not supported'):
+        torch._sparse_semi_structured_linear(other.t(), kept, meta, activation="gelu")
+    compressed = torch._cslt_compress(matrix)
+    with pytest.raises(RuntimeError, match="only available for int8/fp8 inputs"):
+        torch._cslt_sparse_mm(compressed, other, out_dtype=torch.float32)
+    kept, meta = sparse_semi_structured_from_dense_cutlass(half_zeros(64, 128, torch.int8))
+    columns = torch.ones(4, 128, dtype=torch.int8, device="cuda").t()
+    with pytest.raises(RuntimeError, match="Error Misaligned Operand"):
+        torch._sparse_semi_structured_mm(kept, meta, columns)

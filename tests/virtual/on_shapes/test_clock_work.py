@@ -295,6 +295,11 @@ TOUCHED: dict[str, tuple[Callable[[], tuple[Tensor, ...]], Callable[..., object]
         ),
         4 + INDEX_BYTES + 4 + 8 * 1024 * 4,
     ),
+    "a cell of an LSTM": (  # which keeps four gates of each number for its gradient
+        lambda: (ones(8, 64), ones(8, 64), ones(8, 16)),
+        torch.ops.aten._thnn_fused_lstm_cell,
+        8 * 4 * (64 + 64 + 16 + 16 + 16 + 64),
+    ),
     "a list": (
         lambda: (ones(NUMBERS), ones(NUMBERS)),
         lambda *xs: torch._foreach_mul_(xs, 2.0),

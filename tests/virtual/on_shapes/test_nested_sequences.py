@@ -124,3 +124,30 @@ def test_kernels_take_time() -> None:
     jagged = torch.ops.aten._padded_dense_to_jagged_forward
     assert memory_bytes(lambda: jagged(padded, [offsets], 8)) == 4 * 2 * 8 * 48
     assert memory_bytes(lambda: torch._nested_from_padded(padded, sizes)) == 4 * 2 * 8 * 48
+
+
+def test_a_mask_has_one_of_three_types() -> None:
+    scores = torch.empty(2, 2, 3, 3, device="cuda")
+    mask = torch.zeros(2, 3, dtype=torch.bool, device="cuda")
+    for mask_type in (0, 1, 2):
+        assert torch._masked_softmax(scores, mask, 3, mask_type).shape == scores.shape
+    for mask_type, words in ((3, "should be 0"), (-1, "should be 0"), (None, "should be defined")):
+        with pytest.raises(RuntimeError, match=f"Mask Type {words}"):
+            torch._masked_softmax(scores, mask, 3, mask_type)
+    with pytest.raises(RuntimeError, match="Mask should be a boolean tensor"):
+        torch._masked_softmax(scores, mask.int(), 3, 1)
+
+
+def test_the_tokens_of_jagged_sequences_may_be_given() -> None:
+    padded, offsets = torch.empty(2, 5, 16, device="cuda"), torch.tensor([0, 3, 8], device="cuda")
+    jagged = torch.ops.aten._padded_dense_to_jagged_forward
+    assert jagged(padded, [offsets], 7).shape == (7, 16)
+    assert jagged(padded, [offsets]).shape == (8, 16)
+
+
+def test_a_row_for_each_part_is_read_and_the_parts_read_and_written() -> None:
+    parts = [torch.zeros(length, 16) for length in (3, 5)]
+    tensor = torch.nested.nested_tensor(parts, device="cuda")
+    row = torch.zeros(2, 1, 16, device="cuda")
+    for call in (torch.add, torch.mul):
+        assert memory_bytes(lambda call=call: call(tensor, row)) == 4 * 16 * (8 + 8 + 2)

@@ -45,3 +45,14 @@ def test_pruning_gives_the_sizes_that_a_product_takes() -> None:
     assert torch._sparse_semi_structured_apply_dense(matrix, masks).shape == (128, 256)
     whole, meta, *_ = torch._sparse_semi_structured_tile(matrix, use_cutlass=False)
     assert (whole.shape, meta.shape) == ((128 * 256 * 9 // 16,), (1, 8, 256))
+
+
+def test_a_card_before_ampere_has_no_such_products() -> None:
+    kept = torch.empty(64, 64, dtype=torch.float16, device="cuda:8")
+    meta = torch.empty(64, 8, dtype=torch.int16, device="cuda:8")
+    other = torch.empty(128, 16, dtype=torch.float16, device="cuda:8")
+    assert torch.cuda.get_device_capability(8) == (7, 5)
+    with pytest.raises(RuntimeError, match=r"only on GPUs with compute capability 8\.x"):
+        torch._sparse_semi_structured_mm(kept, meta, other)
+    with pytest.raises(RuntimeError, match="architecture mismatch when calling"):
+        torch._cslt_compress(other)

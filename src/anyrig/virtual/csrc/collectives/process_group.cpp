@@ -339,6 +339,7 @@ c10::intrusive_ptr<c10d::Work> NcclGroup::submit(
   }
   const auto title = profiler_title(
       submission.op, collectives.front().announcement.kind, rank_, /*peer=*/-1);
+  const double ready = collectives.front().announcement.ready;
   auto* transport = &communicators_->transport;
   auto shared = std::make_shared<std::vector<Collective>>(std::move(collectives));
   auto tensors = submission.inputs;
@@ -361,7 +362,8 @@ c10::intrusive_ptr<c10d::Work> NcclGroup::submit(
       stream(submission.device, kCollectives),
       std::move(tensors),
       submission.blocks_host,
-      /*is_send=*/false};
+      /*is_send=*/false,
+      ready};
   watch_end(parts, extension);
   return enqueue(communicators_->collectives, std::move(parts), submission, title);
 }
@@ -412,7 +414,8 @@ c10::intrusive_ptr<c10d::Work> NcclGroup::submit_message(
       on_stream,
       is_send ? std::vector<at::Tensor>() : std::vector<at::Tensor>{tensor},
       /*blocks_host=*/false,
-      is_send};
+      is_send,
+      message->announcement.ready};
   watch_end(parts, extension);
   auto& communicators = is_send ? communicators_->senders : communicators_->receivers;
   const auto title = profiler_title(op, message->announcement.kind, rank_, peer);

@@ -6,11 +6,13 @@
 #include "time/clock.h"
 #include "time/streams.h"
 
+#include <algorithm>
+
 namespace anyrig::virtual_gpu {
 
 double Transfer::run(double free_from) {
   try {
-    started_ = free_from;
+    started_ = std::max(free_from, parts_.ready);
     ended_ = parts_.body(parts_.call, parts_.stream, free_from);
     end(nullptr);
     return ended_;

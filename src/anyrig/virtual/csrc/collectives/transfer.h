@@ -33,6 +33,8 @@ class Transfer {
     bool blocks_host = false;
     // What is sent was copied; nothing waits for it to arrive.
     bool is_send = false;
+    // The moment at which the work before it on the device is done: it begins no earlier.
+    double ready = 0;
     // Called before anyone hears of the end, by the thread that ends it.
     std::function<void(const Transfer& transfer, bool is_success)> on_end = {};
   };
