@@ -21,6 +21,13 @@ def test_devices_that_share_or_lack_memory_do_not_profit(kind: str) -> None:
     assert not pinning_helps(kind)
 
 
+@pytest.mark.gpus(1)
+def test_mps_does_not_profit_where_pinning_would_work() -> None:
+    ask = pinning_helps.__wrapped__  # what was answered without a GPU is kept
+    assert ask("cuda")
+    assert not ask("mps")
+
+
 def test_which_tensors_have_no_rules_of_their_own() -> None:
     x = torch.ones(2, 2)
     assert is_plain_host_tensor(x)

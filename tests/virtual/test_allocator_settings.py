@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from on_a_rig import output_of_lines
 
 MIB = 2**20
@@ -64,3 +65,22 @@ def test_a_program_changes_them_while_it_runs() -> None:
             print(error)
         """
     ) == ["21", "Unrecognized key 'no_such_setting' in Accelerator allocator config."]
+
+
+# What a first product leaves on the card beside its operands and its result: cuBLAS's workspace.
+WORKSPACE = """
+from anyrig.virtual import install
+install("1xA100-80GB")
+import torch
+a = torch.ones(16, 16, device="cuda")
+b = a @ a
+print(torch.cuda.memory_allocated() - 2048)
+"""
+
+
+@pytest.mark.skipif(torch.__version__ >= (2, 15), reason="from 2.15 on a call frees its workspace")
+@pytest.mark.parametrize(
+    ("config", "kib"), [(":16:8", 128), (":4096:2", 8192), (":4096:2:16:8", 8192 + 128)]
+)
+def test_the_workspace_of_cublas_is_as_large_as_its_variable_says(config: str, kib: int) -> None:
+    assert output_of_lines(WORKSPACE, CUBLAS_WORKSPACE_CONFIG=config) == [str(kib * 1024)]

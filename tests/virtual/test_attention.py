@@ -85,6 +85,9 @@ CHOICES = {
     # check_cudnn_tensor_shapes: 128, or 192 with values of 128
     "head_of_160": (FLASH, EFFICIENT, FLASH, FLASH),
     # check_requires_grad_and_head_dim_gt192_constraints_on_sm86_89_or_120
+    "head_of_192": (FLASH, EFFICIENT, FLASH, FLASH),
+    "head_of_256": (FLASH, EFFICIENT, FLASH, FLASH),
+    "head_of_256_dropout": (FLASH, EFFICIENT, EFFICIENT, FLASH),
     "head_of_224": (FLASH, EFFICIENT, EFFICIENT, FLASH),
     "head_of_224_no_gradient": (FLASH, EFFICIENT, FLASH, FLASH),
     # check_head_dim_size_flash: 256

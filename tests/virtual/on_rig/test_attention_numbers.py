@@ -196,6 +196,19 @@ def test_packed_sequences_of_the_efficient_operator() -> None:
     torch.testing.assert_close(output[:, 3:].transpose(1, 2), expected, atol=1e-5, rtol=1e-5)
 
 
+def test_each_of_packed_sequences_drops_other_places() -> None:
+    torch.manual_seed(0)
+    starts = torch.tensor([0, 8, 16], dtype=torch.int32, device="cuda")
+    zero = torch.zeros(1, 16, 1, 8, device="cuda")
+    value = torch.eye(8, device="cuda").repeat(2, 1).view(1, 16, 1, 8)
+    output = aten._efficient_attention_forward(
+        zero, zero, value, None, starts, starts, 8, 8, 0.5, 0, True
+    )[0]
+    first, second = (output.view(2, 8, 8) != 0).unbind()
+    assert 8 < first.sum() < 56
+    assert not torch.equal(first, second)
+
+
 def test_a_window_and_slopes() -> None:
     q, k, v = (tensor.detach().half().transpose(1, 2) for tensor in operands())
     slopes = torch.tensor([0.5, 0.25, 0.125, 0.0625], device="cuda")

@@ -234,12 +234,14 @@ def groups_of_rows() -> None:
     offs = torch.tensor([16, 32], dtype=torch.int32, device="cuda")
     row = ScalingType.RowWise
     of_parts, of_both = torch.rand(32), torch.rand(2, 32)
-    matrix, batch = (torch.randint(-8, 9, size).to(EIGHT) for size in ((32, 32), (2, 32, 32)))
+    matrix, wider, batch = (
+        torch.randint(-8, 9, size).to(EIGHT) for size in ((32, 32), (48, 32), (2, 32, 32))
+    )
     halves = slice(0, 16), slice(16, 32)
-    for a, b in ((matrix, batch), (batch, matrix), (matrix, matrix), (batch, batch)):
+    for a, b in ((matrix, batch), (batch, matrix), (matrix, wider), (batch, batch)):
         shares = a.dim() == b.dim() == 2
         of_a, of_b = (
-            torch.rand(64) if shares else of_parts if each.dim() == 2 else of_both
+            torch.rand(2 * len(each)) if shares else of_parts if each.dim() == 2 else of_both
             for each in (a, b)
         )
         parts = []
@@ -250,7 +252,7 @@ def groups_of_rows() -> None:
             )
             if shares:
                 left, right = left[:, half], right[:, half]
-                scale_left, scale_right = scale_left[32 * i :][:32], scale_right[32 * i :][:32]
+                scale_left, scale_right = scale_left.chunk(2)[i], scale_right.chunk(2)[i]
             elif a.dim() == 2:
                 left, scale_left = left[half], scale_left[half]
             elif b.dim() == 2:
