@@ -93,7 +93,7 @@ def test_ranks_are_on_as_many_nodes_as_are_asked_for(nodes: str | None, processe
 
 def test_a_placement_survives_its_text_and_puts_the_strongest_first() -> None:
     rig = VirtualRig.parse("(T4+A100-80GB)+(2xL4)")
-    placement = Placement.on(rig, processes_per_device=2, nodes=2)
+    placement = Placement.on(rig, count_ranks=lambda devices: 2 * len(devices), nodes=2)
     assert Placement.parse(str(placement)) == placement
     assert placement.processes == 8
     assert placement.environment_of(5)["LOCAL_RANK"] == "1"
@@ -109,7 +109,7 @@ def test_a_device_that_a_node_lacks() -> None:
 
 
 def test_the_cpu_of_each_node() -> None:
-    placement = Placement.on(VirtualRig.parse("2x(T4)"), "cpu", processes_per_device=3, nodes=2)
+    placement = Placement.on(VirtualRig.parse("2x(T4)"), "cpu", lambda _: 3, nodes=2)
     assert placement.processes == 6
     assert placement.environment_of(3)["CUDA_VISIBLE_DEVICES"] == ""
 
@@ -120,7 +120,9 @@ def test_cards_that_are_hidden_have_no_ranks() -> None:
 
     def place(device: str, visible: str, each: int = 1) -> list[str]:
         environment = {"CUDA_VISIBLE_DEVICES": visible}
-        placement = Placement.on(rig, device, each, nodes=2, environment=environment)
+        placement = Placement.on(
+            rig, device, lambda cards: each * len(cards), nodes=2, environment=environment
+        )
         found = [placement.environment_of(rank) for rank in range(placement.processes)]
         return [variables["ANYRIG_DEVICE"] for variables in found]
 

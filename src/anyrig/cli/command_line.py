@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _PYTHON = re.compile(r"python(3(\.\d+)?)?")
 
 
-def read_command(words: list[str], *, is_module: bool) -> Program:
+def read_command(words: list[str], *, is_module: bool, is_python: bool = True) -> Program:
     """Return the program that `words` name, to be run in this process.
 
     Args:
@@ -26,6 +26,7 @@ def read_command(words: list[str], *, is_module: bool) -> Program:
             may also be what a shell takes: ``python train.py``, ``python -m train``, or a command
             written in Python such as ``torchrun``, ``accelerate`` or ``anyrig run``.
         is_module: the first word is a module's name.
+        is_python: the first word is not that of another program, which may be Python all the same.
 
     Raises:
         typer.BadParameter: there is no such program, or Python has flags that this process, which
@@ -34,10 +35,25 @@ def read_command(words: list[str], *, is_module: bool) -> Program:
     from ..rehearsal.program import Program
 
     name, *arguments = words
-    if not is_module and not Path(name).exists():
+    if not is_python:
+        check_program(name, is_module=is_module, is_python=False)
+        if not _PYTHON.fullmatch(Path(name).name):
+            command = shutil.which(name)
+            if command is None or not _is_python_script(Path(command)):
+                raise typer.BadParameter(
+                    f"{name!r} is no Python program, and virtual GPUs are in Python processes only",
+                    param_hint="--no-python",
+                )
+            return Program(command, tuple(arguments))
+        return _read_python(arguments)
+    if not is_module and not _exists(name):
         if name == sys.executable or _PYTHON.fullmatch(name):
             return _read_python(arguments)
-        if (command := shutil.which(name)) and _is_python_script(Path(command)):
+        if (
+            "\0" not in name
+            and (command := shutil.which(name))
+            and _is_python_script(Path(command))
+        ):
             return Program(command, tuple(arguments))
     check_program(name, is_module=is_module)
     return Program(name, tuple(arguments), is_module=is_module)
@@ -58,6 +74,13 @@ def _read_python(words: list[str]) -> Program:
             param_hint="SCRIPT",
         )
     return read_command(words, is_module=is_module)
+
+
+def _exists(name: str) -> bool:
+    try:
+        return Path(name).exists()
+    except (OSError, ValueError):  # too long a name, or a zero byte in it
+        return False
 
 
 def _is_python_script(path: Path) -> bool:
