@@ -96,7 +96,7 @@ def test_ranks_are_on_as_many_nodes_as_are_asked_for(nodes: str | None, processe
     [
         ({"processes_per_node": "3"}, "2x(2xT4)", [0, 0, 1, 2, 2, 3]),
         ({"processes_per_node": "gpu"}, "(2xT4)+(L4)", [0, 1, 2]),
-        ({"processes_per_node": "1"}, "2x(2xT4)", [0, 2]),
+        ({"processes_per_node": "1", "rdzv_endpoint": "localhost:0"}, "2x(2xT4)", [0, 2]),
         ({"processes_per_node": "auto", "standalone": True}, "2x(2xT4)", [0, 1]),
         ({"processes_per_device": 2, "nodes": "1"}, "2x(2xT4)", [0, 0, 1, 1]),
     ],

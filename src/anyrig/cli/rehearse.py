@@ -115,6 +115,8 @@ def _ranks(rig: VirtualRig, flags: GroupFlags) -> tuple[Placement, RunOptions]:
     place = flags.rdzv_endpoint
     if place is None and flags.master_address is None:
         place = "node0:29400"
+    elif place == "localhost:0":  # any port, for all nodes of the rig are on this machine
+        place = "localhost"
     asked = run_options(replace(flags, nodes=nodes, rdzv_endpoint=place), placement.processes)
     hidden = hidden_streams(flags, placement.processes)
     # The ranks meet on this machine, however many nodes they take themselves to be on.

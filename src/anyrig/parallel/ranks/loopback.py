@@ -6,6 +6,7 @@ torchrun's own ``--standalone`` lets the store listen on every network interface
 
 from __future__ import annotations
 
+import os
 import sys
 import uuid
 
@@ -46,8 +47,8 @@ class LoopbackRendezvous(RendezvousHandler):
         except OSError as error:
             store = open_store(ADDRESS)
             sys.stderr.write(
-                f"anyrig: port {port} is not free ({error.strerror}), so the ranks meet at port "
-                f"{store.port}\n"
+                f"anyrig: port {port} is not free ({os.strerror(error.errno or 0)}), so the ranks "
+                f"meet at port {store.port}\n"
             )
         return RendezvousInfo(store, 0, 1, RendezvousStoreInfo(ADDRESS, store.port))
 
