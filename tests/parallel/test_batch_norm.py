@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import anyrig
 from anyrig.errors import ReplicaWaitError
 from anyrig.parallel.replicas.batch_norm import WholeBatchNorm, synchronize_batch_norm
-from anyrig.parallel.replicas.meeting import Meeting
+from anyrig.parallel.replicas.meeting import Meeting, current_meeting
 from anyrig.parallel.replicas.stopping import Stop, Stopped
 
 pytestmark = pytest.mark.gpus(3)
@@ -98,10 +98,11 @@ def test_alone_it_is_the_layer_it_was() -> None:
     torch.testing.assert_close(twin.state_dict(), layer.state_dict())
 
 
-def test_half_precision_counts_in_float32() -> None:
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_counts_in_float32(dtype: torch.dtype) -> None:
     layer = nn.BatchNorm1d(2).to("cuda:0")
     model = anyrig.spread(copy.deepcopy(layer), rig(), sync_batch_norm=True)
-    x = (torch.randn(12, 2, device="cuda:0") + 300).half()
+    x = (torch.randn(12, 2, device="cuda:0") + 300).to(dtype)
     torch.testing.assert_close(model(x), layer(x), rtol=1e-2, atol=1e-2)
     torch.testing.assert_close(model.running_var, layer.running_var, rtol=1e-4, atol=1e-4)
 
@@ -174,13 +175,14 @@ def test_no_device_has_a_single_sample_of_several(rows: int, shares: list[float]
 
 def test_layers_that_take_no_statistics_leave_single_samples_where_they_are() -> None:
     seen: list[int] = []
-    for net in (nn.Linear(3, 4).to("cuda:0"), small_network().eval()):
+    groups = nn.GroupNorm(1, 3).to("cuda:0")
+    for net in (nn.Linear(3, 4).to("cuda:0"), small_network().eval(), groups):
         net.register_forward_pre_hook(lambda layer, args: seen.append(len(args[0])))
         anyrig.spread(net, rig(), shares=[8, 1, 1])(torch.randn(10, 3))
     synchronized = small_network()
     synchronized.register_forward_pre_hook(lambda layer, args: seen.append(len(args[0])))
     anyrig.spread(synchronized, rig(), shares=[8, 1, 1], sync_batch_norm=True)(torch.randn(10, 3))
-    assert sorted(seen) == [1, 1, 1, 1, 1, 1, 8, 8, 8]
+    assert sorted(seen) == [1] * 8 + [8] * 4
 
 
 @pytest.mark.parametrize(
@@ -198,3 +200,49 @@ def test_a_batch_of_one_sample_is_explained() -> None:
     text = str(caught.value) + "".join(getattr(caught.value, "__notes__", []))
     assert "sync_batch_norm=True" in text
     assert "drop_last=True" in text
+
+
+@pytest.mark.parametrize("cls", [nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d])
+def test_a_vector_has_no_channels(cls: type[nn.Module]) -> None:
+    model = anyrig.spread(cls(3).to("cuda:0"), rig(), sync_batch_norm=True)
+    with pytest.raises(ValueError, match="expected at least 2 dimensions, got 1"):
+        model(torch.ones(6))
+
+
+@pytest.mark.parametrize("momentum", [None, 0.0, 0.3, 1.0])
+@pytest.mark.parametrize("tracks", [True, False])
+def test_statistics_follow_the_momentum(momentum: float | None, tracks: bool) -> None:
+    """None averages all batches; what tracks nothing has no statistics, in evaluation neither."""
+    layer = nn.BatchNorm1d(3, momentum=momentum, track_running_stats=tracks).to("cuda:0")
+    model = anyrig.spread(copy.deepcopy(layer), rig(), sync_batch_norm=True)
+    for training in (True, True, False, True):
+        layer.train(training)
+        model.train(training)
+        x = torch.randn(7, 3, device="cuda:0")
+        torch.testing.assert_close(model(x), layer(x), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(model.state_dict(), layer.state_dict(), rtol=1e-4, atol=1e-5)
+    if not tracks:
+        assert model.module.running_mean is None
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_the_result_has_the_inputs_dtype(dtype: torch.dtype) -> None:
+    model = anyrig.spread(nn.BatchNorm1d(3).to("cuda:0"), rig(), sync_batch_norm=True)
+    assert model(torch.randn(6, 3, device="cuda:0", dtype=dtype)).dtype == dtype
+
+
+def test_a_meeting_within_another_ends_with_its_function() -> None:
+    outer, inner = (Meeting([torch.device("cuda:0")], Stop()) for _ in range(2))
+
+    def fail() -> None:
+        assert current_meeting() is inner
+        raise ArithmeticError
+
+    def call() -> None:
+        assert current_meeting() is outer
+        with pytest.raises(ArithmeticError):
+            inner.attended(fail)()
+        assert current_meeting() is outer
+
+    outer.attended(call)()
+    assert current_meeting() is None

@@ -39,6 +39,9 @@ def test_the_device_is_current_and_the_stream_the_callers() -> None:
     with torch.cuda.stream(stream):
         device, found = ask(lambda: (torch.cuda.current_device(), torch.cuda.current_stream(1)))
     assert (device, found) == (1, stream)
+    with torch.cuda.stream(other := torch.cuda.Stream(device=0)):
+        device, found = ask(lambda: (torch.cuda.current_device(), torch.cuda.current_stream(0)))
+    assert (device, found) == (1, other)
     assert ask(lambda: torch.cuda.current_stream(1)) == torch.cuda.default_stream(1)
 
 

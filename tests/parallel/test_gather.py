@@ -22,6 +22,7 @@ from torch.nn.utils.rnn import (
 from anyrig.errors import BatchError
 from anyrig.parallel.batch.gather import gather
 from anyrig.parallel.batch.scatter import scatter
+from anyrig.parallel.shares.shares import choose_shares
 
 DEVICES = ["cuda:0", "cuda:1", "cuda:2"]
 
@@ -260,6 +261,52 @@ def test_strides_and_dtypes() -> None:
         assert gather(parts, "cuda:1").dtype == dtype
     conjugated = [torch.tensor([1j], device=d).conj() for d in ("cuda:0", "cuda:1")]
     assert gather(conjugated, "cuda:0").tolist() == [-1j, -1j]
+
+
+@pytest.mark.gpus(2)
+@pytest.mark.parametrize(
+    ("shape", "formats", "expected"),
+    [
+        ((2, 3, 4, 4), [torch.channels_last] * 2, torch.channels_last),
+        ((2, 3, 4, 4), [torch.channels_last, torch.contiguous_format], torch.contiguous_format),
+        ((2, 3, 2, 4, 4), [torch.channels_last_3d] * 2, torch.channels_last_3d),
+        ((2, 3, 2, 4, 4), [torch.contiguous_format] * 2, torch.contiguous_format),
+        ((2, 1, 4, 4), [torch.contiguous_format] * 2, torch.contiguous_format),
+    ],
+)
+def test_the_memory_format_is_that_of_all_parts(
+    shape: tuple[int, ...], formats: list[Any], expected: Any
+) -> None:
+    """One channel lies in memory in both ways, and joined it has the strides of torch.cat."""
+    parts = [
+        torch.randn(shape, device=f"cuda:{i}").to(memory_format=one)
+        for i, one in enumerate(formats)
+    ]
+    whole = gather(parts, "cuda:0")
+    assert whole.is_contiguous(memory_format=expected)
+    like = torch.empty(2 * shape[0], *shape[1:]).contiguous(memory_format=expected)
+    assert whole.stride() == like.stride()
+    assert torch.equal(whole.cpu(), torch.cat([part.cpu() for part in parts]))
+
+
+def test_a_number_is_not_equal_to_nan() -> None:
+    nan = float("nan")
+    for values in ([nan, 1.0], [1.0, nan]):
+        found = gather(values, "cpu")
+        assert list(map(repr, found)) == list(map(repr, values))
+
+
+@pytest.mark.gpus(2)
+@pytest.mark.parametrize("dim", [0, 1, -1])
+def test_sparse_tensors_are_divided_and_joined_along_any_dimension(dim: int) -> None:
+    whole = torch.arange(15.0).view(3, 5).to_sparse()
+    size = whole.size(dim)
+    parts = scatter(whole, ["cuda:0", "cuda:1"], [2, 1], dim)
+    counts = choose_shares([2, 1], ["cuda:0", "cuda:1"]).split(size)
+    for part, dense in zip(parts, whole.to_dense().split(counts, dim), strict=True):
+        assert torch.equal(part.to_dense().cpu(), dense)
+    joined = gather(parts, "cuda:0", dim)
+    assert torch.equal(joined.to_dense().cpu(), whole.to_dense())
 
 
 @pytest.mark.gpus(2)

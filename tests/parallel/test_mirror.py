@@ -252,3 +252,65 @@ def test_what_is_wrong_is_told_at_every_step_until_it_is_mended() -> None:
         module.to("cuda:0")
         x = batch()
         torch.testing.assert_close(model(x), module(x))
+
+
+def test_a_list_that_contains_itself_is_one_for_all_replicas() -> None:
+    class Circular(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            assert self.circle[0] is self.circle
+            self.circle.append(x.get_device())
+            return super().forward(x)
+
+    module = Circular(4, 4)
+    module.circle = []
+    module.circle.append(module.circle)
+    check(module, spread(module))
+    assert {1, 0} <= set(module.circle[1:])
+
+
+def test_sparse_weights_are_refused_by_name() -> None:
+    module = nn.Linear(4, 4).to("cuda:0")
+    module.register_buffer("mask", torch.eye(4, device="cuda:0").to_sparse())
+    words = r"buffer mask has layout torch\.sparse_coo, which is not copied.*strided tensors"
+    with pytest.raises(anyrig.AnyrigError, match=words):
+        anyrig.spread(module, anyrig.Rig.parse("cuda:0,1"))
+
+
+class Reading(nn.Linear):
+    """Reads its parameters and buffers in each way that a dict has."""
+
+    def __init__(self) -> None:
+        super().__init__(4, 4)
+        self.register_buffer("shift", torch.ones(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        named = dict(self._parameters.items())
+        assert self._parameters.get("absent", 3) == 3
+        assert self._parameters.get("absent") is None
+        assert [id(value) for value in self._parameters.values()] == list(map(id, named.values()))
+        assert list(self._parameters) == list(named) == ["weight", "bias"]
+        shift = self._buffers.pop("shift")
+        assert "shift" not in self._buffers
+        assert self._buffers.pop("absent", None) is None
+        with pytest.raises(KeyError):
+            self._buffers.pop("absent")
+        self._buffers["shift"] = shift
+        assert shift.device == x.device
+        return nn.functional.linear(x, named["weight"], named["bias"]) + shift
+
+
+def test_a_replica_reads_its_tensors_in_every_way_of_a_dict() -> None:
+    module = Reading()
+    model = spread(module)
+    for _ in range(2):
+        check(module, model)
+        module.shift.mul_(2)
+
+
+def test_a_saved_replica_has_its_tensors() -> None:
+    module = nn.Linear(4, 4).to("cuda:0")
+    _, replica = anyrig.replicate(module, ["cuda:0", "cuda:1"])
+    saved = replica._parameters.__reduce__()[1][0]
+    assert type(saved) is dict
+    torch.testing.assert_close(saved["weight"].cpu(), module.weight.cpu())
+    torch.testing.assert_close(saved["bias"].cpu(), module.bias.cpu())

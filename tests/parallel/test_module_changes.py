@@ -349,3 +349,48 @@ def test_a_state_whose_names_begin_with_module_may_be_the_module_s_own() -> None
     state = {name: value + 1 for name, value in module.state_dict().items()}
     model.load_state_dict(state)
     torch.testing.assert_close(module.state_dict(), state, check_device=True)
+
+
+def test_the_wrapper_lists_deletes_and_applies_what_the_module_has(net: Net) -> None:
+    model = spread(net)
+    assert {"describe", "scale", "first", "refresh"} <= set(dir(model))
+    assert dir(model) == sorted(set(dir(model)))
+    del model.scale
+    assert not hasattr(net, "scale")
+    seen: list[nn.Module] = []
+    assert model.apply(seen.append) is model
+    assert seen == [net.first, net.second, net]
+    other = Net()
+    with pytest.raises(AttributeError, match="cannot be exchanged for another; spread that one"):
+        model.module = other
+    assert model.module is net
+    assert repr(model) == f"DataParallel({net!r})"
+    assert model.device_ids == [0, 1]
+
+
+def test_a_state_of_a_larger_module_is_loaded_into_its_spread_part(net: Net, x: Tensor) -> None:
+    larger = nn.Sequential(spread(net))
+    state = {name: torch.ones_like(value) for name, value in larger.state_dict().items()}
+    assert list(state) == [f"0.{name}" for name in net.state_dict()]
+    larger.load_state_dict(state)
+    assert all((value == 1).all() for value in net.parameters())
+    torch.testing.assert_close(larger(x), net(x))
+    with pytest.raises(RuntimeError, match=r"size mismatch for 0\.second\.bias"):
+        larger.load_state_dict({**state, "0.second.bias": torch.ones(3)})
+
+
+def test_a_state_is_assigned_where_asked(net: Net, x: Tensor) -> None:
+    model = spread(net)
+    state = {name: torch.full_like(value, 0.5) for name, value in net.state_dict().items()}
+    model.load_state_dict(state, assign=True)
+    assert net.first.weight.data_ptr() == state["first.weight"].data_ptr()
+    torch.testing.assert_close(model(x), net(x))
+
+
+@pytest.mark.parametrize("set_to_none", [True, False])
+def test_gradients_are_cleared_through_the_wrapper(net: Net, x: Tensor, set_to_none: bool) -> None:
+    model = spread(net)
+    model(x).sum().backward()
+    model.zero_grad(set_to_none)
+    assert (net.first.weight.grad is None) is set_to_none
+    assert set_to_none or not net.first.weight.grad.any()

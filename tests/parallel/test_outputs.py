@@ -110,13 +110,28 @@ def test_the_models_own_loss_as_the_loss(shares: Any, gives_target: bool) -> Non
         torch.testing.assert_close(here, there, rtol=1e-9, atol=1e-15)
 
 
-@pytest.mark.gpus(2)
-def test_means_in_half_precision_are_taken_in_finer_numbers() -> None:
-    module = Returning(lambda y: torch.full((), 1.5078125, dtype=torch.bfloat16, device=y.device))
+@pytest.mark.gpus(3)
+@pytest.mark.parametrize(
+    ("dtype", "number"), [(torch.bfloat16, 1.5078125), (torch.float16, 1.5009765625)]
+)
+def test_means_in_half_precision_are_taken_in_finer_numbers(
+    dtype: torch.dtype, number: float
+) -> None:
+    module = Returning(lambda y: torch.full((), number, dtype=dtype, device=y.device))
     model = anyrig.spread(on_lead(module), first_devices(3), shares=[1, 1, 1])
-    found = model(torch.ones(sum([1, 1, 1]), 4))
-    assert found.dtype == torch.bfloat16
-    assert found.item() == 1.5078125
+    found = model(torch.ones(3, 4))
+    assert found.dtype == dtype
+    assert found.item() == number
+
+
+@pytest.mark.gpus(2)
+@pytest.mark.parametrize("shares", [[1, 2], [2, 1]])
+def test_a_mean_has_the_finest_dtype_of_the_parts(shares: list[int]) -> None:
+    """In double precision a third has more digits than in single."""
+    module = Returning(lambda y: y.new_ones((), dtype=(torch.float32, torch.float64)[len(y) - 1]))
+    found = anyrig.spread(on_lead(module), first_devices(2), shares=shares)(torch.ones(3, 4))
+    assert found.dtype == torch.float64
+    assert found.item() == pytest.approx(1.0, abs=1e-15)
 
 
 @pytest.mark.gpus(3)
@@ -201,6 +216,76 @@ def test_entries_that_a_mask_chose(counts: list[int]) -> None:
     x = torch.randn(4, 5, 4)
     expected = one(x.cuda(), chosen.cuda())
     torch.testing.assert_close(model(x, chosen), expected, rtol=1e-9, atol=0)
+
+
+@pytest.mark.gpus(3)
+@pytest.mark.parametrize("shares", [[1, 1, 0], [1, 2, 0], [0, 3, 2], [1, 1, 1]])
+@pytest.mark.parametrize("whole_numbers", [False, True])
+def test_one_entry_that_a_mask_chose_from_each_part(shares: list[int], whole_numbers: bool) -> None:
+    """It is no mean, and a mean of the same shape is."""
+
+    class Choosing(Returning):
+        def forward(self, x: Tensor, chosen: Tensor) -> Any:  # type: ignore[override]
+            y = self.linear(x).sum(1)
+            numbers = x.long().sum(1) if whole_numbers else y
+            return {"chosen": numbers[chosen], "column": y[chosen, None], "mean": y.mean()[None]}
+
+    one = on_lead(Choosing(lambda y: y))
+    model = anyrig.spread(one, first_devices(3), shares=shares)
+    seen: list[int] = []
+    one.register_forward_hook(lambda *_: seen.append(1))
+    parts = [2 * share for share in shares]
+    chosen = torch.cat([torch.arange(part) == part - 1 for part in parts])
+    x = 9 * torch.randn(sum(parts), 4)
+    for _ in range(2):
+        expected = one(x.cuda(), chosen.cuda())
+        torch.testing.assert_close(model(x, chosen), expected, rtol=1e-9, atol=1e-12)
+    # Once for each part, once by the test itself, and once more in the first step only.
+    assert len(seen) == 2 * (sum(part > 0 for part in parts) + 1) + 1
+    few = torch.zeros(sum(parts), dtype=torch.bool)
+    few[0] = True  # other numbers of entries are still joined
+    expected = one(x.cuda(), few.cuda())
+    torch.testing.assert_close(model(x, few), expected, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.gpus(2)
+def test_one_element_of_each_part_that_two_parts_cannot_explain() -> None:
+    """The refusals name the shapes, the samples and the way out."""
+
+    def fail(y: Tensor) -> Tensor:
+        if len(y) > 3:
+            raise ValueError("too many")
+        return y.mean()[None]
+
+    cases: dict[str, Callable[[Tensor], Tensor]] = {
+        r"shapes \(1,\), \(1,\) do not say.* 3 and 2 samples.*with 5 samples.*ValueError: too many"
+        r".*Return a mean without dimensions$": fail,
+        r"shapes \(1,\), \(1,\) do not say.*with 5 samples.*did not either\. Return": (
+            lambda y: y.mean()[None] if len(y) < 4 else y.mean()
+        ),
+        r"dimensions 1 of the shapes \(1, 1\), \(1, 1\) change with the samples \(3 and 2\)": (
+            lambda y: y[:1, : 1 + len(y) // 4]
+        ),
+    }
+    for message, make in cases.items():
+        model = anyrig.spread(on_lead(Returning(make)), first_devices(2), shares=[3, 2])
+        for _ in range(2):
+            with pytest.raises(BatchError, match=message):
+                model(torch.randn(5, 4))
+
+
+@pytest.mark.gpus(2)
+def test_a_time_first_module_divided_along_time_is_told_of_dim() -> None:
+    module = on_lead(nn.LSTM(4, 6))
+    x = torch.randn(6, 3, 4)
+    with pytest.raises(
+        BatchError,
+        match=r"\[1\]\[0\] .* divided along dimension 0; .* without batch_first=True, name that: "
+        r"spread\(module, dim=1\)\. Otherwise return the samples in dimension 0,",
+    ):
+        anyrig.spread(module, first_devices(2))(x)
+    model = anyrig.spread(module, first_devices(2), dim=1)
+    torch.testing.assert_close(model(x), module(x.cuda()), rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.gpus(2)

@@ -371,3 +371,31 @@ def test_rows_are_counted() -> None:
     assert count_rows([torch.ones(3, 2), torch.ones(5, 2)], dim=-1) == 2
     assert count_rows([1, None, torch.tensor(1.0)]) is None
     assert count_rows(pack([3, 2, 2], enforce_sorted=True)) == 3
+
+
+@pytest.mark.gpus(2)
+def test_devices_of_several_kinds_and_objects_that_cannot_be_built_again() -> None:
+    kinds = "of several kinds: cuda:0, cpu; take those of one kind"
+    with pytest.raises(SpreadError, match=kinds):
+        scatter(torch.ones(2), ["cuda:0", "cpu"])
+
+    class Checked(dict[str, Any]):
+        def __copy__(self) -> Any:
+            raise ValueError("not again")
+
+    words = r"Checked cannot be built again .*\(ValueError: not again\); pass what it holds"
+    with pytest.raises(BatchError, match=words):
+        scatter(Checked(x=torch.ones(2)), ["cuda:0", "cuda:1"])
+
+
+@pytest.mark.gpus(2)
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
+def test_a_nested_part_without_rows_has_the_dtype_and_the_device(layout: torch.layout) -> None:
+    nested = torch.nested.nested_tensor(
+        [torch.ones(2, 3), torch.ones(4, 3)], dtype=torch.float64, layout=layout
+    )
+    parts = scatter(nested, ["cuda:0", "cuda:1"], [1, 0])
+    assert [part.dtype for part in parts] == [torch.float64] * 2
+    assert [part.get_device() for part in parts] == [0, 1]
+    assert [part.size(0) for part in parts] == [2, 0]

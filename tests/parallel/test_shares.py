@@ -531,3 +531,30 @@ def test_weights_may_be_zero_but_not_without_end() -> None:
     assert Shares((0.0, 1.0), "").split(3) == (0, 3)
     with pytest.raises(SharesError, match="numbers from zero up; got 1, inf"):
         Shares((1.0, float("inf")), "")
+
+
+def test_limits_and_rows_that_cannot_be() -> None:
+    with pytest.raises(SharesError, match="1 limits for 2 shares"):
+        Shares((1.0, 1.0), "", (3,))
+    with pytest.raises(SharesError, match="a batch has no -1 rows"):
+        Shares((1.0, 1.0), "").split(-1)
+    assert Shares((1.0, 1.0), "").split(0) == (0, 0)
+
+
+@pytest.mark.parametrize("base", [None, 100])
+def test_steps_without_rows_or_without_a_base_tell_nothing_of_a_row(base: int | None) -> None:
+    rows = 0 if base else 4
+    step = [StepMeasure(4, 1.0, 100, 300), StepMeasure(rows, 1.0, base, 200)]
+    assert row_limits(step, (1000, 1000)) is None
+    assert fit_memory(step, (1000, 1000)) is None
+
+
+def test_bytes_a_row_are_told_by_the_others_than_the_lead() -> None:
+    """Of 1000 bytes 50 are kept free; what the lead needs beyond 10 a row is not of its rows."""
+    step = [StepMeasure(10, 1.0, 100, 500), StepMeasure(10, 1.0, 100, 200)]
+    assert row_limits(step, (1000, 1000)) == (55, 85)
+    assert row_limits(step[:1], (1000,)) == (21,)
+    assert row_limits(step, (1000, None)) == (55, None)
+    small = [StepMeasure(10, 1.0, 0, 90), StepMeasure(10, 1.0, 0, 100)]  # fixed is not below none
+    assert row_limits(small, (1000, 1000)) == (95, 95)
+    assert row_limits(small, (0, 1000)) == (0, 95)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import threading
 import time
 import traceback
@@ -46,6 +47,13 @@ def test_they_know_that_they_are_inside() -> None:
     assert run([is_inside] * 3) == [True] * 3
     assert not is_inside()
 
+    def within() -> bool:
+        run([is_inside] * 3)
+        return is_inside()
+
+    assert run([within, lambda: None, is_inside]) == [True, None, True]
+    assert not is_inside()
+
 
 def test_after_an_interrupt_the_next_run_waits_for_what_was_left() -> None:
     side, go, ended = SideBySide(), threading.Event(), threading.Event()
@@ -64,3 +72,20 @@ def test_after_an_interrupt_the_next_run_waits_for_what_was_left() -> None:
     side.wait()
     assert ended.is_set()
     assert run([lambda: 1, lambda: 2, lambda: 3], side) == [1, 2, 3]
+
+
+def test_an_interrupt_while_others_are_waited_for_stops_them() -> None:
+    stop, side = Stop(), SideBySide()
+    stopped: list[bool] = []
+
+    def interrupt() -> None:
+        _thread.interrupt_main()
+        deadline = time.monotonic() + 60
+        while not stop.raised and time.monotonic() < deadline:
+            time.sleep(0.001)
+        stopped.append(stop.raised)
+
+    with pytest.raises(KeyboardInterrupt):
+        side.run(DEVICES[:2], [lambda: None, interrupt], [((), {})] * 2, DEVICES, stop)
+    side.wait()
+    assert stopped == [True]

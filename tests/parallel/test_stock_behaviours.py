@@ -22,6 +22,7 @@ from torch.autograd import gradcheck, gradgradcheck
 from torch.nn import parallel as stock
 
 import anyrig
+from anyrig.errors import SpreadError
 
 # Without cuDNN, as on a virtual GPU, PyTorch warns when a recurrent module reaches CUDA.
 pytestmark = [
@@ -608,3 +609,19 @@ def test_rows_that_do_not_belong_together_are_refused() -> None:
         anyrig.DataParallel(module, [0, 1])(x, offset)
     found = anyrig.DataParallel(module, [0, 1])(x, offset.expand_as(x))
     torch.testing.assert_close(found, x + offset)
+
+
+@pytest.mark.gpus(2)
+def test_parallel_apply_of_nothing_of_unequal_numbers_and_of_modules_without_parameters() -> None:
+    assert anyrig.parallel_apply([], []) == []
+    layer, x = nn.Identity(), torch.ones(2, device="cuda:1")
+    text = "there are 2 modules, 1 inputs and 2 kwargs{}; give one of each a call"
+    for devices, more in ((None, ""), (["cuda:0"], " and 1 devices")):
+        with pytest.raises(SpreadError, match=text.format(more)):
+            anyrig.parallel_apply([layer, layer], [x], devices=devices)
+    there = nn.BatchNorm1d(3, affine=False).to("cuda:1").eval()  # has buffers only
+    with torch.no_grad():
+        parts = anyrig.parallel_apply([layer, there], [[x.to("cuda:0")], torch.ones(2, 3).cuda(1)])
+    assert [part.get_device() for part in parts] == [0, 1]
+    (found,) = anyrig.parallel_apply([lambda *, y: y.get_device()], [[]], [{"y": x}])
+    assert found == 1

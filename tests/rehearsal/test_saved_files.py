@@ -14,7 +14,8 @@ PROGRAMS = Path(__file__).parent / "programs"
 NAMES = [
     *("save.pt", "text.pt", "mapped.pt", "legacy.pt", "open.pt", "aside.pt", "temporary.pt"),
     *("copied.pt", "pickled.pkl", "array.npy", "arrays.npz", "safe.safetensors", "raw.bin"),
-    *("scripted.pt", "function.pt", "named.pt", "packed.npz"),
+    *("scripted.pt", "function.pt", "named.pt", "packed.npz", "handed.pt", "pickled.array"),
+    "flat.safetensors",
     *("distributed/.metadata", "distributed/__0_0.distcp"),
 ]
 OTHERS = [
@@ -95,6 +96,7 @@ def test_what_else_a_script_does_to_old_files(tmp_path: Path) -> None:
     assert contents(folder) == {
         **before,
         "new.json": '{"bytes": 1}',
+        "unpacked.json": "[1]",
         "blank.txt": "mine",
     }
     assert (folder / "run-1" / "deep").is_dir()
@@ -105,13 +107,27 @@ def test_what_cannot_be_redirected_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "files"
     folder.mkdir()
     names = ["opened", "replaced", "removed", "text", "bz2", "tar", "raw", "descriptor", "unmade"]
+    names += ["updated", "appended", "bytes", "linked", "cut", "made", "elsewhere"]
     for name in names:
         (folder / name).write_text("old\n")
+    (folder / "compiled.py").touch()
+    compiled = folder / "__pycache__" / f"compiled.{sys.implementation.cache_tag}.pyc"
+    compiled.parent.mkdir()
+    compiled.write_text("old\n")
     done = rehearse(folder, "--shape-only", str(PROGRAMS / "writes_past_redirection.py"))
     assert done.returncode == 0, done.stderr
     came_to = json.loads(done.stdout)
     assert came_to.pop("unmade") == "saved"  # redirected
-    assert came_to == dict.fromkeys(names[:-1], "PermissionError")
+    assert came_to.pop("elsewhere") == "saved"  # is a new file of another folder
+    assert came_to.pop("made") == "FileExistsError"
+    assert came_to.pop("message") == (
+        "[Errno 1] a shape-only rehearsal has no values to save and leaves this file as it is, and "
+        "it cannot redirect this call to a copy: the function was taken from Python's library "
+        "before torch was imported. Call it by its module, as in os.replace, or import torch "
+        f"first; or save to a new file: '{folder}/opened'"
+    )
+    assert came_to == dict.fromkeys({*names} - {"unmade", "elsewhere", "made"}, "PermissionError")
+    assert compiled.read_bytes() != b"old\n"  # Python replaces what it has compiled
     assert {name: (folder / name).read_text() for name in names} == dict.fromkeys(names, "old\n")
     assert (folder / "new").read_text() == "new\n"
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from anyrig.transfer import copy_to_host
 from anyrig.transfer.beside import copy_beside
 
 CPU = torch.device("cpu")
@@ -109,6 +110,14 @@ def test_what_is_not_dense_memory_is_copied_too() -> None:
             assert there.device == FIRST
             assert torch.equal(there.to_dense().detach().cpu(), torch.eye(3))
             assert there.requires_grad == x.requires_grad
+
+
+@pytest.mark.gpus(2)
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_nested_tensors_are_copied_too() -> None:
+    there = copy_beside(torch.nested.nested_tensor([torch.ones(1), torch.ones(2)]), FIRST)
+    for nested in (there, copy_beside(there, SECOND), copy_to_host(there, beside=True).value):
+        assert [part.tolist() for part in nested.unbind()] == [[1], [1, 1]]
 
 
 @pytest.mark.gpus(1)

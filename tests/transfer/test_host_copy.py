@@ -24,6 +24,23 @@ def test_on_the_cpu_it_is_a_snapshot_made_at_once(beside: bool) -> None:
     assert copy.wait(timeout_seconds=0) is copy.value
 
 
+def test_waiting_with_a_limit_asks_at_most_a_millisecond_late(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr("anyrig.transfer.host_copy.time.sleep", pauses.append)
+
+    class Event:
+        def query(self) -> bool:
+            return len(pauses) >= 12
+
+    copy: HostCopy[str] = HostCopy("copied", (Event(),))  # type: ignore[arg-type]
+    assert not copy.done()
+    assert copy.wait(timeout_seconds=60) == "copied"
+    assert copy.done()
+    assert pauses == [min(2**k * 1e-5, 1e-3) for k in range(12)]
+
+
 def test_it_is_detached() -> None:
     weight = torch.nn.Parameter(torch.ones(2))
     value = copy_to_host([weight, weight * 2]).value

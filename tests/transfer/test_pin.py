@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import warnings
+
 import pytest
 import torch
 
@@ -27,6 +29,10 @@ def test_which_tensors_have_no_rules_of_their_own() -> None:
     assert not is_plain_host_tensor(x.to_sparse())
     assert not is_plain_host_tensor(x.to("meta"))
     assert not is_plain_host_tensor(torch.nn.Parameter(x))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PyTorch's, of nested tensors as a prototype
+        nested = torch.nested.nested_tensor([torch.ones(1), torch.ones(2)])
+    assert not is_plain_host_tensor(nested)
     jagged = torch.nested.nested_tensor([torch.ones(1), torch.ones(2)], layout=torch.jagged)
     assert not is_plain_host_tensor(jagged)
     with torch._subclasses.FakeTensorMode():

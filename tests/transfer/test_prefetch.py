@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -106,6 +107,29 @@ def test_what_cannot_be_iterated_over() -> None:
         prefetch(torch.nn.Linear(1, 1), "cpu")  # type: ignore[type-var]
 
 
-def test_a_copy_that_is_being_built_is_not_asked_for_its_loader_for_ever() -> None:
-    with pytest.raises(AttributeError, match="_loader"):
-        copy.copy(prefetch(make_loader(), "meta"))
+@pytest.mark.parametrize("sized", [True, False])
+def test_copies_prefetch_too(sized: bool) -> None:
+    class Loader:
+        def __iter__(self) -> Iterator[torch.Tensor]:
+            return iter([torch.ones(2), torch.ones(1)])
+
+        def __deepcopy__(self, memo: object) -> Loader:
+            return Loader()
+
+    loader: Any = make_loader() if sized else Loader()
+    batches = prefetch(loader, "meta", depth=5, timeout_seconds=7)
+    shallow, deep = copy.copy(batches), copy.deepcopy(batches)
+    for twin in (shallow, deep):
+        assert type(twin) is type(batches)
+        assert repr(twin).endswith(", 'meta', depth=5)")
+        assert twin._timeout_seconds == 7
+        assert len(list(twin)) == (3 if sized else 2)
+        assert hasattr(twin, "__len__") == sized
+    assert shallow._loader is loader
+    assert type(deep._loader) is type(loader)
+    assert deep._loader is not loader
+
+
+def test_a_pickled_loader_prefetches() -> None:
+    again = pickle.loads(pickle.dumps(prefetch(make_loader(), "meta")))
+    assert [x.device.type for x, _ in again] == ["meta"] * 3

@@ -199,6 +199,23 @@ def test_the_thread_ends_when_the_loop_is_left_early(gpu: torch.device, leave: A
     assert len(list(batches)) == 4
 
 
+def test_closing_lets_go_of_the_loader(gpu: torch.device) -> None:
+    ended = []
+
+    def batches() -> Iterator[torch.Tensor]:
+        try:
+            while True:
+                yield torch.ones(1)
+        finally:
+            ended.append(True)  # as workers of a DataLoader end
+
+    iterator: Any = iter(prefetch(batches(), gpu))
+    next(iterator)
+    iterator.close()
+    gc.collect()
+    assert ended == [True]
+
+
 def test_copies_not_yet_begun_are_dropped_with_the_iterator(gpu: torch.device) -> None:
     begun = []
 

@@ -109,13 +109,43 @@ def test_a_build_is_kept(sources: Path) -> None:
     assert build.build_extension(sources) == library
     assert library.stat().st_mtime_ns == first
     assert leftovers(library) == []
+    assert not library.parent.with_name(f"{library.parent.name}.builder").exists()
 
 
-def test_a_build_again_replaces_the_kept_one(sources: Path) -> None:
+def test_a_build_is_its_users_alone_whatever_the_umask(sources: Path) -> None:
+    before = os.umask(0)
+    try:
+        library = build.build_extension(sources)
+    finally:
+        os.umask(before)
+    made = [library.parent, *library.parent.iterdir()]
+    assert len(made) == 3
+    assert [file.stat().st_mode & 0o022 for file in made] == [0, 0, 0]
+    assert kept_library.is_whole(library)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has files of root")
+def test_what_root_keeps_for_all_is_loaded_unless_others_may_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept_library.os, "geteuid", lambda: 1234)
+    tmp_path.chmod(0o755)
+    assert kept_library._only_this_user_writes(tmp_path)
+    for mode in (0o775, 0o757):
+        tmp_path.chmod(mode)
+        words = f"belongs to user 0 and has the mode {mode:o}, .* not loaded for user 1234"
+        with pytest.raises(BuildError, match=words):
+            kept_library._only_this_user_writes(tmp_path)
+
+
+def test_a_build_again_replaces_the_kept_one(
+    sources: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     library = build.build_extension(sources)
     library.write_bytes(b"broken")
     assert build.build_extension(sources, again=True) == library
     assert library.read_bytes()[:4] == b"\x7fELF"
+    assert "damaged" not in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -232,9 +262,12 @@ def test_what_another_process_builds_is_left_alone(sources: Path) -> None:
     other = library.parent.with_name("other")
     building = other.with_name("other.building-1")
     building.mkdir()
+    killed = kept_library.cache_folder() / "other.building-2"
+    killed.mkdir()
     with FileLock(f"{other}.lock"):
         build.build_extension(sources, again=True)
         assert building.exists()
+    assert not killed.exists()
     build.build_extension(sources, again=True)
     assert not building.exists()
 

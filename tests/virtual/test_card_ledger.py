@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 from compiled_shim import load_shim
-from ledger_of_cards import CARD_BYTES, Ledger
+from ledger_of_cards import CARD_BYTES, CARDS, Ledger
 from on_a_rig import PROGRAMS
 
 from anyrig.virtual.card_folder import new_card_folder
@@ -108,12 +108,13 @@ def test_bytes_of_all_count_and_each_is_named(ledger: Ledger, other: Member) -> 
     assert ledger.processes(99) == {0: 600}
 
 
-def test_what_a_killed_process_held_fits_again(ledger: Ledger, other: Member) -> None:
-    assert other("reserve 0 600") == "True"
+@pytest.mark.parametrize("card", [0, 1, CARDS - 1])
+def test_what_a_killed_process_held_fits_again(card: int, ledger: Ledger, other: Member) -> None:
+    assert other(f"reserve {card} 600") == "True"
     other.kill()
-    assert ledger.used_at_most(0) == 600  # nobody has looked
-    assert ledger.reserve(0, 600)
-    assert ledger.processes(0) == {0: 600}
+    assert ledger.used_at_most(card) == 600  # nobody has looked
+    assert ledger.reserve(card, 600)
+    assert ledger.processes(card) == {0: 600}
 
 
 def test_looking_at_what_is_used_counts_the_living_alone(ledger: Ledger, other: Member) -> None:

@@ -29,6 +29,32 @@ def test_a_second_rig_is_refused() -> None:
     ]
 
 
+def test_a_rig_for_this_process_alone_leaves_the_environment() -> None:
+    assert output_of_lines(
+        """
+        import json
+        import os
+        import torch
+        from anyrig.virtual import install
+        from anyrig.virtual.installed import inheritance
+
+        # As in a process of another rehearsal that was started with -I.
+        modes = {"shape_only": False, "assume_values": False, "clock": True}
+        other = {"rig": "8xL4", **modes, "cards": "/absent/cards", "started": 1.0}
+        os.environ["ANYRIG_REHEARSAL"] = json.dumps(other)
+        before = dict(os.environ)
+        install("2xT4", children=False)
+        print({name: value for name, value in os.environ.items() if before.get(name) != value})
+        print(inheritance().arguments == {"rig": "2xT4", **modes}, torch.cuda.device_count())
+        print(os.path.exists(inheritance().cards), inheritance().started > 1e9)
+        """
+    ) == [
+        "{'TORCH_SYMMMEM_IMPLICIT_POOL': '0', 'TRITON_INTERPRET': '1'}",
+        "True 2",
+        "True True",
+    ]
+
+
 COUNT = """
 import torch
 from anyrig.virtual import install

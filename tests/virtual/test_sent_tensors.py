@@ -28,7 +28,8 @@ def test_a_process_waits_for_what_another_one_recorded() -> None:
         # The other process has seen it done, so the time has passed here as well.
         "('recorded', False, 50, True) True 50",
         "('waited on a stream', 50)",
-        "recorded here False 50 True",
+        "recorded here False 50",
+        "('waited for there', True) True",
         "CUDA error: invalid resource handle",  # of another process's event
         "CUDA error: invalid resource handle",
         "CUDA error: invalid resource handle",

@@ -61,6 +61,14 @@ def test_the_environment_is_given_back_after_the_block(
     assert inside["PYTHONPATH"] == str(STARTUP)
 
 
+def test_what_is_handed_down_is_read_again(tmp_path: Path) -> None:
+    given = Inheritance({"rig": "2xT4", "shape_only": False}, str(tmp_path), 5.5)
+    with given.handed_down():
+        assert Inheritance.read() == given
+        assert os.environ["ANYRIG_LEASE_DIRECTORY"] == str(tmp_path / "leases")
+    assert Inheritance.read() is None
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="NVML is asked so on Linux only")
 def test_own_folders_stay_on_the_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LD_LIBRARY_PATH", "/own:")
@@ -112,7 +120,12 @@ def test_another_python_without_anyrig_goes_on_until_it_imports_torch(
 @pytest.mark.parametrize(
     ("word", "told"),
     [
-        ("yes", "is not what a rehearsal hands down"),
+        (
+            "yes",
+            "='yes' is not what a rehearsal hands down to its processes (JSONDecodeError: "
+            "Expecting value: line 1 column 1 (char 0)); unset it\n",
+        ),
+        ("{}", "(KeyError: 'cards'); unset it\n"),
         ('{"rig": "2xT4", "cards": "/tmp/x"}', "let all processes of a rehearsal use one version"),
     ],
 )

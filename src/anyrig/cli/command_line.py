@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import sys
@@ -46,7 +47,7 @@ def read_command(words: list[str], *, is_module: bool, is_python: bool = True) -
                 )
             return Program(command, tuple(arguments))
         return _read_python(arguments)
-    if not is_module and not _exists(name):
+    if not (is_module or os.path.exists(name)):  # noqa: PTH110 - Path's raises for odd names
         if name == sys.executable or _PYTHON.fullmatch(name):
             return _read_python(arguments)
         if (
@@ -74,13 +75,6 @@ def _read_python(words: list[str]) -> Program:
             param_hint="SCRIPT",
         )
     return read_command(words, is_module=is_module)
-
-
-def _exists(name: str) -> bool:
-    try:
-        return Path(name).exists()
-    except (OSError, ValueError):  # too long a name, or a zero byte in it
-        return False
 
 
 def _is_python_script(path: Path) -> bool:

@@ -256,7 +256,7 @@ class DataParallel(TransparentModule):
             samples,
             layout.dim,
             lambda: describe_call(self.module, inputs, kwargs),
-            lambda: self._call_lead_once_more(inputs, kwargs, samples[0] + 1, sum(samples)),
+            lambda count: self._call_lead_once_more(inputs, kwargs, count, sum(samples)),
             self._known_dimensions,
         )
         return join_outputs(results, layout.output_device, call)

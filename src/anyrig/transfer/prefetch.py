@@ -95,12 +95,16 @@ class PrefetchedLoader:
             yield Mover(self._device, non_blocking=True).map(batch)
 
     def __getattr__(self, name: str) -> Any:
-        if name in PrefetchedLoader.__slots__:  # a copy that is being built has none of them yet
+        if name == "__deepcopy__":  # that of the loader would copy the loader alone
             raise AttributeError(name)
         return getattr(self._loader, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
         setattr(self._loader, name, value)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # By default a copy is given its attributes one by one, and hands them to its loader.
+        return type(self), (self._loader, self._device, self._depth, self._timeout_seconds)
 
     def __repr__(self) -> str:
         return f"prefetch({self._loader!r}, {str(self._device)!r}, depth={self._depth})"

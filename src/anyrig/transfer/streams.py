@@ -42,6 +42,6 @@ def using(*streams: torch.Stream) -> Iterator[None]:
             torch.accelerator.set_stream(stream)
         yield
     finally:
-        for stream in reversed(before):
+        for stream in before:
             torch.accelerator.set_stream(stream)
         torch.accelerator.set_device_index(index)

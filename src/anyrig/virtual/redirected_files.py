@@ -118,9 +118,12 @@ class _Files:
         plain(self._scratch.for_writing(path, keep=True), length)
 
     def set_times(self, plain: Any, path: str, *rest: Any, **words: Any) -> None:
-        path = self._scratch.at(path)
-        if not self._scratch.was_there(path):  # its times tell that it was
-            plain(path, *rest, **words)
+        follows = words.get("follow_symlinks", True)
+        found = self._scratch.at(path) if follows else self._scratch.link_at(path)
+        place = os.path.realpath(found) if follows else found
+        if not self._scratch.was_there(place):  # its times tell that it was
+            plain(found, *rest, **words)
+            self._scratch.note_new(place)
 
     def list(self, plain: Any, path: str) -> list[str]:
         removed, own = self._scratch.differences(path)

@@ -43,6 +43,8 @@ class Scratch:
         self._started = started
         self._thread = threading.local()
         self._made: set[str] = set()  # files that this process opened where there was none
+        # Device and number of new files whose times this process has set.
+        self._new: set[tuple[int, int]] = set()
 
     @classmethod
     def beside(cls, cards: str, started: float) -> Scratch:
@@ -98,6 +100,8 @@ class Scratch:
         """Return whether `path` is a link or a file that is not empty from before the rehearsal."""
         with self.directly(), suppress(OSError):
             found = os.lstat(path)
+            if (found.st_dev, found.st_ino) in self._new and found.st_ctime >= self._started:
+                return False
             if stat.S_ISLNK(found.st_mode):
                 return found.st_mtime < self._started
             # The earlier time: `chmod` and a new hard link change the ctime of an old file, and a
@@ -105,6 +109,12 @@ class Scratch:
             modified = min(found.st_mtime, found.st_ctime)
             return stat.S_ISREG(found.st_mode) and found.st_size > 0 and modified < self._started
         return False
+
+    def note_new(self, path: str) -> None:
+        """Remember that `path` is the rehearsal's own, whatever times the script has set."""
+        with self.directly(), suppress(OSError):
+            found = os.lstat(path)
+            self._new.add((found.st_dev, found.st_ino))
 
     def for_writing(self, path: str, *, keep: bool) -> str:
         """Return what to open to write `path`: the script's version, if there is or must be one.

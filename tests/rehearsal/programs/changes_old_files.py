@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.distributed.checkpoint.filesystem import FileSystem
 
 FOLDER = Path(sys.argv[1])
 READ = "import torch, sys; print(torch.load(sys.argv[1])['step'])"
@@ -81,6 +82,26 @@ def use_names_and_numbers() -> None:
     assert (FOLDER / "fresh-2.txt").read_text() == "fresh"
     assert not (FOLDER / "fresh-1.txt").exists()
     (FOLDER / "fresh-2.txt").unlink()
+
+
+def set_times() -> None:
+    """Give files times of long ago, as those that are unpacked have, and times of now."""
+    unpacked = FOLDER / "unpacked.json"
+    unpacked.write_text("[")
+    os.utime(unpacked, (1e9, 1e9))
+    assert unpacked.stat().st_mtime == 1e9
+    with unpacked.open("a") as file:  # is the script's own still
+        file.write("1]")
+    os.utime(unpacked, (1e9, 1e9))
+    link = FOLDER / "link.txt"
+    link.symlink_to("child.pt")
+    os.utime(link)  # of the old file: they stay
+    os.utime(link, (1e9, 1e9), follow_symlinks=False)
+    assert link.lstat().st_mtime == 1e9
+    link.write_text("mine")
+    assert (FOLDER / "child.pt").read_text() == "mine"
+    link.unlink()
+    assert not link.is_symlink()
 
 
 def change_folders() -> None:
@@ -150,6 +171,15 @@ def main() -> None:
         raise AssertionError
     # Broken, as without a rehearsal; never again what it was before.
     assert (FOLDER / "touched.pt").read_bytes() != b"old\n"
+
+    with suppress(AttributeError, pickle.PicklingError):
+        torch.save({"step": lambda: 4}, FOLDER / "half.pt")
+        raise AssertionError
+    assert not (FOLDER / "half.pt").exists()  # half of a new file is of no use
+
+    with FileSystem().create_stream(FOLDER / "child.pt", "rb") as stream:
+        assert stream.read() == b"old\n"  # as checkpoints are read
+    set_times()
 
     with (FOLDER / "both.pkl").open("wb") as file:
         pickle.dump("first", file)

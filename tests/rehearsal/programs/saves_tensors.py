@@ -64,7 +64,22 @@ def save_safely(path: Path) -> None:
 
 
 def load_safely(path: Path) -> Any:
+    from safetensors import safe_open
     from safetensors.torch import load_file
+
+    with safe_open(path, framework="pt") as file:
+        assert list(file.keys()) == ["weight"]
+    return load_file(path)["weight"]
+
+
+def save_arrays_safely(path: Path) -> None:
+    from safetensors.numpy import save_file
+
+    save_file({"weight": values.cpu().numpy()}, path)
+
+
+def load_arrays_safely(path: Path) -> Any:
+    from safetensors.numpy import load_file
 
     return load_file(path)["weight"]
 
@@ -108,6 +123,17 @@ def save_script_by_function(path: Path) -> None:
     torch.jit.save(m=torch.jit.script(torch.nn.Linear(SIZE, SIZE, device="cuda")), f=path)
 
 
+def open_and_save_script(path: Path) -> None:
+    with path.open("wb") as file:
+        torch.jit.save(torch.jit.script(torch.nn.Linear(SIZE, SIZE, device="cuda")), file)
+
+
+def open_and_pickle_array(path: Path) -> None:
+    arrays = {"weight": values.cpu().numpy()}
+    with path.open("wb") as file:
+        pickle.dump(arrays, file)
+
+
 WAYS: dict[str, tuple[Callable[[Path], object], Callable[[Path], Any]]] = {
     "save.pt": (lambda path: torch.save(state, path), load),
     "text.pt": (lambda path: torch.save(state, str(path)), load),
@@ -124,6 +150,7 @@ WAYS: dict[str, tuple[Callable[[Path], object], Callable[[Path], Any]]] = {
     "temporary.pt": (save_in_temporary_file, load),
     "copied.pt": (save_and_copy, load),
     "pickled.pkl": (open_and_pickle, unpickle),
+    "pickled.array": (open_and_pickle_array, unpickle),
     "array.npy": (lambda path: numpy.save(path, values.cpu()), numpy.load),
     "arrays.npz": (save_arrays, lambda path: numpy.load(path)["weight"]),
     "packed.npz": (save_arrays_packed, lambda path: numpy.load(path)["weight"]),
@@ -133,6 +160,7 @@ WAYS: dict[str, tuple[Callable[[Path], object], Callable[[Path], Any]]] = {
     ),
     "scripted.pt": (save_script, load_script),
     "function.pt": (save_script_by_function, lambda path: torch.jit.load(f=path)(values)),
+    "handed.pt": (open_and_save_script, load_script),
     "distributed": (
         lambda path: dcp.save(state, checkpoint_id=path, no_dist=True),
         load_distributed,
@@ -140,6 +168,7 @@ WAYS: dict[str, tuple[Callable[[Path], object], Callable[[Path], Any]]] = {
 }
 if importlib.util.find_spec("safetensors"):
     WAYS["safe.safetensors"] = save_safely, load_safely
+    WAYS["flat.safetensors"] = save_arrays_safely, load_arrays_safely
 OVER_FILES_ONLY = {"raw.bin": (write_raw, lambda path: numpy.fromfile(path, numpy.float32))}
 
 

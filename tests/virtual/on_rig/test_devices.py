@@ -208,7 +208,8 @@ def test_marks_and_the_runtime() -> None:
     first, second = torch.cuda.nvtx.range_start("one"), torch.cuda.nvtx.range_start("two")
     assert first != second
     torch.cuda.nvtx.range_end(first)
-    torch.cuda.cudart().cudaProfilerStart()
+    torch.cuda.profiler.start()
+    torch.cuda.profiler.stop()
     torch.cuda._sleep(1000)
     torch.cuda.synchronize()
 

@@ -175,3 +175,13 @@ def test_addresses_are_compared_at_the_places_given() -> None:
     assert equal(tensors, addresses, [0, 2])
     assert not equal(tensors, addresses, [0, 1])
     assert equal(tensors, addresses, [])
+
+
+def test_a_tensor_is_made_over_memory_as_its_facts_say() -> None:
+    base = torch.arange(6.0, device="cuda")
+    facts = {"dtype": base.dtype, "device": base.device}
+    place = {"storage_offset": 1, "size": (2, 2), "stride": (3, 1)}
+    make = _C._construct_CUDA_Tensor_From_Storage_And_Metadata
+    made = make({**facts, **place}, base.untyped_storage())
+    assert made.tolist() == [[1.0, 2.0], [4.0, 5.0]]
+    assert made.data_ptr() == base.data_ptr() + 4

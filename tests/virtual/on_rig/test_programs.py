@@ -136,6 +136,22 @@ def test_compilation(backend: str) -> None:
     torch.testing.assert_close(y, function(x))
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_compilation_leaves_results_alone_and_graphs_of_the_host_to_inductor() -> None:
+    def function(a: torch.Tensor) -> torch.Tensor:
+        return a * 2 + 1
+
+    def stop(graph: object) -> None:
+        raise KeyError("Inductor was here")
+
+    compiled = torch.compile(function, options={"post_grad_custom_pre_pass": stop})
+    results = [compiled(torch.full((2,), float(k), device="cuda:1")) for k in range(4)]
+    # A captured graph would have overwritten the first.
+    assert [result.tolist() for result in results] == [[2 * k + 1] * 2 for k in range(4)]
+    with pytest.raises(Exception, match="Inductor was here"):
+        compiled(torch.ones(2))
+
+
 @pytest.fixture
 def _own_graphs() -> Iterator[None]:
     yield

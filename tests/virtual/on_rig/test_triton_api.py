@@ -31,6 +31,13 @@ def test_pytorch_takes_triton_for_absent() -> None:
     assert importlib.import_module("os").environ["TRITON_INTERPRET"] == "1"
 
 
+def test_a_program_may_choose_not_to_interpret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRITON_INTERPRET", "0")
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    triton_api.patch()
+    assert importlib.import_module("os").environ["TRITON_INTERPRET"] == "0"
+
+
 def test_the_driver_knows_the_limits_of_a_card() -> None:
     driver = SimpleNamespace(CudaUtils=None, CudaDriver=SimpleNamespace(get_benchmarker=None))
     triton_api._drive_virtual_cards(driver)

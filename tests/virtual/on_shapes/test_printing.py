@@ -2,10 +2,32 @@
 
 from __future__ import annotations
 
+import re
+import sys
+from pathlib import Path
+
+import pytest
 import torch
+
+from anyrig.errors import ValueNeededError
+from anyrig.virtual import printing
 
 
 def test_tensors_of_the_host_are_printed_with_their_values() -> None:
     assert str(torch.tensor([1.0, 2.5])) == "tensor([1.0000, 2.5000])"
     assert str(torch.ones(2, 3, device="cuda:1")) == "tensor(..., size=(2, 3), device='cuda:1')"
     assert str(torch.ones((), device="cuda")) == "tensor(..., size=(), device='cuda:0')"
+
+
+@pytest.mark.parametrize("module", [printing, torch])
+def test_the_place_is_the_programs_own(module: object) -> None:
+    """Not that of anyrig's or PyTorch's code between the program and the operator."""
+    folder = Path(str(module.__file__)).parent  # type: ignore[attr-defined]
+    code = compile("raise_error('aten::item', True)", str(folder / "between.py"), "exec")
+    line = sys._getframe().f_lineno + 2
+    with pytest.raises(ValueNeededError, match=rf"called in {re.escape(__file__)}, line {line}\."):
+        exec(code, {"raise_error": printing.raise_value_needed})
+
+
+def test_without_code_of_the_program_it_is_the_backward_pass() -> None:
+    assert printing._place(None) == "by the backward pass"

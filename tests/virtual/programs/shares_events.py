@@ -45,6 +45,7 @@ def other(events: Any, answers: Any) -> None:
     event.record()
     answers.put("recorded here")
     events.get()
+    answers.put(("waited for there", event.query()))
     try:
         event.ipc_handle()
     except torch.AcceleratorError as error:
@@ -71,8 +72,9 @@ def main() -> None:
     event.record()
     events.put(None)
     print(answers.get(timeout=60))
-    print(answers.get(timeout=60), event.query(), waiting_milliseconds(event), event.query())
+    print(answers.get(timeout=60), event.query(), waiting_milliseconds(event))
     events.put(None)
+    print(answers.get(timeout=60), event.query())
     print(answers.get(timeout=60))
     for options in ({}, {"interprocess": True, "enable_timing": True}):
         try:

@@ -25,7 +25,8 @@ class Call:
         samples: how many each part had.
         dim: the dimension along which the batch was divided.
         like: returns a key that is equal for calls whose outputs are of one form.
-        once_more: returns what the module returns for one sample more than the first part had.
+        once_more: called with a number of samples; returns what the module returns for that many
+            from the beginning of the batch.
         known: what earlier calls have found; this one adds to it.
     """
 
@@ -34,7 +35,7 @@ class Call:
         samples: Sequence[int],
         dim: int,
         like: Callable[[], Hashable],
-        once_more: Callable[[], Any],
+        once_more: Callable[[int], Any],
         known: dict[Hashable, Answer],
     ) -> None:
         self.samples = tuple(samples)
@@ -42,6 +43,8 @@ class Call:
         self._like = like
         self._once_more = once_more
         self._known = known
+        # By the number of samples, what a call once more returned.
+        self._returned: dict[int, dict[Path, tuple[int, ...]]] = {}
 
     def find_samples(self, tensors: Sequence[Tensor], path: Path) -> Answer:
         """Return where the samples are in the parts' tensors at `path`.
@@ -49,6 +52,12 @@ class Call:
         Raises:
             BatchError: the shapes do not say, and calling the module once more failed.
         """
+        answer = self._read(tensors, path)
+        if answer == Answer() and tensors[0].numel() == 1 and len(tensors) > 1:
+            return self._find_entries(tensors, path)
+        return answer
+
+    def _read(self, tensors: Sequence[Tensor], path: Path) -> Answer:
         shapes = [tensor.shape for tensor in tensors]
         answer = read_shapes(shapes, self.samples, self.dim)
         if not answer.candidates:
@@ -76,17 +85,39 @@ class Call:
             return True
         place = (self._like_key, path, "numbers")
         if place not in self._known:
-            if self._find(path, f"{', '.join(map(str, numbers))} from each part") != tuple(numbers):
+            what = f"{', '.join(map(str, numbers))} from each part"
+            if self._find(path, what, samples + 1) != tuple(numbers):
                 return False
             self._remember(place, Answer())
         return True
 
+    def _find_entries(self, tensors: Sequence[Tensor], path: Path) -> Answer:
+        """Return where the samples are if each part returned one element, in some dimensions.
+
+        A mask may have chosen one entry of each part: then two parts together have two. A number
+        for the whole part, such as a mean, stays one.
+        """
+        first = tensors[0].shape
+        place = (self._like_key, path, len(first), "entries")
+        if place not in self._known:
+            both = self.samples[0] + self.samples[1]
+            what = f"the shapes {format_shapes(tensors)}"
+            shape = self._find(path, what, both)
+            if shape is None or len(shape) != len(first):
+                raise self._not_clear(path, what, both)
+            changed = tuple(i for i, size in enumerate(shape) if size != 1)
+            along = self.dim % len(first) if -len(first) <= self.dim < len(first) else None
+            found = Answer(along) if changed == (along,) else Answer(candidates=changed)
+            self._remember(place, found)
+            return found
+        return self._known[place]
+
     def _ask_tensors(self, answer: Answer, tensors: Sequence[Tensor], path: Path) -> Answer:
         shapes = f"the shapes {format_shapes(tensors)}"
-        shape = self._find(path, shapes)
+        shape = self._find(path, shapes, self.samples[0] + 1)
         first = tensors[0].shape
         if shape is None or len(shape) != len(first):
-            raise self._not_clear(path, shapes)
+            raise self._not_clear(path, shapes, self.samples[0] + 1)
         return read_change(answer, first, self.samples[0], shape, self.dim)
 
     def _remember(self, place: Hashable, answer: Answer) -> None:
@@ -99,25 +130,25 @@ class Call:
     def _like_key(self) -> Hashable:
         return self._like()
 
-    def _find(self, path: Path, what: str) -> tuple[int, ...] | None:
-        """Return the shape, or the numbers, at `path` of what comes of one sample more."""
+    def _find(self, path: Path, what: str, samples: int) -> tuple[int, ...] | None:
+        """Return the shape, or the numbers, at `path` of what the module returns for `samples`."""
         try:
-            return self._of_one_more.get(path)
+            if samples not in self._returned:
+                self._returned[samples] = dict(_walk(self._once_more(samples), ()))
         except Exception as error:
             told = f"{error}".partition("\n")[0]
-            raise self._not_clear(path, what, f" ({type(error).__name__}: {told})") from error
+            failure = f" ({type(error).__name__}: {told})"
+            raise self._not_clear(path, what, samples, failure) from error
+        return self._returned[samples].get(path)
 
-    @cached_property
-    def _of_one_more(self) -> dict[Path, tuple[int, ...]]:
-        return dict(_walk(self._once_more(), ()))
-
-    def _not_clear(self, path: Path, what: str, failure: str = "") -> BatchError:
+    def _not_clear(self, path: Path, what: str, samples: int, failure: str = "") -> BatchError:
         return BatchError(
             f"cannot join {format_path(path)} of what the replicas returned: {what} do not say "
             f"which dimension has the {list_counts(self.samples)} samples, and a call of the "
-            f"module with {self.samples[0] + 1} samples, to see what changes, did not either"
+            f"module with {samples} samples, to see what changes, did not either"
             f"{failure}. Return the samples in dimension {self.dim}, for example with "
-            "h.transpose(0, 1); or give the devices different numbers of samples"
+            "h.transpose(0, 1); or give the devices different numbers of samples. Return a mean "
+            "without dimensions"
         )
 
 

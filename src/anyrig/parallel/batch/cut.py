@@ -38,8 +38,10 @@ def cut(
         return (copy_beside(tensor, devices[0]),)
     if not _is_dense(tensor):
         # PyTorch's own operators know their gradients, at the price of zeros for the other parts.
+        # Of sparse tensors, narrow_copy takes no negative dimension.
+        along = dim % tensor.dim()
         return tuple(
-            torch.narrow_copy(tensor, dim, start, count).to(device)
+            torch.narrow_copy(tensor, along, start, count).to(device)
             for start, count, device in zip(_starts(counts), counts, devices, strict=True)
         )
     if torch.is_grad_enabled() and tensor.requires_grad:

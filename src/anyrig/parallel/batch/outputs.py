@@ -128,7 +128,9 @@ class _JoiningOutputs(Joining):
             )
         return BatchError(
             f"{what}no dimension of the shapes {shapes} follows the samples of the parts "
-            f"({samples}), so it cannot be put together. Return the samples in dimension "
-            f"{self._call.dim}, with tensor.expand() at no cost; or leave it out, or take the "
-            "parts as they are: model.scattered(...)"
+            f"({samples}), so it cannot be put together. The batch was divided along dimension "
+            f"{self._call.dim}; if its samples are in another, as for nn.LSTM without "
+            "batch_first=True, name that: spread(module, dim=1). Otherwise return the samples in "
+            f"dimension {self._call.dim}, with tensor.expand() at no cost; or leave it out, or "
+            "take the parts as they are: model.scattered(...)"
         )
