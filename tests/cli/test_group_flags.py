@@ -8,23 +8,21 @@ from pathlib import Path
 import pytest
 import typer
 
+from anyrig.cli.app import FLAG_CONTEXT
 from anyrig.cli.chosen_device import chosen_device, named_in_errors
 from anyrig.cli.group_flags import GroupFlags, with_group_flags
 from anyrig.cli.run import alone
+from anyrig.cli.torchrun_flags import run_options
 from anyrig.errors import DeviceTextError, LaunchError
 from anyrig.parallel.ranks.options import RunOptions
 
 
 def test_only_flags_that_were_given_are_passed_on() -> None:
-    assert (GroupFlags().given, GroupFlags().options, GroupFlags().ranks_per_device) == ({}, {}, 1)
+    assert GroupFlags().given == {}
+    assert run_options(GroupFlags(), 3) == RunOptions(processes=3)
     flags = GroupFlags(device="cpu", processes_per_device=3, max_restarts=0)
     assert flags.given == {"device": "cpu", "processes_per_device": 3, "max_restarts": 0}
-    assert flags.options == {"max_restarts": 0}
-    assert flags.ranks_per_device == 3
-    every = {name: object() for name in GroupFlags.__dataclass_fields__}
-    assert GroupFlags(**every).options.keys() == every.keys() - {"device", "processes_per_device"}
-    names = inspect.signature(RunOptions).parameters
-    assert set(GroupFlags(**every).options) <= set(names)
+    assert run_options(flags, 3) == RunOptions(processes=3, max_restarts=0)
 
 
 def test_a_command_gets_its_own_arguments_and_the_flags() -> None:
@@ -50,35 +48,64 @@ def flags_of_typer(words: list[str]) -> GroupFlags:
         seen.append(flags)
 
     app = typer.Typer()
-    app.command()(command)
+    app.command(context_settings=FLAG_CONTEXT)(command)
     app(words, standalone_mode=False)
     return seen[0]
 
 
 def test_every_flag_reaches_its_field() -> None:
-    words = ["--device", "cpu", "--nproc-per-device", "2", "--nnodes", "1:3", "--rdzv-endpoint"]
-    words += ["node0:1", "--rdzv-id", "job", "--rdzv-timeout", "5", "--max-restarts", "4"]
-    words += ["--timeout", "6", "--local-addr", "10.0.0.2", "--log-dir", "logs"]
-    assert flags_of_typer(words) == GroupFlags(
-        device="cpu",
-        processes_per_device=2,
-        nodes="1:3",
-        rdzv_endpoint="node0:1",
-        rdzv_id="job",
-        rdzv_timeout_seconds=5.0,
-        max_restarts=4,
-        timeout_seconds=6.0,
-        local_address="10.0.0.2",
-        log_folder=Path("logs"),
-    )
+    given = {
+        "--device": ("device", "cpu"),
+        "--nproc-per-node": ("processes_per_node", "gpu"),
+        "--nproc-per-device": ("processes_per_device", 2),
+        "--nnodes": ("nodes", "1:3"),
+        "--node-rank": ("node_rank", 0),
+        "--master-addr": ("master_address", "node0"),
+        "--master-port": ("master_port", 0),
+        "--rdzv-backend": ("rdzv_backend", "c10d"),
+        "--rdzv-endpoint": ("rdzv_endpoint", "node0:1"),
+        "--rdzv-id": ("rdzv_id", "job"),
+        "--rdzv-conf": ("rdzv_conf", "timeout=5"),
+        "--rdzv-timeout": ("rdzv_timeout_seconds", 5.0),
+        "--max-restarts": ("max_restarts", 4),
+        "--timeout": ("timeout_seconds", 6.0),
+        "--local-addr": ("local_address", "10.0.0.2"),
+        "--log-dir": ("log_folder", Path("logs")),
+        "--redirects": ("redirects", "3"),
+        "--tee": ("tee", "0:1"),
+        "--local-ranks-filter": ("local_ranks_filter", "0"),
+        "--role": ("role", "trainer"),
+        "--monitor-interval": ("monitor_interval_seconds", 1.0),
+        "--start-method": ("start_method", "spawn"),
+    }
+    words = ["--standalone"]
+    for flag, (_, value) in given.items():
+        words += [flag, str(value)]
+    flags = GroupFlags(standalone=True, **dict(given.values()))
+    assert flags.given.keys() == GroupFlags.__dataclass_fields__.keys()
+    assert flags_of_typer(words) == flags
+    spelled = [f"--{word[2:].replace('-', '_')}" if word in given else word for word in words]
+    assert flags_of_typer(spelled) == flags
     assert flags_of_typer([]) == GroupFlags()
+    assert flags_of_typer(["-r", "1", "-t3"]) == GroupFlags(redirects="1", tee="3")
+
+
+def test_torchruns_variables_stand_for_flags_that_were_not_given(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in {"NNODES": "2", "NPROC_PER_NODE": "gpu", "STANDALONE": "0"}.items():
+        monkeypatch.setenv(f"PET_{name}", value)
+    monkeypatch.setenv("PET_DEVICE", "cpu")  # no flag of torchrun's
+    flags = flags_of_typer(["--nnodes", "1"])
+    assert flags == GroupFlags(nodes="1", processes_per_node="gpu", standalone=False)
 
 
 def test_the_only_rank_has_torchruns_variables_and_a_free_port() -> None:
     variables = alone()
     port = int(variables.pop("MASTER_PORT"))
+    assert alone(port)["MASTER_PORT"] == str(port)
     with socket.create_server(("127.0.0.1", port)):
-        pass
+        assert alone(port)["MASTER_PORT"] != str(port)
     assert variables == {
         "RANK": "0",
         "LOCAL_RANK": "0",

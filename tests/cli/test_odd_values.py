@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import typer.main
+import typer.rich_utils
 
 import anyrig
 from anyrig.cli.app import app, main
@@ -65,6 +66,19 @@ VALUES = [
     "node0:65536",
     "node0:2 9400",
     "no de:29400",
+    "node0:29400",
+    "[::1]:29400",
+    "gpu",
+    "auto",
+    "static",
+    "etcd",
+    "spawn",
+    "0,1",
+    "0:3,1:0",
+    "timeout=0",
+    "join_timeout=9,read_timeout=9",
+    "overlap_timeout=9",
+    "=9",
     f"{LONG}:29400",
     "cpu,cpu",
     "cpu:1",
@@ -82,20 +96,43 @@ VALUES = [
 # What is possible among these. Everything else is refused.
 SECONDS = {"+1", "1.5", "100000"}
 HOSTS = {"0", "-1", "1.5", "1e20", "100000", "9" * 20, "nan", "inf", "-inf", "1e-400", "0x10"}
+HOSTS |= {"1_000_000_000", "None", "true", "--", "GPU-", "node0"}
+HOSTS |= {"gpu", "auto", "static", "etcd", "spawn"}
+PLACES = {"2:1", "0:1", "cpu:1", "node0:0", "node0:29400", "[::1]:29400"}
 RIGS = {"1x20000000000GiB", "1x1YiB", "0xT4", "65xT4", "MI300X"}
 FOLDERS = {value for value in VALUES if len(value) < 255 and "\x00" not in value}
 POSSIBLE = {
+    "--device": {"auto"},
     "--nproc-per-device": {"+1"},
-    "--rdzv-endpoint": {"2:1", "0:1", "cpu:1"},
+    "--nproc-per-node": {"auto"},
+    "--node-rank": {"0"},
+    "--master-addr": HOSTS | RIGS,
+    "--master-port": {"0", "+1"},
+    "--rdzv-backend": {"static"},
+    "--rdzv-endpoint": PLACES | HOSTS | RIGS,
+    "--rdzv-conf": {"", " ", "join_timeout=9,read_timeout=9"},
+    "--redirects": {"0", "0:1", "2:1", "0:3,1:0"},
+    "--tee": {"0", "0:1", "2:1", "0:3,1:0"},
+    "--local-ranks-filter": {"", "0", "0,1"},
+    "--role": {value for value in VALUES if value.isprintable() and 1 <= len(value) <= 200},
+    "--monitor-interval": {"+1", "1.5", "1e20", "100000", "9" * 20, "1_000_000_000"},
+    "--start-method": {"spawn"},
     "--rdzv-id": {value for value in VALUES if value.isprintable() and 1 <= len(value) <= 200},
     "--rdzv-timeout": SECONDS,
     "--timeout": SECONDS,
     "--max-restarts": {"0", "+1", "100000"},
     "--interval": {"+1", "1.5"},
-    "--local-addr": HOSTS | RIGS | {"1_000_000_000", "None", "true", "--", "GPU-", "node0"},
+    "--local-addr": HOSTS | RIGS,
     "--log-dir": FOLDERS - {"", "/dev/null", "/dev/null/x"},
 }
 
+
+SHARING = ("doctor", "rehearse")
+SHARED = {
+    next(part for part in parameter.opts if part.startswith("--"))
+    for parameter in typer.main.get_command(app).commands["run"].params
+    if parameter.param_type_name == "option"
+}
 
 FLAGS_OF_LAUNCH = {
     "nproc_per_device": "nproc-per-device",
@@ -141,17 +178,19 @@ def test_an_odd_value_is_refused_by_the_name_of_its_flag(
     monkeypatch.chdir(tmp_path)  # where --log-dir names folders
     monkeypatch.setattr(sys, "argv", sys.argv)
     monkeypatch.setattr(Preflight, "run", lambda _: iter(()))  # the doctor's look at this machine
-    monkeypatch.setenv("TERMINAL_WIDTH", "1000")  # or typer breaks lines within names
+    # Or typer breaks lines within names.
+    monkeypatch.setattr(typer.rich_utils, "MAX_WIDTH", 1000)
     before, after, possible = [], [], POSSIBLE.get(flag, set())
     if command[0] in ("run", "rehearse"):
         after = ["no_such_script.py"]
     if command[0] == "rehearse":
         before = ["--rig", "T4"] if flag != "--rig" else []
-        possible = {"0"} if flag == "--device" else possible
+        possible = possible | {"--device": {"0"}, "--nproc-per-node": {"gpu"}}.get(flag, set())
     if command[0] in ("run", "doctor") and flag != "--device":
         before += ["--device", "cpu"]
-    for value in VALUES:
-        if (flag, value) == ("--device", "0") and not possible:
+    # What all commands share is tried in full with one of them.
+    for value in VALUES[::4] if command[0] in SHARING and flag in SHARED else VALUES:
+        if (flag, value) == ("--device", "0") and value not in possible:
             continue  # whether there is one is this machine's affair
         status, told = call(capsys, *command, *before, f"{flag}={value}", *after)
         assert "Traceback" not in told, told[-1000:]
@@ -221,7 +260,7 @@ def test_a_name_that_no_program_has(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", sys.argv)
-    monkeypatch.setenv("TERMINAL_WIDTH", "1000")
+    monkeypatch.setattr(typer.rich_utils, "MAX_WIDTH", 1000)
     status, told = call(capsys, *command, *words)
     assert status == 2, told
     assert "SCRIPT" in told

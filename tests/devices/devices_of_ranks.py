@@ -46,11 +46,16 @@ def own_device() -> str:
     return device.uuid or device.text
 
 
+def variables_of_ranks(device: str, each: int) -> list[dict[str, str]]:
+    rig = Rig.parse(device)
+    return environments_of_ranks(rig, len(rig) * each)
+
+
 def try_form(visible: str | None, device: str | None, each: int) -> Any:
     shell = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
     environments: Any = [{}] * each
     if device is not None:
-        environments = in_child(lambda: environments_of_ranks(Rig.parse(device), each), shell)
+        environments = in_child(lambda: variables_of_ranks(device, each), shell)
         if isinstance(environments, str):
             return environments
     size = str(len(environments))

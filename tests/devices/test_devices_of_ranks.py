@@ -104,7 +104,7 @@ def test_every_form_beside_broken_cards(environment_with_cards: Environment) -> 
 
 def test_instances_of_a_card_are_named_by_uuid() -> None:
     instances = [Device("cuda", index, "i", uuid=f"MIG-{index}") for index in range(2)]
-    assert environments_of_ranks(instances, 2) == [
+    assert environments_of_ranks(instances, 4) == [
         {"CUDA_VISIBLE_DEVICES": "MIG-0,MIG-1", "ANYRIG_DEVICE": uuid}
         for uuid in ("MIG-0", "MIG-0", "MIG-1", "MIG-1")
     ]

@@ -25,11 +25,12 @@ def test_a_process_is_shown_its_devices(devices: list[Device], variables: dict[s
 
 
 def test_a_rank_is_named_its_own_device() -> None:
-    assert environments_of_ranks([NAMELESS, A], 2) == [
+    assert environments_of_ranks([NAMELESS, A], 4) == [
         {"ANYRIG_DEVICE": text} for text in ("cuda:2", "cuda:2", "cuda:1", "cuda:1")
     ]
     shown = {"CUDA_VISIBLE_DEVICES": "GPU-1,GPU-0"}
     assert environments_of_ranks(iter([A, B])) == [
         {**shown, "ANYRIG_DEVICE": uuid} for uuid in ("GPU-1", "GPU-0")
     ]
+    assert environments_of_ranks(iter([A, B]), 1) == [{**shown, "ANYRIG_DEVICE": "GPU-1"}]
     assert environments_of_ranks([CPU], 2) == [environment_for([CPU])] * 2

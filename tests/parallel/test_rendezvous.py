@@ -6,6 +6,7 @@ import socket
 from contextlib import suppress
 from pathlib import Path
 
+import pytest
 import torch.distributed as dist
 from torch.distributed.elastic.rendezvous import RendezvousParameters
 from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
@@ -17,6 +18,25 @@ from anyrig.parallel.ranks.network_rendezvous import NetworkRendezvous
 def test_nothing_of_one_machine_listens_but_on_loopback() -> None:
     met = LoopbackRendezvous().next_rendezvous()
     assert _listening_at(met.bootstrap_store_info.master_port) == ["0100007F"]
+
+
+def test_the_first_attempt_meets_at_the_port_that_was_given() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    rendezvous = LoopbackRendezvous(port)
+    first, second = rendezvous.next_rendezvous(), rendezvous.next_rendezvous()
+    assert first.bootstrap_store_info.master_port == port
+    assert second.bootstrap_store_info.master_port != port  # this process holds the first store
+
+
+def test_a_port_that_is_taken_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        met = LoopbackRendezvous(port).next_rendezvous()
+    assert capsys.readouterr().err == (
+        f"anyrig: port {port} is not free (Address already in use), so the ranks meet at port "
+        f"{met.bootstrap_store_info.master_port}\n"
+    )
 
 
 def test_an_attempt_finds_nothing_of_the_last_one() -> None:

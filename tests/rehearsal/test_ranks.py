@@ -93,9 +93,38 @@ def test_ranks_are_on_as_many_nodes_as_are_asked_for(nodes: str | None, processe
     assert placement.environment_of(0)["GROUP_WORLD_SIZE"] == str(processes // 2)
 
 
+@pytest.mark.parametrize(
+    ("flags", "rig", "owners"),
+    [
+        ({"processes_per_node": "3"}, "2x(2xT4)", [0, 0, 1, 2, 2, 3]),
+        ({"processes_per_node": "gpu"}, "(2xT4)+(L4)", [0, 1, 2]),
+        ({"processes_per_node": "1", "rdzv_endpoint": "localhost:0"}, "2x(2xT4)", [0, 2]),
+        ({"processes_per_node": "auto", "standalone": True}, "2x(2xT4)", [0, 1]),
+        ({"processes_per_device": 2, "nodes": "1"}, "2x(2xT4)", [0, 0, 1, 1]),
+    ],
+)
+def test_torchruns_flags_place_ranks_on_every_node(
+    flags: dict[str, object], rig: str, owners: list[int]
+) -> None:
+    cards = VirtualRig.parse(rig).devices
+    placement, options = _ranks(VirtualRig.parse(rig), GroupFlags(**flags))
+    assert options.processes == placement.processes == len(owners)
+    own = [placement.environment_of(rank)["ANYRIG_DEVICE"] for rank in range(len(owners))]
+    assert own == [cards[owner].uuid for owner in owners]
+
+
+def test_flags_of_local_ranks_hide_streams_on_every_node() -> None:
+    flags = GroupFlags(local_ranks_filter="1", redirects="1:2", node_rank=1)
+    placement, options = _ranks(VirtualRig.parse("(2xT4)+(3xT4)"), flags)
+    assert placement.local_ranks == [0, 1, 0, 1, 2]
+    hidden = {(rank, stream) for rank in (0, 2, 4) for stream in ("stdout", "stderr")}
+    assert options.hidden_streams == hidden | {(1, "stderr"), (3, "stderr")}
+    assert (options.nodes, options.rdzv_endpoint, options.node_rank) == ("1", None, None)
+
+
 def test_a_placement_survives_its_text_and_puts_the_strongest_first() -> None:
     rig = VirtualRig.parse("(T4+A100-80GB)+(2xL4)")
-    placement = Placement.on(rig, processes_per_device=2, nodes=2)
+    placement = Placement.on(rig, count_ranks=lambda devices: 2 * len(devices), nodes=2)
     assert Placement.parse(str(placement)) == placement
     assert placement.processes == 8
     assert placement.environment_of(5)["LOCAL_RANK"] == "1"
@@ -131,7 +160,7 @@ def test_a_device_that_a_node_lacks() -> None:
 
 
 def test_the_cpu_of_each_node() -> None:
-    placement = Placement.on(VirtualRig.parse("2x(T4)"), "cpu", processes_per_device=3, nodes=2)
+    placement = Placement.on(VirtualRig.parse("2x(T4)"), "cpu", lambda _: 3, nodes=2)
     assert placement.processes == 6
     assert placement.environment_of(3)["CUDA_VISIBLE_DEVICES"] == ""
 
@@ -142,7 +171,9 @@ def test_cards_that_are_hidden_have_no_ranks() -> None:
 
     def place(device: str, visible: str, each: int = 1) -> list[str]:
         environment = {"CUDA_VISIBLE_DEVICES": visible}
-        placement = Placement.on(rig, device, each, nodes=2, environment=environment)
+        placement = Placement.on(
+            rig, device, lambda cards: each * len(cards), nodes=2, environment=environment
+        )
         found = [placement.environment_of(rank) for rank in range(placement.processes)]
         return [variables["ANYRIG_DEVICE"] for variables in found]
 

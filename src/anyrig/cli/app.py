@@ -11,15 +11,20 @@ from .. import __version__
 from ..errors import AnyrigError
 from .devices import devices
 from .doctor import doctor
+from .program_argument import ScriptCommand
 from .rehearse import rehearse
 from .run import run
 from .virtual import virtual
+
+# torchrun takes both spellings of a flag: --nproc-per-node and --nproc_per_node.
+FLAG_CONTEXT = {"token_normalize_func": lambda name: name.replace("_", "-")}
 
 # A command that starts a script leaves everything behind the script's name to the script.
 SCRIPT_CONTEXT = {
     "allow_extra_args": True,
     "allow_interspersed_args": False,
     "ignore_unknown_options": False,
+    **FLAG_CONTEXT,
 }
 
 app = typer.Typer(
@@ -31,9 +36,9 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(devices)
-app.command()(doctor)
-app.command(context_settings=SCRIPT_CONTEXT)(run)
-app.command(context_settings=SCRIPT_CONTEXT)(rehearse)
+app.command(context_settings=FLAG_CONTEXT)(doctor)
+app.command(cls=ScriptCommand, context_settings=SCRIPT_CONTEXT)(run)
+app.command(cls=ScriptCommand, context_settings=SCRIPT_CONTEXT)(rehearse)
 app.add_typer(virtual, name="virtual")
 
 

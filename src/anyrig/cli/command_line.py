@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _PYTHON = re.compile(r"python(3(\.\d+)?)?")
 
 
-def read_command(words: list[str], *, is_module: bool) -> Program:
+def read_command(words: list[str], *, is_module: bool, is_python: bool = True) -> Program:
     """Return the program that `words` name, to be run in this process.
 
     Args:
@@ -27,6 +27,7 @@ def read_command(words: list[str], *, is_module: bool) -> Program:
             may also be what a shell takes: ``python train.py``, ``python -m train``, or a command
             written in Python such as ``torchrun``, ``accelerate`` or ``anyrig run``.
         is_module: the first word is a module's name.
+        is_python: the first word is not that of another program, which may be Python all the same.
 
     Raises:
         typer.BadParameter: there is no such program, or Python has flags that this process, which
@@ -35,6 +36,17 @@ def read_command(words: list[str], *, is_module: bool) -> Program:
     from ..rehearsal.program import Program
 
     name, *arguments = words
+    if not is_python:
+        check_program(name, is_module=is_module, is_python=False)
+        if not _PYTHON.fullmatch(Path(name).name):
+            command = shutil.which(name)
+            if command is None or not _is_python_script(Path(command)):
+                raise typer.BadParameter(
+                    f"{name!r} is no Python program, and virtual GPUs are in Python processes only",
+                    param_hint="--no-python",
+                )
+            return Program(command, tuple(arguments))
+        return _read_python(arguments)
     if not (is_module or os.path.exists(name)):  # noqa: PTH110 - Path's raises for odd names
         if name == sys.executable or _PYTHON.fullmatch(name):
             return _read_python(arguments)

@@ -11,6 +11,7 @@ import typer
 
 from .chosen_device import chosen_device, named_in_errors
 from .group_flags import GroupFlags, with_group_flags
+from .torchrun_flags import count_ranks, run_options
 
 _MARKS = {"good": "[green]good[/]", "doubtful": "[yellow]doubtful[/]", "bad": "[red]bad[/]"}
 
@@ -29,12 +30,11 @@ def doctor(
     from ..devices.rig import Rig
     from ..parallel.preflight.finding import Finding, Level
     from ..parallel.preflight.preflight import Preflight
-    from ..parallel.ranks.options import RunOptions
 
     source, chosen = chosen_device(flags.device)
     with named_in_errors(source):
         rig = Rig.parse("auto" if chosen is None else chosen)
-    options = RunOptions(processes=len(rig) * flags.ranks_per_device, **flags.options)
+    options = run_options(flags, count_ranks(flags, tuple(rig)), keeps_place=True)
     preflight = Preflight(rig, options)
     found: list[Finding] = []
     for finding in preflight.run():

@@ -1,4 +1,7 @@
-"""The flags of `anyrig run` that say which ranks a group has; other commands take them too."""
+"""The flags of `anyrig run` that say which ranks a group has; other commands take them too.
+
+Most are torchrun's, and `torchrun_flags` gives them torchrun's meaning.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,12 @@ import typer
 
 from ..devices.arguments import DEVICE_HELP
 
-# What makes the `processes` of RunOptions, with the devices that there are.
-_RANKS_OF_A_NODE = ("device", "processes_per_device")
+# typer reads these types at run time, on Python 3.10 too, so they are Optional.
+_Text = Optional[str]  # noqa: UP045
+_Count = Optional[int]  # noqa: UP045
+_Number = Optional[float]  # noqa: UP045
+_Switch = Optional[bool]  # noqa: UP045
+_Folder = Optional[Path]  # noqa: UP045
 
 
 def _folder(text: str) -> Path:
@@ -22,45 +29,109 @@ def _folder(text: str) -> Path:
     return Path(text)
 
 
+def torchrun_option(*names: str, **settings: Any) -> Any:
+    """Return an option that, like torchrun's, may also be given by its variable, PET_NNODES say."""
+    variable = "PET_" + names[0].removeprefix("--").upper().replace("-", "_")
+    return typer.Option(*names, envvar=variable, show_envvar=False, **settings)
+
+
 @dataclass(frozen=True)
 class GroupFlags:
-    """What was given of the flags; None is a flag that was not."""
+    """The flags as they were given; None is a flag that was not given."""
 
-    # typer reads these types at run time, on Python 3.10 too, so they are Optional.
     device: Annotated[
-        Optional[str],  # noqa: UP045
+        _Text,
         typer.Option("--device", metavar="DEVICE", help=DEVICE_HELP),
     ] = None
+    processes_per_node: Annotated[
+        _Text,
+        torchrun_option(
+            "--nproc-per-node",
+            metavar="N|gpu|cpu|auto",
+            help="Ranks on this node: a number; gpu, one for each GPU; cpu, one for each core; "
+            "auto, gpu if there is one, else cpu. Without it, one for each device.",
+        ),
+    ] = None
     processes_per_device: Annotated[
-        Optional[int],  # noqa: UP045
-        typer.Option("--nproc-per-device", min=1, help="Ranks on each device (default: 1)."),
+        _Count,
+        typer.Option(
+            "--nproc-per-device", metavar="N", min=1, help="Ranks on each device (default: 1)."
+        ),
     ] = None
     nodes: Annotated[
-        Optional[str],  # noqa: UP045
-        typer.Option("--nnodes", metavar="N|MIN:MAX", help="How many machines (default: 1)."),
+        _Text,
+        torchrun_option("--nnodes", metavar="N|MIN:MAX", help="How many nodes (default: 1)."),
+    ] = None
+    node_rank: Annotated[
+        _Count,
+        torchrun_option(
+            "--node-rank", metavar="N", min=0, help="This node's number, from 0: its GROUP_RANK."
+        ),
+    ] = None
+    standalone: Annotated[
+        _Switch,
+        torchrun_option("--standalone", help="One node: ignore what says where nodes meet."),
+    ] = None
+    master_address: Annotated[
+        _Text,
+        torchrun_option(
+            "--master-addr",
+            metavar="HOST",
+            help="The node where several nodes meet (default: 127.0.0.1).",
+        ),
+    ] = None
+    master_port: Annotated[
+        _Count,
+        torchrun_option(
+            "--master-port",
+            metavar="PORT",
+            min=0,
+            max=65535,
+            help="The port there (default: 29500). On one node: MASTER_PORT, if free.",
+        ),
+    ] = None
+    rdzv_backend: Annotated[
+        _Text,
+        torchrun_option(
+            "--rdzv-backend", metavar="c10d|static", help="How nodes meet: alike here."
+        ),
     ] = None
     rdzv_endpoint: Annotated[
-        Optional[str],  # noqa: UP045
-        typer.Option(
-            "--rdzv-endpoint", metavar="HOST:PORT", help="Where machines meet; on all alike."
+        _Text,
+        torchrun_option(
+            "--rdzv-endpoint",
+            metavar="HOST[:PORT]",
+            help="Where nodes meet; the same on each. On one node, localhost:0 is any free port.",
         ),
     ] = None
     rdzv_id: Annotated[
-        Optional[str],  # noqa: UP045
-        typer.Option("--rdzv-id", help="Tells this job from another at the same place."),
+        _Text,
+        torchrun_option(
+            "--rdzv-id", metavar="NAME", help="Tells this job from another at the same place."
+        ),
+    ] = None
+    rdzv_conf: Annotated[
+        _Text,
+        torchrun_option(
+            "--rdzv-conf",
+            metavar="KEY=VALUE,…",
+            help="join_timeout or timeout: as --rdzv-timeout. torchrun's other keys: no effect.",
+        ),
     ] = None
     rdzv_timeout_seconds: Annotated[
-        Optional[float],  # noqa: UP045
+        _Number,
         typer.Option(
             "--rdzv-timeout", metavar="SECONDS", help="How long to wait there (default: 600)."
         ),
     ] = None
     max_restarts: Annotated[
-        Optional[int],  # noqa: UP045
-        typer.Option("--max-restarts", min=0, help="Start again after a failure, so often."),
+        _Count,
+        torchrun_option(
+            "--max-restarts", metavar="N", min=0, help="Start again after a failure, so often."
+        ),
     ] = None
     timeout_seconds: Annotated[
-        Optional[float],  # noqa: UP045
+        _Number,
         typer.Option(
             "--timeout",
             metavar="SECONDS",
@@ -68,30 +139,68 @@ class GroupFlags:
         ),
     ] = None
     local_address: Annotated[
-        Optional[str],  # noqa: UP045
-        typer.Option("--local-addr", help="This machine's address as the others see it."),
+        _Text,
+        torchrun_option("--local-addr", metavar="HOST", help="This node's address for the others."),
     ] = None
     log_folder: Annotated[
-        Optional[Path],  # noqa: UP045
-        typer.Option(
-            "--log-dir", metavar="FOLDER", parser=_folder, help="Keep each rank's output here."
+        _Folder,
+        torchrun_option(
+            "--log-dir", metavar="FOLDER", parser=_folder, help="Keep each rank's output."
         ),
     ] = None
-
-    @property
-    def ranks_per_device(self) -> int:
-        """How many ranks each device has."""
-        return 1 if self.processes_per_device is None else self.processes_per_device
+    redirects: Annotated[
+        _Text,
+        torchrun_option(
+            "--redirects",
+            "-r",
+            metavar="0-3|RANK:0-3,…",
+            help="Streams that go to the log files alone: 1 stdout, 2 stderr, 3 both, 0 neither.",
+        ),
+    ] = None
+    tee: Annotated[
+        _Text,
+        torchrun_option(
+            "--tee",
+            "-t",
+            metavar="0-3|RANK:0-3,…",
+            help="Streams that are shown as well, also if redirected. Without either: both.",
+        ),
+    ] = None
+    local_ranks_filter: Annotated[
+        _Text,
+        torchrun_option(
+            "--local-ranks-filter",
+            metavar="RANK,…",
+            help="Show the output of these local ranks only.",
+        ),
+    ] = None
+    role: Annotated[
+        _Text,
+        torchrun_option(
+            "--role", metavar="NAME", help="What the ranks find in ROLE_NAME; no other effect."
+        ),
+    ] = None
+    monitor_interval_seconds: Annotated[
+        _Number,
+        torchrun_option(
+            "--monitor-interval",
+            metavar="SECONDS",
+            help="No effect: ranks are looked at every 0.1 s.",
+        ),
+    ] = None
+    start_method: Annotated[
+        _Text,
+        torchrun_option(
+            "--start-method",
+            metavar="METHOD",
+            help="spawn, fork or forkserver: no effect, as with torchrun.",
+        ),
+    ] = None
 
     @property
     def given(self) -> dict[str, Any]:
         """The flags that were given, by the names here."""
         return {name: value for name, value in vars(self).items() if value is not None}
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """What was given for `RunOptions`, which has the rest by default."""
-        return {name: self.given[name] for name in self.given if name not in _RANKS_OF_A_NODE}
 
 
 def with_group_flags(command: Callable[..., None]) -> Callable[..., None]:
@@ -114,7 +223,14 @@ def with_group_flags(command: Callable[..., None]) -> Callable[..., None]:
         flags = GroupFlags(**{name: values.pop(name) for name in names})
         command(flags=flags, **values)
 
-    with_flags.__name__, with_flags.__doc__ = command.__name__, command.__doc__
+    with_flags.__name__, with_flags.__doc__ = command.__name__, _unwrapped(command.__doc__)
     with_flags.__annotations__ = {}  # typer takes the signature's
     with_flags.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return with_flags
+
+
+def _unwrapped(text: str | None) -> str | None:
+    """Return a docstring with each paragraph on one line, for typer breaks no other line again."""
+    if text is None:
+        return None
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in text.split("\n\n"))

@@ -2,26 +2,70 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
+from typing import Annotated
 
 import typer
+import typer.core
+
+from .group_flags import torchrun_option
+
+
+class ScriptCommand(typer.core.TyperCommand):
+    """A command that leaves everything behind the script's name to the script."""
+
+    def collect_usage_pieces(self, _: object) -> list[str]:
+        """Return the words of the usage line; the rest of the context's would not be in it."""
+        return ["[OPTIONS]", "SCRIPT", "[ARGS]..."]
+
+
+MODULE = Annotated[
+    bool,
+    torchrun_option("--module", "-m", help="SCRIPT names a module."),
+]
+
+NO_PYTHON = Annotated[
+    bool,
+    torchrun_option("--no-python", help="SCRIPT names any program, such as bash."),
+]
 
 # No file system has longer paths; a message shows no more of one than this.
 _MOST_SHOWN = 60
 
 
-def check_program(name: str, *, is_module: bool) -> None:
+def check_program(name: str, *, is_module: bool, is_python: bool = True) -> None:
     """Refuse a name of which it is plain, before anything starts, that no program can have it.
 
     Whether a module is there is found out as the interpreter does: by importing its packages.
 
     Raises:
-        typer.BadParameter: there is no such script, or no module can be called that.
+        typer.BadParameter: there is no such script or program, or no module can be called that.
     """
-    reason = _why_no_module(name) if is_module else _why_no_script(name)
+    if is_module and not is_python:
+        raise typer.BadParameter(
+            "a module is run by Python; leave out --no-python or -m", param_hint="--no-python"
+        )
+    if not is_python:
+        reason = _why_no_command(name)
+    else:
+        reason = _why_no_module(name) if is_module else _why_no_script(name)
     if reason is not None:
         shown = name if len(name) <= _MOST_SHOWN else f"{name[:_MOST_SHOWN]}…"
         raise typer.BadParameter(reason.format(repr(shown)), param_hint="SCRIPT")
+
+
+def rank_words(name: str, *, is_module: bool, is_python: bool = True) -> list[str]:
+    """Return the words that name the program to `anyrig.cli.rank`."""
+    if not is_python:
+        return ["--no-python", name]
+    return ["-m", name] if is_module else [name]
+
+
+def _why_no_command(name: str) -> str | None:
+    if not name or "\0" in name or shutil.which(name) is None:
+        return "after --no-python there is no program {} that can be run"
+    return None
 
 
 def _why_no_module(name: str) -> str | None:

@@ -1,11 +1,13 @@
 """What `anyrig run` starts for each rank: ``python -m anyrig.cli.rank [-m] script args…``.
 
 The script runs as the interpreter would run it. Beside that, a rank that is stopped writes where it
-was, and one whose script has ended always ends.
+was, and one whose script has ended always ends. With ``--no-python`` in front of a program's name,
+this process becomes that program.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import NoReturn
 
@@ -21,6 +23,8 @@ from ..virtual.torch_import import when_torch_is_imported
 def main() -> NoReturn:
     """Run the program that the arguments name, and end this process with its status."""
     arguments = sys.argv[1:]
+    if arguments[0] == "--no-python":
+        os.execvp(arguments[1], arguments[1:])  # noqa: S606 - no shell is the point
     is_module = arguments[0] == "-m"
     name, *rest = arguments[1:] if is_module else arguments
     write_whole_lines()

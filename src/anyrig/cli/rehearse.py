@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,7 +12,9 @@ import typer
 from .chosen_device import chosen_device, named_in_errors
 from .command_line import read_command
 from .group_flags import GroupFlags, with_group_flags
+from .program_argument import MODULE, NO_PYTHON
 from .run import alone, status_of
+from .torchrun_flags import count_ranks, hidden_streams, run_options, script_arguments
 
 if TYPE_CHECKING:
     from ..parallel.ranks.options import RunOptions
@@ -27,7 +30,8 @@ def rehearse(
     script: Annotated[
         str,
         typer.Argument(
-            help="A Python script, or with -m a module; or a command: torchrun …, python …."
+            metavar="SCRIPT",
+            help="A Python script, or with -m a module; or a command: torchrun …, python ….",
         ),
     ],
     rig: Annotated[
@@ -39,7 +43,8 @@ def rehearse(
             "2x16GiB for plain cards.",
         ),
     ],
-    module: Annotated[bool, typer.Option("-m", help="SCRIPT names a module.")] = False,
+    module: MODULE = False,
+    no_python: NO_PYTHON = False,
     shape_only: Annotated[
         bool,
         typer.Option("--shape-only", help="Compute nothing and hold no data; count every byte."),
@@ -70,22 +75,29 @@ def rehearse(
     with named_in_errors("--rig"):
         virtual_rig = VirtualRig.parse(rig)
     ranks = _ranks(virtual_rig, flags) if flags.given else None
+    # A command other than a group's is Python's, which drops nothing.
+    arguments = script_arguments(context.args) if flags.given else context.args
     rehearsal = Rehearsal(
-        read_command([script, *context.args], is_module=module),
+        read_command([script, *arguments], is_module=module, is_python=not no_python),
         virtual_rig,
         shape_only=shape_only,
         assume_values=assume_values,
     )
-    raise typer.Exit(rehearsal.run() if ranks is None else _run_ranks(rehearsal, *ranks))
+    if ranks is None:
+        raise typer.Exit(rehearsal.run())
+    named = {} if flags.role is None else {"ROLE_NAME": flags.role}
+    raise typer.Exit(_run_ranks(rehearsal, *ranks, named))
 
 
 def _ranks(rig: VirtualRig, flags: GroupFlags) -> tuple[Placement, RunOptions]:
     """Return where the ranks that `flags` ask for are, and what else the group is to be."""
     from ..errors import GroupOptionError
-    from ..parallel.ranks.options import RunOptions, read_node_counts
+    from ..parallel.ranks.options import read_node_counts
     from ..rehearsal.placement import Placement
 
-    nodes = str(rig.node_count) if flags.nodes is None else flags.nodes
+    nodes = flags.nodes
+    if nodes is None:
+        nodes = "1" if flags.standalone else str(rig.node_count)
     fewest, most = read_node_counts(nodes)
     if rig.node_count < fewest:
         raise GroupOptionError(
@@ -97,21 +109,38 @@ def _ranks(rig: VirtualRig, flags: GroupFlags) -> tuple[Placement, RunOptions]:
         placement = Placement.on(
             rig,
             "auto" if device is None else device,
-            flags.ranks_per_device,
+            partial(count_ranks, flags),
             min(most, rig.node_count),
         )
-    asked = RunOptions(
-        processes=placement.processes,
-        **{"rdzv_endpoint": "node0:29400", **flags.options},
-    )
+    place = flags.rdzv_endpoint
+    if place is None and flags.master_address is None:
+        place = "node0:29400"
+    elif place == "localhost:0":  # any port, for all nodes of the rig are on this machine
+        place = "localhost"
+    asked = run_options(replace(flags, nodes=nodes, rdzv_endpoint=place), placement.processes)
+    hidden = hidden_streams(flags, placement.processes)
     # The ranks meet on this machine, however many nodes they take themselves to be on.
-    return placement, replace(asked, nodes="1", rdzv_endpoint=None, local_address=None)
+    return placement, replace(
+        asked,
+        nodes="1",
+        rdzv_endpoint=None,
+        local_address=None,
+        node_rank=None,
+        hidden_streams=frozenset(
+            (rank, stream)
+            for rank, local_rank in enumerate(placement.local_ranks)
+            for stream in ("stdout", "stderr")
+            if (local_rank, stream) in hidden
+        ),
+    )
 
 
-def _run_ranks(rehearsal: Rehearsal, placement: Placement, options: RunOptions) -> int:
-    """Run the program as ranks; return the exit status of the group."""
+def _run_ranks(
+    rehearsal: Rehearsal, placement: Placement, options: RunOptions, named: dict[str, str]
+) -> int:
+    """Run the program as ranks, with the variables `named`; return the group's exit status."""
     if options.is_one_rank:
-        os.environ.update(alone() | placement.environment_of(0))
+        os.environ.update(alone(options.master_port) | placement.environment_of(0) | named)
         return rehearsal.run()
 
     from ..parallel.ranks.launcher import run_group
@@ -122,5 +151,6 @@ def _run_ranks(rehearsal: Rehearsal, placement: Placement, options: RunOptions) 
     target = ["-m", program.name] if program.is_module else [program.name]
     command = ["-m", "anyrig.cli.rehearsed_rank", str(placement), *target]
     with rehearsal.of_processes():
-        result = run_group(options, [*command, *program.arguments])
+        environments = [named] * options.processes
+        result = run_group(options, [*command, *program.arguments], environments)
     return status_of(result)

@@ -13,7 +13,8 @@ import typer
 
 from .chosen_device import chosen_device, named_in_errors
 from .group_flags import GroupFlags, with_group_flags
-from .program_argument import check_program
+from .program_argument import MODULE, NO_PYTHON, check_program, rank_words
+from .torchrun_flags import count_ranks, run_options, script_arguments
 
 if TYPE_CHECKING:
     from ..parallel.ranks.launcher import GroupResult
@@ -23,37 +24,45 @@ if TYPE_CHECKING:
 def run(
     context: typer.Context,
     flags: GroupFlags,
-    script: Annotated[str, typer.Argument(help="A Python script, or with -m a module.")],
-    module: Annotated[bool, typer.Option("-m", help="SCRIPT names a module.")] = False,
+    script: Annotated[
+        str, typer.Argument(metavar="SCRIPT", help="A Python script, or with -m a module.")
+    ],
+    module: MODULE = False,
+    no_python: NO_PYTHON = False,
 ) -> None:
     """Run a script once for each chosen device; what follows its name is its own.
 
-    Each run is a rank, with torchrun's environment: RANK, LOCAL_RANK, WORLD_SIZE and the rest. The
-    script sees the chosen devices only, numbered from 0 in the order given; LOCAL_RANK, divided by
-    --nproc-per-device, is the number of its own, which ANYRIG_DEVICE names. A single rank is this
-    very process: its exit code, standard streams and signals are its own.
+    The flags are torchrun's and have its meaning: where a command line says torchrun, say anyrig
+    run. Each run is a rank, with torchrun's environment: RANK, LOCAL_RANK, WORLD_SIZE and the rest.
+    The script sees the chosen devices only, numbered from 0 in the order given. Rank i of a node
+    has device i, which ANYRIG_DEVICE names; where there are more ranks than devices, neighbours
+    share one. A single rank is this very process: its exit code, standard streams and signals are
+    its own.
     """
     from ..devices.environment import environment_for, environments_of_ranks
     from ..devices.rig import Rig
-    from ..parallel.ranks.options import RunOptions
 
     source, chosen = chosen_device(flags.device)
     with named_in_errors(source):
         rig = Rig.parse("auto" if chosen is None else chosen)
     # What was not chosen is not hidden either: without an accelerator nothing needs to change.
     hides = chosen is not None or rig.kind != "cpu"
-    options = RunOptions(processes=len(rig) * flags.ranks_per_device, **flags.options)
-    check_program(script, is_module=module)
-    target = ["-m", script] if module else [script]
+    options = run_options(flags, count_ranks(flags, tuple(rig)))
+    check_program(script, is_module=module, is_python=not no_python)
+    target = rank_words(script, is_module=module, is_python=not no_python)
+    command = ["-m", "anyrig.cli.rank", *target, *script_arguments(context.args)]
+    named = {} if flags.role is None else {"ROLE_NAME": flags.role}
     if options.is_one_rank:
-        command = [sys.executable, "-m", "anyrig.cli.rank", *target, *context.args]
-        _become(command, os.environ | (environment_for(rig) if hides else {}) | alone())
+        hiding = environment_for(rig) if hides else {}
+        _become(
+            [sys.executable, *command], os.environ | hiding | alone(options.master_port) | named
+        )
     from ..parallel.ranks.ending import end_launcher
     from ..parallel.ranks.launcher import run_group
 
-    command = ["-m", "anyrig.cli.rank", *target, *context.args]
-    environments = environments_of_ranks(rig, flags.ranks_per_device) if hides else []
-    status = status_of(run_group(options, command, environments))
+    count = options.processes
+    environments = environments_of_ranks(rig, count) if hides else [{} for _ in range(count)]
+    status = status_of(run_group(options, command, [each | named for each in environments]))
     if options.rdzv_endpoint is not None:
         end_launcher(status)
     raise typer.Exit(status)
@@ -69,9 +78,16 @@ def status_of(result: GroupResult) -> int:
     return result.exit_code
 
 
-def alone() -> dict[str, str]:
-    """Return torchrun's variables for the only rank there is."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
+def alone(port: int = 0) -> dict[str, str]:
+    """Return torchrun's variables for the only rank there is, which meets itself at `port`.
+
+    At any free one, if `port` is 0 or not free.
+    """
+    try:
+        free = socket.create_server(("127.0.0.1", port))
+    except OSError:
+        free = socket.create_server(("127.0.0.1", 0))
+    with free:
         port = free.getsockname()[1]
     zero = dict.fromkeys(["RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK"], "0")
     one = dict.fromkeys(["WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE"], "1")

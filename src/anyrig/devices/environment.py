@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from .device import Device
+from .rank import LocalRank
 from .visibility import VARIABLE
 
 DEVICE_VARIABLE = "ANYRIG_DEVICE"
@@ -33,7 +34,7 @@ def environment_for(devices: Iterable[Device]) -> dict[str, str]:
 
 
 def environments_of_ranks(
-    devices: Iterable[Device], ranks_per_device: int = 1
+    devices: Iterable[Device], processes: int | None = None
 ) -> list[dict[str, str]]:
     """Return the variables of each local rank: it sees all `devices`, and has one of them.
 
@@ -42,14 +43,16 @@ def environments_of_ranks(
 
     Args:
         devices: a rig, or its devices.
-        ranks_per_device: how many ranks share each device; they are neighbours.
+        processes: how many local ranks there are; None for one on each device. More ranks than
+            devices share them, and neighbours share one.
     """
     devices = tuple(devices)
     shared = environment_for(devices)
     # Where devices are hidden their indices change, and their UUIDs do not.
     hides = bool(shared.get(VARIABLE))
+    count = len(devices) if processes is None else processes
+    own = (devices[LocalRank(rank, count).device_index(len(devices))] for rank in range(count))
     return [
         {**shared, DEVICE_VARIABLE: device.uuid if hides and device.uuid else device.text}
-        for device in devices
-        for _ in range(ranks_per_device)
+        for device in own
     ]

@@ -45,8 +45,9 @@ class LocalRank:
     def device_index(self, device_count: int) -> int:
         """Return the index of this process's device among `device_count` that it sees.
 
-        Neighbouring ranks share a device where there are more ranks than devices. A launcher that
-        shows each rank one device has decided already.
+        Where there are more ranks than devices, neighbouring ranks share one, and no device has two
+        ranks more than another. A launcher that shows each rank one device has decided already.
         """
-        ranks_per_device = -(-self.world_size // device_count)
-        return self.rank // ranks_per_device
+        if self.world_size <= device_count:
+            return self.rank
+        return self.rank * device_count // self.world_size

@@ -97,7 +97,7 @@ def call_in_ranks(
     with tempfile.TemporaryDirectory(prefix="anyrig-launch-") as folder:
         file = write_call(Path(folder), function, args, kwargs)
         command = ["-m", "anyrig.parallel.ranks.call", str(file)]
-        environments = environments_of_ranks(rig, options.processes // len(rig))
+        environments = environments_of_ranks(rig, options.processes)
         ended = run_group(options, command, environments, temporary_folders=[Path(folder)])
         if ended.failure is not None and ended.signal is None:
             raise LaunchError(_with_traceback(ended.failure))

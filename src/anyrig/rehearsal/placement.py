@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from ..devices.device import Device
 from ..devices.environment import environments_of_ranks
+from ..devices.rank import LocalRank
 from ..devices.rig import AUTO, order_by_strength
 from ..devices.survey import usable
 from ..devices.text import select_devices
@@ -32,16 +33,16 @@ class NodeRanks:
     Attributes:
         environments: for each chosen device, the variables of its ranks. They show a rank all
             chosen devices and name its own.
-        processes_per_device: ranks on each chosen device; neighbours share one.
+        processes: how many ranks there are; neighbours share a device.
     """
 
     environments: tuple[Mapping[str, str], ...]
-    processes_per_device: int = 1
+    processes: int
 
-    @property
-    def processes(self) -> int:
-        """How many ranks there are."""
-        return len(self.environments) * self.processes_per_device
+    def environment_of(self, local_rank: int) -> Mapping[str, str]:
+        """Return the variables that show a rank the devices, and its own."""
+        own = LocalRank(local_rank, self.processes).device_index(len(self.environments))
+        return self.environments[own]
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class Placement:
         cls,
         rig: VirtualRig,
         device: str = AUTO,
-        processes_per_device: int = 1,
+        count_ranks: Callable[[Sequence[Device]], int] = len,
         nodes: int = 1,
         environment: Mapping[str, str] = os.environ,
     ) -> Placement:
@@ -64,7 +65,7 @@ class Placement:
         Args:
             rig: the virtual machines and their cards.
             device: what `Rig.parse` reads, the same text for each of the machines.
-            processes_per_device: ranks on each chosen card.
+            count_ranks: how many ranks a machine has of which these devices were chosen.
             nodes: how many machines take part.
             environment: its ``CUDA_VISIBLE_DEVICES`` hides cards of each of the machines.
 
@@ -76,7 +77,7 @@ class Placement:
         placed = []
         for node in range(nodes):
             chosen = _choose(device, rig.devices_of_node(node), visibility)
-            placed.append(NodeRanks(tuple(environments_of_ranks(chosen)), processes_per_device))
+            placed.append(NodeRanks(tuple(environments_of_ranks(chosen)), count_ranks(chosen)))
         return cls(tuple(placed))
 
     @property
@@ -84,13 +85,18 @@ class Placement:
         """How many ranks there are in all."""
         return sum(node.processes for node in self.nodes)
 
+    @property
+    def local_ranks(self) -> list[int]:
+        """The number of each rank on its own machine."""
+        return [rank for node in self.nodes for rank in range(node.processes)]
+
     def environment_of(self, rank: int) -> dict[str, str]:
         """Return what tells a rank its machine and its place there, and shows it the devices."""
         before = 0
         for number, node in enumerate(self.nodes):
             if rank < before + node.processes:
                 return {
-                    **node.environments[(rank - before) // node.processes_per_device],
+                    **node.environment_of(rank - before),
                     "LOCAL_RANK": str(rank - before),
                     "LOCAL_WORLD_SIZE": str(node.processes),
                     "GROUP_RANK": str(number),
@@ -104,7 +110,7 @@ class Placement:
         """Return the placement that `str` made a text of."""
         return cls(
             tuple(
-                NodeRanks(tuple(node["environments"]), node["processes_per_device"])
+                NodeRanks(tuple(node["environments"]), node["processes"])
                 for node in json.loads(text)
             )
         )

@@ -60,6 +60,7 @@ class RankAgent(LocalElasticAgent):
         guardian: Guardian,
         address: str | None,
         keeps_output: bool,
+        hidden_streams: frozenset[tuple[int, str]] = frozenset(),
         **options: Any,
     ) -> None:
         """Make the agent.
@@ -72,9 +73,10 @@ class RankAgent(LocalElasticAgent):
             guardian: it kills what does not end.
             address: by which other nodes reach this one; None if there are none.
             keeps_output: whether the ranks' output is kept when the launcher is stopped, too.
+            hidden_streams: of which local ranks what is not shown.
             options: as LocalElasticAgent.
         """
-        logs = InterruptibleLogs(str(folder), guardian, self._leave_if_stopped)
+        logs = InterruptibleLogs(str(folder), guardian, self._leave_if_stopped, hidden_streams)
         super().__init__(spec, logs_specs=logs, **options)
         self.failure: GroupFailure | None = None
         self._environments = environments

@@ -11,10 +11,16 @@ import socket
 import torch.distributed as dist
 
 
-def open_store(address: str) -> dist.TCPStore:  # type: ignore[name-defined]
-    """Return a new store that listens on a free port of `address`, and on no other address."""
+def open_store(address: str, port: int = 0) -> dist.TCPStore:  # type: ignore[name-defined]
+    """Return a new store that listens on `port` of `address`, and on no other address.
+
+    Port 0 is any free port.
+
+    Raises:
+        OSError: the port is taken.
+    """
     # The store takes a socket that listens already: its own would be bound to every address.
-    with socket.create_server((address, 0)) as listening:
+    with socket.create_server((address, port)) as listening:
         port = listening.getsockname()[1]
         return dist.TCPStore(  # type: ignore[attr-defined]
             address,

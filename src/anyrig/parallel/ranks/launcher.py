@@ -222,6 +222,7 @@ def _agent(
         guardian=guardian,
         address=options.local_address,
         keeps_output=options.log_folder is not None,
+        hidden_streams=options.hidden_streams,
     )
 
 
@@ -229,7 +230,7 @@ def _meet(options: RunOptions) -> RendezvousHandler:
     """Return where the nodes meet: over the network only if there are several."""
     fewest, most = options.node_counts
     if options.rdzv_endpoint is None:
-        return LoopbackRendezvous()
+        return LoopbackRendezvous(options.master_port)
     host, _, port = options.rdzv_endpoint.rpartition(":")
     # torchrun asks the machine's name, which may lead to the loopback only.
     hosts_store = is_host_of(host)
@@ -266,7 +267,7 @@ def _meet(options: RunOptions) -> RendezvousHandler:
             f"the nodes cannot meet at {options.rdzv_endpoint}: {error}; look with: "
             f"anyrig doctor --rdzv-endpoint {options.rdzv_endpoint}"
         ) from error
-    return NetworkRendezvous(handler, options.local_address)
+    return NetworkRendezvous(handler, options.local_address, options.node_rank)
 
 
 class _Hush(logging.Filter):

@@ -6,6 +6,8 @@ torchrun's own ``--standalone`` lets the store listen on every network interface
 
 from __future__ import annotations
 
+import os
+import sys
 import uuid
 
 from torch.distributed.elastic.rendezvous.api import (
@@ -22,8 +24,10 @@ ADDRESS = "127.0.0.1"
 class LoopbackRendezvous(RendezvousHandler):
     """A rendezvous of one node, and the store that its ranks meet in."""
 
-    def __init__(self) -> None:
+    def __init__(self, port: int = 0) -> None:
+        """Make one whose first store listens on `port` if that is free; 0 is any free port."""
         self._run_id = uuid.uuid4().hex
+        self._port = port
 
     def get_backend(self) -> str:
         """Return the name that torchrun's logs give it."""
@@ -36,7 +40,16 @@ class LoopbackRendezvous(RendezvousHandler):
 
     def next_rendezvous(self) -> RendezvousInfo:
         """Return a new store, this node's rank and the number of nodes."""
-        store = open_store(ADDRESS)
+        # Later ones listen elsewhere: this process still holds the store of the attempt before.
+        port, self._port = self._port, 0
+        try:
+            store = open_store(ADDRESS, port)
+        except OSError as error:
+            store = open_store(ADDRESS)
+            sys.stderr.write(
+                f"anyrig: port {port} is not free ({os.strerror(error.errno or 0)}), so the ranks "
+                f"meet at port {store.port}\n"
+            )
         return RendezvousInfo(store, 0, 1, RendezvousStoreInfo(ADDRESS, store.port))
 
     def is_closed(self) -> bool:

@@ -42,6 +42,10 @@ class RunOptions:
         local_address: by which the other nodes reach this one; None has it found.
         log_folder: where each rank's output is kept; None for a temporary one, removed at the end
             unless the group failed; those of the last five that failed stay.
+        node_rank: this node's number among the nodes; None for the next that is free.
+        master_port: the port on which the ranks of a single node meet, if it is free; 0 for any.
+        hidden_streams: what is only kept in the log files, and not shown: (local rank, "stdout"
+            or "stderr").
     """
 
     processes: int
@@ -53,6 +57,9 @@ class RunOptions:
     timeout_seconds: float | None = None
     local_address: str | None = None
     log_folder: Path | None = None
+    node_rank: int | None = None
+    master_port: int = 0
+    hidden_streams: frozenset[tuple[int, str]] = frozenset()
 
     def __post_init__(self) -> None:
         """Check every value before anything starts.
@@ -67,11 +74,11 @@ class RunOptions:
         elif most_nodes > 1:
             raise GroupOptionError(
                 f"--nnodes {self.nodes} needs a place where the nodes meet; "
-                "name it on every node alike: --rdzv-endpoint HOST:PORT"
+                "name it on every node alike: --rdzv-endpoint HOST:PORT, or --master-addr HOST"
             )
         if not (self.rdzv_id.isprintable() and 1 <= len(self.rdzv_id) <= _MOST_ID_CHARACTERS):
             raise GroupOptionError(
-                f"--rdzv-id is {_shown(self.rdzv_id)}, and must be a name of 1 to "
+                f"--rdzv-id is {shown(self.rdzv_id)}, and must be a name of 1 to "
                 f"{_MOST_ID_CHARACTERS} printable characters, the same on every node"
             )
         _check_seconds("--rdzv-timeout", self.rdzv_timeout_seconds)
@@ -82,9 +89,9 @@ class RunOptions:
                 f"--max-restarts is {self.max_restarts}, and must be a count from 0 to "
                 f"{_MOST_RESTARTS}"
             )
-        if self.local_address is not None and not _is_host(self.local_address):
+        if self.local_address is not None and not is_host(self.local_address):
             raise GroupOptionError(
-                f"--local-addr is {_shown(self.local_address)}, and must be an address or the name "
+                f"--local-addr is {shown(self.local_address)}, and must be an address or the name "
                 "of this node, such as 10.0.0.2 or node1"
             )
         if self.log_folder is not None:
@@ -103,8 +110,9 @@ class RunOptions:
 
     @property
     def is_one_rank(self) -> bool:
-        """Whether there is nobody to meet and nothing to start again."""
-        return self.processes == 1 and self.rdzv_endpoint is None and not self.max_restarts
+        """Whether there is nobody to meet, nothing to start again and no output to keep."""
+        needs_agent = self.rdzv_endpoint or self.max_restarts or self.log_folder
+        return self.processes == 1 and not needs_agent and not self.hidden_streams
 
     @property
     def threads_per_process(self) -> int:
@@ -127,21 +135,22 @@ def read_node_counts(text: str) -> tuple[int, int]:
         if 1 <= counts[0] <= counts[1] <= _MOST_NODES:
             return counts
     raise GroupOptionError(
-        f"--nnodes is {_shown(text)}, and must be a number of nodes from 1 to {_MOST_NODES}, or "
+        f"--nnodes is {shown(text)}, and must be a number of nodes from 1 to {_MOST_NODES}, or "
         "the fewest and the most: write 2, or 1:4 for one to four"
     )
 
 
 def _check_endpoint(text: str) -> None:
     host, _, port = text.rpartition(":")
-    if not (_is_host(host) and _PORT.fullmatch(port) and 1 <= int(port) <= 65535):
+    if not (is_host(host) and _PORT.fullmatch(port) and 1 <= int(port) <= 65535):
         raise GroupOptionError(
-            f"--rdzv-endpoint is {_shown(text)}, and must be HOST:PORT, with a port from 1 to "
+            f"--rdzv-endpoint is {shown(text)}, and must be HOST:PORT, with a port from 1 to "
             "65535, the same on every node: write for example node0:29400"
         )
 
 
-def _is_host(text: str) -> bool:
+def is_host(text: str) -> bool:
+    """Return whether `text` can be the address or the name of a node."""
     with suppress(ValueError):
         ipaddress.ip_address(text)
         return True
@@ -164,15 +173,15 @@ def _check_folder(folder: Path) -> None:
         nearest = next(each for each in (folder, *folder.absolute().parents) if each.exists())
         if nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK):
             return
-        why = f"{_shown(nearest)} is {'not writable' if nearest.is_dir() else 'no folder'}"
+        why = f"{shown(nearest)} is {'not writable' if nearest.is_dir() else 'no folder'}"
     except (OSError, ValueError) as error:  # such as too long a name
         why = getattr(error, "strerror", None) or str(error)
     raise GroupOptionError(
-        f"--log-dir is {_shown(folder)}, and must be a folder, or the path of a new one: {why}"
+        f"--log-dir is {shown(folder)}, and must be a folder, or the path of a new one: {why}"
     )
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
     """Return a value for a message: quoted, and not a page of it."""
     text = repr(str(value))
     return text if len(text) <= 80 else f"{text[:60]}…{text[-1]} ({len(str(value))} characters)"

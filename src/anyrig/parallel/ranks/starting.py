@@ -38,19 +38,28 @@ class _WatchedPaths(dict[int, str]):
 
 
 class InterruptibleLogs(DefaultLogsSpecs):
-    """Where the output of ranks goes: shown, and kept in a folder."""
+    """Where the output of ranks goes: shown, unless hidden, and kept in a folder."""
 
-    def __init__(self, folder: str, guardian: Guardian, before_each: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        folder: str,
+        guardian: Guardian,
+        before_each: Callable[[], None],
+        hidden_streams: frozenset[tuple[int, str]] = frozenset(),
+    ) -> None:
         """Make it; `before_each` is called before each rank is started, and may raise."""
         super().__init__(log_dir=folder, tee=Std.ALL, redirects=Std.NONE)
         self._guardian = guardian
         self._before_each = before_each
+        self._hidden_streams = hidden_streams
 
     def reify(self, envs: dict[int, dict[str, str]]) -> Any:
         """Return the files of each rank, as PyTorch asks for them."""
         files = super().reify(envs)
         attempt = Path(next(iter(files.error_files.values()))).parents[1]
         self._guardian.expect(f"{_ERROR_FILE_VARIABLE}={attempt}{os.sep}")
+        for local_rank, stream in self._hidden_streams:
+            (files.tee_stdouts if stream == "stdout" else files.tee_stderrs).pop(local_rank, None)
         files.stdouts = _WatchedPaths(files.stdouts, self._before_each)
         return files
 

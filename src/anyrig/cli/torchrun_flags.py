@@ -1,0 +1,312 @@
+"""What torchrun's flags mean to `anyrig run`: from their texts to `RunOptions`.
+
+Nothing here looks at the machine or starts anything. `docs/distributed.md` has a table of the flags
+with what differs from torchrun, whose own reading of them is in `torch/distributed/run.py`.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from ..errors import GroupOptionError
+
+if TYPE_CHECKING:
+    from ..devices.device import Device
+    from ..parallel.ranks.options import RunOptions
+    from .group_flags import GroupFlags
+
+# torchrun's places where nodes meet if the flags leave them out.
+_DEFAULT_MASTER = "127.0.0.1"
+_DEFAULT_MASTER_PORT = 29500
+_DEFAULT_RDZV_PORT = 29400
+
+# Flags with a field of the same name and meaning in `RunOptions`.
+_SAME = ("rdzv_id", "max_restarts", "timeout_seconds", "local_address", "log_folder")
+
+_TIMEOUT_KEYS = ("join_timeout", "timeout")
+# The other keys that PyTorch 2.13 reads of `--rdzv-conf` for c10d and static.
+_KEYS_WITHOUT_EFFECT = (
+    "close_timeout",
+    "heartbeat_timeout",
+    "is_host",
+    "keep_alive_interval",
+    "keep_alive_max_attempt",
+    "last_call_timeout",
+    "rank",
+    "read_timeout",
+    "store_type",
+    "use_libuv",
+)
+
+_START_METHODS = ("spawn", "fork", "forkserver")
+_MOST_ROLE_CHARACTERS = 200
+
+_STREAMS = {"stdout": 1, "stderr": 2}
+_STREAMS_OF_ALL = re.compile(r"[0-3]")
+_STREAMS_OF_RANKS = re.compile(r"[0-9]{1,4}:[0-3](,[0-9]{1,4}:[0-3])*")
+_RANKS = re.compile(r"[0-9]{1,4}(,[0-9]{1,4})*")
+_COUNT = re.compile(r"[0-9]{1,9}")
+_PORT = re.compile(r"[0-9]{1,5}")
+
+
+def count_ranks(flags: GroupFlags, devices: Sequence[Device]) -> int:
+    """Return how many ranks a node with these devices has.
+
+    Raises:
+        GroupOptionError: `flags` contradict each other, or the node has no such devices.
+    """
+    from ..parallel.ranks.options import MOST_PROCESSES
+
+    text, each = flags.processes_per_node, flags.processes_per_device
+    if text is None:
+        return len(devices) * (1 if each is None else each)
+    if each is not None:
+        raise GroupOptionError(
+            f"--nproc-per-node {_shown(text)} and --nproc-per-device {each} both say how many "
+            "ranks there are; give one of them"
+        )
+    count = _count_of_word(text, devices)
+    if count is None and _COUNT.fullmatch(text):
+        count = int(text)
+    if count is None or not 1 <= count <= MOST_PROCESSES:
+        raise GroupOptionError(
+            f"--nproc-per-node is {_shown(text)}, and must be a number of ranks from 1 to "
+            f"{MOST_PROCESSES}, or gpu, cpu or auto"
+        )
+    return count
+
+
+def run_options(flags: GroupFlags, processes: int, *, keeps_place: bool = False) -> RunOptions:
+    """Return what `flags` ask for, checked.
+
+    Args:
+        flags: as given.
+        processes: ranks on this node, as `count_ranks` counts them.
+        keeps_place: keep the place where nodes meet also for one node, which meets nobody.
+
+    Raises:
+        GroupOptionError: a flag has an impossible value, or two contradict each other.
+    """
+    from ..parallel.ranks.options import RunOptions
+
+    _check_flags_without_effect(flags)
+    given = flags.given
+    options: dict[str, Any] = {name: given[name] for name in _SAME if name in given}
+    if (seconds := _rdzv_seconds(flags)) is not None:
+        options["rdzv_timeout_seconds"] = seconds
+    checked = RunOptions(processes=processes, **options, **_meeting(flags, keeps_place))
+    return replace(checked, hidden_streams=hidden_streams(flags, processes))
+
+
+def hidden_streams(flags: GroupFlags, processes: int) -> frozenset[tuple[int, str]]:
+    """Return the streams that go to the log files alone: (local rank, "stdout" or "stderr").
+
+    Raises:
+        GroupOptionError: the text of a flag is none.
+    """
+    redirected = _read_streams("--redirects", flags.redirects, processes)
+    teed = _read_streams("--tee", flags.tee, processes)
+    shown = _read_ranks(flags.local_ranks_filter, processes)
+    return frozenset(
+        (rank, stream)
+        for rank in range(processes)
+        for stream, bit in _STREAMS.items()
+        if rank not in shown or (redirected[rank] & bit and not teed[rank] & bit)
+    )
+
+
+def script_arguments(words: Sequence[str]) -> list[str]:
+    """Return the arguments of a script, of which torchrun drops a ``--`` at the beginning."""
+    return list(words[1:] if words and words[0] == "--" else words)
+
+
+def _count_of_word(text: str, devices: Sequence[Device]) -> int | None:
+    """Return the number of ranks that a word asks for, None if it is not one of the words."""
+    kind = devices[0].kind
+    has_gpu = kind != "cpu"
+    if text == "cpu" or (text == "auto" and not has_gpu):
+        allowed = getattr(os, "sched_getaffinity", None)  # not on macOS and Windows
+        return len(allowed(0)) if allowed is not None else os.cpu_count() or 1
+    if text in ("auto", kind) or (text == "gpu" and has_gpu):
+        return len(devices)
+    if text in ("gpu", "xpu"):
+        raise GroupOptionError(
+            f"--nproc-per-node {text} asks for a rank for each {text.upper()}, and the ranks have "
+            f"{devices[0].text}; take auto or a number, or pretend some: anyrig rehearse --rig "
+            "4xA100-80GB …"
+        )
+    return None
+
+
+def _meeting(flags: GroupFlags, keeps_place: bool) -> dict[str, Any]:
+    """Return the fields of `RunOptions` that say how many nodes there are and where they meet."""
+    from ..parallel.ranks.options import read_node_counts
+
+    nodes = "1" if flags.nodes is None else flags.nodes
+    most = read_node_counts(nodes)[1]
+    if flags.rdzv_backend not in (None, "c10d", "static"):
+        raise GroupOptionError(
+            f"--rdzv-backend is {_shown(flags.rdzv_backend)}, and must be c10d or static: nodes "
+            "meet without another service. Leave it out, and name a node: --rdzv-endpoint "
+            "node0:29400"
+        )
+    endpoint, port = _place(flags)
+    # As with torchrun, whose c10d numbers the nodes itself.
+    node_rank = None if flags.rdzv_backend == "c10d" else flags.node_rank
+    if flags.standalone:
+        if most > 1:
+            raise GroupOptionError(
+                f"--standalone is for one node, and --nnodes is {nodes}; leave one of them out"
+            )
+        return {}
+    if node_rank is not None and node_rank >= most:
+        raise GroupOptionError(
+            f"--node-rank is {node_rank}, and must be a number from 0 to {most - 1}, since "
+            f"--nnodes is {nodes}"
+        )
+    if most == 1 and (not keeps_place or port == 0):
+        own_port = port if flags.master_port is None else flags.master_port
+        return {"nodes": nodes, "master_port": own_port or 0}
+    if port == 0:
+        flag = "--master-port" if flags.rdzv_endpoint is None else "--rdzv-endpoint"
+        raise GroupOptionError(
+            f"{flag} makes {_shown(endpoint)} the place where nodes meet, and --nnodes is {nodes}: "
+            "port 0 is any free port, which no other node could find. Name one from 1 to 65535"
+        )
+    return {"nodes": nodes, "rdzv_endpoint": endpoint, "node_rank": node_rank}
+
+
+def _place(flags: GroupFlags) -> tuple[str | None, int | None]:
+    """Return the place where nodes meet, and the port if a flag names it; None for none."""
+    host, port = flags.master_address, flags.master_port
+    if host is not None:
+        host = _without_brackets(host)
+        _check_host("--master-addr", host)
+    if flags.rdzv_endpoint is not None:
+        return _read_endpoint(flags.rdzv_endpoint)
+    if (host, port, flags.node_rank) == (None, None, None):
+        return None, None
+    shown_port = _DEFAULT_MASTER_PORT if port is None else port
+    return f"{host or _DEFAULT_MASTER}:{shown_port}", port
+
+
+def _read_endpoint(text: str) -> tuple[str, int | None]:
+    """Return an endpoint as HOST:PORT, and the port that it names; torchrun's need not name one."""
+    from ..parallel.ranks.options import is_host
+
+    host, colon, port = text.rpartition(":")
+    if not colon or (text.startswith("[") and text.endswith("]")):
+        if is_host(host := _without_brackets(text)):
+            return f"{host}:{_DEFAULT_RDZV_PORT}", None
+    elif is_host(host := _without_brackets(host)) and _PORT.fullmatch(port) and int(port) <= 65535:
+        return f"{host}:{int(port)}", int(port)
+    raise GroupOptionError(
+        f"--rdzv-endpoint is {_shown(text)}, and must be HOST or HOST:PORT, with a port up to "
+        "65535, the same on every node: write for example node0:29400"
+    )
+
+
+def _rdzv_seconds(flags: GroupFlags) -> float | None:
+    """Return how long to wait where nodes meet, None if neither flag says."""
+    seconds = flags.rdzv_timeout_seconds
+    for key, value in _read_pairs(flags.rdzv_conf or "").items():
+        if key in _TIMEOUT_KEYS:
+            if flags.rdzv_timeout_seconds is not None:
+                raise GroupOptionError(
+                    f"--rdzv-timeout {flags.rdzv_timeout_seconds:g} and --rdzv-conf {key}={value} "
+                    "both say how long to wait; give one of them"
+                )
+            if not _COUNT.fullmatch(value) or not int(value):
+                raise GroupOptionError(
+                    f"--rdzv-conf has {key}={_shown(value)}, and it must be a whole number of "
+                    "seconds above 0"
+                )
+            seconds = max(seconds or 0.0, float(value))
+        elif key not in _KEYS_WITHOUT_EFFECT:
+            known = ", ".join((*_TIMEOUT_KEYS, *_KEYS_WITHOUT_EFFECT))
+            raise GroupOptionError(
+                f"--rdzv-conf has the unknown key {_shown(key)}; torchrun's are {known}"
+            )
+    return seconds
+
+
+def _read_pairs(text: str) -> dict[str, str]:
+    pairs = {}
+    for pair in text.split(",") if text.strip() else ():
+        key, _, value = (part.strip() for part in pair.partition("="))
+        if not key or not value:
+            raise GroupOptionError(
+                f"--rdzv-conf is {_shown(text)}, and must be KEY=VALUE,…: write for example "
+                "join_timeout=600"
+            )
+        pairs[key] = value
+    return pairs
+
+
+def _read_streams(flag: str, text: str | None, processes: int) -> list[int]:
+    """Return the streams of each local rank as bits: 1 is stdout, 2 stderr."""
+    text = "0" if text is None else text
+    if _STREAMS_OF_ALL.fullmatch(text):
+        return [int(text)] * processes
+    if not _STREAMS_OF_RANKS.fullmatch(text):
+        raise GroupOptionError(
+            f"{flag} is {_shown(text)}, and must be 0 (neither), 1 (stdout), 2 (stderr) or 3 "
+            "(both), for all ranks or for some: write 3, or 0:3,1:2"
+        )
+    of_ranks = {int(rank): int(bits) for rank, bits in (it.split(":") for it in text.split(","))}
+    return [of_ranks.get(rank, 0) for rank in range(processes)]
+
+
+def _read_ranks(text: str | None, processes: int) -> set[int]:
+    """Return the local ranks that ``--local-ranks-filter`` names: all if it names none."""
+    if not text:
+        return set(range(processes))
+    if not _RANKS.fullmatch(text):
+        raise GroupOptionError(
+            f"--local-ranks-filter is {_shown(text)}, and must be local ranks: write 0, or 0,1"
+        )
+    return {int(rank) for rank in text.split(",")}
+
+
+def _check_flags_without_effect(flags: GroupFlags) -> None:
+    """Refuse what torchrun refuses, or would not understand, of flags that change nothing here."""
+    role, method, seconds = flags.role, flags.start_method, flags.monitor_interval_seconds
+    if role is not None and not (role.isprintable() and 1 <= len(role) <= _MOST_ROLE_CHARACTERS):
+        raise GroupOptionError(
+            f"--role is {_shown(role)}, and must be a name of 1 to {_MOST_ROLE_CHARACTERS} "
+            "printable characters"
+        )
+    if method is not None and method not in _START_METHODS:
+        raise GroupOptionError(
+            f"--start-method is {_shown(method)}, and must be {', '.join(_START_METHODS)}"
+        )
+    if seconds is not None and not (seconds > 0 and math.isfinite(seconds)):
+        raise GroupOptionError(
+            f"--monitor-interval is {seconds:g}, and must be a number of seconds above 0"
+        )
+
+
+def _check_host(flag: str, host: str) -> None:
+    from ..parallel.ranks.options import is_host
+
+    if not is_host(host):
+        raise GroupOptionError(
+            f"{flag} is {_shown(host)}, and must be an address or the name of a node, such as "
+            "10.0.0.2 or node0"
+        )
+
+
+def _without_brackets(host: str) -> str:
+    """Return an IPv6 address without the brackets that torchrun takes around it."""
+    return host[1:-1] if host.startswith("[") and host.endswith("]") else host
+
+
+def _shown(value: object) -> str:
+    from ..parallel.ranks.options import shown
+
+    return shown(value)

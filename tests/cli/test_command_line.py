@@ -1,0 +1,37 @@
+"""What a rehearsal runs, when a flag says that its words need not be Python's."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+
+from anyrig.cli.command_line import read_command
+from anyrig.rehearsal.program import Program
+
+
+def test_a_program_that_is_python_all_the_same(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("")
+    for python in ("python3", sys.executable):
+        found = read_command([python, "-u", str(script), "a"], is_module=False, is_python=False)
+        assert found == Program(str(script), ("a",))
+    command = tmp_path / "train"
+    command.write_text("#!/usr/bin/env python3\n")
+    command.chmod(0o755)
+    found = read_command([str(command), "-m"], is_module=False, is_python=False)
+    assert found == Program(str(command), ("-m",))
+
+
+def test_a_program_that_cannot_have_virtual_gpus() -> None:
+    with pytest.raises(typer.BadParameter, match=r"'sh' is no Python program, and virtual GPUs"):
+        read_command(["sh", "-c", "true"], is_module=False, is_python=False)
+
+
+@pytest.mark.parametrize("name", ["a" * 5000, "a\0b", ""])
+def test_a_name_that_is_no_path(name: str) -> None:
+    for is_python in (False, True):
+        with pytest.raises(typer.BadParameter, match=r"there is no (script|program)"):
+            read_command([name], is_module=False, is_python=is_python)
