@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import random
 import time
@@ -226,7 +227,14 @@ def case_the_first_rank_of_each_machine_works() -> None:
         environment.setenv("LOCAL_WORLD_SIZE", "1" if rank() == 0 else str(ranks() - 1))
         with anyrig.only_first_rank(per_node=True, timeout_seconds=20) as first:
             pass
-    assert anyrig.gather_over_ranks(first) == [other < 2 for other in range(ranks())]
+
+        @anyrig.only_first_rank(per_node=True, timeout_seconds=20)
+        def works() -> bool:
+            return True
+
+        worked = works() is True
+    expected = [other < 2 for other in range(ranks())]
+    assert anyrig.gather_over_ranks(first) == anyrig.gather_over_ranks(worked) == expected
 
 
 def case_printing_once() -> None:
@@ -446,6 +454,25 @@ def case_resuming() -> None:
     epochs = [global_order(loader) for _ in range(2)]
     loader.set_epoch(1, skip_batches=3)
     assert global_order(loader) == epochs[1][15:]
+
+
+def case_resuming_where_ranks_have_batches_of_their_own() -> None:
+    given = [torch.ones(2, 3) for _ in range(3 + rank())]
+    loader = anyrig.distribute(given, divided=True)
+    loader.set_epoch(0, skip_batches=2)
+    assert [len(batch) for batch in loader] == [2] * (1 + rank()) + [0] * (ranks() - 1 - rank())
+
+
+def case_samples_are_counted_along_their_dimension() -> None:
+    torch.manual_seed(0)
+    alone = torch.nn.Linear(3, 2).double()
+    whole = torch.randn(4, ranks() * (ranks() + 1) // 2, 3, dtype=torch.float64)
+    part = whole.split([other + 1 for other in range(ranks())], 1)[rank()]
+    model = anyrig.spread(copy.deepcopy(alone).to(device()), dim=1)
+    model(part).square().mean().backward()
+    alone(whole).square().mean().backward()
+    for mine, expected in zip(model.parameters(), alone.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad.cpu(), expected.grad, rtol=1e-9, atol=0)
 
 
 def case_a_last_batch_too_small_for_all() -> None:

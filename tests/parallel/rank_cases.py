@@ -855,6 +855,9 @@ def case_shards_are_explained() -> None:
     text = str(anyrig.explain(model))
     assert text.startswith(f"shard over {dist.get_world_size()} ranks, this one on {device}")
     assert "blocks: layers.layers.0, layers.layers.1" in text
+    net = EXAMPLES["transformer"].build().to(device)
+    chosen = anyrig.spread(net, how="shard", sharding=Sharding(blocks=[nn.LayerNorm]))
+    assert "blocks: layers.layers.0.norm1, " in str(anyrig.explain(chosen))
     assert all(hasattr(value, "full_tensor") for value in model.state_dict().values())
     assert not any(name.startswith("module.") for name in model.state_dict())
     with pytest.raises(SpreadError, match="steps its own shard"):
