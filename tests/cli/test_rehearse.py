@@ -155,6 +155,18 @@ def test_a_command_line_of_a_shell(command: str, script: Path) -> None:
     assert done.returncode == 0
 
 
+def test_a_module_as_ranks(script: Path) -> None:
+    script.write_text(
+        "import os; os.write(1, (__spec__.name + os.environ['RANK'] + '\\n').encode())"
+    )
+    done = anyrig(
+        "rehearse", "--rig", "2xT4", "--nproc-per-device", "1", "-m", script.stem,
+        PYTHONPATH=str(script.parent),
+    )  # fmt: skip
+    lines = sorted(line.rpartition(" ")[2] for line in done.stdout.splitlines())
+    assert (lines, done.returncode) == ([f"{script.stem}0", f"{script.stem}1"], 0), done.stderr
+
+
 @pytest.mark.parametrize("words", [["-X", "dev", "a.py"], [], ["-c", "1"]])
 def test_flags_of_python_that_come_too_late(words: list[str]) -> None:
     done = anyrig("rehearse", "--rig", "T4", "python", *words)

@@ -266,3 +266,8 @@ def test_the_host_does_not_wait_for_parts_scattered_into_tensors() -> None:
     comm.scatter(x, out=outputs)
     assert not torch.cuda.current_stream(1).query()
     assert [output.sum().item() for output in outputs] == [2**19, 2**19]
+
+
+def test_devices_beyond_the_given_streams_use_their_current_one() -> None:
+    parts = torch.cuda.comm.scatter(torch.arange(6.0), (0, 1, 2), streams=[None])
+    assert [part.tolist() for part in parts] == [[0.0, 1.0], [2.0, 3.0], [4.0, 5.0]]
