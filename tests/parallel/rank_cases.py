@@ -727,7 +727,12 @@ def case_changes_after_spread_are_refused() -> None:
     def change(of: nn.Module, name: str, value: Any) -> Callable[[], None]:
         return lambda: setattr(of, name, value)
 
-    for options in ({}, {"how": "shard"}, {"find_unused_parameters": True}):
+    for options, refused in (
+        ({}, (True, False)),
+        ({"static_graph": True}, (True, False)),
+        ({"find_unused_parameters": True}, (True,)),  # to unfreeze
+        ({"how": "shard"}, ()),
+    ):
         module = net()
         module[3].bias.requires_grad_(False)
         model = anyrig.spread(module, **options)
@@ -737,6 +742,8 @@ def case_changes_after_spread_are_refused() -> None:
             (first.weight, "0.weight", True),
             (last.bias, "3.bias", False),
         ):
+            if (not before) not in refused:
+                continue
             changes.append(
                 (
                     rf"{re.escape(named)}\.requires_grad became {not before}\.",
@@ -773,6 +780,9 @@ def case_changes_after_spread_are_refused() -> None:
                 partial(module.__setitem__, 2, module[2]),
             ),
         ]
+        with torch.no_grad():
+            model.eval()(x)
+        model.train()
         for _ in range(2):  # before the first step, and after it
             for words, make, undo in changes:
                 make()
@@ -794,9 +804,122 @@ def case_changes_after_spread_are_refused() -> None:
     ):
         model(x)
     many = anyrig.spread(nn.Sequential(*[nn.Linear(2, 2) for _ in range(4)]).to(device))
-    many.module.requires_grad_(False)
-    with pytest.raises(SpreadError, match=r"2\.weight.requires_grad became False and 3 more"):
+    many.module[:3].requires_grad_(False)
+    with pytest.raises(SpreadError, match=r"2\.weight.requires_grad became False and 1 more"):
         many(x)
+    static = anyrig.spread(net(), static_graph=True)
+    static.module.requires_grad_(False)
+    with pytest.raises(SpreadError, match=r"0\.weight.requires_grad became False"):
+        static(x)
+
+
+def case_parameters_that_lost_the_hooks_of_the_gradients_are_refused() -> None:
+    """`Tensor.set_` and another dtype for a while leave parameters without DDP's hooks."""
+
+    class Twice(nn.Module):
+        def forward(self, weight: Tensor) -> Tensor:
+            return 2 * weight
+
+    def net() -> nn.Module:
+        return perceptron().to(anyrig.Rig.detect().lead.torch_device)
+
+    x = torch.ones(2, WIDTH)
+    for options in ({}, {"find_unused_parameters": True}):
+        model = anyrig.spread(net(), **options)
+        model.module.float().double()
+        with pytest.raises(SpreadError, match=r"0\.weight was replaced, 0\.bias was replaced"):
+            model(x)
+        model = anyrig.spread(net(), **options)
+        nn.utils.parametrize.register_parametrization(model.module[0], "weight", Twice())
+        with pytest.raises(SpreadError, match=r"0\.parametrizations\.weight\.original was added"):
+            model(x)
+    model = anyrig.spread(net(), find_unused_parameters=True)
+    model.module[0].float().double()
+    model.module[-1].float().double()
+    with pytest.raises(SpreadError, match=r"0\.weight was replaced.* 2\.bias was replaced\. Ranks"):
+        model(x)
+
+
+def steps_of(model: nn.Module, layers: nn.Module, change: str, rows: Any) -> None:
+    """Train a model that changes on the way."""
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    given = torch.Generator().manual_seed(2)
+    for step in range(6):
+        x = torch.randn(7, WIDTH, generator=given)[rows].to(next(layers.parameters()).device)
+        if change == "froze all" and step in (0, 3):
+            layers.requires_grad_(False)
+            model(x.requires_grad_()).square().mean().backward()
+            layers.requires_grad_(True)
+        elif change == "froze some" and step in (2, 4):
+            model(x)  # FSDP2 has gathered parameters then
+            layers[0].requires_grad_(step == 4)
+        elif change == "unfroze" and step in (1, 3):
+            layers[0].weight.requires_grad_(step == 3)
+        elif change == "moved" and step == 2:
+            layers[0] = nn.Sequential(layers[0], nn.Identity())
+        elif change == "wrote" and step == 2:
+            for parameter in layers.parameters():
+                parameter.data = parameter.data.clone() * 0.5
+        optimizer.zero_grad()
+        for _ in range(2):
+            model(x).square().mean().backward()
+        optimizer.step()
+
+
+def case_changes_that_leave_the_numbers_right_are_allowed() -> None:
+    for change, every in {
+        "froze all": [{}, {"find_unused_parameters": True}, {"how": "shard"}],
+        "froze some": [{"find_unused_parameters": True}, {"how": "shard"}],
+        "unfroze": [{"how": "shard"}],
+        "moved": [{}, {"find_unused_parameters": True}, {"how": "shard"}],
+        "wrote": [{}, {"find_unused_parameters": True}],
+    }.items():
+        for options in every:
+            module = perceptron()
+            module[0].weight.requires_grad_(change != "unfroze")
+            pair = Pair(module, **options)
+            split = 2 * (pair.rank + 1) if pair.rank < pair.ranks - 1 else 7
+            own = slice(2 * pair.rank, split)
+            steps_of(pair.one, pair.one, change, slice(None))
+            steps_of(pair.model, pair.module, change, own)
+            pair.assert_same()
+
+
+def case_a_discriminator_that_is_frozen_while_the_generator_learns() -> None:
+    """By freezing it, or through `.module`: the numbers are those of one process."""
+    for options in ({}, {"find_unused_parameters": True}, {"how": "shard"}):
+        for way in ("frozen", "module"):
+            generator = Pair(perceptron(), **options)
+            judge = Pair(
+                nn.Sequential(nn.Linear(CLASSES, 5), nn.Tanh(), nn.Linear(5, 1)), **options
+            )
+            rows = [1 + 2 * rank for rank in range(judge.ranks)]
+            batches = [torch.randn(sum(rows), WIDTH, device=judge.device) for _ in range(3)]
+            true = torch.randn(sum(rows), CLASSES, device=judge.device)
+            for makes, judges, plain, parts in (
+                (generator.one, judge.one, judge.one, lambda each: each),
+                (
+                    generator.model,
+                    judge.model,
+                    judge.module,
+                    lambda each, judge=judge, rows=rows: judge.mine(rows, each)[0],
+                ),
+            ):
+                optimizers = [torch.optim.SGD(m.parameters(), 0.1) for m in (makes, judges)]
+                for x in batches:
+                    if way == "frozen":
+                        judges.requires_grad_(False)
+                    judging = judges if way == "frozen" else plain
+                    optimizers[0].zero_grad()
+                    judging(makes(parts(x))).tanh().mean().backward()
+                    optimizers[0].step()
+                    judges.requires_grad_(True)
+                    optimizers[1].zero_grad()
+                    false = judges(makes(parts(x)).detach())
+                    (judges(parts(true)).square().mean() - false.tanh().mean()).backward()
+                    optimizers[1].step()
+            generator.assert_same()
+            judge.assert_same()
 
 
 def case_shards_that_are_loaded_anew_still_learn() -> None:

@@ -8,12 +8,14 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.autograd.graph import get_gradient_edge
 from torch.nn.parallel import DistributedDataParallel
 
 from ..errors import SpreadError
 from .group.announcement import Phase
 from .group.channel import Channel
 from .group.exchange import Exchange
+from .group.fixed_parameters import FixedParameters, Freezing
 from .group.last_reference import keep_until_exit
 from .group.no_rows import without_rows
 from .group.states import broadcast_states
@@ -34,7 +36,8 @@ class DistributedModule(RankModule):
         optimizer.step()                          # the same on all ranks
 
     The module stays the truth: names in its state have no prefix, its attributes are reachable
-    through this object. Its parameters, and which of them learn, are fixed when it is spread.
+    through this object. Its parameters are fixed when it is spread. All of them may be frozen for
+    some steps; a few of them only with `find_unused_parameters`.
 
     Args:
         module: on this rank's device; rank 0's parameters and buffers go to all.
@@ -86,6 +89,33 @@ class DistributedModule(RankModule):
         else:
             broadcast_states([*self.module.parameters(), *self.module.buffers()], 0)
         return channel
+
+    def _fix_parameters(self) -> FixedParameters:
+        # DDP has hooks on these nodes. `parameter.data = …` of another dtype, as in model.half(),
+        # and `Tensor.set_`, as in `parametrize`, give a parameter another node without a hook.
+        hooked = {
+            parameter: get_gradient_edge(parameter).node
+            for parameter in self.module.parameters()
+            if parameter.requires_grad
+        }
+        finds_unused = self._options["find_unused_parameters"]
+        # DDP takes parameters that lost their hooks for unused ones. Otherwise it reports some that
+        # have no gradient; only if all lost theirs does it see none of the backward pass.
+        watched = list(hooked) if finds_unused else list(hooked)[:1]
+
+        def identify(parameter: torch.nn.Parameter) -> Any:
+            if parameter not in hooked or not parameter.requires_grad:
+                return parameter
+            node = get_gradient_edge(parameter).node
+            return parameter if node is hooked[parameter] else node
+
+        def marks() -> list[int]:
+            return [id(get_gradient_edge(each).node) for each in watched if each.requires_grad]
+
+        freezing = Freezing.SOME if finds_unused else Freezing.ALL
+        if self._options["static_graph"]:
+            freezing = Freezing.NONE
+        return FixedParameters(self.module, lambda: identify, freezing, marks)
 
     def _compute(self, *inputs: Any, **kwargs: Any) -> Any:
         ddp = self._ddp

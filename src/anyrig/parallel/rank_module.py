@@ -121,7 +121,7 @@ class RankModule(TransparentModule):
             _channel=channel,
             _number=channel.counts.models,
             _buffers_of_all=Buffers(self.module),
-            _fixed=FixedParameters(self.module, self._identify),
+            _fixed=self._fix_parameters(),
             _synchronized=[
                 layer
                 for layer in self.module.modules()
@@ -134,9 +134,9 @@ class RankModule(TransparentModule):
         """Return whether the module's own forward waits for the other ranks."""
         return any(layer.training for layer in self._synchronized)
 
-    def _identify(self) -> Callable[[torch.nn.Parameter], Any]:
-        """Return what tells parameters apart, whichever form the engine gives each."""
-        return lambda parameter: parameter
+    @abstractmethod
+    def _fix_parameters(self) -> FixedParameters:
+        """Return the check of what the engine cannot follow when the module changes."""
 
     @abstractmethod
     def _compute(self, *inputs: Any, **kwargs: Any) -> Any:
@@ -157,7 +157,8 @@ class RankModule(TransparentModule):
 
         Raises:
             SpreadError: the outputs cannot be weighted; or parameters were added or replaced, or
-                their `requires_grad` was changed, after the module was spread.
+                some were frozen or unfrozen, after the module was spread, and the engine cannot
+                follow that.
         """
         loss = loss_for_target(self.module, self._loss) if "target" in kwargs else None
         if self._arriving is not None:

@@ -18,6 +18,7 @@ from torch.distributed.fsdp import (
 
 from ..errors import ShardSaveError, SpreadError
 from .group.blocks import find_blocks
+from .group.fixed_parameters import FixedParameters, Freezing
 from .group.membership import Group
 from .group.shard_mesh import ShardMesh, explain_saving
 from .group.states import broadcast_states
@@ -64,7 +65,15 @@ class ShardedModule(RankModule):
     def _has_collectives(self) -> bool:
         return True  # each forward gathers parameters
 
+    def _fix_parameters(self) -> FixedParameters:
+        module: Any = self.module
+        return FixedParameters(module, self._identify, Freezing.ANY)
+
     def _identify(self) -> Callable[[torch.nn.Parameter], Any]:
+        """Return what tells parameters apart, whether FSDP2 has gathered them or not.
+
+        One that was frozen while it was gathered is kept frozen when FSDP2 takes its shard again.
+        """
         # FSDP2 exchanges a shard for the whole parameter and back. Which it has is private.
         whose: dict[int, Any] = {}
         for layer in self.module.modules():  # type: ignore[attr-defined]
@@ -73,7 +82,15 @@ class ShardedModule(RankModule):
                 for held in group.fsdp_params if group is not None else ():
                     for form in ("sharded_param", "_unsharded_param"):
                         whose[id(getattr(held, form, None))] = held
-        return lambda parameter: whose.get(id(parameter), parameter)
+
+        def identify(parameter: torch.nn.Parameter) -> Any:
+            held = whose.get(id(parameter))
+            if held is None:
+                return parameter
+            held.sharded_param.requires_grad_(parameter.requires_grad)
+            return held
+
+        return identify
 
     def join(self) -> NoReturn:
         """Raise SpreadError: a rank that does not step leaves its shard as it was."""
