@@ -17,6 +17,8 @@ from failing_group import failing_group
 from two_machines import lack, two_machines
 
 from anyrig.parallel.ranks import node_watch
+from anyrig.parallel.ranks.node_link import NodeLink
+from anyrig.parallel.ranks.node_messages import Message
 from anyrig.parallel.ranks.node_watch import NodeWatch
 from anyrig.parallel.ranks.rank_end import Ending, RankEnd
 
@@ -116,6 +118,33 @@ def test_who_is_done_may_leave_and_is_no_trouble() -> None:
         assert hub.troubles == two.troubles == ()
         assert not hub.must_end()
         one._ear, one._mouth = socket.socketpair()  # it is closed once more
+
+
+def test_last_words_arrive_although_the_speaker_has_unread_ones() -> None:
+    ours, theirs = socket.create_server(("127.0.0.1", 0)), socket.socket()
+    theirs.connect(ours.getsockname())
+    hearing, speaking = NodeLink(ours.accept()[0], 1), NodeLink(theirs, 0)
+    hearing.send(Message(0, "alive"))
+    time.sleep(0.1)  # it lies unread at the speaker
+    speaking.send(Message(1, "done"))
+    with ThreadPoolExecutor(1) as pool:
+        leaving = pool.submit(speaking.finish, time.monotonic() + 30)
+        heard: list[Message] = []
+        while (messages := hearing.read()) is not None:
+            heard += messages
+        hearing.close()
+        leaving.result(20)
+    assert [message.event for message in heard] == ["done"]
+    ours.close()
+
+
+def test_a_parting_has_an_end() -> None:
+    ours, theirs = socket.socketpair()
+    began = time.monotonic()
+    NodeLink(ours, 1).finish(began + 0.2)
+    assert 0.2 <= time.monotonic() - began < 10
+    assert theirs.recv(10) == b""
+    theirs.close()
 
 
 def test_who_connects_late_hears_what_was_said_before() -> None:

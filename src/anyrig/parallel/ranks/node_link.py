@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
+from contextlib import suppress
 
 from .node_messages import MOST_LINE_BYTES, BadMessageError, Message, read_message
 
@@ -73,6 +74,23 @@ class NodeLink:
             self._unread.clear()
         self._unread += rest
         return [read_message(line) for line in lines]
+
+    def finish(self, until: float) -> None:
+        """Close this end once the other end has read all that was sent and closed its own.
+
+        To close while something is unread resets the connection, and the other end loses what it
+        has not read yet (RFC 2525, 2.17).
+
+        Args:
+            until: when to close at the latest, by `time.monotonic`.
+        """
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_WR)
+            while (seconds := until - time.monotonic()) > 0:
+                self._socket.settimeout(seconds)
+                if not self._socket.recv(_PIECE_BYTES):
+                    break
+        self.close()
 
     def close(self) -> None:
         """Close this end."""

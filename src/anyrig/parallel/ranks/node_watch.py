@@ -38,6 +38,9 @@ from .route import is_down
 SILENCE_SECONDS = 10.0
 _BEAT_SECONDS = 1.0
 
+# How long a launcher that leaves waits for the others to have read its last words.
+_PARTING_SECONDS = 1.0
+
 # Connections that wait to be accepted by node 0's system.
 _BACKLOG = 128
 
@@ -198,8 +201,9 @@ class NodeWatch:
         except Exception as error:
             self._report_bug(error)
         finally:
+            until = time.monotonic() + _PARTING_SECONDS
             for link in self._links:
-                link.close()
+                link.finish(until)
             if self._newcomers is not None:
                 self._newcomers.close()
 
@@ -219,15 +223,16 @@ class NodeWatch:
         began = beat = time.monotonic()
         while True:
             now = time.monotonic()
+            closing = self._closing  # asked first: what was said before then lies in the outbox
             self._send_outbox()
-            if self._closing and not any(link.has_unsent for link in self._links):
+            if closing and not any(link.has_unsent for link in self._links):
                 break
             if now >= beat:
                 beat = now + _BEAT_SECONDS
                 for link in self._links:
                     if not link.has_unsent:
                         link.send(Message(self._node, "alive"))
-                if self._closing:  # who takes nothing for a second gets nothing more
+                if closing:  # who takes nothing for a second gets nothing more
                     break
             for ready in self._wait_for_some(beat - now):
                 self._attend(ready)
