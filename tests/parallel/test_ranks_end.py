@@ -191,7 +191,7 @@ def test_several_nodes_need_a_meeting_place() -> None:
 def test_a_launcher_that_is_still_starting_its_ranks_stops(
     group: FailingGroup, signum: signal.Signals
 ) -> None:
-    ranks = 300  # takes seconds to start
+    ranks = 200  # takes seconds to start
     script = group.folder / "sleep.py"
     script.write_text("import time; time.sleep(600)")
     many = [*CPU, "--nproc-per-device", str(ranks), str(script)]
@@ -206,7 +206,7 @@ def test_a_launcher_that_is_still_starting_its_ranks_stops(
         seen |= left.keys()
         assert time.monotonic() < began + 60
         launcher.poll()
-    assert time.monotonic() - began < SECONDS
+    assert time.monotonic() - began < 30
     assert launcher.wait(30) == (-signum if signum is signal.SIGKILL else 128 + signum)
     assert len(seen) < ranks / 2
     assert group.litter() == []

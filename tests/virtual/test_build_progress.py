@@ -62,6 +62,14 @@ def test_a_terminal_gets_a_bar_that_moves_and_goes() -> None:
     assert "anyrig:" not in written
 
 
+def test_a_program_that_never_leaves_the_block_ends() -> None:
+    program = (
+        "from anyrig.virtual.build_progress import BuildProgress\nBuildProgress('', 9).__enter__()"
+    )
+    done = subprocess.run([sys.executable, "-c", program], stderr=subprocess.PIPE, timeout=60)
+    assert done.returncode == 0
+
+
 def test_a_wait_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
     with BuildProgress.waiting_for("process 7 on host"):
         pass

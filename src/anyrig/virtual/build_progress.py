@@ -44,7 +44,10 @@ class BuildProgress:
         )
         self._done = threading.Event()
         on_terminal = self._bar.console.is_terminal
-        self._ticks = threading.Thread(target=self._fill if on_terminal else self._repeat)
+        # Ctrl-C may come between its start and the block, which then nobody leaves.
+        self._ticks = threading.Thread(
+            target=self._fill if on_terminal else self._repeat, daemon=True
+        )
 
     def __enter__(self) -> BuildProgress:
         self._start = time.monotonic()
