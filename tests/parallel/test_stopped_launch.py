@@ -1,4 +1,4 @@
-"""A launch that a signal ended, told to whoever called; without any ranks."""
+"""How a launch that a signal ended reports the signal to its caller; starts no ranks."""
 
 from __future__ import annotations
 

@@ -107,7 +107,8 @@ def hidden_streams(flags: GroupFlags, processes: int) -> frozenset[tuple[int, st
     """Return the streams that go to the log files alone: (local rank, "stdout" or "stderr").
 
     Raises:
-        GroupOptionError: the text of a flag is none.
+        GroupOptionError: the text of a flag cannot be read; the message names the flag, the text
+            and what is possible.
     """
     redirected = _read_streams("--redirects", flags.redirects, processes)
     teed = _read_streams("--tee", flags.tee, processes)
