@@ -43,8 +43,8 @@ def main() -> int:
             holds = row["holds"] = row["ratio"] <= BAR
         table.add_row(
             name,
-            anyrig.format_bytes(lead),
-            anyrig.format_bytes(max(others)),
+            anyrig.units.format_bytes(lead),
+            anyrig.units.format_bytes(max(others)),
             f"{row['ratio']:.3f}",
             bar_text(str(BAR), holds) if barred else "",
         )

@@ -120,10 +120,10 @@ def main() -> int:
             row["way"],
             f"{row['first_step_seconds']:.2f} s",
             f"{row['step_seconds']:.2f} s",
-            anyrig.format_bytes(row["host_bytes"]),
+            anyrig.units.format_bytes(row["host_bytes"]),
             f"{row['sharded_bytes'] / 1e9:.6f}e9",
             "equal" if row["sharded_bytes"] == row["computed_sharded_bytes"] else "not equal",
-            anyrig.format_bytes(row["peak_bytes"]),
+            anyrig.units.format_bytes(row["peak_bytes"]),
         )
     Console().print(table)
     holds = all(

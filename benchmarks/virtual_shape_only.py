@@ -119,10 +119,10 @@ def main() -> int:
     full = "out_of_memory" in small
     table = Table("what", "seen", "bar", title="AdamW on a transformer, shape-only")
     table.add_row("parameters", f"{large['parameters'] / 1e9:.1f}e9", "")
-    table.add_row("peak of the card", anyrig.format_bytes(large["peak_bytes"]), "")
+    table.add_row("peak of the card", anyrig.units.format_bytes(large["peak_bytes"]), "")
     table.add_row("a step", f"{large['step_seconds']:.2f} s", _bar("2 s", fast))
     table.add_row(
-        "memory of the host", anyrig.format_bytes(large["host_bytes"]), _bar("1 GiB", slim)
+        "memory of the host", anyrig.units.format_bytes(large["host_bytes"]), _bar("1 GiB", slim)
     )
     table.add_row(
         "on 1xA100-80GB", "out of memory" if full else "it ran", _bar("must not fit", full)

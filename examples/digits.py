@@ -119,7 +119,7 @@ def main() -> None:
 
     anyrig.print_once(f"samples per second {samples_per_second:,.0f}")
     for device in rig:
-        peak = anyrig.format_bytes(anyrig.peak_bytes(device))
+        peak = anyrig.units.format_bytes(anyrig.devices.peak_bytes(device))
         anyrig.print_once(f"peak memory {device.text} {peak}")
     anyrig.print_once(f"accuracy {accuracy:.3f}")
 

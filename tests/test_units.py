@@ -2,8 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anyrig import format_bytes, parse_bytes
-from anyrig.units import format_count
+from anyrig.units import format_bytes, format_count, parse_bytes
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ def in_child(call: Callable[[], Any], variables: dict[str, str]) -> Any:
         os.environ.update(variables)
         try:
             answer = call()
-        except anyrig.AnyrigError as error:
+        except anyrig.errors.AnyrigError as error:
             answer = f"{type(error).__name__}: {error}"
         os.write(write, json.dumps(answer).encode())
         os._exit(0)

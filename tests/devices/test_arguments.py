@@ -19,9 +19,10 @@ anyrig.add_device_arguments(parser)
 print(anyrig.rig_from_arguments(parser.parse_args()).reason)
 """
 TYPER = """
-import anyrig, typer
-def main(device: anyrig.DeviceOption = None, disable_cuda: anyrig.DisableCudaOption = False):
-    print(anyrig.rig_from_options(device, disable_cuda).reason)
+import typer
+from anyrig.devices import DeviceOption, DisableCudaOption, rig_from_options
+def main(device: DeviceOption = None, disable_cuda: DisableCudaOption = False):
+    print(rig_from_options(device, disable_cuda).reason)
 typer.run(main)
 """
 
@@ -81,12 +82,12 @@ def test_bad_text_ends_with_2_and_one_message(
 
 def test_the_values_of_a_configuration_file_raise(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DeviceTextError, match="--device: cannot take 'gpu0' as devices: "):
-        anyrig.rig_from_options("gpu0")
+        anyrig.devices.rig_from_options("gpu0")
     with pytest.raises(DeviceTextError, match="--disable-cuda and --device cuda:0 contradict"):
-        anyrig.rig_from_options("cuda:0", disable_cuda=True)
+        anyrig.devices.rig_from_options("cuda:0", disable_cuda=True)
     monkeypatch.setenv("ANYRIG_DEVICE", "cuda:77")
     with pytest.raises(DeviceTextError, match="ANYRIG_DEVICE: cannot take 'cuda:77' as devices: "):
-        anyrig.rig_from_options(None)
+        anyrig.devices.rig_from_options(None)
 
 
 def test_a_device_that_cannot_be_used_ends_with_2_and_one_message(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from anyrig.devices.choose import Choice, choose
+from anyrig.devices.choice import Choice, choose
 from anyrig.devices.rig import Rig
 from anyrig.errors import NoDeviceError
 
@@ -34,7 +34,7 @@ UNEQUAL = card(A, 20, 0) + card(B, 70, 90, process=4194305) + card(C, 70, 10)
 PRELUDE = f"""
 import json, sys, time
 from anyrig.devices.device import Device
-from anyrig.devices.choose import choose
+from anyrig.devices.choice import choose
 from anyrig.errors import NoDeviceError
 cards = [
     Device(kind="cuda", index=index, name="NVIDIA A100", uuid=uuid, total_bytes=80 * 2**30)

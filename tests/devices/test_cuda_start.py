@@ -19,7 +19,7 @@ del torch.cuda._queued_calls[:]
 """
 UNWATCHED = (
     "PyTorch started it; to learn which line it was, call "
-    "anyrig.watch_cuda_start() as the first thing the program does"
+    "anyrig.devices.watch_cuda_start() as the first thing the program does"
 )
 
 
@@ -61,14 +61,14 @@ def test_asking_imports_and_starts_nothing(tmp_path: Path) -> None:
 def test_the_line_and_the_import_that_started_cuda_are_named(tmp_path: Path) -> None:
     program = f"""
     from anyrig.devices.cuda_start import watch_cuda_start, cuda_start
-    from anyrig.devices.visibility import write_visibility
+    from anyrig.devices.hiding import write_visibility
     from anyrig.errors import TooLateError
     {CUDA_BUILD.replace(chr(10), chr(10) + "    ")}
     print(watch_cuda_start(), watch_cuda_start(), cuda_start())
     import outer
     start = cuda_start()
     print(start.line, start.imports)
-    write_visibility(['0'], environ={{}})  # another environment is never too late
+    write_visibility(['GPU-0'], environ={{}})  # another environment is never too late
     try:
         write_visibility(['GPU-1'])
     except TooLateError as error:
@@ -139,7 +139,7 @@ def test_a_driver_that_was_started_without_pytorch_is_noticed(tmp_path: Path, dr
         "None",
         "the CUDA driver was started directly, as torch.cuda.is_available() and other CUDA "
         "libraries do; for starts by PyTorch, to learn which line it was, call "
-        "anyrig.watch_cuda_start() as the first thing the program does",
+        "anyrig.devices.watch_cuda_start() as the first thing the program does",
         "False False",
     ]
 

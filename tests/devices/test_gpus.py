@@ -47,20 +47,20 @@ def test_the_device_before_comes_back_after_an_exception() -> None:
 
 
 def test_facts_by_device() -> None:
-    assert anyrig.device_count() == torch.cuda.device_count()
-    assert anyrig.device_name(1) == torch.cuda.get_device_name(1)
-    assert anyrig.device_capability("cuda:1") == torch.cuda.get_device_capability(1)
+    assert anyrig.devices.device_count() == torch.cuda.device_count()
+    assert anyrig.devices.device_name(1) == torch.cuda.get_device_name(1)
+    assert anyrig.devices.device_capability("cuda:1") == torch.cuda.get_device_capability(1)
 
 
 def test_a_reading_follows_what_is_allocated() -> None:
     device = anyrig.Rig.parse("cuda:1").lead
     torch.cuda.empty_cache()
-    before = anyrig.read(device)
+    before = anyrig.devices.read(device)
     kept = torch.empty(64 * 2**20, dtype=torch.uint8, device="cuda:1")
-    after = anyrig.read(device)
+    after = anyrig.devices.read(device)
     assert before.free_bytes - after.free_bytes >= kept.nbytes
     assert after.own_bytes - before.own_bytes >= kept.nbytes
-    assert anyrig.peak_bytes(device) >= kept.nbytes
+    assert anyrig.devices.peak_bytes(device) >= kept.nbytes
     del kept
     torch.cuda.empty_cache()
 
@@ -87,14 +87,14 @@ def test_links_know_peer_access_and_the_path() -> None:
 def test_where_a_model_lies() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
     anyrig.move(model, "cuda:1")
-    assert anyrig.device_of(model) == torch.device("cuda:1")
+    assert anyrig.transfer.device_of(model) == torch.device("cuda:1")
     model[0].cpu()
     with pytest.raises(MixedDevicesError, match=r"\.0\.weight on cpu, .*\.1\.weight on cuda:1"):
-        anyrig.device_of(model)
+        anyrig.transfer.device_of(model)
 
 
 def test_defaults_reach_a_second_device() -> None:
-    with anyrig.defaults(device="cuda:1", dtype=torch.float64):
+    with anyrig.devices.defaults(device="cuda:1", dtype=torch.float64):
         layer = torch.nn.Linear(2, 2)
     assert layer.weight.device == torch.device("cuda:1")
     assert layer.weight.dtype is torch.float64
@@ -102,7 +102,7 @@ def test_defaults_reach_a_second_device() -> None:
 
 
 def test_defaults_make_a_device_the_current_one_meanwhile() -> None:
-    with anyrig.defaults(device="cuda:1"):
+    with anyrig.devices.defaults(device="cuda:1"):
         assert torch.cuda.current_device() == 1
         assert torch.empty(1, device="cuda").device.index == 1
     assert torch.cuda.current_device() == 0

@@ -131,7 +131,7 @@ def test_the_allocator_tells_what_is_our_own_where_the_driver_has_another_pid(
         "assert nvml.cards()  # before the virtual rig brings a driver of its own\n"
         "import anyrig.virtual; anyrig.virtual.install('2xT4')\n"
         "import torch; kept = torch.empty(2**30, dtype=torch.uint8, device='cuda:1')\n"
-        "reading = anyrig.read(anyrig.Rig.parse('cuda:1').lead)\n"
+        "reading = anyrig.devices.read(anyrig.Rig.parse('cuda:1').lead)\n"
         "answer = reading.own_bytes, reading.others_bytes, torch.cuda.memory_reserved(1)",
     )
     assert own == allocated >= GIB

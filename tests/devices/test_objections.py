@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from anyrig.devices.choose import _describe, _objection, _preference
+from anyrig.devices.choice import _describe, _objection, _preference
 from anyrig.devices.device import Device
 from anyrig.devices.process import DeviceProcess
 from anyrig.devices.reading import Reading

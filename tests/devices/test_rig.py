@@ -6,7 +6,8 @@ import pytest
 import torch
 
 import anyrig
-from anyrig.devices.device import Device, as_torch_device
+from anyrig.devices.device import Device
+from anyrig.devices.place import as_torch_device
 from anyrig.devices.probes import cpu as cpu_probe
 from anyrig.devices.rig import Rig, order_by_strength
 from anyrig.errors import AnyrigError, DeviceFailedError, DeviceTextError, NoDeviceError
@@ -109,9 +110,11 @@ def test_every_spelling_of_a_device(spelling: object) -> None:
 
 
 def test_misspelt_devices() -> None:
-    with pytest.raises(DeviceTextError, match="PyTorch cannot read 'gpu0' as a device"):
+    with pytest.raises(
+        DeviceTextError, match="cannot take 'gpu0' as devices: 'gpu0' is not a device"
+    ):
         as_torch_device("gpu0")
-    with pytest.raises(TypeError, match="bool"):
+    with pytest.raises(DeviceTextError, match="bool"):
         as_torch_device(True)
     if not torch.accelerator.is_available():
         with pytest.raises(DeviceTextError, match="device 1 is the index of an accelerator"):
@@ -126,13 +129,13 @@ def test_errors_are_also_what_plain_pytorch_code_catches() -> None:
 
 def test_the_cpu_is_read_like_any_device() -> None:
     (cpu,) = Rig.parse("cpu")
-    reading = anyrig.read(cpu)
+    reading = anyrig.devices.read(cpu)
     assert 0 < reading.own_bytes < cpu.total_bytes
     assert 0 < reading.free_bytes <= cpu.total_bytes
     assert reading.used_bytes == cpu.total_bytes - reading.free_bytes
     assert 0 <= reading.utilization <= 1
-    assert 0 < anyrig.peak_bytes(cpu) < cpu.total_bytes
-    assert anyrig.peak_bytes(cpu) >= anyrig.read(cpu).own_bytes * 0.9
+    assert 0 < anyrig.devices.peak_bytes(cpu) < cpu.total_bytes
+    assert anyrig.devices.peak_bytes(cpu) >= anyrig.devices.read(cpu).own_bytes * 0.9
 
 
 def test_a_containers_limit_counts_where_it_is_lower_than_the_hosts_memory(

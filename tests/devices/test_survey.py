@@ -3,7 +3,7 @@
 import pytest
 
 from anyrig.devices.device import Device
-from anyrig.devices.survey import usable, visible
+from anyrig.devices.inventory import usable, visible
 
 CPU = Device("cpu", None, "CPU")
 A, B = (Device("cuda", index, "A100") for index in (0, 1))

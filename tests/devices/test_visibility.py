@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from dataclasses import dataclass
 
 import pytest
 import torch
@@ -10,13 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anyrig.devices import visibility
-from anyrig.devices.visibility import (
-    VisibilityWarning,
-    hide_all,
-    parse_visibility,
-    read_visibility,
-    write_visibility,
-)
+from anyrig.devices.device import Device
+from anyrig.devices.hiding import hide_all, write_visibility
+from anyrig.devices.visibility import VisibilityWarning, parse_visibility, read_visibility
 from anyrig.errors import NoDeviceError
 
 FASTEST_FIRST = "indices with the fastest card first, unlike nvidia-smi's, since "
@@ -160,14 +155,13 @@ def test_other_names_are_no_misspelling(name: str) -> None:
     assert read_visibility({name: "1"}).text is None
 
 
-@dataclass
-class Card:
-    uuid: str | None
+def card(uuid: str | None) -> Device:
+    return Device("cuda", 0, "Some Card", uuid=uuid)
 
 
 def test_devices_are_written_by_uuid_in_their_order() -> None:
     environ: dict[str, str] = {}
-    found = write_visibility([Card("GPU-2"), Card("1"), "GPU-2"], environ)
+    found = write_visibility([card("GPU-2"), card("1"), "GPU-2"], environ)
     assert environ == {"CUDA_VISIBLE_DEVICES": "GPU-2,GPU-1"}
     assert found.uuids == ("GPU-2", "GPU-1")
     assert hide_all(environ).hides_all
@@ -179,9 +173,9 @@ def test_devices_are_written_by_uuid_in_their_order() -> None:
     [
         ([], "no device is named; to hide every device, call hide_all()"),
         (
-            [Card("GPU-1"), Card(None)],
-            "Card(uuid=None) has no UUID, by which CUDA_VISIBLE_DEVICES would name it; only CUDA "
-            "devices have one",
+            [card("GPU-1"), card(None)],
+            "cuda:0 (Some Card) has no UUID, by which CUDA_VISIBLE_DEVICES would name it; only "
+            "CUDA devices have one",
         ),
         (
             ["GPU-1", "MIG-2"],
@@ -190,7 +184,7 @@ def test_devices_are_written_by_uuid_in_their_order() -> None:
         ),
     ],
 )
-def test_what_cannot_be_written_is_refused(devices: list[Card | str], message: str) -> None:
+def test_what_cannot_be_written_is_refused(devices: list[Device | str], message: str) -> None:
     environ: dict[str, str] = {}
     with pytest.raises(NoDeviceError) as caught:
         write_visibility(devices, environ)
@@ -202,7 +196,7 @@ def test_the_process_itself_is_written_while_cuda_has_not_started() -> None:
     # In a process of its own, since in this one another test may have started CUDA.
     program = """
 import os
-from anyrig.devices.visibility import write_visibility
+from anyrig.devices import write_visibility
 os.environ["CUDA_VISIBLE_DEVICES"] = "0"
 write_visibility(["GPU-1"])
 print(os.environ["CUDA_VISIBLE_DEVICES"])

@@ -18,7 +18,7 @@ MAY_IMPORT = {
     "virtual": {"hardware", "devices"},
     "rehearsal": {"devices", "virtual", "memory"},
 }
-OPEN_TO_ALL = {"errors", "units"}
+OPEN_TO_ALL = {"errors", "late_names", "units"}
 # These stand on top and may import everything.
 ON_TOP = {"cli", "testing"}
 

@@ -2,25 +2,26 @@
 
 import ast
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 import anyrig
 
 PUBLIC = """
-AnyrigError Choice DataParallel Device DeviceOption DisableCudaOption HostCopy Layout Lease
-Link ParallelLoss Reading Rig Sharding Shares Verdict __version__ acquire_lease add_device_arguments
-barrier choose copy_to_host current_device defaults device_capability device_count device_name
-device_of distribute explain format_bytes gather gather_over_ranks launch mean_over_ranks move
-only_first_rank parallel_apply parse_bytes peak_bytes pin prefetch print_once read read_visibility
-replicate rig_from_arguments rig_from_options scatter select_device show_utilization spread survey
-use_device watch_cuda_start write_visibility
+DataParallel Device ParallelLoss Rig Sharding __version__ add_device_arguments barrier choose
+copy_to_host current_device distribute explain gather_over_ranks launch mean_over_ranks move
+only_first_rank prefetch print_once rig_from_arguments show_utilization spread use_device
 """.split()
+
+
+ROOMS = ["devices", "errors", "parallel", "transfer", "units"]
 
 
 def test_names_are_pinned() -> None:
     assert sorted(anyrig.__all__) == sorted(PUBLIC)
-    assert dir(anyrig) == sorted(anyrig.__all__)
+    assert len(anyrig.__all__) <= 25
+    assert dir(anyrig) == sorted({*PUBLIC, *ROOMS} - {"__version__"})
 
 
 @pytest.mark.parametrize("name", PUBLIC)
@@ -30,17 +31,27 @@ def test_every_name_is_there_and_documented(name: str) -> None:
         assert value.__doc__
 
 
+@pytest.mark.parametrize("room", ROOMS)
+def test_every_name_of_a_room_is_there(room: str) -> None:
+    module = getattr(anyrig, room)
+    for name in getattr(module, "__all__", ()):
+        assert getattr(module, name) is not None
+
+
 def test_unknown_name() -> None:
     with pytest.raises(AttributeError, match="module 'anyrig' has no attribute 'nothing'"):
         anyrig.nothing  # noqa: B018
 
 
-def test_type_checkers_see_the_same_names() -> None:
-    tree = ast.parse(Path(anyrig.__file__).read_text())
+@pytest.mark.parametrize("package", [anyrig, anyrig.devices, anyrig.parallel])
+def test_type_checkers_see_the_same_names(package: ModuleType) -> None:
+    tree = ast.parse(Path(str(package.__file__)).read_text())
     imported = {
-        alias.asname: f".{node.module}"
+        alias.asname: f".{node.module or alias.name}"
         for node in ast.walk(tree)
         if isinstance(node, ast.ImportFrom) and node.level == 1
         for alias in node.names
+        if alias.asname is not None
     }
-    assert imported == anyrig._MODULE_OF_NAME
+    rooms = package._ROOMS if package is anyrig else {}
+    assert imported == package._MODULE_OF_NAME | rooms

@@ -242,7 +242,7 @@ def test_bad_shares(shares: Any) -> None:
 
 
 def test_an_unknown_way_to_spread() -> None:
-    with pytest.raises(anyrig.AnyrigError, match=r"(?s)'magic'.*auto"):
+    with pytest.raises(anyrig.errors.AnyrigError, match=r"(?s)'magic'.*auto"):
         spread(on_lead(nn.Linear(4, 2)), how="magic")
 
 
@@ -260,13 +260,13 @@ def test_a_criterion_without_reduction_gives_the_loss_of_each_sample() -> None:
 
 
 def test_what_is_no_module() -> None:
-    with pytest.raises(anyrig.AnyrigError, match=r"(?i)module"):
+    with pytest.raises(anyrig.errors.AnyrigError, match=r"(?i)module"):
         spread(lambda x: x)
 
 
 def test_a_spread_model_is_not_spread_again() -> None:
     model = spread(on_lead(nn.Linear(4, 2)))
-    with pytest.raises(anyrig.AnyrigError, match="already"):
+    with pytest.raises(anyrig.errors.AnyrigError, match="already"):
         spread(model)
 
 

@@ -192,14 +192,14 @@ class TiedDeep(nn.Module):
 def test_modules_that_appear_twice_are_one_in_a_replica() -> None:
     module = TiedDeep()
     check(module, spread(module))
-    replica = anyrig.replicate(module, ["cuda:0", "cuda:1"])[1]
+    replica = anyrig.parallel.replicate(module, ["cuda:0", "cuda:1"])[1]
     assert replica.a[0] is replica.a[2] is replica.b
     assert replica.a[0] is not module.b
 
 
 def test_replicas_list_their_parameters() -> None:
     module = Methods().to("cuda:0")
-    replica = anyrig.replicate(module, ["cuda:0", "cuda:1"])[1]
+    replica = anyrig.parallel.replicate(module, ["cuda:0", "cuda:1"])[1]
     assert [name for name, _ in replica.named_parameters()] == [
         name for name, _ in module.named_parameters()
     ]
@@ -228,15 +228,15 @@ def test_parametrizations() -> None:
 
 def test_what_cannot_be_copied_is_told() -> None:
     compiled = torch.compile(nn.Linear(4, 4).to("cuda:0"), backend="eager")
-    with pytest.raises(anyrig.AnyrigError, match=r"torch\.compile.*_orig_mod"):
+    with pytest.raises(anyrig.errors.AnyrigError, match=r"torch\.compile.*_orig_mod"):
         anyrig.DataParallel(compiled, [0, 1])(batch())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # newer versions of PyTorch advise against it
         scripted = torch.jit.script(nn.Linear(4, 4).to("cuda:0"))
-    with pytest.raises(anyrig.AnyrigError, match="spread the module it was made from"):
+    with pytest.raises(anyrig.errors.AnyrigError, match="spread the module it was made from"):
         anyrig.DataParallel(scripted, [0, 1])(batch())
     lazy = nn.LazyLinear(4).to("cuda:0")
-    with pytest.raises(anyrig.AnyrigError, match="has no shape yet"):
+    with pytest.raises(anyrig.errors.AnyrigError, match="has no shape yet"):
         anyrig.DataParallel(lazy, [0, 1])(batch())
 
 
@@ -247,7 +247,7 @@ def test_what_is_wrong_is_told_at_every_step_until_it_is_mended() -> None:
     for wrong in (lambda: module.to("cpu"), lambda: setattr(module, "third", nn.Linear(2, 2))):
         wrong()
         for _ in range(2):
-            with pytest.raises(anyrig.AnyrigError, match="on device cuda:0, the lead, but"):
+            with pytest.raises(anyrig.errors.AnyrigError, match="on device cuda:0, the lead, but"):
                 model(batch())
         module.to("cuda:0")
         x = batch()
@@ -272,7 +272,7 @@ def test_sparse_weights_are_refused_by_name() -> None:
     module = nn.Linear(4, 4).to("cuda:0")
     module.register_buffer("mask", torch.eye(4, device="cuda:0").to_sparse())
     words = r"buffer mask has layout torch\.sparse_coo, which is not copied.*strided tensors"
-    with pytest.raises(anyrig.AnyrigError, match=words):
+    with pytest.raises(anyrig.errors.AnyrigError, match=words):
         anyrig.spread(module, anyrig.Rig.parse("cuda:0,1"))
 
 
@@ -309,7 +309,7 @@ def test_a_replica_reads_its_tensors_in_every_way_of_a_dict() -> None:
 
 def test_a_saved_replica_has_its_tensors() -> None:
     module = nn.Linear(4, 4).to("cuda:0")
-    _, replica = anyrig.replicate(module, ["cuda:0", "cuda:1"])
+    _, replica = anyrig.parallel.replicate(module, ["cuda:0", "cuda:1"])
     saved = replica._parameters.__reduce__()[1][0]
     assert type(saved) is dict
     torch.testing.assert_close(saved["weight"].cpu(), module.weight.cpu())

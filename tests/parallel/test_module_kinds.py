@@ -319,7 +319,7 @@ def test_sequences_padded_to_the_longest_of_each_part(total_length: int | None) 
         with pytest.raises(BatchError, match=r"\(3, 2, 3\), \(3, 5, 3\).*total_length=.*padding="):
             model(x, lengths)
         parts = model.scattered(x, lengths)
-        found = anyrig.gather(parts, "cuda:0", padding=0.0)
+        found = anyrig.parallel.gather(parts, "cuda:0", padding=0.0)
     else:
         found = model(x, lengths)
     assert expected[0].shape == (6, 5, 3)

@@ -150,7 +150,7 @@ def test_a_batch_travels_beside_what_the_lead_computes() -> None:
     x = torch.randn(6, 4, device=LEAD)
     watch = Stopwatch()
     sleep(torch.cuda.current_stream(OTHER))
-    part = anyrig.scatter(x, [LEAD, OTHER])[1]
+    part = anyrig.parallel.scatter(x, [LEAD, OTHER])[1]
     assert watch.now_on(LEAD) < SOON
     assert watch.now_on(OTHER) > LATE
     assert torch.equal(part.cpu(), x[3:].cpu())

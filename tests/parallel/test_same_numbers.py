@@ -175,8 +175,8 @@ def test_the_parallel_loss(shares: str) -> None:
     expected = criterion(one(x), y)
     expected.backward()
     devices = first_devices(4).torch_devices
-    parts = anyrig.scatter(x, devices, shares_of(shares, 4))
-    outputs = anyrig.parallel_apply(anyrig.replicate(several, devices), parts)
+    parts = anyrig.parallel.scatter(x, devices, shares_of(shares, 4))
+    outputs = anyrig.parallel.parallel_apply(anyrig.parallel.replicate(several, devices), parts)
     found = anyrig.ParallelLoss(criterion)(outputs, y)
     found.backward()
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=0)

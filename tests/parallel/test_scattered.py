@@ -30,7 +30,9 @@ def test_each_output_stays_where_it_was_computed(shares: str, x: Tensor) -> None
     assert all(type(output) is Tensor and len(output) > 0 for output in outputs)
     devices = {"even": [0, 1, 2, 3], "uneven": [0, 1, 2, 3], "empty": [1, 3]}[shares]
     assert [output.get_device() for output in outputs] == devices
-    torch.testing.assert_close(anyrig.gather(outputs, "cuda:0"), net(x), rtol=1e-12, atol=0)
+    torch.testing.assert_close(
+        anyrig.parallel.gather(outputs, "cuda:0"), net(x), rtol=1e-12, atol=0
+    )
 
 
 @pytest.mark.parametrize("shares", SHARES)

@@ -99,7 +99,7 @@ def test_it_says_why(rig: anyrig.Rig, device: str) -> None:
     told = str(anyrig.explain(model))
     assert device in told
     assert "alone" in told
-    with pytest.raises(anyrig.AnyrigError, match="spread"):
+    with pytest.raises(anyrig.errors.AnyrigError, match="spread"):
         anyrig.explain(nn.Linear(2, 2))
 
 

@@ -22,7 +22,7 @@ from torch.autograd import gradcheck, gradgradcheck
 from torch.nn import parallel as stock
 
 import anyrig
-from anyrig.errors import SpreadError
+from anyrig.errors import DeviceTextError, SpreadError
 
 # Without cuDNN, as on a virtual GPU, PyTorch warns when a recurrent module reaches CUDA.
 pytestmark = [
@@ -40,7 +40,8 @@ both = pytest.mark.parametrize(
     ],
 )
 both_rooms = pytest.mark.parametrize(
-    "engine", [pytest.param(anyrig, id="anyrig"), pytest.param(stock, id="stock", marks=quiet)]
+    "engine",
+    [pytest.param(anyrig.parallel, id="anyrig"), pytest.param(stock, id="stock", marks=quiet)],
 )
 
 
@@ -408,8 +409,8 @@ def test_gather(engine: Any, target: Any, shape: tuple[int, ...]) -> None:
 
 def test_the_cpu_is_not_called_minus_one() -> None:
     """test_gather_cpu, where it differs: PyTorch itself deprecates -1."""
-    with pytest.raises(RuntimeError, match="negative"):
-        anyrig.gather([torch.ones(1, device="cuda:0")], -1)
+    with pytest.raises(DeviceTextError, match="-1 of type int names no device"):
+        anyrig.parallel.gather([torch.ones(1, device="cuda:0")], -1)
 
 
 @both_rooms
@@ -613,15 +614,17 @@ def test_rows_that_do_not_belong_together_are_refused() -> None:
 
 @pytest.mark.gpus(2)
 def test_parallel_apply_of_nothing_of_unequal_numbers_and_of_modules_without_parameters() -> None:
-    assert anyrig.parallel_apply([], []) == []
+    assert anyrig.parallel.parallel_apply([], []) == []
     layer, x = nn.Identity(), torch.ones(2, device="cuda:1")
     text = "there are 2 modules, 1 inputs and 2 kwargs{}; give one of each a call"
     for devices, more in ((None, ""), (["cuda:0"], " and 1 devices")):
         with pytest.raises(SpreadError, match=text.format(more)):
-            anyrig.parallel_apply([layer, layer], [x], devices=devices)
+            anyrig.parallel.parallel_apply([layer, layer], [x], devices=devices)
     there = nn.BatchNorm1d(3, affine=False).to("cuda:1").eval()  # has buffers only
     with torch.no_grad():
-        parts = anyrig.parallel_apply([layer, there], [[x.to("cuda:0")], torch.ones(2, 3).cuda(1)])
+        parts = anyrig.parallel.parallel_apply(
+            [layer, there], [[x.to("cuda:0")], torch.ones(2, 3).cuda(1)]
+        )
     assert [part.get_device() for part in parts] == [0, 1]
-    (found,) = anyrig.parallel_apply([lambda *, y: y.get_device()], [[]], [{"y": x}])
+    (found,) = anyrig.parallel.parallel_apply([lambda *, y: y.get_device()], [[]], [{"y": x}])
     assert found == 1

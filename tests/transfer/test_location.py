@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from anyrig import device_of
 from anyrig.errors import MixedDevicesError
+from anyrig.transfer import device_of
 
 CPU, META = torch.device("cpu"), torch.device("meta")
 

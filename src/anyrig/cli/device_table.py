@@ -9,17 +9,18 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
+from ..devices.activity import read_all
+from ..devices.inventory import survey
 from ..devices.reading import Reading
-from ..devices.survey import read_all, survey
 from ..units import format_bytes
 
 if TYPE_CHECKING:
-    from ..devices.rig import Rig
+    from ..devices.place import Places
 
 _NARROWEST_COLUMNS = 80
 
 
-def show_utilization(rig: Rig | None = None, file: TextIO | None = None) -> None:
+def show_utilization(rig: Places | None = None, file: TextIO | None = None) -> None:
     """Print what the devices are doing now: free memory, utilization, temperature, processes.
 
     Call it anywhere in a program, on any rig, where you would have written
@@ -29,7 +30,7 @@ def show_utilization(rig: Rig | None = None, file: TextIO | None = None) -> None
         rig: show these devices; by default all of the machine.
         file: print there; by default on standard output.
     """
-    devices = survey() if rig is None else rig.devices
+    devices = survey() if rig is None else rig
     console = Console(file=file)
     if not console.is_terminal:
         console = Console(file=file, width=_NARROWEST_COLUMNS)

@@ -49,7 +49,8 @@ def devices(
 
 
 def _readings() -> tuple[Reading, ...]:
-    from ..devices.survey import read_all, survey
+    from ..devices.activity import read_all
+    from ..devices.inventory import survey
 
     return read_all(survey())
 

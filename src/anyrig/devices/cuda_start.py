@@ -19,7 +19,8 @@ _NOT_INITIALIZED = 3  # CUDA_ERROR_NOT_INITIALIZED, of cuda.h
 _USERS_OF_THE_DRIVER = ("torch", "cupy", "numba.cuda", "jax", "tensorflow", "pycuda", "cuda")
 
 _HOW_TO_WATCH = (
-    "to learn which line it was, call anyrig.watch_cuda_start() as the first thing the program does"
+    "to learn which line it was, call anyrig.devices.watch_cuda_start() as the first thing the "
+    "program does"
 )
 
 

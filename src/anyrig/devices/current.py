@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from .device import Device, as_torch_device
+from .device import Device
+from .place import Place, as_devices, as_torch_device
 
 if TYPE_CHECKING:
     import torch
@@ -24,7 +25,7 @@ def current_device() -> torch.device:
     return torch.device(accelerator.type, torch.accelerator.current_device_index())
 
 
-def select_device(device: Device | torch.device | str | int) -> None:
+def select_device(device: Place) -> None:
     """Make a device the current one of this thread. The CPU is always current, so it changes
     nothing.
     """
@@ -36,7 +37,7 @@ def select_device(device: Device | torch.device | str | int) -> None:
 
 
 @contextmanager
-def use_device(device: Device | torch.device | str | int) -> Iterator[torch.device]:
+def use_device(device: Place) -> Iterator[torch.device]:
     """Make a device the current one within a ``with`` block, and restore the one before."""
     before = current_device()
     chosen = as_torch_device(device)
@@ -54,25 +55,17 @@ def device_count() -> int:
     return torch.accelerator.device_count()
 
 
-def device_name(device: Device | torch.device | str | int | None = None) -> str:
+def device_name(device: Place | None = None) -> str:
     """Return the name of a device, by default of the current one."""
     return _found(device).name
 
 
-def device_capability(
-    device: Device | torch.device | str | int | None = None,
-) -> tuple[int, int] | None:
+def device_capability(device: Place | None = None) -> tuple[int, int] | None:
     """Return the CUDA compute capability ``(major, minor)`` of a device, by default of the current
     one; None for a device that has none.
     """
     return _found(device).capability
 
 
-def _found(device: Any) -> Device:
-    if isinstance(device, Device):
-        return device
-    from .survey import survey
-    from .text import select_devices
-
-    text = str(current_device() if device is None else as_torch_device(device))
-    return select_devices(text, survey())[0]
+def _found(device: Place | None) -> Device:
+    return as_devices(current_device() if device is None else device)[0]

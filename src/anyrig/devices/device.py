@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..errors import DeviceFailedError, DeviceTextError
+from ..errors import DeviceFailedError
 from ..hardware import Spec
 from ..units import format_bytes
 
@@ -71,32 +71,3 @@ class Device:
     def __str__(self) -> str:
         identity = f", {self.uuid}" if self.uuid and self.index is None else ""
         return f"{self.text} ({self.name}{identity})"
-
-
-def as_torch_device(device: Device | torch.device | str | int) -> torch.device:
-    """Return the PyTorch device that any of the usual spellings names.
-
-    Args:
-        device: a `Device`, a `torch.device`, a text such as ``"cuda:1"``, or the index of an
-            accelerator.
-
-    Raises:
-        DeviceTextError: PyTorch cannot read the text.
-        DeviceFailedError: the `Device` cannot be used.
-    """
-    if isinstance(device, Device):
-        return device.torch_device
-    import torch
-
-    if isinstance(device, int) and not isinstance(device, bool):
-        accelerator = torch.accelerator.current_accelerator(check_available=True)
-        if accelerator is None:
-            raise DeviceTextError(
-                f"device {device} is the index of an accelerator, and this machine has none; "
-                "use 'cpu', or see `anyrig devices`"
-            )
-        return torch.device(accelerator.type, device)
-    try:
-        return torch.device(device)
-    except RuntimeError as error:
-        raise DeviceTextError(f"PyTorch cannot read {device!r} as a device: {error}") from None

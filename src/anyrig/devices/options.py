@@ -2,8 +2,10 @@
 
 ::
 
-    def train(device: anyrig.DeviceOption = None, disable_cuda: anyrig.DisableCudaOption = False):
-        rig = anyrig.rig_from_options(device, disable_cuda)
+    from anyrig.devices import DeviceOption, DisableCudaOption, rig_from_options
+
+    def train(device: DeviceOption = None, disable_cuda: DisableCudaOption = False):
+        rig = rig_from_options(device, disable_cuda)
 """
 
 from __future__ import annotations

@@ -13,9 +13,9 @@ from ..errors import DeviceFailedError, DeviceTextError, NoDeviceError
 from ..units import format_bytes
 from .device import Device
 from .environment import DEVICE_VARIABLE
+from .inventory import survey, usable, visible
 from .link import Link, find_links
 from .rank import LocalRank
-from .survey import survey, usable, visible
 from .text import select_devices
 
 if TYPE_CHECKING:

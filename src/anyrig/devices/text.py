@@ -17,8 +17,8 @@ import re
 
 from ..errors import DeviceTextError
 from .device import Device
+from .inventory import usable
 from .probes import PROBES
-from .survey import usable
 
 _NAMED = re.compile(r"(?P<kind>[a-z]+)(?::(?P<index>\d+))?", re.ASCII)
 _UUID = re.compile(r"(GPU|MIG)-[0-9A-Za-z/-]+", re.ASCII)

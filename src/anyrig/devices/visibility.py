@@ -1,4 +1,4 @@
-"""`CUDA_VISIBLE_DEVICES`: what CUDA will make of it, and setting it by UUID before it is too late.
+"""`CUDA_VISIBLE_DEVICES`: what CUDA will make of it.
 
 CUDA reads the variable once, when it starts. An index in it counts in the driver's order, the
 fastest card first unless `CUDA_DEVICE_ORDER` is ``PCI_BUS_ID``, while nvidia-smi counts along the
@@ -11,21 +11,17 @@ import difflib
 import os
 import re
 import warnings
-from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import Protocol, TypeVar
-
-from ..errors import NoDeviceError, TooLateError
-from .cuda_start import cuda_start
-from .identity import normalise_uuid
+from typing import TypeVar
 
 VARIABLE = "CUDA_VISIBLE_DEVICES"
 ORDER_VARIABLE = "CUDA_DEVICE_ORDER"
 
 # What strtoul reads at the start of an entry: "1gpu2" is 1, and "0x10" is 0.
 _NUMBER = re.compile(r"[+-]?[0-9]+")
-_PREFIXES = ("GPU-", "MIG-")
+UUID_PREFIXES = ("GPU-", "MIG-")
 _ALIKE = 0.92  # CUDA_VISIBLE_DEVICE is 0.97 alike, CUDA_VISIBLE_DEVICES_OLD 0.91
 
 
@@ -35,14 +31,6 @@ _warned: set[str] = set()
 
 class VisibilityWarning(UserWarning):
     """A variable looks like `CUDA_VISIBLE_DEVICES`, but CUDA does not read it."""
-
-
-class HasUuid(Protocol):
-    """Anything with a UUID, such as a `Device`."""
-
-    @property
-    def uuid(self) -> str | None:
-        """``"GPU-…"`` or ``"MIG-…"``."""
 
 
 @dataclass(frozen=True)
@@ -124,67 +112,12 @@ def parse_visibility(text: str | None, *, order: str | None = None) -> Visibilit
     if not text.strip():
         return Visibility(text, (), None, f"{VARIABLE} is empty: no device is visible")
     entries = text.split(",")
-    for prefix in _PREFIXES:
+    for prefix in UUID_PREFIXES:
         if text.startswith(prefix):
             uuids, oddity = _read_list(entries, lambda entry: _read_uuid(entry, prefix))  # noqa: B023
             return Visibility(text, None, uuids, _words(text, uuids, oddity))
     indices, oddity = _read_list(entries, _read_index)
     return Visibility(text, indices, None, _words(text, indices, oddity or _words_of_order(order)))
-
-
-def write_visibility(
-    devices: Iterable[HasUuid | str], environ: MutableMapping[str, str] = os.environ
-) -> Visibility:
-    """Make only `devices` visible to CUDA, by UUID and in this order.
-
-    Args:
-        devices: devices, or UUIDs.
-        environ: this process's environment, or one that is being made for a child.
-
-    Raises:
-        TooLateError: `environ` is this process's own, and CUDA has started.
-        NoDeviceError: a device has no UUID, there is none, or GPUs and MIG instances are mixed.
-    """
-    uuids = list(dict.fromkeys(_uuid_of(device) for device in devices))
-    if not uuids:
-        raise NoDeviceError("no device is named; to hide every device, call hide_all()")
-    if len({uuid[:4] for uuid in uuids}) > 1:
-        raise NoDeviceError(
-            f"CUDA shows either whole GPUs or MIG instances, never both: {', '.join(uuids)}; "
-            "leave one kind out"
-        )
-    return _write(",".join(uuids), environ)
-
-
-def hide_all(environ: MutableMapping[str, str] = os.environ) -> Visibility:
-    """Make no device visible to CUDA.
-
-    Raises:
-        TooLateError: `environ` is this process's own, and CUDA has started.
-    """
-    # Not the empty text: setting a variable to that removes it on Windows.
-    return _write("-1", environ)
-
-
-def _write(text: str, environ: MutableMapping[str, str]) -> Visibility:
-    start = cuda_start() if environ is os.environ and environ.get(VARIABLE) != text else None
-    if start is not None:
-        raise TooLateError(
-            f"{VARIABLE} is {environ.get(VARIABLE)!r} and cannot become {text!r}: CUDA has started "
-            f"in this process and read it then. What started it: {start.reason}. Set it earlier, "
-            f"or for the whole program: `{VARIABLE}={text} python …`"
-        )
-    environ[VARIABLE] = text
-    return read_visibility(environ)
-
-
-def _uuid_of(device: HasUuid | str) -> str:
-    uuid = device if isinstance(device, str) else device.uuid
-    if not uuid:
-        raise NoDeviceError(
-            f"{device} has no UUID, by which {VARIABLE} would name it; only CUDA devices have one"
-        )
-    return normalise_uuid(uuid)
 
 
 def _read_list(

@@ -1,5 +1,49 @@
 """One module over a rig: scatter, replicas, gather, loss, shares; and processes, one a rank.
 
-Nothing is imported here: a rank that is about to run a script imports from this room, and its torch
-is the script's to import.
+Names are loaded when they are first used: a rank that is about to run a script imports from this
+room, and its torch is the script's to import. `spread`, `explain` and `launch` are `anyrig`'s.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..late_names import load_late
+
+if TYPE_CHECKING:
+    from .batch.gather import gather as gather
+    from .batch.scatter import scatter as scatter
+    from .data_parallel import DataParallel as DataParallel
+    from .group.barrier import barrier as barrier
+    from .group.first_rank import only_first_rank as only_first_rank
+    from .group.loaders.distribute import distribute as distribute
+    from .group.metrics.gather import gather_over_ranks as gather_over_ranks
+    from .group.metrics.mean import mean_over_ranks as mean_over_ranks
+    from .group.print_once import print_once as print_once
+    from .layout import Layout as Layout
+    from .losses.loss import ParallelLoss as ParallelLoss
+    from .replicas.parallel_apply import parallel_apply as parallel_apply
+    from .replicas.replicate import replicate as replicate
+    from .sharded import Sharding as Sharding
+    from .shares.shares import Shares as Shares
+
+_MODULE_OF_NAME = {
+    "DataParallel": ".data_parallel",
+    "Layout": ".layout",
+    "ParallelLoss": ".losses.loss",
+    "Sharding": ".sharded",
+    "Shares": ".shares.shares",
+    "barrier": ".group.barrier",
+    "distribute": ".group.loaders.distribute",
+    "gather": ".batch.gather",
+    "gather_over_ranks": ".group.metrics.gather",
+    "mean_over_ranks": ".group.metrics.mean",
+    "only_first_rank": ".group.first_rank",
+    "parallel_apply": ".replicas.parallel_apply",
+    "print_once": ".group.print_once",
+    "replicate": ".replicas.replicate",
+    "scatter": ".batch.scatter",
+}
+
+__all__ = list(_MODULE_OF_NAME)
+__getattr__, __dir__ = load_late(__name__, _MODULE_OF_NAME)

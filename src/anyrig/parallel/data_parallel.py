@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -12,13 +12,14 @@ from typing import Any, TypeVar
 import torch
 from torch._compile import _disable_dynamo
 
+from ..devices.place import Place, Places
 from ..transfer.tree import ATOM_TYPES, map_leaves
 from .batch.call import Call
 from .batch.divided_dimension import Answer
 from .batch.once_more import describe_call, without_trace
 from .batch.outputs import join_outputs
 from .batch.scatter import scatter_call, scatter_rows
-from .device_ids import AnyDevice, misses_gpus, rig_of
+from .device_ids import misses_gpus, rig_of
 from .layout import Layout, make_layout
 from .losses.loss import (
     Criterion,
@@ -83,8 +84,8 @@ class DataParallel(TransparentModule):
     def __init__(
         self,
         module: torch.nn.Module,
-        device_ids: Sequence[AnyDevice] | None = None,
-        output_device: AnyDevice | None = None,
+        device_ids: Places | None = None,
+        output_device: Place | None = None,
         dim: int = 0,
     ) -> None:
         if misses_gpus(device_ids):

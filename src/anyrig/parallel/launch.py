@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from ..devices.environment import environments_of_ranks
+from ..devices.place import Places, as_rig
 from ..devices.rig import Rig
 from ..errors import GroupOptionError, LaunchError
 from .ranks.call import read_result, write_call
@@ -26,7 +27,7 @@ def launch(
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     *,
-    rig: Rig | str | None = None,
+    rig: Places | None = None,
     nproc_per_device: int = 1,
     nnodes: str = "1",
     rdzv_endpoint: str | None = None,
@@ -71,7 +72,7 @@ def launch(
         raise GroupOptionError(
             f"--nproc-per-device is {nproc_per_device}, and must be a number of ranks from 1 up"
         )
-    rig = Rig.parse(rig or "auto") if rig is None or isinstance(rig, str) else rig
+    rig = as_rig("auto" if rig is None else rig)
     options = RunOptions(
         processes=len(rig) * nproc_per_device,
         nodes=nnodes,

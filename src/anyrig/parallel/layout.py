@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from ..devices.place import Place
 from ..devices.rig import Rig
 from ..transfer.move import resolve_device
-from .device_ids import AnyDevice
 from .shares.shares import Shares, choose_shares
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class Layout:
 def make_layout(
     rig: Rig,
     shares: str | Sequence[float] | Shares | None,
-    output_device: AnyDevice | None,
+    output_device: Place | None,
     dim: int,
 ) -> Layout:
     """Return how a module is spread over a rig.

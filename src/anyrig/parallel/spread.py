@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from ..devices.place import Place, Places, as_rig
 from ..devices.rig import Rig
 from ..errors import SpreadError
 from .data_parallel import DataParallel
-from .device_ids import AnyDevice
 from .distributed import DistributedModule
 from .group.membership import Group, join_group
 from .layout import Layout, make_layout
@@ -30,12 +30,12 @@ HOW = ("auto", "replicate", "shard")
 
 def spread(
     module: torch.nn.Module,
-    rig: Rig | None = None,
+    rig: Places | None = None,
     *,
     how: str = "auto",
     shares: str | Sequence[float] | Shares | None = None,
     loss: Criterion | None = None,
-    output_device: AnyDevice | None = None,
+    output_device: Place | None = None,
     dim: int = 0,
     sync_batch_norm: bool = False,
     sharding: Sharding | None = None,
@@ -90,6 +90,7 @@ def spread(
         LaunchError: the environment names a process group by half, or its ranks did not meet.
     """
     require_plain_module(module)
+    rig = None if rig is None else as_rig(rig)
     if how not in HOW:
         raise SpreadError(
             f"how={how!r} is not among the ways to spread a module; take one of "

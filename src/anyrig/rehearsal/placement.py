@@ -18,9 +18,9 @@ from dataclasses import asdict, dataclass
 
 from ..devices.device import Device
 from ..devices.environment import environments_of_ranks
+from ..devices.inventory import usable
 from ..devices.rank import LocalRank
 from ..devices.rig import AUTO, order_by_strength
-from ..devices.survey import usable
 from ..devices.text import select_devices
 from ..devices.visibility import VARIABLE, Visibility, read_visibility
 from ..virtual.rig import VirtualDevice, VirtualRig

@@ -7,7 +7,9 @@ from typing import Any, TypeVar
 
 import torch
 
-from ..devices.device import Device, as_torch_device
+from ..devices.device import Device
+from ..devices.place import Place, as_torch_device
+from ..devices.rig import Rig
 from ..errors import MoveError
 from .containers import has_method
 from .tree import Path, map_leaves
@@ -16,7 +18,7 @@ from .unreachable import refuse_unreachable
 T = TypeVar("T")
 
 
-def move(tree: T, device: Device | torch.device | str | int, non_blocking: bool = False) -> T:
+def move(tree: T, device: Place, non_blocking: bool = False) -> T:
     """Return `tree` with every tensor in it on `device`.
 
     Structure, sharing and values that are not tensors are kept: a tensor that appears twice is
@@ -38,7 +40,7 @@ def move(tree: T, device: Device | torch.device | str | int, non_blocking: bool 
             be reached (an optimizer, a generator, a loader, an object without `to`); or a
             container has a cycle or a tensor as a key. Nothing has moved then.
     """
-    if isinstance(tree, (str, Device, torch.device)) and not isinstance(device, str | int):
+    if isinstance(tree, (str, Rig, Device, torch.device)) and not isinstance(device, str | int):
         raise MoveError(
             f"{tree!r} is a device, not a value to move: write move(value, device), in this order"
         )
@@ -52,7 +54,7 @@ def move(tree: T, device: Device | torch.device | str | int, non_blocking: bool 
     return moved
 
 
-def resolve_device(device: Device | torch.device | str | int) -> torch.device:
+def resolve_device(device: Place) -> torch.device:
     """Return a PyTorch device with its index, as tensors report it: ``cuda`` is the current one."""
     resolved = as_torch_device(device)
     if resolved.type == "cpu":

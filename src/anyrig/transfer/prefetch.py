@@ -7,8 +7,7 @@ from typing import Any, TypeVar, cast
 
 import torch
 
-from ..devices.device import Device
-from ..devices.rig import Rig
+from ..devices.place import Place
 from ..errors import MoveError
 from .ahead import CopiesAhead
 from .move import Mover, resolve_device
@@ -19,7 +18,7 @@ LoaderT = TypeVar("LoaderT", bound=Iterable[Any])
 
 def prefetch(
     loader: LoaderT,
-    rig: Rig | Device | torch.device | str | int,
+    rig: Place,
     depth: int = 2,
     *,
     timeout_seconds: float = 300.0,
@@ -55,7 +54,7 @@ def prefetch(
             f"cannot prefetch from {type(loader).__name__}: it cannot be iterated over. "
             "Pass the loader that yields the batches"
         )
-    device = resolve_device(rig.lead if isinstance(rig, Rig) else rig)
+    device = resolve_device(rig)
     if device.type == "cpu":
         return loader
     cls = SizedPrefetchedLoader if hasattr(type(loader), "__len__") else PrefetchedLoader

@@ -4,7 +4,7 @@
 
     /tmp/anyrig-rehearsal-1000-5f0c…/     the user, and a name that nobody else has
         cards                             who holds how many bytes: csrc/memory/card_ledger.h
-        leases/                           of `anyrig.choose` and `anyrig.acquire_lease`
+        leases/                           of `anyrig.choose` and `anyrig.devices.acquire_lease`
 
 A process makes it when its torch finds the rig, if no other has, and the last one to end removes
 it. Where that one was killed it stays, until the next rehearsal on this machine starts.

@@ -17,7 +17,7 @@ anyrig.virtual.install("T4+L4")
 kept = torch.ones(2**20, device="cuda")
 try:
     anyrig.virtual.install("T4")
-except anyrig.AnyrigError as error:
+except anyrig.errors.AnyrigError as error:
     print(json.dumps([names, str(error), torch.cuda.mem_get_info(0)]), flush=True)
 sys.stdin.read()
 """

@@ -38,7 +38,7 @@ def test_memory_in_use_is_what_the_driver_handed_out() -> None:
 
 def test_a_reading_names_the_processes() -> None:
     kept = torch.empty(8 * 2**20, dtype=torch.uint8, device="cuda:3")
-    used, unused = (anyrig.read(device) for device in anyrig.Rig.parse("cuda:3,cuda:7"))
+    used, unused = (anyrig.devices.read(device) for device in anyrig.Rig.parse("cuda:3,cuda:7"))
     assert used.own_bytes >= kept.nbytes
     assert [(p.pid, p.used_bytes) for p in used.processes] == [(os.getpid(), used.own_bytes)]
     assert (unused.processes, unused.others_bytes) == ((), 0)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...devices.device import Device
+from ...devices.place import Place
 from ...errors import BatchError
 from ...transfer.move import resolve_device
 from ...transfer.tree import Path, format_path
@@ -18,7 +18,7 @@ from .joining import Joining, are_equal, format_shapes
 
 def gather(
     values: Sequence[Any],
-    device: Device | torch.device | str | int,
+    device: Place,
     dim: int = 0,
     padding: float | None = None,
 ) -> Any:

@@ -111,7 +111,7 @@ class _JoiningOutputs(Joining):
                 "dimension may differ, like the samples. Where the module pads sequences to the "
                 "longest of its part, give it the length of the whole batch: "
                 "pad_packed_sequence(..., total_length=length). Or fill up the parts: "
-                "anyrig.gather(model.scattered(...), device, padding=0.0)"
+                "anyrig.parallel.gather(model.scattered(...), device, padding=0.0)"
             )
         if answer.candidates:
             return BatchError(

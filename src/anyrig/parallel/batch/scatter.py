@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.nn.utils.rnn import PackedSequence
 
-from ...devices.device import Device
+from ...devices.place import Places
 from ...errors import BatchError
 from ...transfer.containers import Part, attributes_of, is_container, items_of, rebuild
 from ...transfer.tree import ATOM_TYPES, Path, format_path
@@ -23,7 +23,7 @@ from .rows import WHOLE, count_rows, splits
 
 def scatter(
     value: Any,
-    devices: Iterable[Device | torch.device | str | int],
+    devices: Places,
     shares: Shares | Sequence[float] | None = None,
     dim: int = 0,
 ) -> list[Any]:
@@ -68,7 +68,7 @@ class Scattered:
 
 def scatter_counted(
     value: Any,
-    devices: Iterable[Device | torch.device | str | int],
+    devices: Places,
     shares: Shares | Sequence[float] | None = None,
     dim: int = 0,
 ) -> Scattered:

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...devices.device import Device
+from ...devices.place import Place
 from ...errors import BatchError
 from ...transfer.beside import copy_beside
 from ...transfer.location import device_of
@@ -115,9 +115,7 @@ def loss_part(criterion: Criterion, output: Any, target: Any, rows: int) -> Loss
     return LossPart(wide * rows, rows, True, returned.dtype, shape)
 
 
-def combine_losses(
-    parts: Sequence[LossPart], device: Device | torch.device | str | int, dim: int = 0
-) -> Tensor:
+def combine_losses(parts: Sequence[LossPart], device: Place, dim: int = 0) -> Tensor:
     """Return the loss of the whole batch, on `device`.
 
     Args:
@@ -206,7 +204,7 @@ class ParallelLoss(nn.Module):
     def __init__(
         self,
         criterion: Criterion,
-        device: Device | torch.device | str | int | None = None,
+        device: Place | None = None,
         dim: int = 0,
     ) -> None:
         super().__init__()

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...devices.survey import read, survey
+from ...devices.activity import read
+from ...devices.inventory import survey
 from ...units import format_bytes
 from ..ranks.options import RunOptions
 from .finding import Finding, Level

@@ -28,6 +28,7 @@ from ...errors import LaunchError
 from .agent import RankAgent
 from .failure import GroupFailure
 from .guardian import Guardian
+from .host_memory import keep_freed_memory
 from .log_folder import keep_log_folder, new_log_folder
 from .loopback import ADDRESS, LoopbackRendezvous
 from .network_rendezvous import NetworkRendezvous
@@ -193,7 +194,10 @@ def _complete(
     own = {name: value for name, value in defaults.items() if name not in os.environ}
     if options.timeout_seconds is not None:
         own[TIME_LIMIT_VARIABLE] = str(options.timeout_seconds)
-    return [own | dict(environment) for environment in environments or [{}] * options.processes]
+    return [
+        own | keep_freed_memory(environment, os.environ) | dict(environment)
+        for environment in environments or [{}] * options.processes
+    ]
 
 
 def _agent(

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import torch
 
-from ...devices.device import Device
+from ...devices.place import Places, as_torch_devices
 from ...errors import SpreadError
 from ...transfer.move import resolve_device
 
 
-def each_once(devices: Iterable[Device | torch.device | str | int]) -> tuple[torch.device, ...]:
+def each_once(devices: Places) -> tuple[torch.device, ...]:
     """Return devices with their indices, in order.
 
     Raises:
         SpreadError: one is named twice, they are of several kinds, or there are none.
     """
-    resolved = tuple(resolve_device(device) for device in devices)
+    resolved = tuple(resolve_device(device) for device in as_torch_devices(devices))
     text = ", ".join(map(str, resolved))
     if not resolved:
         raise SpreadError("there are no devices; name at least one")

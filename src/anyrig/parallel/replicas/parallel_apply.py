@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ...devices.device import Device
+from ...devices.place import Places, as_torch_devices
 from ...errors import SpreadError
 from ...transfer.location import device_of
 from .each_once import each_once
@@ -20,7 +20,7 @@ def parallel_apply(
     modules: Sequence[torch.nn.Module],
     inputs: Sequence[Any],
     kwargs: Sequence[Mapping[str, Any]] | None = None,
-    devices: Sequence[Device | torch.device | str | int] | None = None,
+    devices: Places | None = None,
 ) -> list[Any]:
     """Return ``[modules[0](*inputs[0], **kwargs[0]), ...]``, all called at the same time.
 
@@ -38,6 +38,7 @@ def parallel_apply(
         Exception: that of a module, with the device and the shapes it got in a note.
     """
     kwargs = [{}] * len(modules) if kwargs is None else kwargs
+    devices = None if devices is None else as_torch_devices(devices)
     counts = {len(modules), len(inputs), len(kwargs), *([] if devices is None else [len(devices)])}
     if len(counts) > 1:
         raise SpreadError(

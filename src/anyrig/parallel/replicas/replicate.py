@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import torch
 
-from ...devices.device import Device
+from ...devices.place import Places
 from .each_once import each_once
 from .replicas import Replicas
 
 
-def replicate(
-    module: torch.nn.Module, devices: Iterable[Device | torch.device | str | int]
-) -> list[torch.nn.Module]:
+def replicate(module: torch.nn.Module, devices: Places) -> list[torch.nn.Module]:
     """Return one module for each device, in order; gradients of all reach `module`'s parameters.
 
     The first is `module` itself. The others have its values as they are now. With `scatter`,

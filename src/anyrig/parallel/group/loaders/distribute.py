@@ -16,7 +16,7 @@ from torch.utils.data import (
     SequentialSampler,
 )
 
-from ....devices.rig import Rig
+from ....devices.place import Places, as_rig
 from ....errors import BatchError, RankMismatchError
 from ....transfer.prefetch import PrefetchedLoader
 from ...shares.shares import Shares
@@ -35,7 +35,7 @@ LoaderT = TypeVar("LoaderT", bound=Iterable[Any])
 
 def distribute(
     loader: LoaderT,
-    rig: Rig | None = None,
+    rig: Places | None = None,
     *,
     shares: str | Sequence[float] | Shares | None = None,
     divided: bool | None = None,
@@ -101,6 +101,7 @@ def distribute(
             "over. Pass the loader that yields the batches"
         )
     _refuse_distributed(loader)
+    rig = None if rig is None else as_rig(rig)
     group = join_group(rig)
     board = None if group is None else board_of(group)
     balance = None

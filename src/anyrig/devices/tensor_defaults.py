@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 from .current import use_device
-from .device import Device, as_torch_device
+from .place import Place, as_torch_device
 
 if TYPE_CHECKING:
     import torch
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def defaults(
-    device: Device | torch.device | str | int | None = None,
+    device: Place | None = None,
     dtype: torch.dtype | None = None,
 ) -> Iterator[None]:
     """Within the block, new tensors are made on `device` and, where they are floating point, with
@@ -24,11 +24,11 @@ def defaults(
 
     ::
 
-        with anyrig.defaults(device="cuda:1", dtype=torch.float64):
+        with anyrig.devices.defaults(device="cuda:1", dtype=torch.float64):
             model = Net()                       # made on cuda:1, in double precision
 
     Raises:
-        DeviceTextError: PyTorch cannot read the device.
+        DeviceTextError: the text or the number names no device here.
         TypeError: PyTorch takes no such dtype as a default (it must be floating point).
     """
     import torch

@@ -9,12 +9,14 @@ from dataclasses import dataclass
 
 from ..errors import NoDeviceError
 from ..units import format_bytes, format_count, parse_bytes
+from .activity import read_all
 from .device import Device
 from .held import Held
+from .inventory import survey, usable
 from .lease import Lease, LeaseHolder, acquire_lease, one_chooser_at_a_time
+from .place import Places, as_devices
 from .reading import Reading
 from .rig import Rig
-from .survey import read_all, survey, usable
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ def choose(
     max_utilization: float | None = None,
     exclude_busy: bool = False,
     lease: bool = True,
-    devices: Iterable[Device] | None = None,
+    devices: Places | None = None,
 ) -> Choice:
     """Choose the `count` devices with the most free memory, and then the least work.
 
@@ -90,7 +92,7 @@ def choose(
             raise ValueError(
                 f"max_utilization is a part from 0 to 1, got {max_utilization}; for 50 % write 0.5"
             )
-    candidates = usable(survey()) if devices is None else tuple(devices)
+    candidates = usable(survey()) if devices is None else as_devices(devices)
     readings = sorted(read_all(candidates), key=_preference)
     objections = [
         _objection(reading, min_free_bytes, max_utilization, exclude_busy) for reading in readings

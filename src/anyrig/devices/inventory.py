@@ -1,13 +1,10 @@
-"""Every device of the machine, and what each is doing."""
+"""Every device of the machine."""
 
 from __future__ import annotations
-
-from collections.abc import Iterable
 
 from .device import Device
 from .nvml_session import shared_session
 from .probes import PROBES
-from .reading import Reading
 
 
 def survey() -> tuple[Device, ...]:
@@ -19,24 +16,6 @@ def survey() -> tuple[Device, ...]:
     """
     with shared_session():
         return tuple(device for probe in PROBES.values() for device in probe.find())
-
-
-def read(device: Device) -> Reading:
-    """Return what a device is doing now; what cannot be told is None."""
-    return PROBES[device.kind].read(device)
-
-
-def read_all(devices: Iterable[Device]) -> tuple[Reading, ...]:
-    """Return what each of `devices` is doing now, which is quicker than one by one."""
-    with shared_session():
-        return tuple(read(device) for device in devices)
-
-
-def peak_bytes(device: Device) -> int | None:
-    """Return the most memory this process has held on a device: tensors on an accelerator, the
-    whole process on the CPU. None where the backend keeps no peak.
-    """
-    return PROBES[device.kind].peak_bytes(device)
 
 
 def usable(devices: tuple[Device, ...]) -> tuple[Device, ...]:

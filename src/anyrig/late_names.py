@@ -1,0 +1,30 @@
+"""Public names that are loaded when they are first used (PEP 562), and PyTorch with them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from importlib import import_module
+
+
+def load_late(
+    package: str, module_of_name: Mapping[str, str]
+) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
+    """Return the `__getattr__` and the `__dir__` of a package.
+
+    Args:
+        package: its name.
+        module_of_name: where each public name lives: a module relative to the package. A name that
+            is its own module, as ``"devices": ".devices"``, is that module.
+    """
+
+    def get(name: str) -> object:
+        module = module_of_name.get(name)
+        if module is None:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        loaded = import_module(module, package)
+        value = loaded if module == f".{name}" else getattr(loaded, name)
+        setattr(sys.modules[package], name, value)
+        return value
+
+    return get, lambda: sorted(module_of_name)
