@@ -314,6 +314,13 @@ def test_torchtitans_line_runs(tmp_path: Path) -> None:
     assert err == "[rank 1] to stderr\n"
 
 
+def test_a_single_rank_has_the_port_that_was_given(tmp_path: Path) -> None:
+    port = free_port()
+    process = start(tmp_path, f"--nproc-per-node 1 --master-port {port} show.py")
+    out, err = process.communicate(timeout=60)
+    assert (out, err) == (f"0 0 0 1 1 {port}\n", "to stderr\n")
+
+
 def test_redirected_streams_are_in_the_log_files_alone(tmp_path: Path) -> None:
     process = start(tmp_path, "--nproc-per-node=1 --log-dir logs -r 1 show.py")
     out, err = process.communicate(timeout=60)

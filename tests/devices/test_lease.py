@@ -112,6 +112,15 @@ def test_a_holder_elsewhere_is_named_with_its_host() -> None:
     assert str(LeaseHolder(None, None, None)) == "a process that has not said which"
 
 
+def test_the_moment_is_that_of_the_clock_on_the_wall(monkeypatch: pytest.MonkeyPatch) -> None:
+    holder = LeaseHolder(7, None, datetime(2026, 1, 1, 20, 30, tzinfo=timezone.utc))
+    with monkeypatch.context() as scope:
+        scope.setenv("TZ", "XYZ-9")  # nine hours before UTC
+        time.tzset()
+        assert str(holder) == "process 7 since 2026-01-02 05:30:00"
+    time.tzset()
+
+
 def test_a_released_device_can_be_had_again(start: Start) -> None:
     with acquire_lease("GPU-aaaa") as lease:
         assert isinstance(lease, Lease)

@@ -110,6 +110,7 @@ def test_every_text_is_read_as_pytorch_reads_it(text: str) -> None:
         ("", ()),
         ("2,0", (C, A)),
         ("1,9,0", (B,)),
+        ("0,3,1", (A,)),  # 3 is the first index that there is no device for
         ("GPU-7,GPU-8932f937-b", (C, B)),
         ("GPU-7,GPU-8932f937,GPU-8932f937-a", (C,)),  # ambiguous
         ("GPU-8932f937-a,GPU-8932f937-aa", ()),  # one device twice

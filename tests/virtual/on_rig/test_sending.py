@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -56,6 +57,19 @@ def test_a_kernel_that_runs_keeps_its_memory(operators: torch.library.Library) -
     assert received.tolist() == [1.0, 2.0, 3.0, 4.0]
     x += 1
     assert received.tolist() == x.tolist() == [2.0, 3.0, 4.0, 5.0]
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="Linux lists a process's files")
+def test_storages_that_were_sent_leave_no_file_open() -> None:
+    def send_some() -> int:
+        for _ in range(8):
+            x = torch.ones(1024, device=DEVICE)
+            received = send(x)
+            del x, received
+        torch.cuda.synchronize(DEVICE)
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    assert send_some() >= send_some()
 
 
 def test_nothing_that_kernels_write_meanwhile_is_lost() -> None:
