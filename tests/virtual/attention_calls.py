@@ -99,6 +99,12 @@ CALLS = {
     "decoding": Call(
         query=sized(tokens=1), key=sized(tokens=4096), value=sized(tokens=4096), gradient=False
     ),
+    "decoding_with_heads_of_128": Call(
+        query=sized(tokens=1, head=128),
+        key=sized(tokens=4096, head=128),
+        value=sized(tokens=4096, head=128),
+        gradient=False,
+    ),
     "three_dimensions": all_of((4, 128, 64)),
     "permuted": Call(permuted=True),
     "float_shifted": Call(dtype=torch.float32, shifted=1),

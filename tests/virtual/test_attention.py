@@ -211,6 +211,9 @@ def test_flash_decoding_splits_the_keys() -> None:
     # each with an output and a sum for each of 8 heads; logsumexp, rng_state, unused are small
     outputs, sums = 16 * 8 * 64 * 4, 16 * 8 * 4
     assert result["forward"][1] - result["forward"][0] == outputs + sums + 3 * 512
+    # With heads of 128 there are 32 blocks of keys, and 16 splits again.
+    result = outcome("A100", "decoding_with_heads_of_128")
+    assert result["forward"][1] - result["forward"][0] == 2 * outputs + sums + 3 * 512
 
 
 @pytest.mark.parametrize("rig", RIGS)

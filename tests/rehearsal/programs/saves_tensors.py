@@ -178,7 +178,7 @@ def attempt(path: Path, save: Callable[[Path], object], read: Callable[[Path], A
     except BaseException as error:  # as that of distributed checkpoints is
         return type(error).__name__
     assert path.exists(), path
-    assert path.name in os.listdir(path.parent), path  # noqa: PTH208
+    assert os.listdir(path.parent).count(path.name) == 1, path  # noqa: PTH208
     assert path in set(path.parent.glob("*")), path
     assert len(read(path)) == SIZE, path
     return "saved"

@@ -28,6 +28,14 @@ def test_broadcasting_keeps_the_tensors_of_the_first_device() -> None:
     assert [copy._version for copy in second[1:]] == versions[1:]
 
 
+def test_a_parameter_is_broadcast_and_not_written_to() -> None:
+    weight = torch.nn.Parameter(torch.arange(4.0, device="cuda:0"))
+    first, second = comm.broadcast(weight, (0, 1))
+    assert first is weight
+    assert weight._version == 0
+    assert (second.get_device(), second.tolist()) == (1, [0.0, 1.0, 2.0, 3.0])
+
+
 def test_each_tensor_that_is_broadcast_counts_its_own_versions() -> None:
     tensors = [torch.ones(3, device="cuda:0"), torch.ones(2, device="cuda:0")]
     _, (one, other) = comm.broadcast_coalesced(tensors, (0, 1))
