@@ -329,6 +329,11 @@ def test_redirected_streams_are_in_the_log_files_alone(tmp_path: Path) -> None:
     assert kept.read_text().startswith("0 0 0 1 1 ")
 
 
+def test_a_single_rank_shows_nothing_of_what_is_hidden(tmp_path: Path) -> None:
+    process = start(tmp_path, "--nproc-per-node=1 --redirects 3 show.py")
+    assert (*process.communicate(timeout=60), process.returncode) == ("", "", 0)
+
+
 def test_a_shell_script_on_the_port_that_was_given(tmp_path: Path) -> None:
     port = free_port()
     words = f"--nproc-per-node 2 --master_port {port} --no-python sh -c 'echo $RANK $MASTER_PORT'"
