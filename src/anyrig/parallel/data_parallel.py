@@ -27,6 +27,7 @@ from .losses.loss import (
     explain_loss,
     loss_for_target,
 )
+from .losses.mistakes import explain_call
 from .part_call import calling, computing_loss
 from .replicas.meeting import Meeting
 from .replicas.replicas import Replicas
@@ -150,11 +151,16 @@ class DataParallel(TransparentModule):
             Exception: that of a replica, with the device and the shapes it got in a note.
         """
         gathers = self._asked.__dict__.pop("gathers", True)
-        if self._alone:
-            return self._call_alone(inputs, kwargs, gathers)
-        if torch.compiler.is_compiling():
-            return self._call_uncompiled(inputs, kwargs, gathers)
-        return self._call_spread(inputs, kwargs, gathers)
+        call = self._call_alone if self._alone else self._call_spread
+        if torch.compiler.is_compiling():  # which goes on after no graph break in a try block
+            call = self._call_alone if self._alone else self._call_uncompiled
+            return call(inputs, kwargs, gathers)
+        try:
+            return call(inputs, kwargs, gathers)
+        except TypeError as error:
+            if self._loss is not None:
+                explain_call(error, self.module, inputs, kwargs)
+            raise
 
     def _call_alone(self, inputs: tuple[Any, ...], kwargs: dict[str, Any], gathers: bool) -> Any:
         # All there is between the caller and the module, so written for speed.
@@ -323,6 +329,9 @@ class DataParallel(TransparentModule):
     def join(self) -> Iterator[None]:
         """Do nothing: it is for ranks of a process group, and one loop serves both."""
         yield
+
+    def register_comm_hook(self, state: object, hook: object) -> None:
+        """Do nothing: it is for ranks of a process group, and one script serves both."""
 
     def refresh(self) -> None:
         """Have the next call send every parameter and buffer to the other devices again.

@@ -27,6 +27,7 @@ from .group.weighing import put_weight_on, take_weight_off
 from .group.whole_loss import whole_loss
 from .layout import Layout
 from .losses.loss import Criterion, explain_loss, loss_for_target
+from .losses.mistakes import explain_call
 from .replicas.transparent import TransparentModule
 from .single_samples import explain_single_sample
 
@@ -163,9 +164,14 @@ class RankModule(TransparentModule):
         loss = loss_for_target(self.module, self._loss) if "target" in kwargs else None
         if self._arriving is not None:
             self._take_buffers()
-        if torch.is_grad_enabled():
-            return self._learn(inputs, kwargs, loss)
-        return self._evaluate(inputs, kwargs, loss)
+        try:
+            if torch.is_grad_enabled():
+                return self._learn(inputs, kwargs, loss)
+            return self._evaluate(inputs, kwargs, loss)
+        except TypeError as error:
+            if self._loss is not None:
+                explain_call(error, self.module, inputs, kwargs)
+            raise
 
     def _evaluate(
         self, inputs: tuple[Any, ...], kwargs: dict[str, Any], loss: Criterion | None
