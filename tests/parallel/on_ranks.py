@@ -17,6 +17,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from rank_cases import (
+    COMPILED,
     DISTRIBUTED,
     FOUR_ON_GPUS,
     IN_REPLICAS,
@@ -34,7 +35,7 @@ HERE = Path(__file__).parent
 
 # What runs in one group: the rig of virtual GPUs if there is one, the ranks, and the cases.
 WORLDS: dict[str, tuple[str | None, int, list[str]]] = {
-    "2 on the CPU": (None, 2, [*LEARNING, *DISTRIBUTED, *SHARDED]),
+    "2 on the CPU": (None, 2, [*LEARNING, *DISTRIBUTED, *SHARDED, *COMPILED]),
     "4 on the CPU": (None, 4, [*LEARNING, *INPUTS, *IN_REPLICAS]),
     "2 on GPUs": ("2x1GiB", 2, [*LEARNING, *DISTRIBUTED, *SHARDED]),
     # All of LEARNING was run by hand; these are quick, and what four ranks add is in them.

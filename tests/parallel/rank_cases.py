@@ -1077,6 +1077,57 @@ def case_shards_in_two_replicas_learn_like_one() -> None:
         torch.save(pair.model.state_dict(), io.BytesIO())
 
 
+class Layers(nn.Module):
+    """With a forward of its own, for PyTorch compiles none of its own modules by themselves."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(WIDTH, 5), nn.Linear(5, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(torch.tanh(self.first(x)))
+
+
+def case_a_compiled_model_learns_like_one() -> None:
+    """Whether the model is compiled around the ranks, or the module before it is spread."""
+    criterion = nn.MSELoss()
+    graphs: list[int] = []
+
+    def count(graph: Any, inputs: list[Any]) -> Any:
+        graphs.append(sum(node.target is functional.linear for node in graph.graph.nodes))
+        return graph
+
+    def compiled(module: nn.Module) -> Any:
+        return torch.compile(module, backend=count)
+
+    for how, fused, around in (
+        ("replicate", True, True),
+        ("replicate", False, False),
+        ("shard", False, True),
+    ):
+        one = Layers()
+        net = copy.deepcopy(one)
+        spread = partial(anyrig.spread, how=how, loss=criterion if fused else None)
+        graphs.clear()
+        torch.compiler.reset()
+        model = compiled(spread(net)) if around else spread(compiled(net))
+        ours = torch.optim.SGD(model.parameters(), 0.1)
+        its = torch.optim.SGD(one.parameters(), 0.1)
+        for rows in ([2, 4], [3, 2], [3, 0]):
+            start, end = (0, rows[0]) if dist.get_rank() == 0 else (rows[0], sum(rows))
+            x, y = torch.randn(sum(rows), WIDTH), torch.randn(sum(rows), 2)
+            mine, target = x[start:end], y[start:end]
+            criterion(one(x), y).backward()
+            loss = model(mine, target=target) if fused else criterion(model(mine), target)
+            loss.backward()
+            for optimizer in (ours, its):
+                optimizer.step()
+                optimizer.zero_grad()
+        for found, expected in zip(model.parameters(), one.parameters(), strict=True):
+            torch.testing.assert_close(full(found), expected, rtol=1e-9, atol=1e-12)
+        assert set(graphs) == {2}, graphs  # the module's two layers together, and nothing else
+
+
 def case_shards_are_explained() -> None:
     device = anyrig.Rig.detect().lead.torch_device
     net = EXAMPLES["transformer"].build().to(device)
@@ -1174,8 +1225,10 @@ SHARDED = [name for name in LEARNING if "_shard_" in name] + [
 INPUTS = ["case_gradients_of_inputs_are_those_of_what_is_returned", "case_models_follow_each_other"]
 # On four ranks.
 IN_REPLICAS = ["case_shards_in_two_replicas_learn_like_one"]
+# On the CPU.
+COMPILED = ["case_a_compiled_model_learns_like_one"]
 DISTRIBUTED = [
     name
     for name in dict(globals())
-    if name.startswith("case_") and name not in (*SHARDED, *IN_REPLICAS)
+    if name.startswith("case_") and name not in (*SHARDED, *IN_REPLICAS, *COMPILED)
 ]

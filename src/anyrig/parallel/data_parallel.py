@@ -7,12 +7,13 @@ import warnings
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import torch
 from torch._compile import _disable_dynamo
 
 from ..devices.place import Place, Places
+from ..errors import SpreadError
 from ..transfer.tree import ATOM_TYPES, map_leaves
 from .batch.call import Call
 from .batch.divided_dimension import Answer
@@ -147,13 +148,14 @@ class DataParallel(TransparentModule):
         Raises:
             BatchError: the batch cannot be divided, or the outputs of its parts do not make those
                 of the whole.
-            SpreadError: a parameter is not on the lead.
+            SpreadError: a parameter is not on the lead; or `torch.compile` was given the model,
+                and it is spread over several devices.
             Exception: that of a replica, with the device and the shapes it got in a note.
         """
         gathers = self._asked.__dict__.pop("gathers", True)
         call = self._call_alone if self._alone else self._call_spread
         if torch.compiler.is_compiling():  # which goes on after no graph break in a try block
-            call = self._call_alone if self._alone else self._call_uncompiled
+            call = self._call_alone if self._alone else self._refuse_compiling
             return call(inputs, kwargs, gathers)
         try:
             return call(inputs, kwargs, gathers)
@@ -198,16 +200,17 @@ class DataParallel(TransparentModule):
 
     # Private, but the form of `torch.compiler.disable` that does not import the compiler at once.
     @_disable_dynamo
-    def _call_uncompiled(
+    def _refuse_compiling(
         self, inputs: tuple[Any, ...], kwargs: dict[str, Any], gathers: bool
-    ) -> Any:
-        warnings.warn(
-            f"torch.compile leaves {type(self.module).__name__} uncompiled: it is spread over "
-            f"{len(self._layout.devices)} devices. Compile functions that its forward calls, or "
-            "start a process for each device with anyrig run",
-            stacklevel=2,
+    ) -> NoReturn:
+        name = type(self.module).__name__
+        raise SpreadError(
+            f"torch.compile was given a model of {name} that is spread over "
+            f"{len(self._layout.devices)} devices in one process, which it cannot compile. Start a "
+            "process for each device, where the same line compiles: anyrig run SCRIPT. Or compile "
+            f"functions that {name}.forward() calls. To call the model uncompiled in a function "
+            "that is compiled: torch.compiler.disable(model)"
         )
-        return self._call_spread(inputs, kwargs, gathers)
 
     def _call_spread(self, inputs: tuple[Any, ...], kwargs: dict[str, Any], gathers: bool) -> Any:
         if is_inside():

@@ -16,6 +16,7 @@ from ..transfer.tree import ATOM_TYPES, map_leaves
 from .batch.rows import rows_of_first
 from .group.announcement import Phase
 from .group.channel import Channel, open_channel
+from .group.compiling import leave_to_modules
 from .group.exchange import Exchange
 from .group.fixed_parameters import FixedParameters
 from .group.membership import current_group
@@ -161,6 +162,8 @@ class RankModule(TransparentModule):
                 some were frozen or unfrozen, after the module was spread, and the engine cannot
                 follow that.
         """
+        if torch.compiler.is_compiling():
+            leave_to_modules()
         loss = loss_for_target(self.module, self._loss) if "target" in kwargs else None
         if self._arriving is not None:
             self._take_buffers()
