@@ -23,6 +23,7 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as checkpoint
 from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.nn import functional
 from trained_models import CLASSES, EXAMPLES, OPTIMIZERS, WIDTH, perceptron
 
@@ -1021,6 +1022,7 @@ def case_a_communication_hook_gives_the_numbers_of_one_device() -> None:
                     outputs = pair.model(mine, target=target) if fused else pair.model(mine)
                     (outputs if fused else criterion(outputs, target)).backward()
             pair.assert_same("gradients")
+        assert all(p.grad._is_view() for p in pair.model.parameters())
         # Buckets as small as was asked, once DDP has arranged them; all gradients in each step.
         parameters = len(list(pair.one.parameters()))
         assert sum(seen) == parameters * len(STEPS)
@@ -1058,7 +1060,7 @@ def case_what_ddp_and_fsdp_do_not_take_is_refused() -> None:
     shards = anyrig.spread(perceptron().to(device), how="shard")
     with pytest.raises(SpreadError, match="hooks are for replicas"):
         shards.register_comm_hook(None, fp16_compress_hook)
-    for replicas in (0, True, 1.5, 3 * dist.get_world_size()):
+    for replicas in (0, True, 1.5, dist.get_world_size(), 3 * dist.get_world_size()):
         with pytest.raises(SpreadError, match=rf"Sharding\(replicas={replicas}\)"):
             anyrig.spread(perceptron(), how="shard", sharding=Sharding(replicas=replicas))
 
@@ -1070,6 +1072,9 @@ def case_shards_in_two_replicas_learn_like_one() -> None:
     pair = Pair(perceptron(), how="shard", sharding=Sharding(replicas=2))
     explained = str(anyrig.explain(pair.model))
     assert f"; 2 replicas in {pair.ranks // 2} shards each" in explained
+    state = get_model_state_dict(pair.model, options=StateDictOptions(full_state_dict=True))
+    for name, whole in pair.one.state_dict().items():
+        assert torch.equal(state[name], whole)
     for parameter, whole in zip(pair.model.parameters(), pair.one.parameters(), strict=True):
         assert parameter.device_mesh.shape == (2, pair.ranks // 2)
         assert parameter.to_local().shape[0] <= -(-whole.shape[0] // (pair.ranks // 2))
