@@ -7,19 +7,18 @@ import warnings
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 import torch
-from torch._compile import _disable_dynamo
 
 from ..devices.place import Place, Places
-from ..errors import SpreadError
 from ..transfer.tree import ATOM_TYPES, map_leaves
 from .batch.call import Call
 from .batch.divided_dimension import Answer
 from .batch.once_more import describe_call, without_trace
 from .batch.outputs import join_outputs
 from .batch.scatter import scatter_call, scatter_rows
+from .compiling import refuse_several_devices
 from .device_ids import misses_gpus, rig_of
 from .layout import Layout, make_layout
 from .losses.loss import (
@@ -153,12 +152,15 @@ class DataParallel(TransparentModule):
             Exception: that of a replica, with the device and the shapes it got in a note.
         """
         gathers = self._asked.__dict__.pop("gathers", True)
-        call = self._call_alone if self._alone else self._call_spread
-        if torch.compiler.is_compiling():  # which goes on after no graph break in a try block
-            call = self._call_alone if self._alone else self._refuse_compiling
-            return call(inputs, kwargs, gathers)
+        if torch.compiler.is_compiling():
+            if not self._alone:
+                refuse_several_devices(type(self.module).__name__, len(self._layout.devices))
+            # Not in a try block, within which the compiler gives up at a graph break.
+            return self._call_alone(inputs, kwargs, gathers)
         try:
-            return call(inputs, kwargs, gathers)
+            if self._alone:
+                return self._call_alone(inputs, kwargs, gathers)
+            return self._call_spread(inputs, kwargs, gathers)
         except TypeError as error:
             if self._loss is not None:
                 explain_call(error, self.module, inputs, kwargs)
@@ -197,20 +199,6 @@ class DataParallel(TransparentModule):
         target = rest.pop("target")
         value = loss(self.module(*inputs, **rest), target)
         return value[0] / value[1] if type(value) is tuple else value
-
-    # Private, but the form of `torch.compiler.disable` that does not import the compiler at once.
-    @_disable_dynamo
-    def _refuse_compiling(
-        self, inputs: tuple[Any, ...], kwargs: dict[str, Any], gathers: bool
-    ) -> NoReturn:
-        name = type(self.module).__name__
-        raise SpreadError(
-            f"torch.compile was given a model of {name} that is spread over "
-            f"{len(self._layout.devices)} devices in one process, which it cannot compile. Start a "
-            "process for each device, where the same line compiles: anyrig run SCRIPT. Or compile "
-            f"functions that {name}.forward() calls. To call the model uncompiled in a function "
-            "that is compiled: torch.compiler.disable(model)"
-        )
 
     def _call_spread(self, inputs: tuple[Any, ...], kwargs: dict[str, Any], gathers: bool) -> Any:
         if is_inside():

@@ -14,9 +14,9 @@ from torch import Tensor
 from ..errors import SpreadError
 from ..transfer.tree import ATOM_TYPES, map_leaves
 from .batch.rows import rows_of_first
+from .compiling import leave_to_modules
 from .group.announcement import Phase
 from .group.channel import Channel, open_channel
-from .group.compiling import leave_to_modules
 from .group.exchange import Exchange
 from .group.fixed_parameters import FixedParameters
 from .group.membership import current_group
