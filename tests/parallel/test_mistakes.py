@@ -55,9 +55,10 @@ def test_a_target_that_is_not_given_as_target(devices: int) -> None:
     assert "write model(x, target=y) for model(x, labels=y)]" in told_by(model, x, labels=y)
     with torch.no_grad():
         assert "write model(x, target=y)" in told_by(model, x, y)
-    taken = told_by(spread(Summing(), nn.MSELoss()), x, target=y)
-    assert "missing 1 required positional argument: 'target'" in taken
-    assert "Summing.forward() takes an argument of that name too, and does not get it" in taken
+    for given in ({"target": y}, {}):
+        taken = told_by(spread(Summing(), nn.MSELoss()), x, **given)
+        assert "missing 1 required positional argument: 'target'" in taken
+        assert "Summing.forward() takes an argument of that name too, and does not get it" in taken
     for told in (
         told_by(spread(nn.Linear(2, 2)), x, y),  # without a loss it is PyTorch's own mistake
         told_by(spread(Failing(), nn.MSELoss()), x, target=y),
@@ -79,3 +80,11 @@ def test_what_is_given_as_a_loss(loss: Any, message: str) -> None:
         anyrig.spread(nn.Linear(2, 2), "cpu", loss=loss)
     with pytest.raises(SpreadError, match=message):
         ParallelLoss(loss)
+
+
+def test_what_is_for_ranks_has_no_effect_in_one_process() -> None:
+    model = anyrig.spread(nn.Linear(2, 2), "cpu", ddp={"bucket_cap_mb": 1})
+    model.register_comm_hook(None, print)
+    model(torch.ones(1, 2)).sum().backward()
+    with pytest.raises(SpreadError, match="ddp= does not take 'device_ids': spread decides it"):
+        anyrig.spread(nn.Linear(2, 2), "cpu", ddp={"device_ids": [0]})

@@ -55,13 +55,13 @@ def _find_mistake(
     if _takes(module, inputs, rest):
         return None
     name = type(module).__name__
-    if "target" in kwargs:
-        if not _takes(module, inputs, kwargs):
-            return None
+    if _takes(module, inputs, {**rest, "target": None}):
         return (
             f"{name}.forward() takes an argument of that name too, and does not get it: rename "
             "its argument, or spread the module without loss= if it computes the loss itself"
         )
+    if "target" in kwargs:
+        return None
     if len(inputs) > 1 and _takes(module, inputs[:-1], rest):
         return (
             f"{name}.forward() does not take the last of {len(inputs)} positional arguments: if it "
