@@ -264,20 +264,6 @@ def test_what_does_not_go_together(
     assert said in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", ["run", "rehearse", "doctor"])
-def test_help_fits_a_terminal(
-    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(typer.rich_utils, "MAX_WIDTH", 80)
-    monkeypatch.setattr(sys, "argv", ["anyrig", command, "--help"])
-    with pytest.raises(SystemExit):
-        main()
-    lines = capsys.readouterr().out.splitlines()
-    assert max(map(len, lines)) <= 80
-    if command != "doctor":
-        assert f"{command} [OPTIONS] SCRIPT [ARGS]..." in lines[1]
-
-
 SHOW = """
 import os, sys
 names = "RANK LOCAL_RANK GROUP_RANK WORLD_SIZE LOCAL_WORLD_SIZE MASTER_PORT".split()

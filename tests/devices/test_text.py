@@ -97,3 +97,16 @@ def test_two_uuids_with_the_same_start() -> None:
 def test_what_cannot_be_used_is_listed_with_its_reason() -> None:
     with pytest.raises(DeviceTextError, match=r"Not usable: cuda \(T4, GPU-d+-0000\): hidden"):
         select_devices("cuda:9", SERVER)
+
+
+@pytest.mark.parametrize("text", ["cuda", "cuda:1", "0,1", "all", "GPU-aaaa", "gpu0", "mps", ""])
+def test_without_gpus_the_way_to_virtual_ones_is_named(text: str) -> None:
+    with pytest.raises(DeviceTextError) as refusal:
+        select_devices(text, LAPTOP)
+    hinted = str(refusal.value).endswith(
+        ". To run on virtual GPUs: anyrig rehearse --rig 2xT4 SCRIPT"
+    )
+    assert hinted is (text not in ("gpu0", "mps", ""))
+    with pytest.raises(DeviceTextError) as refusal:
+        select_devices("cuda:9", SERVER)
+    assert "rehearse" not in str(refusal.value)

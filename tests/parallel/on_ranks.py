@@ -16,7 +16,16 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from rank_cases import DISTRIBUTED, FOUR_ON_GPUS, INPUTS, LEARNING, SHARDED, TIME_LIMIT_SECONDS
+from rank_cases import (
+    COMPILED,
+    DISTRIBUTED,
+    FOUR_ON_GPUS,
+    IN_REPLICAS,
+    INPUTS,
+    LEARNING,
+    SHARDED,
+    TIME_LIMIT_SECONDS,
+)
 
 import anyrig
 from anyrig.parallel.group.membership import join_group
@@ -26,11 +35,11 @@ HERE = Path(__file__).parent
 
 # What runs in one group: the rig of virtual GPUs if there is one, the ranks, and the cases.
 WORLDS: dict[str, tuple[str | None, int, list[str]]] = {
-    "2 on the CPU": (None, 2, [*LEARNING, *DISTRIBUTED, *SHARDED]),
-    "4 on the CPU": (None, 4, [*LEARNING, *INPUTS]),
+    "2 on the CPU": (None, 2, [*LEARNING, *DISTRIBUTED, *SHARDED, *COMPILED]),
+    "4 on the CPU": (None, 4, [*LEARNING, *INPUTS, *IN_REPLICAS]),
     "2 on GPUs": ("2x1GiB", 2, [*LEARNING, *DISTRIBUTED, *SHARDED]),
     # All of LEARNING was run by hand; these are quick, and what four ranks add is in them.
-    "4 on GPUs": ("4x1GiB", 4, FOUR_ON_GPUS),
+    "4 on GPUs": ("4x1GiB", 4, [*FOUR_ON_GPUS, *IN_REPLICAS]),
 }
 
 

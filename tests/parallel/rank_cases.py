@@ -10,6 +10,7 @@ import statistics
 import sys
 import tempfile
 import time
+import traceback
 import types
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -21,6 +22,8 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as checkpoint
 from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.nn import functional
 from trained_models import CLASSES, EXAMPLES, OPTIMIZERS, WIDTH, perceptron
 
@@ -34,6 +37,9 @@ from anyrig.parallel.sharded import Sharding
 TIME_LIMIT_SECONDS = 30.0
 
 KINDS = ("perceptron", "convolutional", "transformer")
+
+UNUSED: dict[str, Any] = {"ddp": {"find_unused_parameters": True}}
+STATIC: dict[str, Any] = {"ddp": {"static_graph": True}}
 
 # A step each, and in it the rows of each rank for each micro-batch.
 STEPS: dict[str, Callable[[int], list[list[int]]]] = {
@@ -87,9 +93,9 @@ def full(tensor: Tensor) -> Tensor:
     return whole.detach()
 
 
-def learn_like_one(kind: str, how: str, fused: bool, optimizer: str) -> None:
+def learn_like_one(kind: str, how: str, fused: bool, optimizer: str, **options: Any) -> None:
     example, criterion = EXAMPLES[kind], nn.CrossEntropyLoss()
-    pair = Pair(example.build(), how=how, loss=criterion if fused else None)
+    pair = Pair(example.build(), how=how, loss=criterion if fused else None, **options)
     ours = OPTIMIZERS[optimizer](pair.model.parameters())
     its = OPTIMIZERS[optimizer](pair.one.parameters())
     for step in STEPS.values():
@@ -558,7 +564,7 @@ def case_several_forwards_then_several_backwards() -> None:
 
 def case_a_second_backward_with_unused_parameters_is_refused() -> None:
     for option in ("find_unused_parameters", "static_graph"):
-        pair = Pair(perceptron(), **{option: True})
+        pair = Pair(perceptron(), ddp={option: True})
         outputs = [pair.model(torch.ones(2, WIDTH)) for _ in range(2)]
         outputs[1].sum().backward()
         with pytest.raises(SpreadError, match="once after each forward"):
@@ -698,6 +704,22 @@ class Box:
         return Box(self.value.to(device))
 
 
+def case_a_target_that_is_not_given_as_target_is_explained() -> None:
+    device = anyrig.Rig.detect().lead.torch_device
+    x = torch.ones(2, WIDTH, device=device)
+    y = torch.zeros(2, dtype=torch.long, device=device)
+    for how in ("replicate", "shard"):
+        model = anyrig.spread(perceptron().to(device), how=how, loss=nn.CrossEntropyLoss())
+        for learns in (True, False):
+            with torch.set_grad_enabled(learns), pytest.raises(TypeError) as error:
+                model(x, y)
+            told = "".join(traceback.format_exception_only(error.value))
+            assert "write model(x, target=y) for model(x, y)" in told
+        model(x, target=y).backward()
+    with pytest.raises(SpreadError, match=r"MSELoss is a class.* nn\.MSELoss\(\)"):
+        anyrig.spread(perceptron(), loss=nn.MSELoss)
+
+
 class Hidden(nn.Linear):
     def __init__(self) -> None:
         super().__init__(2, 2)
@@ -729,8 +751,8 @@ def case_changes_after_spread_are_refused() -> None:
 
     for options, refused in (
         ({}, (True, False)),
-        ({"static_graph": True}, (True, False)),
-        ({"find_unused_parameters": True}, (True,)),  # to unfreeze
+        (STATIC, (True, False)),
+        (UNUSED, (True,)),  # to unfreeze
         ({"how": "shard"}, ()),
     ):
         module = net()
@@ -807,7 +829,7 @@ def case_changes_after_spread_are_refused() -> None:
     many.module[:3].requires_grad_(False)
     with pytest.raises(SpreadError, match=r"2\.weight.requires_grad became False and 1 more"):
         many(x)
-    static = anyrig.spread(net(), static_graph=True)
+    static = anyrig.spread(net(), **STATIC)
     static.module.requires_grad_(False)
     with pytest.raises(SpreadError, match=r"0\.weight.requires_grad became False"):
         static(x)
@@ -824,7 +846,7 @@ def case_parameters_that_lost_the_hooks_of_the_gradients_are_refused() -> None:
         return perceptron().to(anyrig.Rig.detect().lead.torch_device)
 
     x = torch.ones(2, WIDTH)
-    for options in ({}, {"find_unused_parameters": True}):
+    for options in ({}, UNUSED):
         model = anyrig.spread(net(), **options)
         model.module.float().double()
         with pytest.raises(SpreadError, match=r"0\.weight was replaced, 0\.bias was replaced"):
@@ -833,7 +855,7 @@ def case_parameters_that_lost_the_hooks_of_the_gradients_are_refused() -> None:
         nn.utils.parametrize.register_parametrization(model.module[0], "weight", Twice())
         with pytest.raises(SpreadError, match=r"0\.parametrizations\.weight\.original was added"):
             model(x)
-    model = anyrig.spread(net(), find_unused_parameters=True)
+    model = anyrig.spread(net(), **UNUSED)
     model.module[0].float().double()
     model.module[-1].float().double()
     with pytest.raises(SpreadError, match=r"0\.weight was replaced.* 2\.bias was replaced\. Ranks"):
@@ -868,11 +890,11 @@ def steps_of(model: nn.Module, layers: nn.Module, change: str, rows: Any) -> Non
 
 def case_changes_that_leave_the_numbers_right_are_allowed() -> None:
     for change, every in {
-        "froze all": [{}, {"find_unused_parameters": True}, {"how": "shard"}],
-        "froze some": [{"find_unused_parameters": True}, {"how": "shard"}],
+        "froze all": [{}, UNUSED, {"how": "shard"}],
+        "froze some": [UNUSED, {"how": "shard"}],
         "unfroze": [{"how": "shard"}],
-        "moved": [{}, {"find_unused_parameters": True}, {"how": "shard"}],
-        "wrote": [{}, {"find_unused_parameters": True}],
+        "moved": [{}, UNUSED, {"how": "shard"}],
+        "wrote": [{}, UNUSED],
     }.items():
         for options in every:
             module = perceptron()
@@ -887,7 +909,7 @@ def case_changes_that_leave_the_numbers_right_are_allowed() -> None:
 
 def case_a_discriminator_that_is_frozen_while_the_generator_learns() -> None:
     """By freezing it, or through `.module`: the numbers are those of one process."""
-    for options in ({}, {"find_unused_parameters": True}, {"how": "shard"}):
+    for options in ({}, UNUSED, {"how": "shard"}):
         for way in ("frozen", "module"):
             generator = Pair(perceptron(), **options)
             judge = Pair(
@@ -969,6 +991,146 @@ def case_steps_are_timed_without_waiting() -> None:
         assert len(short) == len(steps) - 1
         # On a busy machine one of them may take long by itself.
         assert 0 < statistics.median_low(short) < 0.2, steps
+
+
+def mean_over_the_ranks(seen, bucket):  # DDP does not understand annotations that are texts
+    """A communication hook that does what DDP does without one."""
+    seen.append(len(bucket.gradients()))
+    total = bucket.buffer().div_(dist.get_world_size())
+    return dist.all_reduce(total, async_op=True).get_future().then(lambda work: work.value()[0])
+
+
+def case_a_communication_hook_gives_the_numbers_of_one_device() -> None:
+    for fused in (False, True):
+        criterion = nn.CrossEntropyLoss()
+        pair = Pair(
+            perceptron(),
+            loss=criterion if fused else None,
+            ddp={"bucket_cap_mb": 1e-4, "gradient_as_bucket_view": True},
+        )
+        seen: list[int] = []
+        pair.model.register_comm_hook(seen, mean_over_the_ranks)
+        for step in STEPS.values():
+            pair.model.zero_grad()
+            pair.one.zero_grad()
+            for rows in (micro_batches := step(pair.ranks)):
+                x = torch.randn(sum(rows), WIDTH, device=pair.device)
+                y = torch.randint(CLASSES, (sum(rows),), device=pair.device)
+                criterion(pair.one(x), y).backward()
+                mine, target = pair.mine(rows, x, y)
+                with nullcontext() if rows is micro_batches[-1] else pair.model.no_sync():
+                    outputs = pair.model(mine, target=target) if fused else pair.model(mine)
+                    (outputs if fused else criterion(outputs, target)).backward()
+            pair.assert_same("gradients")
+        assert all(p.grad._is_view() for p in pair.model.parameters())
+        # Buckets as small as was asked, once DDP has arranged them; all gradients in each step.
+        parameters = len(list(pair.one.parameters()))
+        assert sum(seen) == parameters * len(STEPS)
+        assert len(seen) > len(STEPS)
+        with pytest.raises(RuntimeError, match="only be called once"):
+            pair.model.register_comm_hook(seen, mean_over_the_ranks)
+
+
+def case_gradients_are_compressed_by_pytorchs_hooks() -> None:
+    pair = Pair(perceptron())
+    pair.model.register_comm_hook(None, fp16_compress_hook)
+    rows = [1 + 3 * rank for rank in range(pair.ranks)]
+    x = torch.randn(sum(rows), WIDTH, device=pair.device)
+    pair.one(x).square().mean().backward()
+    pair.model(*pair.mine(rows, x)).square().mean().backward()
+    for mine, whole in zip(pair.model.parameters(), pair.one.parameters(), strict=True):
+        assert not torch.equal(mine.grad, whole.grad)
+        torch.testing.assert_close(mine.grad, whole.grad, rtol=2e-3, atol=2e-4)
+
+
+def case_what_ddp_and_fsdp_do_not_take_is_refused() -> None:
+    device = anyrig.Rig.detect().lead.torch_device
+    for name, why in (
+        ("device_ids", "spread decides it: the module is on the rank's device"),
+        ("process_group", "spread decides it: all ranks"),
+        ("mixed_precision", "it is not supported. It takes bucket_cap_mb, find_unused"),
+    ):
+        with pytest.raises(SpreadError, match=f"ddp= does not take {name!r}: {why}"):
+            anyrig.spread(perceptron(), ddp={name: None})
+    with pytest.raises(SpreadError, match=r'ddp= is for how="replicate".* take sharding='):
+        anyrig.spread(perceptron(), how="shard", **UNUSED)
+    frozen = anyrig.spread(perceptron().to(device).requires_grad_(False))
+    with pytest.raises(SpreadError, match="nothing that a hook could reduce"):
+        frozen.register_comm_hook(None, fp16_compress_hook)
+    shards = anyrig.spread(perceptron().to(device), how="shard")
+    with pytest.raises(SpreadError, match="hooks are for replicas"):
+        shards.register_comm_hook(None, fp16_compress_hook)
+    for replicas in (0, True, 1.5, dist.get_world_size(), 3 * dist.get_world_size()):
+        with pytest.raises(SpreadError, match=rf"Sharding\(replicas={replicas}\)"):
+            anyrig.spread(perceptron(), how="shard", sharding=Sharding(replicas=replicas))
+
+
+def case_shards_in_two_replicas_learn_like_one() -> None:
+    """Parameters are divided among two of four ranks, and the others have the same shards."""
+    for optimizer, fused in (("sgd", False), ("adam", True)):
+        learn_like_one("transformer", "shard", fused, optimizer, sharding=Sharding(replicas=2))
+    pair = Pair(perceptron(), how="shard", sharding=Sharding(replicas=2))
+    explained = str(anyrig.explain(pair.model))
+    assert f"; 2 replicas in {pair.ranks // 2} shards each" in explained
+    state = get_model_state_dict(pair.model, options=StateDictOptions(full_state_dict=True))
+    for name, whole in pair.one.state_dict().items():
+        assert torch.equal(state[name], whole)
+    for parameter, whole in zip(pair.model.parameters(), pair.one.parameters(), strict=True):
+        assert parameter.device_mesh.shape == (2, pair.ranks // 2)
+        assert parameter.to_local().shape[0] <= -(-whole.shape[0] // (pair.ranks // 2))
+    with pytest.raises(ShardSaveError, match=f"among {pair.ranks // 2} ranks"):
+        torch.save(pair.model.state_dict(), io.BytesIO())
+
+
+class Layers(nn.Module):
+    """With a forward of its own, for PyTorch compiles none of its own modules by themselves."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(WIDTH, 5), nn.Linear(5, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(torch.tanh(self.first(x)))
+
+
+def case_a_compiled_model_learns_like_one() -> None:
+    """Whether the model is compiled around the ranks, or the module before it is spread."""
+    criterion = nn.MSELoss()
+    graphs: list[int] = []
+
+    def count(graph: Any, inputs: list[Any]) -> Any:
+        graphs.append(sum(node.target is functional.linear for node in graph.graph.nodes))
+        return graph
+
+    def compiled(module: nn.Module) -> Any:
+        return torch.compile(module, backend=count)
+
+    for how, fused, around in (
+        ("replicate", True, True),
+        ("replicate", False, False),
+        ("shard", False, True),
+    ):
+        one = Layers()
+        net = copy.deepcopy(one)
+        spread = partial(anyrig.spread, how=how, loss=criterion if fused else None)
+        graphs.clear()
+        torch.compiler.reset()
+        model = compiled(spread(net)) if around else spread(compiled(net))
+        ours = torch.optim.SGD(model.parameters(), 0.1)
+        its = torch.optim.SGD(one.parameters(), 0.1)
+        for rows in ([2, 4], [3, 2], [3, 0]):
+            start, end = (0, rows[0]) if dist.get_rank() == 0 else (rows[0], sum(rows))
+            x, y = torch.randn(sum(rows), WIDTH), torch.randn(sum(rows), 2)
+            mine, target = x[start:end], y[start:end]
+            criterion(one(x), y).backward()
+            loss = model(mine, target=target) if fused else criterion(model(mine), target)
+            loss.backward()
+            for optimizer in (ours, its):
+                optimizer.step()
+                optimizer.zero_grad()
+        for found, expected in zip(model.parameters(), one.parameters(), strict=True):
+            torch.testing.assert_close(full(found), expected, rtol=1e-9, atol=1e-12)
+        assert set(graphs) == {2}, graphs  # the module's two layers together, and nothing else
 
 
 def case_shards_are_explained() -> None:
@@ -1066,4 +1228,12 @@ SHARDED = [name for name in LEARNING if "_shard_" in name] + [
     "case_shards_that_are_loaded_anew_still_learn",
 ]
 INPUTS = ["case_gradients_of_inputs_are_those_of_what_is_returned", "case_models_follow_each_other"]
-DISTRIBUTED = [name for name in dict(globals()) if name.startswith("case_") and name not in SHARDED]
+# On four ranks.
+IN_REPLICAS = ["case_shards_in_two_replicas_learn_like_one"]
+# On the CPU.
+COMPILED = ["case_a_compiled_model_learns_like_one"]
+DISTRIBUTED = [
+    name
+    for name in dict(globals())
+    if name.startswith("case_") and name not in (*SHARDED, *IN_REPLICAS, *COMPILED)
+]

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from trained_models import first_devices, on_lead
 
 import anyrig
+from anyrig.errors import SpreadError
 
 pytestmark = [
     pytest.mark.gpus(3),
@@ -34,24 +35,29 @@ def compiled(model: Any, whole: str) -> Any:
 
 
 @pytest.mark.parametrize("whole", ["the model", "a function that calls it"])
-@pytest.mark.parametrize("devices", [1, 2])
-def test_compiling_a_spread_model_changes_no_number(devices: int, whole: str, x: Tensor) -> None:
+def test_compiling_a_spread_model_changes_no_number(whole: str, x: Tensor) -> None:
     one = on_lead(nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 2)))
-    model = anyrig.spread(copy.deepcopy(one), first_devices(devices), loss=nn.MSELoss())
+    model = anyrig.spread(copy.deepcopy(one), first_devices(1), loss=nn.MSELoss())
     called, y = compiled(model, whole), torch.zeros(6, 2, dtype=torch.float64, device="cuda:0")
+    torch.testing.assert_close(called(x), one(x), rtol=1e-9, atol=1e-12)
+    called(x, target=y).backward()
+    nn.functional.mse_loss(one(x), y).backward()
+    for found, expected in zip(model.parameters(), one.parameters(), strict=True):
+        torch.testing.assert_close(found.grad, expected.grad, rtol=1e-9, atol=1e-12)
 
-    def check() -> None:
-        torch.testing.assert_close(called(x), one(x), rtol=1e-9, atol=1e-12)
-        called(x, target=y).backward()
-        nn.functional.mse_loss(one(x), y).backward()
-        for found, expected in zip(model.parameters(), one.parameters(), strict=True):
-            torch.testing.assert_close(found.grad, expected.grad, rtol=1e-9, atol=1e-12)
 
-    if devices == 1:
-        check()
-    else:
-        with pytest.warns(UserWarning, match="leaves Sequential uncompiled: .* over 2 devices"):
-            check()
+@pytest.mark.parametrize("whole", ["the model", "a function that calls it"])
+def test_several_devices_in_one_process_are_not_compiled(whole: str, x: Tensor) -> None:
+    one = on_lead(nn.Linear(4, 2))
+    model = anyrig.spread(copy.deepcopy(one), first_devices(2))
+    with pytest.raises(SpreadError, match=r"over 2 devices .* compiles: anyrig run SCRIPT\."):
+        compiled(model, whole)(x)
+    # What the message says.
+    called = compiled(torch.compiler.disable(model), "a function that calls it")
+    torch.testing.assert_close(called(x), one(x), rtol=1e-9, atol=1e-12)
+    made = torch.compile(copy.deepcopy(one), backend="eager")
+    with pytest.raises(SpreadError, match=r"made by torch.compile.*anyrig run SCRIPT$"):
+        anyrig.spread(made, first_devices(2))(x)
 
 
 class Partly(nn.Module):

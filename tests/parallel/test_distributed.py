@@ -11,7 +11,7 @@ import psutil
 import pytest
 import torch
 from on_ranks import failures_of
-from rank_cases import DISTRIBUTED, FOUR_ON_GPUS, INPUTS, LEARNING
+from rank_cases import COMPILED, DISTRIBUTED, FOUR_ON_GPUS, INPUTS, LEARNING
 from torch import nn
 
 import anyrig
@@ -27,6 +27,11 @@ ON_FOUR = [name for name in LEARNING if name in DISTRIBUTED] + INPUTS
 @pytest.mark.parametrize("world", ["2 on the CPU", "2 on GPUs"])
 def test_two_ranks(world: str, case: str) -> None:
     assert failures_of(world, case) == {}
+
+
+@pytest.mark.parametrize("case", COMPILED)
+def test_two_ranks_with_a_compiler(case: str) -> None:
+    assert failures_of("2 on the CPU", case) == {}
 
 
 @pytest.mark.parametrize("case", ON_FOUR)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from on_ranks import failures_of
-from rank_cases import LEARNING, SHARDED
+from rank_cases import IN_REPLICAS, LEARNING, SHARDED
 from torch import nn
 
 from anyrig.parallel.group.blocks import find_blocks
@@ -23,6 +23,12 @@ def test_two_ranks(world: str, case: str) -> None:
 @pytest.mark.parametrize("case", [name for name in LEARNING if name in SHARDED])
 def test_four_ranks(case: str) -> None:
     assert failures_of("4 on the CPU", case) == {}
+
+
+@pytest.mark.parametrize("case", IN_REPLICAS)
+@pytest.mark.parametrize("world", ["4 on the CPU", "4 on GPUs"])
+def test_four_ranks_in_replicas(world: str, case: str) -> None:
+    assert failures_of(world, case) == {}
 
 
 ON_64_RANKS = """

@@ -70,9 +70,9 @@ def test_a_suite_that_asks_for_cuda_while_it_is_collected(pytester: pytest.Pytes
     )
     plain = pytester.runpytest_subprocess("-rs")
     plain.assert_outcomes(skipped=1)
-    rig = pytester.runpytest_subprocess("-W", "error", "--rig", "1GiB+2xT4")
+    rig = pytester.runpytest_subprocess("-W", "error", "--rig", "1gib+t4*2")
     rig.assert_outcomes(passed=3)
-    rig.stdout.fnmatch_lines(["anyrig: 3 CUDA devices, virtual, from `pytest --rig 1GiB+2xT4`"])
+    rig.stdout.fnmatch_lines(["anyrig: 3 CUDA devices, virtual, from `pytest --rig 1gib+t4*2`"])
 
 
 def test_a_build_shows_its_progress_past_the_capture(

@@ -60,7 +60,7 @@ def test_a_rig_for_this_process_alone_leaves_the_environment() -> None:
 COUNT = """
 import torch
 from anyrig.virtual import install
-install("A100-80GB+T4+L4")
+install("a100-80gb+T4x1+1*l4")
 print([torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())])
 """
 

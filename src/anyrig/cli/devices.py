@@ -22,9 +22,11 @@ def _number(value: float) -> float:
 
 
 def devices(
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print the devices as one JSON object.")
+    ] = False,
     watch: Annotated[
-        bool, typer.Option("--watch", help="Keep it up to date; Ctrl-C ends.")
+        bool, typer.Option("--watch", help="Show the devices again and again, until Ctrl-C.")
     ] = False,
     interval_seconds: Annotated[
         float,
@@ -33,7 +35,7 @@ def devices(
             min=0.1,
             max=_DAY_SECONDS,
             callback=_number,
-            help="Seconds between two looks of --watch.",
+            help="With --watch: how many seconds pass in between.",
         ),
     ] = 1.0,
 ) -> None:

@@ -19,9 +19,11 @@ _MARKS = {"good": "[green]good[/]", "doubtful": "[yellow]doubtful[/]", "bad": "[
 @with_group_flags
 def doctor(
     flags: GroupFlags,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the findings as one JSON object.")
+    ] = False,
 ) -> None:
-    """Look whether a group of ranks could start here, with the flags of `anyrig run`.
+    """Check whether a group of ranks could start here, with the flags of `anyrig run`.
 
     On several machines, run it on each of them at the same time. Ends with 1 if something is bad.
     """

@@ -22,12 +22,14 @@ class ScriptCommand(typer.core.TyperCommand):
 
 MODULE = Annotated[
     bool,
-    torchrun_option("--module", "-m", help="SCRIPT names a module."),
+    torchrun_option("--module", "-m", help="SCRIPT names a module, as in python -m."),
 ]
 
 NO_PYTHON = Annotated[
     bool,
-    torchrun_option("--no-python", help="SCRIPT names any program, such as bash."),
+    torchrun_option(
+        "--no-python", help="SCRIPT names any program, such as bash, not a script of Python."
+    ),
 ]
 
 # No file system has longer paths; a message shows no more of one than this.

@@ -9,7 +9,7 @@ from ..errors import DeviceTextError
 from .device import Device
 from .inventory import survey
 from .rig import AUTO, Rig
-from .text import select_devices
+from .text import WITHOUT_GPUS, select_devices
 
 if TYPE_CHECKING:
     import torch
@@ -47,7 +47,7 @@ def as_torch_device(place: Place) -> torch.device:
         if accelerator is None:
             raise DeviceTextError(
                 f"device {place} is the index of an accelerator, and this machine has none; "
-                "use 'cpu', or see `anyrig devices`"
+                f"use 'cpu', or see `anyrig devices`. {WITHOUT_GPUS}"
             )
         if place >= 0:
             return torch.device(accelerator.type, place)

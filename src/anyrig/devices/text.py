@@ -23,6 +23,9 @@ from .probes import PROBES
 _NAMED = re.compile(r"(?P<kind>[a-z]+)(?::(?P<index>\d+))?", re.ASCII)
 _UUID = re.compile(r"(GPU|MIG)-[0-9A-Za-z/-]+", re.ASCII)
 
+# What errors say where GPUs were asked for and the machine has none.
+WITHOUT_GPUS = "To run on virtual GPUs: anyrig rehearse --rig 2xT4 SCRIPT"
+
 
 def select_devices(text: str, present: tuple[Device, ...]) -> tuple[Device, ...]:
     """Return the devices among `present` that `text` names, in the order of the text.
@@ -46,7 +49,8 @@ def select_devices(text: str, present: tuple[Device, ...]) -> tuple[Device, ...]
 def _every_accelerator(present: tuple[Device, ...]) -> tuple[Device, ...]:
     devices = usable(present)
     if devices[0].kind == "cpu":
-        raise _refusal("all", "there is no working accelerator; 'auto' takes the CPU then", present)
+        what = "there is no working accelerator; 'auto' takes the CPU then"
+        raise _refusal("all", what, present, wanted="cuda")
     return devices
 
 
@@ -56,7 +60,8 @@ def _select(item: str, text: str, kind: str | None, present: tuple[Device, ...])
     if item.isascii() and item.isdigit():
         kind = kind or usable(present)[0].kind
         if kind == "cpu":
-            raise _refusal(text, f"{item} is the index of an accelerator, and none works", present)
+            what = f"{item} is the index of an accelerator, and none works"
+            raise _refusal(text, what, present, wanted="cuda")
         return _select_by_index(kind, _index(item, text, present), text, present)
     match = _NAMED.fullmatch(item)
     if match is None or match["kind"] not in PROBES:
@@ -83,7 +88,7 @@ def _select_by_index(
         if device.kind == kind and device.index == index and _is_reachable(device):
             return device
     wanted = kind if index is None else f"{kind}:{index}"
-    raise _refusal(text, f"there is no {wanted}", present)
+    raise _refusal(text, f"there is no {wanted}", present, wanted=kind)
 
 
 def _select_by_uuid(start: str, text: str, present: tuple[Device, ...]) -> Device:
@@ -91,7 +96,8 @@ def _select_by_uuid(start: str, text: str, present: tuple[Device, ...]) -> Devic
     if len(matches) == 1:
         return matches[0]
     what = "no device has" if not matches else f"{len(matches)} devices have"
-    raise _refusal(text, f"{what} a UUID that starts with {start!r}", present)
+    what = f"{what} a UUID that starts with {start!r}"
+    raise _refusal(text, what, present, wanted="cuda")
 
 
 def _current_index(kind: str) -> int | None:
@@ -110,11 +116,15 @@ def _is_reachable(device: Device) -> bool:
     return device.index is not None or device.kind == "cpu"
 
 
-def _refusal(text: str, what: str, present: tuple[Device, ...]) -> DeviceTextError:
+def _refusal(
+    text: str, what: str, present: tuple[Device, ...], wanted: str | None = None
+) -> DeviceTextError:
     there = ", ".join(str(device) for device in present if device.error is None)
     broken = "; ".join(f"{device}: {device.error}" for device in present if device.error)
     unusable = f" Not usable: {broken}." if broken else ""
+    has_gpu = any(device.kind == "cuda" for device in present)
+    hint = f". {WITHOUT_GPUS}" if wanted == "cuda" and not has_gpu else ""
     return DeviceTextError(
         f"cannot take {text!r} as devices: {what}. There are: {there}.{unusable} "
-        "Write for example 'auto', 'all', 'cpu', 'cuda:1' or 'cuda:0,cuda:2'"
+        f"Write for example 'auto', 'all', 'cpu', 'cuda:1' or 'cuda:0,cuda:2'{hint}"
     )

@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 import torch
-from torch._compile import _disable_dynamo
 
 from ..devices.place import Place, Places
 from ..transfer.tree import ATOM_TYPES, map_leaves
@@ -19,6 +18,7 @@ from .batch.divided_dimension import Answer
 from .batch.once_more import describe_call, without_trace
 from .batch.outputs import join_outputs
 from .batch.scatter import scatter_call, scatter_rows
+from .compiling import refuse_several_devices
 from .device_ids import misses_gpus, rig_of
 from .layout import Layout, make_layout
 from .losses.loss import (
@@ -27,6 +27,7 @@ from .losses.loss import (
     explain_loss,
     loss_for_target,
 )
+from .losses.mistakes import explain_call
 from .part_call import calling, computing_loss
 from .replicas.meeting import Meeting
 from .replicas.replicas import Replicas
@@ -146,15 +147,24 @@ class DataParallel(TransparentModule):
         Raises:
             BatchError: the batch cannot be divided, or the outputs of its parts do not make those
                 of the whole.
-            SpreadError: a parameter is not on the lead.
+            SpreadError: a parameter is not on the lead; or `torch.compile` was given the model,
+                and it is spread over several devices.
             Exception: that of a replica, with the device and the shapes it got in a note.
         """
         gathers = self._asked.__dict__.pop("gathers", True)
-        if self._alone:
-            return self._call_alone(inputs, kwargs, gathers)
         if torch.compiler.is_compiling():
-            return self._call_uncompiled(inputs, kwargs, gathers)
-        return self._call_spread(inputs, kwargs, gathers)
+            if not self._alone:
+                refuse_several_devices(type(self.module).__name__, len(self._layout.devices))
+            # Not in a try block, within which the compiler gives up at a graph break.
+            return self._call_alone(inputs, kwargs, gathers)
+        try:
+            if self._alone:
+                return self._call_alone(inputs, kwargs, gathers)
+            return self._call_spread(inputs, kwargs, gathers)
+        except TypeError as error:
+            if self._loss is not None:
+                explain_call(error, self.module, inputs, kwargs)
+            raise
 
     def _call_alone(self, inputs: tuple[Any, ...], kwargs: dict[str, Any], gathers: bool) -> Any:
         # All there is between the caller and the module, so written for speed.
@@ -189,19 +199,6 @@ class DataParallel(TransparentModule):
         target = rest.pop("target")
         value = loss(self.module(*inputs, **rest), target)
         return value[0] / value[1] if type(value) is tuple else value
-
-    # Private, but the form of `torch.compiler.disable` that does not import the compiler at once.
-    @_disable_dynamo
-    def _call_uncompiled(
-        self, inputs: tuple[Any, ...], kwargs: dict[str, Any], gathers: bool
-    ) -> Any:
-        warnings.warn(
-            f"torch.compile leaves {type(self.module).__name__} uncompiled: it is spread over "
-            f"{len(self._layout.devices)} devices. Compile functions that its forward calls, or "
-            "start a process for each device with anyrig run",
-            stacklevel=2,
-        )
-        return self._call_spread(inputs, kwargs, gathers)
 
     def _call_spread(self, inputs: tuple[Any, ...], kwargs: dict[str, Any], gathers: bool) -> Any:
         if is_inside():
@@ -323,6 +320,9 @@ class DataParallel(TransparentModule):
     def join(self) -> Iterator[None]:
         """Do nothing: it is for ranks of a process group, and one loop serves both."""
         yield
+
+    def register_comm_hook(self, state: object, hook: object) -> None:
+        """Do nothing: it is for ranks of a process group, and one script serves both."""
 
     def refresh(self) -> None:
         """Have the next call send every parameter and buffer to the other devices again.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -43,8 +43,7 @@ class DistributedModule(RankModule):
         module: on this rank's device; rank 0's parameters and buffers go to all.
         layout: how and why it was spread.
         loss: see `anyrig.spread`.
-        find_unused_parameters: see DDP; for modules that leave out parameters in some steps.
-        static_graph: see DDP.
+        options: arguments of DDP, as `check_ddp_options` returns them.
     """
 
     _ANEW = RankModule._ANEW | {"_ddp"}
@@ -57,16 +56,10 @@ class DistributedModule(RankModule):
         module: torch.nn.Module,
         layout: Layout,
         loss: Criterion | None,
-        *,
-        find_unused_parameters: bool = False,
-        static_graph: bool = False,
+        options: Mapping[str, Any],
     ) -> None:
-        options: dict[str, Any] = {
-            "find_unused_parameters": find_unused_parameters,
-            "static_graph": static_graph,
-        }
         # Beside torch.nn.Module's own attributes, which the wrapper has not got yet.
-        self.__dict__["_options"] = options
+        self.__dict__["_options"] = dict(options)
         super().__init__(module, layout, loss)
 
     def _make_anew(self) -> None:
@@ -78,10 +71,8 @@ class DistributedModule(RankModule):
         if any(parameter.requires_grad for parameter in self.module.parameters()):
             # Spares a device the memory of all gradients once. On the CPU the backward pass of a
             # convolutional network took 6 % longer with it, and a transformer's as long.
-            on_device = self._device.type != "cpu"
-            ddp = DistributedDataParallel(
-                self.module, gradient_as_bucket_view=on_device, **self._options
-            )
+            options = {"gradient_as_bucket_view": self._device.type != "cpu", **self._options}
+            ddp = DistributedDataParallel(self.module, **options)
             ddp.broadcast_buffers = False  # from now on: this class does so, beside the backward
             self._buffers_of_all.agree()
             self.__dict__["_ddp"] = ddp
@@ -98,7 +89,7 @@ class DistributedModule(RankModule):
             for parameter in self.module.parameters()
             if parameter.requires_grad
         }
-        finds_unused = self._options["find_unused_parameters"]
+        finds_unused = self._options.get("find_unused_parameters", False)
         # DDP takes parameters that lost their hooks for unused ones. Otherwise it reports some that
         # have no gradient; only if all lost theirs does it see none of the backward pass.
         watched = list(hooked) if finds_unused else list(hooked)[:1]
@@ -113,7 +104,7 @@ class DistributedModule(RankModule):
             return [id(get_gradient_edge(each).node) for each in watched if each.requires_grad]
 
         freezing = Freezing.SOME if finds_unused else Freezing.ALL
-        if self._options["static_graph"]:
+        if self._options.get("static_graph", False):
             freezing = Freezing.NONE
         return FixedParameters(self.module, lambda: identify, freezing, marks)
 
@@ -148,7 +139,7 @@ class DistributedModule(RankModule):
         backward pass as each rank has them. And it cannot forget one: where a rank has called the
         model alone, the others reduce along in a step of `no_sync`, which changes no sum.
         """
-        if any(self._options.values()):
+        if self._options.get("find_unused_parameters") or self._options.get("static_graph"):
             raise SpreadError(
                 "this backward pass is not that of the last forward, or another rank has called "
                 "the model alone; with find_unused_parameters= or static_graph= DDP cannot reduce "
@@ -157,6 +148,36 @@ class DistributedModule(RankModule):
             )
         ddp.reducer.prepare_for_backward([])
         self._is_armed = True
+
+    def register_comm_hook(self, state: object, hook: Callable[..., Any]) -> None:
+        """Have a hook reduce gradients, in place of an all-reduce.
+
+        ::
+
+            from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+
+            model.register_comm_hook(None, fp16_compress_hook)
+
+        The hook is PyTorch's: it gets buckets of gradients and returns a future of their means over
+        the ranks. The gradients in a bucket are weighted by this rank's rows already, so that their
+        mean is the gradient of the global batch. A copy of the model has no hook.
+
+        Args:
+            state: the hook's first argument.
+            hook: called as ``hook(state, bucket)`` with a `torch.distributed.GradBucket`.
+
+        Raises:
+            SpreadError: no parameter of the module has a gradient.
+            RuntimeError: there is a hook already.
+        """
+        if self._channel is None:
+            self._start()
+        if self._ddp is None:
+            raise SpreadError(
+                f"no parameter of this {type(self.module).__name__} requires a gradient, so there "
+                "is nothing that a hook could reduce"
+            )
+        self._ddp.register_comm_hook(state, hook)
 
     def _end_backward(self) -> None:
         assert self._ddp is not None

@@ -14,6 +14,7 @@ from torch import Tensor
 from ..errors import SpreadError
 from ..transfer.tree import ATOM_TYPES, map_leaves
 from .batch.rows import rows_of_first
+from .compiling import leave_to_modules
 from .group.announcement import Phase
 from .group.channel import Channel, open_channel
 from .group.exchange import Exchange
@@ -27,6 +28,7 @@ from .group.weighing import put_weight_on, take_weight_off
 from .group.whole_loss import whole_loss
 from .layout import Layout
 from .losses.loss import Criterion, explain_loss, loss_for_target
+from .losses.mistakes import explain_call
 from .replicas.transparent import TransparentModule
 from .single_samples import explain_single_sample
 
@@ -160,12 +162,19 @@ class RankModule(TransparentModule):
                 some were frozen or unfrozen, after the module was spread, and the engine cannot
                 follow that.
         """
+        if torch.compiler.is_compiling():
+            leave_to_modules()
         loss = loss_for_target(self.module, self._loss) if "target" in kwargs else None
         if self._arriving is not None:
             self._take_buffers()
-        if torch.is_grad_enabled():
-            return self._learn(inputs, kwargs, loss)
-        return self._evaluate(inputs, kwargs, loss)
+        try:
+            if torch.is_grad_enabled():
+                return self._learn(inputs, kwargs, loss)
+            return self._evaluate(inputs, kwargs, loss)
+        except TypeError as error:
+            if self._loss is not None:
+                explain_call(error, self.module, inputs, kwargs)
+            raise
 
     def _evaluate(
         self, inputs: tuple[Any, ...], kwargs: dict[str, Any], loss: Criterion | None

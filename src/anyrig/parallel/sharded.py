@@ -20,7 +20,7 @@ from ..errors import ShardSaveError, SpreadError
 from .group.blocks import find_blocks
 from .group.fixed_parameters import FixedParameters, Freezing
 from .group.membership import Group
-from .group.shard_mesh import ShardMesh, explain_saving
+from .group.shard_mesh import explain_saving, make_mesh
 from .group.states import broadcast_states
 from .rank_module import RankModule
 
@@ -29,18 +29,28 @@ from .rank_module import RankModule
 class Sharding:
     """How a module is divided among the ranks; the words are those of PyTorch's `fully_shard`.
 
+    ::
+
+        replicas=1   rank 0  1  2  3      each has a quarter of every parameter
+        replicas=2   rank 0  1            each has a half, and
+                          2  3            these have the same halves once more
+
     Attributes:
         mixed_precision: the types in which parameters are gathered and gradients are reduced.
         offload: keep shards and the optimizer's state on the CPU between their uses.
         reshard_after_forward: whether a block's gathered parameters are freed after its forward;
             or to how many ranks they are divided then; None frees those of all but the root.
         blocks: the classes of the layers that are gathered one at a time; None finds them.
+        replicas: into how many sets the ranks are divided, neighbours together. Parameters are
+            divided among the ranks of a set, and gathered from them alone: with as many sets as
+            nodes, within each node. Gradients are those of all ranks.
     """
 
     mixed_precision: MixedPrecisionPolicy | None = None
     offload: bool = False
     reshard_after_forward: bool | int | None = None
     blocks: Sequence[type[torch.nn.Module]] | None = None
+    replicas: int = 1
 
 
 class ShardedModule(RankModule):
@@ -99,6 +109,13 @@ class ShardedModule(RankModule):
             "anyrig.distribute(loader) gives a rank that has run out batches without rows"
         )
 
+    def register_comm_hook(self, state: object, hook: object) -> NoReturn:
+        """Raise SpreadError: it is DDP's."""
+        raise SpreadError(
+            "communication hooks are for replicas; how gradients of shards travel is up to "
+            "Sharding(mixed_precision=MixedPrecisionPolicy(reduce_dtype=torch.bfloat16))"
+        )
+
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         """Raise ShardSaveError: a rank would save its shards only."""
         raise ShardSaveError(explain_saving(dist.get_world_size()))
@@ -124,11 +141,14 @@ def shard(module: torch.nn.Module, group: Group, sharding: Sharding) -> tuple[st
         module: the same on each rank.
         group: whose device gets the shards.
         sharding: how.
+
+    Raises:
+        SpreadError: the ranks cannot be divided into so many replicas.
     """
+    mesh = make_mesh(group, sharding.replicas)
     states = [*module.parameters(), *module.buffers()]
     for kind in sorted({state.device.type for state in states} - {"meta"}):
         broadcast_states([state for state in states if state.device.type == kind], 0)
-    mesh = ShardMesh(group.device.type, torch.arange(group.world_size))
     options: dict[str, Any] = {
         "mesh": mesh,
         "reshard_after_forward": sharding.reshard_after_forward,

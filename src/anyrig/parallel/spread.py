@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -12,10 +12,12 @@ from ..devices.place import Place, Places, as_rig
 from ..devices.rig import Rig
 from ..errors import SpreadError
 from .data_parallel import DataParallel
+from .ddp_options import check_ddp_options
 from .distributed import DistributedModule
 from .group.membership import Group, join_group
 from .layout import Layout, make_layout
 from .losses.loss import Criterion
+from .losses.mistakes import require_criterion
 from .rank_module import RankModule
 from .replicas.batch_norm import synchronize_batch_norm
 from .replicas.replicas import check_place
@@ -39,8 +41,7 @@ def spread(
     dim: int = 0,
     sync_batch_norm: bool = False,
     sharding: Sharding | None = None,
-    find_unused_parameters: bool = False,
-    static_graph: bool = False,
+    ddp: Mapping[str, Any] | None = None,
 ) -> DataParallel | RankModule:
     """Return `module` spread over the devices of a rig; call it as you would call the module.
 
@@ -80,16 +81,19 @@ def spread(
             batch, not from each device's rows; replaces these layers within the module. In a
             process group by `torch.nn.SyncBatchNorm`, on GPUs only.
         sharding: how parameters are divided with ``how="shard"``.
-        find_unused_parameters: for a process group: see `DistributedDataParallel`.
-        static_graph: the same.
+        ddp: in a process group, arguments for PyTorch's `DistributedDataParallel`:
+            ``find_unused_parameters``, ``static_graph``, ``bucket_cap_mb``,
+            ``gradient_as_bucket_view``. In one process they have no effect.
 
     Raises:
         SpreadError: `how` is unknown; or the module cannot be spread, is spread already, or lies
-            elsewhere; or a rank was given several devices.
+            elsewhere; or a rank was given several devices; or `loss` is a class.
         SharesError: `shares` are no shares of these devices.
         LaunchError: the environment names a process group by half, or its ranks did not meet.
     """
     require_plain_module(module)
+    if loss is not None:
+        require_criterion(loss)
     rig = None if rig is None else as_rig(rig)
     if how not in HOW:
         raise SpreadError(
@@ -98,6 +102,9 @@ def spread(
         )
     if sharding is not None and how != "shard":
         raise SpreadError(f'sharding= is for how="shard", and how={how!r} was given')
+    ddp_options = check_ddp_options(ddp or {})
+    if ddp_options and how == "shard":
+        raise SpreadError('ddp= is for how="replicate", and how="shard" was given; take sharding=')
     # What is refused below must not change the rank's device.
     group = join_group(rig if rig is not None and len(rig) == 1 else None)
     if group is not None:
@@ -113,8 +120,7 @@ def spread(
                 "shares= and output_device= divide a batch within one process; here each rank "
                 "gives the model its own rows, as anyrig.distribute(loader) deals them out"
             )
-        ddp = {"find_unused_parameters": find_unused_parameters, "static_graph": static_graph}
-        return _over_group(module, group, how, loss, dim, sync_batch_norm, sharding, ddp)
+        return _over_group(module, group, how, loss, dim, sync_batch_norm, sharding, ddp_options)
     rig = _with_lead(Rig.detect(), module) if rig is None else rig
     if how == "shard" and len(rig) > 1:
         raise SpreadError(
@@ -138,7 +144,7 @@ def _over_group(
     dim: int,
     sync_batch_norm: bool,
     sharding: Sharding | None,
-    ddp: dict[str, bool],
+    ddp_options: dict[str, Any],
 ) -> RankModule:
     if sync_batch_norm:
         if group.device.type == "cpu":
@@ -159,12 +165,17 @@ def _over_group(
     if how == "shard":
         from .sharded import ShardedModule, Sharding, shard  # FSDP2 takes long to import
 
-        blocks = shard(module, group, sharding or Sharding())
+        sharding = sharding or Sharding()
+        blocks = shard(module, group, sharding)
+        if sharding.replicas > 1:
+            shards = group.world_size // sharding.replicas
+            reason = f"{layout.reason}; {sharding.replicas} replicas in {shards} shards each"
+            layout = replace(layout, reason=reason)
         return ShardedModule(module, replace(layout, blocks=blocks), loss)
     if _lies_on_cpu(module):
         module.to(group.device)
     check_place(module, group.device)
-    return DistributedModule(module, layout, loss, **ddp)
+    return DistributedModule(module, layout, loss, ddp_options)
 
 
 def _on_device_of(module: torch.nn.Module, group: Group) -> Group:

@@ -15,9 +15,12 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
+import torch
 from torch.distributed.device_mesh import DeviceMesh
 
-from ...errors import ShardSaveError
+from ...errors import ShardSaveError, SpreadError
+from .last_reference import keep_until_exit
+from .membership import Group
 
 
 class ShardMesh(DeviceMesh):
@@ -25,11 +28,38 @@ class ShardMesh(DeviceMesh):
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         """Raise ShardSaveError."""
-        raise ShardSaveError(explain_saving(self.size()))
+        raise ShardSaveError(explain_saving(self.size(self.ndim - 1)))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ShardMesh:
         """Return itself: copies of a state stay on these ranks."""
         return self
+
+
+def make_mesh(group: Group, replicas: int) -> ShardMesh:
+    """Return the mesh of all ranks, with a first dimension of replicas if there are several.
+
+    Every rank calls this; with several replicas it makes process groups.
+
+    Raises:
+        SpreadError: the ranks cannot be divided into so many replicas.
+    """
+    ranks = torch.arange(group.world_size)
+    if isinstance(replicas, bool) or not isinstance(replicas, int) or replicas < 1:
+        raise SpreadError(f"Sharding(replicas={replicas!r}) is no number of replicas from 1 up")
+    if replicas == 1:
+        return ShardMesh(group.device.type, ranks)
+    if group.world_size % replicas or replicas == group.world_size:
+        raise SpreadError(
+            f"Sharding(replicas={replicas}) does not divide {group.world_size} ranks into replicas "
+            "of two ranks or more, all of one size; take another number, or for a whole model on "
+            'each rank how="replicate"'
+        )
+    mesh = ShardMesh(
+        group.device.type, ranks.reshape(replicas, -1), mesh_dim_names=("replicate", "shard")
+    )
+    for dimension in range(mesh.ndim):
+        keep_until_exit(mesh.get_group(dimension))
+    return mesh
 
 
 def explain_saving(world_size: int) -> str:

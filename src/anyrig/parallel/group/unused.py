@@ -31,6 +31,6 @@ def explain_unfinished(error: RuntimeError, learning: Iterable[str]) -> SpreadEr
     return SpreadError(
         f"in the step before this one there was no gradient for {which}, and the ranks wait for "
         "each other's. If steps leave parameters out on purpose: anyrig.spread(…, "
-        "find_unused_parameters=True). If not, see whether every output of the module that leads "
-        "to them reaches the loss"
+        "ddp=dict(find_unused_parameters=True)). If not, see whether every output of the module "
+        "that leads to them reaches the loss"
     )

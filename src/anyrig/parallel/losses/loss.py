@@ -31,6 +31,7 @@ from ..batch.gather import gather
 from ..batch.rows import count_rows
 from ..batch.scatter import scatter_rows
 from .criterions import recognise
+from .mistakes import require_criterion
 
 Criterion = Callable[[Any, Any], Any]
 
@@ -199,6 +200,9 @@ class ParallelLoss(nn.Module):
         criterion: called as ``criterion(output, target)`` for each part.
         device: where the loss is returned; None takes the first output's device.
         dim: the dimension that has the rows.
+
+    Raises:
+        SpreadError: `criterion` is a class, or cannot be called.
     """
 
     def __init__(
@@ -208,6 +212,7 @@ class ParallelLoss(nn.Module):
         dim: int = 0,
     ) -> None:
         super().__init__()
+        require_criterion(criterion)
         self.criterion = criterion
         self.device = device
         self.dim = dim

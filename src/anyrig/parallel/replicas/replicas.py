@@ -198,7 +198,8 @@ class Replicas:
             if "_orig_mod" in module._modules:
                 raise SpreadError(
                     f"{kind} was made by torch.compile(), and calls the module it was made from "
-                    "on one device; spread that module, which is its attribute _orig_mod"
+                    "on one device; spread that module, which is its attribute _orig_mod. Or start "
+                    "a process for each device, where the same line compiles: anyrig run SCRIPT"
                 )
         check_place(self.module, self.lead)
 

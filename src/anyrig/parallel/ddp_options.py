@@ -1,0 +1,35 @@
+"""Which arguments of PyTorch's `DistributedDataParallel` a caller of `spread` chooses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..errors import SpreadError
+
+_CHOSEN = ("bucket_cap_mb", "find_unused_parameters", "gradient_as_bucket_view", "static_graph")
+_DECIDED = {
+    "module": "it is the first argument of spread",
+    "device_ids": "the module is on the rank's device",
+    "output_device": "outputs stay on the rank's device",
+    "dim": "it is an argument of spread",
+    "process_group": "all ranks of the default group take part",
+    "device_mesh": "all ranks of the default group take part",
+    "broadcast_buffers": "buffers travel during the backward pass, from a rank that had rows",
+    "forward_sync_buffers": "buffers travel during the backward pass, from a rank that had rows",
+    "init_sync": "rank 0's parameters and buffers go to all ranks",
+}
+
+
+def check_ddp_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments that DDP is to get.
+
+    Raises:
+        SpreadError: an argument is not among those that can be chosen.
+    """
+    for name in options:
+        if name in _CHOSEN:
+            continue
+        why = f"spread decides it: {_DECIDED[name]}" if name in _DECIDED else "it is not supported"
+        raise SpreadError(f"ddp= does not take {name!r}: {why}. It takes {', '.join(_CHOSEN)}")
+    return dict(options)
