@@ -673,6 +673,7 @@ def case_what_cannot_be_is_refused() -> None:
         ("only the module's are averaged", {"loss": Learned()}, net),
         ("each rank gives the model its own rows", {"shares": [1, 2]}, net),
         ('sharding= is for how="shard"', {"sharding": Sharding()}, net),
+        ("and how='replicate' was", {"sharding": Sharding(), "how": "replicate"}, net),
     ]
     if lead.type == "cpu":
         refused.append(("SyncBatchNorm, which computes on GPUs", {"sync_batch_norm": True}, net))

@@ -11,6 +11,7 @@ are other tensors in each step, and each step would be compiled anew.
 
 from __future__ import annotations
 
+import functools
 from typing import NoReturn
 
 # Private, but the form of `torch.compiler.disable` that does not import the compiler at once.
@@ -21,10 +22,9 @@ from ..errors import SpreadError
 # What runs around the module, and differs from step to step.
 _PACKAGES = ("anyrig.parallel", "anyrig.transfer")
 
-_left: set[str] = set()
-
 
 @_disable_dynamo
+@functools.cache
 def leave_to_modules() -> None:
     """Have torch.compile leave anyrig's own functions alone, and compile what they call.
 
@@ -34,9 +34,7 @@ def leave_to_modules() -> None:
     from torch._dynamo import trace_rules
 
     for package in _PACKAGES:
-        if package not in _left:
-            trace_rules.add(package)
-            _left.add(package)
+        trace_rules.add(package)
 
 
 @_disable_dynamo
