@@ -142,7 +142,7 @@ class GroupFlags:
         _Text,
         torchrun_option("--local-addr", metavar="HOST", help="This node's address for the others."),
     ] = None
-    log_folder: Annotated[
+    log_dir: Annotated[
         _Folder,
         torchrun_option(
             "--log-dir", metavar="FOLDER", parser=_folder, help="Keep each rank's output."

@@ -98,7 +98,7 @@ def run_group(
     with Guardian() as guardian, _hushed_agent(), handled_by(stop):
         for each in temporary_folders:
             guardian.remove(each)
-        folder = options.log_folder
+        folder = options.log_dir
         if folder is None:
             folder = new_log_folder()
             guardian.remove(folder)
@@ -127,7 +127,7 @@ def run_group(
         failure = None if agent is None else agent.failure
         if failure is not None and stopped_by is None:
             guardian.keep(folder)
-            if options.log_folder is None:
+            if options.log_dir is None:
                 keep_log_folder(folder)
         for each in temporary_folders:
             guardian.keep(each)
@@ -225,7 +225,7 @@ def _agent(
         environments=environments,
         guardian=guardian,
         address=options.local_address,
-        keeps_output=options.log_folder is not None,
+        keeps_output=options.log_dir is not None,
         hidden_streams=options.hidden_streams,
     )
 

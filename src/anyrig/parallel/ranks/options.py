@@ -40,7 +40,7 @@ class RunOptions:
         timeout_seconds: how long a rank waits for another in a collective, where its script does
             not say; None for PyTorch's own default.
         local_address: by which the other nodes reach this one; None has it found.
-        log_folder: where each rank's output is kept; None for a temporary one, removed at the end
+        log_dir: where each rank's output is kept; None for a temporary one, removed at the end
             unless the group failed; those of the last five that failed stay.
         node_rank: this node's number among the nodes; None for the next that is free.
         master_port: the port on which the ranks of a single node meet, if it is free; 0 for any.
@@ -56,7 +56,7 @@ class RunOptions:
     max_restarts: int = 0
     timeout_seconds: float | None = None
     local_address: str | None = None
-    log_folder: Path | None = None
+    log_dir: Path | None = None
     node_rank: int | None = None
     master_port: int = 0
     hidden_streams: frozenset[tuple[int, str]] = frozenset()
@@ -94,8 +94,8 @@ class RunOptions:
                 f"--local-addr is {shown(self.local_address)}, and must be an address or the name "
                 "of this node, such as 10.0.0.2 or node1"
             )
-        if self.log_folder is not None:
-            _check_folder(self.log_folder)
+        if self.log_dir is not None:
+            _check_folder(self.log_dir)
         if not 1 <= self.processes <= MOST_PROCESSES:
             raise GroupOptionError(
                 f"--nproc-per-device would make {self.processes} ranks on this node, and there can "
@@ -111,7 +111,7 @@ class RunOptions:
     @property
     def is_one_rank(self) -> bool:
         """Whether there is nobody to meet, nothing to start again and no output to keep."""
-        needs_agent = self.rdzv_endpoint or self.max_restarts or self.log_folder
+        needs_agent = self.rdzv_endpoint or self.max_restarts or self.log_dir
         return self.processes == 1 and not needs_agent and not self.hidden_streams
 
     @property
