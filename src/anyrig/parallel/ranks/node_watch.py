@@ -16,19 +16,21 @@ it did, and that the network did not.
 
 from __future__ import annotations
 
+import asyncio
 import json
-import selectors
 import socket
 import sys
 import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 import torch.distributed as dist
 
-from .newcomers import Newcomer, Newcomers, join, new_token
+from .newcomers import Newcomers, join
 from .node_link import NodeLink
 from .node_messages import BadMessageError, Message
 from .rank_end import RankEnd
@@ -40,9 +42,6 @@ _BEAT_SECONDS = 1.0
 
 # How long a launcher that leaves waits for the others to have read its last words.
 _PARTING_SECONDS = 1.0
-
-# Connections that wait to be accepted by node 0's system.
-_BACKLOG = 128
 
 _KEY = "anyrig/node watch"
 
@@ -91,60 +90,59 @@ class NodeWatch:
         self._node = node
         self._host = host
         self._address = address
-        self._links: list[NodeLink] = []
+        self._links: dict[int, NodeLink] = {}
         self._newcomers: Newcomers | None = None
         self._told: list[Message] = []  # for those that connect late
-        self._outbox: list[Message] = []
         self._bug: str | None = None
         self._said: set[str] = set()
-        self._closing = False
-        self._lock = threading.Lock()
         store.set(f"{_KEY}/{node}", host)
+        hub: socket.socket | None = None
         if node == 0:
-            listening = socket.create_server((address or "", 0), backlog=_BACKLOG)
-            self._newcomers = Newcomers(listening, new_token(), nodes)
-            place = [address or host, listening.getsockname()[1], self._newcomers.token]
+            self._newcomers = Newcomers(address, nodes)
+            place = [address or host, self._newcomers.port, self._newcomers.token]
             store.set(f"{_KEY}/place", json.dumps(place))
         else:
             where, port, token = json.loads(store.get(f"{_KEY}/place"))
-            self._links.append(NodeLink(join((where, port), token, node), node=0))
+            hub = join((where, port), token, node)
         self._nodes = {
             other: _Node(store.get(f"{_KEY}/{other}").decode(), None, set())
             for other in range(nodes)
             if other != node
         }
-        self._ear, self._mouth = socket.socketpair()
-        self._thread = threading.Thread(target=self._run, name="anyrig-node-watch", daemon=True)
+        # What follows `_watch` runs in the thread; others read what it has written down.
+        self._loop = asyncio.new_event_loop()
+        self._closing = asyncio.Event()
+        self._thread = threading.Thread(
+            target=self._loop.run_until_complete,
+            args=(self._watch(hub),),
+            name="anyrig-node-watch",
+            daemon=True,
+        )
         self._thread.start()
 
     @property
     def troubles(self) -> tuple[str, ...]:
         """What befell the machines or launchers of other nodes, or this watch, as sentences."""
-        with self._lock:
-            found = [self._bug, *(node.trouble for node in self._nodes.values())]
-            return tuple(trouble for trouble in found if trouble is not None)
+        found = [self._bug, *(node.trouble for node in self._nodes.values())]
+        return tuple(trouble for trouble in found if trouble is not None)
 
     @property
     def ends(self) -> tuple[RankEnd, ...]:
         """How the ranks of the other nodes ended, as far as these have said."""
-        with self._lock:
-            return tuple(end for node in self._nodes.values() for end in node.ends)
+        return tuple(end for node in self._nodes.values() for end in node.ends)
 
     @property
     def unheard(self) -> tuple[str, ...]:
         """The hosts that have not said how their ranks ended, for no known reason."""
-        with self._lock:
-            return tuple(
-                node.host
-                for node in self._nodes.values()
-                if "over" not in node.said and node.trouble is None and self._bug is None
-            )
+        return tuple(
+            node.host
+            for node in self._nodes.values()
+            if "over" not in node.said and node.trouble is None and self._bug is None
+        )
 
     def must_end(self) -> bool:
         """Return whether another node is failing, or lost, or this watch has failed."""
-        return self._bug is not None or self._any(
-            lambda node: node.trouble is not None or "failing" in node.said
-        )
+        return bool(self.troubles) or self._any(lambda node: "failing" in node.said)
 
     def must_meet_again(self) -> bool:
         """Return whether another node has gone to meet one that came late."""
@@ -178,156 +176,132 @@ class NodeWatch:
 
     def close(self) -> None:
         """Send what there is still to send, and close the connections."""
-        self._closing = True
-        self._mouth.send(b".")
-        self._thread.join()
-        self._ear.close()
-        self._mouth.close()
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._closing.set)
+            self._thread.join()
+            self._loop.close()
 
     def _any(self, fact: Callable[[_Node], bool]) -> bool:
-        with self._lock:
-            return any(fact(node) for node in self._nodes.values())
+        return any(fact(node) for node in self._nodes.values())
 
     def _tell(self, message: Message) -> None:
-        with self._lock:
-            self._outbox.append(message)
-        self._mouth.send(b".")
+        self._loop.call_soon_threadsafe(self._pass_on, message)
 
-    # What follows runs in the thread.
+    async def _watch(self, hub: socket.socket | None) -> None:
+        loop = self._loop
+        loop.set_exception_handler(self._look_at_callback)
+        work = [loop.create_task(self._beat())]
+        if hub is not None:
+            work.append(loop.create_task(self._connect(hub, node=0)))
+        if self._newcomers is not None:
+            work.append(loop.create_task(self._newcomers.admit(self._connect)))
+        for task in work:
+            task.add_done_callback(
+                lambda task: (
+                    task.cancelled() or (task.exception() and self._report_bug(task.exception()))
+                )
+            )
+        await self._closing.wait()
+        for task in work:
+            task.cancel()
+        await asyncio.gather(*work, return_exceptions=True)
+        if self._newcomers is not None:
+            await self._newcomers.close()
+        await self._finish()
 
-    def _run(self) -> None:
-        try:
-            self._watch()
-        except Exception as error:
-            self._report_bug(error)
-        finally:
-            until = time.monotonic() + _PARTING_SECONDS
-            for link in self._links:
-                link.finish(until)
-            if self._newcomers is not None:
-                self._newcomers.close()
+    def _look_at_callback(self, _: object, context: dict[str, Any]) -> None:
+        self._report_bug(context.get("exception"))
 
-    def _report_bug(self, error: Exception) -> None:
+    def _look_at(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and task.exception() is not None:
+            self._report_bug(task.exception())
+
+    async def _finish(self) -> None:
+        """Close the connections, when the others have read all, or take too long."""
+        links = list(self._links.values())
+        for link in links:
+            link.finish()
+        with suppress(asyncio.TimeoutError):
+            parted = asyncio.gather(*(link.ended.wait() for link in links))
+            await asyncio.wait_for(parted, _PARTING_SECONDS)
+        for link in links:
+            link.close()
+            await link.ended.wait()
+
+    def _report_bug(self, error: BaseException | None) -> None:
         """Have this node end, and the others know why; else they would blame the network."""
-        text = (
+        if self._bug is not None:
+            return
+        self._bug = (
             f"the launcher on {self._host} can no longer watch the other nodes, because of a bug "
             f"of anyrig and not of the network: {error!r}"
         )
-        sys.stderr.write(f"anyrig: {text}\n{traceback.format_exc()}")
-        with self._lock:
-            self._bug = text
-        for link in self._links:
-            link.send(Message(self._node, "trouble", text=text))
+        lines = [] if error is None else traceback.format_exception(error)
+        sys.stderr.write(f"anyrig: {self._bug}\n{''.join(lines)}")
+        for link in self._links.values():
+            link.send(Message(self._node, "trouble", text=self._bug))
 
-    def _watch(self) -> None:
-        began = beat = time.monotonic()
+    async def _beat(self) -> None:
+        began = time.monotonic()
         while True:
-            now = time.monotonic()
-            closing = self._closing  # asked first: what was said before then lies in the outbox
-            self._send_outbox()
-            if closing and not any(link.has_unsent for link in self._links):
-                break
-            if now >= beat:
-                beat = now + _BEAT_SECONDS
-                for link in self._links:
-                    if not link.has_unsent:
-                        link.send(Message(self._node, "alive"))
-                if closing:  # who takes nothing for a second gets nothing more
-                    break
-            for ready in self._wait_for_some(beat - now):
-                self._attend(ready)
-            for link in self._links:
-                link.flush()
-            if self._newcomers is not None:
-                self._newcomers.drop_silent()
+            for link in self._links.values():
+                if not link.has_unsent:
+                    link.send(Message(self._node, "alive"))
             self._look_for_silence(began)
+            await asyncio.sleep(_BEAT_SECONDS)
 
-    def _wait_for_some(self, seconds: float) -> list[object]:
-        """Return what has something to read, at the latest after `seconds`."""
-        with selectors.DefaultSelector() as selector:  # not select(), which ends at file 1023
-            selector.register(self._ear, selectors.EVENT_READ)
-            if self._newcomers is not None:
-                selector.register(self._newcomers.listening, selectors.EVENT_READ)
-                for newcomer in self._newcomers:
-                    selector.register(newcomer, selectors.EVENT_READ)
-            for link in self._links:
-                writes = selectors.EVENT_WRITE if link.has_unsent else 0
-                selector.register(link, selectors.EVENT_READ | writes)
-            found = selector.select(seconds)
-            return [key.fileobj for key, events in found if events & selectors.EVENT_READ]
-
-    def _attend(self, ready: object) -> None:
-        if ready is self._ear:
-            self._ear.recv(4096)
-        elif isinstance(ready, NodeLink):
-            self._hear(ready)
-        elif self._newcomers is not None and isinstance(ready, Newcomer):
-            welcomed = self._newcomers.read(ready, {link.node for link in self._links})
-            if welcomed is not None:
-                link = NodeLink(*welcomed)
-                self._links.append(link)
-                for told in self._told:
-                    if told.node != link.node:
-                        link.send(told)
-        elif self._newcomers is not None:
-            self._newcomers.accept()
-
-    def _send_outbox(self) -> None:
-        with self._lock:
-            messages, self._outbox = self._outbox, []
-        for message in messages:
-            self._pass_on(message)
+    async def _connect(self, connected: socket.socket, node: int) -> None:
+        """Make a link of a connection, and pass on what was said before."""
+        _, link = await self._loop.create_connection(
+            lambda: NodeLink(node, self._hear, self._part_from), sock=connected
+        )
+        self._links[node] = link
+        for told in self._told:
+            if told.node != node:
+                link.send(told)
 
     def _pass_on(self, message: Message) -> None:
         """Send to all but the node it is about; who connects late gets it then."""
         self._told.append(message)
-        for link in self._links:
+        for link in self._links.values():
             if link.node != message.node:
                 link.send(message)
 
-    def _hear(self, link: NodeLink) -> None:
-        try:
-            messages = link.read()
-            if self._node == 0 and any(each.node != link.node for each in messages or ()):
-                raise BadMessageError("it is about another node")
-        except BadMessageError as error:
-            self._part_from(
-                link,
-                f"the launcher on {{host}} sent what is no message of a launcher: {error}. Is it "
-                "the same version of anyrig?",
-            )
-            return
-        if messages is None:
-            self._part_from(link, "the launcher on {host} was killed, or its machine went down")
-            return
-        for message in messages:
-            if message.event != "alive":
-                self._note(message)
-                if self._node == 0:
-                    self._pass_on(message)
+    def _hear(self, link: NodeLink, message: Message) -> None:
+        if self._node == 0 and message.node != link.node:
+            raise BadMessageError("it is about another node")
+        if message.event != "alive" and not self._closing.is_set():
+            self._note(message)
+            if self._node == 0:
+                self._pass_on(message)
 
-    def _part_from(self, link: NodeLink, sentence: str) -> None:
-        self._links.remove(link)
-        link.close()
-        self._lose(link.node, sentence)
+    def _part_from(self, link: NodeLink, error: BadMessageError | None) -> None:
+        del self._links[link.node]
+        if self._closing.is_set() or self._bug is not None:
+            return
+        self._lose(
+            link.node,
+            "the launcher on {host} was killed, or its machine went down"
+            if error is None
+            else f"the launcher on {{host}} sent what is no message of a launcher: {error}. Is it "
+            "the same version of anyrig?",
+        )
 
     def _note(self, message: Message) -> None:
-        with self._lock:
-            node = self._nodes.get(message.node)
-            if node is None:  # this one itself, of which node 0 has heard nothing for a while
-                return
-            node.said.add(message.event)
-            if message.event == "trouble" and node.trouble is None:
-                node.trouble = message.text
-            if message.end is not None:
-                node.ends += (message.end,)
+        node = self._nodes.get(message.node)
+        if node is None:  # this one itself, of which node 0 has heard nothing for a while
+            return
+        if message.event == "trouble" and node.trouble is None:
+            node.trouble = message.text
+        if message.end is not None:
+            node.ends += (message.end,)
+        node.said.add(message.event)
 
     def _look_for_silence(self, began: float) -> None:
         last = time.monotonic() - SILENCE_SECONDS
-        watched = self._nodes if self._node == 0 else [0]
-        heard = {link.node: link.heard for link in self._links}
-        for number in watched:
-            if heard.get(number, began) < last:
+        for number in self._nodes if self._node == 0 else [0]:
+            link = self._links.get(number)
+            if (began if link is None else link.heard) < last:
                 here = (
                     "; the network of this machine is down"
                     if self._address is not None and is_down(self._address)
