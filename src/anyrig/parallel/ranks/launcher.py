@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import os
 import signal
 import sys
@@ -15,8 +14,6 @@ from pathlib import Path
 
 from torch.distributed.elastic.agent.server.api import WorkerSpec
 from torch.distributed.elastic.multiprocessing import SignalException
-from torch.distributed.elastic.rendezvous import RendezvousParameters
-from torch.distributed.elastic.rendezvous import registry as rendezvous_registry
 from torch.distributed.elastic.rendezvous.api import (
     RendezvousClosedError,
     RendezvousConnectionError,
@@ -32,11 +29,9 @@ from .host_memory import keep_freed_memory
 from .log_folder import keep_log_folder, new_log_folder
 from .loopback import ADDRESS, LoopbackRendezvous
 from .network_rendezvous import NetworkRendezvous
-from .node_watch import SILENCE_SECONDS
 from .options import RunOptions
-from .route import INTERFACE_VARIABLES, address_towards, interface_of, is_host_of
+from .route import INTERFACE_VARIABLES, address_towards, interface_of
 from .stopping_signals import handled_by, stop
-from .store_connection import await_listener, bound_answers
 from .time_limit import TIME_LIMIT_VARIABLE
 
 # What stands before each line of a rank's output.
@@ -232,38 +227,10 @@ def _agent(
 
 def _meet(options: RunOptions) -> RendezvousHandler:
     """Return where the nodes meet: over the network only if there are several."""
-    fewest, most = options.node_counts
     if options.rdzv_endpoint is None:
         return LoopbackRendezvous(options.master_port)
-    host, _, port = options.rdzv_endpoint.rpartition(":")
-    # torchrun asks the machine's name, which may lead to the loopback only.
-    hosts_store = is_host_of(host)
-    parameters = RendezvousParameters(
-        backend="c10d",
-        endpoint=options.rdzv_endpoint,
-        run_id=options.rdzv_id,
-        min_nodes=fewest,
-        max_nodes=most,
-        local_addr=options.local_address,
-        join_timeout=math.ceil(options.rdzv_timeout_seconds),
-        is_host=str(hosts_store),
-        # Who is lost makes room for the next attempt as soon as the others know of it.
-        keep_alive_interval=2,
-        keep_alive_max_attempt=int(SILENCE_SECONDS / 2),
-    )
-    get_handler = rendezvous_registry.get_rendezvous_handler
     try:
-        if not hosts_store:
-            await_listener(host, int(port), options.rdzv_timeout_seconds)
-        try:
-            handler = get_handler(parameters)
-        except RendezvousConnectionError:
-            if not hosts_store:
-                raise
-            # Another part of the job came first, with other devices of this machine.
-            parameters.config["is_host"] = "False"
-            handler = get_handler(parameters)
-        bound_answers(int(port), SILENCE_SECONDS)
+        return NetworkRendezvous.at_endpoint(options)
     except SignalException:
         raise
     except Exception as error:
@@ -271,14 +238,6 @@ def _meet(options: RunOptions) -> RendezvousHandler:
             f"the nodes cannot meet at {options.rdzv_endpoint}: {error}; look with: "
             f"anyrig doctor --rdzv-endpoint {options.rdzv_endpoint}"
         ) from error
-    return NetworkRendezvous(handler, options.local_address, options.node_rank)
-
-
-class _Hush(logging.Filter):
-    """Drops what is not critical."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        return record.levelno >= logging.CRITICAL
 
 
 @contextmanager
@@ -288,13 +247,16 @@ def _hushed_agent() -> Iterator[None]:
     By a filter, not by levels: of two launches at the same time, the one that ends last would
     restore the levels that the other had set.
     """
-    hush = _Hush()
+
+    def is_critical(record: logging.LogRecord) -> bool:
+        return record.levelno >= logging.CRITICAL
+
     # A filter of a logger does not apply to those below it.
     names = [name for name in logging.root.manager.loggerDict if name.startswith(_AGENT_LOGGERS)]
     for name in names:
-        logging.getLogger(name).addFilter(hush)
+        logging.getLogger(name).addFilter(is_critical)
     try:
         yield
     finally:
         for name in names:
-            logging.getLogger(name).removeFilter(hush)
+            logging.getLogger(name).removeFilter(is_critical)
