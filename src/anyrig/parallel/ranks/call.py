@@ -15,6 +15,7 @@ from .destroyed_groups import hold_destroyed_groups
 from .ending import end_process
 from .parcel import CANNOT_BE_SENT, pack
 from .places import write_place_when_stopped
+from .rank_end import note_wait
 from .time_limit import set_time_limit
 from .whole_lines import write_whole_lines
 
@@ -65,11 +66,13 @@ def main() -> NoReturn:
         _make_call(Path(sys.argv[1]))
         status = 0
     except SystemExit as leaving:
+        note_wait(leaving)
         if leaving.code is None or isinstance(leaving.code, int):
             status = leaving.code or 0
         else:
             sys.stderr.write(f"{leaving.code}\n")
     except BaseException as error:
+        note_wait(error)
         # Without the frames of this file, which are not the reader's.
         frames = error.__traceback__
         while frames is not None and frames.tb_frame.f_code.co_filename == __file__:

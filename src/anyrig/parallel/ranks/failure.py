@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
@@ -11,10 +10,6 @@ from .rank_end import Ending, RankEnd
 
 # The ranks told beside the first; of a thousand that were stopped, no more are of interest.
 _MOST_TOLD = 15
-
-# How the exception of one that waited names those that it waited for: "ranks 1, 3 (7 of all) did".
-_NAMED = re.compile(r"ranks? ((?:\d+(?: \(\d+ of all\))?(?:, | and )?)+) did not take part")
-_NUMBER = re.compile(r"(\d+)(?: \((\d+) of all\))?")
 
 
 @dataclass(frozen=True)
@@ -103,13 +98,8 @@ def _missing(ends: Collection[RankEnd]) -> set[int]:
     stopped = [end for end in ends if end.ending in (Ending.STOPPED, Ending.LOST_CONNECTION)]
     if not late:
         return set()
-    numbers = {
-        int(everyone or own)
-        for end in late
-        for text in _NAMED.findall(end.last_error or "")
-        for own, everyone in _NUMBER.findall(text)
-    }
-    named = {end.rank for end in stopped if end.rank in numbers}
+    absent = {rank for end in late for rank in end.absent}
+    named = {end.rank for end in stopped if end.rank in absent}
     # Once woken, one may have come to the collective before it could say where it had been.
     suspended = {end.rank for end in stopped if end.suspended}
     elsewhere = suspended or {end.rank for end in stopped if end.waits is False}

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 # The agent names a file for a rank's error; beside it lies where the rank was.
-_ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
+ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 _NAME = "stack.txt"
 
 # As `faulthandler` and as `traceback` write it.
@@ -68,7 +68,7 @@ class Place:
 
 def write_place_when_stopped() -> None:
     """Have this rank write the stacks of its threads when it is about to be stopped."""
-    error_file = os.environ.get(_ERROR_FILE)
+    error_file = os.environ.get(ERROR_FILE)
     if error_file is None or not hasattr(faulthandler, "register"):  # not on Windows
         return
     # Kept open for the rest of the process: the handler must not open files.
