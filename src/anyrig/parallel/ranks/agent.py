@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
 import sys
@@ -11,9 +10,11 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
+import psutil
 from torch.distributed.elastic.agent.server.api import (
     RunResult,
     WorkerGroup,
@@ -29,7 +30,7 @@ from .guardian import Guardian
 from .node_watch import NodeWatch
 from .places import ask_for_places
 from .rank_end import RankEnd, read_end
-from .starting import InterruptibleLogs, end_started
+from .starting import InterruptibleLogs
 from .stopping_signals import handled_by, held_back, stop
 
 # From the first sign that the group must end: what a rank has to write its last checkpoint in.
@@ -42,6 +43,36 @@ _SETTLING_SECONDS = 0.5
 
 # What is left of the 5 s, to hear how the ranks of other machines ended.
 _HEARING_SECONDS = 0.5
+
+
+class Step(Enum):
+    """What an agent does next."""
+
+    GO_ON = "let the ranks run"
+    END = "end the ranks, and fail"
+    MEET_AGAIN = "end the ranks, and meet a new node"
+    STAY = "wait for other nodes, which may fail; then all start again"
+    LEAVE = "leave"
+
+
+def next_step(
+    codes: Sequence[int | None], *, must_end: bool, must_meet_again: bool, others_done: bool
+) -> Step:
+    """Return what the agent of a node does.
+
+    Args:
+        codes: each rank's exit code, None of one that runs.
+        must_end: another node is failing, or lost.
+        must_meet_again: another node has gone to meet one that came late.
+        others_done: the ranks of all other nodes have ended well.
+    """
+    if any(codes) or must_end:
+        return Step.END
+    if must_meet_again:
+        return Step.MEET_AGAIN
+    if None in codes:
+        return Step.GO_ON
+    return Step.LEAVE if others_done else Step.STAY
 
 
 class RankAgent(LocalElasticAgent):
@@ -109,13 +140,9 @@ class RankAgent(LocalElasticAgent):
         self._guardian.clear()
         self.close_logs()  # those of the attempt before
         self.failure = None
-        with held_back() as self._held:  # else a rank could be started, and not known of
-            try:
-                pids = self._start_in_thread(worker_group)
-            except BaseException:
-                run_id = worker_group.spec.rdzv_handler.get_run_id()
-                end_started(run_id, self._guardian, GRACE_SECONDS)
-                raise
+        # Of an error the guardian is not told: it then ends those that have been started.
+        with held_back() as self._held:
+            pids = self._start_in_thread(worker_group)
             for worker in worker_group.workers:
                 worker.id = pids[worker.local_rank]
                 self._guardian.watch(worker.id)
@@ -145,35 +172,41 @@ class RankAgent(LocalElasticAgent):
         super()._setup_local_watchdog(envs)
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
-        codes = [_exit_code(worker.id) for worker in worker_group.workers]
-        if any(codes) or (self._watch is not None and self._watch.must_end()):
+        watch = self._watch
+        codes = [handler.proc.poll() for handler in self._handlers()]
+        step = next_step(
+            codes,
+            must_end=watch is not None and watch.must_end(),
+            must_meet_again=watch is not None and watch.must_meet_again(),
+            others_done=watch is None or watch.is_done(),
+        )
+        if step is Step.END:
             self._end_attempt()
             return RunResult(WorkerState.FAILED)
-        if self._watch is not None and self._watch.must_meet_again():
+        if step is Step.MEET_AGAIN:
             self._restart_workers(worker_group)
+        if watch is not None and step in (Step.STAY, Step.LEAVE):
+            watch.say("done")
+        if step is not Step.LEAVE:
             return RunResult(WorkerState.HEALTHY)
-        if None in codes:
-            return RunResult(WorkerState.HEALTHY)
-        if self._watch is not None:
-            # Those that are done stay, for the others may fail, and then all start again.
-            self._watch.say("done")
-            if not self._watch.is_done():
-                return RunResult(WorkerState.HEALTHY)
         result: RunResult = super()._monitor_workers(worker_group)
         self._is_running = False
         return result
 
     def _restart_workers(self, worker_group: WorkerGroup) -> None:
+        self._prepare_restart(worker_group.spec.max_restarts)
+        super()._restart_workers(worker_group)
+
+    def _prepare_restart(self, most: int) -> None:
+        """Say why the ranks start again; those that run, since a new node has come, are to end."""
         if self.failure is not None:
-            most = worker_group.spec.max_restarts
             attempt = f"attempt {most - self._remaining_restarts} of {most + 1}"
             sys.stderr.write(f"anyrig: {attempt} failed, starting again: {self.failure.cause}\n")
-        else:
-            if self._watch is not None:
-                self._watch.say("meeting again")
-            self._guardian.end(GRACE_SECONDS)
-            self._is_running = False
-        super()._restart_workers(worker_group)
+            return
+        if self._watch is not None:
+            self._watch.say("meeting again")
+        self._guardian.end(GRACE_SECONDS)
+        self._is_running = False
 
     def _shutdown(
         self, death_sig: signal.Signals = signal.SIGTERM, *rest: Any, **options: Any
@@ -228,10 +261,11 @@ class RankAgent(LocalElasticAgent):
 
     def _let_settle(self) -> None:
         ends = time.monotonic() + _SETTLING_SECONDS
-        while time.monotonic() < ends and any(
-            _exit_code(worker.id) is None for worker in self._worker_group.workers
-        ):
+        while time.monotonic() < ends and self._running():
             time.sleep(0.02)
+
+    def _running(self) -> list[int]:
+        return [each.proc.pid for each in self._handlers() if each.proc.poll() is None]
 
     def _stop_ranks(self, signum: signal.Signals, *, keep_output: bool) -> list[RankEnd]:
         """Ask the ranks that still run where they are, end them, and return how each ended."""
@@ -241,7 +275,7 @@ class RankAgent(LocalElasticAgent):
         folders = {
             worker.id: Path(context.error_files[worker.local_rank]).parent for worker in workers
         }
-        running = [worker.id for worker in workers if _exit_code(worker.id) is None]
+        running = self._running()
         suspended = [pid for pid in running if _is_suspended(pid)]
         ask_for_places({pid: folders[pid] for pid in running})
         context.close(signum)
@@ -250,7 +284,7 @@ class RankAgent(LocalElasticAgent):
             read_end(
                 worker.global_rank,
                 folders[worker.id],
-                codes.get(worker.id) or 0,
+                codes[worker.id] or 0,
                 was_stopped=worker.id in running,
                 suspended=worker.id in suspended,
             )
@@ -282,16 +316,7 @@ def _sentence(reason: BaseException, where: str) -> str:
     return f"the launcher{where} failed: {reason!r}"
 
 
-def _exit_code(pid: Any) -> int | None:
-    """Return 0 or not of a child that has ended, None of one that runs; the agent reaps it."""
-    try:
-        ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except (ChildProcessError, TypeError):  # reaped already, or not started
-        return 0
-    return None if ended is None else ended.si_status
-
-
 def _is_suspended(pid: int) -> bool:
-    with suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+    with suppress(psutil.Error):
+        return psutil.Process(pid).status() == psutil.STATUS_STOPPED
     return False
