@@ -39,11 +39,8 @@ class Others:
     def is_done(self) -> bool:
         return "done" in self.facts
 
-    def say(self, event: str) -> None:
-        self.log.append(event)
-
-    def say_stopped(self, sentence: str) -> None:
-        self.log.append(sentence)
+    def say(self, event: str, text: str | None = None) -> None:
+        self.log.append(text or event)
 
     def say_over(self, ends: Sequence[RankEnd]) -> None:
         self.log.append(("over", list(ends)))

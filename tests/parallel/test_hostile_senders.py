@@ -60,6 +60,7 @@ def watching(count: int) -> Iterator[tuple[list[NodeWatch], tuple[str, int]]]:
         nodes = list(
             pool.map(lambda i: NodeWatch(store, i, count, f"node{i}", "127.0.0.1"), range(count))
         )
+    assert until(lambda: len(nodes[0]._links) == count - 1 and all(each._links for each in nodes))
     host, port, _ = json.loads(store.get("anyrig/node watch/place"))
     try:
         yield nodes, (host, port)
@@ -161,7 +162,8 @@ def test_a_line_without_an_end_is_not_kept() -> None:
         theirs.setblocking(False)
         loop = asyncio.get_running_loop()
         _, link = await loop.create_connection(
-            lambda: NodeLink(1, lambda *_: None, lambda _, error: ended.append(error)), sock=ours
+            lambda: NodeLink(1, str, lambda *_: None, lambda _, error: ended.append(error)),
+            sock=ours,
         )
         most = 0
         with theirs, contextlib.suppress(ConnectionError):

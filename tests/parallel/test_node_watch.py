@@ -62,6 +62,7 @@ def watching(count: int) -> Iterator[list[NodeWatch]]:
         nodes = list(
             pool.map(lambda i: NodeWatch(store, i, count, f"node{i}", "127.0.0.1"), range(count))
         )
+    assert until(lambda: len(nodes[0]._links) == count - 1 and all(each._links for each in nodes))
     try:
         yield nodes
     finally:
@@ -91,7 +92,7 @@ def test_what_one_says_all_hear() -> None:
 
 def test_a_launcher_that_was_stopped_says_so_to_all_and_is_not_lost() -> None:
     with watching(3) as (hub, one, two):
-        two.say_stopped("the launcher on node2 was stopped (SIGINT)")
+        two.say("trouble", "the launcher on node2 was stopped (SIGINT)")
         two.say_over([])
         assert until(lambda: one.troubles and hub.troubles)
         assert one.troubles == hub.troubles == ("the launcher on node2 was stopped (SIGINT)",)
@@ -143,7 +144,9 @@ def test_last_words_arrive_although_the_speaker_has_unread_ones() -> None:
 async def linked(connected: socket.socket, node: int) -> tuple[NodeLink, list[str]]:
     heard: list[str] = []
     _, link = await asyncio.get_running_loop().create_connection(
-        lambda: NodeLink(node, lambda _, message: heard.append(message.event), lambda *_: None),
+        lambda: NodeLink(
+            node, str, lambda _, message: heard.append(message.event), lambda *_: None
+        ),
         sock=connected,
     )
     return link, heard

@@ -23,15 +23,16 @@ from torch.distributed.elastic.agent.server.api import (
 )
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing import SignalException
-from torch.distributed.elastic.rendezvous.api import RendezvousConnectionError
+from torch.distributed.elastic.rendezvous.api import RendezvousConnectionError, RendezvousHandler
 
 from .failure import GroupFailure, explain_failure
 from .guardian import Guardian
 from .node_watch import NodeWatch
+from .options import RunOptions
 from .places import ask_for_places
 from .rank_end import RankEnd, read_end
 from .starting import InterruptibleLogs
-from .stopping_signals import handled_by, held_back, stop
+from .stopping_signals import handled_by, stop
 
 # From the first sign that the group must end: what a rank has to write its last checkpoint in.
 # Of the 5 s within which nothing may be left, the rest is for what a busy machine takes beside.
@@ -40,6 +41,9 @@ GRACE_SECONDS = 2.5
 # How long those that fail because of the first have to do so by themselves: until then it is not
 # known which was the first, and after that no exception of theirs would tell.
 _SETTLING_SECONDS = 0.5
+
+# What stands before each line of a rank's output.
+_LABEL = "[rank ${rank}] "
 
 # What is left of the 5 s, to hear how the ranks of other machines ended.
 _HEARING_SECONDS = 0.5
@@ -84,40 +88,49 @@ class RankAgent(LocalElasticAgent):
 
     def __init__(
         self,
-        spec: WorkerSpec,
-        *,
-        folder: Path,
+        options: RunOptions,
+        rendezvous: RendezvousHandler,
+        command: Sequence[str],
         environments: Sequence[Mapping[str, str]],
+        folder: Path,
         guardian: Guardian,
-        address: str | None,
-        keeps_output: bool,
-        hidden_streams: frozenset[tuple[int, str]] = frozenset(),
-        **options: Any,
     ) -> None:
-        """Make the agent.
+        """Make the agent of a node, whose address `options` has to name if there are others.
 
         Args:
-            spec: as LocalElasticAgent.
-            folder: where the output of the ranks goes.
+            options: what the group is to be.
+            rendezvous: where the nodes meet.
+            command: what follows the interpreter's name.
             environments: the variables of each local rank, in addition to this process's and
                 torchrun's.
+            folder: where the output of the ranks goes.
             guardian: it kills what does not end.
-            address: by which other nodes reach this one; None if there are none.
-            keeps_output: whether the ranks' output is kept when the launcher is stopped, too.
-            hidden_streams: of which local ranks what is not shown.
-            options: as LocalElasticAgent.
         """
-        logs = InterruptibleLogs(str(folder), guardian, self._leave_if_stopped, hidden_streams)
-        super().__init__(spec, logs_specs=logs, **options)
+        super().__init__(
+            WorkerSpec(
+                role="rank",
+                local_world_size=options.processes,
+                entrypoint=sys.executable,
+                args=tuple(command),
+                rdzv_handler=rendezvous,
+                max_restarts=options.max_restarts,
+                monitor_interval=0.1,
+                local_addr=options.local_address,
+            ),
+            logs_specs=InterruptibleLogs(
+                str(folder), guardian, self._leave_if_stopped, options.hidden_streams
+            ),
+            log_line_prefix_template=_LABEL,
+        )
         self.failure: GroupFailure | None = None
         self._environments = environments
         self._guardian = guardian
-        self._address = address
-        self._keeps_output = keeps_output
+        self._address = options.local_address
+        self._keeps_output = options.log_dir is not None
         self._is_running = False
+        self._is_leaving = False
         self._watch: NodeWatch | None = None
         self._interrupted: int | None = None
-        self._held: list[int] = []
 
     def _rendezvous(self, worker_group: WorkerGroup) -> None:
         super()._rendezvous(worker_group)
@@ -140,30 +153,26 @@ class RankAgent(LocalElasticAgent):
         self._guardian.clear()
         self.close_logs()  # those of the attempt before
         self.failure = None
-        # Of an error the guardian is not told: it then ends those that have been started.
-        with held_back() as self._held:
-            pids = self._start_in_thread(worker_group)
-            for worker in worker_group.workers:
-                worker.id = pids[worker.local_rank]
-                self._guardian.watch(worker.id)
-            self._guardian.expect("")
-            self._is_running = True
+        # From another thread, where PyTorch installs no signal handlers. In the main thread a
+        # variable of this process's environment could keep it from that, and all would see it.
+        with ThreadPoolExecutor(1, "anyrig-starting") as thread:
+            try:
+                starting = thread.submit(super()._start_workers, worker_group)
+                pids: dict[int, Any] = starting.result()
+            except BaseException:  # the guardian ends those that have been started
+                self._is_leaving = True
+                raise
+        for worker in worker_group.workers:
+            worker.id = pids[worker.local_rank]
+            self._guardian.watch(worker.id)
+        self._is_running = True
+        self._guardian.expect("")
         return pids
 
     def _leave_if_stopped(self) -> None:
         """Leave the starting of ranks if a signal has come: it may be many, and take minutes."""
-        if self._held:
+        if self._is_leaving:
             raise InterruptedError("stopped while the ranks were being started")
-
-    def _start_in_thread(self, worker_group: WorkerGroup) -> dict[int, Any]:
-        """Start the ranks from another thread, where PyTorch installs no signal handlers.
-
-        In the main thread a variable of this process's environment could keep it from that, and
-        all other threads would see the variable.
-        """
-        with ThreadPoolExecutor(1, "anyrig-starting") as thread:
-            pids: dict[int, Any] = thread.submit(super()._start_workers, worker_group).result()
-        return pids
 
     def _setup_local_watchdog(self, envs: dict[int, dict[str, str]]) -> None:
         """Give the ranks their variables: PyTorch calls this between making `envs` and using it."""
@@ -235,7 +244,7 @@ class RankAgent(LocalElasticAgent):
             self._guardian.end(GRACE_SECONDS)
             if self._watch is not None:
                 if stopped:
-                    self._watch.say_stopped(troubles[0])
+                    self._watch.say("trouble", troubles[0])
                 self._watch.say("failing")
             if not stopped:
                 self._let_settle()

@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from torch.distributed.elastic.agent.server.api import WorkerSpec
 from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.rendezvous.api import (
     RendezvousClosedError,
@@ -33,9 +32,6 @@ from .options import RunOptions
 from .route import INTERFACE_VARIABLES, address_towards, interface_of
 from .stopping_signals import handled_by, stop
 from .time_limit import TIME_LIMIT_VARIABLE
-
-# What stands before each line of a rank's output.
-_LABEL = "[rank ${rank}] "
 
 _AGENT_LOGGERS = "torch.distributed.elastic"
 
@@ -102,7 +98,7 @@ def run_group(
         stopped_by: signal.Signals | None = None
         try:
             rendezvous = _meet(options)
-            agent = _agent(options, rendezvous, command, environments, folder, guardian)
+            agent = RankAgent(options, rendezvous, command, environments, folder, guardian)
             agent.run()
         except SignalException as stopped:
             stopped_by = stopped.sigval
@@ -193,36 +189,6 @@ def _complete(
         own | keep_freed_memory(environment, os.environ) | dict(environment)
         for environment in environments or [{}] * options.processes
     ]
-
-
-def _agent(
-    options: RunOptions,
-    rendezvous: RendezvousHandler,
-    command: Sequence[str],
-    environments: Sequence[Mapping[str, str]],
-    folder: Path,
-    guardian: Guardian,
-) -> RankAgent:
-    spec = WorkerSpec(
-        role="rank",
-        local_world_size=options.processes,
-        entrypoint=sys.executable,
-        args=tuple(command),
-        rdzv_handler=rendezvous,
-        max_restarts=options.max_restarts,
-        monitor_interval=0.1,
-        local_addr=options.local_address,
-    )
-    return RankAgent(
-        spec,
-        folder=folder,
-        log_line_prefix_template=_LABEL,
-        environments=environments,
-        guardian=guardian,
-        address=options.local_address,
-        keeps_output=options.log_dir is not None,
-        hidden_streams=options.hidden_streams,
-    )
 
 
 def _meet(options: RunOptions) -> RendezvousHandler:

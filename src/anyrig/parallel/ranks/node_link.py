@@ -22,13 +22,15 @@ class NodeLink(asyncio.Protocol):
     def __init__(
         self,
         node: int,
+        begin: Callable[[NodeLink], object],
         hear: Callable[[NodeLink, Message], object],
         end: Callable[[NodeLink, BadMessageError | None], object],
     ) -> None:
-        """Make an end that calls `hear` for each message, and `end` when no more can come."""
+        """Make an end that calls `begin`, then `hear` for each message, then `end`, once."""
         self.node = node
         self.heard = time.monotonic()
         self.ended = asyncio.Event()
+        self._begin = begin
         self._hear = hear
         self._end = end
         self._bad: BadMessageError | None = None
@@ -59,6 +61,7 @@ class NodeLink(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See `asyncio.Protocol`."""
         self._transport = transport
+        self._begin(self)
 
     def data_received(self, data: bytes) -> None:
         """See `asyncio.Protocol`."""

@@ -152,15 +152,11 @@ class NodeWatch:
         """Return whether the ranks of all other nodes have ended well."""
         return not self._any(lambda node: "done" not in node.said)
 
-    def say(self, event: str) -> None:
-        """Tell the others, once: "failing", "done" or "meeting again"."""
+    def say(self, event: str, text: str | None = None) -> None:
+        """Tell the others, once: "failing", "done", "meeting again"; or "trouble", and what."""
         if event not in self._said:
             self._said.add(event)
-            self._tell(Message(self._node, event))
-
-    def say_stopped(self, sentence: str) -> None:
-        """Tell the others that this launcher was stopped, and by what."""
-        self._tell(Message(self._node, "trouble", text=sentence))
+            self._tell(Message(self._node, event, text))
 
     def say_over(self, ends: Sequence[RankEnd]) -> None:
         """Tell the others how the ranks of this node ended, as the last word."""
@@ -188,33 +184,20 @@ class NodeWatch:
         self._loop.call_soon_threadsafe(self._pass_on, message)
 
     async def _watch(self, hub: socket.socket | None) -> None:
-        loop = self._loop
-        loop.set_exception_handler(self._look_at_callback)
-        work = [loop.create_task(self._beat())]
+        self._loop.set_exception_handler(self._report_bug)
         if hub is not None:
-            work.append(loop.create_task(self._connect(hub, node=0)))
-        if self._newcomers is not None:
-            work.append(loop.create_task(self._newcomers.admit(self._connect)))
-        for task in work:
-            task.add_done_callback(
-                lambda task: (
-                    task.cancelled() or (task.exception() and self._report_bug(task.exception()))
-                )
-            )
-        await self._closing.wait()
-        for task in work:
-            task.cancel()
-        await asyncio.gather(*work, return_exceptions=True)
-        if self._newcomers is not None:
+            await self._connect(hub, node=0)
+        self._loop.call_soon(self._beat, time.monotonic())
+        if self._newcomers is None:
+            await self._closing.wait()
+        else:
+            admitting = self._loop.create_task(self._newcomers.admit(self._connect))
+            # An exception of a callback comes to the handler.
+            admitting.add_done_callback(lambda task: task.cancelled() or task.result())
+            await self._closing.wait()
+            admitting.cancel()
             await self._newcomers.close()
         await self._finish()
-
-    def _look_at_callback(self, _: object, context: dict[str, Any]) -> None:
-        self._report_bug(context.get("exception"))
-
-    def _look_at(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and task.exception() is not None:
-            self._report_bug(task.exception())
 
     async def _finish(self) -> None:
         """Close the connections, when the others have read all, or take too long."""
@@ -228,36 +211,37 @@ class NodeWatch:
             link.close()
             await link.ended.wait()
 
-    def _report_bug(self, error: BaseException | None) -> None:
+    def _report_bug(self, _: object, context: dict[str, Any]) -> None:
         """Have this node end, and the others know why; else they would blame the network."""
         if self._bug is not None:
             return
+        error = context.get("exception")
         self._bug = (
             f"the launcher on {self._host} can no longer watch the other nodes, because of a bug "
             f"of anyrig and not of the network: {error!r}"
         )
         lines = [] if error is None else traceback.format_exception(error)
         sys.stderr.write(f"anyrig: {self._bug}\n{''.join(lines)}")
-        for link in self._links.values():
-            link.send(Message(self._node, "trouble", text=self._bug))
+        self._pass_on(Message(self._node, "trouble", text=self._bug))
 
-    async def _beat(self) -> None:
-        began = time.monotonic()
-        while True:
-            for link in self._links.values():
-                if not link.has_unsent:
-                    link.send(Message(self._node, "alive"))
-            self._look_for_silence(began)
-            await asyncio.sleep(_BEAT_SECONDS)
+    def _beat(self, began: float) -> None:
+        if self._closing.is_set():
+            return
+        for link in self._links.values():
+            if not link.has_unsent:
+                link.send(Message(self._node, "alive"))
+        self._look_for_silence(began)
+        self._loop.call_later(_BEAT_SECONDS, self._beat, began)
 
     async def _connect(self, connected: socket.socket, node: int) -> None:
-        """Make a link of a connection, and pass on what was said before."""
-        _, link = await self._loop.create_connection(
-            lambda: NodeLink(node, self._hear, self._part_from), sock=connected
+        await self._loop.create_connection(
+            lambda: NodeLink(node, self._begin, self._hear, self._part_from), sock=connected
         )
-        self._links[node] = link
+
+    def _begin(self, link: NodeLink) -> None:
+        self._links[link.node] = link
         for told in self._told:
-            if told.node != node:
+            if told.node != link.node:
                 link.send(told)
 
     def _pass_on(self, message: Message) -> None:

@@ -54,18 +54,3 @@ def handled_by(handler: Callable[[int, Any], object]) -> Iterator[None]:
     finally:
         for number, earlier in before.items():
             signal.signal(number, earlier)
-
-
-@contextmanager
-def held_back() -> Iterator[list[int]]:
-    """Hold the signals back, and let the last one stop the group afterwards, also after an error.
-
-    Yields those that have come, so that the block can be left early.
-    """
-    held: list[int] = []
-    try:
-        with handled_by(lambda signum, _: held.append(signum)):
-            yield held
-    finally:
-        if held:
-            stop(held[-1])
