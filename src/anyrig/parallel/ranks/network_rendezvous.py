@@ -1,7 +1,9 @@
 """torchrun's rendezvous of several machines, with a new store for the ranks of each attempt.
 
-PyTorch's own handler keeps the store of the first attempt: a rank that is started again may read
-where another one listened before, and fails when it connects there. It also numbers the nodes by
+PyTorch's own handler keeps the store of the first attempt, up to 2.13 at least: a rank that is
+started again may read where another one listened before, and fails when it connects there
+(https://github.com/pytorch/pytorch/issues/135712 is closed, and attempts still share it;
+`tests/parallel/test_torch_faults.py` fails when it is). It also numbers the nodes by
 their addresses, so those that want a number of their own exchange it here (`node_numbers`).
 """
 
