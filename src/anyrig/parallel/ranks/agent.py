@@ -1,4 +1,4 @@
-"""torchrun's agent, with ranks that end in time, and that tell how they ended."""
+"""torchrun's agent, with ranks that end in time, and a report of how each ended."""
 
 from __future__ import annotations
 
@@ -34,42 +34,35 @@ from .rank_end import RankEnd, read_end
 from .starting import InterruptibleLogs
 from .stopping_signals import handled_by, stop
 
-# From the first sign that the group must end: what a rank has to write its last checkpoint in.
-# Of the 5 s within which nothing may be left, the rest is for what a busy machine takes beside.
+# Within 5 s of the first sign that the group must end, no process may be left. A rank has this long
+# to write its last checkpoint; the rest is for a busy machine.
 GRACE_SECONDS = 2.5
 
-# How long those that fail because of the first have to do so by themselves: until then it is not
-# known which was the first, and after that no exception of theirs would tell.
+# How long the ranks that fail because of the first have to do so by themselves: their exceptions
+# say which was the first.
 _SETTLING_SECONDS = 0.5
 
-# What stands before each line of a rank's output.
-_LABEL = "[rank ${rank}] "
-
-# What is left of the 5 s, to hear how the ranks of other machines ended.
+# How long to wait for the reports of other nodes.
 _HEARING_SECONDS = 0.5
+
+# Stands before each line of a rank's output.
+_LABEL = "[rank ${rank}] "
 
 
 class Step(Enum):
-    """What an agent does next."""
+    """What the agent of a node does next."""
 
     GO_ON = "let the ranks run"
     END = "end the ranks, and fail"
     MEET_AGAIN = "end the ranks, and meet a new node"
-    STAY = "wait for other nodes, which may fail; then all start again"
+    STAY = "wait for the other nodes: if one fails, all start again"
     LEAVE = "leave"
 
 
 def next_step(
     codes: Sequence[int | None], *, must_end: bool, must_meet_again: bool, others_done: bool
 ) -> Step:
-    """Return what the agent of a node does.
-
-    Args:
-        codes: each rank's exit code, None of one that runs.
-        must_end: another node is failing, or lost.
-        must_meet_again: another node has gone to meet one that came late.
-        others_done: the ranks of all other nodes have ended well.
-    """
+    """Return what follows from the ranks' exit codes (None: still running) and the other nodes."""
     if any(codes) or must_end:
         return Step.END
     if must_meet_again:
@@ -95,16 +88,9 @@ class RankAgent(LocalElasticAgent):
         folder: Path,
         guardian: Guardian,
     ) -> None:
-        """Make the agent of a node, whose address `options` has to name if there are others.
+        """Make the agent; see `run_group`. With several nodes, `options` names this node's address.
 
-        Args:
-            options: what the group is to be.
-            rendezvous: where the nodes meet.
-            command: what follows the interpreter's name.
-            environments: the variables of each local rank, in addition to this process's and
-                torchrun's.
-            folder: where the output of the ranks goes.
-            guardian: it kills what does not end.
+        `folder` gets the output of the ranks, and `guardian` kills what does not end.
         """
         super().__init__(
             WorkerSpec(
@@ -143,7 +129,7 @@ class RankAgent(LocalElasticAgent):
             self._watch = NodeWatch(worker_group.store, node, nodes, host, self._address)
 
     def _agree_on_attempt(self, store: Any, node: int, nodes: int) -> None:
-        """Count as many restarts as the node that has seen the most: one of them may be new."""
+        """Count as many restarts as the node that has seen the most: this node may be new."""
         most = self._worker_group.spec.max_restarts
         store.set(f"anyrig/restarts/{node}", str(most - self._remaining_restarts))
         seen = [int(store.get(f"anyrig/restarts/{other}")) for other in range(nodes)]
@@ -153,13 +139,13 @@ class RankAgent(LocalElasticAgent):
         self._guardian.clear()
         self.close_logs()  # those of the attempt before
         self.failure = None
-        # From another thread, where PyTorch installs no signal handlers. In the main thread a
-        # variable of this process's environment could keep it from that, and all would see it.
+        # In another thread PyTorch installs no signal handlers. In the main thread only a variable
+        # of this process's environment prevents that, which all threads would see.
         with ThreadPoolExecutor(1, "anyrig-starting") as thread:
             try:
                 starting = thread.submit(super()._start_workers, worker_group)
                 pids: dict[int, Any] = starting.result()
-            except BaseException:  # the guardian ends those that have been started
+            except BaseException:  # the guardian kills the ranks that have been started
                 self._is_leaving = True
                 raise
         for worker in worker_group.workers:
@@ -170,12 +156,12 @@ class RankAgent(LocalElasticAgent):
         return pids
 
     def _leave_if_stopped(self) -> None:
-        """Leave the starting of ranks if a signal has come: it may be many, and take minutes."""
+        """Stop starting ranks once a signal has come: a thousand take minutes."""
         if self._is_leaving:
             raise InterruptedError("stopped while the ranks were being started")
 
     def _setup_local_watchdog(self, envs: dict[int, dict[str, str]]) -> None:
-        """Give the ranks their variables: PyTorch calls this between making `envs` and using it."""
+        """Add to the ranks' variables: PyTorch calls this between making `envs` and using it."""
         for local_rank, environment in enumerate(self._environments):
             envs[local_rank].update(environment)
         super()._setup_local_watchdog(envs)
@@ -207,7 +193,7 @@ class RankAgent(LocalElasticAgent):
         super()._restart_workers(worker_group)
 
     def _prepare_restart(self, most: int) -> None:
-        """Say why the ranks start again; those that run, since a new node has come, are to end."""
+        """Report a failed attempt; if a new node has come instead, have the ranks end."""
         if self.failure is not None:
             attempt = f"attempt {most - self._remaining_restarts} of {most + 1}"
             sys.stderr.write(f"anyrig: {attempt} failed, starting again: {self.failure.cause}\n")
@@ -221,7 +207,7 @@ class RankAgent(LocalElasticAgent):
         self, death_sig: signal.Signals = signal.SIGTERM, *rest: Any, **options: Any
     ) -> None:
         if self._is_running:
-            # What ends the agent itself is being handled while it calls this.
+            # PyTorch calls this while it handles the exception that ends the agent.
             self._end_attempt(death_sig, sys.exc_info()[1])
         super()._shutdown(death_sig, *rest, **options)
         if self._watch is not None:
@@ -229,7 +215,7 @@ class RankAgent(LocalElasticAgent):
             self._watch = None
 
     def _exit_barrier(self) -> None:
-        """Do nothing: `_monitor_workers` has waited for the others, for as long as they live."""
+        """Do nothing: `_monitor_workers` has waited for the other nodes, as long as they live."""
 
     def _end_attempt(
         self, signum: signal.Signals = signal.SIGTERM, reason: BaseException | None = None
@@ -256,7 +242,7 @@ class RankAgent(LocalElasticAgent):
                 heard += [
                     f"{host} has not said how its ranks ended" for host in self._watch.unheard
                 ]
-                # That the store is lost is a consequence of what was heard.
+                # A lost store is a consequence of what other nodes report.
                 troubles = heard if heard and not stopped else troubles + heard
                 ends += self._watch.ends
             self.failure = explain_failure(ends, troubles, names_hosts=self._watch is not None)
@@ -264,7 +250,7 @@ class RankAgent(LocalElasticAgent):
             stop(self._interrupted)
 
     def _hurry(self, signum: int, _: object) -> None:
-        """Kill the ranks at once: a signal has come again, or while they ended anyway."""
+        """Kill the ranks at once: a signal has come while they were ending."""
         self._interrupted = signum
         self._guardian.end(0)
 
@@ -277,7 +263,7 @@ class RankAgent(LocalElasticAgent):
         return [each.proc.pid for each in self._handlers() if each.proc.poll() is None]
 
     def _stop_ranks(self, signum: signal.Signals, *, keep_output: bool) -> list[RankEnd]:
-        """Ask the ranks that still run where they are, end them, and return how each ended."""
+        """Ask the running ranks where they are, end them, and return how each rank ended."""
         context = self._pcontext
         assert context is not None
         workers = self._worker_group.workers
@@ -302,7 +288,7 @@ class RankAgent(LocalElasticAgent):
         return ends if keep_output else [replace(end, folder=None) for end in ends]
 
     def close_logs(self) -> None:
-        """Close what the agent leaves open: the files of the ranks that ended by themselves."""
+        """Close what PyTorch's agent leaves open: the files of ranks that ended by themselves."""
         if self._pcontext is not None:
             for tail in self._pcontext._tail_logs:  # private; its threads would keep us from ending
                 tail.stop()
@@ -312,12 +298,11 @@ class RankAgent(LocalElasticAgent):
                     stream.close()
 
     def _handlers(self) -> list[Any]:
-        # The context of commands has them; that of functions, which is not used here, has not.
         return list(getattr(self._pcontext, "subprocess_handlers", {}).values())
 
 
 def _sentence(reason: BaseException, where: str) -> str:
-    """Return what `reason` says, which makes this agent end though no rank has failed."""
+    """Return why the agent ends although no rank has failed."""
     if isinstance(reason, SignalException):
         return f"the launcher{where} was stopped ({reason.sigval.name})"
     if isinstance(reason, RendezvousConnectionError):

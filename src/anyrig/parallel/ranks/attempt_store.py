@@ -1,7 +1,7 @@
 """The store in which the ranks of one attempt meet.
 
-Each attempt has a new one: in the last one's, its ranks would find addresses where nobody listens
-any more.
+Each attempt has a new one: in the last attempt's store its ranks would find addresses at which
+nobody listens any more.
 """
 
 from __future__ import annotations
@@ -12,9 +12,7 @@ import torch.distributed as dist
 
 
 def open_store(address: str, port: int = 0) -> dist.TCPStore:  # type: ignore[name-defined]
-    """Return a new store that listens on `port` of `address`, and on no other address.
-
-    Port 0 is any free port.
+    """Return a new store that listens on `port` (0 for any) of `address` only.
 
     Raises:
         OSError: the port is taken.

@@ -1,4 +1,4 @@
-"""The process that sees to it that a group of ranks ends, whatever becomes of its launcher.
+"""The process that makes sure that a group of ranks ends, whatever becomes of its launcher.
 
 ::
 
@@ -8,8 +8,8 @@
 
 The guardian kills every session it watches when the launcher is gone, also by SIGKILL, or when the
 ranks have not ended in the seconds they were given. While ranks are being started, the launcher
-does not know their process numbers; if it ends then, the guardian finds them by a variable of
-theirs. Then it removes the folders that nobody is to find.
+does not know their process numbers; if it ends then, the guardian finds the ranks by a variable in
+their environment. At the end it removes temporary folders.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from pathlib import Path
 
-if __name__ == "__main__":  # without `site`, and so in a few MiB: it is told where psutil lies
+if __name__ == "__main__":  # without `site`, to be small and quick; so psutil has to be found
     sys.path.append(sys.argv[1])
 
 import psutil  # noqa: E402
@@ -36,11 +36,11 @@ __all__ = ["Guardian"]
 # How often to look for what is left of a session whose leader has ended.
 _LOOK_SECONDS = 1.0
 
-# How long to look for ranks that a launcher was starting when it ended: one that it had forked
-# shows its variables only when it has become the rank's program.
+# How long to look for ranks that a launcher was starting when it ended: a forked process shows its
+# variables only when it has become the rank's program.
 _SEARCH_SECONDS = 1.0
 
-# Starts are known by clock ticks.
+# The kernel notes in clock ticks when a process started.
 _TICK_SECONDS = 0.01
 
 
@@ -60,12 +60,11 @@ class Guardian:
         self._tell(f"watch {leader_pid} {_seconds_between(self._process.pid, leader_pid)}")
 
     def expect(self, variable: str) -> None:
-        """Have what leads a session killed, with its session, if this process ends before `watch`
-        was called for it.
+        """Have sessions killed that are not watched yet if this process ends.
 
         Args:
-            variable: what one of its variables begins with, as ``"NAME=value"``; empty if nothing
-                is to be expected any more.
+            variable: how a variable of their leaders begins, as ``"NAME=value"``; empty if no more
+                sessions are expected.
         """
         self._tell(f"expect {variable}")
 
@@ -159,14 +158,14 @@ def _watch(leaders: dict[int, psutil.Process], pid: int, seconds: float) -> None
 
 
 def _seconds_between(guardian_pid: int, pid: int) -> float:
-    """Return how long after the guardian a process started, which no change of the clock alters."""
+    """Return how long after the guardian a process started, whatever the clock was set to since."""
     start = psutil.Process(guardian_pid).create_time()
     return float(psutil.Process(pid).create_time() - start)
 
 
 def _forget_ended(leaders: dict[int, psutil.Process]) -> None:
     """Forget each session of which nothing lives: its number may be given again."""
-    # Until its leader is waited for, nobody else gets the number.
+    # No other process gets the number until the leader has been waited for.
     if any(_session_of(pid) != pid for pid in leaders):
         living = {_session_of(process.pid) for process in _living(leaders)}
         for pid in leaders.keys() - living:
@@ -174,11 +173,11 @@ def _forget_ended(leaders: dict[int, psutil.Process]) -> None:
 
 
 def _living(leaders: dict[int, psutil.Process]) -> list[psutil.Process]:
-    """Return the processes of the sessions that these led; a process group is no way out of one."""
+    """Return the living processes of the sessions of `leaders`, in whatever process group."""
     sessions = {
         pid
         for pid, leader in leaders.items()
-        if leader.is_running() or not psutil.pid_exists(pid)  # else it is another's by now
+        if leader.is_running() or not psutil.pid_exists(pid)  # otherwise the number was reused
     }
     found = []
     for pid in psutil.pids() if sessions else []:
@@ -191,7 +190,7 @@ def _living(leaders: dict[int, psutil.Process]) -> list[psutil.Process]:
 
 
 def _kill(leaders: dict[int, psutil.Process]) -> None:
-    """Kill every process of the sessions that these led, until none is left to be found."""
+    """Kill every process of the sessions of `leaders`, until none is found."""
     for _ in range(20):
         living = _living(leaders)
         for process in living:
@@ -199,11 +198,11 @@ def _kill(leaders: dict[int, psutil.Process]) -> None:
                 process.kill()
         if not living:
             return
-        time.sleep(0.01)  # one that was being forked meanwhile is found the next time
+        time.sleep(0.01)  # a process that was being forked is found the next time
 
 
 def _kill_expected(variable: str) -> None:
-    """Kill the sessions whose leader has such a variable, also those that are just beginning."""
+    """Kill the sessions whose leader has such a variable, also those that are about to begin."""
     name, _, start = variable.partition("=")
     ends = time.monotonic() + _SEARCH_SECONDS
     while time.monotonic() < ends:

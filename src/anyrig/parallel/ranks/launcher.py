@@ -1,4 +1,4 @@
-"""Start the ranks of this node and stay until they have ended: torchrun's agent as a library."""
+"""Start the ranks of this node and wait until they have ended: torchrun's agent as a library."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ from .time_limit import TIME_LIMIT_VARIABLE
 
 _AGENT_LOGGERS = "torch.distributed.elastic"
 
-# What the launcher keeps open: each rank's two logs, to be written and to be read; and the rest.
+# The files that the launcher keeps open: each rank's two logs, for writing and for reading; others.
 _FILES_OF_A_RANK = 4
 _OTHER_FILES = 64
 
-# How long to wait for the meeting place to be told that this group is over.
+# How long to wait until the meeting place knows that this group is over.
 _PARTING_SECONDS = 1.0
 
 
@@ -103,7 +103,7 @@ def run_group(
         except SignalException as stopped:
             stopped_by = stopped.sigval
         except RendezvousConnectionError as error:
-            # The machine that it was on is lost; what the agent says of that is more.
+            # Its machine is lost; the agent's report says more.
             if agent is None or agent.failure is None:
                 raise LaunchError(f"the nodes lost their meeting place: {error}") from error
         except LaunchError:
@@ -141,7 +141,7 @@ def _check_open_files(processes: int) -> None:
 
 
 def _sentence(error: Exception, options: RunOptions) -> str:
-    """Return why the agent could not do its work, as far as it is known."""
+    """Return why the agent could not do its work."""
     if isinstance(error, RendezvousTimeoutError):
         return (
             f"fewer than {options.node_counts[0]} nodes came to {options.rdzv_endpoint} within "
@@ -154,7 +154,7 @@ def _sentence(error: Exception, options: RunOptions) -> str:
 
 
 def _part(rendezvous: RendezvousHandler) -> None:
-    """Close the meeting to those that still come; who cannot be told in time is not waited for."""
+    """Close the meeting to further nodes, unless that takes too long."""
     parting = threading.Thread(target=rendezvous.shutdown, name="anyrig-parting", daemon=True)
     parting.start()
     parting.join(_PARTING_SECONDS)
@@ -169,9 +169,7 @@ def _with_address(options: RunOptions) -> RunOptions:
 
 
 def _interface(options: RunOptions) -> dict[str, str]:
-    """Return the variables that have the ranks talk over the interface of this machine's address,
-    and over the loopback where there is one machine.
-    """
+    """Return the variables that name the interface between ranks: on one node, the loopback."""
     address = ADDRESS if options.rdzv_endpoint is None else options.local_address
     name = None if address is None else interface_of(address)
     return {} if name is None else dict.fromkeys(INTERFACE_VARIABLES, name)
@@ -180,7 +178,7 @@ def _interface(options: RunOptions) -> dict[str, str]:
 def _complete(
     environments: Sequence[Mapping[str, str]], options: RunOptions
 ) -> list[dict[str, str]]:
-    """Return `environments` with what each rank has unless this process's environment says."""
+    """Return `environments` with defaults for what neither they nor this process's say."""
     defaults = {"OMP_NUM_THREADS": str(options.threads_per_process), **_interface(options)}
     own = {name: value for name, value in defaults.items() if name not in os.environ}
     if options.timeout_seconds is not None:
@@ -208,10 +206,10 @@ def _meet(options: RunOptions) -> RendezvousHandler:
 
 @contextmanager
 def _hushed_agent() -> Iterator[None]:
-    """Keep PyTorch's agent from logging a failure that `failure` reports in full; for a while.
+    """Keep PyTorch's agent from logging, in this block, a failure that `failure` reports in full.
 
-    By a filter, not by levels: of two launches at the same time, the one that ends last would
-    restore the levels that the other had set.
+    A filter, since of two launches at the same time the one that ends last would restore the levels
+    that the other had set.
     """
 
     def is_critical(record: logging.LogRecord) -> bool:

@@ -1,13 +1,13 @@
-r"""Who connects to node 0's launcher, until it has shown that it belongs to this job.
+r"""Connections to node 0's launcher that have not shown yet that they belong to this job.
 
 ::
 
     node 1 ──"<token> 00000001\n"──> node 0        the greeting: 42 bytes, always
            <──"welcome\n"───────────               from here on, messages (see `node_messages`)
 
-Anybody can connect who reaches the port. What has not shown the token costs node 0 one socket and
-42 bytes for a few seconds; there are never more than a fixed number of such sockets, and nothing
-that they send is parsed.
+Anybody who reaches the port can connect. A connection that has not shown the token costs node 0 one
+socket and 42 bytes for a few seconds; the number of such sockets is bounded, and nothing that they
+send is parsed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MOST_WAITING = 64
 # Connections that wait to be accepted by node 0's system.
 _BACKLOG = 128
 
-# Node 0 may drop a launcher's connection too, in a flood of others: the launcher then tries again.
+# In a flood of connections node 0 may drop a launcher's, too: the launcher then tries again.
 _JOIN_SECONDS = 30.0
 _RETRY_SECONDS = 0.1
 
@@ -77,24 +77,24 @@ class Newcomers:
 
     Attributes:
         token: what they have to show.
-        port: where they come.
-        waiting: those that have not shown it yet, the oldest first, and where each comes from.
+        port: the port at which they connect.
+        waiting: a task for each connection, the oldest first, and its sender's address.
     """
 
     def __init__(self, address: str | None, nodes: int) -> None:
-        """Listen at `address`, or at every one, for the `nodes` that the job has."""
+        """Listen at `address` (None: every address) for the other nodes of `nodes`."""
         self._listening = socket.create_server((address or "", 0), backlog=_BACKLOG)
         self._listening.setblocking(False)
         self.port = int(self._listening.getsockname()[1])
         self.token = secrets.token_hex(_TOKEN_BYTES)
         self.waiting: dict[asyncio.Task[None], str] = {}
-        self._strangers = set(range(1, nodes))  # the nodes that have not come
+        self._absent = set(range(1, nodes))  # the nodes that have not come
         self._reported: set[str] = set()
 
     async def admit(self, welcome: Callable[[socket.socket, int], Awaitable[object]]) -> None:
-        """Call `welcome` with each connection that shows the token, and its node; for ever.
+        """Call `welcome` with each connection that shows the token, and its node; never return.
 
-        Where too many wait, the oldest goes.
+        If too many connections wait, the oldest is dropped.
         """
         loop = asyncio.get_running_loop()
         while True:
@@ -109,7 +109,7 @@ class Newcomers:
             task = loop.create_task(self._meet(connected, str(host), welcome))
             self.waiting[task] = str(host)
             task.add_done_callback(lambda task: self.waiting.pop(task, None))
-            await asyncio.sleep(0)  # a flood must not keep others from their turn
+            await asyncio.sleep(0)  # let other tasks run during a flood
 
     async def _meet(
         self,
@@ -135,18 +135,18 @@ class Newcomers:
             await welcome(connected, node)
 
     def _node_of(self, greeting: bytes) -> int:
-        """Return the node that a greeting names, which has come herewith.
+        """Return the node that a greeting names, and take it as come.
 
         Raises:
-            ConnectionError: the greeting is not right.
+            ConnectionError: the greeting is wrong.
         """
         number = greeting[2 * _TOKEN_BYTES + 1 : -1]
         node = int(number) if number.isdigit() else 0
         if not secrets.compare_digest(greeting, _greeting(self.token, node)):
             raise ConnectionError("it does not know this job's token")
-        if node not in self._strangers:
+        if node not in self._absent:
             raise ConnectionError(f"node {node} is connected already, or not of this job")
-        self._strangers.remove(node)
+        self._absent.remove(node)
         return node
 
     async def close(self) -> None:
@@ -164,7 +164,7 @@ class Newcomers:
             self._report(self.waiting.pop(task), why)
 
     def _report(self, host: str, why: str) -> None:
-        """Report each sender once, and not too many of them."""
+        """Report each sender once, and only the first few senders."""
         if host in self._reported or len(self._reported) >= _MOST_REPORTED:
             return
         self._reported.add(host)
@@ -176,7 +176,7 @@ class Newcomers:
 
 
 async def _read_greeting(connected: socket.socket) -> bytes:
-    """Return the first bytes that come, and read no more of them than a greeting has."""
+    """Return the first bytes, as many as a greeting has, and leave the rest unread."""
     greeting = b""
     while len(greeting) < _GREETING_BYTES:
         piece = b""

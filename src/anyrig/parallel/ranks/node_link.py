@@ -14,7 +14,7 @@ class NodeLink(asyncio.Protocol):
     """One end of the connection.
 
     Attributes:
-        node: who is at the other end.
+        node: the node at the other end.
         heard: when something last came from there, by `time.monotonic`.
         ended: set when the connection has ended.
     """
@@ -39,18 +39,18 @@ class NodeLink(asyncio.Protocol):
 
     @property
     def has_unsent(self) -> bool:
-        """Whether something waits for the other end to take it."""
+        """Whether the other end has not taken all that was sent."""
         return bool(self._transport.get_write_buffer_size())
 
     def send(self, message: Message) -> None:
-        """Send `message`, or keep it until the other end takes it."""
+        """Send `message`; it is kept until the other end takes it."""
         self._transport.write(message.line())
 
     def finish(self) -> None:
-        """Send the rest and no more, but go on reading until the other end closes, too.
+        """Send the rest, and go on reading until the other end closes, too.
 
-        To close while something is unread resets the connection, and the other end loses what it
-        has not read yet (RFC 2525, 2.17).
+        Closing while something is unread resets the connection, and the other end loses what it has
+        not read yet (RFC 2525, 2.17).
         """
         self._transport.write_eof()
 

@@ -1,4 +1,4 @@
-"""What the launchers of several nodes send each other: one JSON object a line, checked on arrival.
+"""Messages between the launchers of several nodes: one JSON object a line, checked on arrival.
 
 =============  ======================================================
 event          meaning

@@ -1,11 +1,7 @@
-"""Which node has which number: GROUP_RANK, as ``--node-rank`` asks for it.
+"""The number of each node: GROUP_RANK, as ``--node-rank`` asks for it.
 
-::
-
-    wanted           1     None    0        three nodes, in the order in which PyTorch has met them
-    number           1       2     0        who wants none gets the next that is free
-
-Where fewer nodes came than were numbered, the numbers close up, and keep their order.
+A node that asks for none gets the next free number. If fewer nodes came than were numbered, the
+numbers close up, and keep their order.
 """
 
 from __future__ import annotations
@@ -20,7 +16,7 @@ from typing import Any
 
 from ...errors import LaunchError
 
-# How long a node waits, before it leaves, until the others have read why they have to leave too.
+# How long a node that leaves waits until the others have read why they must leave, too.
 _READING = timedelta(seconds=5)
 
 

@@ -1,4 +1,4 @@
-"""The launchers of several machines watch each other, and tell each other how their ranks ended.
+"""The launchers of several nodes watch each other, and report how their ranks ended.
 
 ::
 
@@ -6,12 +6,13 @@
     node 2 ──TCP──┴──> node 0           at a failure: "failing", how each rank ended, then "over"
 
 Node 0 passes on what it hears. A launcher whose connection ends before it said "over" was killed; a
-node that is silent for `SILENCE_SECONDS` is cut off, or its machine is down. torchrun's own agents
-notice neither while their ranks wait for each other.
+node that is silent for `SILENCE_SECONDS` is cut off, or its machine is down. torchrun's agents
+notice neither while their ranks wait for each other: elastic's keep-alive only makes room for
+another node at the next meeting.
 
 Node 0's port is open to anybody on that network: `newcomers` keeps strangers apart, and what a
-launcher sends is checked before it is used. If the thread fails all the same, every node hears that
-it did, and that the network did not.
+launcher sends is checked before it is used. If the watch itself fails, every node is told that it
+was the watch, and not the network.
 """
 
 from __future__ import annotations
@@ -36,11 +37,11 @@ from .node_messages import BadMessageError, Message
 from .rank_end import RankEnd
 from .route import is_down
 
-# A machine of which nothing is heard so long counts as lost. torchrun's own rendezvous takes 15 s.
+# A node that is silent for so long counts as lost. torchrun's own rendezvous takes 15 s.
 SILENCE_SECONDS = 10.0
 _BEAT_SECONDS = 1.0
 
-# How long a launcher that leaves waits for the others to have read its last words.
+# How long a launcher that leaves waits until the others have read its last messages.
 _PARTING_SECONDS = 1.0
 
 _KEY = "anyrig/node watch"
@@ -53,8 +54,8 @@ class _Node:
     Attributes:
         host: its name, for people.
         trouble: what befell it, as a sentence, or None.
-        said: the events that it told of.
-        ends: how its ranks ended, once it is over.
+        said: the events that it has reported.
+        ends: how its ranks ended.
     """
 
     host: str
@@ -64,7 +65,7 @@ class _Node:
 
 
 class NodeWatch:
-    """What this node tells the others and hears of them, in one attempt."""
+    """What this node reports to the others and hears of them, in one attempt."""
 
     def __init__(
         self,
@@ -84,15 +85,14 @@ class NodeWatch:
             address: by which the others reach it; None if only its name is known.
 
         Raises:
-            OSError: node 0 cannot be reached at the address that it gave, or does not take this
-                node in.
+            OSError: node 0 cannot be reached at its address, or does not take this node in.
         """
         self._node = node
         self._host = host
         self._address = address
         self._links: dict[int, NodeLink] = {}
         self._newcomers: Newcomers | None = None
-        self._told: list[Message] = []  # for those that connect late
+        self._told: list[Message] = []  # for nodes that connect late
         self._bug: str | None = None
         self._said: set[str] = set()
         store.set(f"{_KEY}/{node}", host)
@@ -109,7 +109,7 @@ class NodeWatch:
             for other in range(nodes)
             if other != node
         }
-        # What follows `_watch` runs in the thread; others read what it has written down.
+        # All methods from `_watch` on run in the thread; the others read what these have noted.
         self._loop = asyncio.new_event_loop()
         self._closing = asyncio.Event()
         self._thread = threading.Thread(
@@ -122,18 +122,18 @@ class NodeWatch:
 
     @property
     def troubles(self) -> tuple[str, ...]:
-        """What befell the machines or launchers of other nodes, or this watch, as sentences."""
+        """What befell other nodes, their launchers or this watch, as sentences."""
         found = [self._bug, *(node.trouble for node in self._nodes.values())]
         return tuple(trouble for trouble in found if trouble is not None)
 
     @property
     def ends(self) -> tuple[RankEnd, ...]:
-        """How the ranks of the other nodes ended, as far as these have said."""
+        """How the ranks of the other nodes ended, as far as these have reported."""
         return tuple(end for node in self._nodes.values() for end in node.ends)
 
     @property
     def unheard(self) -> tuple[str, ...]:
-        """The hosts that have not said how their ranks ended, for no known reason."""
+        """The hosts that have not reported how their ranks ended, for no known reason."""
         return tuple(
             node.host
             for node in self._nodes.values()
@@ -153,25 +153,25 @@ class NodeWatch:
         return not self._any(lambda node: "done" not in node.said)
 
     def say(self, event: str, text: str | None = None) -> None:
-        """Tell the others, once: "failing", "done", "meeting again"; or "trouble", and what."""
+        """Report, once: "failing", "done", "meeting again"; or "trouble", with a sentence."""
         if event not in self._said:
             self._said.add(event)
             self._tell(Message(self._node, event, text))
 
     def say_over(self, ends: Sequence[RankEnd]) -> None:
-        """Tell the others how the ranks of this node ended, as the last word."""
+        """Report how the ranks of this node ended, as the last message."""
         for end in ends:
             self._tell(Message(self._node, "end", end=end))
         self._tell(Message(self._node, "over"))
 
     def wait_until_over(self, seconds: float) -> None:
-        """Wait until every other node has said how its ranks ended, or is lost."""
+        """Wait until every other node has reported how its ranks ended, or is lost."""
         ends = time.monotonic() + seconds
         while self.unheard and time.monotonic() < ends:
             time.sleep(0.02)
 
     def close(self) -> None:
-        """Send what there is still to send, and close the connections."""
+        """Send the last messages, and close the connections."""
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._closing.set)
             self._thread.join()
@@ -192,7 +192,7 @@ class NodeWatch:
             await self._closing.wait()
         else:
             admitting = self._loop.create_task(self._newcomers.admit(self._connect))
-            # An exception of a callback comes to the handler.
+            # The exception handler gets what a callback raises.
             admitting.add_done_callback(lambda task: task.cancelled() or task.result())
             await self._closing.wait()
             admitting.cancel()
@@ -200,7 +200,7 @@ class NodeWatch:
         await self._finish()
 
     async def _finish(self) -> None:
-        """Close the connections, when the others have read all, or take too long."""
+        """Close the connections when the others have read all, or take too long."""
         links = list(self._links.values())
         for link in links:
             link.finish()
@@ -212,7 +212,7 @@ class NodeWatch:
             await link.ended.wait()
 
     def _report_bug(self, _: object, context: dict[str, Any]) -> None:
-        """Have this node end, and the others know why; else they would blame the network."""
+        """Have this node end, and tell the others why: they would blame the network."""
         if self._bug is not None:
             return
         error = context.get("exception")
@@ -245,7 +245,7 @@ class NodeWatch:
                 link.send(told)
 
     def _pass_on(self, message: Message) -> None:
-        """Send to all but the node it is about; who connects late gets it then."""
+        """Send a message to all but the node it is about; later nodes get it as they connect."""
         self._told.append(message)
         for link in self._links.values():
             if link.node != message.node:
@@ -273,7 +273,7 @@ class NodeWatch:
 
     def _note(self, message: Message) -> None:
         node = self._nodes.get(message.node)
-        if node is None:  # this one itself, of which node 0 has heard nothing for a while
+        if node is None:  # this node itself: node 0 has heard nothing of it for a while
             return
         if message.event == "trouble" and node.trouble is None:
             node.trouble = message.text

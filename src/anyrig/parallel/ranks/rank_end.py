@@ -15,14 +15,13 @@ from pathlib import Path
 from ...errors import OtherRankError, RankWaitError
 from .places import ERROR_FILE, place_of, read_place
 
-# What a rank writes beside its log if it ends because of others.
+# What a rank writes next to its log if it ends because of other ranks.
 _WAIT = "waited.json"
 
-# More of a file than its last lines is not looked at.
+# How much of the end of a log is read.
 _TAIL_BYTES = 64 * 2**10
 
-# Of what a rank has written in full already, a report repeats no more: an error of CUDA's memory
-# takes six hundred characters.
+# The rank's own output has it in full: CUDA's "out of memory" takes six hundred characters.
 _SHOWN_CHARACTERS = 300
 
 # An error of the group in PyTorch's words, not of something else that has connections and limits.
@@ -38,7 +37,7 @@ _ABSENT = re.compile(r"ranks? ((?:\d+(?: \(\d+ of all\))?(?:, | and )?)+) did no
 _NUMBER = re.compile(r"(\d+)(?: \((\d+) of all\))?")
 # What PyTorch puts before each line of a traceback once there is a group.
 _LABEL = re.compile(r"^\[rank\d+\]: ?", re.MULTILINE)
-# At the beginning of a line: within the text of an exception, that of another process is indented.
+# Within the text of an exception, another process's traceback is indented.
 _TRACEBACK = re.compile(r"^Traceback \(most recent call last\):", re.MULTILINE)
 
 # The first line after a traceback's frames: "torch.distributed.DistBackendError: …"; and what the
@@ -111,7 +110,7 @@ class RankEnd:
 
 
 def note_wait(error: BaseException) -> None:
-    """Have this rank's launcher know if `error`, which ends the rank, is because of others."""
+    """Note for this rank's launcher whether other ranks are the cause of `error`, which ends it."""
     if isinstance(error, SystemExit) and error.code:
         error = error.__context__ or error  # what was being handled when the program left
     file = os.environ.get(ERROR_FILE)
@@ -126,7 +125,7 @@ def note_wait(error: BaseException) -> None:
 
 
 def _read_wait(folder: Path) -> tuple[Ending, tuple[int, ...]] | None:
-    """Return what `note_wait` has written, None if nothing, or not all."""
+    """Return what `note_wait` has written, or None if that is nothing, or incomplete."""
     with suppress(OSError, ValueError):
         ending, absent = json.loads((folder / _WAIT).read_text())
         return Ending[ending], tuple(absent)
@@ -136,21 +135,17 @@ def _read_wait(folder: Path) -> tuple[Ending, tuple[int, ...]] | None:
 def read_end(
     rank: int, folder: Path, exit_code: int, *, was_stopped: bool, suspended: bool
 ) -> RankEnd:
-    """Return how the rank of this machine whose files lie in `folder` ended.
+    """Return how a rank of this machine ended, whose files lie in `folder`.
 
-    Args:
-        rank: its number in the whole group.
-        folder: where its output lies.
-        exit_code: negative for a signal.
-        was_stopped: it was still running when the group was ended.
-        suspended: it was then found suspended.
+    `was_stopped` if it was still running when the group was ended, `suspended` if it was found
+    suspended then.
     """
     log = folder / "stderr.log"
     errors = _LABEL.sub("", _tail(log))
     last_error = _exception(errors) or _last_line(errors)
     asked = read_place(folder) if was_stopped else None
     traceback = _traceback(errors)
-    # One that was asked while it raised tells more by that.
+    # A rank that was asked while it raised says more by its traceback.
     raised = None if traceback is None else place_of(traceback)
     place = raised if asked is None or (raised is not None and asked.waits) else asked
     ending, absent = _read_wait(folder) or (None, _absent(last_error or ""))

@@ -1,9 +1,8 @@
-"""Lets a launcher leave the start of its ranks half way, when it is stopped meanwhile.
+"""Lets a launcher that is stopped while it starts its ranks leave the start half way.
 
-PyTorch starts all ranks of a node in one loop, and hands out their process numbers when the loop is
-over. Just before it starts a rank, it looks up that rank's log file: there the loop can be left,
-between two ranks. The guardian finds those that have been started, by the file that each is to
-write its error to.
+PyTorch starts all ranks of a node in one loop, and returns their process numbers at its end. Just
+before it starts a rank, it looks up that rank's log file: there an exception can end the loop. The
+guardian finds the ranks that have been started by the variable that names their error file.
 """
 
 from __future__ import annotations
