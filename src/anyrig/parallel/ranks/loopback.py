@@ -7,13 +7,13 @@ torchrun's own ``--standalone`` lets the store listen on every network interface
 from __future__ import annotations
 
 import os
+import socket
 import sys
 import uuid
 
+import torch.distributed as dist
 from torch.distributed.elastic.rendezvous.api import RendezvousInfo, RendezvousStoreInfo
 from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
-
-from .attempt_store import open_store
 
 ADDRESS = "127.0.0.1"
 
@@ -38,3 +38,24 @@ class LoopbackRendezvous(StaticTCPRendezvous):
                 f"meet at port {store.port}\n"
             )
         return RendezvousInfo(store, 0, 1, RendezvousStoreInfo(ADDRESS, store.port))
+
+
+def open_store(address: str, port: int = 0) -> dist.TCPStore:  # type: ignore[name-defined]
+    """Return a new store that listens on `port` (0 for any) of `address` only.
+
+    Each attempt needs one: in the last attempt's store its ranks would find addresses at which
+    nobody listens any more.
+
+    Raises:
+        OSError: the port is taken.
+    """
+    # PyTorch would bind a socket of its own to every address.
+    with socket.create_server((address, port)) as listening:
+        port = listening.getsockname()[1]
+        return dist.TCPStore(  # type: ignore[attr-defined]
+            address,
+            port,
+            is_master=True,
+            wait_for_workers=False,
+            master_listen_fd=listening.detach(),
+        )

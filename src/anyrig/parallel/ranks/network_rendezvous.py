@@ -27,7 +27,7 @@ from torch.distributed.elastic.rendezvous.dynamic_rendezvous import (
 )
 
 from ...errors import LaunchError
-from .attempt_store import open_store
+from .loopback import open_store
 from .node_numbers import agree_on_number
 from .node_watch import SILENCE_SECONDS
 from .options import RunOptions

@@ -21,13 +21,7 @@ _READING = timedelta(seconds=5)
 
 
 def agree_on_number(store: Any, position: int, nodes: int, wanted: int | None) -> int:
-    """Return this node's number among `nodes`; each of them calls this.
-
-    Args:
-        store: one that these nodes share, in this attempt.
-        position: where this node stands among them.
-        nodes: how many there are.
-        wanted: the number that this node asks for, or None.
+    """Return the number of the node at this `position` among `nodes`; each of them calls this.
 
     Raises:
         LaunchError: two nodes want the same number; raised on every node.
@@ -44,10 +38,7 @@ def agree_on_number(store: Any, position: int, nodes: int, wanted: int | None) -
 
 
 def number_nodes(asked: Sequence[tuple[int | None, str]]) -> list[int]:
-    """Return the number of each node.
-
-    Args:
-        asked: the number that each wants, or None, and its name, for people.
+    """Return the number of each node, from the number it asks for, or None, and its name.
 
     Raises:
         LaunchError: two nodes want the same number.

@@ -75,14 +75,10 @@ class NodeWatch:
         host: str,
         address: str | None,
     ) -> None:
-        """Connect this node to node 0, or listen for the others if it is that one.
+        """Connect this node to node 0, or listen for the others if it is node 0.
 
-        Args:
-            store: one that all nodes of this attempt share, and no other attempt.
-            node: which of them this is.
-            nodes: how many there are.
-            host: this node's name, for people.
-            address: by which the others reach it; None if only its name is known.
+        The `store` is one that the nodes of this attempt share. The others reach this node by its
+        `address`; if that is None, by its `host` name.
 
         Raises:
             OSError: node 0 cannot be reached at its address, or does not take this node in.

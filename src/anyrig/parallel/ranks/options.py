@@ -27,25 +27,18 @@ _COUNT = re.compile(r"[0-9]{1,9}")
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What a group of ranks is to be; the names are torchrun's.
+    """What a group of ranks is to be: the flags of `anyrig run`, see docs/distributed.md.
 
     Attributes:
         processes: ranks on this node. Other nodes may have other numbers.
         nodes: ``"2"``, or ``"1:4"`` for as many as come between these.
-        rdzv_endpoint: ``"host:port"`` at which several nodes meet; None on one node, where nothing
-            listens but on loopback.
-        rdzv_id: tells this job's meeting from another's at the same endpoint.
-        rdzv_timeout_seconds: how long a node waits for the others.
-        max_restarts: how often the group is started again after a failure.
-        timeout_seconds: how long a rank waits for another in a collective, where its script does
-            not say; None for PyTorch's own default.
+        rdzv_endpoint: ``"host:port"``; None on one node, where nothing listens but on loopback.
+        timeout_seconds: of collectives, unless the script says; None for PyTorch's own default.
         local_address: by which the other nodes reach this one; None has it found.
-        log_dir: where each rank's output is kept; None for a temporary one, removed at the end
-            unless the group failed; those of the last five that failed stay.
-        node_rank: this node's number among the nodes; None for the next that is free.
-        master_port: the port on which the ranks of a single node meet, if it is free; 0 for any.
-        hidden_streams: what is only kept in the log files, and not shown: (local rank, "stdout"
-            or "stderr").
+        log_dir: None for a temporary folder, removed at the end unless the group failed.
+        node_rank: None for the next number that is free.
+        master_port: where the ranks of a single node meet, if it is free; 0 for any.
+        hidden_streams: (local rank, "stdout" or "stderr"), kept in the log files but not shown.
     """
 
     processes: int
