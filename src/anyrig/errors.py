@@ -32,6 +32,8 @@ from the built-in exception that code written against plain PyTorch would catch.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 class AnyrigError(Exception):
     """Base of every error anyrig raises on purpose.
@@ -126,7 +128,15 @@ class GroupOptionError(LaunchError):
 
 
 class RankWaitError(AnyrigError, TimeoutError):
-    """Other ranks did not come in time to where this one waited for them."""
+    """Other ranks did not come in time to where this one waited for them.
+
+    Attributes:
+        ranks: those that did not come; empty if the store in which ranks meet is lost.
+    """
+
+    def __init__(self, message: str = "", ranks: Sequence[int] = ()) -> None:
+        super().__init__(message)
+        self.ranks = tuple(ranks)
 
 
 class OtherRankError(AnyrigError, RuntimeError):

@@ -70,7 +70,7 @@ def test_every_flag_reaches_its_field() -> None:
         "--max-restarts": ("max_restarts", 4),
         "--timeout": ("timeout_seconds", 6.0),
         "--local-addr": ("local_address", "10.0.0.2"),
-        "--log-dir": ("log_folder", Path("logs")),
+        "--log-dir": ("log_dir", Path("logs")),
         "--redirects": ("redirects", "3"),
         "--tee": ("tee", "0:1"),
         "--local-ranks-filter": ("local_ranks_filter", "0"),

@@ -139,7 +139,7 @@ FLAGS_OF_LAUNCH = {
     "rdzv_endpoint": "rdzv-endpoint",
     "max_restarts": "max-restarts",
     "timeout_seconds": "timeout",
-    "log_folder": "log-dir",
+    "log_dir": "log-dir",
 }
 
 
@@ -215,7 +215,7 @@ def test_an_odd_value_is_refused_by_the_name_of_its_flag(
         ("rdzv_endpoint", "node0"),
         ("max_restarts", -1),
         ("timeout_seconds", math.nan),
-        ("log_folder", "/dev/null/x"),
+        ("log_dir", "/dev/null/x"),
     ],
 )
 def test_launch_has_the_same_bounds(name: str, value: object) -> None:

@@ -12,12 +12,9 @@ from typing import Any
 
 import pytest
 from test_node_watch import KILLED
-from torch.distributed.elastic.agent.server.api import WorkerState
-from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing import SignalException
 
-from anyrig.parallel.ranks import agent as agent_file
-from anyrig.parallel.ranks.agent import GRACE_SECONDS, RankAgent
+from anyrig.parallel.ranks.agent import GRACE_SECONDS, RankAgent, Step, next_step
 from anyrig.parallel.ranks.rank_end import RankEnd
 
 HOST = socket.gethostname()
@@ -42,11 +39,8 @@ class Others:
     def is_done(self) -> bool:
         return "done" in self.facts
 
-    def say(self, event: str) -> None:
-        self.log.append(event)
-
-    def say_stopped(self, sentence: str) -> None:
-        self.log.append(sentence)
+    def say(self, event: str, text: str | None = None) -> None:
+        self.log.append(text or event)
 
     def say_over(self, ends: Sequence[RankEnd]) -> None:
         self.log.append(("over", list(ends)))
@@ -161,64 +155,43 @@ def test_a_signal_while_ranks_end_kills_them_and_stops_the_launcher(stopped: boo
     assert agent.failure is not None
 
 
-RUNS, WELL, FAILED = None, 0, 9
+RUNS, WELL, FAILED = None, 0, -9
 
 
 @pytest.mark.parametrize(
-    ("codes", "facts", "does"),
+    ("codes", "facts", "step"),
     [
-        ([RUNS, FAILED], ["must meet again"], "ends"),
-        ([WELL, FAILED], ["done"], "ends"),
-        ([RUNS, WELL], ["must end", "must meet again"], "ends"),
-        ([WELL, WELL], ["must end"], "ends"),
-        ([RUNS, WELL], ["must meet again"], "meets"),
-        ([WELL, WELL], ["must meet again", "done"], "meets"),
-        ([RUNS, WELL], ["done"], "waits"),
-        ([WELL, WELL], [], "says done"),
-        ([WELL, WELL], ["done"], "is done"),
-        ([WELL, WELL], None, "leaves"),  # of one node
-        ([RUNS, WELL], None, "waits"),
-        ([FAILED, RUNS], None, "ends"),
+        ([RUNS, FAILED], {"must_meet_again"}, Step.END),
+        ([WELL, FAILED], {"others_done"}, Step.END),
+        ([RUNS, WELL], {"must_end", "must_meet_again"}, Step.END),
+        ([WELL, WELL], {"must_end", "others_done"}, Step.END),
+        ([FAILED, RUNS], {"others_done"}, Step.END),
+        ([RUNS, WELL], {"must_meet_again"}, Step.MEET_AGAIN),
+        ([WELL, WELL], {"must_meet_again", "others_done"}, Step.MEET_AGAIN),
+        ([RUNS, WELL], {"others_done"}, Step.GO_ON),
+        ([RUNS, WELL], set(), Step.GO_ON),
+        ([WELL, WELL], set(), Step.STAY),
+        ([WELL, WELL], {"others_done"}, Step.LEAVE),  # as on the only node
     ],
 )
-def test_what_a_node_does_next(
-    codes: list[int | None], facts: list[str] | None, does: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    log: list[object] = []
-    agent = agent_with(None if facts is None else Others(log, facts=facts), log)
-    agent._end_attempt = lambda: log.append("ends")
-    agent._restart_workers = lambda _: log.append("meets")
-    monkeypatch.setattr(agent_file, "_exit_code", codes.__getitem__)
-    of_torch = SimpleNamespace(state=WorkerState.SUCCEEDED)
-    monkeypatch.setattr(LocalElasticAgent, "_monitor_workers", lambda *_: of_torch)
-    group = SimpleNamespace(workers=[SimpleNamespace(id=rank) for rank in range(len(codes))])
-    state = agent._monitor_workers(group).state
-    expected = {
-        "ends": (["ends"], WorkerState.FAILED),
-        "meets": (["meets"], WorkerState.HEALTHY),
-        "waits": ([], WorkerState.HEALTHY),
-        "says done": (["done"], WorkerState.HEALTHY),
-        "is done": (["done"], WorkerState.SUCCEEDED),
-        "leaves": ([], WorkerState.SUCCEEDED),
-    }
-    assert (log, state) == expected[does]
-    assert agent._is_running is (state is not WorkerState.SUCCEEDED)
+def test_what_a_node_does_next(codes: list[int | None], facts: set[str], step: Step) -> None:
+    every = ("must_end", "must_meet_again", "others_done")
+    assert next_step(codes, **{fact: fact in facts for fact in every}) is step
 
 
 def test_a_restart_names_the_attempt_and_a_new_node_only_ends_the_ranks(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     log: list[object] = []
-    monkeypatch.setattr(LocalElasticAgent, "_restart_workers", lambda *_: log.append("restart"))
     agent = agent_with(Others(log), log)
-    agent._restart_workers(agent._worker_group)
-    assert log == ["meeting again", ("guardian", GRACE_SECONDS), "restart"]
+    agent._prepare_restart(3)
+    assert log == ["meeting again", ("guardian", GRACE_SECONDS)]
     assert not agent._is_running
     assert capsys.readouterr().err == ""
     log.clear()
     agent.failure = SimpleNamespace(cause="rank 1 fell")
-    agent._restart_workers(agent._worker_group)  # torchrun has counted this restart
-    assert log == ["restart"]
+    agent._prepare_restart(3)  # torchrun has counted this restart
+    assert log == []
     assert capsys.readouterr().err == (
         "anyrig: attempt 1 of 4 failed, starting again: rank 1 fell\n"
     )

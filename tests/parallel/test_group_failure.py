@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from anyrig.errors import OtherRankError, RankWaitError
 from anyrig.parallel.ranks.failure import GroupFailure, explain_failure
-from anyrig.parallel.ranks.rank_end import Ending, RankEnd, read_end
+from anyrig.parallel.ranks.rank_end import Ending, RankEnd, note_wait, read_end
 
 GLOO = "RuntimeError: [gloo/transport/tcp/"
 TIMED_OUT = f"{GLOO}unbound_buffer.cc:78] Timed out waiting 3000ms for recv operation to complete"
@@ -26,7 +27,7 @@ VIRTUAL = (
 
 
 @pytest.fixture
-def ended(tmp_path: Path) -> object:
+def ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> object:
     """Write what a rank leaves, and read it."""
     numbers = itertools.count()
 
@@ -38,6 +39,7 @@ def ended(tmp_path: Path) -> object:
         stopped: bool = False,
         suspended: bool = False,
         line: int = 5,
+        because: BaseException | None = None,
     ) -> RankEnd:
         rank = next(numbers)
         folder = tmp_path / str(rank)
@@ -46,6 +48,9 @@ def ended(tmp_path: Path) -> object:
         (folder / "stderr.log").write_text(
             error and f"[rank{rank}]: noise\n{header}{error}\n[W] late"
         )
+        if because is not None:
+            monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(folder / "error.json"))
+            note_wait(because)
         if at:
             (folder / "stack.txt").write_text(f"Current thread 0x1 (most recent call first):\n{at}")
         return read_end(rank, folder, code, was_stopped=stopped, suspended=suspended)
@@ -120,12 +125,25 @@ def test_the_watchdog_of_nccl_is_a_time_limit_though_it_aborts(ended) -> None:
 
 
 def test_what_anyrig_raises_for_another_rank_is_no_cause(ended) -> None:
-    because = "anyrig.errors.OtherRankError: rank 1 on here raised within only_first_rank()"
-    failure = explain_failure([ended(1, because), ended(1, "ValueError: 3")])
+    because = OtherRankError("rank 1 on here raised within only_first_rank()")
+    failure = explain_failure([ended(1, "mine", because=because), ended(1, "ValueError: 3")])
     assert causes(failure) == {1: Ending.FAILED, 0: Ending.FOLLOWED}
-    in_vain = "anyrig.errors.RankWaitError: rank 3 did not take part within 2 s"
-    failure = explain_failure([ended(1, in_vain), ended(-15, at=SLEEPS, stopped=True)])
+    late = RankWaitError("in words that nobody reads", [3])
+    failure = explain_failure([ended(1, "mine", because=late), ended(-15, at=WAITS, stopped=True)])
     assert causes(failure) == {3: Ending.MISSING, 2: Ending.TIMED_OUT}
+    lost = RankWaitError("the store is lost")
+    failure = explain_failure([ended(1, "mine", because=lost), ended(-9)])
+    assert causes(failure) == {5: Ending.KILLED, 4: Ending.LOST_CONNECTION}
+
+
+def test_a_program_that_leaves_because_of_another_rank_is_no_cause_either(ended) -> None:
+    leaving = SystemExit(1)
+    leaving.__context__ = OtherRankError("rank 0 failed")  # as `sys.exit(1)` where it is handled
+    assert ended(1, because=leaving).ending is Ending.FOLLOWED
+    assert ended(1, because=SystemExit(1)).ending is Ending.FAILED
+    assert ended(1, because=ValueError("3")).ending is Ending.FAILED
+    # One that was killed while it waited did not leave.
+    assert ended(-9, because=OtherRankError()).ending is Ending.KILLED
 
 
 def test_a_time_limit_of_something_else_is_an_error_of_the_rank(ended) -> None:

@@ -102,7 +102,7 @@ def test_leaving_with_a_sentence(tmp_path: Path) -> None:
         sys.exit("there is no data")
 
     with pytest.raises(LaunchError, match=r"failed \(exit code 1\)\n.*: there is no data"):
-        launch(leave, rig="cpu", log_folder=tmp_path / "logs")
+        launch(leave, rig="cpu", log_dir=tmp_path / "logs")
     assert [file.name for file in tmp_path.iterdir()] == ["logs"]
 
 

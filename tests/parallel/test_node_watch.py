@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import json
 import socket
 import sys
 import time
@@ -17,6 +19,7 @@ from failing_group import failing_group
 from two_machines import lack, two_machines
 
 from anyrig.parallel.ranks import node_watch
+from anyrig.parallel.ranks.newcomers import join
 from anyrig.parallel.ranks.node_link import NodeLink
 from anyrig.parallel.ranks.node_messages import Message
 from anyrig.parallel.ranks.node_watch import NodeWatch
@@ -59,6 +62,7 @@ def watching(count: int) -> Iterator[list[NodeWatch]]:
         nodes = list(
             pool.map(lambda i: NodeWatch(store, i, count, f"node{i}", "127.0.0.1"), range(count))
         )
+    assert until(lambda: len(nodes[0]._links) == count - 1 and all(each._links for each in nodes))
     try:
         yield nodes
     finally:
@@ -88,7 +92,7 @@ def test_what_one_says_all_hear() -> None:
 
 def test_a_launcher_that_was_stopped_says_so_to_all_and_is_not_lost() -> None:
     with watching(3) as (hub, one, two):
-        two.say_stopped("the launcher on node2 was stopped (SIGINT)")
+        two.say("trouble", "the launcher on node2 was stopped (SIGINT)")
         two.say_over([])
         assert until(lambda: one.troubles and hub.troubles)
         assert one.troubles == hub.troubles == ("the launcher on node2 was stopped (SIGINT)",)
@@ -117,34 +121,55 @@ def test_who_is_done_may_leave_and_is_no_trouble() -> None:
         assert not two.is_done()  # node0's ranks still run
         assert hub.troubles == two.troubles == ()
         assert not hub.must_end()
-        one._ear, one._mouth = socket.socketpair()  # it is closed once more
 
 
 def test_last_words_arrive_although_the_speaker_has_unread_ones() -> None:
-    ours, theirs = socket.create_server(("127.0.0.1", 0)), socket.socket()
-    theirs.connect(ours.getsockname())
-    hearing, speaking = NodeLink(ours.accept()[0], 1), NodeLink(theirs, 0)
-    hearing.send(Message(0, "alive"))
-    time.sleep(0.1)  # it lies unread at the speaker
-    speaking.send(Message(1, "done"))
-    with ThreadPoolExecutor(1) as pool:
-        leaving = pool.submit(speaking.finish, time.monotonic() + 30)
-        heard: list[Message] = []
-        while (messages := hearing.read()) is not None:
-            heard += messages
-        hearing.close()
-        leaving.result(20)
-    assert [message.event for message in heard] == ["done"]
-    ours.close()
+    async def talk() -> tuple[list[str], list[str]]:
+        ours, theirs = socket.create_server(("127.0.0.1", 0)), socket.socket()
+        theirs.connect(ours.getsockname())
+        with ours:
+            hearing, heard = await linked(ours.accept()[0], 1)
+        speaking, last = await linked(theirs, 0)
+        hearing.send(Message(0, "alive"))
+        time.sleep(0.1)  # it lies unread at the speaker
+        for _ in range(5):
+            speaking.send(Message(1, "done"))
+        speaking.finish()
+        await asyncio.wait_for(asyncio.gather(hearing.ended.wait(), speaking.ended.wait()), 20)
+        return heard, last
+
+    assert asyncio.run(talk()) == (["done"] * 5, ["alive"])
 
 
-def test_a_parting_has_an_end() -> None:
-    ours, theirs = socket.socketpair()
-    began = time.monotonic()
-    NodeLink(ours, 1).finish(began + 0.2)
-    assert 0.2 <= time.monotonic() - began < 10
-    assert theirs.recv(10) == b""
-    theirs.close()
+async def linked(connected: socket.socket, node: int) -> tuple[NodeLink, list[str]]:
+    heard: list[str] = []
+    _, link = await asyncio.get_running_loop().create_connection(
+        lambda: NodeLink(
+            node, str, lambda _, message: heard.append(message.event), lambda *_: None
+        ),
+        sock=connected,
+    )
+    return link, heard
+
+
+def test_a_parting_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node_watch, "_PARTING_SECONDS", 0.2)
+    store = dist.HashStore()
+    store.set(f"{node_watch._KEY}/1", "node1")
+    hub = NodeWatch(store, 0, 2, "node0", "127.0.0.1")
+    host, port, token = json.loads(store.get(f"{node_watch._KEY}/place"))
+    with join((host, port), token, 1) as halted:
+        hub.say("done")
+        assert until(lambda: 1 in hub._links)
+        began = time.monotonic()
+        hub.close()
+        assert 0.2 <= time.monotonic() - began < 10
+        received = b""
+        with contextlib.suppress(ConnectionResetError):
+            while piece := halted.recv(1000):
+                received += piece
+        assert b'"done"' in received
+    hub.close()  # nothing is left to be closed
 
 
 def test_who_connects_late_hears_what_was_said_before() -> None:
@@ -165,7 +190,8 @@ def test_who_connects_late_hears_what_was_said_before() -> None:
 
 def test_a_launcher_that_is_gone() -> None:
     with watching(3) as (hub, one, two):
-        one._links[0]._socket.shutdown(socket.SHUT_RDWR)  # what the kernel does for the killed
+        connected = one._links[0]._transport.get_extra_info("socket")
+        connected.shutdown(socket.SHUT_RDWR)  # what the kernel does for the killed
         assert until(hub.must_end)
         assert until(two.must_end)
         assert hub.troubles == two.troubles
@@ -190,7 +216,7 @@ def test_a_silent_launcher_is_given_up_after_ten_seconds() -> None:
 def test_a_stranger_is_not_heard() -> None:
     with watching(2) as (hub, one):
         assert hub._newcomers is not None
-        with socket.create_connection(hub._newcomers.listening.getsockname()) as stranger:
+        with socket.create_connection(("127.0.0.1", hub._newcomers.port)) as stranger:
             stranger.sendall(b'{"token": "x", "node": 1}\n{"event": "failing", "node": 1}\n')
             with contextlib.suppress(ConnectionResetError):
                 assert stranger.recv(1) == b""

@@ -196,9 +196,9 @@ def test_limits_are_read_from_this_process(tmp_path: Path) -> None:
         assert limits.shared_bytes == shutil.disk_usage("/dev/shm").total
     assert limits.free_bytes > 0
     assert (limits.shared_bytes is None) or limits.shared_free_bytes <= limits.shared_bytes
-    options = RunOptions(processes=1, log_folder=tmp_path / "logs")
+    options = RunOptions(processes=1, log_dir=tmp_path / "logs")
     assert only(check_limits(options), "log folder").level is Level.GOOD
-    options = RunOptions(processes=1, log_folder=tmp_path / "file" / "logs")
+    options = RunOptions(processes=1, log_dir=tmp_path / "file" / "logs")
     (tmp_path / "file").touch()  # since the flags were checked
     unwritable = only(check_limits(options), "log folder")
     assert (unwritable.level, unwritable.advice) == (Level.BAD, "name another one with --log-dir")

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 import torch.distributed as dist
-from torch.distributed.elastic.rendezvous import RendezvousParameters
-from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 
 from anyrig.parallel.ranks.loopback import LoopbackRendezvous
 from anyrig.parallel.ranks.network_rendezvous import NetworkRendezvous
+from anyrig.parallel.ranks.options import RunOptions
 
 
 def test_nothing_of_one_machine_listens_but_on_loopback() -> None:
@@ -42,11 +41,8 @@ def test_a_port_that_is_taken_is_reported(capsys: pytest.CaptureFixture[str]) ->
 def test_an_attempt_finds_nothing_of_the_last_one() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         endpoint = f"127.0.0.1:{free.getsockname()[1]}"
-    met = NetworkRendezvous(
-        get_rendezvous_handler(
-            RendezvousParameters("c10d", endpoint, "test", 1, 1, is_host="True")
-        ),
-        "127.0.0.1",
+    met = NetworkRendezvous.at_endpoint(
+        RunOptions(processes=1, rdzv_endpoint=endpoint, local_address="127.0.0.1")
     )
     try:
         for _ in range(2):

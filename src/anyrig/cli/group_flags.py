@@ -203,7 +203,7 @@ class GroupFlags:
             rich_help_panel=_NODES,
         ),
     ] = None
-    log_folder: Annotated[
+    log_dir: Annotated[
         _Folder,
         torchrun_option(
             "--log-dir",

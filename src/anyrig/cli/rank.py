@@ -14,6 +14,7 @@ from typing import NoReturn
 from ..parallel.ranks.destroyed_groups import hold_destroyed_groups
 from ..parallel.ranks.ending import end_process
 from ..parallel.ranks.places import write_place_when_stopped
+from ..parallel.ranks.rank_end import note_wait
 from ..parallel.ranks.time_limit import set_time_limit
 from ..parallel.ranks.whole_lines import leave_names_to_launcher, write_whole_lines
 from ..rehearsal.program import Program
@@ -31,7 +32,7 @@ def main() -> NoReturn:
     leave_names_to_launcher()
     write_place_when_stopped()
     when_torch_is_imported(_prepare_torch)
-    end_process(Program(name, tuple(rest), is_module=is_module).run())
+    end_process(Program(name, tuple(rest), is_module=is_module).run(note_wait))
 
 
 def _prepare_torch() -> None:

@@ -26,7 +26,7 @@ _DEFAULT_MASTER_PORT = 29500
 _DEFAULT_RDZV_PORT = 29400
 
 # Flags with a field of the same name and meaning in `RunOptions`.
-_SAME = ("rdzv_id", "max_restarts", "timeout_seconds", "local_address", "log_folder")
+_SAME = ("rdzv_id", "max_restarts", "timeout_seconds", "local_address", "log_dir")
 
 _TIMEOUT_KEYS = ("join_timeout", "timeout")
 # The other keys that PyTorch 2.13 reads of `--rdzv-conf` for c10d and static.

@@ -33,7 +33,7 @@ def launch(
     rdzv_endpoint: str | None = None,
     max_restarts: int = 0,
     timeout_seconds: float | None = None,
-    log_folder: Path | str | None = None,
+    log_dir: Path | str | None = None,
 ) -> Result:
     """Call `function` in one new process a device, and return what rank 0 returned.
 
@@ -53,7 +53,7 @@ def launch(
         max_restarts: how often the group is started again after a failure.
         timeout_seconds: how long a rank waits for another in a collective, unless `function` says;
             None for PyTorch's own default.
-        log_folder: where each rank's output is kept beside being shown.
+        log_dir: where each rank's output is kept beside being shown.
 
     Raises:
         LaunchError: a rank raised, was killed or left early; the message names it, and holds its
@@ -79,7 +79,7 @@ def launch(
         rdzv_endpoint=rdzv_endpoint,
         max_restarts=max_restarts,
         timeout_seconds=timeout_seconds,
-        log_folder=None if log_folder is None else Path(log_folder),
+        log_dir=None if log_dir is None else Path(log_dir),
     )
     return cast(Result, call_in_ranks(function, args, kwargs or {}, rig, options))
 

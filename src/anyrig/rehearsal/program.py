@@ -8,6 +8,7 @@ import io
 import os
 import sys
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
@@ -32,12 +33,13 @@ class Program:
     arguments: tuple[str, ...] = ()
     is_module: bool = False
 
-    def run(self) -> int:
+    def run(self, note_error: Callable[[BaseException], object] | None = None) -> int:
         """Run the program as ``__main__`` and return its exit status.
 
         ``sys.argv``, ``sys.path[0]`` and ``sys.modules["__main__"]`` become the program's and stay
         so, because its threads and exit handlers may outlive it. An exception that it does not
-        catch is shown as the interpreter shows it, without a frame of anyrig's, and gives 1.
+        catch is shown as the interpreter shows it, without a frame of anyrig's, and gives 1;
+        `note_error` is called with it before that.
         """
         try:
             main, code = self._enter()
@@ -46,6 +48,8 @@ class Program:
         except BaseException as error:
             ended_by = error.with_traceback(_own_frames(error.__traceback__))
         # Outside the handler, where an error of the program's own hook gets no context.
+        if note_error is not None:
+            note_error(ended_by)
         return _status_of(ended_by)
 
     def _enter(self) -> tuple[ModuleType, CodeType]:

@@ -313,7 +313,8 @@ class Board:
             told.append(f"of {len(ranks) - _MOST_TOLD} more nothing is said here")
         return RankWaitError(
             f"rank {self.group.rank} waited at {what} ({place}), and rank{plural} "
-            f"{named} did not take part within {timeout_seconds:g} s: {'; '.join(told)}. {remedy}"
+            f"{named} did not take part within {timeout_seconds:g} s: {'; '.join(told)}. {remedy}",
+            ranks,
         )
 
     def host_of(self, rank: int) -> str | None:

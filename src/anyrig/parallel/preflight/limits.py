@@ -79,8 +79,8 @@ class Limits:
 def check_limits(options: RunOptions) -> Iterator[Finding]:
     """Look at the limits of this machine, for the ranks that are to be on it."""
     yield from judge_limits(Limits.of_this_machine(), options.processes)
-    if options.log_folder is not None:
-        yield _log_folder(options.log_folder)
+    if options.log_dir is not None:
+        yield _log_folder(options.log_dir)
 
 
 def judge_limits(limits: Limits, processes: int) -> Iterator[Finding]:

@@ -1,8 +1,7 @@
-"""torchrun's agent, with ranks that end in time, and that tell how they ended."""
+"""torchrun's agent, with ranks that end in time, and a report of how each ended."""
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
 import sys
@@ -11,9 +10,11 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
+import psutil
 from torch.distributed.elastic.agent.server.api import (
     RunResult,
     WorkerGroup,
@@ -22,26 +23,53 @@ from torch.distributed.elastic.agent.server.api import (
 )
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing import SignalException
-from torch.distributed.elastic.rendezvous.api import RendezvousConnectionError
+from torch.distributed.elastic.rendezvous.api import RendezvousConnectionError, RendezvousHandler
 
 from .failure import GroupFailure, explain_failure
 from .guardian import Guardian
 from .node_watch import NodeWatch
+from .options import RunOptions
 from .places import ask_for_places
 from .rank_end import RankEnd, read_end
-from .starting import InterruptibleLogs, end_started
-from .stopping_signals import handled_by, held_back, stop
+from .starting import InterruptibleLogs
+from .stopping_signals import handled_by, stop
 
-# From the first sign that the group must end: what a rank has to write its last checkpoint in.
-# Of the 5 s within which nothing may be left, the rest is for what a busy machine takes beside.
+# Within 5 s of the first sign that the group must end, no process may be left. A rank has this long
+# to write its last checkpoint; the rest is for a busy machine.
 GRACE_SECONDS = 2.5
 
-# How long those that fail because of the first have to do so by themselves: until then it is not
-# known which was the first, and after that no exception of theirs would tell.
+# How long the ranks that fail because of the first have to do so by themselves: their exceptions
+# say which was the first.
 _SETTLING_SECONDS = 0.5
 
-# What is left of the 5 s, to hear how the ranks of other machines ended.
+# How long to wait for the reports of other nodes.
 _HEARING_SECONDS = 0.5
+
+# Stands before each line of a rank's output.
+_LABEL = "[rank ${rank}] "
+
+
+class Step(Enum):
+    """What the agent of a node does next."""
+
+    GO_ON = "let the ranks run"
+    END = "end the ranks, and fail"
+    MEET_AGAIN = "end the ranks, and meet a new node"
+    STAY = "wait for the other nodes: if one fails, all start again"
+    LEAVE = "leave"
+
+
+def next_step(
+    codes: Sequence[int | None], *, must_end: bool, must_meet_again: bool, others_done: bool
+) -> Step:
+    """Return what follows from the ranks' exit codes (None: still running) and the other nodes."""
+    if any(codes) or must_end:
+        return Step.END
+    if must_meet_again:
+        return Step.MEET_AGAIN
+    if None in codes:
+        return Step.GO_ON
+    return Step.LEAVE if others_done else Step.STAY
 
 
 class RankAgent(LocalElasticAgent):
@@ -53,40 +81,42 @@ class RankAgent(LocalElasticAgent):
 
     def __init__(
         self,
-        spec: WorkerSpec,
-        *,
-        folder: Path,
+        options: RunOptions,
+        rendezvous: RendezvousHandler,
+        command: Sequence[str],
         environments: Sequence[Mapping[str, str]],
+        folder: Path,
         guardian: Guardian,
-        address: str | None,
-        keeps_output: bool,
-        hidden_streams: frozenset[tuple[int, str]] = frozenset(),
-        **options: Any,
     ) -> None:
-        """Make the agent.
+        """Make the agent; see `run_group`. With several nodes, `options` names this node's address.
 
-        Args:
-            spec: as LocalElasticAgent.
-            folder: where the output of the ranks goes.
-            environments: the variables of each local rank, in addition to this process's and
-                torchrun's.
-            guardian: it kills what does not end.
-            address: by which other nodes reach this one; None if there are none.
-            keeps_output: whether the ranks' output is kept when the launcher is stopped, too.
-            hidden_streams: of which local ranks what is not shown.
-            options: as LocalElasticAgent.
+        `folder` gets the output of the ranks, and `guardian` kills what does not end.
         """
-        logs = InterruptibleLogs(str(folder), guardian, self._leave_if_stopped, hidden_streams)
-        super().__init__(spec, logs_specs=logs, **options)
+        super().__init__(
+            WorkerSpec(
+                role="rank",
+                local_world_size=options.processes,
+                entrypoint=sys.executable,
+                args=tuple(command),
+                rdzv_handler=rendezvous,
+                max_restarts=options.max_restarts,
+                monitor_interval=0.1,
+                local_addr=options.local_address,
+            ),
+            logs_specs=InterruptibleLogs(
+                str(folder), guardian, self._leave_if_stopped, options.hidden_streams
+            ),
+            log_line_prefix_template=_LABEL,
+        )
         self.failure: GroupFailure | None = None
         self._environments = environments
         self._guardian = guardian
-        self._address = address
-        self._keeps_output = keeps_output
+        self._address = options.local_address
+        self._keeps_output = options.log_dir is not None
         self._is_running = False
+        self._is_leaving = False
         self._watch: NodeWatch | None = None
         self._interrupted: int | None = None
-        self._held: list[int] = []
 
     def _rendezvous(self, worker_group: WorkerGroup) -> None:
         super()._rendezvous(worker_group)
@@ -99,7 +129,7 @@ class RankAgent(LocalElasticAgent):
             self._watch = NodeWatch(worker_group.store, node, nodes, host, self._address)
 
     def _agree_on_attempt(self, store: Any, node: int, nodes: int) -> None:
-        """Count as many restarts as the node that has seen the most: one of them may be new."""
+        """Count as many restarts as the node that has seen the most: this node may be new."""
         most = self._worker_group.spec.max_restarts
         store.set(f"anyrig/restarts/{node}", str(most - self._remaining_restarts))
         seen = [int(store.get(f"anyrig/restarts/{other}")) for other in range(nodes)]
@@ -109,77 +139,75 @@ class RankAgent(LocalElasticAgent):
         self._guardian.clear()
         self.close_logs()  # those of the attempt before
         self.failure = None
-        with held_back() as self._held:  # else a rank could be started, and not known of
+        # In another thread PyTorch installs no signal handlers. In the main thread only a variable
+        # of this process's environment prevents that, which all threads would see.
+        with ThreadPoolExecutor(1, "anyrig-starting") as thread:
             try:
-                pids = self._start_in_thread(worker_group)
-            except BaseException:
-                run_id = worker_group.spec.rdzv_handler.get_run_id()
-                end_started(run_id, self._guardian, GRACE_SECONDS)
+                starting = thread.submit(super()._start_workers, worker_group)
+                pids: dict[int, Any] = starting.result()
+            except BaseException:  # the guardian kills the ranks that have been started
+                self._is_leaving = True
                 raise
-            for worker in worker_group.workers:
-                worker.id = pids[worker.local_rank]
-                self._guardian.watch(worker.id)
-            self._guardian.expect("")
-            self._is_running = True
+        for worker in worker_group.workers:
+            worker.id = pids[worker.local_rank]
+            self._guardian.watch(worker.id)
+        self._is_running = True
+        self._guardian.expect("")
         return pids
 
     def _leave_if_stopped(self) -> None:
-        """Leave the starting of ranks if a signal has come: it may be many, and take minutes."""
-        if self._held:
+        """Stop starting ranks once a signal has come: a thousand take minutes."""
+        if self._is_leaving:
             raise InterruptedError("stopped while the ranks were being started")
 
-    def _start_in_thread(self, worker_group: WorkerGroup) -> dict[int, Any]:
-        """Start the ranks from another thread, where PyTorch installs no signal handlers.
-
-        In the main thread a variable of this process's environment could keep it from that, and
-        all other threads would see the variable.
-        """
-        with ThreadPoolExecutor(1, "anyrig-starting") as thread:
-            pids: dict[int, Any] = thread.submit(super()._start_workers, worker_group).result()
-        return pids
-
     def _setup_local_watchdog(self, envs: dict[int, dict[str, str]]) -> None:
-        """Give the ranks their variables: PyTorch calls this between making `envs` and using it."""
+        """Add to the ranks' variables: PyTorch calls this between making `envs` and using it."""
         for local_rank, environment in enumerate(self._environments):
             envs[local_rank].update(environment)
         super()._setup_local_watchdog(envs)
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
-        codes = [_exit_code(worker.id) for worker in worker_group.workers]
-        if any(codes) or (self._watch is not None and self._watch.must_end()):
+        watch = self._watch
+        codes = [handler.proc.poll() for handler in self._handlers()]
+        step = next_step(
+            codes,
+            must_end=watch is not None and watch.must_end(),
+            must_meet_again=watch is not None and watch.must_meet_again(),
+            others_done=watch is None or watch.is_done(),
+        )
+        if step is Step.END:
             self._end_attempt()
             return RunResult(WorkerState.FAILED)
-        if self._watch is not None and self._watch.must_meet_again():
+        if step is Step.MEET_AGAIN:
             self._restart_workers(worker_group)
+        if watch is not None and step in (Step.STAY, Step.LEAVE):
+            watch.say("done")
+        if step is not Step.LEAVE:
             return RunResult(WorkerState.HEALTHY)
-        if None in codes:
-            return RunResult(WorkerState.HEALTHY)
-        if self._watch is not None:
-            # Those that are done stay, for the others may fail, and then all start again.
-            self._watch.say("done")
-            if not self._watch.is_done():
-                return RunResult(WorkerState.HEALTHY)
         result: RunResult = super()._monitor_workers(worker_group)
         self._is_running = False
         return result
 
     def _restart_workers(self, worker_group: WorkerGroup) -> None:
+        self._prepare_restart(worker_group.spec.max_restarts)
+        super()._restart_workers(worker_group)
+
+    def _prepare_restart(self, most: int) -> None:
+        """Report a failed attempt; if a new node has come instead, have the ranks end."""
         if self.failure is not None:
-            most = worker_group.spec.max_restarts
             attempt = f"attempt {most - self._remaining_restarts} of {most + 1}"
             sys.stderr.write(f"anyrig: {attempt} failed, starting again: {self.failure.cause}\n")
-        else:
-            if self._watch is not None:
-                self._watch.say("meeting again")
-            self._guardian.end(GRACE_SECONDS)
-            self._is_running = False
-        super()._restart_workers(worker_group)
+            return
+        if self._watch is not None:
+            self._watch.say("meeting again")
+        self._guardian.end(GRACE_SECONDS)
+        self._is_running = False
 
     def _shutdown(
         self, death_sig: signal.Signals = signal.SIGTERM, *rest: Any, **options: Any
     ) -> None:
         if self._is_running:
-            # What ends the agent itself is being handled while it calls this.
+            # PyTorch calls this while it handles the exception that ends the agent.
             self._end_attempt(death_sig, sys.exc_info()[1])
         super()._shutdown(death_sig, *rest, **options)
         if self._watch is not None:
@@ -187,7 +215,7 @@ class RankAgent(LocalElasticAgent):
             self._watch = None
 
     def _exit_barrier(self) -> None:
-        """Do nothing: `_monitor_workers` has waited for the others, for as long as they live."""
+        """Do nothing: `_monitor_workers` has waited for the other nodes, as long as they live."""
 
     def _end_attempt(
         self, signum: signal.Signals = signal.SIGTERM, reason: BaseException | None = None
@@ -202,7 +230,7 @@ class RankAgent(LocalElasticAgent):
             self._guardian.end(GRACE_SECONDS)
             if self._watch is not None:
                 if stopped:
-                    self._watch.say_stopped(troubles[0])
+                    self._watch.say("trouble", troubles[0])
                 self._watch.say("failing")
             if not stopped:
                 self._let_settle()
@@ -214,7 +242,7 @@ class RankAgent(LocalElasticAgent):
                 heard += [
                     f"{host} has not said how its ranks ended" for host in self._watch.unheard
                 ]
-                # That the store is lost is a consequence of what was heard.
+                # A lost store is a consequence of what other nodes report.
                 troubles = heard if heard and not stopped else troubles + heard
                 ends += self._watch.ends
             self.failure = explain_failure(ends, troubles, names_hosts=self._watch is not None)
@@ -222,26 +250,27 @@ class RankAgent(LocalElasticAgent):
             stop(self._interrupted)
 
     def _hurry(self, signum: int, _: object) -> None:
-        """Kill the ranks at once: a signal has come again, or while they ended anyway."""
+        """Kill the ranks at once: a signal has come while they were ending."""
         self._interrupted = signum
         self._guardian.end(0)
 
     def _let_settle(self) -> None:
         ends = time.monotonic() + _SETTLING_SECONDS
-        while time.monotonic() < ends and any(
-            _exit_code(worker.id) is None for worker in self._worker_group.workers
-        ):
+        while time.monotonic() < ends and self._running():
             time.sleep(0.02)
 
+    def _running(self) -> list[int]:
+        return [each.proc.pid for each in self._handlers() if each.proc.poll() is None]
+
     def _stop_ranks(self, signum: signal.Signals, *, keep_output: bool) -> list[RankEnd]:
-        """Ask the ranks that still run where they are, end them, and return how each ended."""
+        """Ask the running ranks where they are, end them, and return how each rank ended."""
         context = self._pcontext
         assert context is not None
         workers = self._worker_group.workers
         folders = {
             worker.id: Path(context.error_files[worker.local_rank]).parent for worker in workers
         }
-        running = [worker.id for worker in workers if _exit_code(worker.id) is None]
+        running = self._running()
         suspended = [pid for pid in running if _is_suspended(pid)]
         ask_for_places({pid: folders[pid] for pid in running})
         context.close(signum)
@@ -250,7 +279,7 @@ class RankAgent(LocalElasticAgent):
             read_end(
                 worker.global_rank,
                 folders[worker.id],
-                codes.get(worker.id) or 0,
+                codes[worker.id] or 0,
                 was_stopped=worker.id in running,
                 suspended=worker.id in suspended,
             )
@@ -259,7 +288,7 @@ class RankAgent(LocalElasticAgent):
         return ends if keep_output else [replace(end, folder=None) for end in ends]
 
     def close_logs(self) -> None:
-        """Close what the agent leaves open: the files of the ranks that ended by themselves."""
+        """Close what PyTorch's agent leaves open: the files of ranks that ended by themselves."""
         if self._pcontext is not None:
             for tail in self._pcontext._tail_logs:  # private; its threads would keep us from ending
                 tail.stop()
@@ -269,12 +298,11 @@ class RankAgent(LocalElasticAgent):
                     stream.close()
 
     def _handlers(self) -> list[Any]:
-        # The context of commands has them; that of functions, which is not used here, has not.
         return list(getattr(self._pcontext, "subprocess_handlers", {}).values())
 
 
 def _sentence(reason: BaseException, where: str) -> str:
-    """Return what `reason` says, which makes this agent end though no rank has failed."""
+    """Return why the agent ends although no rank has failed."""
     if isinstance(reason, SignalException):
         return f"the launcher{where} was stopped ({reason.sigval.name})"
     if isinstance(reason, RendezvousConnectionError):
@@ -282,16 +310,7 @@ def _sentence(reason: BaseException, where: str) -> str:
     return f"the launcher{where} failed: {reason!r}"
 
 
-def _exit_code(pid: Any) -> int | None:
-    """Return 0 or not of a child that has ended, None of one that runs; the agent reaps it."""
-    try:
-        ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except (ChildProcessError, TypeError):  # reaped already, or not started
-        return 0
-    return None if ended is None else ended.si_status
-
-
 def _is_suspended(pid: int) -> bool:
-    with suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+    with suppress(psutil.Error):
+        return psutil.Process(pid).status() == psutil.STATUS_STOPPED
     return False

@@ -1,9 +1,11 @@
 """Process groups that a script has destroyed, held until their threads have come to rest.
 
-In PyTorch 2.13 a DDP model that dies after `destroy_process_group` is the last to let go of the
-group, and then waits for the group's threads, with the GIL. Over gloo such a thread may be waiting
-for the GIL just then, to let go of the last collective's tensors: one model in ten hangs. A moment
-later none would. `group.last_reference` sees to the models of `spread`, this to every other.
+A fault of PyTorch, up to 2.13 at least (https://github.com/pytorch/pytorch/issues/75097, and
+https://github.com/pytorch/pytorch/issues/56297 for the cause): a DDP model that dies after
+`destroy_process_group` is the last to let go of the group, and waits for its threads with the GIL.
+Over gloo such a thread may be waiting for the GIL just then, to let go of the last collective's
+tensors: one model in ten hangs. A moment later none would. `group.last_reference` sees to the
+models of `spread`, this to every other. See `tests/parallel/test_torch_faults.py`.
 """
 
 from __future__ import annotations

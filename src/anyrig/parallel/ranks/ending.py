@@ -1,4 +1,12 @@
-"""How a rank ends when its program has, and a launcher when its ranks have: surely."""
+"""How a rank ends when its program has, and a launcher when its ranks have: surely.
+
+Two faults of PyTorch, up to 2.13 at least. Where Python takes modules apart, one rank in ten hangs
+after DDP over gloo: a destructor that holds the GIL joins a thread that waits for it
+(https://github.com/pytorch/pytorch/issues/56297). And a thread of PyTorch's that asks for the GIL
+after that, such as the rendezvous's, which waits in C++ for a node that has gone, aborts a process
+that has succeeded (https://github.com/pytorch/pytorch/issues/190489). See
+`tests/parallel/test_torch_faults.py`.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +27,8 @@ _INTERRUPTED = 128 + signal.SIGINT
 def end_process(status: int) -> NoReturn:
     """End as the interpreter does, but for taking modules apart.
 
-    That is where PyTorch 2.13 hangs one time in ten after DDP over gloo: a destructor that holds
-    the GIL joins a thread that waits for it. Threads are waited for and exit handlers run, in the
-    order of Py_FinalizeEx; `multiprocessing` ends its children in the same way. Beside that, what a
-    program wrote to files that it left open reaches them, as it would when modules go.
+    Threads are waited for and exit handlers run, in the order of Py_FinalizeEx; `multiprocessing`
+    ends its children in the same way. Files that the program left open get what it wrote to them.
     """
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
@@ -35,11 +41,7 @@ def end_process(status: int) -> NoReturn:
 
 
 def end_launcher(status: int) -> NoReturn:
-    """End the launcher of one of several nodes, without taking modules apart.
-
-    A thread of PyTorch's rendezvous may still wait in C++ for a node that has gone. When the wait
-    fails after Python has begun to finalize, the thread aborts the process, which has succeeded.
-    """
+    """End the launcher of one of several nodes: exit handlers run, and no thread is waited for."""
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
 from .rank_end import Ending, RankEnd
 
-# The ranks told beside the first; of a thousand that were stopped, no more are of interest.
+# The ranks reported after the first one.
 _MOST_TOLD = 15
 
-# How the exception of one that waited names those that it waited for: "ranks 1, 3 (7 of all) did".
-_NAMED = re.compile(r"ranks? ((?:\d+(?: \(\d+ of all\))?(?:, | and )?)+) did not take part")
-_NUMBER = re.compile(r"(\d+)(?: \((\d+) of all\))?")
+_WAITED = {Ending.TIMED_OUT, Ending.LOST_CONNECTION}
+_FAILED = {Ending.KILLED, Ending.FAILED}
 
 
 @dataclass(frozen=True)
@@ -22,9 +20,9 @@ class GroupFailure:
     """Why a group failed; its text says the cause first.
 
     Attributes:
-        troubles: what befell whole machines or launchers, as sentences.
-        ends: how each rank ended of whom it is known, the cause first.
-        names_hosts: whether there are several machines, so that each rank's is named.
+        troubles: what befell whole nodes or launchers, as sentences.
+        ends: how the ranks ended, as far as it is known, the cause first.
+        names_hosts: whether each rank's machine is named, since there are several.
     """
 
     troubles: tuple[str, ...]
@@ -63,30 +61,18 @@ class GroupFailure:
 def explain_failure(
     ends: Iterable[RankEnd], troubles: Iterable[str] = (), *, names_hosts: bool = True
 ) -> GroupFailure:
-    """Return what the ends of all ranks together tell, the cause first.
-
-    Args:
-        ends: how each rank ended, by itself or stopped.
-        troubles: what befell whole machines.
-        names_hosts: whether the ranks run on several machines.
-    """
+    """Return why the group failed, from how each rank ended and what befell whole nodes."""
     ends = list(ends)
     missing = _missing(ends)
-    # One that is done is to blame only if somebody still wanted something of it.
-    waited_for = not missing and any(
-        end.ending in (Ending.TIMED_OUT, Ending.LOST_CONNECTION) for end in ends
-    )
-    if any(end.ending in (Ending.KILLED, Ending.FAILED) for end in ends):
-        waited_for = False
-    told = [
-        replace(end, ending=Ending.MISSING)
-        if end.rank in missing
-        else replace(end, ending=Ending.LEFT)
-        if waited_for and end.ending is Ending.DONE
-        else end
-        for end in ends
-    ]
-    ordered = sorted(told, key=_order)
+    kinds = {end.ending for end in ends}
+    # A rank that is done is to blame only if another one still waited for it.
+    blames_done = kinds & _WAITED and not kinds & _FAILED and not missing
+    for index, end in enumerate(ends):
+        if end.rank in missing:
+            ends[index] = replace(end, ending=Ending.MISSING)
+        elif end.ending is Ending.DONE and blames_done:
+            ends[index] = replace(end, ending=Ending.LEFT)
+    ordered = sorted(ends, key=_order)
     others = sorted(ordered[1:], key=lambda end: end.rank)
     return GroupFailure(tuple(troubles), (*ordered[:1], *others), names_hosts)
 
@@ -94,23 +80,18 @@ def explain_failure(
 def _missing(ends: Collection[RankEnd]) -> set[int]:
     """Return the ranks that others waited for until the time was up.
 
-    The exceptions may name them. Else it is those that were found suspended; or that were stopped
-    outside any wait; or, if all waited, those that did so elsewhere than most, or than those whose
-    time was up.
+    The exceptions may name them. Otherwise they are the ranks that were found suspended; or that
+    were stopped outside any wait; or, if all waited, that waited elsewhere than most ranks, or than
+    the ranks whose time was up.
     """
     late = [end for end in ends if end.ending is Ending.TIMED_OUT]
-    # One that came too late finds the others gone, and may say so before it is stopped.
+    # A rank that came too late finds the others gone, and may fail before it is stopped.
     stopped = [end for end in ends if end.ending in (Ending.STOPPED, Ending.LOST_CONNECTION)]
     if not late:
         return set()
-    numbers = {
-        int(everyone or own)
-        for end in late
-        for text in _NAMED.findall(end.last_error or "")
-        for own, everyone in _NUMBER.findall(text)
-    }
-    named = {end.rank for end in stopped if end.rank in numbers}
-    # Once woken, one may have come to the collective before it could say where it had been.
+    absent = {rank for end in late for rank in end.absent}
+    named = {end.rank for end in stopped if end.rank in absent}
+    # A suspended rank that is woken may reach the collective before it writes where it was.
     suspended = {end.rank for end in stopped if end.suspended}
     elsewhere = suspended or {end.rank for end in stopped if end.waits is False}
     apart = {end.rank for end in stopped} - {
@@ -122,7 +103,7 @@ def _missing(ends: Collection[RankEnd]) -> set[int]:
 
 
 def _minority(waited: Collection[RankEnd]) -> set[int]:
-    """Return the ranks that waited elsewhere than most did, whatever ended their waits."""
+    """Return the ranks that waited elsewhere than most did."""
     counts = Counter(end.place for end in waited if end.place is not None)
     most = [place for place, count in counts.items() if count == max(counts.values())]
     if len(most) != 1:
@@ -131,9 +112,9 @@ def _minority(waited: Collection[RankEnd]) -> set[int]:
 
 
 def _order(end: RankEnd) -> tuple[int, float]:
-    """What sorts the cause before its consequences.
+    """Return a key that sorts the cause before its consequences.
 
-    When a rank ended cannot tell: consequences follow within a millisecond. How it ended can. Of
-    those that ended alike, who wrote first failed first.
+    The time of the end does not tell them apart, for consequences follow within a millisecond; the
+    kind of the end does. Of ranks that ended alike, the one that wrote first failed first.
     """
     return (list(Ending).index(end.ending), end.wrote_unix_seconds)

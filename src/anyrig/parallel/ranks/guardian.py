@@ -1,4 +1,4 @@
-"""The process that sees to it that a group of ranks ends, whatever becomes of its launcher.
+"""The process that makes sure that a group of ranks ends, whatever becomes of its launcher.
 
 ::
 
@@ -8,9 +8,8 @@
 
 The guardian kills every session it watches when the launcher is gone, also by SIGKILL, or when the
 ranks have not ended in the seconds they were given. While ranks are being started, the launcher
-does not know their process numbers; if it is killed then, the guardian finds them by a variable of
-theirs. Then it removes the folders that nobody is to find. It imports nothing but the standard
-library, so that it costs a few MiB and some 20 ms.
+does not know their process numbers; if it ends then, the guardian finds the ranks by a variable in
+their environment. At the end it removes temporary folders.
 """
 
 from __future__ import annotations
@@ -27,21 +26,30 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from pathlib import Path
 
+if __name__ == "__main__":  # without `site`, to be small and quick; so psutil has to be found
+    sys.path.append(sys.argv[1])
+
+import psutil  # noqa: E402
+
 __all__ = ["Guardian"]
 
 # How often to look for what is left of a session whose leader has ended.
 _LOOK_SECONDS = 1.0
 
-# How long to look for ranks that a launcher was starting when it was killed: one that it had forked
-# shows its variables only when it has become the rank's program.
+# How long to look for ranks that a launcher was starting when it ended: a forked process shows its
+# variables only when it has become the rank's program.
 _SEARCH_SECONDS = 1.0
+
+# The kernel notes in clock ticks when a process started.
+_TICK_SECONDS = 0.01
 
 
 class Guardian:
     """The launcher's end of the pipe. Use it as a context manager."""
 
     def __init__(self) -> None:
-        command = [sys.executable, "-I", "-S", __file__]
+        packages = os.path.dirname(os.path.dirname(psutil.__file__))  # noqa: PTH120
+        command = [sys.executable, "-I", "-S", __file__, packages]
         # Of its own session, so that Ctrl-C in the terminal does not end it before the ranks.
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, start_new_session=True, cwd="/"
@@ -49,16 +57,14 @@ class Guardian:
 
     def watch(self, leader_pid: int) -> None:
         """Have the session ended that `leader_pid` leads, a child that was not waited for yet."""
-        stat = _stat(leader_pid)
-        self._tell(f"watch {leader_pid} {0 if stat is None else stat.start}")
+        self._tell(f"watch {leader_pid} {_seconds_between(self._process.pid, leader_pid)}")
 
     def expect(self, variable: str) -> None:
-        """Have what leads a session killed, with its session, if this process ends before `watch`
-        was called for it.
+        """Have sessions killed that are not watched yet if this process ends.
 
         Args:
-            variable: what one of its variables begins with, as ``"NAME=value"``; empty if nothing
-                is to be expected any more.
+            variable: how a variable of their leaders begins, as ``"NAME=value"``; empty if no more
+                sessions are expected.
         """
         self._tell(f"expect {variable}")
 
@@ -96,17 +102,20 @@ class Guardian:
 
 
 def _guard(pipe: int) -> None:
-    sessions = _Sessions()
+    leaders: dict[int, psutil.Process] = {}
     folders: set[str] = set()
     deadline: float | None = None
     expected = ""
     rest = b""
     while True:
-        seconds = None if deadline is None else max(0.0, deadline - time.monotonic())
-        told = sessions.wait(pipe, seconds)
+        seconds = _LOOK_SECONDS if leaders else None
+        if deadline is not None:
+            seconds = min(_LOOK_SECONDS, max(0.0, deadline - time.monotonic()))
+        told = select.select([pipe], [], [], seconds)[0]
         if deadline is not None and time.monotonic() >= deadline:
-            sessions.kill()
+            _kill(leaders)
             deadline = None
+        _forget_ended(leaders)
         if not told:
             continue
         read = os.read(pipe, 4096)
@@ -115,8 +124,8 @@ def _guard(pipe: int) -> None:
         *lines, rest = (rest + read).split(b"\n")
         for word, _, value in (os.fsdecode(line).partition(" ") for line in lines):
             if word == "watch":
-                leader, start = value.split()
-                sessions.add(int(leader), int(start))
+                number, seconds_after = value.split()
+                _watch(leaders, int(number), float(seconds_after))
             elif word == "expect":
                 expected = value
             elif word == "end":
@@ -127,12 +136,12 @@ def _guard(pipe: int) -> None:
             elif word == "keep":
                 folders.discard(value)
             else:
-                sessions.kill()
-                sessions = _Sessions()
+                _kill(leaders)
+                leaders.clear()
                 deadline = None
-    sessions.kill()
+    _kill(leaders)
     if expected:
-        _kill_expected(os.fsencode(expected))
+        _kill_expected(expected)
     if folders:
         import shutil
 
@@ -140,131 +149,78 @@ def _guard(pipe: int) -> None:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _kill_expected(variable: bytes) -> None:
-    """Kill the sessions whose leader has such a variable, also those that are just beginning."""
+def _watch(leaders: dict[int, psutil.Process], pid: int, seconds: float) -> None:
+    """Add the process that had that number and started then, if it still has it."""
+    with contextlib.suppress(psutil.Error):
+        process = psutil.Process(pid)
+        if abs(_seconds_between(os.getpid(), pid) - seconds) < _TICK_SECONDS / 2:
+            leaders[pid] = process
+
+
+def _seconds_between(guardian_pid: int, pid: int) -> float:
+    """Return how long after the guardian a process started, whatever the clock was set to since."""
+    start = psutil.Process(guardian_pid).create_time()
+    return float(psutil.Process(pid).create_time() - start)
+
+
+def _forget_ended(leaders: dict[int, psutil.Process]) -> None:
+    """Forget each session of which nothing lives: its number may be given again."""
+    # No other process gets the number until the leader has been waited for.
+    if any(_session_of(pid) != pid for pid in leaders):
+        living = {_session_of(process.pid) for process in _living(leaders)}
+        for pid in leaders.keys() - living:
+            del leaders[pid]
+
+
+def _living(leaders: dict[int, psutil.Process]) -> list[psutil.Process]:
+    """Return the living processes of the sessions of `leaders`, in whatever process group."""
+    sessions = {
+        pid
+        for pid, leader in leaders.items()
+        if leader.is_running() or not psutil.pid_exists(pid)  # otherwise the number was reused
+    }
+    found = []
+    for pid in psutil.pids() if sessions else []:
+        if _session_of(pid) in sessions:
+            with contextlib.suppress(psutil.Error):
+                process = psutil.Process(pid)
+                if process.status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD):
+                    found.append(process)
+    return found
+
+
+def _kill(leaders: dict[int, psutil.Process]) -> None:
+    """Kill every process of the sessions of `leaders`, until none is found."""
+    for _ in range(20):
+        living = _living(leaders)
+        for process in living:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        if not living:
+            return
+        time.sleep(0.01)  # a process that was being forked is found the next time
+
+
+def _kill_expected(variable: str) -> None:
+    """Kill the sessions whose leader has such a variable, also those that are about to begin."""
+    name, _, start = variable.partition("=")
     ends = time.monotonic() + _SEARCH_SECONDS
-    while os.path.isdir("/proc/self") and time.monotonic() < ends:  # noqa: PTH112
-        sessions = _Sessions()
-        for pid in (int(name) for name in os.listdir("/proc") if name.isdecimal()):  # noqa: PTH208
-            stat = _stat(pid)
-            if stat is not None and stat.lives and stat.session == pid and _has(pid, variable):
-                sessions.add(pid, stat.start)
-        sessions.kill()
+    while time.monotonic() < ends:
+        leaders = {}
+        for pid in psutil.pids():
+            with contextlib.suppress(psutil.Error):
+                if _session_of(pid) == pid and (
+                    (process := psutil.Process(pid)).environ().get(name, "").startswith(start)
+                ):
+                    leaders[pid] = process
+        _kill(leaders)
         time.sleep(0.02)
 
 
-def _has(pid: int, variable: bytes) -> bool:
-    with contextlib.suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:  # noqa: PTH123
-        return any(each.startswith(variable) for each in file.read().split(b"\0"))
-    return False
-
-
-class _Sessions:
-    """Sessions, each known by the number of its leader and by when that started.
-
-    A number is free again once the leader has been waited for and no other process is in the
-    session. It may then be another process's, so a session is forgotten when nothing of it lives.
-    """
-
-    def __init__(self) -> None:
-        self._starts: dict[int, int] = {}
-        self._leaders: dict[int, int] = {}  # what is readable when a leader ends, and which
-
-    def add(self, leader: int, start: int) -> None:
-        self._starts[leader] = start
-        if hasattr(os, "pidfd_open"):
-            with contextlib.suppress(OSError):  # it has ended, or the kernel is too old
-                self._leaders[os.pidfd_open(leader)] = leader
-
-    def wait(self, pipe: int, seconds: float | None) -> bool:
-        """Return whether `pipe` can be read, after `seconds` at the latest, or earlier."""
-        poll = select.poll()
-        for descriptor in (pipe, *self._leaders):
-            poll.register(descriptor, select.POLLIN)
-        if len(self._leaders) < len(self._starts):  # some are gone, and their children may be next
-            seconds = _LOOK_SECONDS if seconds is None else min(seconds, _LOOK_SECONDS)
-        ready = {descriptor for descriptor, _ in poll.poll(seconds and seconds * 1000)}
-        for descriptor in ready & self._leaders.keys():
-            del self._leaders[descriptor]
-            os.close(descriptor)
-        if len(self._leaders) < len(self._starts):
-            self._living()
-        return pipe in ready
-
-    def kill(self) -> None:
-        """Kill every process of the sessions, until none is left to be found."""
-        if not os.path.isdir("/proc/self"):  # noqa: PTH112 - macOS: their process groups must do
-            for leader in self._starts:
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.killpg(leader, signal.SIGKILL)
-            return
-        for _ in range(20):
-            living = self._living()
-            for pid, start in living.items():
-                _kill(pid, start)
-            if not living:
-                return
-            time.sleep(0.01)  # one that was being forked meanwhile is found the next time
-
-    def _living(self) -> dict[int, int]:
-        """Return the processes of the sessions and their starts; forget sessions without any."""
-        if not os.path.isdir("/proc/self"):  # noqa: PTH112
-            return {}
-        numbers = [int(name) for name in os.listdir("/proc") if name.isdecimal()]  # noqa: PTH208
-        found = {pid: stat for pid in numbers if (stat := _stat(pid)) is not None}
-        for leader, start in list(self._starts.items()):
-            is_another = leader in found and found[leader].start != start
-            if is_another or not any(
-                stat.lives and stat.session == leader for stat in found.values()
-            ):
-                self._forget(leader)
-        return {
-            pid: stat.start
-            for pid, stat in found.items()
-            if stat.lives and stat.session in self._starts
-        }
-
-    def _forget(self, leader: int) -> None:
-        del self._starts[leader]
-        for descriptor in [each for each, other in self._leaders.items() if other == leader]:
-            del self._leaders[descriptor]
-            os.close(descriptor)
-
-
-class _Stat:
-    """What the kernel says of a process; a process group of its own is no way out of a session."""
-
-    def __init__(self, session: int, start: int, lives: bool) -> None:
-        self.session = session
-        self.start = start  # in clock ticks, after which a number that is given again differs
-        self.lives = lives
-
-
-def _stat(pid: int) -> _Stat | None:
-    with contextlib.suppress(OSError, ValueError):
-        with open(f"/proc/{pid}/stat") as file:  # noqa: PTH123 - pathlib takes a while to import
-            fields = file.read().rpartition(")")[2].split()
-        return _Stat(session=int(fields[3]), start=int(fields[19]), lives=fields[0] not in "ZX")
+def _session_of(pid: int) -> int | None:
+    with contextlib.suppress(OSError):
+        return os.getsid(pid)
     return None
-
-
-def _kill(pid: int, start: int) -> None:
-    """Kill the process `pid` that started then, and not one that has its number since."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        if not hasattr(os, "pidfd_open"):
-            os.kill(pid, signal.SIGKILL)
-            return
-        try:
-            descriptor = os.pidfd_open(pid)
-        except OSError:  # an old kernel, or too many open files; or it has ended
-            os.kill(pid, signal.SIGKILL)
-            return
-        try:
-            now = _stat(pid)
-            if now is not None and now.start == start:
-                signal.pidfd_send_signal(descriptor, signal.SIGKILL)
-        finally:
-            os.close(descriptor)
 
 
 if __name__ == "__main__":

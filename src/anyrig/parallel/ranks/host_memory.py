@@ -24,13 +24,10 @@ _TUNABLES = "GLIBC_TUNABLES"  # says the same in one variable
 
 
 def keep_freed_memory(rank: Mapping[str, str], user: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables with which a rank on the CPU keeps freed memory.
+    """Return the variables with which a rank on the CPU, or on virtual GPUs, keeps freed memory.
 
-    Args:
-        rank: the variables that show the rank its devices; none of them means the CPU, or virtual
-            GPUs, which compute there.
-        user: the environment in which the launcher was started; nothing is returned if it adjusts
-            glibc's allocator itself.
+    Nothing if the variables `rank` show it a device, or those of the `user` adjust glibc's
+    allocator.
     """
     adjusted = "glibc.malloc" in user.get(_TUNABLES, "") or any(
         name.startswith("MALLOC_") for name in user

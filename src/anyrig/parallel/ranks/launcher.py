@@ -1,9 +1,8 @@
-"""Start the ranks of this node and stay until they have ended: torchrun's agent as a library."""
+"""Start the ranks of this node and wait until they have ended: torchrun's agent as a library."""
 
 from __future__ import annotations
 
 import logging
-import math
 import os
 import signal
 import sys
@@ -13,10 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from torch.distributed.elastic.agent.server.api import WorkerSpec
 from torch.distributed.elastic.multiprocessing import SignalException
-from torch.distributed.elastic.rendezvous import RendezvousParameters
-from torch.distributed.elastic.rendezvous import registry as rendezvous_registry
 from torch.distributed.elastic.rendezvous.api import (
     RendezvousClosedError,
     RendezvousConnectionError,
@@ -32,23 +28,18 @@ from .host_memory import keep_freed_memory
 from .log_folder import keep_log_folder, new_log_folder
 from .loopback import ADDRESS, LoopbackRendezvous
 from .network_rendezvous import NetworkRendezvous
-from .node_watch import SILENCE_SECONDS
 from .options import RunOptions
-from .route import INTERFACE_VARIABLES, address_towards, interface_of, is_host_of
+from .route import INTERFACE_VARIABLES, address_towards, interface_of
 from .stopping_signals import handled_by, stop
-from .store_connection import await_listener, bound_answers
 from .time_limit import TIME_LIMIT_VARIABLE
-
-# What stands before each line of a rank's output.
-_LABEL = "[rank ${rank}] "
 
 _AGENT_LOGGERS = "torch.distributed.elastic"
 
-# What the launcher keeps open: each rank's two logs, to be written and to be read; and the rest.
+# The files that the launcher keeps open: each rank's two logs, for writing and for reading; others.
 _FILES_OF_A_RANK = 4
 _OTHER_FILES = 64
 
-# How long to wait for the meeting place to be told that this group is over.
+# How long to wait until the meeting place knows that this group is over.
 _PARTING_SECONDS = 1.0
 
 
@@ -98,7 +89,7 @@ def run_group(
     with Guardian() as guardian, _hushed_agent(), handled_by(stop):
         for each in temporary_folders:
             guardian.remove(each)
-        folder = options.log_folder
+        folder = options.log_dir
         if folder is None:
             folder = new_log_folder()
             guardian.remove(folder)
@@ -107,12 +98,12 @@ def run_group(
         stopped_by: signal.Signals | None = None
         try:
             rendezvous = _meet(options)
-            agent = _agent(options, rendezvous, command, environments, folder, guardian)
+            agent = RankAgent(options, rendezvous, command, environments, folder, guardian)
             agent.run()
         except SignalException as stopped:
             stopped_by = stopped.sigval
         except RendezvousConnectionError as error:
-            # The machine that it was on is lost; what the agent says of that is more.
+            # Its machine is lost; the agent's report says more.
             if agent is None or agent.failure is None:
                 raise LaunchError(f"the nodes lost their meeting place: {error}") from error
         except LaunchError:
@@ -127,7 +118,7 @@ def run_group(
         failure = None if agent is None else agent.failure
         if failure is not None and stopped_by is None:
             guardian.keep(folder)
-            if options.log_folder is None:
+            if options.log_dir is None:
                 keep_log_folder(folder)
         for each in temporary_folders:
             guardian.keep(each)
@@ -150,7 +141,7 @@ def _check_open_files(processes: int) -> None:
 
 
 def _sentence(error: Exception, options: RunOptions) -> str:
-    """Return why the agent could not do its work, as far as it is known."""
+    """Return why the agent could not do its work."""
     if isinstance(error, RendezvousTimeoutError):
         return (
             f"fewer than {options.node_counts[0]} nodes came to {options.rdzv_endpoint} within "
@@ -163,7 +154,7 @@ def _sentence(error: Exception, options: RunOptions) -> str:
 
 
 def _part(rendezvous: RendezvousHandler) -> None:
-    """Close the meeting to those that still come; who cannot be told in time is not waited for."""
+    """Close the meeting to further nodes, unless that takes too long."""
     parting = threading.Thread(target=rendezvous.shutdown, name="anyrig-parting", daemon=True)
     parting.start()
     parting.join(_PARTING_SECONDS)
@@ -178,9 +169,7 @@ def _with_address(options: RunOptions) -> RunOptions:
 
 
 def _interface(options: RunOptions) -> dict[str, str]:
-    """Return the variables that have the ranks talk over the interface of this machine's address,
-    and over the loopback where there is one machine.
-    """
+    """Return the variables that name the interface between ranks: on one node, the loopback."""
     address = ADDRESS if options.rdzv_endpoint is None else options.local_address
     name = None if address is None else interface_of(address)
     return {} if name is None else dict.fromkeys(INTERFACE_VARIABLES, name)
@@ -189,7 +178,7 @@ def _interface(options: RunOptions) -> dict[str, str]:
 def _complete(
     environments: Sequence[Mapping[str, str]], options: RunOptions
 ) -> list[dict[str, str]]:
-    """Return `environments` with what each rank has unless this process's environment says."""
+    """Return `environments` with defaults for what neither they nor this process's say."""
     defaults = {"OMP_NUM_THREADS": str(options.threads_per_process), **_interface(options)}
     own = {name: value for name, value in defaults.items() if name not in os.environ}
     if options.timeout_seconds is not None:
@@ -200,70 +189,12 @@ def _complete(
     ]
 
 
-def _agent(
-    options: RunOptions,
-    rendezvous: RendezvousHandler,
-    command: Sequence[str],
-    environments: Sequence[Mapping[str, str]],
-    folder: Path,
-    guardian: Guardian,
-) -> RankAgent:
-    spec = WorkerSpec(
-        role="rank",
-        local_world_size=options.processes,
-        entrypoint=sys.executable,
-        args=tuple(command),
-        rdzv_handler=rendezvous,
-        max_restarts=options.max_restarts,
-        monitor_interval=0.1,
-        local_addr=options.local_address,
-    )
-    return RankAgent(
-        spec,
-        folder=folder,
-        log_line_prefix_template=_LABEL,
-        environments=environments,
-        guardian=guardian,
-        address=options.local_address,
-        keeps_output=options.log_folder is not None,
-        hidden_streams=options.hidden_streams,
-    )
-
-
 def _meet(options: RunOptions) -> RendezvousHandler:
     """Return where the nodes meet: over the network only if there are several."""
-    fewest, most = options.node_counts
     if options.rdzv_endpoint is None:
         return LoopbackRendezvous(options.master_port)
-    host, _, port = options.rdzv_endpoint.rpartition(":")
-    # torchrun asks the machine's name, which may lead to the loopback only.
-    hosts_store = is_host_of(host)
-    parameters = RendezvousParameters(
-        backend="c10d",
-        endpoint=options.rdzv_endpoint,
-        run_id=options.rdzv_id,
-        min_nodes=fewest,
-        max_nodes=most,
-        local_addr=options.local_address,
-        join_timeout=math.ceil(options.rdzv_timeout_seconds),
-        is_host=str(hosts_store),
-        # Who is lost makes room for the next attempt as soon as the others know of it.
-        keep_alive_interval=2,
-        keep_alive_max_attempt=int(SILENCE_SECONDS / 2),
-    )
-    get_handler = rendezvous_registry.get_rendezvous_handler
     try:
-        if not hosts_store:
-            await_listener(host, int(port), options.rdzv_timeout_seconds)
-        try:
-            handler = get_handler(parameters)
-        except RendezvousConnectionError:
-            if not hosts_store:
-                raise
-            # Another part of the job came first, with other devices of this machine.
-            parameters.config["is_host"] = "False"
-            handler = get_handler(parameters)
-        bound_answers(int(port), SILENCE_SECONDS)
+        return NetworkRendezvous.at_endpoint(options)
     except SignalException:
         raise
     except Exception as error:
@@ -271,30 +202,25 @@ def _meet(options: RunOptions) -> RendezvousHandler:
             f"the nodes cannot meet at {options.rdzv_endpoint}: {error}; look with: "
             f"anyrig doctor --rdzv-endpoint {options.rdzv_endpoint}"
         ) from error
-    return NetworkRendezvous(handler, options.local_address, options.node_rank)
-
-
-class _Hush(logging.Filter):
-    """Drops what is not critical."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        return record.levelno >= logging.CRITICAL
 
 
 @contextmanager
 def _hushed_agent() -> Iterator[None]:
-    """Keep PyTorch's agent from logging a failure that `failure` reports in full; for a while.
+    """Keep PyTorch's agent from logging, in this block, a failure that `failure` reports in full.
 
-    By a filter, not by levels: of two launches at the same time, the one that ends last would
-    restore the levels that the other had set.
+    A filter, since of two launches at the same time the one that ends last would restore the levels
+    that the other had set.
     """
-    hush = _Hush()
+
+    def is_critical(record: logging.LogRecord) -> bool:
+        return record.levelno >= logging.CRITICAL
+
     # A filter of a logger does not apply to those below it.
     names = [name for name in logging.root.manager.loggerDict if name.startswith(_AGENT_LOGGERS)]
     for name in names:
-        logging.getLogger(name).addFilter(hush)
+        logging.getLogger(name).addFilter(is_critical)
     try:
         yield
     finally:
         for name in names:
-            logging.getLogger(name).removeFilter(hush)
+            logging.getLogger(name).removeFilter(is_critical)

@@ -7,41 +7,28 @@ torchrun's own ``--standalone`` lets the store listen on every network interface
 from __future__ import annotations
 
 import os
+import socket
 import sys
 import uuid
 
-from torch.distributed.elastic.rendezvous.api import (
-    RendezvousHandler,
-    RendezvousInfo,
-    RendezvousStoreInfo,
-)
-
-from .attempt_store import open_store
+import torch.distributed as dist
+from torch.distributed.elastic.rendezvous.api import RendezvousInfo, RendezvousStoreInfo
+from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
 
 ADDRESS = "127.0.0.1"
 
 
-class LoopbackRendezvous(RendezvousHandler):
+class LoopbackRendezvous(StaticTCPRendezvous):
     """A rendezvous of one node, and the store that its ranks meet in."""
 
     def __init__(self, port: int = 0) -> None:
         """Make one whose first store listens on `port` if that is free; 0 is any free port."""
-        self._run_id = uuid.uuid4().hex
-        self._port = port
-
-    def get_backend(self) -> str:
-        """Return the name that torchrun's logs give it."""
-        return "loopback"
-
-    @property
-    def use_agent_store(self) -> bool:
-        """The ranks meet in the store of this object."""
-        return True
+        super().__init__(ADDRESS, port, rank=0, world_size=1, run_id=uuid.uuid4().hex, timeout=0)
 
     def next_rendezvous(self) -> RendezvousInfo:
         """Return a new store, this node's rank and the number of nodes."""
         # Later ones listen elsewhere: this process still holds the store of the attempt before.
-        port, self._port = self._port, 0
+        port, self.master_port = self.master_port, 0
         try:
             store = open_store(ADDRESS, port)
         except OSError as error:
@@ -52,21 +39,23 @@ class LoopbackRendezvous(RendezvousHandler):
             )
         return RendezvousInfo(store, 0, 1, RendezvousStoreInfo(ADDRESS, store.port))
 
-    def is_closed(self) -> bool:
-        """Return whether no node may join any more."""
-        return False
 
-    def set_closed(self) -> None:
-        """Do nothing: nobody else joins."""
+def open_store(address: str, port: int = 0) -> dist.TCPStore:  # type: ignore[name-defined]
+    """Return a new store that listens on `port` (0 for any) of `address` only.
 
-    def num_nodes_waiting(self) -> int:
-        """Return how many nodes wait to join."""
-        return 0
+    Each attempt needs one: in the last attempt's store its ranks would find addresses at which
+    nobody listens any more.
 
-    def get_run_id(self) -> str:
-        """Return what tells this run from others."""
-        return self._run_id
-
-    def shutdown(self) -> bool:
-        """Do nothing, successfully: the store goes with this object."""
-        return True
+    Raises:
+        OSError: the port is taken.
+    """
+    # PyTorch would bind a socket of its own to every address.
+    with socket.create_server((address, port)) as listening:
+        port = listening.getsockname()[1]
+        return dist.TCPStore(  # type: ignore[attr-defined]
+            address,
+            port,
+            is_master=True,
+            wait_for_workers=False,
+            master_listen_fd=listening.detach(),
+        )

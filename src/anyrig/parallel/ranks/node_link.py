@@ -1,97 +1,85 @@
-"""A connection between the launchers of two nodes that trust each other. It never blocks."""
+"""A connection between the launchers of two nodes that trust each other."""
 
 from __future__ import annotations
 
-import socket
+import asyncio
 import time
-from contextlib import suppress
+from collections.abc import Callable
+from typing import Any
 
 from .node_messages import MOST_LINE_BYTES, BadMessageError, Message, read_message
 
-_PIECE_BYTES = 2**16
 
-
-class NodeLink:
+class NodeLink(asyncio.Protocol):
     """One end of the connection.
 
     Attributes:
-        node: who is at the other end.
+        node: the node at the other end.
         heard: when something last came from there, by `time.monotonic`.
+        ended: set when the connection has ended.
     """
 
-    def __init__(self, connected: socket.socket, node: int) -> None:
-        connected.setblocking(False)
-        self._socket = connected
-        self._unread = bytearray()
-        self._unsent = b""
+    def __init__(
+        self,
+        node: int,
+        begin: Callable[[NodeLink], object],
+        hear: Callable[[NodeLink, Message], object],
+        end: Callable[[NodeLink, BadMessageError | None], object],
+    ) -> None:
+        """Make an end that calls `begin`, then `hear` for each message, then `end`, once."""
         self.node = node
         self.heard = time.monotonic()
-
-    def fileno(self) -> int:
-        """Return the socket's, so that a selector takes this object."""
-        return self._socket.fileno()
+        self.ended = asyncio.Event()
+        self._begin = begin
+        self._hear = hear
+        self._end = end
+        self._bad: BadMessageError | None = None
+        self._unread = bytearray()
+        self._transport: Any = None
 
     @property
     def has_unsent(self) -> bool:
-        """Whether something waits for the other end to take it."""
-        return bool(self._unsent)
+        """Whether the other end has not taken all that was sent."""
+        return bool(self._transport.get_write_buffer_size())
 
     def send(self, message: Message) -> None:
-        """Send `message`, or keep it until `flush` can."""
-        self._unsent += message.line()
-        self.flush()
+        """Send `message`; it is kept until the other end takes it."""
+        self._transport.write(message.line())
 
-    def flush(self) -> None:
-        """Send as much as the other end takes now. An error shows when reading."""
-        try:
-            while self._unsent:
-                self._unsent = self._unsent[self._socket.send(self._unsent) :]
-        except BlockingIOError:
-            pass
-        except OSError:
-            self._unsent = b""
+    def finish(self) -> None:
+        """Send the rest, and go on reading until the other end closes, too.
 
-    def read(self) -> list[Message] | None:
-        """Return the messages that have come, or None if the connection has ended.
-
-        Raises:
-            BadMessageError: the other end sent something else.
+        Closing while something is unread resets the connection, and the other end loses what it has
+        not read yet (RFC 2525, 2.17).
         """
-        try:
-            piece = self._socket.recv(_PIECE_BYTES)
-        except BlockingIOError:
-            return []
-        except OSError:
-            return None
-        if not piece:
-            return None
-        self.heard = time.monotonic()
-        if b"\n" not in piece and len(self._unread) + len(piece) > MOST_LINE_BYTES:
-            raise BadMessageError(f"it has more than {MOST_LINE_BYTES} bytes")
-        *ends, rest = piece.split(b"\n")
-        lines = [bytes(self._unread) + ends[0], *ends[1:]] if ends else []
-        if lines:
-            self._unread.clear()
-        self._unread += rest
-        return [read_message(line) for line in lines]
-
-    def finish(self, until: float) -> None:
-        """Close this end once the other end has read all that was sent and closed its own.
-
-        To close while something is unread resets the connection, and the other end loses what it
-        has not read yet (RFC 2525, 2.17).
-
-        Args:
-            until: when to close at the latest, by `time.monotonic`.
-        """
-        with suppress(OSError):
-            self._socket.shutdown(socket.SHUT_WR)
-            while (seconds := until - time.monotonic()) > 0:
-                self._socket.settimeout(seconds)
-                if not self._socket.recv(_PIECE_BYTES):
-                    break
-        self.close()
+        self._transport.write_eof()
 
     def close(self) -> None:
-        """Close this end."""
-        self._socket.close()
+        """Close this end at once."""
+        self._transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See `asyncio.Protocol`."""
+        self._transport = transport
+        self._begin(self)
+
+    def data_received(self, data: bytes) -> None:
+        """See `asyncio.Protocol`."""
+        self.heard = time.monotonic()
+        *lines, rest = data.split(b"\n")
+        try:
+            for line in lines:
+                message = read_message(bytes(self._unread) + line)
+                self._unread.clear()
+                self._hear(self, message)
+            if len(self._unread) + len(rest) > MOST_LINE_BYTES:
+                raise BadMessageError(f"it has more than {MOST_LINE_BYTES} bytes")
+            self._unread += rest
+        except BadMessageError as error:
+            self._bad = error
+            self.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See `asyncio.Protocol`."""
+        self.ended.set()
+        self._end(self, self._bad)

@@ -1,4 +1,4 @@
-"""What the launchers of several nodes send each other: one JSON object a line, checked on arrival.
+"""Messages between the launchers of several nodes: one JSON object a line, checked on arrival.
 
 =============  ======================================================
 event          meaning
@@ -74,10 +74,13 @@ def read_message(line: bytes) -> Message:
 
 
 def _end(data: object) -> RankEnd:
-    fields = _checked(RankEnd, data, {"ending": str})
+    fields = _checked(RankEnd, data, {"ending": str, "absent": list})
     if fields["ending"] not in Ending.__members__:
         raise BadMessageError("its ending is unknown")
-    return RankEnd(**fields | {"ending": Ending[fields["ending"]]})
+    if not all(isinstance(rank, int) for rank in fields["absent"]):
+        raise BadMessageError("the ranks it waited for are no numbers")
+    converted = {"ending": Ending[fields["ending"]], "absent": tuple(fields["absent"])}
+    return RankEnd(**fields | converted)
 
 
 def _checked(kind: type, data: object, other_types: dict[str, Any]) -> dict[str, Any]:

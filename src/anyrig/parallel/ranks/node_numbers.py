@@ -1,11 +1,7 @@
-"""Which node has which number: GROUP_RANK, as ``--node-rank`` asks for it.
+"""The number of each node: GROUP_RANK, as ``--node-rank`` asks for it.
 
-::
-
-    wanted           1     None    0        three nodes, in the order in which PyTorch has met them
-    number           1       2     0        who wants none gets the next that is free
-
-Where fewer nodes came than were numbered, the numbers close up, and keep their order.
+A node that asks for none gets the next free number. If fewer nodes came than were numbered, the
+numbers close up, and keep their order.
 """
 
 from __future__ import annotations
@@ -20,18 +16,12 @@ from typing import Any
 
 from ...errors import LaunchError
 
-# How long a node waits, before it leaves, until the others have read why they have to leave too.
+# How long a node that leaves waits until the others have read why they must leave, too.
 _READING = timedelta(seconds=5)
 
 
 def agree_on_number(store: Any, position: int, nodes: int, wanted: int | None) -> int:
-    """Return this node's number among `nodes`; each of them calls this.
-
-    Args:
-        store: one that these nodes share, in this attempt.
-        position: where this node stands among them.
-        nodes: how many there are.
-        wanted: the number that this node asks for, or None.
+    """Return the number of the node at this `position` among `nodes`; each of them calls this.
 
     Raises:
         LaunchError: two nodes want the same number; raised on every node.
@@ -48,10 +38,7 @@ def agree_on_number(store: Any, position: int, nodes: int, wanted: int | None) -
 
 
 def number_nodes(asked: Sequence[tuple[int | None, str]]) -> list[int]:
-    """Return the number of each node.
-
-    Args:
-        asked: the number that each wants, or None, and its name, for people.
+    """Return the number of each node, from the number it asks for, or None, and its name.
 
     Raises:
         LaunchError: two nodes want the same number.

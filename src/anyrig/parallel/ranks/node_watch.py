@@ -1,4 +1,4 @@
-"""The launchers of several machines watch each other, and tell each other how their ranks ended.
+"""The launchers of several nodes watch each other, and report how their ranks ended.
 
 ::
 
@@ -6,43 +6,43 @@
     node 2 ──TCP──┴──> node 0           at a failure: "failing", how each rank ended, then "over"
 
 Node 0 passes on what it hears. A launcher whose connection ends before it said "over" was killed; a
-node that is silent for `SILENCE_SECONDS` is cut off, or its machine is down. torchrun's own agents
-notice neither while their ranks wait for each other.
+node that is silent for `SILENCE_SECONDS` is cut off, or its machine is down. torchrun's agents
+notice neither while their ranks wait for each other: elastic's keep-alive only makes room for
+another node at the next meeting.
 
 Node 0's port is open to anybody on that network: `newcomers` keeps strangers apart, and what a
-launcher sends is checked before it is used. If the thread fails all the same, every node hears that
-it did, and that the network did not.
+launcher sends is checked before it is used. If the watch itself fails, every node is told that it
+was the watch, and not the network.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
-import selectors
 import socket
 import sys
 import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 import torch.distributed as dist
 
-from .newcomers import Newcomer, Newcomers, join, new_token
+from .newcomers import Newcomers, join
 from .node_link import NodeLink
 from .node_messages import BadMessageError, Message
 from .rank_end import RankEnd
 from .route import is_down
 
-# A machine of which nothing is heard so long counts as lost. torchrun's own rendezvous takes 15 s.
+# A node that is silent for so long counts as lost. torchrun's own rendezvous takes 15 s.
 SILENCE_SECONDS = 10.0
 _BEAT_SECONDS = 1.0
 
-# How long a launcher that leaves waits for the others to have read its last words.
+# How long a launcher that leaves waits until the others have read its last messages.
 _PARTING_SECONDS = 1.0
-
-# Connections that wait to be accepted by node 0's system.
-_BACKLOG = 128
 
 _KEY = "anyrig/node watch"
 
@@ -54,8 +54,8 @@ class _Node:
     Attributes:
         host: its name, for people.
         trouble: what befell it, as a sentence, or None.
-        said: the events that it told of.
-        ends: how its ranks ended, once it is over.
+        said: the events that it has reported.
+        ends: how its ranks ended.
     """
 
     host: str
@@ -65,7 +65,7 @@ class _Node:
 
 
 class NodeWatch:
-    """What this node tells the others and hears of them, in one attempt."""
+    """What this node reports to the others and hears of them, in one attempt."""
 
     def __init__(
         self,
@@ -75,76 +75,70 @@ class NodeWatch:
         host: str,
         address: str | None,
     ) -> None:
-        """Connect this node to node 0, or listen for the others if it is that one.
+        """Connect this node to node 0, or listen for the others if it is node 0.
 
-        Args:
-            store: one that all nodes of this attempt share, and no other attempt.
-            node: which of them this is.
-            nodes: how many there are.
-            host: this node's name, for people.
-            address: by which the others reach it; None if only its name is known.
+        The `store` is one that the nodes of this attempt share. The others reach this node by its
+        `address`; if that is None, by its `host` name.
 
         Raises:
-            OSError: node 0 cannot be reached at the address that it gave, or does not take this
-                node in.
+            OSError: node 0 cannot be reached at its address, or does not take this node in.
         """
         self._node = node
         self._host = host
         self._address = address
-        self._links: list[NodeLink] = []
+        self._links: dict[int, NodeLink] = {}
         self._newcomers: Newcomers | None = None
-        self._told: list[Message] = []  # for those that connect late
-        self._outbox: list[Message] = []
+        self._told: list[Message] = []  # for nodes that connect late
         self._bug: str | None = None
         self._said: set[str] = set()
-        self._closing = False
-        self._lock = threading.Lock()
         store.set(f"{_KEY}/{node}", host)
+        hub: socket.socket | None = None
         if node == 0:
-            listening = socket.create_server((address or "", 0), backlog=_BACKLOG)
-            self._newcomers = Newcomers(listening, new_token(), nodes)
-            place = [address or host, listening.getsockname()[1], self._newcomers.token]
+            self._newcomers = Newcomers(address, nodes)
+            place = [address or host, self._newcomers.port, self._newcomers.token]
             store.set(f"{_KEY}/place", json.dumps(place))
         else:
             where, port, token = json.loads(store.get(f"{_KEY}/place"))
-            self._links.append(NodeLink(join((where, port), token, node), node=0))
+            hub = join((where, port), token, node)
         self._nodes = {
             other: _Node(store.get(f"{_KEY}/{other}").decode(), None, set())
             for other in range(nodes)
             if other != node
         }
-        self._ear, self._mouth = socket.socketpair()
-        self._thread = threading.Thread(target=self._run, name="anyrig-node-watch", daemon=True)
+        # All methods from `_watch` on run in the thread; the others read what these have noted.
+        self._loop = asyncio.new_event_loop()
+        self._closing = asyncio.Event()
+        self._thread = threading.Thread(
+            target=self._loop.run_until_complete,
+            args=(self._watch(hub),),
+            name="anyrig-node-watch",
+            daemon=True,
+        )
         self._thread.start()
 
     @property
     def troubles(self) -> tuple[str, ...]:
-        """What befell the machines or launchers of other nodes, or this watch, as sentences."""
-        with self._lock:
-            found = [self._bug, *(node.trouble for node in self._nodes.values())]
-            return tuple(trouble for trouble in found if trouble is not None)
+        """What befell other nodes, their launchers or this watch, as sentences."""
+        found = [self._bug, *(node.trouble for node in self._nodes.values())]
+        return tuple(trouble for trouble in found if trouble is not None)
 
     @property
     def ends(self) -> tuple[RankEnd, ...]:
-        """How the ranks of the other nodes ended, as far as these have said."""
-        with self._lock:
-            return tuple(end for node in self._nodes.values() for end in node.ends)
+        """How the ranks of the other nodes ended, as far as these have reported."""
+        return tuple(end for node in self._nodes.values() for end in node.ends)
 
     @property
     def unheard(self) -> tuple[str, ...]:
-        """The hosts that have not said how their ranks ended, for no known reason."""
-        with self._lock:
-            return tuple(
-                node.host
-                for node in self._nodes.values()
-                if "over" not in node.said and node.trouble is None and self._bug is None
-            )
+        """The hosts that have not reported how their ranks ended, for no known reason."""
+        return tuple(
+            node.host
+            for node in self._nodes.values()
+            if "over" not in node.said and node.trouble is None and self._bug is None
+        )
 
     def must_end(self) -> bool:
         """Return whether another node is failing, or lost, or this watch has failed."""
-        return self._bug is not None or self._any(
-            lambda node: node.trouble is not None or "failing" in node.said
-        )
+        return bool(self.troubles) or self._any(lambda node: "failing" in node.said)
 
     def must_meet_again(self) -> bool:
         """Return whether another node has gone to meet one that came late."""
@@ -154,180 +148,140 @@ class NodeWatch:
         """Return whether the ranks of all other nodes have ended well."""
         return not self._any(lambda node: "done" not in node.said)
 
-    def say(self, event: str) -> None:
-        """Tell the others, once: "failing", "done" or "meeting again"."""
+    def say(self, event: str, text: str | None = None) -> None:
+        """Report, once: "failing", "done", "meeting again"; or "trouble", with a sentence."""
         if event not in self._said:
             self._said.add(event)
-            self._tell(Message(self._node, event))
-
-    def say_stopped(self, sentence: str) -> None:
-        """Tell the others that this launcher was stopped, and by what."""
-        self._tell(Message(self._node, "trouble", text=sentence))
+            self._tell(Message(self._node, event, text))
 
     def say_over(self, ends: Sequence[RankEnd]) -> None:
-        """Tell the others how the ranks of this node ended, as the last word."""
+        """Report how the ranks of this node ended, as the last message."""
         for end in ends:
             self._tell(Message(self._node, "end", end=end))
         self._tell(Message(self._node, "over"))
 
     def wait_until_over(self, seconds: float) -> None:
-        """Wait until every other node has said how its ranks ended, or is lost."""
+        """Wait until every other node has reported how its ranks ended, or is lost."""
         ends = time.monotonic() + seconds
         while self.unheard and time.monotonic() < ends:
             time.sleep(0.02)
 
     def close(self) -> None:
-        """Send what there is still to send, and close the connections."""
-        self._closing = True
-        self._mouth.send(b".")
-        self._thread.join()
-        self._ear.close()
-        self._mouth.close()
+        """Send the last messages, and close the connections."""
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._closing.set)
+            self._thread.join()
+            self._loop.close()
 
     def _any(self, fact: Callable[[_Node], bool]) -> bool:
-        with self._lock:
-            return any(fact(node) for node in self._nodes.values())
+        return any(fact(node) for node in self._nodes.values())
 
     def _tell(self, message: Message) -> None:
-        with self._lock:
-            self._outbox.append(message)
-        self._mouth.send(b".")
+        self._loop.call_soon_threadsafe(self._pass_on, message)
 
-    # What follows runs in the thread.
+    async def _watch(self, hub: socket.socket | None) -> None:
+        self._loop.set_exception_handler(self._report_bug)
+        if hub is not None:
+            await self._connect(hub, node=0)
+        self._loop.call_soon(self._beat, time.monotonic())
+        if self._newcomers is None:
+            await self._closing.wait()
+        else:
+            admitting = self._loop.create_task(self._newcomers.admit(self._connect))
+            # The exception handler gets what a callback raises.
+            admitting.add_done_callback(lambda task: task.cancelled() or task.result())
+            await self._closing.wait()
+            admitting.cancel()
+            await self._newcomers.close()
+        await self._finish()
 
-    def _run(self) -> None:
-        try:
-            self._watch()
-        except Exception as error:
-            self._report_bug(error)
-        finally:
-            until = time.monotonic() + _PARTING_SECONDS
-            for link in self._links:
-                link.finish(until)
-            if self._newcomers is not None:
-                self._newcomers.close()
+    async def _finish(self) -> None:
+        """Close the connections when the others have read all, or take too long."""
+        links = list(self._links.values())
+        for link in links:
+            link.finish()
+        with suppress(asyncio.TimeoutError):
+            parted = asyncio.gather(*(link.ended.wait() for link in links))
+            await asyncio.wait_for(parted, _PARTING_SECONDS)
+        for link in links:
+            link.close()
+            await link.ended.wait()
 
-    def _report_bug(self, error: Exception) -> None:
-        """Have this node end, and the others know why; else they would blame the network."""
-        text = (
+    def _report_bug(self, _: object, context: dict[str, Any]) -> None:
+        """Have this node end, and tell the others why: they would blame the network."""
+        if self._bug is not None:
+            return
+        error = context.get("exception")
+        self._bug = (
             f"the launcher on {self._host} can no longer watch the other nodes, because of a bug "
             f"of anyrig and not of the network: {error!r}"
         )
-        sys.stderr.write(f"anyrig: {text}\n{traceback.format_exc()}")
-        with self._lock:
-            self._bug = text
-        for link in self._links:
-            link.send(Message(self._node, "trouble", text=text))
+        lines = [] if error is None else traceback.format_exception(error)
+        sys.stderr.write(f"anyrig: {self._bug}\n{''.join(lines)}")
+        self._pass_on(Message(self._node, "trouble", text=self._bug))
 
-    def _watch(self) -> None:
-        began = beat = time.monotonic()
-        while True:
-            now = time.monotonic()
-            closing = self._closing  # asked first: what was said before then lies in the outbox
-            self._send_outbox()
-            if closing and not any(link.has_unsent for link in self._links):
-                break
-            if now >= beat:
-                beat = now + _BEAT_SECONDS
-                for link in self._links:
-                    if not link.has_unsent:
-                        link.send(Message(self._node, "alive"))
-                if closing:  # who takes nothing for a second gets nothing more
-                    break
-            for ready in self._wait_for_some(beat - now):
-                self._attend(ready)
-            for link in self._links:
-                link.flush()
-            if self._newcomers is not None:
-                self._newcomers.drop_silent()
-            self._look_for_silence(began)
+    def _beat(self, began: float) -> None:
+        if self._closing.is_set():
+            return
+        for link in self._links.values():
+            if not link.has_unsent:
+                link.send(Message(self._node, "alive"))
+        self._look_for_silence(began)
+        self._loop.call_later(_BEAT_SECONDS, self._beat, began)
 
-    def _wait_for_some(self, seconds: float) -> list[object]:
-        """Return what has something to read, at the latest after `seconds`."""
-        with selectors.DefaultSelector() as selector:  # not select(), which ends at file 1023
-            selector.register(self._ear, selectors.EVENT_READ)
-            if self._newcomers is not None:
-                selector.register(self._newcomers.listening, selectors.EVENT_READ)
-                for newcomer in self._newcomers:
-                    selector.register(newcomer, selectors.EVENT_READ)
-            for link in self._links:
-                writes = selectors.EVENT_WRITE if link.has_unsent else 0
-                selector.register(link, selectors.EVENT_READ | writes)
-            found = selector.select(seconds)
-            return [key.fileobj for key, events in found if events & selectors.EVENT_READ]
+    async def _connect(self, connected: socket.socket, node: int) -> None:
+        await self._loop.create_connection(
+            lambda: NodeLink(node, self._begin, self._hear, self._part_from), sock=connected
+        )
 
-    def _attend(self, ready: object) -> None:
-        if ready is self._ear:
-            self._ear.recv(4096)
-        elif isinstance(ready, NodeLink):
-            self._hear(ready)
-        elif self._newcomers is not None and isinstance(ready, Newcomer):
-            welcomed = self._newcomers.read(ready, {link.node for link in self._links})
-            if welcomed is not None:
-                link = NodeLink(*welcomed)
-                self._links.append(link)
-                for told in self._told:
-                    if told.node != link.node:
-                        link.send(told)
-        elif self._newcomers is not None:
-            self._newcomers.accept()
-
-    def _send_outbox(self) -> None:
-        with self._lock:
-            messages, self._outbox = self._outbox, []
-        for message in messages:
-            self._pass_on(message)
+    def _begin(self, link: NodeLink) -> None:
+        self._links[link.node] = link
+        for told in self._told:
+            if told.node != link.node:
+                link.send(told)
 
     def _pass_on(self, message: Message) -> None:
-        """Send to all but the node it is about; who connects late gets it then."""
+        """Send a message to all but the node it is about; later nodes get it as they connect."""
         self._told.append(message)
-        for link in self._links:
+        for link in self._links.values():
             if link.node != message.node:
                 link.send(message)
 
-    def _hear(self, link: NodeLink) -> None:
-        try:
-            messages = link.read()
-            if self._node == 0 and any(each.node != link.node for each in messages or ()):
-                raise BadMessageError("it is about another node")
-        except BadMessageError as error:
-            self._part_from(
-                link,
-                f"the launcher on {{host}} sent what is no message of a launcher: {error}. Is it "
-                "the same version of anyrig?",
-            )
-            return
-        if messages is None:
-            self._part_from(link, "the launcher on {host} was killed, or its machine went down")
-            return
-        for message in messages:
-            if message.event != "alive":
-                self._note(message)
-                if self._node == 0:
-                    self._pass_on(message)
+    def _hear(self, link: NodeLink, message: Message) -> None:
+        if self._node == 0 and message.node != link.node:
+            raise BadMessageError("it is about another node")
+        if message.event != "alive" and not self._closing.is_set():
+            self._note(message)
+            if self._node == 0:
+                self._pass_on(message)
 
-    def _part_from(self, link: NodeLink, sentence: str) -> None:
-        self._links.remove(link)
-        link.close()
-        self._lose(link.node, sentence)
+    def _part_from(self, link: NodeLink, error: BadMessageError | None) -> None:
+        del self._links[link.node]
+        if self._closing.is_set() or self._bug is not None:
+            return
+        self._lose(
+            link.node,
+            "the launcher on {host} was killed, or its machine went down"
+            if error is None
+            else f"the launcher on {{host}} sent what is no message of a launcher: {error}. Is it "
+            "the same version of anyrig?",
+        )
 
     def _note(self, message: Message) -> None:
-        with self._lock:
-            node = self._nodes.get(message.node)
-            if node is None:  # this one itself, of which node 0 has heard nothing for a while
-                return
-            node.said.add(message.event)
-            if message.event == "trouble" and node.trouble is None:
-                node.trouble = message.text
-            if message.end is not None:
-                node.ends += (message.end,)
+        node = self._nodes.get(message.node)
+        if node is None:  # this node itself: node 0 has heard nothing of it for a while
+            return
+        if message.event == "trouble" and node.trouble is None:
+            node.trouble = message.text
+        if message.end is not None:
+            node.ends += (message.end,)
+        node.said.add(message.event)
 
     def _look_for_silence(self, began: float) -> None:
         last = time.monotonic() - SILENCE_SECONDS
-        watched = self._nodes if self._node == 0 else [0]
-        heard = {link.node: link.heard for link in self._links}
-        for number in watched:
-            if heard.get(number, began) < last:
+        for number in self._nodes if self._node == 0 else [0]:
+            link = self._links.get(number)
+            if (began if link is None else link.heard) < last:
                 here = (
                     "; the network of this machine is down"
                     if self._address is not None and is_down(self._address)

@@ -27,25 +27,18 @@ _COUNT = re.compile(r"[0-9]{1,9}")
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What a group of ranks is to be; the names are torchrun's.
+    """What a group of ranks is to be: the flags of `anyrig run`, see docs/distributed.md.
 
     Attributes:
         processes: ranks on this node. Other nodes may have other numbers.
         nodes: ``"2"``, or ``"1:4"`` for as many as come between these.
-        rdzv_endpoint: ``"host:port"`` at which several nodes meet; None on one node, where nothing
-            listens but on loopback.
-        rdzv_id: tells this job's meeting from another's at the same endpoint.
-        rdzv_timeout_seconds: how long a node waits for the others.
-        max_restarts: how often the group is started again after a failure.
-        timeout_seconds: how long a rank waits for another in a collective, where its script does
-            not say; None for PyTorch's own default.
+        rdzv_endpoint: ``"host:port"``; None on one node, where nothing listens but on loopback.
+        timeout_seconds: of collectives, unless the script says; None for PyTorch's own default.
         local_address: by which the other nodes reach this one; None has it found.
-        log_folder: where each rank's output is kept; None for a temporary one, removed at the end
-            unless the group failed; those of the last five that failed stay.
-        node_rank: this node's number among the nodes; None for the next that is free.
-        master_port: the port on which the ranks of a single node meet, if it is free; 0 for any.
-        hidden_streams: what is only kept in the log files, and not shown: (local rank, "stdout"
-            or "stderr").
+        log_dir: None for a temporary folder, removed at the end unless the group failed.
+        node_rank: None for the next number that is free.
+        master_port: where the ranks of a single node meet, if it is free; 0 for any.
+        hidden_streams: (local rank, "stdout" or "stderr"), kept in the log files but not shown.
     """
 
     processes: int
@@ -56,7 +49,7 @@ class RunOptions:
     max_restarts: int = 0
     timeout_seconds: float | None = None
     local_address: str | None = None
-    log_folder: Path | None = None
+    log_dir: Path | None = None
     node_rank: int | None = None
     master_port: int = 0
     hidden_streams: frozenset[tuple[int, str]] = frozenset()
@@ -94,8 +87,8 @@ class RunOptions:
                 f"--local-addr is {shown(self.local_address)}, and must be an address or the name "
                 "of this node, such as 10.0.0.2 or node1"
             )
-        if self.log_folder is not None:
-            _check_folder(self.log_folder)
+        if self.log_dir is not None:
+            _check_folder(self.log_dir)
         if not 1 <= self.processes <= MOST_PROCESSES:
             raise GroupOptionError(
                 f"--nproc-per-device would make {self.processes} ranks on this node, and there can "
@@ -111,7 +104,7 @@ class RunOptions:
     @property
     def is_one_rank(self) -> bool:
         """Whether there is nobody to meet, nothing to start again and no output to keep."""
-        needs_agent = self.rdzv_endpoint or self.max_restarts or self.log_folder
+        needs_agent = self.rdzv_endpoint or self.max_restarts or self.log_dir
         return self.processes == 1 and not needs_agent and not self.hidden_streams
 
     @property

@@ -1,12 +1,11 @@
-"""Where each rank is when it is stopped: the Python line, also of one that hangs in C code.
+"""Where each rank is when it is stopped: the line of Python, even if it hangs in C code.
 
 ::
 
     agent ──SIGURG──> rank      writes the stacks of its threads to a file, in C and without the GIL
           ──SIGTERM─> rank      ends as it would, by its own handler if it has one
 
-It is SIGURG because a program that does not expect it ignores it: one that has not begun, or that
-another program started.
+A program that does not expect SIGURG ignores it: a rank that has not begun, or another program.
 """
 
 from __future__ import annotations
@@ -22,18 +21,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-# The agent names a file for a rank's error; beside it lies where the rank was.
-_ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
+# Names the file for a rank's error, next to which the rank writes where it was.
+ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 _NAME = "stack.txt"
 
 # As `faulthandler` and as `traceback` write it.
 _FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+),? in (?P<function>.*)')
 
-# Frames that tell nothing of the program: where a rank waits is always in one of these.
+# Frames that are not the program's own.
 _NOT_THE_PROGRAM = ("/torch/", "/anyrig/", "<frozen ", "/threading.py", "/runpy.py")
 
-# What waits for other ranks has one of these on top of the program's own frames. In a backward pass
-# it is DistributedDataParallel that waits, or nobody.
+# A rank that waits for others has one of these frames on top of the program's own. In a backward
+# pass only DistributedDataParallel waits.
 _WAITS = (
     "/torch/distributed/",
     "/torch/autograd/graph.py",
@@ -42,12 +41,11 @@ _WAITS = (
     "/anyrig/parallel/group/host_wait.py",
 )
 
-# How long a rank may take to write where it is; one that can does so in a millisecond, unless the
-# machine is busy.
+# How long a rank may take to write where it is: a millisecond, unless the machine is busy.
 _WRITING_SECONDS = 1.0
 
-# What `faulthandler` writes of the thread that got the signal, the last, down to where a module
-# begins; or down to the hundredth frame. Further out there is nothing of the program.
+# What `faulthandler` writes of the thread that got the signal, which comes last: down to where a
+# module begins, or down to the hundredth frame.
 _WHOLE = re.compile(r"^Current thread (?s:.*)( in <module>|^  \.\.\.)$\n", re.MULTILINE)
 
 
@@ -68,7 +66,7 @@ class Place:
 
 def write_place_when_stopped() -> None:
     """Have this rank write the stacks of its threads when it is about to be stopped."""
-    error_file = os.environ.get(_ERROR_FILE)
+    error_file = os.environ.get(ERROR_FILE)
     if error_file is None or not hasattr(faulthandler, "register"):  # not on Windows
         return
     # Kept open for the rest of the process: the handler must not open files.

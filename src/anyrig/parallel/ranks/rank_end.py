@@ -2,37 +2,42 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import signal
 import socket
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from .places import place_of, read_place
+from ...errors import OtherRankError, RankWaitError
+from .places import ERROR_FILE, place_of, read_place
 
-# More of a file than its last lines is not looked at.
+# What a rank writes next to its log if it ends because of other ranks.
+_WAIT = "waited.json"
+
+# How much of the end of a log is read.
 _TAIL_BYTES = 64 * 2**10
 
-# Of what a rank has written in full already, a report repeats no more: an error of CUDA's memory
-# takes six hundred characters.
+# The rank's own output has it in full: CUDA's "out of memory" takes six hundred characters.
 _SHOWN_CHARACTERS = 300
 
-# An error of the group, not of something else that has connections and time limits.
-_OF_THE_GROUP = re.compile(
-    r"gloo|nccl|collective|barrier|Dist(Store|Network|Backend)Error|RankWaitError", re.I
-)
-# What anyrig raises in a rank because another one raised.
-_BECAUSE_OF_ANOTHER = re.compile(r"\bOtherRankError\b")
-_TIMED_OUT = re.compile(r"timed out|time-?out|did not take part within", re.I)
+# An error of the group in PyTorch's words, not of something else that has connections and limits.
+_OF_THE_GROUP = re.compile(r"gloo|nccl|collective|barrier|Dist(Store|Network|Backend)Error", re.I)
+_TIMED_OUT = re.compile(r"timed out|time-?out", re.I)
 _LOST_CONNECTION = re.compile(
     r"closed by peer|reset by peer|broken pipe|remote process exited|unhandled system error|"
     r"connection refused|connection to ranks? .* is lost|no longer connected",
     re.I,
 )
+# How NCCL on virtual GPUs, in an exception of PyTorch's, names those that were waited for.
+_ABSENT = re.compile(r"ranks? ((?:\d+(?: \(\d+ of all\))?(?:, | and )?)+) did not take part")
+_NUMBER = re.compile(r"(\d+)(?: \((\d+) of all\))?")
 # What PyTorch puts before each line of a traceback once there is a group.
 _LABEL = re.compile(r"^\[rank\d+\]: ?", re.MULTILINE)
-# At the beginning of a line: within the text of an exception, that of another process is indented.
+# Within the text of an exception, another process's traceback is indented.
 _TRACEBACK = re.compile(r"^Traceback \(most recent call last\):", re.MULTILINE)
 
 # The first line after a traceback's frames: "torch.distributed.DistBackendError: …"; and what the
@@ -73,6 +78,7 @@ class RankEnd:
         suspended: whether it was found suspended, as by SIGSTOP.
         folder: where, on its machine, its output is kept; None if it is not.
         wrote_unix_seconds: when it last wrote to standard error.
+        absent: the ranks that it waited for until its time was up, as far as it knew them.
     """
 
     rank: int
@@ -88,6 +94,7 @@ class RankEnd:
     suspended: bool
     folder: str | None
     wrote_unix_seconds: float = 0.0
+    absent: tuple[int, ...] = ()
 
     def describe(self, *, names_host: bool) -> str:
         """Return several lines: how it ended, where, and its last words."""
@@ -102,31 +109,53 @@ class RankEnd:
         return "\n".join(lines)
 
 
+def note_wait(error: BaseException) -> None:
+    """Note for this rank's launcher whether other ranks are the cause of `error`, which ends it."""
+    if isinstance(error, SystemExit) and error.code:
+        error = error.__context__ or error  # what was being handled when the program left
+    file = os.environ.get(ERROR_FILE)
+    if file is None or not isinstance(error, (RankWaitError, OtherRankError)):
+        return
+    absent = error.ranks if isinstance(error, RankWaitError) else ()
+    ending = Ending.TIMED_OUT if absent else Ending.LOST_CONNECTION
+    if isinstance(error, OtherRankError):
+        ending = Ending.FOLLOWED
+    with suppress(OSError):
+        Path(file).with_name(_WAIT).write_text(json.dumps([ending.name, absent]))
+
+
+def _read_wait(folder: Path) -> tuple[Ending, tuple[int, ...]] | None:
+    """Return what `note_wait` has written, or None if that is nothing, or incomplete."""
+    with suppress(OSError, ValueError):
+        ending, absent = json.loads((folder / _WAIT).read_text())
+        return Ending[ending], tuple(absent)
+    return None
+
+
 def read_end(
     rank: int, folder: Path, exit_code: int, *, was_stopped: bool, suspended: bool
 ) -> RankEnd:
-    """Return how the rank of this machine whose files lie in `folder` ended.
+    """Return how a rank of this machine ended, whose files lie in `folder`.
 
-    Args:
-        rank: its number in the whole group.
-        folder: where its output lies.
-        exit_code: negative for a signal.
-        was_stopped: it was still running when the group was ended.
-        suspended: it was then found suspended.
+    `was_stopped` if it was still running when the group was ended, `suspended` if it was found
+    suspended then.
     """
     log = folder / "stderr.log"
     errors = _LABEL.sub("", _tail(log))
     last_error = _exception(errors) or _last_line(errors)
     asked = read_place(folder) if was_stopped else None
     traceback = _traceback(errors)
-    # One that was asked while it raised tells more by that.
+    # A rank that was asked while it raised says more by its traceback.
     raised = None if traceback is None else place_of(traceback)
     place = raised if asked is None or (raised is not None and asked.waits) else asked
+    ending, absent = _read_wait(folder) or (None, _absent(last_error or ""))
+    if ending is None or exit_code <= 0:
+        ending = _ending(exit_code, last_error or "", was_stopped=was_stopped)
     return RankEnd(
         rank=rank,
         host=socket.gethostname(),
         exit_code=exit_code,
-        ending=_ending(exit_code, last_error, was_stopped=was_stopped),
+        ending=ending,
         last_output=_last_line(_tail(folder / "stdout.log")),
         last_error=last_error,
         traceback=traceback,
@@ -136,14 +165,20 @@ def read_end(
         suspended=suspended,
         folder=str(folder),
         wrote_unix_seconds=log.stat().st_mtime if log.is_file() else 0.0,
+        absent=absent,
     )
 
 
-def _ending(exit_code: int, last_error: str | None, *, was_stopped: bool) -> Ending:
+def _absent(error: str) -> tuple[int, ...]:
+    """Return the ranks of the whole group that an exception of virtual GPUs names."""
+    found = _ABSENT.search(error)
+    numbers = [] if found is None else _NUMBER.findall(found[1])
+    return tuple(int(everyone or own) for own, everyone in numbers)
+
+
+def _ending(exit_code: int, last_error: str, *, was_stopped: bool) -> Ending:
     by_itself = exit_code > 0 or (exit_code == -signal.SIGABRT and not was_stopped)
-    if by_itself and last_error is not None and _BECAUSE_OF_ANOTHER.search(last_error):
-        return Ending.FOLLOWED
-    if by_itself and last_error is not None and _OF_THE_GROUP.search(last_error):
+    if by_itself and _OF_THE_GROUP.search(last_error):
         # NCCL's watchdog ends the process by SIGABRT when the time is up.
         if _LOST_CONNECTION.search(last_error):
             return Ending.LOST_CONNECTION

@@ -1,28 +1,21 @@
-"""Ends what a launcher has started of its ranks, when it is stopped or killed meanwhile.
+"""Lets a launcher that is stopped while it starts its ranks leave the start half way.
 
-PyTorch starts all ranks of a node in one loop, and hands out their process numbers when the loop is
-over. Just before it starts a rank, it looks up that rank's log file: there the loop can be left,
-between two ranks. Those that have been started are found among the children of this process; by the
-guardian, when this process was killed, by the file that each is to write its error to.
+PyTorch starts all ranks of a node in one loop, and returns their process numbers at its end. Just
+before it starts a rank, it looks up that rank's log file: there an exception can end the loop. The
+guardian finds the ranks that have been started by the variable that names their error file.
 """
 
 from __future__ import annotations
 
 import os
-import signal
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import psutil
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
 
 from .guardian import Guardian
-
-# Set by torchrun's agent for its ranks.
-_RUN_VARIABLE = "TORCHELASTIC_RUN_ID"
-_ERROR_FILE_VARIABLE = "TORCHELASTIC_ERROR_FILE"
+from .places import ERROR_FILE
 
 
 class _WatchedPaths(dict[int, str]):
@@ -57,22 +50,8 @@ class InterruptibleLogs(DefaultLogsSpecs):
         """Return the files of each rank, as PyTorch asks for them."""
         files = super().reify(envs)
         attempt = Path(next(iter(files.error_files.values()))).parents[1]
-        self._guardian.expect(f"{_ERROR_FILE_VARIABLE}={attempt}{os.sep}")
+        self._guardian.expect(f"{ERROR_FILE}={attempt}{os.sep}")
         for local_rank, stream in self._hidden_streams:
             (files.tee_stdouts if stream == "stdout" else files.tee_stderrs).pop(local_rank, None)
         files.stdouts = _WatchedPaths(files.stdouts, self._before_each)
         return files
-
-
-def end_started(run_id: str, guardian: Guardian, seconds: float) -> None:
-    """End the ranks of a start that was left: ask each, and have all killed in `seconds`."""
-    started = []
-    for child in psutil.Process().children():
-        with suppress(psutil.Error, OSError):
-            if child.environ().get(_RUN_VARIABLE) == run_id and os.getsid(child.pid) == child.pid:
-                guardian.watch(child.pid)
-                os.killpg(child.pid, signal.SIGTERM)
-                started.append(child)
-    guardian.expect("")
-    guardian.end(seconds)
-    psutil.wait_procs(started, timeout=seconds)

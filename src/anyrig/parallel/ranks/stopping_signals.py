@@ -1,4 +1,4 @@
-"""The signals that end a group of ranks, and what they do to the launcher meanwhile."""
+"""The signals that end a group of ranks, and what they do to the launcher."""
 
 from __future__ import annotations
 
@@ -18,10 +18,7 @@ _STOPPING = [
 
 
 def stop(signum: int, _: object = None) -> NoReturn:
-    """Raise what torchrun's agent expects: it then ends its ranks.
-
-    Once is enough: a signal that comes again finds another handler, or no one who cares.
-    """
+    """Raise what torchrun's agent expects, once: it then ends its ranks."""
     if threading.current_thread() is threading.main_thread():
         for each in _STOPPING:
             if signal.getsignal(each) is stop:
@@ -31,7 +28,7 @@ def stop(signum: int, _: object = None) -> NoReturn:
 
 
 def _disregard(signum: int, _: object) -> None:
-    # Not SIG_IGN, which the guardian and whatever else is started would inherit.
+    # Not SIG_IGN, which every process that is started would inherit.
     pass
 
 
@@ -54,18 +51,3 @@ def handled_by(handler: Callable[[int, Any], object]) -> Iterator[None]:
     finally:
         for number, earlier in before.items():
             signal.signal(number, earlier)
-
-
-@contextmanager
-def held_back() -> Iterator[list[int]]:
-    """Hold the signals back, and let the last one stop the group afterwards, also after an error.
-
-    Yields those that have come, so that the block can be left early.
-    """
-    held: list[int] = []
-    try:
-        with handled_by(lambda signum, _: held.append(signum)):
-            yield held
-    finally:
-        if held:
-            stop(held[-1])

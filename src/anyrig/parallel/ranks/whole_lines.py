@@ -4,7 +4,8 @@ The launcher shows what it finds at the end of a rank's log, with the rank's nam
 a buffer, as torchrun starts them, Python writes the parts of a print one by one, and between two of
 them stood the name again, or a line of another rank's.
 
-Once there is a process group, PyTorch puts the rank before each line of a traceback, too.
+Once there is a process group, PyTorch puts the rank before each line of a traceback, too (from 2.3
+on, https://github.com/pytorch/pytorch/pull/118190; no flag turns that off).
 """
 
 from __future__ import annotations
