@@ -28,15 +28,16 @@ from torch.utils.data import (
 
 import anyrig
 from anyrig.errors import BatchError, RankMismatchError
+from anyrig.parallel.group.balance import Balance
 from anyrig.parallel.group.loaders.agreed_order import draw_alike
 from anyrig.parallel.group.loaders.distribute import allows_singles, global_batches_of
-from anyrig.parallel.group.loaders.division import part_of_rank, rows_of_ranks
+from anyrig.parallel.group.loaders.empty_batch import read_outline, write_outline
 from anyrig.parallel.group.loaders.fingerprint import fingerprint
-from anyrig.parallel.group.loaders.outline import read_outline, write_outline
 from anyrig.parallel.group.loaders.part import part_of, rows_of, without_rows
-from anyrig.parallel.group.loaders.rank_batches import RankBatches
 from anyrig.parallel.group.loaders.running_out import Progress
-from anyrig.parallel.group.loaders.turns import Turns
+from anyrig.parallel.group.loaders.sampled import RankBatches
+from anyrig.parallel.group.loaders.turns import Turns, part_of_rank, rows_of_ranks
+from anyrig.parallel.group.membership import Group
 from anyrig.parallel.group.metrics.row_order import order_of_batches, row_order
 from anyrig.parallel.shares.shares import Shares
 
@@ -67,15 +68,6 @@ def test_even_shares_leave_no_rank_without_rows_but_for_lack_of_them(ranks: int,
     assert max(counts) - min(counts) <= 1
 
 
-class Given(Turns):
-    def __init__(self, shares: Shares) -> None:
-        super().__init__("loader", None)
-        self.given = shares
-
-    def draw(self, index: int) -> Shares:
-        return self.given
-
-
 @settings(deadline=None)
 @given(
     st.integers(0, 60),
@@ -95,7 +87,8 @@ def test_the_parts_of_all_ranks_are_the_global_batches(
     parts, counts = [], []
     for rank in range(len(weights)):
         batches = BatchSampler(RandomSampler(data), batch, drop_last)
-        mine = RankBatches(batches, rank, Given(shares))
+        group = Group(rank, len(weights), torch.device("cpu"), "gloo", "a test")
+        mine = RankBatches(batches, Turns(rank=rank, balance=Balance(group, shares)))
         mine.begin(seed, skip)
         random.random(), torch.rand(rank)  # ranks draw differently from what all share
         parts.append(list(mine))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import astuple, dataclass
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
 from torch.utils.data import (
@@ -24,8 +23,6 @@ from ..balance import choose_balance
 from ..board import Board, board_of
 from ..membership import join_group
 from .distributed_loader import DistributedLoader, Division, SizedDistributedLoader
-from .rank_batches import RankBatches
-from .same_order import SameOrder
 from .sampled import SampledDivision
 from .streamed import StreamedDivision
 from .turns import Turns
@@ -109,34 +106,24 @@ def distribute(
     if group is not None and not divided:
         _refuse_divided(loader)
         balance = choose_balance(shares, group, rig)
-    ranks = 1 if group is None else group.world_size
+    rank, ranks = (0, 1) if group is None else (group.rank, group.world_size)
+    indexed = "one without indices" if global_batches is None else "one with indices"
     facts = _Facts(
-        sampled=global_batches is not None,
-        divided=bool(divided),
+        kind=_DIVIDED if divided else indexed,
         seed=_seed_of(loader, seed),
         length=_length_of(loader),
         singles=allows_singles(loader, ranks) if singles is None else singles,
     )
     of_ranks = [facts] if board is None else _exchange(board, facts, timeout_seconds)
     name = "loader" if board is None else f"loader/{board.number('loader')}"
-    turns = Turns(name, balance, of_ranks[0].singles)
-    same_order = None if board is None else SameOrder(board, name, timeout_seconds)
+    turns = Turns(name, rank, board, balance, of_ranks[0].singles, bool(divided), timeout_seconds)
     division: Division
     if global_batches is not None:
         assert isinstance(loader, DataLoader)
-        rank = 0 if group is None else group.rank
-        batches = RankBatches(global_batches, rank, turns, same_order, loader.dataset)
-        division = SampledDivision(loader, batches, rank, turns, of_ranks[0].seed, empty)
+        division = SampledDivision(loader, global_batches, turns, of_ranks[0].seed, empty)
     else:
-        division = StreamedDivision(
-            loader,
-            turns,
-            bool(divided),
-            empty,
-            board,
-            timeout_seconds,
-            same_order if divided is None else None,
-        )
+        compares = divided is None and board is not None
+        division = StreamedDivision(loader, turns, empty, compares)
     lengths = [each.length for each in of_ranks if each.length is not None]
     if len(lengths) < len(of_ranks):
         return cast("LoaderT", DistributedLoader(loader, division))
@@ -144,25 +131,20 @@ def distribute(
     return cast("LoaderT", SizedDistributedLoader(loader, division, longest))
 
 
-@dataclass(frozen=True)
-class _Facts:
+_DIVIDED = "one that came divided"
+
+
+class _Facts(NamedTuple):
     """What the ranks must know of each other's loaders."""
 
-    sampled: bool
-    divided: bool
+    kind: str
     seed: int
     length: int | None
     singles: bool
 
-    @property
-    def kind(self) -> str:
-        if self.divided:
-            return "one that came divided"
-        return "one with indices" if self.sampled else "one without indices"
-
 
 def _exchange(board: Board, facts: _Facts, timeout_seconds: float) -> list[_Facts]:
-    said = json.dumps(astuple(facts)).encode()
+    said = json.dumps(facts).encode()
     heard = board.exchange("loaders", said, timeout_seconds, "distribute()")
     of_ranks = [_Facts(*json.loads(each)) for each in heard]
     for rank, other in enumerate(of_ranks):
@@ -171,7 +153,7 @@ def _exchange(board: Board, facts: _Facts, timeout_seconds: float) -> list[_Fact
                 f"rank 0 distributes a loader that is {of_ranks[0].kind}, rank {rank} "
                 f"{other.kind}; let all ranks distribute the same loaders in the same order"
             )
-        if not facts.divided and other.length != of_ranks[0].length:
+        if facts.kind != _DIVIDED and other.length != of_ranks[0].length:
             raise RankMismatchError(
                 f"rank 0 distributes a loader of {of_ranks[0].length} batches, rank {rank} one of "
                 f"{other.length}. Give every rank the whole data, of which it takes its part; or, "

@@ -3,36 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from ...shares.shares import Shares
+from .sampled import SampledDivision
+from .streamed import StreamedDivision
 
 T = TypeVar("T")
 
 
-class Division(Protocol):
-    """How the batches of one loader are divided."""
-
-    @property
-    def shares(self) -> Shares | None:
-        """Those agreed on last; None where the loader came divided."""
-
-    @property
-    def rows_of_batches(self) -> list[tuple[int, ...]] | None:
-        """How many rows each rank had of each global batch since the iteration began."""
-
-    def batches(self, epoch: int, skip_batches: int) -> Iterator[Any]:
-        """Begin an iteration, and return an iterator over this rank's part of each batch."""
+Division = SampledDivision | StreamedDivision
 
 
 class DistributedLoader(Generic[T]):
     """What `distribute` returns; what it does not have itself, the loader before it has.
 
-    Attributes:
-        epoch: that of the next iteration.
-        shares: how much of each global batch each rank gets, and why; None if it came divided.
-        rows_of_batches: how many rows each rank had of each global batch since the last iteration
-            began; None if the loader came divided.
+    Args:
+        loader: what was distributed.
+        division: how its batches are divided.
     """
 
     __slots__ = ("__weakref__", "_division", "_loader", "_next")
@@ -64,12 +52,15 @@ class DistributedLoader(Generic[T]):
 
     @property
     def shares(self) -> Shares | None:
-        """How much of each global batch each rank gets, and why."""
-        return self._division.shares
+        """How much of each global batch each rank gets, and why; None if it came divided."""
+        return self._division.turns.shares
 
     @property
     def rows_of_batches(self) -> list[tuple[int, ...]] | None:
-        """How many rows each rank had of each global batch since the last iteration began."""
+        """How many rows each rank had of each global batch since the last iteration began.
+
+        None if the loader came divided.
+        """
         return self._division.rows_of_batches
 
     def __getattr__(self, name: str) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
 from hashlib import blake2b
 from typing import Any
 
@@ -23,29 +22,22 @@ def fingerprint(batch: Any) -> bytes:
     """
     digest = blake2b(digest_size=16)
     for place, leaf in leaves_of(batch):
-        for part in _parts_of(leaf):
-            digest.update(place.encode() + b"\0" + part + b"\0")
+        for part in (leaf.data, leaf.batch_sizes) if isinstance(leaf, PackedSequence) else (leaf,):
+            text, values = _describe(part)
+            digest.update(f"{place}\0{type(leaf).__qualname__}\0{text}\0".encode() + values)
     return digest.hexdigest().encode()
 
 
-def _parts_of(leaf: Any) -> Iterator[bytes]:
-    yield type(leaf).__qualname__.encode()
-    if isinstance(leaf, PackedSequence):
-        yield from _parts_of(leaf.data)
-        yield from _parts_of(leaf.batch_sizes)
-    elif isinstance(leaf, Tensor):
-        yield f"{leaf.dtype} {leaf.layout}".encode()
-        if is_dense(leaf):
-            yield repr(tuple(leaf.shape)).encode()
-            yield _bytes_of(leaf)
-    elif type(leaf) in _WITH_TELLING_TEXT:
-        yield repr(leaf).encode()
-
-
-def _bytes_of(tensor: Tensor) -> bytes:
+def _describe(leaf: Any) -> tuple[str, bytes]:
+    if not isinstance(leaf, Tensor):
+        return repr(leaf) if type(leaf) in _WITH_TELLING_TEXT else "", b""
+    text = f"{leaf.dtype} {leaf.layout}"
+    if not is_dense(leaf):
+        return text, b""
+    text += str(tuple(leaf.shape))
     try:
-        on_host = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
+        on_host = leaf.detach().cpu().resolve_conj().resolve_neg().contiguous()
     except ValueNeededError:  # a rehearsal without values has none to tell apart
-        return b""
+        return text, b""
     size = on_host.numel() * on_host.element_size()
-    return ctypes.string_at(on_host.data_ptr(), size) if size else b""
+    return text, ctypes.string_at(on_host.data_ptr(), size) if size else b""

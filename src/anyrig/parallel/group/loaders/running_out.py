@@ -14,20 +14,20 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import dataclass
+from typing import NamedTuple
 
-from ..board import Board, place_of_caller
+from ..board import place_of_caller
+from .turns import Turns
 
 _FIRST_PAUSE_SECONDS = 0.001
 _LONGEST_PAUSE_SECONDS = 0.05
 
 
-@dataclass(frozen=True)
-class Progress:
+class Progress(NamedTuple):
     """How far one rank has come.
 
     Attributes:
-        iteration: the how-manieth over the loader.
+        iteration: the index of the iteration over the loader.
         count: batches drawn in it.
         ended: whether there are no more.
         before: how many it had in the iteration before this one.
@@ -47,56 +47,61 @@ class Progress:
         return False if self.iteration > iteration else None
 
 
+_NOT_BEGUN = Progress(-1, 0, True, 0)
+
+
 class RunningOut:
-    """What one rank says and asks about one loader."""
+    """What one rank says and asks about one loader; alone it has nobody to ask."""
 
-    def __init__(self, board: Board, name: str, timeout_seconds: float) -> None:
-        self._board = board
-        self._name = name
-        self._timeout_seconds = timeout_seconds
-        self._mine = Progress(0, 0, True, 0)
+    def __init__(self, turns: Turns) -> None:
+        self._turns = turns
+        self._mine = _NOT_BEGUN
 
-    def begin(self, iteration: int) -> None:
+    def begin(self) -> None:
         """Note that an iteration begins."""
-        self._note(Progress(iteration, 0, False, self._mine.count))
+        self._note(Progress(self._turns.iteration, 0, False, self._mine.count))
 
     def drew(self) -> None:
         """Note that this rank has one more batch."""
-        mine = self._mine
-        self._note(Progress(mine.iteration, mine.count + 1, False, mine.before))
+        self._note(self._mine._replace(count=self._mine.count + 1))
 
     def ended(self) -> None:
         """Note that this rank has no more."""
-        mine = self._mine
-        self._note(Progress(mine.iteration, mine.count, True, mine.before))
+        self._note(self._mine._replace(ended=True))
 
     def somebody_has(self, index: int) -> bool:
-        """Return whether any rank has batch `index`; wait until that is known.
+        """Return whether any other rank has batch `index`; wait until that is known.
 
         Raises:
             RankWaitError: a rank neither drew it nor ended in time; the message names it.
         """
-        deadline = time.monotonic() + self._timeout_seconds
-        others = [r for r in range(self._board.group.world_size) if r != self._board.group.rank]
+        board, timeout_seconds = self._turns.board, self._turns.timeout_seconds
+        if board is None:
+            return False
+        deadline = time.monotonic() + timeout_seconds
+        others = [rank for rank in range(board.group.world_size) if rank != self._turns.rank]
         pause_seconds = _FIRST_PAUSE_SECONDS
         while True:
-            said = self._board.look([f"{self._name}/{other}" for other in others])
-            progress = [None if each is None else Progress(*json.loads(each)) for each in said]
-            known = [
-                None if each is None else each.has(self._mine.iteration, index) for each in progress
-            ]
-            if any(known):
-                return True
-            unknown = [other for other, has in zip(others, known, strict=True) if has is None]
+            unknown = []
+            for other, text in zip(others, board.look(list(map(self._key, others))), strict=True):
+                progress = _NOT_BEGUN if text is None else Progress(*json.loads(text))
+                has = progress.has(self._mine.iteration, index)
+                if has:
+                    return True
+                if has is None:
+                    unknown.append(other)
             if not unknown:
                 return False
             if time.monotonic() > deadline:
                 what = "the next batch of a distributed loader, having none of its own,"
-                raise self._board.late(unknown, self._timeout_seconds, what, place_of_caller())
+                raise board.late(unknown, timeout_seconds, what, place_of_caller())
             time.sleep(pause_seconds)
             pause_seconds = min(2 * pause_seconds, _LONGEST_PAUSE_SECONDS)
 
     def _note(self, progress: Progress) -> None:
         self._mine = progress
-        said = [progress.iteration, progress.count, progress.ended, progress.before]
-        self._board.post(f"{self._name}/{self._board.group.rank}", json.dumps(said).encode())
+        if self._turns.board is not None:
+            self._turns.board.post(self._key(self._turns.rank), json.dumps(progress).encode())
+
+    def _key(self, rank: int) -> str:
+        return f"{self._turns.name}/progress/{rank}"
