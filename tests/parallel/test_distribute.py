@@ -30,13 +30,11 @@ import anyrig
 from anyrig.errors import BatchError, RankMismatchError
 from anyrig.parallel.group.balance import Balance
 from anyrig.parallel.group.loaders.agreed_order import draw_alike
+from anyrig.parallel.group.loaders.batch_text import fingerprint, read_outline, write_outline
 from anyrig.parallel.group.loaders.distribute import allows_singles, global_batches_of
-from anyrig.parallel.group.loaders.empty_batch import read_outline, write_outline
-from anyrig.parallel.group.loaders.fingerprint import fingerprint
 from anyrig.parallel.group.loaders.part import part_of, rows_of, without_rows
-from anyrig.parallel.group.loaders.running_out import Progress
 from anyrig.parallel.group.loaders.sampled import RankBatches
-from anyrig.parallel.group.loaders.turns import Turns, part_of_rank, rows_of_ranks
+from anyrig.parallel.group.loaders.turns import Progress, Turns, part_of_rank, rows_of_ranks
 from anyrig.parallel.group.membership import Group
 from anyrig.parallel.group.metrics.row_order import order_of_batches, row_order
 from anyrig.parallel.shares.shares import Shares
@@ -445,7 +443,7 @@ def test_single_samples_are_meant_where_each_rank_has_one(
 
 def test_whether_a_rank_had_a_batch() -> None:
     """Batch 2 is the third one."""
-    assert Progress(iteration=0, count=3, ended=False, before=0).has(0, 2) is True
+    assert Progress(iteration=0, drawn=3, ended=False, before=0).has(0, 2) is True
     assert Progress(0, 3, False, 0).has(0, 3) is None  # it may come yet
     assert Progress(0, 3, True, 0).has(0, 3) is False
     assert Progress(1, 0, False, before=3).has(0, 2) is True
@@ -459,7 +457,7 @@ def test_batches_without_values_are_told_apart_by_their_shapes() -> None:
         import anyrig.virtual
         anyrig.virtual.install("T4", shape_only=True)
         import torch
-        from anyrig.parallel.group.loaders.fingerprint import fingerprint
+        from anyrig.parallel.group.loaders.batch_text import fingerprint
         found = [fingerprint(torch.full((n,), float(n), device="cuda")) for n in (2, 2, 3)]
         assert found[0] == found[1] != found[2]
     """

@@ -115,8 +115,18 @@ def distribute(
         singles=allows_singles(loader, ranks) if singles is None else singles,
     )
     of_ranks = [facts] if board is None else _exchange(board, facts, timeout_seconds)
-    name = "loader" if board is None else f"loader/{board.number('loader')}"
-    turns = Turns(name, rank, board, balance, of_ranks[0].singles, bool(divided), timeout_seconds)
+    lengths = [each.length for each in of_ranks if each.length is not None]
+    sized = len(lengths) == len(of_ranks)
+    turns = Turns(
+        name="loader" if board is None else f"loader/{board.number('loader')}",
+        rank=rank,
+        board=board,
+        balance=balance,
+        singles=of_ranks[0].singles,
+        divided=bool(divided),
+        longest=max(lengths) if sized and divided else None,
+        timeout_seconds=timeout_seconds,
+    )
     division: Division
     if global_batches is not None:
         assert isinstance(loader, DataLoader)
@@ -124,11 +134,8 @@ def distribute(
     else:
         compares = divided is None and board is not None
         division = StreamedDivision(loader, turns, empty, compares)
-    lengths = [each.length for each in of_ranks if each.length is not None]
-    if len(lengths) < len(of_ranks):
-        return cast("LoaderT", DistributedLoader(loader, division))
-    longest = max(lengths) if divided else None
-    return cast("LoaderT", SizedDistributedLoader(loader, division, longest))
+    cls = SizedDistributedLoader if sized else DistributedLoader
+    return cast("LoaderT", cls(loader, division))
 
 
 _DIVIDED = "one that came divided"

@@ -10,18 +10,11 @@ from .sampled import SampledDivision
 from .streamed import StreamedDivision
 
 T = TypeVar("T")
-
-
 Division = SampledDivision | StreamedDivision
 
 
 class DistributedLoader(Generic[T]):
-    """What `distribute` returns; what it does not have itself, the loader before it has.
-
-    Args:
-        loader: what was distributed.
-        division: how its batches are divided.
-    """
+    """What `distribute` returns; what it does not have itself, the loader before it has."""
 
     __slots__ = ("__weakref__", "_division", "_loader", "_next")
 
@@ -61,7 +54,8 @@ class DistributedLoader(Generic[T]):
 
         None if the loader came divided.
         """
-        return self._division.rows_of_batches
+        turns = self._division.turns
+        return None if turns.divided else turns.rows_of_batches
 
     def __getattr__(self, name: str) -> Any:
         if name in DistributedLoader.__slots__:  # a copy that is being built has none of them yet
@@ -78,13 +72,8 @@ class DistributedLoader(Generic[T]):
 class SizedDistributedLoader(DistributedLoader[T]):
     """One with a length. `len` asks the class, so it takes a class of its own."""
 
-    __slots__ = ("_longest",)
-
-    _longest: int | None
-
-    def __init__(self, loader: Iterable[T], division: Division, longest: int | None) -> None:
-        super().__init__(loader, division)
-        object.__setattr__(self, "_longest", longest)
+    __slots__ = ()
 
     def __len__(self) -> int:
-        return len(self._loader) if self._longest is None else self._longest  # type: ignore[arg-type]
+        longest = self._division.turns.longest
+        return len(self._loader) if longest is None else longest  # type: ignore[arg-type]

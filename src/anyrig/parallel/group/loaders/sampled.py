@@ -22,10 +22,6 @@ class SampledDivision:
 
     Nothing here may refer back to the object itself: the loader's workers are ended in time only
     if it goes when its last user does, not when cycles are collected.
-
-    Attributes:
-        turns: of the loader.
-        rows_of_batches: see `DistributedLoader`.
     """
 
     def __init__(
@@ -37,7 +33,6 @@ class SampledDivision:
         empty: Callable[[], Any] | None,
     ) -> None:
         self.turns = turns
-        self.rows_of_batches: list[tuple[int, ...]] = []
         self._given = loader
         self._seed = seed
         self._empty = empty
@@ -52,10 +47,9 @@ class SampledDivision:
         self.turns.begin(epoch, given.sampler, given.batch_sampler, given.dataset)
         self._batches.begin(mix_seed(self._seed, epoch), skip_batches)
         self._generator.manual_seed(mix_seed(self._seed, epoch, self.turns.rank))
-        self.rows_of_batches = []
         with torch.device("cpu"):  # the loader draws a seed from the generator, whatever is default
             batches = iter(self._loader)
-        return self._hand_out(batches, self.rows_of_batches)
+        return self._hand_out(batches, self.turns.rows_of_batches)
 
     def _hand_out(self, batches: Iterator[Any], rows: list[tuple[int, ...]]) -> Iterator[Any]:
         for batch in batches:

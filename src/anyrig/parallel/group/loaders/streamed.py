@@ -6,11 +6,9 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, islice
 from typing import Any
 
-from ....errors import RankMismatchError
-from .empty_batch import EmptyBatch
-from .fingerprint import fingerprint
-from .part import part_of, rows_of
-from .running_out import RunningOut
+from ....errors import BatchError, MoveError, RankMismatchError
+from .batch_text import fingerprint, read_outline, write_outline
+from .part import GIVE_EMPTY, part_of, rows_of
 from .turns import Turns, part_of_rank
 
 _REMEDY = (
@@ -18,6 +16,7 @@ _REMEDY = (
     "among the ranks does, pass distribute(…, divided=True); else let it yield the same batches on "
     "every rank, with one seed"
 )
+_UNKNOWN = object()
 
 
 class StreamedDivision:
@@ -28,56 +27,47 @@ class StreamedDivision:
         turns: of the loader.
         empty: see `anyrig.distribute`.
         compares: whether to check that all ranks begin with the same global batch.
-
-    Attributes:
-        turns: of the loader.
-        rows_of_batches: see `DistributedLoader`.
     """
 
     def __init__(
-        self,
-        loader: Iterable[Any],
-        turns: Turns,
-        empty: Callable[[], Any] | None,
-        compares: bool,
+        self, loader: Iterable[Any], turns: Turns, empty: Callable[[], Any] | None, compares: bool
     ) -> None:
         self.turns = turns
-        self.rows_of_batches: list[tuple[int, ...]] | None = None if turns.divided else []
         self._given = loader
         self._compares = compares
-        self._running_out = RunningOut(turns)
-        self._empty = EmptyBatch(empty, turns)
+        self._make_empty = empty
+        # A batch without rows, once that is known.
+        self._empty: list[Any] = []
 
     def batches(self, epoch: int, skip_batches: int) -> Iterator[Any]:
         """Begin an iteration."""
         given = self._given
         sampler, dataset = getattr(given, "sampler", None), getattr(given, "dataset", None)
         self.turns.begin(epoch, given, sampler, dataset)
-        self._running_out.begin()
-        self.rows_of_batches = rows = None if self.turns.divided else []
-        return self._hand_out(islice(given, skip_batches, None), skip_batches, rows)
+        batches = islice(given, skip_batches, None)
+        return self._hand_out(batches, skip_batches, self.turns.rows_of_batches)
 
     def _hand_out(
-        self, batches: Iterator[Any], start: int, rows: list[tuple[int, ...]] | None
+        self, batches: Iterator[Any], start: int, rows: list[tuple[int, ...]]
     ) -> Iterator[Any]:
-        index = start
+        turns, index = self.turns, start
         if self._compares:
             batches = self._check_first(batches)
         for batch in batches:
             # First of all: ranks without a batch wait to hear it.
-            if rows is None:
-                self._empty.learn(batch)
-            self._running_out.drew()
-            yield batch if rows is None else self._part_of(batch, index, rows)
+            if turns.divided:
+                self._learn_empty(batch)
+            turns.drew()
+            yield batch if turns.divided else self._part_of(batch, index, rows)
             index += 1
-        self._running_out.ended()
-        while self._running_out.somebody_has(index - start):
-            if rows is not None:
+        turns.ended()
+        while turns.somebody_has(index - start):
+            if not turns.divided:
                 raise RankMismatchError(
-                    f"the loader of rank {self.turns.rank} ended after {index} global batches, and "
+                    f"the loader of rank {turns.rank} ended after {index} global batches, and "
                     f"another rank's goes on. {_REMEDY}"
                 )
-            yield self._empty.get()
+            yield self._empty_batch()
             index += 1
 
     def _check_first(self, batches: Iterator[Any]) -> Iterator[Any]:
@@ -97,3 +87,30 @@ class StreamedDivision:
         rows.append(self.turns.divide(index, of_batch))
         self.turns.use()
         return part_of(batch, part_of_rank(rows[-1], self.turns.rank), of_batch)
+
+    def _learn_empty(self, batch: Any) -> None:
+        """Keep a batch without rows, and leave it for ranks that never have one with."""
+        board = self.turns.board
+        if board is None or self._empty or self._make_empty is not None:
+            return
+        try:
+            empty = part_of(batch, slice(0, 0), rows_of(batch))
+        except (BatchError, MoveError):
+            empty = _UNKNOWN
+        self._empty.append(empty)
+        outline = write_outline(empty)
+        if outline is not None:
+            board.post(f"{self.turns.name}/empty", outline)
+
+    def _empty_batch(self) -> Any:
+        if self._make_empty is not None:
+            return self._make_empty()
+        if not self._empty and self.turns.board is not None:
+            (there,) = self.turns.board.look([f"{self.turns.name}/empty"])
+            self._empty.append(_UNKNOWN if there is None else read_outline(there))
+        if self._empty[0] is _UNKNOWN:
+            raise BatchError(
+                f"rank {self.turns.rank} has no batch left, while others have, and it cannot be "
+                f"told from this loader's batches what one without rows is. {GIVE_EMPTY}"
+            )
+        return self._empty[0]

@@ -1,20 +1,52 @@
-"""The global batches of one distributed loader: how far this rank is, and who has which rows."""
+"""What the ranks of one distributed loader tell each other, by the store in which they met.
+
+Who has which rows of a global batch follows from the shares, on which all agree. Which rank still
+has batches is noted: one message without an answer for each batch. Who has batches asks nothing.
+Who has none asks before each step, while the others compute::
+
+    rank 0   has 0   has 1   has 2   ended at 3 ─────────── asks: all ended at 3 or before ─ stops
+    rank 1   has 0   ended at 1 ─ asks: rank 0 has 1, 2 ─── asks: all ended at 3 or before ─ stops
+"""
 
 from __future__ import annotations
 
+import json
+import time
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...shares.shares import Shares
 from ..balance import Balance
 from ..board import Board, place_of_caller
 
 ALONE = Shares((1.0,), "there is one rank")
+_FIRST_PAUSE_SECONDS = 0.001
+_LONGEST_PAUSE_SECONDS = 0.05
+
+
+class Progress(NamedTuple):
+    """How many batches one rank has drawn in an iteration, and in the one before it."""
+
+    iteration: int
+    drawn: int
+    ended: bool
+    before: int
+
+    def has(self, iteration: int, index: int) -> bool | None:
+        """Return whether it had batch `index` of `iteration`; None if that is not known yet."""
+        if self.iteration == iteration:
+            return True if self.drawn > index else False if self.ended else None
+        if self.iteration == iteration + 1:
+            return self.before > index
+        return False if self.iteration > iteration else None
+
+
+_NOT_BEGUN = Progress(-1, 0, True, 0)
 
 
 @dataclass
 class Turns:
-    """What one rank knows of one loader.
+    """How far this rank is in one loader.
 
     Attributes:
         name: of the loader among those of the group.
@@ -23,8 +55,9 @@ class Turns:
         balance: of the ranks; None where there is one, or where the loader came divided.
         singles: whether a rank may have a single sample of several.
         divided: whether the loader came divided.
+        longest: how many batches the rank with most of them has, where the loader came divided.
         timeout_seconds: how long to wait for other ranks.
-        iteration: its index; -1 before the first.
+        rows_of_batches: how many rows each rank had of the batches handed out in this iteration.
     """
 
     name: str = "loader"
@@ -33,8 +66,10 @@ class Turns:
     balance: Balance | None = None
     singles: bool = True
     divided: bool = False
+    longest: int | None = None
     timeout_seconds: float = 600.0
-    iteration: int = field(default=-1, init=False)
+    rows_of_batches: list[tuple[int, ...]] = field(default_factory=list, init=False)
+    _progress: Progress = field(default=_NOT_BEGUN, init=False)
 
     @property
     def shares(self) -> Shares | None:
@@ -45,19 +80,20 @@ class Turns:
 
     def begin(self, epoch: int, *informed: Any) -> None:
         """Begin the next iteration, and tell the epoch to whatever has `set_epoch`."""
-        self.iteration += 1
         if self.balance is not None:
             self.balance.begin()
         for each in informed:
             set_epoch = getattr(each, "set_epoch", None)
             if callable(set_epoch):
                 set_epoch(epoch)
+        self.rows_of_batches = []
+        self._progress = Progress(self._progress.iteration + 1, 0, False, self._progress.drawn)
 
     def divide(self, index: int, rows: int) -> tuple[int, ...]:
         """Return how many rows each rank has of global batch `index`, which is being drawn."""
         if self.balance is None:
             return (rows,)
-        shares = self.balance.draw((self.name, self.iteration, index))
+        shares = self.balance.draw((self.name, self._progress.iteration, index))
         return rows_of_ranks(shares, rows, self.singles)
 
     def use(self) -> None:
@@ -70,15 +106,12 @@ class Turns:
 
         Every rank calls this once in each iteration, and waits for rank 0 only.
 
-        Args:
-            first: what tells this rank's first global batch from others.
-
         Raises:
             RankWaitError: rank 0 did not begin the iteration in time.
         """
         if self.board is None:
             return None
-        key = f"{self.name}/first/{self.iteration}"
+        key = f"{self.name}/first/{self._progress.iteration}"
         if self.rank == 0:
             self.board.post(key, first)
             return None
@@ -86,6 +119,51 @@ class Turns:
         what, place = "the first batch of a distributed loader", place_of_caller()
         of_first_rank = self.board.collect(key, readers, self.timeout_seconds, what, 0, place)
         return None if of_first_rank == first else of_first_rank
+
+    def drew(self) -> None:
+        """Note that this rank has one more batch."""
+        self._note(self._progress._replace(drawn=self._progress.drawn + 1))
+
+    def ended(self) -> None:
+        """Note that this rank has no more."""
+        self._note(self._progress._replace(ended=True))
+
+    def somebody_has(self, index: int) -> bool:
+        """Return whether any other rank has batch `index`; wait until that is known.
+
+        Raises:
+            RankWaitError: a rank neither drew it nor ended in time; the message names it.
+        """
+        if self.board is None:
+            return False
+        deadline = time.monotonic() + self.timeout_seconds
+        others = [rank for rank in range(self.board.group.world_size) if rank != self.rank]
+        pause_seconds = _FIRST_PAUSE_SECONDS
+        while True:
+            unknown = []
+            said = self.board.look([self._progress_of(other) for other in others])
+            for other, text in zip(others, said, strict=True):
+                progress = _NOT_BEGUN if text is None else Progress(*json.loads(text))
+                has = progress.has(self._progress.iteration, index)
+                if has:
+                    return True
+                if has is None:
+                    unknown.append(other)
+            if not unknown:
+                return False
+            if time.monotonic() > deadline:
+                what = "the next batch of a distributed loader, having none of its own,"
+                raise self.board.late(unknown, self.timeout_seconds, what, place_of_caller())
+            time.sleep(pause_seconds)
+            pause_seconds = min(2 * pause_seconds, _LONGEST_PAUSE_SECONDS)
+
+    def _note(self, progress: Progress) -> None:
+        self._progress = progress
+        if self.board is not None:
+            self.board.post(self._progress_of(self.rank), json.dumps(progress).encode())
+
+    def _progress_of(self, rank: int) -> str:
+        return f"{self.name}/progress/{rank}"
 
 
 def rows_of_ranks(shares: Shares, rows: int, singles: bool = True) -> tuple[int, ...]:

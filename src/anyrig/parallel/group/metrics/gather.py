@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from ....errors import RankMismatchError
@@ -14,11 +14,9 @@ from ....transfer.tree import Path, format_path
 from ...batch.gather import gather
 from ..board import board_of
 from ..leaves import is_inner, leaves_of
-from ..membership import Group, join_group
-from .agreement import agree
-from .packing import Packed, pack, unpack
+from ..membership import join_group
+from .exchange import exchange
 from .row_order import row_order
-from .wire import data_device, gather_bytes, gather_rows, where
 
 _CALL = "gather_over_ranks()"
 
@@ -55,26 +53,11 @@ def gather_over_ranks(value: Any, *, loader: Any = None) -> Any:
             sent; the message says which rank, and where.
     """
     group = join_group()
-    if group is None:
-        values = [value]
-    else:
+    values = [value]
+    if group is not None:
         board_of(group).come_to(_CALL)
-        values = _exchange(value, group)
-    return _Joining(value, loader).join(values, ())
-
-
-def _exchange(value: Any, group: Group) -> list[Any]:
-    error = ""
-    try:
-        packed = pack(value)
-    except ValueError as refused:
-        packed, error = Packed(b"", ()), str(refused)
-    numbers = (len(packed.pickled), packed.data_bytes, *where(packed.tensors))
-    heard = agree(_CALL, (), group, numbers, error)
-    pickled = gather_bytes(packed.pickled, [other[0] for other in heard], group)
-    device = data_device(group, [other[2:] for other in heard])
-    data = gather_rows(packed.data(device), [other[1] for other in heard], group)
-    return [unpack(*parts) for parts in zip(pickled, data, strict=True)]
+        values = exchange(_CALL, value, group)
+    return _Joining(value, loader).join(values)
 
 
 class _Joining:
@@ -85,9 +68,9 @@ class _Joining:
         self._devices = {
             place: leaf.device for place, leaf in leaves_of(mine) if isinstance(leaf, Tensor)
         }
-        self._orders: dict[tuple[int, ...], Tensor] = {}
+        self._order = cache(lambda *rows: row_order(loader, rows))
 
-    def join(self, values: Sequence[Any], path: Path) -> Any:
+    def join(self, values: Sequence[Any], path: Path = ()) -> Any:
         """Return one value."""
         tensors = [value for value in values if isinstance(value, Tensor)]
         if len(tensors) == len(values):
@@ -103,17 +86,17 @@ class _Joining:
     def _join_tensors(self, tensors: Sequence[Tensor], path: Path) -> Tensor:
         if len({(tensor.dtype, tensor.dim()) for tensor in tensors}) > 1:
             raise _differ(tensors, path)
-        device = self._devices.get(format_path(path), tensors[0].device)
+        device = self._devices[format_path(path)]
         joined: Tensor = gather([tensor.detach() for tensor in tensors], device, padding=0.0)
         if self._loader is None or not tensors[0].dim():
             return joined
-        return joined[self._order([len(tensor) for tensor in tensors]).to(device)]
+        return joined[self._order(*map(len, tensors)).to(device)]
 
     def _join_lists(self, values: Sequence[list[Any]]) -> list[Any]:
         joined = [entry for value in values for entry in value]
         if self._loader is None:
             return joined
-        return [joined[i] for i in self._order([len(value) for value in values]).tolist()]
+        return [joined[i] for i in self._order(*map(len, values)).tolist()]
 
     def _join_containers(self, values: Sequence[Any], path: Path) -> Any:
         if len({type(value) for value in values}) > 1:
@@ -127,21 +110,13 @@ class _Joining:
                     f"{_names(contents)}. For one entry a sample, give a tensor with a row for "
                     "each, or a list without tensors"
                 )
-        joined = [
-            self.join([contents[part] for contents in every], (*path, part)) for part in every[0]
-        ]
-        items = len(list(items_of(values[0])))
-        return rebuild(
-            values[0],
-            joined[:items],
-            dict(zip(attributes_of(values[0]), joined[items:], strict=True)),
-        )
-
-    def _order(self, rows: Sequence[int]) -> Tensor:
-        key = tuple(rows)
-        if key not in self._orders:
-            self._orders[key] = row_order(self._loader, key)
-        return self._orders[key]
+        joined = {
+            part: self.join([contents[part] for contents in every], (*path, part))
+            for part in every[0]
+        }
+        first = values[0]
+        items = [joined[part] for part, _ in items_of(first)]
+        return rebuild(first, items, {name: joined[".{}", name] for name in attributes_of(first)})
 
 
 def _contents(container: Any) -> dict[Any, Any]:
@@ -154,7 +129,7 @@ def _names(contents: dict[Any, Any]) -> str:
 
 
 def _has_tensors(value: Any) -> bool:
-    return any(isinstance(leaf, torch.Tensor) for _, leaf in leaves_of(value))
+    return any(isinstance(leaf, Tensor) for _, leaf in leaves_of(value))
 
 
 def _differ(values: Sequence[Any], path: Path) -> RankMismatchError:

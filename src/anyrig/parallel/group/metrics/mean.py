@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from numbers import Number
 from typing import Any
 
@@ -14,8 +15,7 @@ from ....errors import RankMismatchError
 from ..board import board_of
 from ..leaves import is_dense, leaves_of, replace_leaves
 from ..membership import join_group
-from .agreement import agree
-from .wire import data_device, where
+from .agreement import Announcement, agree, data_device
 
 _CALL = "mean_over_ranks()"
 
@@ -35,7 +35,7 @@ def mean_over_ranks(value: Any, weight: float | Tensor | None = None) -> Any:
 
     The structure stays. Numbers become float or complex. Tensors, elementwise, keep their shape,
     device and floating dtype, and have no graph; those of whole numbers get the default dtype.
-    Texts and None must be the same on every rank. It takes one small collective and one for all
+    Texts and None must be the same on every rank. It takes two small collectives and one for all
     values. In a process that is the only rank, the mean is of its value alone.
 
     Args:
@@ -49,8 +49,8 @@ def mean_over_ranks(value: Any, weight: float | Tensor | None = None) -> Any:
     group = join_group()
     counted = 1.0 if weight is None else float(weight)
     leaves = leaves_of(value)
-    said = ["no weight" if weight is None else "a weight"]
-    said += [f"{_describe(leaf)} at {place}" for place, leaf in leaves]
+    weighted = "no weight" if weight is None else "a weight"
+    said = (weighted, *(f"{_describe(leaf)} at {place}" for place, leaf in leaves))
     error = _refuse(leaves, counted)
     if group is None:
         if error:
@@ -58,10 +58,15 @@ def mean_over_ranks(value: Any, weight: float | Tensor | None = None) -> Any:
         device = None
     else:
         board_of(group).come_to(_CALL)
-        heard = agree(_CALL, said, group, where(leaf for _, leaf in leaves), error)
+        kinds = frozenset(leaf.device.type for _, leaf in leaves if isinstance(leaf, Tensor))
+        heard = agree(Announcement(_CALL, said, error, kinds), group)
         device = data_device(group, heard)
     means = _reduce(leaves, counted, device)
-    return replace_leaves(value, lambda place, leaf: means.get(place, leaf))
+
+    def mean_of(place: str, leaf: Any) -> Any:
+        return means[place].item() if isinstance(leaf, Number) else means.get(place, leaf)
+
+    return replace_leaves(value, mean_of)
 
 
 def _describe(leaf: Any) -> str:
@@ -89,47 +94,45 @@ def _refuse(leaves: Sequence[tuple[str, Any]], weight: float) -> str:
 
 def _reduce(
     leaves: Sequence[tuple[str, Any]], weight: float, device: torch.device | None
-) -> dict[str, Any]:
+) -> dict[str, Tensor]:
     """Return the means by place; over all ranks by way of `device`, or of this one alone."""
-    averaged = [(place, leaf) for place, leaf in leaves if isinstance(leaf, (Tensor, Number))]
-    parts = [_doubles(leaf).to(device or "cpu") for _, leaf in averaged]
-    values = torch.cat(parts) if parts else torch.empty(0, dtype=torch.float64, device=device)
+    averaged = {
+        place: leaf if isinstance(leaf, Tensor) else _tensor_of(leaf)
+        for place, leaf in leaves
+        if isinstance(leaf, (Tensor, Number))
+    }
+    one = torch.ones(1, dtype=torch.float64, device=device or "cpu")
+    parts = [one, *(_doubles(leaf).to(one.device) for leaf in averaged.values())]
+    values = torch.cat(parts)
     # Not a product, which would be NaN of what does not count.
-    weighted = values * weight if weight else torch.zeros_like(values)
-    total = torch.cat([weighted.new_full((1,), weight), weighted])
+    total = values * weight if weight else torch.zeros_like(values)
     if device is not None:
         dist.all_reduce(total)
-    means = total[1:] / total[0]
-    lengths = [len(part) for part in parts]
-    numbers = not all(isinstance(leaf, Tensor) for _, leaf in averaged)
-    on_host = means.cpu() if numbers else means  # read at once, not one by one
+    # One copy to each device, and not one a leaf.
+    means_on = {to: (total / total[0]).to(to) for to in {leaf.device for leaf in averaged.values()}}
+    starts = accumulate(map(len, parts))
     return {
-        place: _tensor_like(leaf, mean) if isinstance(leaf, Tensor) else _number_like(leaf, there)
-        for (place, leaf), mean, there in zip(
-            averaged, torch.split(means, lengths), torch.split(on_host, lengths), strict=True
-        )
+        place: _shape_like(leaf, means_on[leaf.device][start : start + len(part)])
+        for (place, leaf), part, start in zip(averaged.items(), parts[1:], starts, strict=False)
     }
 
 
-def _doubles(leaf: Any) -> Tensor:
+def _tensor_of(number: Any) -> Tensor:
+    if isinstance(number, complex):
+        return torch.tensor(number, dtype=torch.complex128, device="cpu")
+    return torch.tensor(float(number), dtype=torch.float64, device="cpu")
+
+
+def _doubles(leaf: Tensor) -> Tensor:
     """Return the values of a leaf as a vector of float64; a complex one is two."""
-    if not isinstance(leaf, Tensor):
-        parts = [leaf.real, leaf.imag] if isinstance(leaf, complex) else [float(leaf)]
-        return torch.tensor(parts, dtype=torch.float64, device="cpu")
     flat = leaf.detach().reshape(-1)
     if flat.is_complex():
         return torch.view_as_real(flat.to(torch.complex128)).reshape(-1)
     return flat.to(torch.float64)
 
 
-def _tensor_like(leaf: Tensor, mean: Tensor) -> Tensor:
+def _shape_like(leaf: Tensor, mean: Tensor) -> Tensor:
     if leaf.is_complex():
         mean = torch.view_as_complex(mean.reshape(-1, 2).clone())  # which aligns it
     fractional = leaf.is_floating_point() or leaf.is_complex()
-    dtype = leaf.dtype if fractional else torch.get_default_dtype()
-    return mean.reshape(leaf.shape).to(leaf.device, dtype)
-
-
-def _number_like(leaf: Any, mean: Tensor) -> float | complex:
-    parts = mean.tolist()
-    return complex(*parts) if isinstance(leaf, complex) else float(parts[0])
+    return mean.reshape(leaf.shape).to(leaf.dtype if fractional else torch.get_default_dtype())
