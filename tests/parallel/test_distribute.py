@@ -86,8 +86,8 @@ def test_the_parts_of_all_ranks_are_the_global_batches(
     for rank in range(len(weights)):
         batches = BatchSampler(RandomSampler(data), batch, drop_last)
         group = Group(rank, len(weights), torch.device("cpu"), "gloo", "a test")
-        mine = RankBatches(batches, Turns(rank=rank, balance=Balance(group, shares)))
-        mine.begin(seed, skip)
+        turns = Turns(rank=rank, balance=Balance(group, shares))
+        mine = RankBatches(batches, turns, seed=seed, skip_batches=skip)
         random.random(), torch.rand(rank)  # ranks draw differently from what all share
         parts.append(list(mine))
         counts.append(list(mine.drawn))

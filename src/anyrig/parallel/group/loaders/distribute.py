@@ -29,6 +29,9 @@ from .turns import Turns
 
 LoaderT = TypeVar("LoaderT", bound=Iterable[Any])
 
+_SAMPLED, _STREAMED = "one with indices", "one without indices"
+_DIVIDED = "one that came divided"
+
 
 def distribute(
     loader: LoaderT,
@@ -52,8 +55,7 @@ def distribute(
     A batch of `loader` is a *global batch*: together the ranks have each of its samples once,
     nothing is repeated or left out, and every rank has as many batches. Where a global batch is
     too small for all, some ranks get fewer rows; those without get an empty batch of the same
-    structure. No rank gets a single sample of several, from which layers of batch normalization
-    cannot learn, unless `singles` says so.
+    structure. A rank's rows of a global batch are its *local batch*.
 
     * A `DataLoader` over a dataset with indices is built again over a batch sampler of anyrig's,
       with all its other options, so that each rank loads its own samples only. Its sampler runs
@@ -65,10 +67,9 @@ def distribute(
       empty ones until those of all ranks have ended.
 
     The result has the length and the attributes of `loader` (``batch_size`` is that of the global
-    batch), and ``set_epoch(epoch, skip_batches=0)`` to resume; iterating counts the epochs. In a
-    process that is the only rank the batches are whole, in the same order as in a group.
-
-    Every rank must call this. A rank's rows of a global batch are its *local batch*.
+    batch), and ``set_epoch(epoch, skip_batches=0)`` to resume; iterating counts the epochs. Every
+    rank must call this. In a process that is the only rank the batches are whole, in the same
+    order as in a group.
 
     Args:
         loader: anything that can be iterated over.
@@ -78,8 +79,9 @@ def distribute(
             default nothing is measured: even on equal devices, by published rates on unequal ones.
         divided: whether the loader of each rank yields that rank's batches already. By default
             not, and then the ranks' batches must be equal; ``False`` leaves that unchecked.
-        singles: whether a rank may get a single sample of a global batch that has several. By
-            default not, unless the loader's ``batch_size`` has at most one for each rank.
+        singles: whether a rank may get a single sample of several, from which layers of batch
+            normalization cannot learn. By default not, unless the loader's ``batch_size`` has at
+            most one for each rank.
         seed: of the order; by default that of the loader's generator or of PyTorch, on rank 0.
         empty: returns a batch without rows, where that cannot be told from one with a row.
         timeout_seconds: how long to wait for the other ranks.
@@ -92,24 +94,18 @@ def distribute(
             the loaders of two ranks yield different batches.
         RankWaitError: the other ranks did not come in time.
     """
-    if not hasattr(type(loader), "__iter__") and not hasattr(type(loader), "__getitem__"):
-        raise BatchError(
-            f"cannot distribute a value of type {type(loader).__name__}: it cannot be iterated "
-            "over. Pass the loader that yields the batches"
-        )
-    _refuse_distributed(loader)
+    _refuse(loader)
     rig = None if rig is None else as_rig(rig)
     group = join_group(rig)
     board = None if group is None else board_of(group)
-    balance = None
+    rank, ranks = (0, 1) if group is None else (group.rank, group.world_size)
     global_batches = None if divided else global_batches_of(loader)
+    balance = None
     if group is not None and not divided:
         _refuse_divided(loader)
         balance = choose_balance(shares, group, rig)
-    rank, ranks = (0, 1) if group is None else (group.rank, group.world_size)
-    indexed = "one without indices" if global_batches is None else "one with indices"
     facts = _Facts(
-        kind=_DIVIDED if divided else indexed,
+        kind=_DIVIDED if divided else _STREAMED if global_batches is None else _SAMPLED,
         seed=_seed_of(loader, seed),
         length=_length_of(loader),
         singles=allows_singles(loader, ranks) if singles is None else singles,
@@ -132,13 +128,10 @@ def distribute(
         assert isinstance(loader, DataLoader)
         division = SampledDivision(loader, global_batches, turns, of_ranks[0].seed, empty)
     else:
-        compares = divided is None and board is not None
+        compares = divided is None and ranks > 1
         division = StreamedDivision(loader, turns, empty, compares)
     cls = SizedDistributedLoader if sized else DistributedLoader
     return cast("LoaderT", cls(loader, division))
-
-
-_DIVIDED = "one that came divided"
 
 
 class _Facts(NamedTuple):
@@ -193,11 +186,15 @@ def global_batches_of(loader: Any) -> Iterable[Any] | None:
     )
 
 
-def _refuse_distributed(loader: Any) -> None:
-    inner = loader
-    while isinstance(inner, PrefetchedLoader):
-        inner = inner._loader
-    if isinstance(inner, DistributedLoader):
+def _refuse(loader: Any) -> None:
+    if not hasattr(type(loader), "__iter__") and not hasattr(type(loader), "__getitem__"):
+        raise BatchError(
+            f"cannot distribute a value of type {type(loader).__name__}: it cannot be iterated "
+            "over. Pass the loader that yields the batches"
+        )
+    while isinstance(loader, PrefetchedLoader):
+        loader = loader._loader
+    if isinstance(loader, DistributedLoader):
         raise BatchError(
             "this loader is distributed already, and its parts would be divided once more; "
             "distribute the loader of the global batches, once"
@@ -214,22 +211,17 @@ def _refuse_divided(loader: Any) -> None:
         )
 
 
-def _seed_of(loader: Any, seed: int | None) -> int:
-    if seed is not None:
-        return seed
-    generator = getattr(loader, "generator", None)
-    if isinstance(generator, torch.Generator):
-        return generator.initial_seed()
-    return torch.initial_seed()
-
-
 def allows_singles(loader: Any, ranks: int) -> bool:
     """Say whether global batches are meant to have a sample for each rank, and no more."""
-    for part in (loader, getattr(loader, "batch_sampler", None)):
-        size = getattr(part, "batch_size", None)
-        if isinstance(size, int):
-            return size <= ranks
-    return False
+    parts = (loader, getattr(loader, "batch_sampler", None))
+    sizes = [getattr(part, "batch_size", None) for part in parts]
+    return next((size <= ranks for size in sizes if isinstance(size, int)), False)
+
+
+def _seed_of(loader: Any, seed: int | None) -> int:
+    generator = getattr(loader, "generator", None)
+    by_default = generator if isinstance(generator, torch.Generator) else torch
+    return by_default.initial_seed() if seed is None else seed
 
 
 def _length_of(loader: Any) -> int | None:

@@ -75,21 +75,19 @@ def without_rows(batch: Any) -> Any:
             return part_of(batch, slice(0, 0), 1)
     except BatchError:
         pass
-    found = False
-    unclear: list[str] = []
+    taken, unclear = [], []
 
     def take(value: Any, path: Path) -> Any:
-        nonlocal found
         is_tensor = isinstance(value, Tensor) and value.dim() > 0
         if (is_tensor or _is_list(value)) and len(value) == 1:
-            found = True
+            taken.append(path)
             return _cut(value, slice(0, 0), 1) if is_tensor else value[:0]
         if is_tensor:
             unclear.append(f"{format_path(path)} has shape {tuple(value.shape)}")
         return _GO_IN
 
     emptied = _map(batch, (), take)
-    if unclear or not found:
+    if unclear or not taken:
         raise BatchError(
             "a rank without samples needs a batch of none, where a global batch has fewer than "
             "there are ranks; and from this loader's batch of one it cannot be told what that is: "

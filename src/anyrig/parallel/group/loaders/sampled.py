@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, Sampler, Subset
+from torch.utils.data import DataLoader, Subset
 
 from ....errors import RankMismatchError
 from .agreed_order import draw_alike, mix_seed
 from .part import without_rows
 from .turns import Turns, part_of_rank
 
+_KEPT_OPTIONS = (
+    *("num_workers", "worker_init_fn", "multiprocessing_context", "persistent_workers"),
+    *("prefetch_factor", "timeout", "collate_fn", "pin_memory", "pin_memory_device"),
+)
 _SHOWN = 80
 
 
@@ -45,7 +50,9 @@ class SampledDivision:
         """Begin an iteration."""
         given = self._given
         self.turns.begin(epoch, given.sampler, given.batch_sampler, given.dataset)
-        self._batches.begin(mix_seed(self._seed, epoch), skip_batches)
+        self._batches.seed = mix_seed(self._seed, epoch)
+        self._batches.skip_batches = skip_batches
+        self._batches.drawn.clear()
         self._generator.manual_seed(mix_seed(self._seed, epoch, self.turns.rank))
         with torch.device("cpu"):  # the loader draws a seed from the generator, whatever is default
             batches = iter(self._loader)
@@ -61,54 +68,51 @@ class SampledDivision:
                 yield without_rows(batch) if self._empty is None else self._empty()
 
 
-class RankBatches(Sampler[list[Any]]):
-    """Draws the global batches of a sampler, and yields this rank's indices of each.
+@dataclass
+class RankBatches:
+    """Draws global batches, and yields this rank's indices of each.
 
     A rank without rows in a batch is given its first index: an empty batch has the structure of
     one that is not, and only a collated sample has it. Whoever uses the loader takes the row off.
 
     Attributes:
+        global_batches: a batch sampler.
+        turns: of the loader.
+        dataset: that of the indices.
+        seed: of the next iteration.
+        skip_batches: from which global batch on it goes.
         drawn: how many rows each rank has in the batches that were drawn and not handed out.
     """
 
-    def __init__(
-        self, global_batches: Iterable[Sequence[Any]], turns: Turns, dataset: Any = None
-    ) -> None:
-        self.drawn: deque[tuple[int, ...]] = deque()
-        self._global_batches = global_batches
-        self._turns = turns
-        self._dataset = dataset
-        self._seed = 0
-        self._skip_batches = 0
-
-    def begin(self, seed: int, skip_batches: int) -> None:
-        """Say how the next iteration is to be drawn, and from which global batch on."""
-        self.drawn.clear()
-        self._seed = seed
-        self._skip_batches = skip_batches
+    global_batches: Iterable[Sequence[Any]]
+    turns: Turns
+    dataset: Any = None
+    seed: int = 0
+    skip_batches: int = 0
+    drawn: deque[tuple[int, ...]] = field(default_factory=deque)
 
     def __iter__(self) -> Iterator[list[Any]]:
-        drawn, skip_batches = self.drawn, self._skip_batches
-        for index, batch in enumerate(draw_alike(self._global_batches, self._seed)):
+        skip_batches = self.skip_batches
+        for index, batch in enumerate(draw_alike(self.global_batches, self.seed)):
             indices = list(batch)
             if index == 0:
                 self._check(indices)
-            if index < skip_batches:
-                continue
-            rows = self._turns.divide(index, len(indices))
-            drawn.append(rows)
-            yield indices[part_of_rank(rows, self._turns.rank)] or indices[:1]
-
-    def __len__(self) -> int:
-        return len(self._global_batches)  # type: ignore[arg-type]
+            if index >= skip_batches:
+                rows = self.turns.divide(index, len(indices))
+                self.drawn.append(rows)
+                yield indices[part_of_rank(rows, self.turns.rank)] or indices[:1]
 
     def _check(self, first: list[Any]) -> None:
         """Raise RankMismatchError if rank 0 begins with another batch."""
-        mine = repr(_trace(first, self._dataset))
-        of_first_rank = self._turns.compare_first(mine.encode())
+        dataset = self.dataset
+        while isinstance(dataset, Subset):  # those of two ranks may have different samples
+            first = [dataset.indices[index] for index in first]
+            dataset = dataset.dataset
+        mine = repr(first)
+        of_first_rank = self.turns.compare_first(mine.encode())
         if of_first_rank is not None:
             raise RankMismatchError(
-                f"the sampler of rank {self._turns.rank} begins with {_shorten(mine)}, that of "
+                f"the sampler of rank {self.turns.rank} begins with {_shorten(mine)}, that of "
                 f"rank 0 with {_shorten(of_first_rank.decode())}, and all must have one order. "
                 "anyrig.distribute seeds PyTorch's, Python's and NumPy's random numbers and a "
                 "sampler's attribute `generator`; seed what else this sampler draws from, and give "
@@ -130,25 +134,9 @@ def _build_again(
         batch_size=1 if collates else None,  # 1 is what stands for none beside a batch sampler
         sampler=None if collates else batches,
         batch_sampler=batches if collates else None,
-        num_workers=loader.num_workers,
-        collate_fn=loader.collate_fn,
-        pin_memory=loader.pin_memory,
-        timeout=loader.timeout,
-        worker_init_fn=loader.worker_init_fn,
-        multiprocessing_context=loader.multiprocessing_context,
         generator=generator,
-        prefetch_factor=loader.prefetch_factor,
-        persistent_workers=loader.persistent_workers,
-        pin_memory_device=loader.pin_memory_device,
+        **{name: getattr(loader, name) for name in _KEPT_OPTIONS},
     )
-
-
-def _trace(indices: list[Any], dataset: Any) -> list[Any]:
-    """Return the indices in the whole dataset: subsets of two ranks may have different samples."""
-    while isinstance(dataset, Subset):
-        indices = [dataset.indices[index] for index in indices]
-        dataset = dataset.dataset
-    return indices
 
 
 def _shorten(text: str) -> str:

@@ -9,8 +9,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from ....errors import RankMismatchError
+from ..board import board_of
 from ..membership import Group
 
 
@@ -22,31 +24,42 @@ class Announcement:
         call: the public function that was called.
         said: lines of text, a leaf each, that must be the same on all ranks.
         error: why this rank cannot go on, if it cannot; every rank then raises.
-        kinds: of the devices that its tensors are on.
         pickled: its value without the tensors.
         layout: dtype and shape of each of these.
+        kinds: of the devices that they are on.
     """
 
     call: str
-    said: Sequence[str] = ()
-    error: str = ""
-    kinds: frozenset[str] = frozenset()
-    pickled: bytes = b""
-    layout: Sequence[tuple[torch.dtype, torch.Size]] = ()
+    said: Sequence[str]
+    error: str
+    pickled: bytes
+    layout: Sequence[tuple[torch.dtype, torch.Size]]
+    kinds: frozenset[str]
 
 
-def agree(mine: Announcement, group: Group) -> list[Announcement]:
-    """Return the announcements of all ranks, once all announce the same.
+def agree(
+    group: Group,
+    call: str,
+    tensors: Sequence[Tensor],
+    *,
+    said: Sequence[str] = (),
+    error: str = "",
+    pickled: bytes = b"",
+) -> tuple[list[Announcement], torch.device]:
+    """Return what every rank brings, and by way of which device the tensors are to travel.
 
-    They travel as pickles, as in all of PyTorch's object collectives: the ranks of a group trust
-    each other.
+    Announcements travel as pickles, as in all of PyTorch's object collectives: the ranks of a
+    group trust each other.
 
     Raises:
         RankMismatchError: some rank differs from rank 0, or cannot go on; the message says which,
             and where.
     """
+    board_of(group).come_to(call)
+    layout = [(tensor.dtype, tensor.shape) for tensor in tensors]
+    kinds = frozenset(tensor.device.type for tensor in tensors)
     heard: list[Any] = [None] * group.world_size
-    dist.all_gather_object(heard, mine)
+    dist.all_gather_object(heard, Announcement(call, said, error, pickled, layout, kinds))
     for rank, other in enumerate(heard):
         if other.error:
             raise RankMismatchError(f"rank {rank} in {other.call}: {other.error}")
@@ -57,24 +70,20 @@ def agree(mine: Announcement, group: Group) -> list[Announcement]:
                 f"rank {rank} calls {other.call}, while rank 0 calls {first.call}; let all ranks "
                 "call the same in the same order"
             )
-        for expected, said in zip_longest(first.said, other.said, fillvalue="nothing more"):
-            if said != expected:
+        for expected, found in zip_longest(first.said, other.said, fillvalue="nothing more"):
+            if found != expected:
                 raise RankMismatchError(
-                    f"{first.call} needs the same structure on every rank: rank 0 has {expected}, "
-                    f"but rank {rank} has {said}"
+                    f"{call} needs the same structure on every rank: rank 0 has {expected}, but "
+                    f"rank {rank} has {found}"
                 )
-    return heard
+    return heard, _choose_device(group, kinds.union(*(other.kinds for other in heard)))
 
 
-def data_device(group: Group, announcements: Sequence[Announcement]) -> torch.device:
-    """Return by way of which device tensors travel.
-
-    Their own kind of device, if all of them lie on accelerators and the group carries these by
-    itself; gloo would only copy them to the CPU and back.
-    """
+def _choose_device(group: Group, kinds: frozenset[str]) -> torch.device:
+    # The tensors' own, if all lie on accelerators and the group carries these by itself; gloo
+    # would only copy them to the CPU and back.
     parts = (part.partition(":") for part in dist.get_backend_config().split(","))
     carriers = {kind: backend for kind, _, backend in parts if backend}
-    kinds = frozenset[str]().union(*(each.kinds for each in announcements))
     by_itself = carriers.get(group.device.type, "gloo") != "gloo"
     if "cpu" not in carriers or (by_itself and kinds and "cpu" not in kinds):
         return group.device

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ..leaves import is_dense
 from ..membership import Group
-from .agreement import Announcement, agree, data_device
+from .agreement import Announcement, agree
 
 
 def exchange(call: str, value: Any, group: Group) -> list[Any]:
@@ -39,11 +39,9 @@ def exchange(call: str, value: Any, group: Group) -> list[Any]:
     except ValueError as refused:
         error = str(refused)
     tensors = pickler.tensors
-    kinds = frozenset(tensor.device.type for tensor in tensors)
-    layout = [(tensor.dtype, tensor.shape) for tensor in tensors]
-    heard = agree(Announcement(call, (), error, kinds, file.getvalue(), layout), group)
+    heard, device = agree(group, call, tensors, error=error, pickled=file.getvalue())
     sizes = [sum(shape.numel() * dtype.itemsize for dtype, shape in each.layout) for each in heard]
-    device, longest = data_device(group, heard), max(sizes)
+    longest = max(sizes)
     # Padded to the longest, so that one collective does for all tensors of all ranks.
     padding = torch.zeros(longest - sizes[group.rank], dtype=torch.uint8, device=device)
     mine = torch.cat([*(_bytes_of(tensor).to(device) for tensor in tensors), padding])

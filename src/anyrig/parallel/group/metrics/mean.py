@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from numbers import Number
 from typing import Any
@@ -12,10 +12,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ....errors import RankMismatchError
-from ..board import board_of
 from ..leaves import is_dense, leaves_of, replace_leaves
 from ..membership import join_group
-from .agreement import Announcement, agree, data_device
+from .agreement import agree
 
 _CALL = "mean_over_ranks()"
 
@@ -49,19 +48,21 @@ def mean_over_ranks(value: Any, weight: float | Tensor | None = None) -> Any:
     group = join_group()
     counted = 1.0 if weight is None else float(weight)
     leaves = leaves_of(value)
-    weighted = "no weight" if weight is None else "a weight"
-    said = (weighted, *(f"{_describe(leaf)} at {place}" for place, leaf in leaves))
     error = _refuse(leaves, counted)
-    if group is None:
-        if error:
-            raise RankMismatchError(f"{_CALL}: {error}")
-        device = None
-    else:
-        board_of(group).come_to(_CALL)
-        kinds = frozenset(leaf.device.type for _, leaf in leaves if isinstance(leaf, Tensor))
-        heard = agree(Announcement(_CALL, said, error, kinds), group)
-        device = data_device(group, heard)
-    means = _reduce(leaves, counted, device)
+    device = torch.device("cpu")
+    if group is not None:
+        tensors = [leaf for _, leaf in leaves if isinstance(leaf, Tensor)]
+        said = ["no weight" if weight is None else "a weight"]
+        said += [f"{_describe(leaf)} at {place}" for place, leaf in leaves]
+        _, device = agree(group, _CALL, tensors, said=said, error=error)
+    elif error:
+        raise RankMismatchError(f"{_CALL}: {error}")
+    averaged = {
+        place: leaf if isinstance(leaf, Tensor) else _tensor_of(leaf)
+        for place, leaf in leaves
+        if isinstance(leaf, (Tensor, Number))
+    }
+    means = _reduce(averaged, counted, device, alone=group is None)
 
     def mean_of(place: str, leaf: Any) -> Any:
         return means[place].item() if isinstance(leaf, Number) else means.get(place, leaf)
@@ -93,27 +94,23 @@ def _refuse(leaves: Sequence[tuple[str, Any]], weight: float) -> str:
 
 
 def _reduce(
-    leaves: Sequence[tuple[str, Any]], weight: float, device: torch.device | None
+    leaves: Mapping[str, Tensor], weight: float, device: torch.device, *, alone: bool
 ) -> dict[str, Tensor]:
     """Return the means by place; over all ranks by way of `device`, or of this one alone."""
-    averaged = {
-        place: leaf if isinstance(leaf, Tensor) else _tensor_of(leaf)
-        for place, leaf in leaves
-        if isinstance(leaf, (Tensor, Number))
-    }
-    one = torch.ones(1, dtype=torch.float64, device=device or "cpu")
-    parts = [one, *(_doubles(leaf).to(one.device) for leaf in averaged.values())]
+    one = torch.ones(1, dtype=torch.float64, device=device)
+    parts = [one, *(_doubles(leaf).to(device) for leaf in leaves.values())]
     values = torch.cat(parts)
     # Not a product, which would be NaN of what does not count.
     total = values * weight if weight else torch.zeros_like(values)
-    if device is not None:
+    if not alone:
         dist.all_reduce(total)
+    means = total / total[0]
     # One copy to each device, and not one a leaf.
-    means_on = {to: (total / total[0]).to(to) for to in {leaf.device for leaf in averaged.values()}}
+    means_on = {to: means.to(to) for to in {leaf.device for leaf in leaves.values()}}
     starts = accumulate(map(len, parts))
     return {
         place: _shape_like(leaf, means_on[leaf.device][start : start + len(part)])
-        for (place, leaf), part, start in zip(averaged.items(), parts[1:], starts, strict=False)
+        for (place, leaf), part, start in zip(leaves.items(), parts[1:], starts, strict=False)
     }
 
 
