@@ -9,7 +9,6 @@ LOADS = re.compile(
 )
 
 WHY = {
-    "parallel/group/metrics/agreement.py": "texts and bytes, by PyTorch's all_gather_object",
     "parallel/group/metrics/exchange.py": "gather_over_ranks takes objects of any class",
     "parallel/ranks/call.py": "a function and its result, in a private folder of the user's",
 }

@@ -50,10 +50,7 @@ class DistributedLoader(Generic[T]):
 
     @property
     def rows_of_batches(self) -> list[tuple[int, ...]] | None:
-        """How many rows each rank had of each global batch since the last iteration began.
-
-        None if the loader came divided.
-        """
+        """Each rank's rows of each global batch of the last iteration; None if it came divided."""
         turns = self._division.turns
         return None if turns.divided else turns.rows_of_batches
 

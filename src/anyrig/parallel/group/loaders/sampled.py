@@ -19,7 +19,6 @@ _KEPT_OPTIONS = (
     *("num_workers", "worker_init_fn", "multiprocessing_context", "persistent_workers"),
     *("prefetch_factor", "timeout", "collate_fn", "pin_memory", "pin_memory_device"),
 )
-_SHOWN = 80
 
 
 class SampledDivision:
@@ -70,17 +69,12 @@ class SampledDivision:
 
 @dataclass
 class RankBatches:
-    """Draws global batches, and yields this rank's indices of each.
+    """Draws the global batches of one iteration, and yields this rank's indices of each.
 
     A rank without rows in a batch is given its first index: an empty batch has the structure of
     one that is not, and only a collated sample has it. Whoever uses the loader takes the row off.
 
     Attributes:
-        global_batches: a batch sampler.
-        turns: of the loader.
-        dataset: that of the indices.
-        seed: of the next iteration.
-        skip_batches: from which global batch on it goes.
         drawn: how many rows each rank has in the batches that were drawn and not handed out.
     """
 
@@ -109,11 +103,11 @@ class RankBatches:
             first = [dataset.indices[index] for index in first]
             dataset = dataset.dataset
         mine = repr(first)
-        of_first_rank = self.turns.compare_first(mine.encode())
-        if of_first_rank is not None:
+        theirs = self.turns.compare_first(mine.encode())
+        if theirs is not None:
             raise RankMismatchError(
-                f"the sampler of rank {self.turns.rank} begins with {_shorten(mine)}, that of "
-                f"rank 0 with {_shorten(of_first_rank.decode())}, and all must have one order. "
+                f"the sampler of rank {self.turns.rank} begins with {_shorten(mine)}, that of rank "
+                f"0 with {_shorten(theirs.decode())}, and all must have one order. "
                 "anyrig.distribute seeds PyTorch's, Python's and NumPy's random numbers and a "
                 "sampler's attribute `generator`; seed what else this sampler draws from, and give "
                 "it the same data: the whole on every rank, and random_split a seeded generator"
@@ -140,4 +134,4 @@ def _build_again(
 
 
 def _shorten(text: str) -> str:
-    return text if len(text) < _SHOWN else f"{text[:_SHOWN]} …"
+    return text if len(text) < 80 else f"{text[:80]} …"

@@ -20,14 +20,7 @@ _UNKNOWN = object()
 
 
 class StreamedDivision:
-    """Iterates over a loader as it is.
-
-    Args:
-        loader: yields the global batches on every rank, or, if it came divided, each rank's own.
-        turns: of the loader.
-        empty: see `anyrig.distribute`.
-        compares: whether to check that all ranks begin with the same global batch.
-    """
+    """Iterates over a loader as it is; `compares` has ranks begin with the same global batch."""
 
     def __init__(
         self, loader: Iterable[Any], turns: Turns, empty: Callable[[], Any] | None, compares: bool
@@ -58,7 +51,13 @@ class StreamedDivision:
             if turns.divided:
                 self._learn_empty(batch)
             turns.drew()
-            yield batch if turns.divided else self._part_of(batch, index, rows)
+            if turns.divided:
+                yield batch
+            else:
+                of_batch = rows_of(batch)
+                rows.append(turns.divide(index, of_batch))
+                turns.use()
+                yield part_of(batch, part_of_rank(rows[-1], turns.rank), of_batch)
             index += 1
         turns.ended()
         while turns.somebody_has(index - start):
@@ -81,12 +80,6 @@ class StreamedDivision:
                 "divided=False"
             )
         return chain(first, batches)
-
-    def _part_of(self, batch: Any, index: int, rows: list[tuple[int, ...]]) -> Any:
-        of_batch = rows_of(batch)
-        rows.append(self.turns.divide(index, of_batch))
-        self.turns.use()
-        return part_of(batch, part_of_rank(rows[-1], self.turns.rank), of_batch)
 
     def _learn_empty(self, batch: Any) -> None:
         """Keep a batch without rows, and leave it for ranks that never have one with."""

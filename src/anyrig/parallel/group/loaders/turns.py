@@ -19,7 +19,7 @@ from ...shares.shares import Shares
 from ..balance import Balance
 from ..board import Board, place_of_caller
 
-ALONE = Shares((1.0,), "there is one rank")
+_ALONE = Shares((1.0,), "there is one rank")
 _FIRST_PAUSE_SECONDS = 0.001
 _LONGEST_PAUSE_SECONDS = 0.05
 
@@ -42,6 +42,10 @@ class Progress(NamedTuple):
 
 
 _NOT_BEGUN = Progress(-1, 0, True, 0)
+
+
+def _read(text: bytes | None) -> Progress:
+    return _NOT_BEGUN if text is None else Progress(*json.loads(text))
 
 
 @dataclass
@@ -74,9 +78,9 @@ class Turns:
     @property
     def shares(self) -> Shares | None:
         """Those agreed on last; None where the loader came divided."""
-        if self.divided:
-            return None
-        return ALONE if self.balance is None else self.balance.shares
+        if self.balance is None:
+            return None if self.divided else _ALONE
+        return self.balance.shares
 
     def begin(self, epoch: int, *informed: Any) -> None:
         """Begin the next iteration, and tell the epoch to whatever has `set_epoch`."""
@@ -105,9 +109,6 @@ class Turns:
         """Return what rank 0 begins this iteration with if that is not `first`, else None.
 
         Every rank calls this once in each iteration, and waits for rank 0 only.
-
-        Raises:
-            RankWaitError: rank 0 did not begin the iteration in time.
         """
         if self.board is None:
             return None
@@ -129,30 +130,20 @@ class Turns:
         self._note(self._progress._replace(ended=True))
 
     def somebody_has(self, index: int) -> bool:
-        """Return whether any other rank has batch `index`; wait until that is known.
-
-        Raises:
-            RankWaitError: a rank neither drew it nor ended in time; the message names it.
-        """
+        """Return whether any other rank has batch `index`; wait until that is known."""
         if self.board is None:
             return False
         deadline = time.monotonic() + self.timeout_seconds
         others = [rank for rank in range(self.board.group.world_size) if rank != self.rank]
         pause_seconds = _FIRST_PAUSE_SECONDS
         while True:
-            unknown = []
-            said = self.board.look([self._progress_of(other) for other in others])
-            for other, text in zip(others, said, strict=True):
-                progress = _NOT_BEGUN if text is None else Progress(*json.loads(text))
-                has = progress.has(self._progress.iteration, index)
-                if has:
-                    return True
-                if has is None:
-                    unknown.append(other)
-            if not unknown:
-                return False
+            said = self.board.look([self._key(other) for other in others])
+            known = [_read(text).has(self._progress.iteration, index) for text in said]
+            if None not in known or True in known:
+                return True in known
             if time.monotonic() > deadline:
                 what = "the next batch of a distributed loader, having none of its own,"
+                unknown = [other for other, has in zip(others, known, strict=True) if has is None]
                 raise self.board.late(unknown, self.timeout_seconds, what, place_of_caller())
             time.sleep(pause_seconds)
             pause_seconds = min(2 * pause_seconds, _LONGEST_PAUSE_SECONDS)
@@ -160,9 +151,9 @@ class Turns:
     def _note(self, progress: Progress) -> None:
         self._progress = progress
         if self.board is not None:
-            self.board.post(self._progress_of(self.rank), json.dumps(progress).encode())
+            self.board.post(self._key(self.rank), json.dumps(progress).encode())
 
-    def _progress_of(self, rank: int) -> str:
+    def _key(self, rank: int) -> str:
         return f"{self.name}/progress/{rank}"
 
 
@@ -174,9 +165,9 @@ def rows_of_ranks(shares: Shares, rows: int, singles: bool = True) -> tuple[int,
         10 rows, even      4 ranks   3 3 2 2       8 ranks   2 2 1 1 1 1 1 1
         10 rows, 3 : 1     2 ranks   8 2           3 rows, even, 4 ranks   1 1 1 0
 
-    Even shares differ by one row at most, where `Shares.split` does as torch.chunk does and lets
-    the last ones go without: a rank without rows has to be waited for all the same. Others are
-    those of `Shares.split`. Without `singles`, no rank has one row of several.
+    As `Shares.split`, but even shares differ by one row at most: it fills up the first devices as
+    torch.chunk does, and a rank without rows has to be waited for all the same. Without `singles`,
+    no rank has one row of several.
     """
     ranks = len(shares.weights)
     if len(set(shares.weights)) == 1 and not shares.row_limits:

@@ -12,7 +12,6 @@ from ....errors import RankMismatchError
 from ....transfer.containers import Part, attributes_of, items_of, rebuild
 from ....transfer.tree import Path, format_path
 from ...batch.gather import gather
-from ..board import board_of
 from ..leaves import is_inner, leaves_of
 from ..membership import join_group
 from .exchange import exchange
@@ -56,10 +55,7 @@ def gather_over_ranks(value: Any, *, loader: Any = None) -> Any:
             sent; the message says which rank, and where.
     """
     group = join_group()
-    values = [value]
-    if group is not None:
-        board_of(group).come_to(_CALL)
-        values = exchange(_CALL, value, group)
+    values = [value] if group is None else exchange(_CALL, value, group)
     return _Joining(value, loader).join(values)
 
 
@@ -77,7 +73,7 @@ class _Joining:
         """Return one value."""
         if any(isinstance(value, Tensor) for value in values):
             return self._join_tensors(values, path)
-        if all(isinstance(value, list) and not _has_tensors(value) for value in values):
+        if all(isinstance(value, list) for value in values) and not _has_tensors(values):
             joined = [entry for value in values for entry in value]
             if self._loader is None:
                 return joined

@@ -14,7 +14,7 @@ from torch import Tensor
 from ....errors import RankMismatchError
 from ..leaves import is_dense, leaves_of, replace_leaves
 from ..membership import join_group
-from .agreement import agree
+from .exchange import Announcement, agree
 
 _CALL = "mean_over_ranks()"
 
@@ -51,10 +51,10 @@ def mean_over_ranks(value: Any, weight: float | Tensor | None = None) -> Any:
     error = _refuse(leaves, counted)
     device = torch.device("cpu")
     if group is not None:
-        tensors = [leaf for _, leaf in leaves if isinstance(leaf, Tensor)]
+        kinds = frozenset(leaf.device.type for _, leaf in leaves if isinstance(leaf, Tensor))
         said = ["no weight" if weight is None else "a weight"]
         said += [f"{_describe(leaf)} at {place}" for place, leaf in leaves]
-        _, device = agree(group, _CALL, tensors, said=said, error=error)
+        _, device = agree(group, Announcement(_CALL, said, error, kinds))
     elif error:
         raise RankMismatchError(f"{_CALL}: {error}")
     averaged = {
