@@ -43,7 +43,17 @@ class SampledDivision:
         self._batches = RankBatches(global_batches, turns, loader.dataset)
         # What each worker's random numbers begin with.
         self._generator = torch.Generator("cpu")
-        self._loader = _build_again(loader, self._batches, self._generator)
+        collates = loader.batch_sampler is not None
+        # Batches come in the order in which they were drawn, whatever in_order was: else the parts
+        # of one global batch would come at different steps.
+        self._loader = DataLoader(
+            loader.dataset,
+            batch_size=1 if collates else None,  # 1 is what stands for none with a batch sampler
+            sampler=None if collates else self._batches,
+            batch_sampler=self._batches if collates else None,
+            generator=self._generator,
+            **{name: getattr(loader, name) for name in _KEPT_OPTIONS},
+        )
 
     def batches(self, epoch: int, skip_batches: int) -> Iterator[Any]:
         """Begin an iteration."""
@@ -112,25 +122,6 @@ class RankBatches:
                 "sampler's attribute `generator`; seed what else this sampler draws from, and give "
                 "it the same data: the whole on every rank, and random_split a seeded generator"
             )
-
-
-def _build_again(
-    loader: DataLoader[Any], batches: RankBatches, generator: torch.Generator
-) -> DataLoader[Any]:
-    """Return a loader like `loader` with another batch sampler and generator.
-
-    Batches come in the order in which they were drawn, whatever ``in_order`` was: else the parts
-    of one global batch would come at different steps.
-    """
-    collates = loader.batch_sampler is not None
-    return DataLoader(
-        loader.dataset,
-        batch_size=1 if collates else None,  # 1 is what stands for none beside a batch sampler
-        sampler=None if collates else batches,
-        batch_sampler=batches if collates else None,
-        generator=generator,
-        **{name: getattr(loader, name) for name in _KEPT_OPTIONS},
-    )
 
 
 def _shorten(text: str) -> str:

@@ -26,7 +26,7 @@ from torch import Tensor
 from ....errors import RankMismatchError
 from ..board import board_of
 from ..leaves import is_dense
-from ..membership import Group
+from ..membership import Group, carrier_of
 
 
 @dataclass(frozen=True)
@@ -111,12 +111,12 @@ def exchange(call: str, value: Any, group: Group) -> list[Any]:
 def _choose_device(group: Group, kinds: frozenset[str]) -> torch.device:
     # The tensors' own, if all lie on accelerators and the group carries these by itself; gloo
     # would only copy them to the CPU and back.
-    parts = (part.partition(":") for part in dist.get_backend_config().split(","))
-    carriers = {kind: backend for kind, _, backend in parts if backend}
-    by_itself = carriers.get(group.device.type, "gloo") != "gloo"
-    if "cpu" not in carriers or (by_itself and kinds and "cpu" not in kinds):
+    backends = dist.get_backend_config()
+    by_itself = carrier_of(backends, group.device) not in (None, "gloo")
+    on_host = torch.device("cpu")
+    if carrier_of(backends, on_host) is None or (by_itself and kinds and "cpu" not in kinds):
         return group.device
-    return torch.device("cpu")
+    return on_host
 
 
 def _bytes_of(tensor: Tensor) -> Tensor:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from itertools import accumulate
+from collections.abc import Sequence
 from numbers import Number
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from ....errors import RankMismatchError
 from ..leaves import is_dense, leaves_of, replace_leaves
@@ -57,17 +57,8 @@ def mean_over_ranks(value: Any, weight: float | Tensor | None = None) -> Any:
         _, device = agree(group, Announcement(_CALL, said, error, kinds))
     elif error:
         raise RankMismatchError(f"{_CALL}: {error}")
-    averaged = {
-        place: leaf if isinstance(leaf, Tensor) else _tensor_of(leaf)
-        for place, leaf in leaves
-        if isinstance(leaf, (Tensor, Number))
-    }
-    means = _reduce(averaged, counted, device, alone=group is None)
-
-    def mean_of(place: str, leaf: Any) -> Any:
-        return means[place].item() if isinstance(leaf, Number) else means.get(place, leaf)
-
-    return replace_leaves(value, mean_of)
+    means = _reduce(leaves, counted, device, alone=group is None)
+    return replace_leaves(value, lambda place, leaf: means.get(place, leaf))
 
 
 def _describe(leaf: Any) -> str:
@@ -94,42 +85,36 @@ def _refuse(leaves: Sequence[tuple[str, Any]], weight: float) -> str:
 
 
 def _reduce(
-    leaves: Mapping[str, Tensor], weight: float, device: torch.device, *, alone: bool
-) -> dict[str, Tensor]:
+    leaves: Sequence[tuple[str, Any]], weight: float, device: torch.device, *, alone: bool
+) -> dict[str, Any]:
     """Return the means by place; over all ranks by way of `device`, or of this one alone."""
+    averaged = [(place, leaf) for place, leaf in leaves if isinstance(leaf, (Tensor, Number))]
     one = torch.ones(1, dtype=torch.float64, device=device)
-    parts = [one, *(_doubles(leaf).to(device) for leaf in leaves.values())]
-    values = torch.cat(parts)
+    parts = [one, *(_double(leaf).to(device) for _, leaf in averaged)]
+    values = parameters_to_vector(parts)
     # Not a product, which would be NaN of what does not count.
     total = values * weight if weight else torch.zeros_like(values)
     if not alone:
         dist.all_reduce(total)
-    means = total / total[0]
-    # One copy to each device, and not one a leaf.
-    means_on = {to: means.to(to) for to in {leaf.device for leaf in leaves.values()}}
-    starts = accumulate(map(len, parts))
-    return {
-        place: _shape_like(leaf, means_on[leaf.device][start : start + len(part)])
-        for (place, leaf), part, start in zip(leaves.items(), parts[1:], starts, strict=False)
-    }
+    vector_to_parameters(total / total[0], parts)
+    means = zip(averaged, parts[1:], strict=True)
+    return {place: _like(leaf, mean) for (place, leaf), mean in means}
 
 
-def _tensor_of(number: Any) -> Tensor:
-    if isinstance(number, complex):
-        return torch.tensor(number, dtype=torch.complex128, device="cpu")
-    return torch.tensor(float(number), dtype=torch.float64, device="cpu")
-
-
-def _doubles(leaf: Tensor) -> Tensor:
-    """Return the values of a leaf as a vector of float64; a complex one is two."""
-    flat = leaf.detach().reshape(-1)
-    if flat.is_complex():
-        return torch.view_as_real(flat.to(torch.complex128)).reshape(-1)
-    return flat.to(torch.float64)
-
-
-def _shape_like(leaf: Tensor, mean: Tensor) -> Tensor:
+def _double(leaf: Any) -> Tensor:
+    """Return a leaf in float64; a complex number is two."""
+    if not isinstance(leaf, Tensor):
+        parts = [leaf.real, leaf.imag] if isinstance(leaf, complex) else float(leaf)
+        return torch.tensor(parts, dtype=torch.float64, device="cpu")
     if leaf.is_complex():
-        mean = torch.view_as_complex(mean.reshape(-1, 2).clone())  # which aligns it
-    fractional = leaf.is_floating_point() or leaf.is_complex()
-    return mean.reshape(leaf.shape).to(leaf.dtype if fractional else torch.get_default_dtype())
+        return torch.view_as_real(leaf.detach().resolve_conj().to(torch.complex128))
+    return leaf.detach().to(torch.float64)
+
+
+def _like(leaf: Any, mean: Tensor) -> Any:
+    if not isinstance(leaf, Tensor):
+        return complex(*mean.tolist()) if isinstance(leaf, complex) else mean.item()
+    if leaf.is_complex():
+        return torch.view_as_complex(mean.clone()).to(leaf.device, leaf.dtype)
+    dtype = leaf.dtype if leaf.is_floating_point() else torch.get_default_dtype()
+    return mean.to(leaf.device, dtype)
