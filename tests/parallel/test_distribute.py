@@ -206,31 +206,7 @@ def test_epochs_differ_and_can_be_resumed() -> None:
     assert order(other) != epochs[0]
 
 
-class TellsEpoch(Sampler[int]):
-    epochs: list[int]
-
-    def __init__(self) -> None:
-        self.epochs = []
-
-    def set_epoch(self, epoch: int) -> None:
-        self.epochs.append(epoch)
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(range(4))
-
-    def __len__(self) -> int:
-        return 4
-
-
-def test_a_sampler_is_told_the_epoch() -> None:
-    sampler = TellsEpoch()
-    loader = anyrig.distribute(DataLoader(numbers(4), batch_size=2, sampler=sampler))
-    for _ in range(2):
-        list(loader)
-    assert sampler.epochs == [0, 1]
-
-
-class Stream(IterableDataset[int]):
+class KeepsEpochs:
     epochs: list[int]
 
     def __init__(self) -> None:
@@ -243,12 +219,18 @@ class Stream(IterableDataset[int]):
         return iter(range(4))
 
 
-def test_a_stream_is_told_the_epoch() -> None:
-    stream = Stream()
-    loader = anyrig.distribute(DataLoader(stream, batch_size=2))
-    for _ in range(2):
-        list(loader)
-    assert stream.epochs == [0, 1]
+class SamplerThatKeeps(KeepsEpochs, Sampler[int]): ...
+
+
+class StreamThatKeeps(KeepsEpochs, IterableDataset[int]): ...
+
+
+def test_samplers_and_streams_are_told_the_epoch() -> None:
+    sampler, stream = SamplerThatKeeps(), StreamThatKeeps()
+    given = [DataLoader(numbers(4), batch_size=2, sampler=sampler), DataLoader(stream, 2)]
+    for keeper, loader in zip((sampler, stream), map(anyrig.distribute, given), strict=True):
+        assert [len(list(loader)) for _ in range(2)] == [2, 2]
+        assert keeper.epochs == [0, 1]
 
 
 def test_the_order_is_that_of_the_loader_s_generator() -> None:
