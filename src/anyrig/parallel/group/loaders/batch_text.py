@@ -2,8 +2,9 @@
 
 ::
 
-    {"image": tensor (0, 3, 8),  ──▶  {"dict": {"image": {"tensor": ["float32", [0, 3, 8], 0]},
-     "name": []}                                "name": {"list": []}}}
+    {"image": tensor (0, 3, 8), "name": [], "epoch": 3}
+     ──▶  {"dict": {"image": {"tensor": ["torch.float32", [0, 3, 8], 0]}, "name": {"list": []},
+                    "epoch": 3}}
 
 Not a pickle, which could run anything where it is loaded. So an outline takes what loaders mostly
 yield: dicts, lists and tuples of dense tensors, numbers, texts and None.
@@ -48,7 +49,7 @@ def write_outline(batch: Any) -> bytes | None:
     """
     try:
         return json.dumps(_outline(batch)).encode()
-    except _NotPlainError:
+    except TypeError:
         return None
 
 
@@ -72,31 +73,27 @@ def _describe(leaf: Any) -> tuple[str, bytes]:
     return text, ctypes.string_at(on_host.data_ptr(), size) if size else b""
 
 
-class _NotPlainError(Exception):
-    pass
-
-
-def _outline(value: Any) -> dict[str, Any]:
+def _outline(value: Any) -> Any:
     kind = type(value)
+    if kind in _ATOMS:
+        return value
     if kind in (list, tuple):
         return {kind.__name__: [_outline(item) for item in value]}
     if kind is dict and all(type(key) is str for key in value):
         return {"dict": {key: _outline(item) for key, item in value.items()}}
-    if kind in _ATOMS:
-        return {"value": value}
     plain = kind is Tensor and is_dense(value) and not value.is_complex()
     if plain and not (value.dim() and value.numel()):
         return {"tensor": [str(value.dtype), [*value.shape], 0 if value.dim() else value.item()]}
-    raise _NotPlainError
+    raise TypeError(f"an outline has no {kind.__name__}")
 
 
-def _batch(outline: dict[str, Any]) -> Any:
+def _batch(outline: Any) -> Any:
+    if type(outline) in _ATOMS:
+        return outline
     ((kind, content),) = outline.items()
     if kind == "tensor":
         dtype, shape, value = content
         return torch.full(shape, value, dtype=_DTYPES[dtype], device="cpu")
-    if kind == "value":
-        return content
     if kind == "dict":
         return {key: _batch(item) for key, item in content.items()}
     return _CONTAINERS[kind](map(_batch, content))

@@ -52,24 +52,21 @@ def distribute(
         loader = anyrig.prefetch(anyrig.distribute(loader), rig)
         for x, y in loader:                                          # this rank's rows of it
 
-    A batch of `loader` is a *global batch*: together the ranks have each of its samples once,
-    nothing is repeated or left out, and every rank has as many batches. Where a global batch is
-    too small for all, some ranks get fewer rows; those without get an empty batch of the same
-    structure. A rank's rows of a global batch are its *local batch*.
+    A batch of `loader` is a *global batch*, and each rank has its rows of it, its *local batch*:
+    together every sample once. All ranks have as many batches; where a global batch is too small,
+    some get an empty batch of the same structure. In a process that is the only rank the batches
+    are whole, in the same order as in a group.
 
-    * A `DataLoader` over a dataset with indices is built again over a batch sampler of anyrig's,
-      with all its other options, so that each rank loads its own samples only. Its sampler runs
-      alike on every rank, by a seed that rank 0 gives and the epoch.
-    * Of anything else, such as a `DataLoader` over an `IterableDataset`, each rank takes its rows
-      of every batch; every rank must yield the same batches. The first of each iteration are
-      compared, unless ``divided=False`` vouches for them.
+    * A `DataLoader` over a dataset with indices is built again with all its options, so that each
+      rank loads its own samples only. Its sampler runs alike on every rank, by a seed that rank 0
+      gives and the epoch.
+    * Of anything else, such as a `DataLoader` over an `IterableDataset`, every rank must yield the
+      same batches. The first of each iteration are compared.
     * With ``divided=True`` the loader of each rank yields batches of its own, and goes on with
       empty ones until those of all ranks have ended.
 
-    The result has the length and the attributes of `loader` (``batch_size`` is that of the global
-    batch), and ``set_epoch(epoch, skip_batches=0)`` to resume; iterating counts the epochs. Every
-    rank must call this. In a process that is the only rank the batches are whole, in the same
-    order as in a group.
+    The result has the length and the attributes of `loader`, and ``set_epoch(epoch,
+    skip_batches=0)`` to resume; iterating counts the epochs. Every rank must call this.
 
     Args:
         loader: anything that can be iterated over.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import chain, islice
 from typing import Any
 
@@ -16,7 +17,6 @@ _REMEDY = (
     "among the ranks does, pass distribute(…, divided=True); else let it yield the same batches on "
     "every rank, with one seed"
 )
-_UNKNOWN = object()
 
 
 class StreamedDivision:
@@ -28,9 +28,7 @@ class StreamedDivision:
         self.turns = turns
         self._given = loader
         self._compares = compares
-        self._make_empty = empty
-        # A batch without rows, once that is known.
-        self._empty: list[Any] = []
+        self._empty = empty
 
     def batches(self, epoch: int, skip_batches: int) -> Iterator[Any]:
         """Begin an iteration."""
@@ -84,26 +82,28 @@ class StreamedDivision:
     def _learn_empty(self, batch: Any) -> None:
         """Keep a batch without rows, and leave it for ranks that never have one with."""
         board = self.turns.board
-        if board is None or self._empty or self._make_empty is not None:
+        if board is None or self._empty is not None:
             return
         try:
             empty = part_of(batch, slice(0, 0), rows_of(batch))
         except (BatchError, MoveError):
-            empty = _UNKNOWN
-        self._empty.append(empty)
+            self._empty = partial(_refuse, self.turns.rank)
+            return
+        self._empty = lambda: empty
         outline = write_outline(empty)
         if outline is not None:
             board.post(f"{self.turns.name}/empty", outline)
 
     def _empty_batch(self) -> Any:
-        if self._make_empty is not None:
-            return self._make_empty()
-        if not self._empty and self.turns.board is not None:
-            (there,) = self.turns.board.look([f"{self.turns.name}/empty"])
-            self._empty.append(_UNKNOWN if there is None else read_outline(there))
-        if self._empty[0] is _UNKNOWN:
-            raise BatchError(
-                f"rank {self.turns.rank} has no batch left, while others have, and it cannot be "
-                f"told from this loader's batches what one without rows is. {GIVE_EMPTY}"
-            )
-        return self._empty[0]
+        if self._empty is None and self.turns.board is not None:
+            (outline,) = self.turns.board.look([f"{self.turns.name}/empty"])
+            if outline is not None:
+                self._empty = partial(read_outline, outline)
+        return _refuse(self.turns.rank) if self._empty is None else self._empty()
+
+
+def _refuse(rank: int) -> Any:
+    raise BatchError(
+        f"rank {rank} has no batch left, while others have, and it cannot be told from this "
+        f"loader's batches what one without rows is. {GIVE_EMPTY}"
+    )
