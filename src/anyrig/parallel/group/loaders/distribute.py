@@ -184,6 +184,7 @@ def global_batches_of(loader: Any) -> Iterable[Any] | None:
 
 
 def _refuse(loader: Any) -> None:
+    """Raise BatchError for what cannot be divided, or was distributed before."""
     if not hasattr(type(loader), "__iter__") and not hasattr(type(loader), "__getitem__"):
         raise BatchError(
             f"cannot distribute a value of type {type(loader).__name__}: it cannot be iterated "
@@ -199,9 +200,8 @@ def _refuse(loader: Any) -> None:
 
 
 def _refuse_divided(loader: Any) -> None:
-    batch_sampler = getattr(loader, "batch_sampler", None)
-    samplers = [getattr(each, "sampler", None) for each in (loader, batch_sampler)]
-    if any(isinstance(sampler, DistributedSampler) for sampler in samplers):
+    parts = (loader, getattr(loader, "batch_sampler", None))
+    if any(isinstance(getattr(part, "sampler", None), DistributedSampler) for part in parts):
         raise BatchError(
             "this loader is divided already, by its DistributedSampler. Leave the sampler out and "
             "give the loader the global batch as its batch_size; or, to keep it, pass divided=True"
@@ -211,7 +211,7 @@ def _refuse_divided(loader: Any) -> None:
 def allows_singles(loader: Any, ranks: int) -> bool:
     """Say whether global batches are meant to have a sample for each rank, and no more."""
     parts = (loader, getattr(loader, "batch_sampler", None))
-    sizes = [getattr(part, "batch_size", None) for part in parts]
+    sizes = (getattr(part, "batch_size", None) for part in parts)
     return next((size <= ranks for size in sizes if isinstance(size, int)), False)
 
 

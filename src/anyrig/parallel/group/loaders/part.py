@@ -20,7 +20,7 @@ GIVE_EMPTY = (
     "Give distribute(…, empty=function), which returns what the loader's collate_fn would return "
     "of no samples, such as empty=lambda: ([], [])"
 )
-_MOST_TOLD = 3
+_CUT = (Tensor, PackedSequence)
 _GO_IN = object()
 
 
@@ -49,14 +49,12 @@ def part_of(batch: Any, part: slice, rows: int) -> Any:
     """
 
     def take(value: Any, path: Path) -> Any:
-        if isinstance(value, (Tensor, PackedSequence)):
+        if isinstance(value, _CUT):
             return _cut(value, part, rows)
-        lists_rows = (
-            _is_list(value)
-            and len(value) == rows
-            and not any(isinstance(leaf, (Tensor, PackedSequence)) for _, leaf in leaves_of(value))
-        )
-        return value[part] if lists_rows else _GO_IN
+        if not _is_list(value) or len(value) != rows:
+            return _GO_IN
+        with_tensors = any(isinstance(leaf, _CUT) for _, leaf in leaves_of(value))
+        return _GO_IN if with_tensors else value[part]
 
     return _map(batch, (), take)
 
@@ -91,7 +89,7 @@ def without_rows(batch: Any) -> Any:
         raise BatchError(
             "a rank without samples needs a batch of none, where a global batch has fewer than "
             "there are ranks; and from this loader's batch of one it cannot be told what that is: "
-            f"{' and '.join(unclear[:_MOST_TOLD]) or 'nothing in it counts samples'}. {GIVE_EMPTY}"
+            f"{' and '.join(unclear[:3]) or 'nothing in it counts samples'}. {GIVE_EMPTY}"
         )
     return emptied
 

@@ -77,7 +77,7 @@ class SampledDivision:
                 yield without_rows(batch) if self._empty is None else self._empty()
 
 
-@dataclass
+@dataclass(eq=False)
 class RankBatches:
     """Draws the global batches of one iteration, and yields this rank's indices of each.
 

@@ -44,23 +44,17 @@ class Progress(NamedTuple):
 _NOT_BEGUN = Progress(-1, 0, True, 0)
 
 
-def _read(text: bytes | None) -> Progress:
-    return _NOT_BEGUN if text is None else Progress(*json.loads(text))
-
-
 @dataclass
 class Turns:
     """How far this rank is in one loader.
 
     Attributes:
         name: of the loader among those of the group.
-        rank: this one.
         board: of the ranks; None where there is one.
         balance: of the ranks; None where there is one, or where the loader came divided.
         singles: whether a rank may have a single sample of several.
         divided: whether the loader came divided.
         longest: how many batches the rank with most of them has, where the loader came divided.
-        timeout_seconds: how long to wait for other ranks.
         rows_of_batches: how many rows each rank had of the batches handed out in this iteration.
     """
 
@@ -138,7 +132,8 @@ class Turns:
         pause_seconds = _FIRST_PAUSE_SECONDS
         while True:
             said = self.board.look([self._key(other) for other in others])
-            known = [_read(text).has(self._progress.iteration, index) for text in said]
+            progress = [Progress(*json.loads(text)) if text else _NOT_BEGUN for text in said]
+            known = [each.has(self._progress.iteration, index) for each in progress]
             if None not in known or True in known:
                 return True in known
             if time.monotonic() > deadline:

@@ -31,15 +31,13 @@ from ..membership import Group, carrier_of
 
 @dataclass(frozen=True)
 class Announcement:
-    """What one rank brings.
+    """What one rank brings to the public function `call`.
 
     Attributes:
-        call: the public function that was called.
         said: lines of text, a leaf each, that must be the same on all ranks.
         error: why this rank cannot go on, if it cannot; every rank then raises.
         kinds: of the devices that its tensors are on.
-        pickled: its value without the tensors.
-        data_bytes: how many bytes these have.
+        pickled: its value without the tensors, which have `data_bytes`.
     """
 
     call: str
