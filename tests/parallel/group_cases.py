@@ -365,7 +365,7 @@ def case_gathering_parts_of_any_number_of_rows() -> None:
         "names": [f"of {rank()}"] * rows,
         "one": torch.tensor(rank()),
         "count": rank(),
-        "metrics": Metrics([torch.full((1,), rank())], torch.full((rows,), 1j * rank())),
+        "metrics": Metrics([torch.full((1,), rank())], torch.full((rows,), -1j * rank()).conj()),
         "wide": torch.ones(1, 1 + rank()),
     }
     found = anyrig.gather_over_ranks(value)

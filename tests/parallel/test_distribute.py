@@ -28,15 +28,14 @@ from torch.utils.data import (
 
 import anyrig
 from anyrig.errors import BatchError, RankMismatchError
+from anyrig.parallel.group.balance import Balance
 from anyrig.parallel.group.loaders.agreed_order import draw_alike
+from anyrig.parallel.group.loaders.batch_text import fingerprint, read_outline, write_outline
 from anyrig.parallel.group.loaders.distribute import allows_singles, global_batches_of
-from anyrig.parallel.group.loaders.division import part_of_rank, rows_of_ranks
-from anyrig.parallel.group.loaders.fingerprint import fingerprint
-from anyrig.parallel.group.loaders.outline import read_outline, write_outline
 from anyrig.parallel.group.loaders.part import part_of, rows_of, without_rows
-from anyrig.parallel.group.loaders.rank_batches import RankBatches
-from anyrig.parallel.group.loaders.running_out import Progress
-from anyrig.parallel.group.loaders.turns import Turns
+from anyrig.parallel.group.loaders.sampled import RankBatches
+from anyrig.parallel.group.loaders.turns import Progress, Turns, part_of_rank, rows_of_ranks
+from anyrig.parallel.group.membership import Group
 from anyrig.parallel.group.metrics.row_order import order_of_batches, row_order
 from anyrig.parallel.shares.shares import Shares
 
@@ -67,15 +66,6 @@ def test_even_shares_leave_no_rank_without_rows_but_for_lack_of_them(ranks: int,
     assert max(counts) - min(counts) <= 1
 
 
-class Given(Turns):
-    def __init__(self, shares: Shares) -> None:
-        super().__init__("loader", None)
-        self.given = shares
-
-    def draw(self, index: int) -> Shares:
-        return self.given
-
-
 @settings(deadline=None)
 @given(
     st.integers(0, 60),
@@ -95,8 +85,9 @@ def test_the_parts_of_all_ranks_are_the_global_batches(
     parts, counts = [], []
     for rank in range(len(weights)):
         batches = BatchSampler(RandomSampler(data), batch, drop_last)
-        mine = RankBatches(batches, rank, Given(shares))
-        mine.begin(seed, skip)
+        group = Group(rank, len(weights), torch.device("cpu"), "gloo", "a test")
+        turns = Turns(rank=rank, balance=Balance(group, shares))
+        mine = RankBatches(batches, turns, seed=seed, skip_batches=skip)
         random.random(), torch.rand(rank)  # ranks draw differently from what all share
         parts.append(list(mine))
         counts.append(list(mine.drawn))
@@ -215,31 +206,7 @@ def test_epochs_differ_and_can_be_resumed() -> None:
     assert order(other) != epochs[0]
 
 
-class TellsEpoch(Sampler[int]):
-    epochs: list[int]
-
-    def __init__(self) -> None:
-        self.epochs = []
-
-    def set_epoch(self, epoch: int) -> None:
-        self.epochs.append(epoch)
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(range(4))
-
-    def __len__(self) -> int:
-        return 4
-
-
-def test_a_sampler_is_told_the_epoch() -> None:
-    sampler = TellsEpoch()
-    loader = anyrig.distribute(DataLoader(numbers(4), batch_size=2, sampler=sampler))
-    for _ in range(2):
-        list(loader)
-    assert sampler.epochs == [0, 1]
-
-
-class Stream(IterableDataset[int]):
+class KeepsEpochs:
     epochs: list[int]
 
     def __init__(self) -> None:
@@ -252,12 +219,18 @@ class Stream(IterableDataset[int]):
         return iter(range(4))
 
 
-def test_a_stream_is_told_the_epoch() -> None:
-    stream = Stream()
-    loader = anyrig.distribute(DataLoader(stream, batch_size=2))
-    for _ in range(2):
-        list(loader)
-    assert stream.epochs == [0, 1]
+class SamplerThatKeeps(KeepsEpochs, Sampler[int]): ...
+
+
+class StreamThatKeeps(KeepsEpochs, IterableDataset[int]): ...
+
+
+def test_samplers_and_streams_are_told_the_epoch() -> None:
+    sampler, stream = SamplerThatKeeps(), StreamThatKeeps()
+    given = [DataLoader(numbers(4), batch_size=2, sampler=sampler), DataLoader(stream, 2)]
+    for keeper, loader in zip((sampler, stream), map(anyrig.distribute, given), strict=True):
+        assert [len(list(loader)) for _ in range(2)] == [2, 2]
+        assert keeper.epochs == [0, 1]
 
 
 def test_the_order_is_that_of_the_loader_s_generator() -> None:
@@ -452,7 +425,7 @@ def test_single_samples_are_meant_where_each_rank_has_one(
 
 def test_whether_a_rank_had_a_batch() -> None:
     """Batch 2 is the third one."""
-    assert Progress(iteration=0, count=3, ended=False, before=0).has(0, 2) is True
+    assert Progress(iteration=0, drawn=3, ended=False, before=0).has(0, 2) is True
     assert Progress(0, 3, False, 0).has(0, 3) is None  # it may come yet
     assert Progress(0, 3, True, 0).has(0, 3) is False
     assert Progress(1, 0, False, before=3).has(0, 2) is True
@@ -466,7 +439,7 @@ def test_batches_without_values_are_told_apart_by_their_shapes() -> None:
         import anyrig.virtual
         anyrig.virtual.install("T4", shape_only=True)
         import torch
-        from anyrig.parallel.group.loaders.fingerprint import fingerprint
+        from anyrig.parallel.group.loaders.batch_text import fingerprint
         found = [fingerprint(torch.full((n,), float(n), device="cuda")) for n in (2, 2, 3)]
         assert found[0] == found[1] != found[2]
     """

@@ -24,12 +24,8 @@ from torch.utils.data import (
 )
 
 # They draw from the shared generators once, when the first batch is asked for, or never.
-_DRAW_AT_THE_BEGINNING = (
-    SequentialSampler,
-    RandomSampler,
-    SubsetRandomSampler,
-    WeightedRandomSampler,
-)
+_DRAW_ONCE = (SequentialSampler, RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
+_END = object()
 
 
 def mix_seed(*numbers: int) -> int:
@@ -45,31 +41,25 @@ def draw_alike(sampler: Iterable[Any], seed: int) -> Iterator[Any]:
         generator.manual_seed(seed)
     # A sampler draws where its generator is, whatever device the program has made the default.
     device = generators[0].device if generators else torch.device("cpu")
-    own_state: list[Any] = []
-    draws_once = _draws_once(sampler)
-    with _random_state(seed, own_state), device:
-        iterator = iter(sampler)
-        batch = next(iterator, _END)
-    while batch is not _END:
-        yield batch
-        with nullcontext() if draws_once else _random_state(None, own_state), device:
-            batch = next(iterator, _END)
-
-
-_END = object()
-
-
-def _draws_once(sampler: Any) -> bool:
     inner = sampler.sampler if type(sampler) is BatchSampler else sampler
-    return type(inner) in _DRAW_AT_THE_BEGINNING
+    draws_once = type(inner) in _DRAW_ONCE
+    states: list[Any] = []
+    iterator: Iterator[Any] | None = None
+    while True:
+        # A switch of states takes 0.1 ms.
+        with nullcontext() if draws_once and iterator else _own_random_state(states, seed), device:
+            if iterator is None:
+                iterator = iter(sampler)
+            batch = next(iterator, _END)
+        if batch is _END:
+            return
+        yield batch
 
 
 def _generators_of(sampler: Any) -> list[torch.Generator]:
     """Return the generators that a sampler, and those that it wraps, keep as an attribute."""
     found = []
     for _ in range(8):  # samplers in samplers; none is wrapped so often
-        if sampler is None:
-            break
         generator = getattr(sampler, "generator", None)
         if isinstance(generator, torch.Generator):
             found.append(generator)
@@ -78,31 +68,29 @@ def _generators_of(sampler: Any) -> list[torch.Generator]:
 
 
 @contextmanager
-def _random_state(seed: int | None, own: list[Any]) -> Iterator[None]:
-    """Have the generators of the process in a state of our own: by `seed`, else that in `own`."""
+def _own_random_state(states: list[Any], seed: int) -> Iterator[None]:
+    """Have the process's generators go on from `states`, or from `seed` where there are none yet.
+
+    On leaving, `states` are theirs, and the generators are as they were.
+    """
+    access: list[tuple[Any, Any]] = [
+        (torch.get_rng_state, torch.set_rng_state),
+        (random.getstate, random.setstate),
+    ]
     numpy = sys.modules.get("numpy")
-    before = _read(numpy)
-    if seed is None:
-        _write(own[0], numpy)
-    else:
+    if numpy is not None:
+        access.append((numpy.random.get_state, numpy.random.set_state))
+    before = [read() for read, _ in access]
+    if not states:
         torch.default_generator.manual_seed(seed)
         random.seed(seed)
         if numpy is not None:
             numpy.random.seed(seed % 2**32)
+    for (_, write), state in zip(access, states, strict=False):  # NumPy may have come meanwhile
+        write(state)
     try:
         yield
     finally:
-        own[:] = [_read(numpy)]
-        _write(before, numpy)
-
-
-def _read(numpy: Any) -> tuple[Any, ...]:
-    of_numpy = None if numpy is None else numpy.random.get_state()
-    return torch.get_rng_state(), random.getstate(), of_numpy
-
-
-def _write(state: tuple[Any, ...], numpy: Any) -> None:
-    torch.set_rng_state(state[0])
-    random.setstate(state[1])
-    if numpy is not None and state[2] is not None:
-        numpy.random.set_state(state[2])
+        states[:] = [read() for read, _ in access]
+        for (_, write), state in zip(access, before, strict=True):
+            write(state)

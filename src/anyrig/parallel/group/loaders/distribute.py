@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import astuple, dataclass
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
 from torch.utils.data import (
@@ -24,13 +23,14 @@ from ..balance import choose_balance
 from ..board import Board, board_of
 from ..membership import join_group
 from .distributed_loader import DistributedLoader, Division, SizedDistributedLoader
-from .rank_batches import RankBatches
-from .same_order import SameOrder
 from .sampled import SampledDivision
 from .streamed import StreamedDivision
 from .turns import Turns
 
 LoaderT = TypeVar("LoaderT", bound=Iterable[Any])
+
+_SAMPLED, _STREAMED = "one with indices", "one without indices"
+_DIVIDED = "one that came divided"
 
 
 def distribute(
@@ -52,26 +52,21 @@ def distribute(
         loader = anyrig.prefetch(anyrig.distribute(loader), rig)
         for x, y in loader:                                          # this rank's rows of it
 
-    A batch of `loader` is a *global batch*: together the ranks have each of its samples once,
-    nothing is repeated or left out, and every rank has as many batches. Where a global batch is
-    too small for all, some ranks get fewer rows; those without get an empty batch of the same
-    structure. No rank gets a single sample of several, from which layers of batch normalization
-    cannot learn, unless `singles` says so.
+    A batch of `loader` is a *global batch*, and each rank has its rows of it, its *local batch*:
+    together every sample once. All ranks have as many batches; where a global batch is too small,
+    some get an empty batch of the same structure. In a process that is the only rank the batches
+    are whole, in the same order as in a group.
 
-    * A `DataLoader` over a dataset with indices is built again over a batch sampler of anyrig's,
-      with all its other options, so that each rank loads its own samples only. Its sampler runs
-      alike on every rank, by a seed that rank 0 gives and the epoch.
-    * Of anything else, such as a `DataLoader` over an `IterableDataset`, each rank takes its rows
-      of every batch; every rank must yield the same batches. The first of each iteration are
-      compared, unless ``divided=False`` vouches for them.
+    * A `DataLoader` over a dataset with indices is built again with all its options, so that each
+      rank loads its own samples only. Its sampler runs alike on every rank, by a seed that rank 0
+      gives and the epoch.
+    * Of anything else, such as a `DataLoader` over an `IterableDataset`, every rank must yield the
+      same batches. The first of each iteration are compared.
     * With ``divided=True`` the loader of each rank yields batches of its own, and goes on with
       empty ones until those of all ranks have ended.
 
-    The result has the length and the attributes of `loader` (``batch_size`` is that of the global
-    batch), and ``set_epoch(epoch, skip_batches=0)`` to resume; iterating counts the epochs. In a
-    process that is the only rank the batches are whole, in the same order as in a group.
-
-    Every rank must call this. A rank's rows of a global batch are its *local batch*.
+    The result has the length and the attributes of `loader`, and ``set_epoch(epoch,
+    skip_batches=0)`` to resume; iterating counts the epochs. Every rank must call this.
 
     Args:
         loader: anything that can be iterated over.
@@ -81,8 +76,9 @@ def distribute(
             default nothing is measured: even on equal devices, by published rates on unequal ones.
         divided: whether the loader of each rank yields that rank's batches already. By default
             not, and then the ranks' batches must be equal; ``False`` leaves that unchecked.
-        singles: whether a rank may get a single sample of a global batch that has several. By
-            default not, unless the loader's ``batch_size`` has at most one for each rank.
+        singles: whether a rank may get a single sample of several, from which layers of batch
+            normalization cannot learn. By default not, unless the loader's ``batch_size`` has at
+            most one for each rank.
         seed: of the order; by default that of the loader's generator or of PyTorch, on rank 0.
         empty: returns a batch without rows, where that cannot be told from one with a row.
         timeout_seconds: how long to wait for the other ranks.
@@ -95,74 +91,57 @@ def distribute(
             the loaders of two ranks yield different batches.
         RankWaitError: the other ranks did not come in time.
     """
-    if not hasattr(type(loader), "__iter__") and not hasattr(type(loader), "__getitem__"):
-        raise BatchError(
-            f"cannot distribute a value of type {type(loader).__name__}: it cannot be iterated "
-            "over. Pass the loader that yields the batches"
-        )
-    _refuse_distributed(loader)
+    _refuse(loader)
     rig = None if rig is None else as_rig(rig)
     group = join_group(rig)
     board = None if group is None else board_of(group)
-    balance = None
+    rank, ranks = (0, 1) if group is None else (group.rank, group.world_size)
     global_batches = None if divided else global_batches_of(loader)
+    balance = None
     if group is not None and not divided:
         _refuse_divided(loader)
         balance = choose_balance(shares, group, rig)
-    ranks = 1 if group is None else group.world_size
     facts = _Facts(
-        sampled=global_batches is not None,
-        divided=bool(divided),
+        kind=_DIVIDED if divided else _STREAMED if global_batches is None else _SAMPLED,
         seed=_seed_of(loader, seed),
         length=_length_of(loader),
         singles=allows_singles(loader, ranks) if singles is None else singles,
     )
     of_ranks = [facts] if board is None else _exchange(board, facts, timeout_seconds)
-    name = "loader" if board is None else f"loader/{board.number('loader')}"
-    turns = Turns(name, balance, of_ranks[0].singles)
-    same_order = None if board is None else SameOrder(board, name, timeout_seconds)
+    lengths = [each.length for each in of_ranks if each.length is not None]
+    sized = len(lengths) == len(of_ranks)
+    turns = Turns(
+        name="loader" if board is None else f"loader/{board.number('loader')}",
+        rank=rank,
+        board=board,
+        balance=balance,
+        singles=of_ranks[0].singles,
+        divided=bool(divided),
+        longest=max(lengths) if sized and divided else None,
+        timeout_seconds=timeout_seconds,
+    )
     division: Division
     if global_batches is not None:
         assert isinstance(loader, DataLoader)
-        rank = 0 if group is None else group.rank
-        batches = RankBatches(global_batches, rank, turns, same_order, loader.dataset)
-        division = SampledDivision(loader, batches, rank, turns, of_ranks[0].seed, empty)
+        division = SampledDivision(loader, global_batches, turns, of_ranks[0].seed, empty)
     else:
-        division = StreamedDivision(
-            loader,
-            turns,
-            bool(divided),
-            empty,
-            board,
-            timeout_seconds,
-            same_order if divided is None else None,
-        )
-    lengths = [each.length for each in of_ranks if each.length is not None]
-    if len(lengths) < len(of_ranks):
-        return cast("LoaderT", DistributedLoader(loader, division))
-    longest = max(lengths) if divided else None
-    return cast("LoaderT", SizedDistributedLoader(loader, division, longest))
+        compares = divided is None and ranks > 1
+        division = StreamedDivision(loader, turns, empty, compares)
+    cls = SizedDistributedLoader if sized else DistributedLoader
+    return cast("LoaderT", cls(loader, division))
 
 
-@dataclass(frozen=True)
-class _Facts:
+class _Facts(NamedTuple):
     """What the ranks must know of each other's loaders."""
 
-    sampled: bool
-    divided: bool
+    kind: str
     seed: int
     length: int | None
     singles: bool
 
-    @property
-    def kind(self) -> str:
-        if self.divided:
-            return "one that came divided"
-        return "one with indices" if self.sampled else "one without indices"
-
 
 def _exchange(board: Board, facts: _Facts, timeout_seconds: float) -> list[_Facts]:
-    said = json.dumps(astuple(facts)).encode()
+    said = json.dumps(facts).encode()
     heard = board.exchange("loaders", said, timeout_seconds, "distribute()")
     of_ranks = [_Facts(*json.loads(each)) for each in heard]
     for rank, other in enumerate(of_ranks):
@@ -171,7 +150,7 @@ def _exchange(board: Board, facts: _Facts, timeout_seconds: float) -> list[_Fact
                 f"rank 0 distributes a loader that is {of_ranks[0].kind}, rank {rank} "
                 f"{other.kind}; let all ranks distribute the same loaders in the same order"
             )
-        if not facts.divided and other.length != of_ranks[0].length:
+        if facts.kind != _DIVIDED and other.length != of_ranks[0].length:
             raise RankMismatchError(
                 f"rank 0 distributes a loader of {of_ranks[0].length} batches, rank {rank} one of "
                 f"{other.length}. Give every rank the whole data, of which it takes its part; or, "
@@ -204,11 +183,16 @@ def global_batches_of(loader: Any) -> Iterable[Any] | None:
     )
 
 
-def _refuse_distributed(loader: Any) -> None:
-    inner = loader
-    while isinstance(inner, PrefetchedLoader):
-        inner = inner._loader
-    if isinstance(inner, DistributedLoader):
+def _refuse(loader: Any) -> None:
+    """Raise BatchError for what cannot be divided, or was distributed before."""
+    if not hasattr(type(loader), "__iter__") and not hasattr(type(loader), "__getitem__"):
+        raise BatchError(
+            f"cannot distribute a value of type {type(loader).__name__}: it cannot be iterated "
+            "over. Pass the loader that yields the batches"
+        )
+    while isinstance(loader, PrefetchedLoader):
+        loader = loader._loader
+    if isinstance(loader, DistributedLoader):
         raise BatchError(
             "this loader is distributed already, and its parts would be divided once more; "
             "distribute the loader of the global batches, once"
@@ -216,31 +200,25 @@ def _refuse_distributed(loader: Any) -> None:
 
 
 def _refuse_divided(loader: Any) -> None:
-    batch_sampler = getattr(loader, "batch_sampler", None)
-    samplers = [getattr(each, "sampler", None) for each in (loader, batch_sampler)]
-    if any(isinstance(sampler, DistributedSampler) for sampler in samplers):
+    parts = (loader, getattr(loader, "batch_sampler", None))
+    if any(isinstance(getattr(part, "sampler", None), DistributedSampler) for part in parts):
         raise BatchError(
             "this loader is divided already, by its DistributedSampler. Leave the sampler out and "
             "give the loader the global batch as its batch_size; or, to keep it, pass divided=True"
         )
 
 
-def _seed_of(loader: Any, seed: int | None) -> int:
-    if seed is not None:
-        return seed
-    generator = getattr(loader, "generator", None)
-    if isinstance(generator, torch.Generator):
-        return generator.initial_seed()
-    return torch.initial_seed()
-
-
 def allows_singles(loader: Any, ranks: int) -> bool:
     """Say whether global batches are meant to have a sample for each rank, and no more."""
-    for part in (loader, getattr(loader, "batch_sampler", None)):
-        size = getattr(part, "batch_size", None)
-        if isinstance(size, int):
-            return size <= ranks
-    return False
+    parts = (loader, getattr(loader, "batch_sampler", None))
+    sizes = (getattr(part, "batch_size", None) for part in parts)
+    return next((size <= ranks for size in sizes if isinstance(size, int)), False)
+
+
+def _seed_of(loader: Any, seed: int | None) -> int:
+    generator = getattr(loader, "generator", None)
+    by_default = generator if isinstance(generator, torch.Generator) else torch
+    return by_default.initial_seed() if seed is None else seed
 
 
 def _length_of(loader: Any) -> int | None:

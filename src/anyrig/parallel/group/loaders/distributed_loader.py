@@ -3,37 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from ...shares.shares import Shares
+from .sampled import SampledDivision
+from .streamed import StreamedDivision
 
 T = TypeVar("T")
-
-
-class Division(Protocol):
-    """How the batches of one loader are divided."""
-
-    @property
-    def shares(self) -> Shares | None:
-        """Those agreed on last; None where the loader came divided."""
-
-    @property
-    def rows_of_batches(self) -> list[tuple[int, ...]] | None:
-        """How many rows each rank had of each global batch since the iteration began."""
-
-    def batches(self, epoch: int, skip_batches: int) -> Iterator[Any]:
-        """Begin an iteration, and return an iterator over this rank's part of each batch."""
+Division = SampledDivision | StreamedDivision
 
 
 class DistributedLoader(Generic[T]):
-    """What `distribute` returns; what it does not have itself, the loader before it has.
-
-    Attributes:
-        epoch: that of the next iteration.
-        shares: how much of each global batch each rank gets, and why; None if it came divided.
-        rows_of_batches: how many rows each rank had of each global batch since the last iteration
-            began; None if the loader came divided.
-    """
+    """What `distribute` returns; what it does not have itself, the loader before it has."""
 
     __slots__ = ("__weakref__", "_division", "_loader", "_next")
 
@@ -64,13 +45,14 @@ class DistributedLoader(Generic[T]):
 
     @property
     def shares(self) -> Shares | None:
-        """How much of each global batch each rank gets, and why."""
-        return self._division.shares
+        """How much of each global batch each rank gets, and why; None if it came divided."""
+        return self._division.turns.shares
 
     @property
     def rows_of_batches(self) -> list[tuple[int, ...]] | None:
-        """How many rows each rank had of each global batch since the last iteration began."""
-        return self._division.rows_of_batches
+        """Each rank's rows of each global batch of the last iteration; None if it came divided."""
+        turns = self._division.turns
+        return None if turns.divided else turns.rows_of_batches
 
     def __getattr__(self, name: str) -> Any:
         if name in DistributedLoader.__slots__:  # a copy that is being built has none of them yet
@@ -87,13 +69,8 @@ class DistributedLoader(Generic[T]):
 class SizedDistributedLoader(DistributedLoader[T]):
     """One with a length. `len` asks the class, so it takes a class of its own."""
 
-    __slots__ = ("_longest",)
-
-    _longest: int | None
-
-    def __init__(self, loader: Iterable[T], division: Division, longest: int | None) -> None:
-        super().__init__(loader, division)
-        object.__setattr__(self, "_longest", longest)
+    __slots__ = ()
 
     def __len__(self) -> int:
-        return len(self._loader) if self._longest is None else self._longest  # type: ignore[arg-type]
+        longest = self._division.turns.longest
+        return len(self._loader) if longest is None else longest  # type: ignore[arg-type]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
@@ -15,7 +16,12 @@ from ...batch.packed import cut_packed
 from ...batch.rows import count_rows, splits
 from ..leaves import is_inner, leaves_of
 
-_MOST_TOLD = 3
+GIVE_EMPTY = (
+    "Give distribute(…, empty=function), which returns what the loader's collate_fn would return "
+    "of no samples, such as empty=lambda: ([], [])"
+)
+_CUT = (Tensor, PackedSequence)
+_GO_IN = object()
 
 
 def rows_of(batch: Any) -> int:
@@ -41,15 +47,16 @@ def part_of(batch: Any, part: slice, rows: int) -> Any:
     Tensors are views; packed sequences and nested tensors are copied. A list or tuple without
     tensors that is as long as the batch has rows has an entry for each. All else is kept.
     """
-    if isinstance(batch, (Tensor, PackedSequence)):
-        return _cut(batch, part, rows)
-    if _has_entry_of_each_row(batch, rows):
-        return batch[part]
-    if not is_inner(batch):
-        return batch
-    items = [part_of(item, part, rows) for _, item in items_of(batch)]
-    attributes = {name: part_of(kept, part, rows) for name, kept in attributes_of(batch).items()}
-    return rebuild(batch, items, attributes)
+
+    def take(value: Any, path: Path) -> Any:
+        if isinstance(value, _CUT):
+            return _cut(value, part, rows)
+        if not _is_list(value) or len(value) != rows:
+            return _GO_IN
+        with_tensors = any(isinstance(leaf, _CUT) for _, leaf in leaves_of(value))
+        return _GO_IN if with_tensors else value[part]
+
+    return _map(batch, (), take)
 
 
 def without_rows(batch: Any) -> Any:
@@ -62,53 +69,47 @@ def without_rows(batch: Any) -> Any:
         BatchError: it cannot be told.
     """
     try:
-        rows: int | None = rows_of(batch)
+        if rows_of(batch) == 1:
+            return part_of(batch, slice(0, 0), 1)
     except BatchError:
-        rows = None
-    if rows == 1:
-        return part_of(batch, slice(0, 0), 1)
-    emptying = _Emptying()
-    emptied = emptying.of(batch, ())
-    if emptying.unclear or not emptying.done:
-        unclear = " and ".join(emptying.unclear[:_MOST_TOLD]) or "nothing in it counts samples"
+        pass
+    taken, unclear = [], []
+
+    def take(value: Any, path: Path) -> Any:
+        is_tensor = isinstance(value, Tensor) and value.dim() > 0
+        if (is_tensor or _is_list(value)) and len(value) == 1:
+            taken.append(path)
+            return _cut(value, slice(0, 0), 1) if is_tensor else value[:0]
+        if is_tensor:
+            unclear.append(f"{format_path(path)} has shape {tuple(value.shape)}")
+        return _GO_IN
+
+    emptied = _map(batch, (), take)
+    if unclear or not taken:
         raise BatchError(
             "a rank without samples needs a batch of none, where a global batch has fewer than "
             "there are ranks; and from this loader's batch of one it cannot be told what that is: "
-            f"{unclear}. Give distribute(…, empty=function), which returns what the loader's "
-            "collate_fn would return of no samples, such as empty=lambda: ([], [])"
+            f"{' and '.join(unclear[:3]) or 'nothing in it counts samples'}. {GIVE_EMPTY}"
         )
     return emptied
 
 
-class _Emptying:
-    """Takes the only sample out of a batch.
+def _map(value: Any, path: Path, take: Callable[[Any, Path], Any]) -> Any:
+    """Return `value` with each part of it that `take` takes replaced; it says where to go in.
 
-    Attributes:
-        done: where it was.
-        unclear: what has neither one row nor one entry.
+    Unlike `map_leaves` it asks about lists, which may have an entry for each row.
     """
-
-    def __init__(self) -> None:
-        self.done: list[str] = []
-        self.unclear: list[str] = []
-
-    def of(self, value: Any, path: Path) -> Any:
-        if isinstance(value, (list, tuple)) and not hasattr(value, "_fields") and len(value) == 1:
-            self.done.append(format_path(path))
-            return value[:0]
-        if isinstance(value, Tensor) and value.dim():
-            if len(value) == 1:
-                self.done.append(format_path(path))
-                return _cut(value, slice(0, 0), 1)
-            self.unclear.append(f"{format_path(path)} has shape {tuple(value.shape)}")
-        if not is_inner(value):
-            return value
-        items = [self.of(item, (*path, part)) for part, item in items_of(value)]
-        attributes = {
-            name: self.of(kept, (*path, (".{}", name)))
-            for name, kept in attributes_of(value).items()
-        }
-        return rebuild(value, items, attributes)
+    taken = take(value, path)
+    if taken is not _GO_IN:
+        return taken
+    if not is_inner(value):
+        return value
+    items = [_map(item, (*path, part), take) for part, item in items_of(value)]
+    attributes = {
+        name: _map(kept, (*path, (".{}", name)), take)
+        for name, kept in attributes_of(value).items()
+    }
+    return rebuild(value, items, attributes)
 
 
 def _cut(leaf: Tensor | PackedSequence, part: slice, rows: int) -> Any:
@@ -123,10 +124,5 @@ def _cut(leaf: Tensor | PackedSequence, part: slice, rows: int) -> Any:
     return rest if counts[1] else rest.clone()
 
 
-def _has_entry_of_each_row(value: Any, rows: int) -> bool:
-    return (
-        isinstance(value, (list, tuple))
-        and not hasattr(value, "_fields")
-        and len(value) == rows
-        and not any(isinstance(leaf, (Tensor, PackedSequence)) for _, leaf in leaves_of(value))
-    )
+def _is_list(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and not hasattr(value, "_fields")

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from ....errors import RankMismatchError
-from ....transfer.containers import attributes_of, items_of, rebuild
+from ....transfer.containers import Part, attributes_of, items_of, rebuild
 from ....transfer.tree import Path, format_path
 from ...batch.gather import gather
-from ..board import board_of
 from ..leaves import is_inner, leaves_of
-from ..membership import Group, join_group
-from .agreement import agree
-from .packing import Packed, pack, unpack
+from ..membership import join_group
+from .exchange import exchange
 from .row_order import row_order
-from .wire import data_device, gather_bytes, gather_rows, where
 
 _CALL = "gather_over_ranks()"
+_ONE_A_SAMPLE = (
+    ". For one entry a sample, give a tensor with a row for each, or a list without tensors"
+)
 
 
 def gather_over_ranks(value: Any, *, loader: Any = None) -> Any:
@@ -55,115 +55,77 @@ def gather_over_ranks(value: Any, *, loader: Any = None) -> Any:
             sent; the message says which rank, and where.
     """
     group = join_group()
-    if group is None:
-        values = [value]
-    else:
-        board_of(group).come_to(_CALL)
-        values = _exchange(value, group)
-    return _Joining(value, loader).join(values, ())
-
-
-def _exchange(value: Any, group: Group) -> list[Any]:
-    error = ""
-    try:
-        packed = pack(value)
-    except ValueError as refused:
-        packed, error = Packed(b"", ()), str(refused)
-    numbers = (len(packed.pickled), packed.data_bytes, *where(packed.tensors))
-    heard = agree(_CALL, (), group, numbers, error)
-    pickled = gather_bytes(packed.pickled, [other[0] for other in heard], group)
-    device = data_device(group, [other[2:] for other in heard])
-    data = gather_rows(packed.data(device), [other[1] for other in heard], group)
-    return [unpack(*parts) for parts in zip(pickled, data, strict=True)]
+    values = [value] if group is None else exchange(_CALL, value, group)
+    return _Joining(value, loader).join(values)
 
 
 class _Joining:
     """One pass over the values of all ranks; what it refuses, it refuses on every rank."""
 
     def __init__(self, mine: Any, loader: Any) -> None:
-        self._loader = loader
         self._devices = {
             place: leaf.device for place, leaf in leaves_of(mine) if isinstance(leaf, Tensor)
         }
-        self._orders: dict[tuple[int, ...], Tensor] = {}
+        self._loader = loader
+        self._order = cache(lambda *rows: row_order(loader, rows))
 
-    def join(self, values: Sequence[Any], path: Path) -> Any:
+    def join(self, values: Sequence[Any], path: Path = ()) -> Any:
         """Return one value."""
-        tensors = [value for value in values if isinstance(value, Tensor)]
-        if len(tensors) == len(values):
-            return self._join_tensors(tensors, path)
-        if tensors:
-            raise _differ(values, path)
-        if all(isinstance(value, list) and not _has_tensors(value) for value in values):
-            return self._join_lists(values)
+        if any(isinstance(value, Tensor) for value in values):
+            return self._join_tensors(values, path)
+        if all(isinstance(value, list) for value in values) and not _has_tensors(values):
+            joined = [entry for value in values for entry in value]
+            if self._loader is None:
+                return joined
+            return [joined[i] for i in self._order(*map(len, values)).tolist()]
         if any(map(is_inner, values)):
             return self._join_containers(values, path)
         return None if all(value is None for value in values) else list(values)
 
-    def _join_tensors(self, tensors: Sequence[Tensor], path: Path) -> Tensor:
-        if len({(tensor.dtype, tensor.dim()) for tensor in tensors}) > 1:
-            raise _differ(tensors, path)
-        device = self._devices.get(format_path(path), tensors[0].device)
-        joined: Tensor = gather([tensor.detach() for tensor in tensors], device, padding=0.0)
-        if self._loader is None or not tensors[0].dim():
+    def _join_tensors(self, values: Sequence[Any], path: Path) -> Tensor:
+        _compare(list(map(_describe, values)), str, path)
+        device = self._devices[format_path(path)]
+        joined: Tensor = gather([tensor.detach() for tensor in values], device, padding=0.0)
+        if self._loader is None or not values[0].dim():
             return joined
-        return joined[self._order([len(tensor) for tensor in tensors]).to(device)]
-
-    def _join_lists(self, values: Sequence[list[Any]]) -> list[Any]:
-        joined = [entry for value in values for entry in value]
-        if self._loader is None:
-            return joined
-        return [joined[i] for i in self._order([len(value) for value in values]).tolist()]
+        return joined[self._order(*map(len, values)).to(device)]
 
     def _join_containers(self, values: Sequence[Any], path: Path) -> Any:
-        if len({type(value) for value in values}) > 1:
-            raise _differ(values, path)
+        _compare(list(map(_describe, values)), str, path)
         every = [_contents(value) for value in values]
-        for rank, contents in enumerate(every):
-            if contents.keys() != every[0].keys():
-                raise RankMismatchError(
-                    f"{_CALL} needs the same structure on every rank: rank 0 has "
-                    f"{_names(every[0])} at {format_path(path)}, but rank {rank} has "
-                    f"{_names(contents)}. For one entry a sample, give a tensor with a row for "
-                    "each, or a list without tensors"
-                )
-        joined = [
-            self.join([contents[part] for contents in every], (*path, part)) for part in every[0]
-        ]
-        items = len(list(items_of(values[0])))
-        return rebuild(
-            values[0],
-            joined[:items],
-            dict(zip(attributes_of(values[0]), joined[items:], strict=True)),
-        )
-
-    def _order(self, rows: Sequence[int]) -> Tensor:
-        key = tuple(rows)
-        if key not in self._orders:
-            self._orders[key] = row_order(self._loader, key)
-        return self._orders[key]
+        _compare([contents.keys() for contents in every], _names, path, _ONE_A_SAMPLE)
+        joined = {
+            part: self.join([contents[part] for contents in every], (*path, part))
+            for part in every[0]
+        }
+        first = values[0]
+        items = [joined[part] for part, _ in items_of(first)]
+        return rebuild(first, items, {name: joined[".{}", name] for name in attributes_of(first)})
 
 
-def _contents(container: Any) -> dict[Any, Any]:
+def _contents(container: Any) -> dict[Part, Any]:
     named = {(".{}", name): value for name, value in attributes_of(container).items()}
     return dict(items_of(container)) | named
 
 
-def _names(contents: dict[Any, Any]) -> str:
-    return ", ".join(str(key) for _, key in contents) or "nothing"
-
-
 def _has_tensors(value: Any) -> bool:
-    return any(isinstance(leaf, torch.Tensor) for _, leaf in leaves_of(value))
+    return any(isinstance(leaf, Tensor) for _, leaf in leaves_of(value))
 
 
-def _differ(values: Sequence[Any], path: Path) -> RankMismatchError:
-    first = _describe(values[0])
-    rank = next(rank for rank, value in enumerate(values) if _describe(value) != first)
-    return RankMismatchError(
-        f"{_CALL} needs the same structure on every rank: rank 0 has {first} at "
-        f"{format_path(path)}, but rank {rank} has {_describe(values[rank])}"
-    )
+def _compare(
+    found: Sequence[Any], describe: Callable[[Any], str], path: Path, remedy: str = ""
+) -> None:
+    """Raise RankMismatchError if what the ranks have at `path` is not the same."""
+    for rank, other in enumerate(found):
+        if other != found[0]:
+            raise RankMismatchError(
+                f"{_CALL} needs the same structure on every rank: rank 0 has {describe(found[0])} "
+                f"at {format_path(path)}, but rank {rank} has {describe(other)}{remedy}"
+            )
+
+
+def _names(parts: Iterable[Part]) -> str:
+    return ", ".join(str(key) for _, key in parts) or "nothing"
 
 
 def _describe(value: Any) -> str:

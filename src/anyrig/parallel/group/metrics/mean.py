@@ -9,13 +9,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from ....errors import RankMismatchError
-from ..board import board_of
 from ..leaves import is_dense, leaves_of, replace_leaves
 from ..membership import join_group
-from .agreement import agree
-from .wire import data_device, where
+from .exchange import Announcement, agree
 
 _CALL = "mean_over_ranks()"
 
@@ -35,7 +34,7 @@ def mean_over_ranks(value: Any, weight: float | Tensor | None = None) -> Any:
 
     The structure stays. Numbers become float or complex. Tensors, elementwise, keep their shape,
     device and floating dtype, and have no graph; those of whole numbers get the default dtype.
-    Texts and None must be the same on every rank. It takes one small collective and one for all
+    Texts and None must be the same on every rank. It takes two small collectives and one for all
     values. In a process that is the only rank, the mean is of its value alone.
 
     Args:
@@ -49,18 +48,16 @@ def mean_over_ranks(value: Any, weight: float | Tensor | None = None) -> Any:
     group = join_group()
     counted = 1.0 if weight is None else float(weight)
     leaves = leaves_of(value)
-    said = ["no weight" if weight is None else "a weight"]
-    said += [f"{_describe(leaf)} at {place}" for place, leaf in leaves]
     error = _refuse(leaves, counted)
-    if group is None:
-        if error:
-            raise RankMismatchError(f"{_CALL}: {error}")
-        device = None
-    else:
-        board_of(group).come_to(_CALL)
-        heard = agree(_CALL, said, group, where(leaf for _, leaf in leaves), error)
-        device = data_device(group, heard)
-    means = _reduce(leaves, counted, device)
+    device = torch.device("cpu")
+    if group is not None:
+        kinds = frozenset(leaf.device.type for _, leaf in leaves if isinstance(leaf, Tensor))
+        said = ["no weight" if weight is None else "a weight"]
+        said += [f"{_describe(leaf)} at {place}" for place, leaf in leaves]
+        _, device = agree(group, Announcement(_CALL, said, error, kinds))
+    elif error:
+        raise RankMismatchError(f"{_CALL}: {error}")
+    means = _reduce(leaves, counted, device, alone=group is None)
     return replace_leaves(value, lambda place, leaf: means.get(place, leaf))
 
 
@@ -88,48 +85,36 @@ def _refuse(leaves: Sequence[tuple[str, Any]], weight: float) -> str:
 
 
 def _reduce(
-    leaves: Sequence[tuple[str, Any]], weight: float, device: torch.device | None
+    leaves: Sequence[tuple[str, Any]], weight: float, device: torch.device, *, alone: bool
 ) -> dict[str, Any]:
     """Return the means by place; over all ranks by way of `device`, or of this one alone."""
     averaged = [(place, leaf) for place, leaf in leaves if isinstance(leaf, (Tensor, Number))]
-    parts = [_doubles(leaf).to(device or "cpu") for _, leaf in averaged]
-    values = torch.cat(parts) if parts else torch.empty(0, dtype=torch.float64, device=device)
+    one = torch.ones(1, dtype=torch.float64, device=device)
+    parts = [one, *(_double(leaf).to(device) for _, leaf in averaged)]
+    values = parameters_to_vector(parts)
     # Not a product, which would be NaN of what does not count.
-    weighted = values * weight if weight else torch.zeros_like(values)
-    total = torch.cat([weighted.new_full((1,), weight), weighted])
-    if device is not None:
+    total = values * weight if weight else torch.zeros_like(values)
+    if not alone:
         dist.all_reduce(total)
-    means = total[1:] / total[0]
-    lengths = [len(part) for part in parts]
-    numbers = not all(isinstance(leaf, Tensor) for _, leaf in averaged)
-    on_host = means.cpu() if numbers else means  # read at once, not one by one
-    return {
-        place: _tensor_like(leaf, mean) if isinstance(leaf, Tensor) else _number_like(leaf, there)
-        for (place, leaf), mean, there in zip(
-            averaged, torch.split(means, lengths), torch.split(on_host, lengths), strict=True
-        )
-    }
+    vector_to_parameters(total / total[0], parts)
+    means = zip(averaged, parts[1:], strict=True)
+    return {place: _like(leaf, mean) for (place, leaf), mean in means}
 
 
-def _doubles(leaf: Any) -> Tensor:
-    """Return the values of a leaf as a vector of float64; a complex one is two."""
+def _double(leaf: Any) -> Tensor:
+    """Return a leaf in float64; a complex number is two."""
     if not isinstance(leaf, Tensor):
-        parts = [leaf.real, leaf.imag] if isinstance(leaf, complex) else [float(leaf)]
+        parts = [leaf.real, leaf.imag] if isinstance(leaf, complex) else float(leaf)
         return torch.tensor(parts, dtype=torch.float64, device="cpu")
-    flat = leaf.detach().reshape(-1)
-    if flat.is_complex():
-        return torch.view_as_real(flat.to(torch.complex128)).reshape(-1)
-    return flat.to(torch.float64)
-
-
-def _tensor_like(leaf: Tensor, mean: Tensor) -> Tensor:
     if leaf.is_complex():
-        mean = torch.view_as_complex(mean.reshape(-1, 2).clone())  # which aligns it
-    fractional = leaf.is_floating_point() or leaf.is_complex()
-    dtype = leaf.dtype if fractional else torch.get_default_dtype()
-    return mean.reshape(leaf.shape).to(leaf.device, dtype)
+        return torch.view_as_real(leaf.detach().resolve_conj().to(torch.complex128))
+    return leaf.detach().to(torch.float64)
 
 
-def _number_like(leaf: Any, mean: Tensor) -> float | complex:
-    parts = mean.tolist()
-    return complex(*parts) if isinstance(leaf, complex) else float(parts[0])
+def _like(leaf: Any, mean: Tensor) -> Any:
+    if not isinstance(leaf, Tensor):
+        return complex(*mean.tolist()) if isinstance(leaf, complex) else mean.item()
+    if leaf.is_complex():
+        return torch.view_as_complex(mean.clone()).to(leaf.device, leaf.dtype)
+    dtype = leaf.dtype if leaf.is_floating_point() else torch.get_default_dtype()
+    return mean.to(leaf.device, dtype)

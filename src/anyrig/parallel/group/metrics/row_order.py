@@ -35,12 +35,19 @@ def row_order(loader: Any, rows: Sequence[int]) -> Tensor:
     if batches is not None:
         return order_of_batches(batches, rows)
     sampler = getattr(loader, "sampler", None)
-    if isinstance(sampler, DistributedSampler):
-        return _order_of_sampler(sampler, rows)
-    raise TypeError(
-        f"a {type(loader).__name__} does not say which rank had which samples; pass what "
-        "anyrig.distribute() returned, or leave loader= out to have them rank by rank"
-    )
+    if not isinstance(sampler, DistributedSampler):
+        raise TypeError(
+            f"a {type(loader).__name__} does not say which rank had which samples; pass what "
+            "anyrig.distribute() returned, or leave loader= out to have them rank by rank"
+        )
+    if set(rows) != {sampler.num_samples}:
+        raise RankMismatchError(
+            f"the ranks gave {list(rows)} rows, but a whole epoch of the DistributedSampler gives "
+            f"each {sampler.num_samples}; gather what was computed from all of its batches"
+        )
+    # It deals the samples out one by one, and begins anew to fill the last round.
+    order = _order_of(torch.arange(sampler.total_size, device="cpu") % len(rows))
+    return order[: len(sampler.dataset)]  # type: ignore[arg-type]
 
 
 def order_of_batches(batches: Sequence[Sequence[int]], rows: Sequence[int]) -> Tensor:
@@ -56,22 +63,11 @@ def order_of_batches(batches: Sequence[Sequence[int]], rows: Sequence[int]) -> T
             f"batches, which gave them {table.sum(0).tolist()}; gather what was computed from "
             "every batch since the loop began, a row for each sample"
         )
-    of_ranks = torch.tensor(list(rows), device="cpu")
-    # Where the rows of each batch begin among those of their rank, and these among all.
-    starts = table.cumsum(0) - table + (of_ranks.cumsum(0) - of_ranks)
-    sizes = table.flatten()
-    within = torch.arange(int(sizes.sum()), device="cpu") - (
-        sizes.cumsum(0) - sizes
-    ).repeat_interleave(sizes)
-    return starts.flatten().repeat_interleave(sizes) + within
+    ranks = torch.arange(len(rows), device="cpu").repeat(used)
+    return _order_of(ranks.repeat_interleave(table.flatten()))
 
 
-def _order_of_sampler(sampler: DistributedSampler[Any], rows: Sequence[int]) -> Tensor:
-    if set(rows) != {sampler.num_samples}:
-        raise RankMismatchError(
-            f"the ranks gave {list(rows)} rows, but a whole epoch of the DistributedSampler gives "
-            f"each {sampler.num_samples}; gather what was computed from all of its batches"
-        )
-    # It deals the samples out one by one, and begins anew to fill the last round.
-    dealt = torch.arange(sampler.total_size, device="cpu").view(len(rows), -1).t().flatten()
-    return dealt[: len(sampler.dataset)]  # type: ignore[arg-type]
+def _order_of(ranks: Tensor) -> Tensor:
+    """Return the order from which rank had each sample."""
+    samples = torch.argsort(ranks, stable=True)  # as they are joined, rank by rank
+    return torch.argsort(samples)
