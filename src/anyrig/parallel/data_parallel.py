@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -18,20 +19,22 @@ from .batch.call import Call
 from .batch.divided_dimension import Answer
 from .batch.once_more import describe_call, without_trace
 from .batch.outputs import join_outputs
-from .batch.scatter import scatter_call, scatter_rows
+from .batch.rows import name_argument
+from .batch.scatter import divide, scatter_rows
 from .device_ids import misses_gpus, rig_of
 from .layout import Layout, make_layout
 from .losses.loss import (
     Criterion,
+    LossPart,
     combine_losses,
+    criterion_on,
     explain_loss,
     loss_for_target,
+    loss_part,
 )
-from .part_call import calling, computing_loss
-from .replicas.meeting import Meeting
+from .replicas.meeting import Meeting, is_inside
 from .replicas.replicas import Replicas
-from .replicas.side_by_side import SideBySide, is_inside
-from .replicas.stopping import Stop
+from .replicas.side_by_side import SideBySide
 from .replicas.transparent import TransparentModule, require_plain_module
 from .shares.measure import StepClock
 from .single_samples import explain_single_sample, needs_several_samples
@@ -124,7 +127,7 @@ class DataParallel(TransparentModule):
             _lead=self._layout.lead,
             _sends_output=self._layout.output_device != self._layout.lead,
             _replicas=Replicas(self.module, self._layout.devices),
-            _side_by_side=SideBySide(),
+            _side_by_side=SideBySide(self._layout.devices),
             _known_dimensions={},
             _clock=None,
             _lock=threading.Lock(),
@@ -213,34 +216,27 @@ class DataParallel(TransparentModule):
     def _call_replicas(self, inputs: tuple[Any, ...], kwargs: dict[str, Any], gathers: bool) -> Any:
         self._side_by_side.wait()
         self._learn_shares()
-        layout, devices = self._layout, self._layout.devices
+        layout = self._layout
         loss = loss_for_target(self.module, self._loss) if "target" in kwargs else None
         clock = self._start_clock()  # first, for a device with more rows waits longer for them
-        scattered = scatter_call(inputs, kwargs, devices, self._split, layout.dim)
+        values, divided = divide(
+            (inputs, kwargs), layout.devices, self._split, layout.dim, name_argument
+        )
         # Without rows, the lead computes: what cannot be divided need not be computed twice.
-        rows = scattered.rows or (1,)
+        rows = divided or (1,)
         active = [i for i, count in enumerate(rows) if count] or [0]
+        samples = [rows[i] for i in active]
         if clock is not None:
-            clock.rows = scattered.rows
-        stop = Stop()
+            clock.rows = divided
+        meeting = Meeting([layout.devices[i] for i in active])
         replicas = self._replicas.begin(
             [i - 1 for i in active if i],
-            stop=stop,
+            meeting=meeting,
             on_backward=clock.mark if clock else None,
         )
         modules = [self.module, *replicas] if active[0] == 0 else replicas
-        places = [devices[i] for i in active]
-        given = [scattered.values[i] for i in active]
-        meeting = Meeting(places, stop)
-        functions = []
-        for module, (args, named), place, i in zip(modules, given, places, active, strict=True):
-            if loss is None:
-                function = calling(module, args, named)
-            else:
-                function = computing_loss(module, args, named, loss, place, rows[i])
-            functions.append(meeting.attended(function))
         try:
-            results = self._side_by_side.run(places, functions, given, devices, stop)
+            results = self._run(meeting, modules, [values[i] for i in active], loss, samples)
         except ValueError as error:
             explain_single_sample(error)
             raise
@@ -252,7 +248,6 @@ class DataParallel(TransparentModule):
             return combine_losses(results, layout.output_device, layout.dim)
         if not gathers:
             return results
-        samples = [rows[i] for i in active]
         call = Call(
             samples,
             layout.dim,
@@ -262,19 +257,38 @@ class DataParallel(TransparentModule):
         )
         return join_outputs(results, layout.output_device, call)
 
+    def _run(
+        self,
+        meeting: Meeting,
+        modules: Sequence[torch.nn.Module],
+        given: Sequence[Any],
+        loss: Criterion | None,
+        samples: Sequence[int],
+    ) -> list[Any]:
+        """Call a module on each device of the meeting, with the loss of its part if there is one.
+
+        Each is given its arguments and keyword arguments, which have so many samples.
+        """
+        functions = [
+            partial(module, *args, **named)
+            if loss is None
+            else partial(_compute_loss, module, args, named, loss, device, count)
+            for module, (args, named), device, count in zip(
+                modules, given, meeting.devices, samples, strict=True
+            )
+        ]
+        return self._side_by_side.run(meeting, functions, given)
+
     def _call_lead_once_more(
         self, inputs: tuple[Any, ...], kwargs: dict[str, Any], samples: int, of: int
     ) -> Any:
         """Return what the module returns for the first samples of a batch, and leave no trace."""
-        lead, stop = self._lead, Stop()
+        lead = self._lead
         with without_trace(self.module, lead):
             given, _ = scatter_rows(
                 (inputs, kwargs), (lead, lead), (samples, of - samples), self._layout.dim
             )
-            function = Meeting((lead,), stop).attended(calling(self.module, *given))
-            (output,) = self._side_by_side.run(
-                (lead,), (function,), (given,), self._layout.devices, stop
-            )
+            (output,) = self._run(Meeting([lead]), [self.module], [given], None, [samples])
         return output
 
     @property
@@ -376,6 +390,21 @@ class DataParallel(TransparentModule):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.module!r})"
+
+
+def _compute_loss(
+    module: torch.nn.Module,
+    inputs: Sequence[Any],
+    kwargs: dict[str, Any],
+    loss: Criterion,
+    device: torch.device,
+    rows: int,
+) -> LossPart:
+    """Return the loss of one part of a batch, computed on the device that computed its output."""
+    named = kwargs.copy()
+    target = named.pop("target")
+    output = module(*inputs, **named)
+    return loss_part(criterion_on(loss, device), output, target, rows)
 
 
 def _bring(given: T, device: torch.device) -> T:

@@ -14,7 +14,7 @@ A container in which nothing changed is returned as itself, as `torch.Tensor.to`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -27,6 +27,16 @@ Path = tuple[Part, ...]
 LeafMap = Callable[[Any, Path], Any]
 
 ATOM_TYPES = frozenset({type(None), bool, int, float, complex, str, bytes})
+
+
+class CannotRebuildError(MoveError):
+    """A container does not let itself be built again with other items.
+
+    Attributes:
+        failure: which, and what it raised.
+    """
+
+    failure = ""
 
 
 def map_leaves(tree: Any, map_leaf: LeafMap, whole: tuple[type, ...] = ()) -> Any:
@@ -44,6 +54,31 @@ def map_leaves(tree: Any, map_leaf: LeafMap, whole: tuple[type, ...] = ()) -> An
         MoveError: a container contains itself, has a tensor as a key, or cannot be rebuilt.
     """
     return _Walk(map_leaf, whole).map(tree, ())
+
+
+def list_leaves(tree: Any, whole: tuple[type, ...] = ()) -> list[tuple[Any, Path]]:
+    """Return the leaves that `map_leaves` asks for, in order and each once, with their paths."""
+    found: list[tuple[Any, Path]] = []
+
+    def note(leaf: Any, path: Path) -> Any:
+        found.append((leaf, path))
+        return leaf
+
+    map_leaves(tree, note, whole)
+    return found
+
+
+def walk_leaves(
+    value: Any, whole: tuple[type, ...] = (), path: Path = ()
+) -> Iterator[tuple[Path, Any]]:
+    """Yield every leaf with its path as often as it is there, numbers, texts and None too."""
+    if not is_container(value) or isinstance(value, whole):
+        yield path, value
+        return
+    for part, item in items_of(value):
+        yield from walk_leaves(item, whole, (*path, part))
+    for name, attribute in attributes_of(value).items():
+        yield from walk_leaves(attribute, whole, (*path, (".{}", name)))
 
 
 def format_path(path: Path) -> str:
@@ -102,11 +137,14 @@ class _Walk:
         try:
             return rebuild(container, items, attributes)
         except Exception as error:
-            raise MoveError(
-                f"{type(container).__name__} at {format_path(path)} cannot be built again with its "
-                f"tensors replaced ({type(error).__name__}: {error}); "
+            failure = f"built again with its tensors replaced ({type(error).__name__}: {error})"
+            kind = type(container).__name__
+            refusal = CannotRebuildError(
+                f"{kind} at {format_path(path)} cannot be {failure}; "
                 "give its class a method `to(device)`"
-            ) from error
+            )
+            refusal.failure = f"{kind} cannot be {failure}"
+            raise refusal from error
 
     def _map_packed(self, packed: PackedSequence, path: Path) -> PackedSequence:
         # batch_sizes stays on the CPU by the class's own rule; torch.nn.RNN reads it there.

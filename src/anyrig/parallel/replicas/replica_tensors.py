@@ -11,7 +11,7 @@ import torch
 
 from .buckets import Bucket, Slot
 from .gradients import Step, Tokens
-from .stopping import Stop, Stopped
+from .meeting import Meeting, Stopped
 
 
 class Reader:
@@ -25,20 +25,20 @@ class Reader:
         self._device = device
         self._step: Step | None = None
         self._tokens: dict[Bucket, torch.Tensor] = {}
-        self._stop: Stop | None = None
+        self._meeting: Meeting | None = None
         self._taken: dict[Bucket, list[torch.Tensor]] = {}
         self._replaced: list[Callable[[], None]] = []
         self._lock = threading.Lock()
 
     def rest(self) -> None:
         """Forget the tensors of the step before, and what its forward put in their place."""
-        self._step, self._tokens, self._stop, self._taken = None, {}, None, {}
+        self._step, self._tokens, self._meeting, self._taken = None, {}, None, {}
         while self._replaced:
             self._replaced.pop()()
 
-    def begin(self, step: Step, tokens: Tokens, among: int, stop: Stop | None) -> None:
+    def begin(self, step: Step, tokens: Tokens, among: int, meeting: Meeting | None) -> None:
         """Read the tensors of `step` from now on, as the device at this place among the active."""
-        self._step, self._stop, self._taken = step, stop, {}
+        self._step, self._meeting, self._taken = step, meeting, {}
         self._tokens = {bucket: of_devices[among] for bucket, of_devices in tokens.items()}
 
     def restore_later(self, restore: Callable[[], None]) -> None:
@@ -51,7 +51,7 @@ class Reader:
         Raises:
             Stopped: another replica has failed.
         """
-        if self._stop is not None and self._stop.raised:
+        if self._meeting is not None and self._meeting.stopped:
             raise Stopped
         taken = self._taken.get(slot.bucket)
         if taken is None:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
 
 import torch
 
 from ...errors import SpreadError
 from .broadcast import Broadcast
-from .buckets import Bucket, Slot, make_buckets
+from .buckets import Bucket, Slot, form_of, make_buckets
 from .gradients import Step
-from .mirror import Mirror
+from .meeting import Meeting
+from .mirror import Mirror, inner_module
 from .optimizer_steps import StepCount, optimizer_steps
 from .replica_tensors import Reader
-from .stopping import Stop
 
 
 class Replicas:
@@ -48,14 +47,14 @@ class Replicas:
         self,
         active: Sequence[int],
         *,
-        stop: Stop | None = None,
+        meeting: Meeting | None = None,
         on_backward: Callable[[torch.Stream], None] | None = None,
     ) -> list[torch.nn.Module]:
         """Return the replicas for a step on the lead and on the others at positions `active`.
 
         Args:
             active: positions among the devices after the lead.
-            stop: looked at when a replica reads a parameter.
+            meeting: of the step; a replica that reads a parameter once it has stopped ends.
             on_backward: called each time a device has queued another part of its backward, with
                 the stream it is queued on.
 
@@ -77,9 +76,9 @@ class Replicas:
         tokens = step.begin(active) if active else {}
         varying = [mirror for mirror in self._mirrors.values() if mirror.varies]
         for among, device in enumerate(active):
-            self._readers[device].begin(step, tokens, among, stop)
+            self._readers[device].begin(step, tokens, among, meeting)
             for mirror in varying:
-                mirror.vary(device, self._others[device], self._find_slot, self._mirror_of)
+                mirror.vary(device, self._others[device], self._slots, self._mirrors)
         root = self._mirrors[id(self.module)]
         return [root.copies[device] for device in active]
 
@@ -150,13 +149,13 @@ class Replicas:
         tensors = list(_tensors_of(modules))
         known = self._mirrors
         self._mirrors = {
-            id(module): known.get(id(module)) or self._new_mirror(module) for module in modules
+            id(module): known.get(id(module)) or Mirror(module, self._readers) for module in modules
         }
         if self._mirrors.keys() != known.keys() or not self._rebind(tensors):
             self._plan()
         else:
             for mirror in changed:
-                mirror.build(self._slot_of, self._mirror_of)
+                mirror.build(self._slots, self._mirrors)
 
     def _rebind(self, tensors: Sequence[torch.Tensor]) -> bool:
         """Let slots follow tensors that were replaced by others of the same form."""
@@ -164,7 +163,7 @@ class Replicas:
             return False
         slots = list(self._slots.values())
         if any(
-            slot.tensor is not tensor and not _could_replace(tensor, slot)
+            slot.tensor is not tensor and form_of(slot.tensor) != form_of(tensor)
             for slot, tensor in zip(slots, tensors, strict=True)
         ):
             return False
@@ -176,16 +175,25 @@ class Replicas:
     def _plan(self) -> None:
         """Give every tensor a place anew."""
         modules = [mirror.module for mirror in self._mirrors.values()]
-        parameters, running, others = _sorted_tensors(modules)
         self._check(modules)
         self._slots = {id(tensor): Slot(tensor) for tensor in _tensors_of(modules)}
-        self._parameters, self._running, rest = (
-            make_buckets([self._slots[id(tensor)] for tensor in tensors], self._others)
-            for tensors in (parameters, running, others)
+        # A tensor in several places is a parameter rather than running statistics, and those
+        # rather than another buffer.
+        parameters = {id(tensor) for module in modules for tensor in module._parameters.values()}
+        running = {
+            id(tensor)
+            for module in modules
+            for name, tensor in module._buffers.items()
+            if name.startswith("running_")
+        } - parameters
+        rest = self._slots.keys() - parameters - running
+        self._parameters, self._running, others = (
+            make_buckets([slot for key, slot in self._slots.items() if key in kind], self._others)
+            for kind in (parameters, running, rest)
         )
-        self._buffers = [*self._running, *rest]
+        self._buffers = [*self._running, *others]
         for mirror in self._mirrors.values():
-            mirror.build(self._slot_of, self._mirror_of)
+            mirror.build(self._slots, self._mirrors)
 
     def _check(self, modules: Iterable[torch.nn.Module]) -> None:
         for module in modules:
@@ -201,23 +209,6 @@ class Replicas:
                     "on one device; spread that module, which is its attribute _orig_mod"
                 )
         check_place(self.module, self.lead)
-
-    def _new_mirror(self, module: torch.nn.Module) -> Mirror:
-        return Mirror(module, self._readers)
-
-    def _slot_of(self, tensor: torch.Tensor) -> Slot:
-        return self._slots[id(tensor)]
-
-    def _find_slot(self, tensor: torch.Tensor) -> Slot | None:
-        return self._slots.get(id(tensor))
-
-    def _mirror_of(self, module: torch.nn.Module | None) -> Mirror | None:
-        return None if module is None else self._mirrors.get(id(inner_module(module)))
-
-
-def inner_module(module: Any) -> Any:
-    """Return what a replica has in the place of a module: of one that is spread, the inner one."""
-    return module.__dict__.get("_anyrig_module", module)
 
 
 def check_place(module: torch.nn.Module, lead: torch.device) -> None:
@@ -264,27 +255,3 @@ def _tensors_of(modules: Iterable[torch.nn.Module]) -> Iterator[torch.Tensor]:
             if tensor is not None and id(tensor) not in seen:
                 seen.add(id(tensor))
                 yield tensor
-
-
-def _sorted_tensors(
-    modules: Iterable[torch.nn.Module],
-) -> tuple[list[torch.Tensor], list[torch.Tensor], list[torch.Tensor]]:
-    """Return parameters, running statistics, and other buffers, each once."""
-    kinds: tuple[dict[int, torch.Tensor], ...] = ({}, {}, {})
-    for module in modules:
-        for parameter in module._parameters.values():
-            if parameter is not None:
-                kinds[0].setdefault(id(parameter), parameter)
-        for name, tensor in module._buffers.items():
-            if tensor is not None and id(tensor) not in kinds[0]:
-                kinds[1 if name.startswith("running_") else 2].setdefault(id(tensor), tensor)
-    parameters, running, others = kinds
-    return (
-        list(parameters.values()),
-        list(running.values()),
-        [tensor for key, tensor in others.items() if key not in running],
-    )
-
-
-def _could_replace(tensor: torch.Tensor, slot: Slot) -> bool:
-    return Slot(tensor).form() == slot.form()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from ...devices.place import Places
-from .each_once import each_once
+from ..device_ids import each_once
 from .replicas import Replicas
 
 

@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 import torch
 
-from anyrig.parallel.replicas.workers import Call, start_all
+from anyrig.parallel.replicas.device_threads import Call, DeviceThreads
 
 A, B = torch.device("meta", 0), torch.device("meta", 1)
+THREADS = DeviceThreads()
 
 
 def call(device: torch.device, function: Any) -> Call:
-    (started,) = start_all([(device, function)])
+    (started,) = THREADS.start_all([(device, function)])
     started.wait()
     return started
 
@@ -72,7 +73,7 @@ def test_calls_that_wait_for_each_other_meet() -> None:
         together.wait()
         for _ in range(200):
             barrier = threading.Barrier(len(devices), timeout=20)
-            for started in start_all([(device, barrier.wait) for device in devices]):
+            for started in THREADS.start_all([(device, barrier.wait) for device in devices]):
                 started.wait()
                 if started.error is not None:
                     failed.append(started.error)
@@ -88,10 +89,6 @@ def test_calls_that_wait_for_each_other_meet() -> None:
 
 
 def test_a_thread_that_died_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("anyrig.parallel.replicas.workers._LOOK_SECONDS", 0.05)
-
-    class Dead:
-        device, alive = A, False
-
-    with pytest.raises(RuntimeError, match="thread of meta:0 has died"):
-        Call(lambda: None, Dead()).wait()  # type: ignore[arg-type]
+    monkeypatch.setattr("anyrig.parallel.replicas.device_threads._LOOK_SECONDS", 0.05)
+    with pytest.raises(RuntimeError, match="thread anyrig meta:0 died"):
+        Call(threading.Thread(name="anyrig meta:0")).wait()
