@@ -47,7 +47,7 @@ def read_shapes(shapes: Sequence[Shape], samples: Sequence[int], dim: int) -> An
         samples: how many samples each part had.
         dim: the dimension along which the batch was divided; negative ones count from the end.
     """
-    along = _resolve(dim, shapes[0])
+    along = along_dimension(dim, shapes[0])
     sizes = list(zip(*shapes, strict=True))
     differing = [position for position, of_parts in enumerate(sizes) if len(set(of_parts)) > 1]
     follows = [position for position, of_parts in enumerate(sizes) if of_parts == tuple(samples)]
@@ -78,7 +78,7 @@ def read_change(answer: Answer, first: Shape, samples: int, of_one_more: Shape, 
         of_one_more: the shape that came of one sample more.
         dim: the dimension along which the batch was divided.
     """
-    along = _resolve(dim, first)
+    along = along_dimension(dim, first)
     changed = tuple(
         position
         for position in answer.candidates
@@ -90,5 +90,6 @@ def read_change(answer: Answer, first: Shape, samples: int, of_one_more: Shape, 
     return Answer(*changed) if len(changed) == 1 else Answer(candidates=changed)
 
 
-def _resolve(dim: int, shape: Shape) -> int | None:
+def along_dimension(dim: int, shape: Shape) -> int | None:
+    """Return which dimension of a shape `dim` is; None if it has no such one."""
     return dim % len(shape) if -len(shape) <= dim < len(shape) else None
