@@ -1,10 +1,4 @@
-"""A tensor cut into parts on several devices, and joined again; each is the other's gradient.
-
-::
-
-    cut    [ 0 1 2 3 4 5 6 ]  ──▶  [ 0 1 2 ] cuda:0   [ 3 4 ] cuda:1   [ 5 6 ] cuda:2
-    join   [ 0 1 2 3 4 5 6 ]  ◀──  [ 0 1 2 ]          [ 3 4 ]          [ 5 6 ]
-"""
+"""A tensor cut into parts on several devices, and joined again."""
 
 from __future__ import annotations
 
@@ -25,8 +19,7 @@ def cut(
     """Return ``counts[i]`` rows of `tensor` on ``devices[i]``, for each i, in order.
 
     Outside a graph a part on the tensor's own device is a view of it. Copies run beside what the
-    devices compute. Differentiable as often as wanted: the gradients of the parts are joined in
-    one tensor, each copied once.
+    devices compute. Differentiable as often as wanted.
 
     Args:
         tensor: of any shape with dimension `dim`.
@@ -45,11 +38,17 @@ def cut(
             for start, count, device in zip(_starts(counts), counts, devices, strict=True)
         )
     if torch.is_grad_enabled() and tensor.requires_grad:
-        parts: tuple[Tensor, ...] = _Cut.apply(  # type: ignore[no-untyped-call]
-            tensor, tuple(counts), tuple(devices), dim
+        # Its gradient is one torch.cat; but views that come together must not be written into, and
+        # a module may well do that.
+        pieces = tensor.split_with_sizes(list(counts), dim)
+        return tuple(
+            piece.clone() if device == tensor.device else copy_beside(piece, device)
+            for piece, device in zip(pieces, devices, strict=True)
         )
-        return parts
-    return _cut(tensor, counts, devices, dim)
+    return tuple(
+        copy_beside(tensor.narrow(dim, start, count) if count < tensor.size(dim) else tensor, to)
+        for start, count, to in zip(_starts(counts), counts, devices, strict=True)
+    )
 
 
 def join(parts: Sequence[Tensor], device: torch.device, dim: int = 0) -> Tensor:
@@ -74,15 +73,6 @@ def join(parts: Sequence[Tensor], device: torch.device, dim: int = 0) -> Tensor:
     return _join(parts, device, dim)
 
 
-def _cut(
-    tensor: Tensor, counts: Sequence[int], devices: Sequence[torch.device], dim: int
-) -> tuple[Tensor, ...]:
-    return tuple(
-        copy_beside(tensor.narrow(dim, start, count) if count < tensor.size(dim) else tensor, to)
-        for start, count, to in zip(_starts(counts), counts, devices, strict=True)
-    )
-
-
 def _join(parts: Sequence[Tensor], device: torch.device, dim: int) -> Tensor:
     if all(part.device == device for part in parts):
         return torch.cat(list(parts), dim)
@@ -96,26 +86,6 @@ def _join(parts: Sequence[Tensor], device: torch.device, dim: int) -> Tensor:
         # To the host a copy waits, because the result could be read before it is written.
         whole.narrow(dim, start, count).copy_(part, non_blocking=device.type != "cpu")
     return whole
-
-
-class _Cut(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any,
-        tensor: Tensor,
-        counts: tuple[int, ...],
-        devices: tuple[torch.device, ...],
-        dim: int,
-    ) -> tuple[Tensor, ...]:
-        ctx.device, ctx.dim = tensor.device, dim
-        source = tensor.detach()
-        parts = _cut(source, counts, devices, dim)
-        # Views that a function returns must not be written into, and a module may well do that.
-        return tuple(part.clone() if part.device == ctx.device else part for part in parts)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Any:
-        return join(gradients, ctx.device, ctx.dim), None, None, None
 
 
 class _Join(torch.autograd.Function):

@@ -47,7 +47,7 @@ class Meeting:
         self.exchanges = exchanges
         self.stopped = False
         self._wait_seconds = wait_seconds
-        self._barrier = threading.Barrier(len(devices), self._exchange, wait_seconds)
+        self._barrier = threading.Barrier(len(devices), timeout=wait_seconds)
         self._brought: dict[torch.device, Moments] = {}
         self._taken: dict[torch.device, Moments] = {}
 
@@ -79,8 +79,16 @@ class Meeting:
             Stopped: one of them has failed.
         """
         self._brought[moments.device] = count, moments
+        if self._wait() == 0:  # one of them
+            brought, self._brought = self._brought, {}
+            self._taken = _combine([brought[device] for device in self.devices])
+        self._wait()
+        return self._taken.pop(moments.device)
+
+    def _wait(self) -> int:
+        """Wait for the others. Return a number from 0 on, another one to each of them."""
         try:
-            self._barrier.wait()
+            return self._barrier.wait()
         except threading.BrokenBarrierError:
             missing = [str(device) for device in self.devices if device not in self._brought]
             if self.stopped or not missing:
@@ -90,15 +98,6 @@ class Meeting:
                 f"{', '.join(missing)}; every replica must call the same layers of batch "
                 "normalization in the same order"
             ) from None
-        return self._taken.pop(moments.device)
-
-    def _exchange(self) -> None:
-        brought, self._brought = self._brought, {}
-        try:
-            self._taken = _combine([brought[device] for device in self.devices])
-        except BaseException:
-            self.stopped = True  # before the others wake up, who could not tell why
-            raise
 
 
 # Layers are called by modules, which cannot pass it on. A context is a thread's own.
