@@ -162,36 +162,26 @@ class DataParallel(TransparentModule):
     def _call_alone(self, inputs: tuple[Any, ...], kwargs: dict[str, Any], gathers: bool) -> Any:
         # All there is between the caller and the module, so written for speed.
         lead = self._lead
-        elsewhere = {}
         for value in (*inputs, *kwargs.values()) if kwargs else inputs:
             kind = type(value)
-            if kind is torch.Tensor:
-                if value.device != lead:
-                    elsewhere[id(value)] = value
-            elif kind not in ATOM_TYPES:
+            if kind not in ATOM_TYPES and (kind is not torch.Tensor or value.device != lead):
                 inputs, kwargs = _bring((inputs, kwargs), lead)
                 break
-        else:
-            if elsewhere:
-                here = {key: _bring_leaf(value, lead) for key, value in elsewhere.items()}
-                inputs = tuple([here.get(id(value), value) for value in inputs])
-                kwargs = {name: here.get(id(value), value) for name, value in kwargs.items()}
-        if "target" in kwargs:
-            output = self._call_module(inputs, kwargs)
-        else:
-            output = self.module(*inputs, **kwargs)
+        output = self._call_module(inputs, kwargs)
         if not gathers:
             return [output]
         return _bring(output, self._layout.output_device) if self._sends_output else output
 
     def _call_module(self, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        loss = loss_for_target(self.module, self._loss) if "target" in kwargs else None
+        loss = self._loss_of(kwargs)
         if loss is None:
             return self.module(*inputs, **kwargs)
-        rest = kwargs.copy()
-        target = rest.pop("target")
-        value = loss(self.module(*inputs, **rest), target)
+        output, target = _call_with_target(self.module, inputs, kwargs)
+        value = loss(output, target)
         return value[0] / value[1] if type(value) is tuple else value
+
+    def _loss_of(self, kwargs: dict[str, Any]) -> Criterion | None:
+        return loss_for_target(self.module, self._loss) if "target" in kwargs else None
 
     # Private, but the form of `torch.compiler.disable` that does not import the compiler at once.
     @_disable_dynamo
@@ -217,7 +207,7 @@ class DataParallel(TransparentModule):
         self._side_by_side.wait()
         self._learn_shares()
         layout = self._layout
-        loss = loss_for_target(self.module, self._loss) if "target" in kwargs else None
+        loss = self._loss_of(kwargs)
         clock = self._start_clock()  # first, for a device with more rows waits longer for them
         values, divided = divide(
             (inputs, kwargs), layout.devices, self._split, layout.dim, name_argument
@@ -283,13 +273,10 @@ class DataParallel(TransparentModule):
         self, inputs: tuple[Any, ...], kwargs: dict[str, Any], samples: int, of: int
     ) -> Any:
         """Return what the module returns for the first samples of a batch, and leave no trace."""
-        lead = self._lead
+        lead, counts = self._lead, (samples, of - samples)
         with without_trace(self.module, lead):
-            given, _ = scatter_rows(
-                (inputs, kwargs), (lead, lead), (samples, of - samples), self._layout.dim
-            )
-            (output,) = self._run(Meeting([lead]), [self.module], [given], None, [samples])
-        return output
+            given, _ = scatter_rows((inputs, kwargs), (lead, lead), counts, self._layout.dim)
+            return self._run(Meeting([lead]), [self.module], [given], None, [samples])[0]
 
     @property
     def device_ids(self) -> list[int | None]:
@@ -326,17 +313,14 @@ class DataParallel(TransparentModule):
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Do nothing: it is for ranks of a process group, and one loop serves both.
+        """Do nothing, as `join`: they are for ranks of a process group, and one loop serves both.
 
         Here every backward pass brings its gradients to the parameters, beside the computation, so
         that a loop may clip, step or zero them at any time.
         """
         yield
 
-    @contextmanager
-    def join(self) -> Iterator[None]:
-        """Do nothing: it is for ranks of a process group, and one loop serves both."""
-        yield
+    join = no_sync
 
     def refresh(self) -> None:
         """Have the next call send every parameter and buffer to the other devices again.
@@ -401,19 +385,25 @@ def _compute_loss(
     rows: int,
 ) -> LossPart:
     """Return the loss of one part of a batch, computed on the device that computed its output."""
+    output, target = _call_with_target(module, inputs, kwargs)
+    return loss_part(criterion_on(loss, device), output, target, rows)
+
+
+def _call_with_target(
+    module: torch.nn.Module, inputs: Sequence[Any], kwargs: dict[str, Any]
+) -> tuple[Any, Any]:
+    """Return what the module makes of its arguments, and the target among them."""
     named = kwargs.copy()
     target = named.pop("target")
-    output = module(*inputs, **named)
-    return loss_part(criterion_on(loss, device), output, target, rows)
+    return module(*inputs, **named), target
 
 
 def _bring(given: T, device: torch.device) -> T:
     """Return arguments or outputs with their tensors on `device`."""
-    moved: T = map_leaves(given, lambda leaf, path: _bring_leaf(leaf, device))
+
+    def bring(leaf: Any, _: object) -> Any:
+        is_tensor = isinstance(leaf, torch.Tensor)
+        return leaf.to(device, non_blocking=device.type != "cpu") if is_tensor else leaf
+
+    moved: T = map_leaves(given, bring)
     return moved
-
-
-def _bring_leaf(leaf: Any, device: torch.device) -> Any:
-    if isinstance(leaf, torch.Tensor):
-        return leaf.to(device, non_blocking=device.type != "cpu")
-    return leaf

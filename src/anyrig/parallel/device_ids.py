@@ -14,8 +14,6 @@ def misses_gpus(device_ids: Places | None) -> bool:
     """Say whether GPUs are named on a machine where PyTorch finds none."""
     if device_ids is None or torch.accelerator.device_count():
         return False
-    if isinstance(device_ids, int):
-        return True
     listed = device_ids if isinstance(device_ids, (list, tuple)) else [device_ids]
     return any(
         isinstance(each, int) or any(device.type != "cpu" for device in as_torch_devices(each))

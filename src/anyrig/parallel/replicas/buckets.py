@@ -171,8 +171,11 @@ class Bucket:
             self._copies[device] = [part.data for part in self.parts(flat)]
         return flat
 
-    def written(self, device: int) -> list[torch.Tensor]:
-        """Return the copies that were written on a device since they arrived there."""
+    def differs(self, device: int) -> bool:
+        """Say whether a device lacks the lead's values, or has written its copies of them."""
+        return self.held[device] != self.stamp or bool(self._written(device))
+
+    def _written(self, device: int) -> list[torch.Tensor]:
         pairs = zip(self._copies[device], self._versions[device], strict=False)
         return [copy for copy, version in pairs if copy._version != version]
 
@@ -180,7 +183,7 @@ class Bucket:
         """Note that a device holds the lead's values, and tell graphs that saved other ones."""
         copies, held = self._copies[device], self.held[device]
         changed = [copies[slot.position] for slot in self.slots if slot.changed > held]
-        torch.autograd.graph.increment_version([*changed, *self.written(device)])
+        torch.autograd.graph.increment_version([*changed, *self._written(device)])
         self._versions[device] = [copy._version for copy in copies]
         self.held[device] = self.stamp
 
