@@ -222,7 +222,7 @@ class DataParallel(TransparentModule):
         replicas = self._replicas.begin(
             [i - 1 for i in active if i],
             meeting=meeting,
-            on_backward=clock.mark if clock else None,
+            on_backward=clock.mark if clock else lambda _: None,
         )
         modules = [self.module, *replicas] if active[0] == 0 else replicas
         try:

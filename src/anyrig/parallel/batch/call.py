@@ -18,14 +18,13 @@ _MOST_REMEMBERED = 1024
 
 
 class Call:
-    """One call of a module whose batch was divided into parts.
+    """One call of a module whose batch was divided into parts along `dim`.
 
     Args:
         samples: how many each part had.
-        dim: the dimension along which the batch was divided.
+        dim: along which dimension.
         like: returns a key that is equal for calls whose outputs are of one form.
-        once_more: called with a number of samples; returns what the module returns for that many
-            from the beginning of the batch.
+        once_more: returns what the module returns for so many samples from the batch's beginning.
         known: what earlier calls have found; this one adds to it.
     """
 

@@ -19,13 +19,8 @@ def cut(
     """Return ``counts[i]`` rows of `tensor` on ``devices[i]``, for each i, in order.
 
     Outside a graph a part on the tensor's own device is a view of it. Copies run beside what the
-    devices compute. Differentiable as often as wanted.
-
-    Args:
-        tensor: of any shape with dimension `dim`.
-        counts: rows of each part; they sum to ``tensor.size(dim)``.
-        devices: as many as `counts`, with their indices.
-        dim: the dimension that is cut.
+    devices compute. Differentiable as often as wanted. The counts sum to ``tensor.size(dim)``, and
+    devices have their indices.
     """
     if len(counts) == 1:
         return (copy_beside(tensor, devices[0]),)
@@ -54,12 +49,8 @@ def cut(
 def join(parts: Sequence[Tensor], device: torch.device, dim: int = 0) -> Tensor:
     """Return the parts joined along `dim` on `device`: `torch.cat` over devices.
 
-    Each part is copied once, straight to its place. A single part is moved as it is.
-
-    Args:
-        parts: at least one, alike in every other dimension; dtypes are promoted as in torch.cat.
-        device: where the whole is to be, with its index.
-        dim: the dimension along which they are joined.
+    Each part is copied once, straight to its place. A single part is moved as it is. The device has
+    its index; dtypes are promoted as in torch.cat.
     """
     if len(parts) == 1:
         return copy_beside(parts[0], device)

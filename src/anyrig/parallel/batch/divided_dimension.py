@@ -42,10 +42,7 @@ def read_shapes(shapes: Sequence[Shape], samples: Sequence[int], dim: int) -> An
     Along `dim` a part may have any number of entries for each sample, such as the tokens that a
     mask chose; along another dimension it has one for each.
 
-    Args:
-        shapes: of each part, at least two, with equally many dimensions, at least one.
-        samples: how many samples each part had.
-        dim: the dimension along which the batch was divided; negative ones count from the end.
+    The parts are at least two, and have equally many dimensions, at least one.
     """
     along = along_dimension(dim, shapes[0])
     sizes = list(zip(*shapes, strict=True))
@@ -69,14 +66,9 @@ def read_shapes(shapes: Sequence[Shape], samples: Sequence[int], dim: int) -> An
 
 
 def read_change(answer: Answer, first: Shape, samples: int, of_one_more: Shape, dim: int) -> Answer:
-    """Return what a call with one sample more says where the parts did not.
+    """Return what a call with one sample more says where the parts left candidates.
 
-    Args:
-        answer: that of the parts' shapes, with candidates.
-        first: the shape of the first part.
-        samples: how many samples that had.
-        of_one_more: the shape that came of one sample more.
-        dim: the dimension along which the batch was divided.
+    The first part has the shape `first` and so many samples; of one more came `of_one_more`.
     """
     along = along_dimension(dim, first)
     changed = tuple(

@@ -19,17 +19,11 @@ from .packed import join_packed
 
 @dataclass
 class Joining:
-    """One pass over the values of all parts, which joins packed sequences and nested tensors.
-
-    Args:
-        device: where the result is to be, with its index.
-        join_tensors: called with tensors of one number of dimensions, and their place.
-        join_others: called with values that are neither tensors nor containers, and their place.
-    """
+    """One pass over the values of all parts, which joins packed sequences and nested tensors."""
 
     device: torch.device
-    join_tensors: Callable[[tuple[Tensor, ...], Path], Tensor]
-    join_others: Callable[[tuple[Any, ...], Path], Any]
+    join_tensors: Callable[[tuple[Tensor, ...], Path], Tensor]  # of one number of dimensions
+    join_others: Callable[[tuple[Any, ...], Path], Any]  # neither tensors nor containers
     # What lies at two places of every part is joined once. The originals are kept, so that no
     # id is given to a second object.
     _done: dict[tuple[int, ...], tuple[tuple[Any, ...], Any]] = field(default_factory=dict)

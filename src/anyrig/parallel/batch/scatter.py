@@ -54,15 +54,10 @@ def scatter(
 
 
 class Divided(NamedTuple):
-    """A batch that was divided.
+    """A batch that was divided."""
 
-    Attributes:
-        values: one for each device.
-        rows: how many each has; None if nothing could be divided and all have the whole.
-    """
-
-    values: list[Any]
-    rows: tuple[int, ...] | None
+    values: list[Any]  # one for each device
+    rows: tuple[int, ...] | None  # of each; None if nothing could be divided and all have the whole
 
 
 def divide(
@@ -74,12 +69,7 @@ def divide(
 ) -> Divided:
     """Divide a batch as `scatter` does: one walk counts the rows, one for each device builds it.
 
-    Args:
-        tree: any nested structure.
-        devices: with their indices.
-        split: called with the number of rows; returns how many each device gets.
-        dim: along which dimension.
-        name: how an error names a place.
+    ``split(rows)`` says how many each device gets, and ``name(path)`` how an error names a place.
     """
     total = count_rows(tree, dim, name)
     rows = None if total is None else tuple(split(total))

@@ -20,12 +20,7 @@ from .side_streams import copy_across, side_streams
 
 
 class Broadcast:
-    """Keeps the buckets of the other devices equal to the lead's.
-
-    Args:
-        lead: the device of the caller's module.
-        others: the devices to keep equal, in the order of the chain.
-    """
+    """Keeps the buckets of the other devices, in the order of the chain, equal to the lead's."""
 
     def __init__(self, lead: torch.device, others: Sequence[torch.device]) -> None:
         self._lead = lead

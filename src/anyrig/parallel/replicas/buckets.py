@@ -223,11 +223,8 @@ class Bucket:
         return flat
 
     def pieces(self, *, apart: bool = False) -> list[torch.Tensor]:
-        """Return the lead's values in tensors of one dimension: large ones as they are, small ones
-        packed into one, on the current stream.
-
-        Args:
-            apart: large ones are copied too, so that the lead's may change meanwhile.
+        """Return the lead's values in tensors of one dimension: large ones as they are, or copied
+        if `apart`, so that the lead's may change meanwhile; small ones packed into one.
         """
         whole = [source.reshape(-1) for source in self._sources]
         small, large = whole[: self._packed], whole[self._packed :]
@@ -270,13 +267,8 @@ def make_buckets(
 ) -> list[Bucket]:
     """Return buckets of up to `bucket_bytes` that hold `slots`, in their order.
 
-    What learns and what does not lie apart, since the second rarely changes.
-
-    Args:
-        slots: those of one kind: parameters, or buffers.
-        devices: all but the lead.
-        bucket_bytes: a larger tensor has a bucket of its own.
-        first_bucket_bytes: of the first bucket.
+    What learns and what does not lie apart, since the second rarely changes. A tensor that is
+    larger has a bucket of its own.
     """
     full: list[list[_Block]] = []
     # For each kind, the bucket that is being filled and how many bytes there is room for.

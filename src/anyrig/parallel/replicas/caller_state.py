@@ -23,8 +23,7 @@ class CallerState:
     The stacks of modes and of saved-tensor hooks have no public way to be read, nor has the mode of
     `torch.set_default_device`; tests would notice if one of these changed.
 
-    Args:
-        devices: those of the rig, the lead first; each keeps the caller's current stream.
+    Each of the devices, the lead first, keeps the caller's current stream.
     """
 
     def __init__(self, devices: Sequence[torch.device]) -> None:

@@ -35,44 +35,28 @@ Tokens = dict[Bucket, tuple[torch.Tensor, ...]]
 
 @dataclass(eq=False)
 class Packed:
-    """The gradients of one bucket on one device.
+    """The gradients of one bucket on one device."""
 
-    Attributes:
-        flat: laid out as the bucket, zero where a gradient is missing. It may be a gradient that
-            others have too, so nothing is written into it.
-        present: for each slot, whether there is a gradient.
-        ready: recorded when `flat` is.
-    """
-
+    # Laid out as the bucket, zero where a gradient is missing. It may be a gradient that others
+    # have too, so nothing is written into it.
     flat: torch.Tensor
-    present: list[bool]
-    ready: torch.Event
+    present: list[bool]  # for each slot, whether there is a gradient
+    ready: torch.Event  # recorded when `flat` is
 
 
 @dataclass(eq=False)
 class Step:
-    """What the nodes of one forward share.
-
-    Attributes:
-        lead: the device of the parameters.
-        zero: a number on it, for tokens.
-        others: all other devices, in the order of the chain.
-        on_backward: called when a device has queued another part of its backward, gradients on
-            their way included, with the stream it is queued on.
-    """
+    """What the nodes of one forward share."""
 
     lead: torch.device
-    zero: torch.Tensor
-    others: tuple[torch.device, ...]
+    zero: torch.Tensor  # a number on it, for tokens
+    others: tuple[torch.device, ...]  # in the order of the chain
     buckets: Sequence[Bucket]
-    on_backward: Callable[[torch.Stream], None] | None = None
+    # Called with its stream when a device has queued another part of its backward, gradients on
+    # their way included: records its progress for the step timer.
+    mark: Callable[[torch.Stream], None]
     # For each bucket that learns: the positions of the slots that do.
     _learning: dict[Bucket, list[int]] = field(default_factory=dict)
-
-    def mark(self, stream: torch.Stream) -> None:
-        """Tell whoever measures that the work of this stream's device has come so far."""
-        if self.on_backward is not None:
-            self.on_backward(stream)
 
     def begin(self, active: Sequence[int]) -> Tokens:
         """Make the nodes of the lead; those of the replicas come when they read."""
@@ -100,12 +84,7 @@ class Step:
 
         They share storage and version with the copies there. Must be called in the thread, and on
         the stream, that reads them: autograd sends gradients of what is read last back first, by
-        the order in which the thread made its nodes.
-
-        Args:
-            bucket: which tensors.
-            device: position among `others`.
-            token: the device's for this bucket; None if nothing in it learns.
+        the order in which the thread made its nodes. The token is None if nothing in it learns.
         """
         stream = torch.accelerator.current_stream(self.others[device])
         stream.wait_event(bucket.ready[device])

@@ -30,10 +30,6 @@ class Meeting:
         devices: of the replicas that take part, in order.
         exchanges: whether layers find this meeting to exchange something in.
         wait_seconds: how long to wait for the others.
-
-    Attributes:
-        devices: the same.
-        stopped: whether one of the replicas has failed.
     """
 
     def __init__(
@@ -45,7 +41,7 @@ class Meeting:
     ) -> None:
         self.devices = tuple(devices)
         self.exchanges = exchanges
-        self.stopped = False
+        self.stopped = False  # whether one of the replicas has failed
         self._wait_seconds = wait_seconds
         self._barrier = threading.Barrier(len(devices), timeout=wait_seconds)
         self._brought: dict[torch.device, Moments] = {}

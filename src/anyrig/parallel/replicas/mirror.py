@@ -57,9 +57,7 @@ class Mirror:
     def build(self, slots: Mapping[int, Slot], mirrors: Mapping[int, Mirror]) -> None:
         """Make the copies like the module as it is now, except what `vary` does.
 
-        Args:
-            slots: of the parameters and buffers of all modules, by their ids.
-            mirrors: of all modules, by their ids.
+        All tensors' slots and all modules' mirrors are given by their ids.
         """
         state = self.module.__dict__
         self._names_and_ids = _names_and_ids(self.module)

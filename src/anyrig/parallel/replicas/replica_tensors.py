@@ -15,11 +15,7 @@ from .meeting import Meeting, Stopped
 
 
 class Reader:
-    """Gives one replica its tensors, for the step it is in.
-
-    Args:
-        device: position among the devices other than the lead.
-    """
+    """Gives the replica at this position its tensors, for the step it is in."""
 
     def __init__(self, device: int) -> None:
         self._device = device

@@ -48,15 +48,12 @@ class Replicas:
         active: Sequence[int],
         *,
         meeting: Meeting | None = None,
-        on_backward: Callable[[torch.Stream], None] | None = None,
+        on_backward: Callable[[torch.Stream], None] = lambda _: None,
     ) -> list[torch.nn.Module]:
         """Return the replicas for a step on the lead and on the others at positions `active`.
 
-        Args:
-            active: positions among the devices after the lead.
-            meeting: of the step; a replica that reads a parameter once it has stopped ends.
-            on_backward: called each time a device has queued another part of its backward, with
-                the stream it is queued on.
+        A replica that reads a parameter once the meeting has stopped ends. `on_backward` is called
+        each time a device has queued another part of its backward, with the stream.
 
         Raises:
             SpreadError: a parameter or buffer is not on the lead, or the module is of a kind that

@@ -15,11 +15,7 @@ from .meeting import Meeting, Stopped
 
 
 class SideBySide:
-    """Calls functions on devices, one call of `run` after the other.
-
-    Args:
-        rig: all devices. Functions of the first run in the caller's thread.
-    """
+    """Calls functions on devices of a rig, those of the first one in the caller's thread."""
 
     def __init__(self, rig: Sequence[torch.device]) -> None:
         self._rig = tuple(rig)
@@ -36,12 +32,8 @@ class SideBySide:
     ) -> list[Any]:
         """Return the results of one function for each of the meeting's devices, in order.
 
-        They are called with the caller's settings. The first that fails stops the others.
-
-        Args:
-            meeting: of devices of the rig.
-            functions: without arguments.
-            given: of each function, what is reported with its error.
+        They are called with the caller's settings. The first that fails stops the others. `given`
+        is what is reported with each one's error.
 
         Raises:
             BaseException: the first function's that failed, with device and shapes in a note.
