@@ -337,10 +337,6 @@ class DataParallel(TransparentModule):
         """
         self._replicas.refresh()
 
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        """Clear the gradients of the parameters."""
-        self.module.zero_grad(set_to_none)
-
     def _split(self, rows: int) -> tuple[int, ...]:
         """Return how many of `rows` each device gets; no single ones where that cannot be."""
         shares = self._layout.shares
@@ -371,9 +367,6 @@ class DataParallel(TransparentModule):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         self._start()
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.module!r})"
 
 
 def _compute_loss(

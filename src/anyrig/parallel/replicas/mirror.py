@@ -61,8 +61,7 @@ class Mirror:
         """
         state = self.module.__dict__
         self._names_and_ids = _names_and_ids(self.module)
-        self._kept, self._tensors_seen = [], []
-        self._varying = []
+        self._kept, self._tensors_seen, self._varying = [], [], []
         own = [name for name in state if name not in _TENSORS_AND_CHILDREN]
         for name in own:
             value = state[name]
@@ -92,7 +91,11 @@ class Mirror:
             # torch.compile's version of the module calls the module, not the copy.
             new["_compiled_call_impl"] = None
             if isinstance(self.module, torch.nn.RNNBase):
-                _prepare_recurrent(new)
+                # It collects its weights by name at each forward that finds others than it
+                # remembers, as it does here, and asks then to have them in one piece. They are: as
+                # on the lead.
+                new["_flat_weights"] = list(new["_flat_weights"])
+                new["flatten_parameters"] = _do_nothing
             copy.__dict__ = new
 
     def vary(
@@ -182,13 +185,6 @@ _SHARED = frozenset(
 def inner_module(module: Any) -> Any:
     """Return what a replica has in the place of a module: of one that is spread, the inner one."""
     return module.__dict__.get("_anyrig_module", module)
-
-
-def _prepare_recurrent(state: dict[str, Any]) -> None:
-    # RNNBase collects its weights by name at each forward that finds others than it remembers, as
-    # it does here, and asks then to have them in one piece. They are: as on the lead.
-    state["_flat_weights"] = list(state["_flat_weights"])
-    state["flatten_parameters"] = _do_nothing
 
 
 def _do_nothing(*args: Any, **kwargs: Any) -> None:

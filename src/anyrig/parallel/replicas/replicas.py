@@ -37,8 +37,8 @@ class Replicas:
         self._parameters: list[Bucket] = []
         self._buffers: list[Bucket] = []
         self._zero: torch.Tensor | None = None
+        self._running: list[Bucket] = []  # among the buffers
         self._was_training = True
-        self._running: list[Bucket] = []
         self._refreshes = False
         self._steps = optimizer_steps() if others else StepCount()
         self._steps_seen = self._steps.value
@@ -134,7 +134,7 @@ class Replicas:
         self._was_training = training
         refreshes, self._refreshes = self._refreshes, False
         for bucket, has_changed in zip(self._buckets, changes, strict=True):
-            bucket_learns = bucket.learns
+            bucket_learns = any(slot.tensor.requires_grad for slot in bucket.slots)
             suspect, bucket.suspect = bucket.suspect, learns and bucket_learns
             suspect = suspect or refreshes or bucket in running or (stepped and bucket_learns)
             if suspect and not has_changed:
@@ -143,8 +143,7 @@ class Replicas:
     def _follow_structure(self, changed: Sequence[Mirror]) -> None:
         modules = list(_modules_of(self.module))
         self._check(modules)  # before anything changes here, so that the next step says it again
-        tensors = list(_tensors_of(modules))
-        known = self._mirrors
+        tensors, known = _tensors_of(modules), self._mirrors
         self._mirrors = {
             id(module): known.get(id(module)) or Mirror(module, self._readers) for module in modules
         }
@@ -156,10 +155,8 @@ class Replicas:
 
     def _rebind(self, tensors: Sequence[torch.Tensor]) -> bool:
         """Let slots follow tensors that were replaced by others of the same form."""
-        if len(tensors) != len(self._slots):
-            return False
         slots = list(self._slots.values())
-        if any(
+        if len(tensors) != len(slots) or any(
             slot.tensor is not tensor and form_of(slot.tensor) != form_of(tensor)
             for slot, tensor in zip(slots, tensors, strict=True)
         ):
@@ -244,11 +241,12 @@ def _modules_of(root: torch.nn.Module) -> Iterator[torch.nn.Module]:
             waiting += reversed(children)
 
 
-def _tensors_of(modules: Iterable[torch.nn.Module]) -> Iterator[torch.Tensor]:
-    """Yield parameters and buffers once each, in the order of modules."""
-    seen = set()
-    for module in modules:
-        for tensor in (*module._parameters.values(), *module._buffers.values()):
-            if tensor is not None and id(tensor) not in seen:
-                seen.add(id(tensor))
-                yield tensor
+def _tensors_of(modules: Iterable[torch.nn.Module]) -> list[torch.Tensor]:
+    """Return parameters and buffers once each, in the order of modules."""
+    found = {
+        id(tensor): tensor
+        for module in modules
+        for tensor in (*module._parameters.values(), *module._buffers.values())
+        if tensor is not None
+    }
+    return list(found.values())

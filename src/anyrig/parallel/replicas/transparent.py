@@ -87,6 +87,7 @@ class TransparentModule(torch.nn.Module):
     named_modules = _of_the_inner("named_modules")
     apply = _of_the_inner("apply")
     train = _of_the_inner("train")
+    zero_grad = _of_the_inner("zero_grad")
     state_dict = _of_the_inner("state_dict")
     _apply = _of_the_inner("_apply")
     # Called for itself where it is a part of a larger module.
@@ -101,9 +102,8 @@ class TransparentModule(torch.nn.Module):
             state_dict = {name.removeprefix("module."): state_dict[name] for name in state_dict}
         return self.module.load_state_dict(state_dict, strict, assign)
 
-    def extra_repr(self) -> str:
-        """Return how the inner module is printed."""
-        return ""
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.module!r})"
 
     def __getstate__(self) -> dict[str, Any]:
         shared = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
