@@ -29,10 +29,7 @@ def ask(question: Any) -> Any:
     state = CallerState(DEVICES)
     task = (DEVICES[1], lambda: state.call(DEVICES[1], question))
     (call,) = device_threads().start_all([task])
-    call.wait()
-    if call.error is not None:
-        raise call.error
-    return call.result
+    return call.result()
 
 
 def test_the_device_is_current_and_the_stream_the_callers() -> None:

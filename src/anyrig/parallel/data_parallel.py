@@ -111,14 +111,14 @@ class DataParallel(TransparentModule):
     ) -> DataParallel:
         """Return a module spread as `layout` says; see `anyrig.spread`."""
         model = cls.__new__(cls)
-        told = None if loss is None else explain_loss(loss)
-        model._set_up(module, replace(layout, loss=told), loss)
+        model._set_up(module, layout, loss)
         return model
 
     def _set_up(self, module: torch.nn.Module, layout: Layout, loss: Criterion | None) -> None:
         require_plain_module(module)
         super().__init__(module)
-        self.__dict__.update(_layout=layout, _loss=loss)
+        told = None if loss is None else explain_loss(loss)
+        self.__dict__.update(_layout=replace(layout, loss=told), _loss=loss)
         self._start()
 
     def _start(self) -> None:

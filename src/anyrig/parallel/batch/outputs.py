@@ -1,13 +1,4 @@
-"""What the parts of a batch returned, made into what the module returns for the whole batch.
-
-::
-
-    samples    cuda:0  3    cuda:1  2                    one device  5
-    logits     [3, 10]      [2, 10]       ─ joined ─▶    [5, 10]
-    h          [1, 3, 6]    [1, 2, 6]     ─ joined ─▶    [1, 5, 6]
-    loss       0.7          0.2           ─ mean ───▶    (3 * 0.7 + 2 * 0.2) / 5
-    anything else                         ─ refused
-"""
+"""What the parts of a batch returned, made into what the module returns for the whole batch."""
 
 from __future__ import annotations
 

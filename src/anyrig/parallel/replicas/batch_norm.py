@@ -1,11 +1,5 @@
 """Batch normalization with the statistics of the whole batch, in one process.
 
-::
-
-    cuda:0   count, mean, variance ──┐            ┌──▶ normalize
-    cuda:1   count, mean, variance ──┼─▶ combine ─┼──▶ normalize
-    cuda:2   count, mean, variance ──┘  (lead)    └──▶ normalize
-
 All of it is ordinary differentiable PyTorch, so that backward crosses the devices the same way.
 """
 

@@ -57,11 +57,7 @@ class Reader:
     def _take(self, bucket: Bucket) -> list[torch.Tensor]:
         with self._lock:
             if bucket not in self._taken:
-                if self._step is None:
-                    raise RuntimeError(
-                        "this replica's parameters were read before the model was first called; "
-                        "read those of the module that was spread"
-                    )
+                assert self._step is not None, "replicas are there from the first step on"
                 self._taken[bucket] = self._step.take(
                     bucket, self._device, self._tokens.get(bucket)
                 )

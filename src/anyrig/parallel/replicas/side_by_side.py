@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from functools import partial
 from typing import Any, NoReturn
 
 import torch
 
 from .caller_state import CallerState
-from .device_threads import Call, device_threads
+from .device_threads import device_threads
 from .failure import add_place
 from .meeting import Meeting, Stopped
 
@@ -19,12 +20,12 @@ class SideBySide:
 
     def __init__(self, rig: Sequence[torch.device]) -> None:
         self._rig = tuple(rig)
-        self._unfinished: list[Call] = []
+        self._unfinished: list[Future[Any]] = []
 
     def wait(self) -> None:
         """Wait for calls that an interrupted `run` has left behind."""
         while self._unfinished:
-            self._unfinished[-1].wait()
+            self._unfinished[-1].exception()
             self._unfinished.pop()
 
     def run(
@@ -59,9 +60,11 @@ class SideBySide:
             meeting.stop()
             raise
         for i, call in zip(away, calls, strict=True):
-            results[i] = call.result
-            if call.error is not None:
-                errors[i] = call.error
+            failure = call.exception()
+            if failure is None:
+                results[i] = call.result()
+            else:
+                errors[i] = failure
         if errors:
             _raise_first(errors, meeting.devices, given)
         return results
