@@ -73,19 +73,18 @@ class Broadcast:
         # What is more than one piece is no larger than one cut.
         passes = [[cut] for cut in in_cuts(pieces[0], hops)] if len(pieces) == 1 else [pieces]
         for number, source in enumerate(passes):
-            leaving = side_streams(self._lead).leaving
+            before = self._lead
             for device in lacking:
-                streams = side_streams(self._others[device])
-                with using(streams.arriving):
+                here = self._others[device]
+                arriving, leaving = side_streams(here)
+                with using(arriving):
                     flat = bucket.flat(device)
                 whole = [flat] if len(passes) == 1 else [in_cuts(flat, hops)[number]]
                 places = bucket.pieces_of(flat) if len(source) > 1 else whole
-                copy_across(
-                    zip(places, source, strict=True), arriving=streams.arriving, leaving=leaving
-                )
-                bucket.ready[device].record(streams.arriving)
-                streams.leaving.wait_event(bucket.ready[device])
-                source, leaving = whole, streams.leaving
+                copy_across(zip(places, source, strict=True), before, here)
+                bucket.ready[device].record(arriving)
+                leaving.wait_event(bucket.ready[device])
+                source, before = whole, here
         for device in lacking:
             bucket.flat(device).record_stream(side_streams(self._others[device]).leaving)
             bucket.note_arrival(device)

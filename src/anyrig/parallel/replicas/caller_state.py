@@ -47,9 +47,9 @@ class CallerState:
         return self._context.copy().run(self._call, device, function)
 
     def _call(self, device: torch.device, function: Callable[[], T]) -> T:
-        mine = next(stream for stream in self._streams if stream.device == device)
         with ExitStack() as stack:
-            stack.enter_context(using(*self._streams, mine))
+            # The last one's device becomes the current one.
+            stack.enter_context(using(*sorted(self._streams, key=lambda s: s.device == device)))
             # An inference mode that is entered sets the gradient mode too, so that comes after.
             stack.enter_context(torch.inference_mode(self._inference))
             stack.enter_context(torch.set_grad_enabled(self._grad))

@@ -9,10 +9,10 @@
                               once      on side streams                 gradients of this bucket
 
 Autograd itself knows which replicas take part, when a bucket is complete, and runs parameter hooks
-with the whole gradient. Between the nodes run scalars on the CPU, *tokens*; what they stand for
-hangs on them as an attribute, which PyTorch keeps for as long as a tensor lives. For a CPU scalar,
-`Collect` runs in the thread that called ``backward()``, which has nothing else to do, at once and
-beside the threads of the devices; a token on a device would queue behind what that device computes.
+with the whole gradient. Between the nodes run scalars on the CPU, *tokens*; what they stand for is
+an attribute of theirs, which PyTorch keeps for as long as a tensor lives. For a CPU scalar,
+`Collect` runs in the thread that called ``backward()``, which has nothing else to do; a token on a
+device would queue behind what that device computes.
 """
 
 from __future__ import annotations
@@ -238,7 +238,7 @@ def _add_along_the_chain(step: Step, summands: Sequence[Packed]) -> Packed:
             arriving = side_streams(whole.device).arriving
             leaving.wait_event(ready)
             part.record_stream(leaving)
-            copy_across([(target, part)], arriving=arriving, leaving=leaving)
+            copy_across([(target, part)], part.device, whole.device)
             step.mark(leaving)
             if here is not None:
                 arriving.wait_event(here.ready)

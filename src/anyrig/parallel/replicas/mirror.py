@@ -129,13 +129,11 @@ class Mirror:
             value = self.module.__dict__.get(name)
             if isinstance(value, torch.Tensor) and not value.requires_grad:
                 state[name] = self._copy_once(name, value, device, translate)
-            elif isinstance(value, _CONTAINERS):
-                try:
-                    state[name] = map_leaves(value, translate)
-                except MoveError:  # it contains itself, or cannot be built again: shared, then
-                    state[name] = value
-            else:
-                state[name] = translate(value)
+                continue
+            try:
+                state[name] = map_leaves(value, translate)
+            except MoveError:  # it contains itself, or cannot be built again: shared, then
+                state[name] = value
 
     def _copy_once(
         self, name: str, tensor: torch.Tensor, device: int, copy: Callable[[Any], Any]

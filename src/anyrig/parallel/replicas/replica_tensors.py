@@ -23,23 +23,19 @@ class Reader:
         self._tokens: dict[Bucket, torch.Tensor] = {}
         self._meeting: Meeting | None = None
         self._taken: dict[Bucket, list[torch.Tensor]] = {}
-        self._replaced: list[Callable[[], None]] = []
+        self.replaced: list[Callable[[], None]] = []
         self._lock = threading.Lock()
 
     def rest(self) -> None:
         """Forget the tensors of the step before, and what its forward put in their place."""
         self._step, self._tokens, self._meeting, self._taken = None, {}, None, {}
-        while self._replaced:
-            self._replaced.pop()()
+        while self.replaced:
+            self.replaced.pop()()
 
     def begin(self, step: Step, tokens: Tokens, among: int, meeting: Meeting | None) -> None:
         """Read the tensors of `step` from now on, as the device at this place among the active."""
         self._step, self._meeting, self._taken = step, meeting, {}
         self._tokens = {bucket: of_devices[among] for bucket, of_devices in tokens.items()}
-
-    def restore_later(self, restore: Callable[[], None]) -> None:
-        """Have the next step begin with what a replica's forward has replaced."""
-        self._replaced.append(restore)
 
     def read(self, slot: Slot) -> torch.Tensor:
         """Return a tensor, once its bucket is on the way; the stream waits, not the host.
@@ -83,7 +79,8 @@ class ReplicaTensors(dict[str, Any]):
     def __setitem__(self, name: str, value: Any) -> None:
         before = super().get(name)
         if isinstance(before, Slot):
-            self._reader.restore_later(functools.partial(super().__setitem__, name, before))
+            # The next step begins with what the forward replaces here.
+            self._reader.replaced.append(functools.partial(super().__setitem__, name, before))
         super().__setitem__(name, value)
 
     # A dict's other ways of reading pass __getitem__ by.

@@ -12,6 +12,7 @@ import torch
 from ...errors import SpreadError
 
 ModuleT = TypeVar("ModuleT", bound="TransparentModule")
+_SHARED = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
 
 
 def _of_the_inner(name: str) -> Any:
@@ -45,8 +46,7 @@ class TransparentModule(torch.nn.Module):
     def _show(self, module: torch.nn.Module) -> None:
         state = self.__dict__
         state["module"] = state["_anyrig_module"] = module
-        for name in ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"):
-            state[name] = module.__dict__[name]
+        state.update({name: module.__dict__[name] for name in _SHARED})
 
     @property
     def training(self) -> bool:
@@ -106,12 +106,8 @@ class TransparentModule(torch.nn.Module):
         return f"{type(self).__name__}({self.module!r})"
 
     def __getstate__(self) -> dict[str, Any]:
-        shared = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
-        return {
-            name: value
-            for name, value in self.__dict__.items()
-            if name not in shared and name != "_anyrig_module"
-        }
+        anew = {*_SHARED, "_anyrig_module"}
+        return {name: value for name, value in self.__dict__.items() if name not in anew}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__init__()
