@@ -21,7 +21,7 @@ import torch
 from torch.nn.utils.rnn import PackedSequence
 
 from ..errors import MoveError
-from .containers import Part, attributes_of, is_container, items_of, rebuild
+from .containers import Part, children_of, is_container, with_children
 
 Path = tuple[Part, ...]
 LeafMap = Callable[[Any, Path], Any]
@@ -75,10 +75,8 @@ def walk_leaves(
     if not is_container(value) or isinstance(value, whole):
         yield path, value
         return
-    for part, item in items_of(value):
-        yield from walk_leaves(item, whole, (*path, part))
-    for name, attribute in attributes_of(value).items():
-        yield from walk_leaves(attribute, whole, (*path, (".{}", name)))
+    for part, child in children_of(value):
+        yield from walk_leaves(child, whole, (*path, part))
 
 
 def format_path(path: Path) -> str:
@@ -126,16 +124,10 @@ class _Walk:
                 f"{type(container).__name__} at {format_path(path)} has a tensor as a key, and "
                 "keys are not moved; use a name or an index as the key"
             )
-        before = list(items_of(container))
-        kept = attributes_of(container)
-        items = [self.map(item, (*path, part)) for part, item in before]
-        attributes = {name: self.map(kept[name], (*path, (".{}", name))) for name in kept}
-        if all(new is old for new, (_, old) in zip(items, before, strict=True)) and all(
-            attributes[name] is kept[name] for name in kept
-        ):
-            return container
+        before = children_of(container)
+        children = [self.map(child, (*path, part)) for part, child in before]
         try:
-            return rebuild(container, items, attributes)
+            return with_children(container, before, children)
         except Exception as error:
             failure = f"built again with its tensors replaced ({type(error).__name__}: {error})"
             kind = type(container).__name__

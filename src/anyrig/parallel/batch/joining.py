@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
 from ...errors import BatchError
-from ...transfer.containers import attributes_of, is_container, items_of, rebuild
+from ...transfer.containers import children_of, is_container, with_children
 from ...transfer.tree import Path, format_path
 from .nested import join_nested
 from .packed import join_packed
@@ -67,10 +67,7 @@ class Joining:
 
     def _join_containers(self, containers: tuple[Any, ...], path: Path) -> Any:
         first = containers[0]
-        children = [
-            [*items_of(one), *(((".{}", name), kept) for name, kept in attributes_of(one).items())]
-            for one in containers
-        ]
+        children = [children_of(container) for container in containers]
         parts = [[part for part, _ in of_one] for of_one in children]
         if any(of_one != parts[0] for of_one in parts):
             keys = "; ".join(str([key for _, key in of_one]) for of_one in parts)
@@ -83,11 +80,7 @@ class Joining:
             self.join(tuple(child for _, child in same), (*path, same[0][0]))
             for same in zip(*children, strict=True)
         ]
-        if all(new is old for new, (_, old) in zip(joined, children[0], strict=True)):
-            return first
-        names = list(attributes_of(first))
-        items = len(joined) - len(names)
-        return rebuild(first, joined[:items], dict(zip(names, joined[items:], strict=True)))
+        return with_children(first, children[0], joined)
 
 
 def are_equal(values: tuple[Any, ...]) -> bool:
