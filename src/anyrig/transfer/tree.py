@@ -29,16 +29,6 @@ LeafMap = Callable[[Any, Path], Any]
 ATOM_TYPES = frozenset({type(None), bool, int, float, complex, str, bytes})
 
 
-class CannotRebuildError(MoveError):
-    """A container does not let itself be built again with other items.
-
-    Attributes:
-        failure: which, and what it raised.
-    """
-
-    failure = ""
-
-
 def map_leaves(tree: Any, map_leaf: LeafMap, whole: tuple[type, ...] = ()) -> Any:
     """Return `tree` with each leaf replaced by ``map_leaf(leaf, path)``.
 
@@ -131,7 +121,7 @@ class _Walk:
         except Exception as error:
             failure = f"built again with its tensors replaced ({type(error).__name__}: {error})"
             kind = type(container).__name__
-            refusal = CannotRebuildError(
+            refusal = MoveError(
                 f"{kind} at {format_path(path)} cannot be {failure}; "
                 "give its class a method `to(device)`"
             )

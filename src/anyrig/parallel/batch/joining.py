@@ -40,14 +40,13 @@ class Joining:
         return self._done[key][1]
 
     def _join(self, values: tuple[Any, ...], path: Path) -> Any:
-        kinds = set(map(_kind, values))
-        if len(kinds) > 1:
+        kinds, kind = set(map(_kind, values)), _kind(values[0])
+        if len(kinds) > 1 and (kind is not None or kinds & {Tensor, PackedSequence}):
             types = ", ".join(type(value).__name__ for value in values)
             raise BatchError(
                 f"cannot gather {format_path(path)}: the devices returned different things there "
                 f"({types}). Return the same structure from every part of a batch"
             )
-        kind = kinds.pop()
         if kind is None:
             return self.join_others(values, path)
         if kind is PackedSequence:

@@ -9,8 +9,8 @@ import torch
 from torch.nn.utils.rnn import PackedSequence
 
 from ...devices.place import Places
-from ...errors import BatchError
-from ...transfer.tree import CannotRebuildError, Path, format_path, map_leaves
+from ...errors import BatchError, MoveError
+from ...transfer.tree import Path, format_path, map_leaves
 from ..device_ids import each_once
 from ..shares.shares import Shares, choose_shares
 from .cut import cut
@@ -86,7 +86,7 @@ def divide(
             map_leaves(tree, lambda leaf, _: parts_of(leaf)[i], WHOLE)  # noqa: B023 - called here
             for i in range(len(devices))
         ]
-    except CannotRebuildError as error:
+    except MoveError as error:  # `count_rows` has found all others
         raise BatchError(f"{error.failure}; pass what it holds") from error.__cause__
     return Divided(values, rows)
 
