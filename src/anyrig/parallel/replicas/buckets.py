@@ -127,6 +127,11 @@ class Bucket:
         self._versions: list[list[int]] = [[] for _ in devices]  # of copies, when they arrived
         self._sources: list[torch.Tensor] = []
 
+    @property
+    def learns(self) -> bool:
+        """Whether a tensor in it requires gradients."""
+        return any(slot.tensor.requires_grad for slot in self.slots)
+
     def look(self) -> bool | None:
         """Say whether the lead's tensors have changed since the last look, as their versions tell.
 

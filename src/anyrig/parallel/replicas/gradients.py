@@ -18,7 +18,7 @@ device would queue behind what that device computes.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
@@ -55,28 +55,19 @@ class Step:
     # Called with its stream when a device has queued another part of its backward, gradients on
     # their way included: records its progress for the step timer.
     mark: Callable[[torch.Stream], None]
-    # For each bucket that learns: the positions of the slots that do.
-    _learning: dict[Bucket, list[int]] = field(default_factory=dict)
 
     def begin(self, active: Sequence[int]) -> Tokens:
         """Make the nodes of the lead; those of the replicas come when they read."""
-        for bucket in self.buckets:
-            learning = [i for i, slot in enumerate(bucket.slots) if slot.tensor.requires_grad]
-            if learning:
-                self._learning[bucket] = learning
-        if not self._learning or torch.is_inference_mode_enabled():
+        learning = [bucket for bucket in self.buckets if bucket.learns]
+        if not learning or torch.is_inference_mode_enabled():
             return {}
-        parameters = [
-            bucket.slots[position].tensor
-            for bucket, learning in self._learning.items()
-            for position in learning
-        ]
+        parameters = [slot.tensor for bucket in learning for slot in bucket.slots]
         # Parameters require gradients under no_grad too; a module may enable them for a part.
         with torch.enable_grad():
-            tokens = _apply(_Deliver, self, self._learning, *parameters)
+            tokens = _apply(_Deliver, self, learning, *parameters)
             return {
                 bucket: _apply(_Collect, self, bucket, len(active), token)
-                for bucket, token in zip(self._learning, tokens, strict=True)
+                for bucket, token in zip(learning, tokens, strict=True)
             }
 
     def take(self, bucket: Bucket, device: int, token: torch.Tensor | None) -> list[torch.Tensor]:
@@ -89,17 +80,14 @@ class Step:
         stream = torch.accelerator.current_stream(self.others[device])
         stream.wait_event(bucket.ready[device])
         bucket.flat(device).record_stream(stream)
-        copies = bucket.copies(device)
         if token is None:
-            return [copy.detach() for copy in copies]
-        learning = self._learning[bucket]
+            return [copy.detach() for copy in bucket.copies(device)]
         # Read first within no_grad, as in a checkpoint, and again in its recomputation.
         with torch.enable_grad():
-            aliases = _apply(_Take, self, bucket, device, learning, token)
-        learned = dict(zip(learning, aliases, strict=True))
+            aliases = _apply(_Take, self, bucket, device, token)
         return [
-            learned[position] if position in learned else copy.detach()
-            for position, copy in enumerate(copies)
+            alias if slot.tensor.requires_grad else alias.detach()
+            for alias, slot in zip(aliases, bucket.slots, strict=True)
         ]
 
 
@@ -108,12 +96,11 @@ class _Take(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, step: Step, bucket: Bucket, device: int, learning: list[int], token: torch.Tensor
+        ctx: Any, step: Step, bucket: Bucket, device: int, token: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
-        ctx.step, ctx.bucket, ctx.device, ctx.learning = step, bucket, device, learning
+        ctx.step, ctx.bucket, ctx.device = step, bucket, device
         ctx.set_materialize_grads(False)
-        copies = bucket.copies(device)
-        return tuple(copies[position].detach() for position in learning)
+        return tuple(copy.detach() for copy in bucket.copies(device))
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> Any:
@@ -122,15 +109,12 @@ class _Take(torch.autograd.Function):
         step.mark(stream)
         present = [gradient for gradient in gradients if gradient is not None]
         if not present:
-            return None, None, None, None, None
-        found: list[torch.Tensor | None] = [None] * len(bucket.slots)
-        for position, gradient in zip(ctx.learning, gradients, strict=True):
-            found[position] = gradient
-        load: Packed | list[torch.Tensor | None] = found
+            return None, None, None, None
+        load: Packed | Sequence[torch.Tensor | None] = gradients
         if not torch.is_grad_enabled() and all(one.layout == torch.strided for one in present):
-            flat = bucket.pack(found, device)
-            load = Packed(flat, [one is not None for one in found], stream.record_event())
-        return None, None, None, None, _token((ctx.device, load))
+            flat = bucket.pack(gradients, device)
+            load = Packed(flat, [one is not None for one in gradients], stream.record_event())
+        return None, None, None, _token((ctx.device, load))
 
 
 class _Collect(torch.autograd.Function):
@@ -161,7 +145,7 @@ class _Deliver(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, step: Step, learning: dict[Bucket, list[int]], *parameters: torch.Tensor
+        ctx: Any, step: Step, learning: list[Bucket], *parameters: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
         ctx.step, ctx.learning = step, learning
         ctx.set_materialize_grads(False)
@@ -173,12 +157,10 @@ class _Deliver(torch.autograd.Function):
         stream = torch.accelerator.current_stream(step.lead)
         step.mark(stream)
         gradients: list[torch.Tensor | None] = []
-        for (bucket, learning), token in zip(ctx.learning.items(), tokens, strict=True):
+        for bucket, token in zip(ctx.learning, tokens, strict=True):
             bucket.suspect = True
-            whole = None if token is None else token.load
-            if isinstance(whole, Packed):
-                whole = _unpack(bucket, whole, stream)
-            gradients += [None if whole is None else whole[position] for position in learning]
+            whole = [None] * len(bucket.slots) if token is None else token.load
+            gradients += _unpack(bucket, whole, stream) if isinstance(whole, Packed) else whole
         return None, None, *gradients
 
 

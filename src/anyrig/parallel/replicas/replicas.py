@@ -136,9 +136,8 @@ class Replicas:
         self._was_training = training
         refreshes, self._refreshes = self._refreshes, False
         for bucket, has_changed in zip(self._buckets, changes, strict=True):
-            bucket_learns = any(slot.tensor.requires_grad for slot in bucket.slots)
-            suspect, bucket.suspect = bucket.suspect, learns and bucket_learns
-            suspect = suspect or refreshes or bucket in running or (stepped and bucket_learns)
+            suspect, bucket.suspect = bucket.suspect, learns and bucket.learns
+            suspect = suspect or refreshes or bucket in running or (stepped and bucket.learns)
             if suspect and not has_changed:
                 bucket.stamp += 1
 
