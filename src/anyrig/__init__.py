@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from .devices.device import Device as Device
     from .devices.rig import Rig as Rig
     from .parallel.data_parallel import DataParallel as DataParallel
-    from .parallel.explain import explain as explain
     from .parallel.group.barrier import barrier as barrier
     from .parallel.group.first_rank import only_first_rank as only_first_rank
     from .parallel.group.loaders.distribute import distribute as distribute
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from .parallel.group.metrics.mean import mean_over_ranks as mean_over_ranks
     from .parallel.group.print_once import print_once as print_once
     from .parallel.launch import launch as launch
+    from .parallel.layout import explain as explain
     from .parallel.losses.loss import ParallelLoss as ParallelLoss
     from .parallel.sharded import Sharding as Sharding
     from .parallel.spread import spread as spread
@@ -57,7 +57,7 @@ _MODULE_OF_NAME = {
     "copy_to_host": ".transfer.host_copy",
     "current_device": ".devices.current",
     "distribute": ".parallel.group.loaders.distribute",
-    "explain": ".parallel.explain",
+    "explain": ".parallel.layout",
     "gather_over_ranks": ".parallel.group.metrics.gather",
     "launch": ".parallel.launch",
     "mean_over_ranks": ".parallel.group.metrics.mean",

@@ -78,7 +78,13 @@ class UnknownHardwareError(AnyrigError, ValueError):
 
 
 class MoveError(AnyrigError, TypeError):
-    """A value cannot be moved to a device."""
+    """A value cannot be moved to a device.
+
+    Attributes:
+        failure: which container could not be built again, and why; empty if that is not the cause.
+    """
+
+    failure = ""
 
 
 class BatchError(AnyrigError, ValueError):

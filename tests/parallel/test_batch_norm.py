@@ -13,8 +13,7 @@ from torch import Tensor, nn
 import anyrig
 from anyrig.errors import ReplicaWaitError
 from anyrig.parallel.replicas.batch_norm import WholeBatchNorm, synchronize_batch_norm
-from anyrig.parallel.replicas.meeting import Meeting, current_meeting
-from anyrig.parallel.replicas.stopping import Stop, Stopped
+from anyrig.parallel.replicas.meeting import Meeting, Stopped, current_meeting, is_inside
 
 pytestmark = pytest.mark.gpus(3)
 
@@ -130,16 +129,15 @@ def test_a_replica_that_fails_does_not_leave_the_others_waiting() -> None:
 
 def test_who_does_not_come_is_named() -> None:
     devices = [torch.device("cuda", index) for index in range(3)]
-    meeting = Meeting(devices, Stop(), wait_seconds=0.3)
+    meeting = Meeting(devices, wait_seconds=0.3)
     moments = torch.zeros(2, 1, device="cuda:1")
     with pytest.raises(ReplicaWaitError, match=r"0\.3 s for .* cuda:0, cuda:2; every replica"):
         meeting.combine(1, moments)
 
 
 def test_waiting_ends_when_another_fails() -> None:
-    stop = Stop()
-    meeting = Meeting([torch.device("cuda:0"), torch.device("cuda:1")], stop)
-    timer = threading.Timer(0.1, lambda: setattr(stop, "raised", True))
+    meeting = Meeting([torch.device("cuda:0"), torch.device("cuda:1")])
+    timer = threading.Timer(0.1, meeting.stop)
     timer.start()
     with pytest.raises(Stopped):
         meeting.combine(1, torch.zeros(2, 1, device="cuda:1"))
@@ -232,7 +230,8 @@ def test_the_result_has_the_inputs_dtype(dtype: torch.dtype) -> None:
 
 
 def test_a_meeting_within_another_ends_with_its_function() -> None:
-    outer, inner = (Meeting([torch.device("cuda:0")], Stop()) for _ in range(2))
+    device = torch.device("cuda:0")
+    outer, inner, silent = Meeting([device]), Meeting([device]), Meeting([device], exchanges=False)
 
     def fail() -> None:
         assert current_meeting() is inner
@@ -241,8 +240,11 @@ def test_a_meeting_within_another_ends_with_its_function() -> None:
     def call() -> None:
         assert current_meeting() is outer
         with pytest.raises(ArithmeticError):
-            inner.attended(fail)()
+            inner.attend(fail)
+        assert inner.stopped
         assert current_meeting() is outer
+        assert silent.attend(lambda: (is_inside(), current_meeting())) == (True, None)
 
-    outer.attended(call)()
-    assert current_meeting() is None
+    outer.attend(call)
+    assert not outer.stopped
+    assert (is_inside(), current_meeting()) == (False, None)

@@ -16,7 +16,7 @@ from trained_models import first_devices
 
 import anyrig
 from anyrig.parallel.replicas.caller_state import CallerState
-from anyrig.parallel.replicas.workers import start_all
+from anyrig.parallel.replicas.device_threads import device_threads
 
 pytestmark = pytest.mark.gpus(2)
 
@@ -27,11 +27,9 @@ VARIABLE = contextvars.ContextVar("VARIABLE", default="none")
 def ask(question: Any) -> Any:
     """Answer a question in the thread of the second device, as a replica would."""
     state = CallerState(DEVICES)
-    (call,) = start_all([(DEVICES[1], lambda: state.call(DEVICES[1], question))])
-    call.wait()
-    if call.error is not None:
-        raise call.error
-    return call.result
+    task = (DEVICES[1], lambda: state.call(DEVICES[1], question))
+    (call,) = device_threads().start_all([task])
+    return call.result()
 
 
 def test_the_device_is_current_and_the_stream_the_callers() -> None:

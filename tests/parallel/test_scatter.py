@@ -15,11 +15,12 @@ from torch.nn.utils.rnn import PackedSequence, pack_sequence, unpack_sequence
 
 from anyrig.devices import Rig
 from anyrig.errors import BatchError, SharesError, SpreadError
-from anyrig.parallel.batch.rows import count_rows
-from anyrig.parallel.batch.scatter import scatter, scatter_call, scatter_counted, scatter_rows
-from anyrig.parallel.shares.shares import Shares
+from anyrig.parallel.batch.rows import count_rows, name_argument
+from anyrig.parallel.batch.scatter import divide, scatter, scatter_rows
+from anyrig.parallel.shares.shares import Shares, choose_shares
 
 DEVICES = ["cuda:0", "cuda:1", "cuda:2"]
+PLACES = [torch.device(device) for device in DEVICES]
 SOURCES = pytest.mark.parametrize("source", ["cpu", "cuda:0", "cuda:2"])
 
 
@@ -233,7 +234,8 @@ def test_packed_sequences_are_divided_by_sequences(
     if enforce_sorted:
         lengths.sort(reverse=True)
     packed = pack(lengths, enforce_sorted)
-    split = scatter_counted({"packed": packed, "row": torch.arange(len(lengths))}, DEVICES, shares)
+    batch = {"packed": packed, "row": torch.arange(len(lengths))}
+    split = divide(batch, PLACES, choose_shares(shares, PLACES).split)
     sequences = iter(unpack_sequence(packed))
     assert split.rows is not None
     for index, (value, rows) in enumerate(zip(split.values, split.rows, strict=True)):
@@ -292,8 +294,7 @@ def test_a_rig_and_shares_with_limits() -> None:
 @pytest.mark.gpus(3)
 def test_a_call_has_one_number_of_rows() -> None:
     x, y = torch.randn(7, 2), torch.arange(7)
-    devices = [torch.device(device) for device in DEVICES]
-    split = scatter_call((x, 3), {"target": y}, devices, Shares((2, 1, 0), "given").split)
+    split = divide(((x, 3), {"target": y}), PLACES, Shares((2, 1, 0), "given").split)
     assert split.rows == (5, 2, 0)
     (args, kwargs), (_, second), _ = split.values
     assert args[1] == 3
@@ -304,7 +305,7 @@ def test_a_call_has_one_number_of_rows() -> None:
 
 @pytest.mark.gpus(3)
 def test_without_rows_each_device_gets_the_whole() -> None:
-    split = scatter_counted({"scale": torch.tensor(2.0), "text": "x"}, DEVICES)
+    split = divide({"scale": torch.tensor(2.0), "text": "x"}, PLACES, lambda _: [1, 1, 1])
     assert split.rows is None
     assert [part["scale"].get_device() for part in split.values] == [0, 1, 2]
     assert scatter((), DEVICES) == [(), (), ()]
@@ -348,9 +349,9 @@ def test_nested_tensors_have_their_rows_in_the_first_dimension() -> None:
 
 @pytest.mark.gpus(2)
 def test_errors_name_the_arguments_of_a_call() -> None:
-    devices = [torch.device("cuda:0"), torch.device("cuda:1")]
+    call = ({"x": torch.ones(2)},), {"target": torch.ones(3)}
     with pytest.raises(BatchError, match=r"in argument 0\['x'\] \(.*, but 3 in argument 'target'"):
-        scatter_call(({"x": torch.ones(2)},), {"target": torch.ones(3)}, devices, lambda _: [1, 1])
+        divide(call, PLACES[:2], lambda _: [1, 1], name=name_argument)
 
 
 @pytest.mark.gpus(2)

@@ -10,8 +10,8 @@ import traceback
 import pytest
 import torch
 
-from anyrig.parallel.replicas.side_by_side import SideBySide, is_inside
-from anyrig.parallel.replicas.stopping import Stop
+from anyrig.parallel.replicas.meeting import Meeting, is_inside
+from anyrig.parallel.replicas.side_by_side import SideBySide
 
 pytestmark = pytest.mark.gpus(3)
 
@@ -19,8 +19,7 @@ DEVICES = [torch.device("cuda", index) for index in range(3)]
 
 
 def run(functions: list[object], side: SideBySide | None = None) -> list[object]:
-    given = [((), {})] * 3
-    return (side or SideBySide()).run(DEVICES, functions, given, DEVICES, Stop())  # type: ignore[arg-type]
+    return (side or SideBySide(DEVICES)).run(Meeting(DEVICES), functions, [((), {})] * 3)  # type: ignore[arg-type]
 
 
 def test_the_first_runs_in_the_callers_thread_and_results_keep_their_order() -> None:
@@ -56,7 +55,7 @@ def test_they_know_that_they_are_inside() -> None:
 
 
 def test_after_an_interrupt_the_next_run_waits_for_what_was_left() -> None:
-    side, go, ended = SideBySide(), threading.Event(), threading.Event()
+    side, go, ended = SideBySide(DEVICES), threading.Event(), threading.Event()
 
     def slow() -> None:
         go.wait(20)
@@ -75,17 +74,17 @@ def test_after_an_interrupt_the_next_run_waits_for_what_was_left() -> None:
 
 
 def test_an_interrupt_while_others_are_waited_for_stops_them() -> None:
-    stop, side = Stop(), SideBySide()
+    meeting, side = Meeting(DEVICES[:2]), SideBySide(DEVICES)
     stopped: list[bool] = []
 
     def interrupt() -> None:
         _thread.interrupt_main()
         deadline = time.monotonic() + 60
-        while not stop.raised and time.monotonic() < deadline:
+        while not meeting.stopped and time.monotonic() < deadline:
             time.sleep(0.001)
-        stopped.append(stop.raised)
+        stopped.append(meeting.stopped)
 
     with pytest.raises(KeyboardInterrupt):
-        side.run(DEVICES[:2], [lambda: None, interrupt], [((), {})] * 2, DEVICES, stop)
+        side.run(meeting, [lambda: None, interrupt], [((), {})] * 2)
     side.wait()
     assert stopped == [True]

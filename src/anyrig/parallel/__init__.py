@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .layout import Layout as Layout
     from .losses.loss import ParallelLoss as ParallelLoss
     from .replicas.parallel_apply import parallel_apply as parallel_apply
-    from .replicas.replicate import replicate as replicate
+    from .replicas.replicas import replicate as replicate
     from .sharded import Sharding as Sharding
     from .shares.shares import Shares as Shares
 
@@ -41,7 +41,7 @@ _MODULE_OF_NAME = {
     "only_first_rank": ".group.first_rank",
     "parallel_apply": ".replicas.parallel_apply",
     "print_once": ".group.print_once",
-    "replicate": ".replicas.replicate",
+    "replicate": ".replicas.replicas",
     "scatter": ".batch.scatter",
 }
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -17,22 +18,24 @@ from .batch.call import Call
 from .batch.divided_dimension import Answer
 from .batch.once_more import describe_call, without_trace
 from .batch.outputs import join_outputs
-from .batch.scatter import scatter_call, scatter_rows
+from .batch.rows import name_argument
+from .batch.scatter import divide, scatter_rows
 from .compiling import refuse_several_devices
 from .device_ids import misses_gpus, rig_of
 from .layout import Layout, make_layout
 from .losses.loss import (
     Criterion,
+    LossPart,
     combine_losses,
+    criterion_on,
     explain_loss,
     loss_for_target,
+    loss_part,
 )
 from .losses.mistakes import explain_call
-from .part_call import calling, computing_loss
-from .replicas.meeting import Meeting
+from .replicas.meeting import Meeting, is_inside
 from .replicas.replicas import Replicas
-from .replicas.side_by_side import SideBySide, is_inside
-from .replicas.stopping import Stop
+from .replicas.side_by_side import SideBySide
 from .replicas.transparent import TransparentModule, require_plain_module
 from .shares.measure import StepClock
 from .single_samples import explain_single_sample, needs_several_samples
@@ -109,14 +112,14 @@ class DataParallel(TransparentModule):
     ) -> DataParallel:
         """Return a module spread as `layout` says; see `anyrig.spread`."""
         model = cls.__new__(cls)
-        told = None if loss is None else explain_loss(loss)
-        model._set_up(module, replace(layout, loss=told), loss)
+        model._set_up(module, layout, loss)
         return model
 
     def _set_up(self, module: torch.nn.Module, layout: Layout, loss: Criterion | None) -> None:
         require_plain_module(module)
         super().__init__(module)
-        self.__dict__.update(_layout=layout, _loss=loss)
+        told = None if loss is None else explain_loss(loss)
+        self.__dict__.update(_layout=replace(layout, loss=told), _loss=loss)
         self._start()
 
     def _start(self) -> None:
@@ -125,7 +128,7 @@ class DataParallel(TransparentModule):
             _lead=self._layout.lead,
             _sends_output=self._layout.output_device != self._layout.lead,
             _replicas=Replicas(self.module, self._layout.devices),
-            _side_by_side=SideBySide(),
+            _side_by_side=SideBySide(self._layout.devices),
             _known_dimensions={},
             _clock=None,
             _lock=threading.Lock(),
@@ -169,36 +172,26 @@ class DataParallel(TransparentModule):
     def _call_alone(self, inputs: tuple[Any, ...], kwargs: dict[str, Any], gathers: bool) -> Any:
         # All there is between the caller and the module, so written for speed.
         lead = self._lead
-        elsewhere = {}
         for value in (*inputs, *kwargs.values()) if kwargs else inputs:
             kind = type(value)
-            if kind is torch.Tensor:
-                if value.device != lead:
-                    elsewhere[id(value)] = value
-            elif kind not in ATOM_TYPES:
+            if kind not in ATOM_TYPES and (kind is not torch.Tensor or value.device != lead):
                 inputs, kwargs = _bring((inputs, kwargs), lead)
                 break
-        else:
-            if elsewhere:
-                here = {key: _bring_leaf(value, lead) for key, value in elsewhere.items()}
-                inputs = tuple([here.get(id(value), value) for value in inputs])
-                kwargs = {name: here.get(id(value), value) for name, value in kwargs.items()}
-        if "target" in kwargs:
-            output = self._call_module(inputs, kwargs)
-        else:
-            output = self.module(*inputs, **kwargs)
+        output = self._call_module(inputs, kwargs)
         if not gathers:
             return [output]
         return _bring(output, self._layout.output_device) if self._sends_output else output
 
     def _call_module(self, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        loss = loss_for_target(self.module, self._loss) if "target" in kwargs else None
+        loss = self._loss_of(kwargs)
         if loss is None:
             return self.module(*inputs, **kwargs)
-        rest = kwargs.copy()
-        target = rest.pop("target")
-        value = loss(self.module(*inputs, **rest), target)
+        output, target = _call_with_target(self.module, inputs, kwargs)
+        value = loss(output, target)
         return value[0] / value[1] if type(value) is tuple else value
+
+    def _loss_of(self, kwargs: dict[str, Any]) -> Criterion | None:
+        return loss_for_target(self.module, self._loss) if "target" in kwargs else None
 
     def _call_spread(self, inputs: tuple[Any, ...], kwargs: dict[str, Any], gathers: bool) -> Any:
         if is_inside():
@@ -210,34 +203,27 @@ class DataParallel(TransparentModule):
     def _call_replicas(self, inputs: tuple[Any, ...], kwargs: dict[str, Any], gathers: bool) -> Any:
         self._side_by_side.wait()
         self._learn_shares()
-        layout, devices = self._layout, self._layout.devices
-        loss = loss_for_target(self.module, self._loss) if "target" in kwargs else None
+        layout = self._layout
+        loss = self._loss_of(kwargs)
         clock = self._start_clock()  # first, for a device with more rows waits longer for them
-        scattered = scatter_call(inputs, kwargs, devices, self._split, layout.dim)
+        values, divided = divide(
+            (inputs, kwargs), layout.devices, self._split, layout.dim, name_argument
+        )
         # Without rows, the lead computes: what cannot be divided need not be computed twice.
-        rows = scattered.rows or (1,)
+        rows = divided or (1,)
         active = [i for i, count in enumerate(rows) if count] or [0]
+        samples = [rows[i] for i in active]
         if clock is not None:
-            clock.rows = scattered.rows
-        stop = Stop()
+            clock.rows = divided
+        meeting = Meeting([layout.devices[i] for i in active])
         replicas = self._replicas.begin(
             [i - 1 for i in active if i],
-            stop=stop,
-            on_backward=clock.mark if clock else None,
+            meeting=meeting,
+            on_backward=clock.mark if clock else lambda _: None,
         )
         modules = [self.module, *replicas] if active[0] == 0 else replicas
-        places = [devices[i] for i in active]
-        given = [scattered.values[i] for i in active]
-        meeting = Meeting(places, stop)
-        functions = []
-        for module, (args, named), place, i in zip(modules, given, places, active, strict=True):
-            if loss is None:
-                function = calling(module, args, named)
-            else:
-                function = computing_loss(module, args, named, loss, place, rows[i])
-            functions.append(meeting.attended(function))
         try:
-            results = self._side_by_side.run(places, functions, given, devices, stop)
+            results = self._run(meeting, modules, [values[i] for i in active], loss, samples)
         except ValueError as error:
             explain_single_sample(error)
             raise
@@ -249,7 +235,6 @@ class DataParallel(TransparentModule):
             return combine_losses(results, layout.output_device, layout.dim)
         if not gathers:
             return results
-        samples = [rows[i] for i in active]
         call = Call(
             samples,
             layout.dim,
@@ -259,20 +244,36 @@ class DataParallel(TransparentModule):
         )
         return join_outputs(results, layout.output_device, call)
 
+    def _run(
+        self,
+        meeting: Meeting,
+        modules: Sequence[torch.nn.Module],
+        given: Sequence[Any],
+        loss: Criterion | None,
+        samples: Sequence[int],
+    ) -> list[Any]:
+        """Call a module on each device of the meeting, with the loss of its part if there is one.
+
+        Each is given its arguments and keyword arguments, which have so many samples.
+        """
+        functions = [
+            partial(module, *args, **named)
+            if loss is None
+            else partial(_compute_loss, module, args, named, loss, device, count)
+            for module, (args, named), device, count in zip(
+                modules, given, meeting.devices, samples, strict=True
+            )
+        ]
+        return self._side_by_side.run(meeting, functions, given)
+
     def _call_lead_once_more(
         self, inputs: tuple[Any, ...], kwargs: dict[str, Any], samples: int, of: int
     ) -> Any:
         """Return what the module returns for the first samples of a batch, and leave no trace."""
-        lead, stop = self._lead, Stop()
+        lead, counts = self._lead, (samples, of - samples)
         with without_trace(self.module, lead):
-            given, _ = scatter_rows(
-                (inputs, kwargs), (lead, lead), (samples, of - samples), self._layout.dim
-            )
-            function = Meeting((lead,), stop).attended(calling(self.module, *given))
-            (output,) = self._side_by_side.run(
-                (lead,), (function,), (given,), self._layout.devices, stop
-            )
-        return output
+            given, _ = scatter_rows((inputs, kwargs), (lead, lead), counts, self._layout.dim)
+            return self._run(Meeting([lead]), [self.module], [given], None, [samples])[0]
 
     @property
     def device_ids(self) -> list[int | None]:
@@ -309,17 +310,14 @@ class DataParallel(TransparentModule):
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Do nothing: it is for ranks of a process group, and one loop serves both.
+        """Do nothing, as `join`: they are for ranks of a process group, and one loop serves both.
 
         Here every backward pass brings its gradients to the parameters, beside the computation, so
         that a loop may clip, step or zero them at any time.
         """
         yield
 
-    @contextmanager
-    def join(self) -> Iterator[None]:
-        """Do nothing: it is for ranks of a process group, and one loop serves both."""
-        yield
+    join = no_sync
 
     def register_comm_hook(self, state: object, hook: object) -> None:
         """Do nothing: it is for ranks of a process group, and one script serves both."""
@@ -338,10 +336,6 @@ class DataParallel(TransparentModule):
         ``load_state_dict`` and in-place operations change is sent without it.
         """
         self._replicas.refresh()
-
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        """Clear the gradients of the parameters."""
-        self.module.zero_grad(set_to_none)
 
     def _split(self, rows: int) -> tuple[int, ...]:
         """Return how many of `rows` each device gets; no single ones where that cannot be."""
@@ -374,17 +368,35 @@ class DataParallel(TransparentModule):
         super().__setstate__(state)
         self._start()
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.module!r})"
+
+def _compute_loss(
+    module: torch.nn.Module,
+    inputs: Sequence[Any],
+    kwargs: dict[str, Any],
+    loss: Criterion,
+    device: torch.device,
+    rows: int,
+) -> LossPart:
+    """Return the loss of one part of a batch, computed on the device that computed its output."""
+    output, target = _call_with_target(module, inputs, kwargs)
+    return loss_part(criterion_on(loss, device), output, target, rows)
+
+
+def _call_with_target(
+    module: torch.nn.Module, inputs: Sequence[Any], kwargs: dict[str, Any]
+) -> tuple[Any, Any]:
+    """Return what the module makes of its arguments, and the target among them."""
+    named = kwargs.copy()
+    target = named.pop("target")
+    return module(*inputs, **named), target
 
 
 def _bring(given: T, device: torch.device) -> T:
     """Return arguments or outputs with their tensors on `device`."""
-    moved: T = map_leaves(given, lambda leaf, path: _bring_leaf(leaf, device))
+
+    def bring(leaf: Any, _: object) -> Any:
+        is_tensor = isinstance(leaf, torch.Tensor)
+        return leaf.to(device, non_blocking=device.type != "cpu") if is_tensor else leaf
+
+    moved: T = map_leaves(given, bring)
     return moved
-
-
-def _bring_leaf(leaf: Any, device: torch.device) -> Any:
-    if isinstance(leaf, torch.Tensor):
-        return leaf.to(device, non_blocking=device.type != "cpu")
-    return leaf

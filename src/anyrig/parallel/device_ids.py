@@ -1,4 +1,4 @@
-"""The devices that `device_ids` names, as the argument of `nn.DataParallel`."""
+"""The devices that a caller names, as a list or as the `device_ids` of `nn.DataParallel`."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ import torch
 from ..devices.place import Places, as_rig, as_torch_devices
 from ..devices.rig import Rig
 from ..errors import SpreadError
+from ..transfer.move import resolve_device
 
 
 def misses_gpus(device_ids: Places | None) -> bool:
     """Say whether GPUs are named on a machine where PyTorch finds none."""
     if device_ids is None or torch.accelerator.device_count():
         return False
-    if isinstance(device_ids, int):
-        return True
     listed = device_ids if isinstance(device_ids, (list, tuple)) else [device_ids]
     return any(
         isinstance(each, int) or any(device.type != "cpu" for device in as_torch_devices(each))
@@ -36,3 +35,20 @@ def rig_of(device_ids: Places | None) -> Rig:
     if isinstance(device_ids, (list, tuple)) and not device_ids:
         raise SpreadError("device_ids is empty; name at least one device, or leave it out for all")
     return Rig(as_rig(device_ids).devices, "given by device_ids")
+
+
+def each_once(devices: Places) -> tuple[torch.device, ...]:
+    """Return devices with their indices, in order.
+
+    Raises:
+        SpreadError: one is named twice, they are of several kinds, or there are none.
+    """
+    resolved = tuple(resolve_device(device) for device in as_torch_devices(devices))
+    text = ", ".join(map(str, resolved))
+    if not resolved:
+        raise SpreadError("there are no devices; name at least one")
+    if len(set(resolved)) < len(resolved):
+        raise SpreadError(f"a device is named twice among {text}; name each once")
+    if len({device.type for device in resolved}) > 1:
+        raise SpreadError(f"the devices are of several kinds: {text}; take those of one kind")
+    return resolved

@@ -10,7 +10,9 @@ import torch
 
 from ..devices.place import Place
 from ..devices.rig import Rig
+from ..errors import SpreadError
 from ..transfer.move import resolve_device
+from .replicas.transparent import TransparentModule
 from .shares.shares import Shares, choose_shares
 
 if TYPE_CHECKING:
@@ -92,3 +94,19 @@ def make_layout(
         output_device=devices[0] if output_device is None else resolve_device(output_device),
         dim=dim,
     )
+
+
+def explain(model: torch.nn.Module) -> Layout:
+    """Return how `spread` laid a model on its devices, and why; print it.
+
+    While shares are being measured, in the first steps, it is as of the last one.
+
+    Raises:
+        SpreadError: `model` was not spread.
+    """
+    if not isinstance(model, TransparentModule):
+        raise SpreadError(
+            f"this {type(model).__name__} was not spread; pass what anyrig.spread() returned"
+        )
+    layout: Layout = model._layout
+    return layout

@@ -180,25 +180,25 @@ def _over_group(
 
 def _on_device_of(module: torch.nn.Module, group: Group) -> Group:
     """Return the group with the accelerator that the script has put the module on, if it has."""
-    here = {tensor.device for tensor in (*module.parameters(), *module.buffers())}
-    if len(here) != 1:
+    devices = _devices_of(module)
+    if len(devices) != 1 or devices & {torch.device("cpu"), torch.device("meta")}:
         return group
-    device = here.pop()
-    return group if device.type in ("cpu", "meta") else replace(group, device=device)
+    return replace(group, device=devices.pop())
 
 
 def _with_lead(rig: Rig, module: torch.nn.Module) -> Rig:
     """Return a rig of the same devices with the one first on which the module lies, if it does."""
-    here = {tensor.device for tensor in (*module.parameters(), *module.buffers())}
-    first = [device for device in rig if device.torch_device in here]
-    if len(here) != 1 or not first:
-        return rig
-    if first[0] == rig.lead:
+    here = _devices_of(module)
+    first = [device for device in rig if {device.torch_device} == here]
+    if not first or first[0] == rig.lead:
         return rig
     rest = [device for device in rig if device not in first]
     return Rig((*first, *rest), f"{first[0].text} leads, where the module is; {rig.reason}")
 
 
 def _lies_on_cpu(module: torch.nn.Module) -> bool:
-    tensors = (*module.parameters(), *module.buffers())
-    return all(tensor.device.type == "cpu" for tensor in tensors)
+    return _devices_of(module) <= {torch.device("cpu")}
+
+
+def _devices_of(module: torch.nn.Module) -> set[torch.device]:
+    return {tensor.device for tensor in (*module.parameters(), *module.buffers())}

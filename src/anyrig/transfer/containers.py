@@ -73,6 +73,25 @@ def attributes_of(value: object) -> dict[str, Any]:
     return attributes
 
 
+def children_of(value: object) -> list[tuple[Part, Any]]:
+    """Return what a container contains and the attributes that it stores, with their places."""
+    attributes = attributes_of(value).items()
+    return [*items_of(value), *(((".{}", name), attribute) for name, attribute in attributes)]
+
+
+def with_children(container: Any, before: list[tuple[Part, Any]], children: list[Any]) -> Any:
+    """Return a container with `children` in place of those `before`; itself if they are the same.
+
+    Raises:
+        Exception: the class does not let it; any that its code raises.
+    """
+    if all(new is old for new, (_, old) in zip(children, before, strict=True)):
+        return container
+    names = attributes_of(container)
+    count = len(children) - len(names)
+    return rebuild(container, children[:count], dict(zip(names, children[count:], strict=True)))
+
+
 def rebuild(container: Any, items: list[Any], attributes: dict[str, Any]) -> Any:
     """Return a container of the same class with other items and attributes, given in full.
 

@@ -14,14 +14,14 @@ A container in which nothing changed is returned as itself, as `torch.Tensor.to`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch.nn.utils.rnn import PackedSequence
 
 from ..errors import MoveError
-from .containers import Part, attributes_of, is_container, items_of, rebuild
+from .containers import Part, children_of, is_container, with_children
 
 Path = tuple[Part, ...]
 LeafMap = Callable[[Any, Path], Any]
@@ -44,6 +44,29 @@ def map_leaves(tree: Any, map_leaf: LeafMap, whole: tuple[type, ...] = ()) -> An
         MoveError: a container contains itself, has a tensor as a key, or cannot be rebuilt.
     """
     return _Walk(map_leaf, whole).map(tree, ())
+
+
+def list_leaves(tree: Any, whole: tuple[type, ...] = ()) -> list[tuple[Any, Path]]:
+    """Return the leaves that `map_leaves` asks for, in order and each once, with their paths."""
+    found: list[tuple[Any, Path]] = []
+
+    def note(leaf: Any, path: Path) -> Any:
+        found.append((leaf, path))
+        return leaf
+
+    map_leaves(tree, note, whole)
+    return found
+
+
+def walk_leaves(
+    value: Any, whole: tuple[type, ...] = (), path: Path = ()
+) -> Iterator[tuple[Path, Any]]:
+    """Yield every leaf with its path as often as it is there, numbers, texts and None too."""
+    if not is_container(value) or isinstance(value, whole):
+        yield path, value
+        return
+    for part, child in children_of(value):
+        yield from walk_leaves(child, whole, (*path, part))
 
 
 def format_path(path: Path) -> str:
@@ -91,22 +114,19 @@ class _Walk:
                 f"{type(container).__name__} at {format_path(path)} has a tensor as a key, and "
                 "keys are not moved; use a name or an index as the key"
             )
-        before = list(items_of(container))
-        kept = attributes_of(container)
-        items = [self.map(item, (*path, part)) for part, item in before]
-        attributes = {name: self.map(kept[name], (*path, (".{}", name))) for name in kept}
-        if all(new is old for new, (_, old) in zip(items, before, strict=True)) and all(
-            attributes[name] is kept[name] for name in kept
-        ):
-            return container
+        before = children_of(container)
+        children = [self.map(child, (*path, part)) for part, child in before]
         try:
-            return rebuild(container, items, attributes)
+            return with_children(container, before, children)
         except Exception as error:
-            raise MoveError(
-                f"{type(container).__name__} at {format_path(path)} cannot be built again with its "
-                f"tensors replaced ({type(error).__name__}: {error}); "
+            failure = f"built again with its tensors replaced ({type(error).__name__}: {error})"
+            kind = type(container).__name__
+            refusal = MoveError(
+                f"{kind} at {format_path(path)} cannot be {failure}; "
                 "give its class a method `to(device)`"
-            ) from error
+            )
+            refusal.failure = f"{kind} cannot be {failure}"
+            raise refusal from error
 
     def _map_packed(self, packed: PackedSequence, path: Path) -> PackedSequence:
         # batch_sizes stays on the CPU by the class's own rule; torch.nn.RNN reads it there.

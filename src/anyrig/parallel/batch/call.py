@@ -10,23 +10,21 @@ import torch
 from torch import Tensor
 
 from ...errors import BatchError
-from ...transfer.containers import attributes_of, is_container, items_of
-from ...transfer.tree import Path, format_path
-from .divided_dimension import Answer, read_change, read_shapes
+from ...transfer.tree import Path, format_path, walk_leaves
+from .divided_dimension import Answer, along_dimension, read_change, read_shapes
 from .joining import format_shapes
 
 _MOST_REMEMBERED = 1024
 
 
 class Call:
-    """One call of a module whose batch was divided into parts.
+    """One call of a module whose batch was divided into parts along `dim`.
 
     Args:
         samples: how many each part had.
-        dim: the dimension along which the batch was divided.
+        dim: along which dimension.
         like: returns a key that is equal for calls whose outputs are of one form.
-        once_more: called with a number of samples; returns what the module returns for that many
-            from the beginning of the batch.
+        once_more: returns what the module returns for so many samples from the batch's beginning.
         known: what earlier calls have found; this one adds to it.
     """
 
@@ -52,26 +50,29 @@ class Call:
         Raises:
             BatchError: the shapes do not say, and calling the module once more failed.
         """
-        answer = self._read(tensors, path)
-        if answer == Answer() and tensors[0].numel() == 1 and len(tensors) > 1:
-            return self._find_entries(tensors, path)
-        return answer
-
-    def _read(self, tensors: Sequence[Tensor], path: Path) -> Answer:
-        shapes = [tensor.shape for tensor in tensors]
+        shapes = [tuple(tensor.shape) for tensor in tensors]
         answer = read_shapes(shapes, self.samples, self.dim)
-        if not answer.candidates:
+        # A mask may have chosen one entry of each part: then two parts together have two. A number
+        # for the whole part, such as a mean, stays one.
+        single = answer == Answer() and tensors[0].numel() == 1 and len(tensors) > 1
+        if not answer.candidates and not single:
             return answer
-        place = (self._like_key, path, len(shapes[0]))
+        place = (self._like_key, path, len(shapes[0]), single)
         found = self._known.get(place)
+        if single:
+            return found or self._remember(place, self._ask_for_two(tensors, path))
         if found is None or (found.dim is not None and found.dim not in answer.candidates):
-            found = self._ask_tensors(answer, tensors, path)
+            shape = self._ask(tensors, path, self.samples[0] + 1)
+            found = read_change(answer, shapes[0], self.samples[0], shape, self.dim)
             self._remember(place, found)
         if found.dim is None:
             return found
         # Lengths may differ as well: of [4, 3, 8] and [5, 3, 8], dimension 1 can have the samples.
-        rest = [position for position in range(len(shapes[0])) if position != found.dim]
-        differing = tuple(i for i in rest if len({shape[i] for shape in shapes}) > 1)
+        differing = tuple(
+            i
+            for i, sizes in enumerate(zip(*shapes, strict=True))
+            if i != found.dim and len(set(sizes)) > 1
+        )
         return Answer(differing=differing) if differing else found
 
     def is_constant(self, numbers: Sequence[int], path: Path) -> bool:
@@ -91,40 +92,27 @@ class Call:
             self._remember(place, Answer())
         return True
 
-    def _find_entries(self, tensors: Sequence[Tensor], path: Path) -> Answer:
-        """Return where the samples are if each part returned one element, in some dimensions.
+    def _ask_for_two(self, tensors: Sequence[Tensor], path: Path) -> Answer:
+        """Return where two parts together have other than one entry."""
+        shape = self._ask(tensors, path, self.samples[0] + self.samples[1])
+        changed = tuple(i for i, size in enumerate(shape) if size != 1)
+        along = along_dimension(self.dim, shape)
+        return Answer(along) if changed == (along,) else Answer(candidates=changed)
 
-        A mask may have chosen one entry of each part: then two parts together have two. A number
-        for the whole part, such as a mean, stays one.
-        """
-        first = tensors[0].shape
-        place = (self._like_key, path, len(first), "entries")
-        if place not in self._known:
-            both = self.samples[0] + self.samples[1]
-            what = f"the shapes {format_shapes(tensors)}"
-            shape = self._find(path, what, both)
-            if shape is None or len(shape) != len(first):
-                raise self._not_clear(path, what, both)
-            changed = tuple(i for i, size in enumerate(shape) if size != 1)
-            along = self.dim % len(first) if -len(first) <= self.dim < len(first) else None
-            found = Answer(along) if changed == (along,) else Answer(candidates=changed)
-            self._remember(place, found)
-            return found
-        return self._known[place]
+    def _ask(self, tensors: Sequence[Tensor], path: Path, samples: int) -> tuple[int, ...]:
+        """Return the shape that the output has for so many samples."""
+        what = f"the shapes {format_shapes(tensors)}"
+        shape = self._find(path, what, samples)
+        if shape is None or len(shape) != tensors[0].dim():
+            raise self._not_clear(path, what, samples)
+        return shape
 
-    def _ask_tensors(self, answer: Answer, tensors: Sequence[Tensor], path: Path) -> Answer:
-        shapes = f"the shapes {format_shapes(tensors)}"
-        shape = self._find(path, shapes, self.samples[0] + 1)
-        first = tensors[0].shape
-        if shape is None or len(shape) != len(first):
-            raise self._not_clear(path, shapes, self.samples[0] + 1)
-        return read_change(answer, first, self.samples[0], shape, self.dim)
-
-    def _remember(self, place: Hashable, answer: Answer) -> None:
+    def _remember(self, place: Hashable, answer: Answer) -> Answer:
         if len(self._known) >= _MOST_REMEMBERED:  # each call was unlike all others
             self._known.clear()
         if not answer.candidates:
             self._known[place] = answer
+        return answer
 
     @cached_property
     def _like_key(self) -> Hashable:
@@ -134,7 +122,7 @@ class Call:
         """Return the shape, or the numbers, at `path` of what the module returns for `samples`."""
         try:
             if samples not in self._returned:
-                self._returned[samples] = dict(_walk(self._once_more(samples), ()))
+                self._returned[samples] = dict(_shapes_in(self._once_more(samples)))
         except Exception as error:
             told = f"{error}".partition("\n")[0]
             failure = f" ({type(error).__name__}: {told})"
@@ -158,16 +146,12 @@ def list_counts(samples: Sequence[int]) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
-def _walk(value: Any, path: Path) -> Iterator[tuple[Path, tuple[int, ...]]]:
+def _shapes_in(value: Any) -> Iterator[tuple[Path, tuple[int, ...]]]:
     """Yield the shapes of tensors, and whole numbers, with their places."""
-    if isinstance(value, Tensor):
-        yield path, tuple(value.shape)
-    elif isinstance(value, torch.Size):
-        yield path, tuple(value)
-    elif type(value) is int:
-        yield path, (value,)
-    elif is_container(value):
-        for part, item in items_of(value):
-            yield from _walk(item, (*path, part))
-        for name, attribute in attributes_of(value).items():
-            yield from _walk(attribute, (*path, (".{}", name)))
+    for path, leaf in walk_leaves(value, (torch.Size,)):
+        if isinstance(leaf, Tensor):
+            yield path, tuple(leaf.shape)
+        elif isinstance(leaf, torch.Size):
+            yield path, tuple(leaf)
+        elif type(leaf) is int:
+            yield path, (leaf,)

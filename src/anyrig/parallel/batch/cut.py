@@ -1,10 +1,4 @@
-"""A tensor cut into parts on several devices, and joined again; each is the other's gradient.
-
-::
-
-    cut    [ 0 1 2 3 4 5 6 ]  ──▶  [ 0 1 2 ] cuda:0   [ 3 4 ] cuda:1   [ 5 6 ] cuda:2
-    join   [ 0 1 2 3 4 5 6 ]  ◀──  [ 0 1 2 ]          [ 3 4 ]          [ 5 6 ]
-"""
+"""A tensor cut into parts on several devices, and joined again."""
 
 from __future__ import annotations
 
@@ -25,14 +19,8 @@ def cut(
     """Return ``counts[i]`` rows of `tensor` on ``devices[i]``, for each i, in order.
 
     Outside a graph a part on the tensor's own device is a view of it. Copies run beside what the
-    devices compute. Differentiable as often as wanted: the gradients of the parts are joined in
-    one tensor, each copied once.
-
-    Args:
-        tensor: of any shape with dimension `dim`.
-        counts: rows of each part; they sum to ``tensor.size(dim)``.
-        devices: as many as `counts`, with their indices.
-        dim: the dimension that is cut.
+    devices compute. Differentiable as often as wanted. The counts sum to ``tensor.size(dim)``, and
+    devices have their indices.
     """
     if len(counts) == 1:
         return (copy_beside(tensor, devices[0]),)
@@ -45,22 +33,24 @@ def cut(
             for start, count, device in zip(_starts(counts), counts, devices, strict=True)
         )
     if torch.is_grad_enabled() and tensor.requires_grad:
-        parts: tuple[Tensor, ...] = _Cut.apply(  # type: ignore[no-untyped-call]
-            tensor, tuple(counts), tuple(devices), dim
+        # Its gradient is one torch.cat; but views that come together must not be written into, and
+        # a module may well do that.
+        pieces = tensor.split_with_sizes(list(counts), dim)
+        return tuple(
+            piece.clone() if device == tensor.device else copy_beside(piece, device)
+            for piece, device in zip(pieces, devices, strict=True)
         )
-        return parts
-    return _cut(tensor, counts, devices, dim)
+    return tuple(
+        copy_beside(tensor.narrow(dim, start, count) if count < tensor.size(dim) else tensor, to)
+        for start, count, to in zip(_starts(counts), counts, devices, strict=True)
+    )
 
 
 def join(parts: Sequence[Tensor], device: torch.device, dim: int = 0) -> Tensor:
     """Return the parts joined along `dim` on `device`: `torch.cat` over devices.
 
-    Each part is copied once, straight to its place. A single part is moved as it is.
-
-    Args:
-        parts: at least one, alike in every other dimension; dtypes are promoted as in torch.cat.
-        device: where the whole is to be, with its index.
-        dim: the dimension along which they are joined.
+    Each part is copied once, straight to its place. A single part is moved as it is. The device has
+    its index; dtypes are promoted as in torch.cat.
     """
     if len(parts) == 1:
         return copy_beside(parts[0], device)
@@ -72,15 +62,6 @@ def join(parts: Sequence[Tensor], device: torch.device, dim: int = 0) -> Tensor:
         whole: Tensor = _Join.apply(device, dim, *parts)  # type: ignore[no-untyped-call]
         return whole
     return _join(parts, device, dim)
-
-
-def _cut(
-    tensor: Tensor, counts: Sequence[int], devices: Sequence[torch.device], dim: int
-) -> tuple[Tensor, ...]:
-    return tuple(
-        copy_beside(tensor.narrow(dim, start, count) if count < tensor.size(dim) else tensor, to)
-        for start, count, to in zip(_starts(counts), counts, devices, strict=True)
-    )
 
 
 def _join(parts: Sequence[Tensor], device: torch.device, dim: int) -> Tensor:
@@ -96,26 +77,6 @@ def _join(parts: Sequence[Tensor], device: torch.device, dim: int) -> Tensor:
         # To the host a copy waits, because the result could be read before it is written.
         whole.narrow(dim, start, count).copy_(part, non_blocking=device.type != "cpu")
     return whole
-
-
-class _Cut(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any,
-        tensor: Tensor,
-        counts: tuple[int, ...],
-        devices: tuple[torch.device, ...],
-        dim: int,
-    ) -> tuple[Tensor, ...]:
-        ctx.device, ctx.dim = tensor.device, dim
-        source = tensor.detach()
-        parts = _cut(source, counts, devices, dim)
-        # Views that a function returns must not be written into, and a module may well do that.
-        return tuple(part.clone() if part.device == ctx.device else part for part in parts)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Any:
-        return join(gradients, ctx.device, ctx.dim), None, None, None
 
 
 class _Join(torch.autograd.Function):

@@ -42,12 +42,9 @@ def read_shapes(shapes: Sequence[Shape], samples: Sequence[int], dim: int) -> An
     Along `dim` a part may have any number of entries for each sample, such as the tokens that a
     mask chose; along another dimension it has one for each.
 
-    Args:
-        shapes: of each part, at least two, with equally many dimensions, at least one.
-        samples: how many samples each part had.
-        dim: the dimension along which the batch was divided; negative ones count from the end.
+    The parts are at least two, and have equally many dimensions, at least one.
     """
-    along = _resolve(dim, shapes[0])
+    along = along_dimension(dim, shapes[0])
     sizes = list(zip(*shapes, strict=True))
     differing = [position for position, of_parts in enumerate(sizes) if len(set(of_parts)) > 1]
     follows = [position for position, of_parts in enumerate(sizes) if of_parts == tuple(samples)]
@@ -69,16 +66,11 @@ def read_shapes(shapes: Sequence[Shape], samples: Sequence[int], dim: int) -> An
 
 
 def read_change(answer: Answer, first: Shape, samples: int, of_one_more: Shape, dim: int) -> Answer:
-    """Return what a call with one sample more says where the parts did not.
+    """Return what a call with one sample more says where the parts left candidates.
 
-    Args:
-        answer: that of the parts' shapes, with candidates.
-        first: the shape of the first part.
-        samples: how many samples that had.
-        of_one_more: the shape that came of one sample more.
-        dim: the dimension along which the batch was divided.
+    The first part has the shape `first` and so many samples; of one more came `of_one_more`.
     """
-    along = _resolve(dim, first)
+    along = along_dimension(dim, first)
     changed = tuple(
         position
         for position in answer.candidates
@@ -90,5 +82,6 @@ def read_change(answer: Answer, first: Shape, samples: int, of_one_more: Shape, 
     return Answer(*changed) if len(changed) == 1 else Answer(candidates=changed)
 
 
-def _resolve(dim: int, shape: Shape) -> int | None:
+def along_dimension(dim: int, shape: Shape) -> int | None:
+    """Return which dimension of a shape `dim` is; None if it has no such one."""
     return dim % len(shape) if -len(shape) <= dim < len(shape) else None

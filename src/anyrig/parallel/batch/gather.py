@@ -50,49 +50,49 @@ def gather(
     """
     if not values:
         raise BatchError("there is nothing to gather: give the values of at least one device")
-    return _Gathering(resolve_device(device), dim, padding).join(tuple(values))
+    to = resolve_device(device)
+
+    def join_tensors(tensors: tuple[Tensor, ...], path: Path) -> Tensor:
+        return _join(tensors, path, to, dim, padding)
+
+    def join_others(others: tuple[Any, ...], _: Path) -> Any:
+        return others[0] if are_equal(others) else list(others)
+
+    return Joining(to, join_tensors, join_others).join(tuple(values))
 
 
-class _Gathering(Joining):
-    def __init__(self, device: torch.device, dim: int, padding: float | None) -> None:
-        super().__init__(device, dim)
-        self._padding = padding
-
-    def join_tensors(self, tensors: tuple[Tensor, ...], path: Path) -> Tensor:
-        count = tensors[0].dim()
-        if count == 0:
-            return join([tensor.reshape(1) for tensor in tensors], self.device)
-        if not -count <= self.dim < count:
-            raise BatchError(
-                f"cannot gather {format_path(path)} along dimension {self.dim}: the tensors have "
-                f"no such dimension ({format_shapes(tensors)}). Give gather() a dimension that "
-                "they have"
-            )
-        dim = self.dim % count
-        rest = {(*tensor.shape[:dim], *tensor.shape[dim + 1 :]) for tensor in tensors}
-        if len(rest) == 1:
-            return join(tensors, self.device, dim)
-        if self._padding is None:
-            raise BatchError(
-                f"cannot gather {format_path(path)} along dimension {dim}: other dimensions differ "
-                f"({format_shapes(tensors)}). Give the parts the same length, with "
-                "pad_packed_sequence(..., total_length=length) where they are padded sequences; "
-                "or let gather(..., padding=0.0) fill them up"
-            )
-        return join(_pad_to_longest(tensors, dim, self._padding), self.device, dim)
-
-    def join_others(self, values: tuple[Any, ...], path: Path) -> Any:
-        return values[0] if are_equal(values) else list(values)
+def _join(
+    tensors: tuple[Tensor, ...], path: Path, device: torch.device, dim: int, padding: float | None
+) -> Tensor:
+    count = tensors[0].dim()
+    if count == 0:
+        return join([tensor.reshape(1) for tensor in tensors], device)
+    if not -count <= dim < count:
+        raise BatchError(
+            f"cannot gather {format_path(path)} along dimension {dim}: the tensors have no such "
+            f"dimension ({format_shapes(tensors)}). Give gather() a dimension that they have"
+        )
+    dim %= count
+    if len({(*tensor.shape[:dim], *tensor.shape[dim + 1 :]) for tensor in tensors}) == 1:
+        return join(tensors, device, dim)
+    if padding is None:
+        raise BatchError(
+            f"cannot gather {format_path(path)} along dimension {dim}: other dimensions differ "
+            f"({format_shapes(tensors)}). Give the parts the same length, with "
+            "pad_packed_sequence(..., total_length=length) where they are padded sequences; "
+            "or let gather(..., padding=0.0) fill them up"
+        )
+    return join(_pad_to_longest(tensors, dim, padding), device, dim)
 
 
 def _pad_to_longest(tensors: Sequence[Tensor], dim: int, padding: float) -> list[Tensor]:
     """Return `tensors` filled up at the end of every dimension but `dim`, alike in size."""
     longest = [max(sizes) for sizes in zip(*(tensor.shape for tensor in tensors), strict=True)]
-    padded = []
-    for tensor in tensors:
+
+    def pad(tensor: Tensor) -> Tensor:
         missing = [0 if i == dim else size - tensor.size(i) for i, size in enumerate(longest)]
         # torch.nn.functional.pad counts from the last dimension, before and after in turn.
         amounts = [amount for count in reversed(missing) for amount in (0, count)]
-        filled = torch.nn.functional.pad(tensor, amounts, value=padding) if any(missing) else tensor
-        padded.append(filled)
-    return padded
+        return torch.nn.functional.pad(tensor, amounts, value=padding) if any(missing) else tensor
+
+    return list(map(pad, tensors))

@@ -1,17 +1,9 @@
-"""What the parts of a batch returned, made into what the module returns for the whole batch.
-
-::
-
-    samples    cuda:0  3    cuda:1  2                    one device  5
-    logits     [3, 10]      [2, 10]       ─ joined ─▶    [5, 10]
-    h          [1, 3, 6]    [1, 2, 6]     ─ joined ─▶    [1, 5, 6]
-    loss       0.7          0.2           ─ mean ───▶    (3 * 0.7 + 2 * 0.2) / 5
-    anything else                         ─ refused
-"""
+"""What the parts of a batch returned, made into what the module returns for the whole batch."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
@@ -46,19 +38,20 @@ def join_outputs(values: Sequence[Any], device: torch.device, call: Call) -> Any
     Raises:
         BatchError: the result would not be that of the whole batch; the message says what to do.
     """
-    return _JoiningOutputs(device, call).join(tuple(values))
+    outputs = _Outputs(device, call)
+    return Joining(device, outputs.join_tensors, outputs.join_others).join(tuple(values))
 
 
-class _JoiningOutputs(Joining):
-    def __init__(self, device: torch.device, call: Call) -> None:
-        super().__init__(device, call.dim)
-        self._call = call
+@dataclass
+class _Outputs:
+    device: torch.device
+    call: Call
 
     def join_tensors(self, tensors: tuple[Tensor, ...], path: Path) -> Tensor:
         first = tensors[0]
         if all(tensor is first for tensor in tensors):  # one part, or no part's own
             return copy_beside(first, self.device)
-        answer = self._call.find_samples(tensors, path) if first.dim() else Answer()
+        answer = self.call.find_samples(tensors, path) if first.dim() else Answer()
         if answer.dim is not None:
             return join(tensors, self.device, answer.dim)
         fractional = first.is_floating_point() or first.is_complex()
@@ -71,13 +64,13 @@ class _JoiningOutputs(Joining):
         if are_equal(values):
             numbers = (first,) if type(first) is int else first
             counts = type(first) is int or isinstance(first, torch.Size)
-            if len(values) == 1 or not counts or self._call.is_constant(numbers, path):
+            if len(values) == 1 or not counts or self.call.is_constant(numbers, path):
                 return first
             raise self._refuse_number(values, path)
         if all(type(value) in (int, float, complex) for value in values) and any(
             type(value) is not int for value in values
         ):
-            samples = self._call.samples
+            samples = self.call.samples
             return sum(n * value for n, value in zip(samples, values, strict=True)) / sum(samples)
         if any(type(value) in ATOM_TYPES or isinstance(value, torch.Size) for value in values):
             raise self._refuse_number(values, path)
@@ -86,11 +79,11 @@ class _JoiningOutputs(Joining):
     def _mean(self, numbers: Sequence[Tensor]) -> Tensor:
         dtype = reduce(torch.promote_types, (number.dtype for number in numbers))
         wide = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
-        total = sum(self._call.samples)
+        total = sum(self.call.samples)
         parts = [
             # To the host a copy waits, because it could be read before it is written.
             number.to(self.device, wide, non_blocking=self.device.type != "cpu") * (count / total)
-            for number, count in zip(numbers, self._call.samples, strict=True)
+            for number, count in zip(numbers, self.call.samples, strict=True)
         ]
         return torch.stack(parts).sum(0).to(dtype)
 
@@ -103,7 +96,7 @@ class _JoiningOutputs(Joining):
         )
 
     def _refuse(self, tensors: tuple[Tensor, ...], path: Path, answer: Answer) -> BatchError:
-        shapes, samples = format_shapes(tensors), list_counts(self._call.samples)
+        shapes, samples = format_shapes(tensors), list_counts(self.call.samples)
         what = f"cannot join {format_path(path)} of what the replicas returned: "
         if answer.differing:
             return BatchError(
@@ -129,8 +122,8 @@ class _JoiningOutputs(Joining):
         return BatchError(
             f"{what}no dimension of the shapes {shapes} follows the samples of the parts "
             f"({samples}), so it cannot be put together. The batch was divided along dimension "
-            f"{self._call.dim}; if its samples are in another, as for nn.LSTM without "
+            f"{self.call.dim}; if its samples are in another, as for nn.LSTM without "
             "batch_first=True, name that: spread(module, dim=1). Otherwise return the samples in "
-            f"dimension {self._call.dim}, with tensor.expand() at no cost; or leave it out, or "
+            f"dimension {self.call.dim}, with tensor.expand() at no cost; or leave it out, or "
             "take the parts as they are: model.scattered(...)"
         )

@@ -32,21 +32,16 @@ def cut_packed(
     `batch_sizes` stays on the CPU, as `torch.nn.utils.rnn` has it. To know the lengths, the sorting
     order is read from the device if it lies there, which waits for it.
     """
-    lengths = _sorted_lengths(packed.batch_sizes)
-    place = _host(packed.unsorted_indices, len(lengths))  # of each sequence among the sorted ones
-    layouts = []
-    for start, stop in pairwise(accumulate(counts, initial=0)):
-        chosen, order = torch.sort(place[start:stop])
-        layouts.append((chosen, order, _batch_sizes(lengths[chosen])))
-    starts = _step_starts(packed.batch_sizes)
-    steps = torch.cat([_elements(starts, chosen, sizes) for chosen, _, sizes in layouts])
+    steps, sequences, order = _read_layout(packed)
+    spans = list(pairwise(accumulate(counts, initial=0)))
+    chosen = [_find_between(sequences, *span) for span in spans]
     # One gathering puts the parts side by side; the cut then is one of contiguous pieces.
-    data = packed.data.index_select(0, steps.to(packed.data.device))
-    pieces = cut(data, [int(sizes.sum()) for *_, sizes in layouts], devices)
-    keeps_order = packed.sorted_indices is None
+    data = packed.data.index_select(0, torch.cat(chosen).to(packed.data.device))
+    pieces = cut(data, [len(elements) for elements in chosen], devices)
+    sorted_parts = [order[_find_between(order, *span)] - span[0] for span in spans]
     return [
-        _pack(type(packed), piece, sizes, None if keeps_order else order)
-        for piece, (_, order, sizes) in zip(pieces, layouts, strict=True)
+        _pack(packed, piece, steps[elements], None if packed.sorted_indices is None else part)
+        for piece, elements, part in zip(pieces, chosen, sorted_parts, strict=True)
     ]
 
 
@@ -56,75 +51,38 @@ def join_packed(parts: Sequence[PackedSequence], device: torch.device) -> Packed
     Longest first, equal lengths in their order, as `torch.nn.utils.rnn.pack_padded_sequence` does
     it: the data are laid out as if all had been packed together.
     """
-    sorted_lengths = [_sorted_lengths(part.batch_sizes) for part in parts]
-    places = [
-        _host(part.unsorted_indices, len(lengths))
-        for part, lengths in zip(parts, sorted_lengths, strict=True)
-    ]
-    lengths = torch.cat(
-        [of_part[place] for of_part, place in zip(sorted_lengths, places, strict=True)]
+    layouts = [_read_layout(part) for part in parts]
+    offsets = accumulate((len(order) for *_, order in layouts), initial=0)
+    steps = torch.cat([steps for steps, *_ in layouts])
+    sequences = torch.cat(
+        [sequences + offset for (_, sequences, _), offset in zip(layouts, offsets, strict=False)]
     )
-    order = torch.argsort(lengths, descending=True, stable=True)
-    batch_sizes = _batch_sizes(lengths[order])
-    # Where the steps of each sequence begin in the joined data, for each step: one row a sequence.
-    offsets = accumulate((int(part.batch_sizes.sum()) for part in parts), initial=0)
-    positions = torch.cat(
-        [
-            _positions(part.batch_sizes, place, len(batch_sizes)) + offset
-            for part, place, offset in zip(parts, places, offsets, strict=False)
-        ]
-    )[order]
-    steps = positions.t()[_is_running(batch_sizes, len(order))]
-    data = join([part.data for part in parts], device)
-    keeps_order = all(part.sorted_indices is None for part in parts) and bool(
-        (order == torch.arange(len(order), device="cpu")).all()
+    order = torch.argsort(torch.bincount(sequences), descending=True, stable=True)
+    places = torch.argsort(order)  # of each sequence among the sorted ones
+    elements = torch.argsort(steps * len(order) + places[sequences])
+    data = join([part.data for part in parts], device).index_select(0, elements.to(device))
+    keeps_order = all(part.sorted_indices is None for part in parts) and torch.equal(
+        order, order.sort()[0]
     )
-    if len(parts) > 1:
-        data = data.index_select(0, steps.to(device))
-    return _pack(type(parts[0]), data, batch_sizes, None if keeps_order else order)
+    return _pack(parts[0], data, steps, None if keeps_order else order)
+
+
+def _read_layout(packed: PackedSequence) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the step and the sequence of each element, and the sequences as they are sorted."""
+    count = int(packed.batch_sizes[0]) if len(packed.batch_sizes) else 0
+    order = torch.arange(count, device="cpu")
+    steps, places = (order < packed.batch_sizes[:, None]).nonzero(as_tuple=True)
+    if packed.sorted_indices is not None:
+        order = packed.sorted_indices.cpu()
+    return steps, order[places], order
+
+
+def _find_between(numbers: Tensor, start: int, stop: int) -> Tensor:
+    return ((numbers >= start) & (numbers < stop)).nonzero()[:, 0]
 
 
 def _pack(
-    cls: type[PackedSequence], data: Tensor, batch_sizes: Tensor, order: Tensor | None
+    like: PackedSequence, data: Tensor, steps: Tensor, order: Tensor | None
 ) -> PackedSequence:
-    if order is None:
-        return cls(data, batch_sizes)
-    return cls(
-        data, batch_sizes, order.to(data.device), torch.argsort(order, stable=True).to(data.device)
-    )
-
-
-def _host(unsorted_indices: Tensor | None, count: int) -> Tensor:
-    return torch.arange(count, device="cpu") if unsorted_indices is None else unsorted_indices.cpu()
-
-
-def _sorted_lengths(batch_sizes: Tensor) -> Tensor:
-    count = int(batch_sizes[0]) if len(batch_sizes) else 0
-    return _is_running(batch_sizes, count).sum(0)
-
-
-def _batch_sizes(sorted_lengths: Tensor) -> Tensor:
-    steps = int(sorted_lengths[0]) if len(sorted_lengths) else 0
-    return (sorted_lengths[None, :] > torch.arange(steps, device="cpu")[:, None]).sum(1)
-
-
-def _is_running(batch_sizes: Tensor, count: int) -> Tensor:
-    """Return a table of steps by sorted sequences: whether the sequence has that step."""
-    return torch.arange(count, device="cpu")[None, :] < batch_sizes[:, None]
-
-
-def _step_starts(batch_sizes: Tensor) -> Tensor:
-    return batch_sizes.cumsum(0) - batch_sizes
-
-
-def _elements(step_starts: Tensor, chosen: Tensor, batch_sizes: Tensor) -> Tensor:
-    """Return where the elements of the chosen sorted sequences lie, in the order of packing."""
-    positions = step_starts[: len(batch_sizes), None] + chosen[None, :]
-    return positions[_is_running(batch_sizes, len(chosen))]
-
-
-def _positions(batch_sizes: Tensor, place: Tensor, steps: int) -> Tensor:
-    """Return a table of sequences by steps: where the element lies, anything past the end."""
-    starts = torch.zeros(steps, dtype=torch.int64, device="cpu")
-    starts[: len(batch_sizes)] = _step_starts(batch_sizes)
-    return starts[None, :] + place[:, None]
+    indices = () if order is None else (order.to(data.device), torch.argsort(order).to(data.device))
+    return type(like)(data, torch.bincount(steps), *indices)

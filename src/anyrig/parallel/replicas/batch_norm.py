@@ -1,11 +1,5 @@
 """Batch normalization with the statistics of the whole batch, in one process.
 
-::
-
-    cuda:0   count, mean, variance ──┐            ┌──▶ normalize
-    cuda:1   count, mean, variance ──┼─▶ combine ─┼──▶ normalize
-    cuda:2   count, mean, variance ──┘  (lead)    └──▶ normalize
-
 All of it is ordinary differentiable PyTorch, so that backward crosses the devices the same way.
 """
 
@@ -77,21 +71,14 @@ def synchronize_batch_norm(module: torch.nn.Module) -> torch.nn.Module:
     The new layers have the parameters, buffers, hooks and mode of the old ones, so that an
     optimizer made before still fits. If the module itself is such a layer, the new one is returned.
     """
-    return _synchronize(module, {})
-
-
-def _synchronize(
-    module: torch.nn.Module, done: dict[torch.nn.Module, torch.nn.Module]
-) -> torch.nn.Module:
-    if module in done:
-        return done[module]
-    done[module] = module
-    if isinstance(module, _BatchNorm) and not isinstance(module, WholeBatchNorm):
-        layer = WholeBatchNorm.__new__(WholeBatchNorm)
-        layer.__dict__ = module.__dict__
-        done[module] = layer
-        return layer
-    for name, child in module._modules.items():
-        if child is not None:
-            module._modules[name] = _synchronize(child, done)
-    return module
+    modules = list(module.modules())
+    layers: dict[torch.nn.Module | None, torch.nn.Module] = {}
+    for old in modules:
+        if isinstance(old, _BatchNorm) and not isinstance(old, WholeBatchNorm):
+            layers[old] = WholeBatchNorm.__new__(WholeBatchNorm)
+            layers[old].__dict__ = old.__dict__
+    for each in modules:
+        each._modules.update(
+            {name: layers[child] for name, child in each._modules.items() if child in layers}
+        )
+    return layers.get(module, module)

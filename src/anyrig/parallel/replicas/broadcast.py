@@ -20,12 +20,7 @@ from .side_streams import copy_across, side_streams
 
 
 class Broadcast:
-    """Keeps the buckets of the other devices equal to the lead's.
-
-    Args:
-        lead: the device of the caller's module.
-        others: the devices to keep equal, in the order of the chain.
-    """
+    """Keeps the buckets of the other devices, in the order of the chain, equal to the lead's."""
 
     def __init__(self, lead: torch.device, others: Sequence[torch.device]) -> None:
         self._lead = lead
@@ -40,28 +35,27 @@ class Broadcast:
     ) -> None:
         """Queue the copies of what devices at the positions `to` lack.
 
-        A buffer that a replica's forward has written gets the lead's value again. Buffers go first:
-        the first layer of normalization reads them. A forward may write them on the lead, whose
-        current stream waits until they are packed. Parameters it may write after
-        `hold_writes`. `Bucket.ready` of a device is the event after which it may be read there.
+        What a replica's forward has written gets the lead's value again. Buffers go first: the
+        first layer of normalization reads them. A forward may write them on the lead, whose current
+        stream waits until they are packed. Parameters it may write after `hold_writes`.
         """
-        written = {(b, device) for b in buffers for device in to if b.written(device)}
-        first, rest = _lacking(buffers, to, written), _lacking(parameters, to, set())
+        first, rest = _lacking(buffers, to), _lacking(parameters, to)
         if first or rest:
             leaving = side_streams(self._lead).leaving
             writer = torch.accelerator.current_stream(self._lead)
             leaving.wait_stream(writer)
             for device in to:
-                self._wait_for_readers(device)
+                arriving, passing_on = side_streams(self._others[device])
+                arriving.wait_stream(passing_on)
+                if (reader := self._readers[device]) is not None:
+                    arriving.wait_stream(reader)
             # All packing comes before all copying, else a copy would wait for the multiprocessors.
             with using(leaving):
-                packed = [bucket.pieces(apart=True) for bucket in first]
+                packed = [bucket.pieces(apart=True) for bucket, _ in first]
                 if first:
                     writer.wait_event(leaving.record_event())
-                packed += [bucket.pieces() for bucket in rest]
-            for (bucket, lacking), pieces in zip(
-                (*first.items(), *rest.items()), packed, strict=True
-            ):
+                packed += [bucket.pieces() for bucket, _ in rest]
+            for (bucket, lacking), pieces in zip([*first, *rest], packed, strict=True):
                 self._send(bucket, pieces, lacking)
             if rest:
                 self._gone = leaving.record_event()
@@ -74,46 +68,29 @@ class Broadcast:
             torch.accelerator.current_stream(self._lead).wait_event(self._gone)
             self._gone = None
 
-    def _wait_for_readers(self, device: int) -> None:
-        arriving, leaving = side_streams(self._others[device])
-        arriving.wait_stream(leaving)
-        reader = self._readers[device]
-        if reader is not None:
-            arriving.wait_stream(reader)
-
     def _send(self, bucket: Bucket, pieces: Sequence[torch.Tensor], lacking: Sequence[int]) -> None:
         hops = len(lacking)
         # What is more than one piece is no larger than one cut.
         passes = [[cut] for cut in in_cuts(pieces[0], hops)] if len(pieces) == 1 else [pieces]
         for number, source in enumerate(passes):
-            leaving = side_streams(self._lead).leaving
+            before = self._lead
             for device in lacking:
-                streams = side_streams(self._others[device])
-                with using(streams.arriving):
+                here = self._others[device]
+                arriving, leaving = side_streams(here)
+                with using(arriving):
                     flat = bucket.flat(device)
                 whole = [flat] if len(passes) == 1 else [in_cuts(flat, hops)[number]]
                 places = bucket.pieces_of(flat) if len(source) > 1 else whole
-                copy_across(
-                    zip(places, source, strict=True), arriving=streams.arriving, leaving=leaving
-                )
-                bucket.ready[device].record(streams.arriving)
-                streams.leaving.wait_event(bucket.ready[device])
-                source, leaving = whole, streams.leaving
+                copy_across(zip(places, source, strict=True), before, here)
+                bucket.ready[device].record(arriving)
+                leaving.wait_event(bucket.ready[device])
+                source, before = whole, here
         for device in lacking:
             bucket.flat(device).record_stream(side_streams(self._others[device]).leaving)
             bucket.note_arrival(device)
 
 
-def _lacking(
-    buckets: Sequence[Bucket], to: Sequence[int], written: set[tuple[Bucket, int]]
-) -> dict[Bucket, list[int]]:
-    """Return which of the devices at the positions `to` do not hold the lead's values."""
-    lacking = {
-        bucket: [
-            device
-            for device in to
-            if bucket.held[device] != bucket.stamp or (bucket, device) in written
-        ]
-        for bucket in buckets
-    }
-    return {bucket: devices for bucket, devices in lacking.items() if devices}
+def _lacking(buckets: Sequence[Bucket], to: Sequence[int]) -> list[tuple[Bucket, list[int]]]:
+    """Return buckets, and which of the devices at the positions `to` lack the lead's values."""
+    lacking = [(bucket, [device for device in to if bucket.differs(device)]) for bucket in buckets]
+    return [(bucket, devices) for bucket, devices in lacking if devices]

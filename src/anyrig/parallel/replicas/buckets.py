@@ -16,7 +16,6 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import repeat
 
 import torch
 
@@ -43,6 +42,7 @@ class Slot:
         tensor: the caller's, on the lead.
         position: which of its bucket's slots it is.
         changed: the bucket's `stamp` when the tensor was last seen to have changed.
+        seen: its version and address at the last look.
     """
 
     tensor: torch.Tensor
@@ -51,7 +51,6 @@ class Slot:
     _bucket: weakref.ref[Bucket] = field(init=False, repr=False)
     position: int = field(init=False)
     changed: int = 0
-    # What was seen of the tensor at the last look: version and address.
     seen: tuple[int | None, int] = (None, 0)
 
     @property
@@ -61,40 +60,40 @@ class Slot:
         assert bucket is not None, "a slot outlived its bucket"
         return bucket
 
-    def form(self) -> tuple[object, ...]:
-        """Return what its place in the bucket is made for."""
-        tensor = self.tensor
-        storage_bytes = tensor.untyped_storage().nbytes()
-        return tensor.shape, tensor.stride(), tensor.dtype, tensor.device, storage_bytes
-
     def follow(self, tensor: torch.Tensor) -> None:
         """Take `tensor` as the caller's from now on, if it is another."""
         if tensor is not self.tensor:
             self.tensor, self.seen = tensor, (None, 0)
 
 
-@dataclass(eq=False)
+def form_of(tensor: torch.Tensor) -> tuple[object, ...]:
+    """Return what the place of a tensor in its bucket is made for."""
+    storage_bytes = tensor.untyped_storage().nbytes()
+    return tensor.shape, tensor.stride(), tensor.dtype, tensor.device, storage_bytes
+
+
 class _Block:
-    """A stretch of one storage on the lead, and where it begins in the bucket, in elements."""
+    """A stretch of one storage on the lead, which lies at `start` in the bucket, in elements."""
 
-    slots: list[Slot]
-    length: int
-    start: int = 0
+    def __init__(self, slots: list[Slot]) -> None:
+        self.slots = slots
+        self.start = 0
+        hull = _hull(slots)
+        self.length = hull[1] if hull else slots[0].tensor.numel()
+        self.nbytes = self.length * slots[0].tensor.element_size()
+        self.form = self.form_now()
 
-    @property
-    def nbytes(self) -> int:
-        return self.length * self.slots[0].tensor.element_size()
-
-    @property
-    def is_large(self) -> bool:
-        return self.nbytes >= _LARGE_BYTES
-
-    def inner_offsets(self) -> list[int] | None:
-        """Return where each tensor begins in the stretch; None if there is no such stretch."""
-        if len({slot.tensor.untyped_storage()._cdata for slot in self.slots}) > 1:
-            return None
+    def form_now(self) -> tuple[list[int] | None, object]:
+        """Return where each tensor begins, None if it is copied alone; and what else must stay."""
         hull = _hull(self.slots)
-        return hull and [int(slot.tensor.storage_offset()) - hull[0] for slot in self.slots]
+        offsets = hull and [int(slot.tensor.storage_offset()) - hull[0] for slot in self.slots]
+        storages = {slot.tensor.untyped_storage()._cdata for slot in self.slots}
+        return offsets, (len(storages), [form_of(slot.tensor) for slot in self.slots])
+
+    def source(self) -> torch.Tensor:
+        """Return a view of the lead's values."""
+        hull, tensor = _hull(self.slots), self.slots[0].tensor.detach()
+        return tensor if hull is None else tensor.as_strided((self.length,), (1,), hull[0])
 
 
 class Bucket:
@@ -110,48 +109,33 @@ class Bucket:
     """
 
     def __init__(self, blocks: Sequence[_Block], devices: Sequence[torch.device]) -> None:
-        self._blocks = sorted(blocks, key=lambda block: block.is_large)
+        self._blocks = sorted(blocks, key=lambda block: block.nbytes >= _LARGE_BYTES)
+        small = sum(block.nbytes < _LARGE_BYTES for block in blocks)
+        self._packed = small if small > 1 else 0  # how many blocks are, the first ones
         self.slots = [slot for block in self._blocks for slot in block.slots]
-        self.devices = tuple(devices)
-        self.stamp = 0
-        self.held = [0] * len(devices)
-        self._forms = [slot.form() for slot in self.slots]
-        self._inner_offsets = [block.inner_offsets() for block in self._blocks]
+        for position, slot in enumerate(self.slots):
+            slot._bucket, slot.position = weakref.ref(self), position
         self.dtype = self.slots[0].tensor.dtype
         self.length = _place(self._blocks, self.dtype)
-        small = sum(not block.is_large for block in self._blocks)
-        self._packed = small if small > 1 else 0  # how many blocks are, the first ones
+        self.devices = tuple(devices)
+        self.stamp = 0
+        self.suspect = False
+        self.held = [0] * len(devices)
+        self.ready = [torch.Event(device) for device in devices]
         self._flats: list[torch.Tensor | None] = [None] * len(devices)
         self._copies: list[list[torch.Tensor]] = [[] for _ in devices]
         self._versions: list[list[int]] = [[] for _ in devices]  # of copies, when they arrived
         self._sources: list[torch.Tensor] = []
-        self._gaps: list[torch.Tensor] = []
-        self.suspect = False
-        self.ready = [torch.Event(device) for device in devices]
-        for position, slot in enumerate(self.slots):
-            slot._bucket, slot.position = weakref.ref(self), position
-
-    @property
-    def nbytes(self) -> int:
-        """The bytes that travel."""
-        return self.length * self.dtype.itemsize
 
     @property
     def learns(self) -> bool:
         """Whether a tensor in it requires gradients."""
         return any(slot.tensor.requires_grad for slot in self.slots)
 
-    def fits(self) -> bool:
-        """Say whether the tensors have the form, and share storage as, it was made for."""
-        forms = [slot.form() for slot in self.slots]
-        return forms == self._forms and self._inner_offsets == [
-            block.inner_offsets() for block in self._blocks
-        ]
-
     def look(self) -> bool | None:
         """Say whether the lead's tensors have changed since the last look, as their versions tell.
 
-        None: they no longer fit the bucket.
+        None: they no longer have the form, or share storage as, the bucket was made for.
         """
         stamp = self.stamp + 1
         changed = moved = self.stamp == 0
@@ -164,12 +148,11 @@ class Bucket:
                 moved = moved or seen[1] != slot.seen[1]
                 slot.seen, slot.changed, changed = seen, stamp, True
         if moved:
-            if not self.fits():
+            if any(block.form != block.form_now() for block in self._blocks):
                 for slot in self.slots:
                     slot.seen = (None, 0)  # so that the next look sees it too
                 return None
-            self._sources = [self._source(block) for block in self._blocks]
-            self._gaps = self._make_gaps()
+            self._sources = [block.source() for block in self._blocks]
         if changed:
             self.stamp = stamp
         return changed
@@ -188,8 +171,11 @@ class Bucket:
             self._copies[device] = [part.data for part in self.parts(flat)]
         return flat
 
-    def written(self, device: int) -> list[torch.Tensor]:
-        """Return the copies that were written on a device since they arrived there."""
+    def differs(self, device: int) -> bool:
+        """Say whether a device lacks the lead's values, or has written its copies of them."""
+        return self.held[device] != self.stamp or bool(self._written(device))
+
+    def _written(self, device: int) -> list[torch.Tensor]:
         pairs = zip(self._copies[device], self._versions[device], strict=False)
         return [copy for copy, version in pairs if copy._version != version]
 
@@ -197,40 +183,48 @@ class Bucket:
         """Note that a device holds the lead's values, and tell graphs that saved other ones."""
         copies, held = self._copies[device], self.held[device]
         changed = [copies[slot.position] for slot in self.slots if slot.changed > held]
-        torch.autograd.graph.increment_version([*changed, *self.written(device)])
+        torch.autograd.graph.increment_version([*changed, *self._written(device)])
         self._versions[device] = [copy._version for copy in copies]
         self.held[device] = self.stamp
 
     def parts(self, flat: torch.Tensor) -> list[torch.Tensor]:
         """Return the views of such a tensor that are the tensors of `slots`."""
         parts = []
-        for block, offsets in zip(self._blocks, self._inner_offsets, strict=True):
-            for slot, offset in zip(block.slots, offsets or repeat(None), strict=False):
-                shape = slot.tensor.shape
-                if offset is None:
+        for block in self._blocks:
+            offsets, _ = block.form
+            for slot, offset in zip(block.slots, offsets or [0], strict=True):
+                shape, start = slot.tensor.shape, flat.storage_offset() + block.start + offset
+                if offsets is None:
                     parts.append(flat.narrow(0, block.start, block.length).view(shape))
                 else:
-                    start = flat.storage_offset() + block.start + offset
                     parts.append(flat.as_strided(shape, slot.tensor.stride(), start))
         return parts
 
-    def as_flat(self, gradient: torch.Tensor | None) -> torch.Tensor | None:
-        """Return the gradient of the only tensor as it would be packed, if it lies like that."""
-        fits = (
-            gradient is not None
-            and gradient.is_contiguous()
-            and gradient.dtype is self.dtype
-            and gradient.stride() == self.slots[0].tensor.stride()
-            and gradient.numel() == self.length
-        )
-        return gradient.view(-1) if gradient is not None and fits else None
+    def pack(self, tensors: Sequence[torch.Tensor | None], device: torch.device) -> torch.Tensor:
+        """Return tensors like those of `slots` in one flat tensor, zero where there is none.
+
+        A single one that lies like that already is not copied.
+        """
+        first = tensors[0]
+        if (
+            len(tensors) == 1
+            and first is not None
+            and first.is_contiguous()
+            and first.dtype is self.dtype
+            and first.stride() == self.slots[0].tensor.stride()
+            and first.numel() == self.length
+        ):
+            return first.view(-1)
+        make = torch.zeros if any(tensor is None for tensor in tensors) else torch.empty
+        flat = make(self.length, dtype=self.dtype, device=device)
+        there = [tensor for tensor in tensors if tensor is not None]
+        places = zip(self.parts(flat), tensors, strict=True)
+        _copy_each([part for part, tensor in places if tensor is not None], there)
+        return flat
 
     def pieces(self, *, apart: bool = False) -> list[torch.Tensor]:
-        """Return the lead's values in tensors of one dimension: large ones as they are, small ones
-        packed into one, on the current stream.
-
-        Args:
-            apart: large ones are copied too, so that the lead's may change meanwhile.
+        """Return the lead's values in tensors of one dimension: large ones as they are, or copied
+        if `apart`, so that the lead's may change meanwhile; small ones packed into one.
         """
         whole = [source.reshape(-1) for source in self._sources]
         small, large = whole[: self._packed], whole[self._packed :]
@@ -238,34 +232,19 @@ class Bucket:
             large = [source.clone() for source in large]
         if not small:
             return large
-        parts = [part for pair in zip(small, self._gaps, strict=True) for part in pair]
-        if self.dtype.itemsize > 1:
-            return [torch.cat(parts), *large]
-        return [torch.cat([part.view(torch.uint8) for part in parts]).view(self.dtype), *large]
+        packed = torch.empty(self._packed_length, dtype=self.dtype, device=small[0].device)
+        _copy_each([_stretch(block, packed) for block in self._blocks[: self._packed]], small)
+        return [packed, *large]
 
     def pieces_of(self, flat: torch.Tensor) -> list[torch.Tensor]:
         """Return the same parts of a tensor that holds all of them."""
-        spans = [(block.start, block.length) for block in self._blocks[self._packed :]]
-        if self._packed:
-            last = self._blocks[self._packed - 1]
-            spans.insert(0, (0, last.start + last.length))
-        return [flat.narrow(0, start, length) for start, length in spans]
+        packed = [flat.narrow(0, 0, self._packed_length)] if self._packed else []
+        return packed + [_stretch(block, flat) for block in self._blocks[self._packed :]]
 
-    def _make_gaps(self) -> list[torch.Tensor]:
-        """Return what fills the gaps between blocks that are packed."""
-        packed = self._blocks[: self._packed]
-        device = self.slots[0].tensor.device
-        zeros = torch.zeros(_ALIGNMENT_BYTES, dtype=self.dtype, device=device)
-        ends = [block.start + block.length for block in packed]
-        return [
-            zeros[: start - end]
-            for end, start in zip(ends, [b.start for b in packed[1:]] + ends[-1:], strict=True)
-        ]
-
-    def _source(self, block: _Block) -> torch.Tensor:
-        hull = _hull(block.slots)
-        tensor = block.slots[0].tensor.detach()
-        return tensor if hull is None else tensor.as_strided((block.length,), (1,), hull[0])
+    @property
+    def _packed_length(self) -> int:
+        last = self._blocks[self._packed - 1]
+        return last.start + last.length
 
 
 def in_cuts(flat: torch.Tensor, hops: int) -> Sequence[torch.Tensor]:
@@ -279,15 +258,6 @@ def in_cuts(flat: torch.Tensor, hops: int) -> Sequence[torch.Tensor]:
     return cuts
 
 
-def copy_each(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
-    """Copy many tensors in one launch where the device can."""
-    if targets[0].dtype.itemsize == 1:
-        targets = [target.view(torch.uint8) for target in targets]
-        sources = [source.view(torch.uint8) for source in sources]
-    # Private by name, but what every optimizer of torch.optim is made of.
-    torch._foreach_copy_(list(targets), list(sources), non_blocking=True)
-
-
 def make_buckets(
     slots: Iterable[Slot],
     devices: Sequence[torch.device],
@@ -297,13 +267,8 @@ def make_buckets(
 ) -> list[Bucket]:
     """Return buckets of up to `bucket_bytes` that hold `slots`, in their order.
 
-    What learns and what does not lie apart, since the second rarely changes.
-
-    Args:
-        slots: those of one kind: parameters, or buffers.
-        devices: all but the lead.
-        bucket_bytes: a larger tensor has a bucket of its own.
-        first_bucket_bytes: of the first bucket.
+    What learns and what does not lie apart, since the second rarely changes. A tensor that is
+    larger has a bucket of its own.
     """
     full: list[list[_Block]] = []
     # For each kind, the bucket that is being filled and how many bytes there is room for.
@@ -328,13 +293,11 @@ def _blocks_of(slots: Iterable[Slot]) -> list[_Block]:
     for slot in slots:
         tensor = slot.tensor
         groups.setdefault((tensor.untyped_storage()._cdata, tensor.dtype), []).append(slot)
-    blocks = []
-    for group in groups.values():
-        hull = _hull(group)
-        for members in [group] if hull else [[slot] for slot in group]:
-            _, length = _hull(members) or (0, members[0].tensor.numel())
-            blocks.append(_Block(members, length))
-    return blocks
+    return [
+        _Block(members)
+        for group in groups.values()
+        for members in ([group] if _hull(group) else [[slot] for slot in group])
+    ]
 
 
 def _hull(slots: Sequence[Slot]) -> tuple[int, int] | None:
@@ -362,3 +325,16 @@ def _place(blocks: Sequence[_Block], dtype: torch.dtype) -> int:
         block.start = -(-end // grain) * grain
         end = block.start + block.length
     return end
+
+
+def _stretch(block: _Block, flat: torch.Tensor) -> torch.Tensor:
+    return flat.narrow(0, block.start, block.length)
+
+
+def _copy_each(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
+    """Copy many tensors in one launch where the device can."""
+    if targets[0].dtype.itemsize == 1:
+        targets = [target.view(torch.uint8) for target in targets]
+        sources = [source.view(torch.uint8) for source in sources]
+    # Private by name, but what every optimizer of torch.optim is made of.
+    torch._foreach_copy_(list(targets), list(sources), non_blocking=True)

@@ -23,8 +23,7 @@ class CallerState:
     The stacks of modes and of saved-tensor hooks have no public way to be read, nor has the mode of
     `torch.set_default_device`; tests would notice if one of these changed.
 
-    Args:
-        devices: those of the rig, the lead first; each keeps the caller's current stream.
+    Each of the devices, the lead first, keeps the caller's current stream.
     """
 
     def __init__(self, devices: Sequence[torch.device]) -> None:
@@ -48,9 +47,9 @@ class CallerState:
         return self._context.copy().run(self._call, device, function)
 
     def _call(self, device: torch.device, function: Callable[[], T]) -> T:
-        mine = next(stream for stream in self._streams if stream.device == device)
         with ExitStack() as stack:
-            stack.enter_context(using(*self._streams, mine))
+            # The last one's device becomes the current one.
+            stack.enter_context(using(*sorted(self._streams, key=lambda s: s.device == device)))
             # An inference mode that is entered sets the gradient mode too, so that comes after.
             stack.enter_context(torch.inference_mode(self._inference))
             stack.enter_context(torch.set_grad_enabled(self._grad))

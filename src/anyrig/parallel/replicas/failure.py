@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from ...transfer.tree import Path, map_leaves
-from ..batch.scatter import name_argument
+from ...transfer.tree import list_leaves
+from ..batch.rows import name_argument
 
 
 class ReplicaPlace(Exception):  # noqa: N818 - it is no error, but where one was raised
@@ -42,17 +42,14 @@ def add_as_cause(error: BaseException, place: str) -> None:
 
 def describe(given: tuple[Any, Any]) -> str:
     """Return the shapes and dtypes of the tensors in ``(args, kwargs)``, with where they are."""
-    found: list[str] = []
-
-    def note(leaf: Any, path: Path) -> Any:
-        if isinstance(leaf, torch.Tensor):
-            shape = "nested" if leaf.is_nested else tuple(leaf.shape)
-            dtype = str(leaf.dtype).removeprefix("torch.")
-            found.append(f"{name_argument(path)} {shape} {dtype}")
-        return leaf
-
     try:
-        map_leaves(given, note)
+        leaves = list_leaves(given)
     except Exception:  # what was given cannot be walked: say less
         return "what cannot be looked into"
+    found = [
+        f"{name_argument(path)} {'nested' if leaf.is_nested else tuple(leaf.shape)} "
+        f"{str(leaf.dtype).removeprefix('torch.')}"
+        for leaf, path in leaves
+        if isinstance(leaf, torch.Tensor)
+    ]
     return ", ".join(found) or "no tensors"

@@ -1,45 +1,69 @@
-"""Where the replicas of a step meet to exchange something: all come, one computes, all go on."""
+"""The replicas of one step: they exchange statistics, and all end when one of them fails."""
 
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from contextvars import ContextVar
+from typing import TypeVar
 
 import torch
 
 from ...errors import ReplicaWaitError
 from ..batch.cut import cut, join
-from .stopping import Stop, Stopped
 
 WAIT_SECONDS = 300.0
-# How often it is looked whether another replica has failed.
-_LOOK_SECONDS = 0.1
 
-_current = threading.local()
+T = TypeVar("T")
+# How many values a replica has for each channel, and their (mean, biased variance).
+Moments = tuple[int, torch.Tensor]
+
+
+class Stopped(BaseException):
+    """Ends a replica whose result nobody will see; not for modules that catch `Exception`."""
 
 
 class Meeting:
-    """The replicas of one step, which call `combine` equally often and in the same order.
+    """The replicas of one step. They call `combine` equally often and in the same order.
 
     Args:
-        devices: of the replicas that take part.
-        stop: raised when one of them fails.
+        devices: of the replicas that take part, in order.
+        exchanges: whether layers find this meeting to exchange something in.
         wait_seconds: how long to wait for the others.
     """
 
     def __init__(
-        self, devices: Sequence[torch.device], stop: Stop, wait_seconds: float = WAIT_SECONDS
+        self,
+        devices: Sequence[torch.device],
+        *,
+        exchanges: bool = True,
+        wait_seconds: float = WAIT_SECONDS,
     ) -> None:
-        self._devices = tuple(devices)
-        self._stop = stop
+        self.devices = tuple(devices)
+        self.exchanges = exchanges
+        self.stopped = False  # whether one of the replicas has failed
         self._wait_seconds = wait_seconds
-        self._condition = threading.Condition()
-        self._brought: dict[torch.device, tuple[int, torch.Tensor]] = {}
-        self._taken: dict[torch.device, tuple[int, torch.Tensor]] = {}
+        self._barrier = threading.Barrier(len(devices), timeout=wait_seconds)
+        self._brought: dict[torch.device, Moments] = {}
+        self._taken: dict[torch.device, Moments] = {}
 
-    def combine(self, count: int, moments: torch.Tensor) -> tuple[int, torch.Tensor]:
+    def attend(self, function: Callable[[], T]) -> T:
+        """Call a function with this as its current meeting, and stop all others if it fails."""
+        token = _current.set(self)
+        try:
+            return function()
+        except BaseException:
+            self.stop()
+            raise
+        finally:
+            _current.reset(token)
+
+    def stop(self) -> None:
+        """Have all replicas end where they next read a parameter or meet."""
+        self.stopped = True
+        self._barrier.abort()
+
+    def combine(self, count: int, moments: torch.Tensor) -> Moments:
         """Return count, mean and variance of all values from those of each replica's.
 
         Args:
@@ -50,57 +74,44 @@ class Meeting:
             ReplicaWaitError: not all replicas came in time; the message names those that did not.
             Stopped: one of them has failed.
         """
-        device = moments.device
-        deadline = time.monotonic() + self._wait_seconds
-        with self._condition:
-            # The last exchange is over when all have taken their result.
-            self._wait(lambda: device not in self._taken, deadline)
-            self._brought[device] = count, moments
-            if len(self._brought) == len(self._devices):
-                brought, self._brought = self._brought, {}
-                self._taken = _combine([brought[place] for place in self._devices])
-                self._condition.notify_all()
-            else:
-                self._wait(lambda: device in self._taken, deadline)
-            result = self._taken.pop(device)
-            self._condition.notify_all()
-            return result
+        self._brought[moments.device] = count, moments
+        if self._wait() == 0:  # one of them
+            brought, self._brought = self._brought, {}
+            self._taken = _combine([brought[device] for device in self.devices])
+        self._wait()
+        return self._taken.pop(moments.device)
 
-    def _wait(self, ready: Callable[[], bool], deadline: float) -> None:
-        while not ready():
-            if self._stop.raised:
-                raise Stopped
-            if time.monotonic() > deadline:
-                missing = [str(d) for d in self._devices if d not in self._brought]
-                raise ReplicaWaitError(
-                    f"waited {self._wait_seconds:g} s for the batch statistics of "
-                    f"{', '.join(missing)}; every replica must call the same layers of batch "
-                    "normalization in the same order"
-                )
-            self._condition.wait(_LOOK_SECONDS)
+    def _wait(self) -> int:
+        """Wait for the others. Return a number from 0 on, another one to each of them."""
+        try:
+            return self._barrier.wait()
+        except threading.BrokenBarrierError:
+            missing = [str(device) for device in self.devices if device not in self._brought]
+            if self.stopped or not missing:
+                raise Stopped from None
+            raise ReplicaWaitError(
+                f"waited {self._wait_seconds:g} s for the batch statistics of "
+                f"{', '.join(missing)}; every replica must call the same layers of batch "
+                "normalization in the same order"
+            ) from None
 
-    def attended(self, function: Callable[[], Any]) -> Callable[[], Any]:
-        """Return the function, such that this is the current meeting wherever it is called."""
 
-        def call() -> Any:
-            before = current_meeting()
-            _current.value = self
-            try:
-                return function()
-            finally:
-                _current.value = before
+# Layers are called by modules, which cannot pass it on. A context is a thread's own.
+_current: ContextVar[Meeting | None] = ContextVar("anyrig_meeting", default=None)
 
-        return call
+
+def is_inside() -> bool:
+    """Say whether a replica is being called here: what is spread in it is called as it is."""
+    return _current.get() is not None
 
 
 def current_meeting() -> Meeting | None:
-    """Return the meeting of the step that this thread computes a part of."""
-    return getattr(_current, "value", None)
+    """Return where the layer that asks exchanges something with those of the other replicas."""
+    meeting = _current.get()
+    return meeting if meeting is not None and meeting.exchanges else None
 
 
-def _combine(
-    parts: Sequence[tuple[int, torch.Tensor]],
-) -> dict[torch.device, tuple[int, torch.Tensor]]:
+def _combine(parts: Sequence[Moments]) -> dict[torch.device, Moments]:
     """Combine means and variances as Chan, Golub and LeVeque (1979): no squares of large sums.
 
     Moments are joined and results cut as batches are, so that gradients of all devices are summed

@@ -6,7 +6,7 @@ import functools
 import types
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ from .buckets import Slot
 from .replica_tensors import Reader, ReplicaTensors
 
 _TENSORS_AND_CHILDREN = ("_parameters", "_buffers", "_modules")
-_CONTAINERS = (list, dict, set, deque)
+_CONTAINERS = (tuple, list, dict, set, deque)
 
 # A tensor attribute that is neither parameter nor buffer, as it was last copied.
 _Seen = tuple["weakref.ref[torch.Tensor]", int | None, list[torch.Tensor]]
@@ -54,14 +54,14 @@ class Mirror:
             return True
         return any(seen() is None for seen in self._tensors_seen)
 
-    def build(
-        self, slot_of: Callable[[torch.Tensor], Slot], mirror_of: Callable[[Any], Mirror | None]
-    ) -> None:
-        """Make the copies like the module as it is now, except what `vary` does."""
+    def build(self, slots: Mapping[int, Slot], mirrors: Mapping[int, Mirror]) -> None:
+        """Make the copies like the module as it is now, except what `vary` does.
+
+        All tensors' slots and all modules' mirrors are given by their ids.
+        """
         state = self.module.__dict__
         self._names_and_ids = _names_and_ids(self.module)
-        self._kept, self._tensors_seen = [], []
-        self._varying = []
+        self._kept, self._tensors_seen, self._varying = [], [], []
         own = [name for name in state if name not in _TENSORS_AND_CHILDREN]
         for name in own:
             value = state[name]
@@ -78,12 +78,12 @@ class Mirror:
                 new[name] = ReplicaTensors(
                     reader,
                     {
-                        key: None if tensor is None else slot_of(tensor)
+                        key: None if tensor is None else slots[id(tensor)]
                         for key, tensor in state[name].items()
                     },
                 )
             new["_modules"] = {
-                key: mirror.copies[device] if (mirror := mirror_of(child)) else child
+                key: None if child is None else mirrors[id(inner_module(child))].copies[device]
                 for key, child in state["_modules"].items()
             }
             # Gradients are the module's: the lead clears them, a copy has none to clear.
@@ -91,28 +91,32 @@ class Mirror:
             # torch.compile's version of the module calls the module, not the copy.
             new["_compiled_call_impl"] = None
             if isinstance(self.module, torch.nn.RNNBase):
-                _prepare_recurrent(new)
+                # It collects its weights by name at each forward that finds others than it
+                # remembers, as it does here, and asks then to have them in one piece. They are: as
+                # on the lead.
+                new["_flat_weights"] = list(new["_flat_weights"])
+                new["flatten_parameters"] = _do_nothing
             copy.__dict__ = new
 
     def vary(
         self,
         device: int,
         place: torch.device,
-        find_slot: Callable[[torch.Tensor], Slot | None],
-        mirror_of: Callable[[Any], Mirror | None],
+        slots: Mapping[int, Slot],
+        mirrors: Mapping[int, Mirror],
     ) -> None:
         """Give one copy anew what may differ in each step: containers, methods, plain tensors."""
         reader, state = self._readers[device], self.copies[device].__dict__
 
         def translate(value: Any, path: object = None) -> Any:
             if isinstance(value, torch.Tensor):
-                slot = find_slot(value)
+                slot = slots.get(id(value))
                 if slot is not None:
                     return reader.read(slot)
                 # What the module keeps on the CPU it wants there.
                 return value.to(place, non_blocking=True) if value.device.type != "cpu" else value
             if isinstance(value, torch.nn.Module):
-                mirror = mirror_of(value)
+                mirror = mirrors.get(id(inner_module(value)))
                 return value if mirror is None else mirror.copies[device]
             if isinstance(value, types.MethodType) and isinstance(value.__self__, torch.nn.Module):
                 return types.MethodType(value.__func__, translate(value.__self__))
@@ -125,10 +129,11 @@ class Mirror:
             value = self.module.__dict__.get(name)
             if isinstance(value, torch.Tensor) and not value.requires_grad:
                 state[name] = self._copy_once(name, value, device, translate)
-            elif isinstance(value, (torch.Tensor, torch.nn.Module)) or not _is_collection(value):
-                state[name] = translate(value)
-            else:
-                state[name] = _translate_container(value, translate)
+                continue
+            try:
+                state[name] = map_leaves(value, translate)
+            except MoveError:  # it contains itself, or cannot be built again: shared, then
+                state[name] = value
 
     def _copy_once(
         self, name: str, tensor: torch.Tensor, device: int, copy: Callable[[Any], Any]
@@ -161,13 +166,12 @@ def _may_vary(module: torch.nn.Module, name: str, value: Any) -> bool:
         return False
     if isinstance(value, (torch.Tensor, torch.nn.Module, types.MethodType, functools.partial)):
         return True
-    if isinstance(value, tuple):
-        return any(type(item) not in ATOM_TYPES for item in value)
-    if isinstance(value, dict):
-        return not value or any(type(item) not in ATOM_TYPES for item in value.values())
-    if isinstance(value, _CONTAINERS):
-        return not value or any(type(item) not in ATOM_TYPES for item in value)
-    return False
+    if not isinstance(value, _CONTAINERS):
+        return False
+    items = value.values() if isinstance(value, dict) else value
+    # What is empty may be filled by a forward, unless it is a tuple.
+    empty = not value and not isinstance(value, tuple)
+    return empty or any(type(item) not in ATOM_TYPES for item in items)
 
 
 # What torch.nn.Module itself keeps in containers: hooks, and names of buffers.
@@ -176,22 +180,9 @@ _SHARED = frozenset(
 )
 
 
-def _is_collection(value: Any) -> bool:
-    return isinstance(value, (tuple, *_CONTAINERS))
-
-
-def _translate_container(value: Any, translate: Callable[..., Any]) -> Any:
-    try:
-        return map_leaves(value, translate)
-    except MoveError:  # it contains itself, or cannot be built again: shared, then
-        return value
-
-
-def _prepare_recurrent(state: dict[str, Any]) -> None:
-    # RNNBase collects its weights by name at each forward that finds others than it remembers, as
-    # it does here, and asks then to have them in one piece. They are: as on the lead.
-    state["_flat_weights"] = list(state["_flat_weights"])
-    state["flatten_parameters"] = _do_nothing
+def inner_module(module: Any) -> Any:
+    """Return what a replica has in the place of a module: of one that is spread, the inner one."""
+    return module.__dict__.get("_anyrig_module", module)
 
 
 def _do_nothing(*args: Any, **kwargs: Any) -> None:

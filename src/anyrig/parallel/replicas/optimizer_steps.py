@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
-from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 
+@dataclass
 class StepCount:
-    """How many steps the optimizers of this process have taken since it was made.
+    """How many steps the optimizers of this process have taken since it was made."""
 
-    Attributes:
-        value: the number of steps.
-    """
+    value: int = 0
 
-    def __init__(self) -> None:
-        self.value = 0
-
-    def add(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    def add(self, *_: object) -> None:
         """Count one step; a hook of `torch.optim.Optimizer`."""
         self.value += 1
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,9 +11,9 @@ import torch
 from ...devices.place import Places, as_torch_devices
 from ...errors import SpreadError
 from ...transfer.location import device_of
-from .each_once import each_once
+from ..device_ids import each_once
+from .meeting import Meeting
 from .side_by_side import SideBySide
-from .stopping import Stop
 
 
 def parallel_apply(
@@ -37,33 +37,29 @@ def parallel_apply(
         SpreadError: the sequences differ in length, or a device is named twice.
         Exception: that of a module, with the device and the shapes it got in a note.
     """
-    kwargs = [{}] * len(modules) if kwargs is None else kwargs
-    devices = None if devices is None else as_torch_devices(devices)
-    counts = {len(modules), len(inputs), len(kwargs), *([] if devices is None else [len(devices)])}
-    if len(counts) > 1:
+    named = [{}] * len(modules) if kwargs is None else kwargs
+    places: Sequence[torch.device] | None = None if devices is None else as_torch_devices(devices)
+    if len({len(modules), len(inputs), len(named), len(modules if places is None else places)}) > 1:
         raise SpreadError(
-            f"there are {len(modules)} modules, {len(inputs)} inputs and {len(kwargs)} kwargs"
-            f"{'' if devices is None else f' and {len(devices)} devices'}; give one of each a call"
+            f"there are {len(modules)} modules, {len(inputs)} inputs and {len(named)} kwargs"
+            f"{'' if places is None else f' and {len(places)} devices'}; give one of each a call"
         )
     if not modules:
         return []
     arguments = [tuple(one) if isinstance(one, (tuple, list)) else (one,) for one in inputs]
-    places = each_once(
-        [_place(module, given) for module, *given in zip(modules, arguments, kwargs, strict=True)]
-        if devices is None
-        else devices
-    )
+    given = list(zip(arguments, named, strict=True))
+    if places is None:
+        places = [_place(module, one) for module, one in zip(modules, given, strict=True)]
+    meeting = Meeting(each_once(places), exchanges=False)
     functions = [
-        functools.partial(module, *args, **named)
-        for module, args, named in zip(modules, arguments, kwargs, strict=True)
+        partial(module, *args, **options)
+        for module, (args, options) in zip(modules, given, strict=True)
     ]
-    given = list(zip(arguments, kwargs, strict=True))
-    return SideBySide().run(places, functions, given, places, Stop())
+    return SideBySide(meeting.devices).run(meeting, functions, given)
 
 
 def _place(module: Any, given: Any) -> torch.device:
     if isinstance(module, torch.nn.Module):
-        tensor = next(iter((*module.parameters(), *module.buffers())), None)
-        if tensor is not None:
+        for tensor in (*module.parameters(), *module.buffers()):
             return tensor.device
     return device_of(given)

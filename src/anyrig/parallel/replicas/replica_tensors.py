@@ -11,39 +11,31 @@ import torch
 
 from .buckets import Bucket, Slot
 from .gradients import Step, Tokens
-from .stopping import Stop, Stopped
+from .meeting import Meeting, Stopped
 
 
 class Reader:
-    """Gives one replica its tensors, for the step it is in.
-
-    Args:
-        device: position among the devices other than the lead.
-    """
+    """Gives the replica at this position its tensors, for the step it is in."""
 
     def __init__(self, device: int) -> None:
         self._device = device
         self._step: Step | None = None
         self._tokens: dict[Bucket, torch.Tensor] = {}
-        self._stop: Stop | None = None
+        self._meeting: Meeting | None = None
         self._taken: dict[Bucket, list[torch.Tensor]] = {}
-        self._replaced: list[Callable[[], None]] = []
+        self.replaced: list[Callable[[], None]] = []
         self._lock = threading.Lock()
 
     def rest(self) -> None:
         """Forget the tensors of the step before, and what its forward put in their place."""
-        self._step, self._tokens, self._stop, self._taken = None, {}, None, {}
-        while self._replaced:
-            self._replaced.pop()()
+        self._step, self._tokens, self._meeting, self._taken = None, {}, None, {}
+        while self.replaced:
+            self.replaced.pop()()
 
-    def begin(self, step: Step, tokens: Tokens, among: int, stop: Stop | None) -> None:
+    def begin(self, step: Step, tokens: Tokens, among: int, meeting: Meeting | None) -> None:
         """Read the tensors of `step` from now on, as the device at this place among the active."""
-        self._step, self._stop, self._taken = step, stop, {}
+        self._step, self._meeting, self._taken = step, meeting, {}
         self._tokens = {bucket: of_devices[among] for bucket, of_devices in tokens.items()}
-
-    def restore_later(self, restore: Callable[[], None]) -> None:
-        """Have the next step begin with what a replica's forward has replaced."""
-        self._replaced.append(restore)
 
     def read(self, slot: Slot) -> torch.Tensor:
         """Return a tensor, once its bucket is on the way; the stream waits, not the host.
@@ -51,7 +43,7 @@ class Reader:
         Raises:
             Stopped: another replica has failed.
         """
-        if self._stop is not None and self._stop.raised:
+        if self._meeting is not None and self._meeting.stopped:
             raise Stopped
         taken = self._taken.get(slot.bucket)
         if taken is None:
@@ -61,11 +53,7 @@ class Reader:
     def _take(self, bucket: Bucket) -> list[torch.Tensor]:
         with self._lock:
             if bucket not in self._taken:
-                if self._step is None:
-                    raise RuntimeError(
-                        "this replica's parameters were read before the model was first called; "
-                        "read those of the module that was spread"
-                    )
+                assert self._step is not None, "replicas are there from the first step on"
                 self._taken[bucket] = self._step.take(
                     bucket, self._device, self._tokens.get(bucket)
                 )
@@ -91,7 +79,8 @@ class ReplicaTensors(dict[str, Any]):
     def __setitem__(self, name: str, value: Any) -> None:
         before = super().get(name)
         if isinstance(before, Slot):
-            self._reader.restore_later(functools.partial(super().__setitem__, name, before))
+            # The next step begins with what the forward replaces here.
+            self._reader.replaced.append(functools.partial(super().__setitem__, name, before))
         super().__setitem__(name, value)
 
     # A dict's other ways of reading pass __getitem__ by.

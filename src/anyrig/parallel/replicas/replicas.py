@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
 
 import torch
 
+from ...devices.place import Places
 from ...errors import SpreadError
+from ..device_ids import each_once
 from .broadcast import Broadcast
-from .buckets import Bucket, Slot, make_buckets
+from .buckets import Bucket, Slot, form_of, make_buckets
 from .gradients import Step
-from .mirror import Mirror
+from .meeting import Meeting
+from .mirror import Mirror, inner_module
 from .optimizer_steps import StepCount, optimizer_steps
 from .replica_tensors import Reader
-from .stopping import Stop
 
 
 class Replicas:
@@ -38,8 +39,8 @@ class Replicas:
         self._parameters: list[Bucket] = []
         self._buffers: list[Bucket] = []
         self._zero: torch.Tensor | None = None
+        self._running: list[Bucket] = []  # among the buffers
         self._was_training = True
-        self._running: list[Bucket] = []
         self._refreshes = False
         self._steps = optimizer_steps() if others else StepCount()
         self._steps_seen = self._steps.value
@@ -48,16 +49,13 @@ class Replicas:
         self,
         active: Sequence[int],
         *,
-        stop: Stop | None = None,
-        on_backward: Callable[[torch.Stream], None] | None = None,
+        meeting: Meeting | None = None,
+        on_backward: Callable[[torch.Stream], None] = lambda _: None,
     ) -> list[torch.nn.Module]:
         """Return the replicas for a step on the lead and on the others at positions `active`.
 
-        Args:
-            active: positions among the devices after the lead.
-            stop: looked at when a replica reads a parameter.
-            on_backward: called each time a device has queued another part of its backward, with
-                the stream it is queued on.
+        A replica that reads a parameter once the meeting has stopped ends. `on_backward` is called
+        each time a device has queued another part of its backward, with the stream.
 
         Raises:
             SpreadError: a parameter or buffer is not on the lead, or the module is of a kind that
@@ -77,9 +75,9 @@ class Replicas:
         tokens = step.begin(active) if active else {}
         varying = [mirror for mirror in self._mirrors.values() if mirror.varies]
         for among, device in enumerate(active):
-            self._readers[device].begin(step, tokens, among, stop)
+            self._readers[device].begin(step, tokens, among, meeting)
             for mirror in varying:
-                mirror.vary(device, self._others[device], self._find_slot, self._mirror_of)
+                mirror.vary(device, self._others[device], self._slots, self._mirrors)
         root = self._mirrors[id(self.module)]
         return [root.copies[device] for device in active]
 
@@ -138,33 +136,29 @@ class Replicas:
         self._was_training = training
         refreshes, self._refreshes = self._refreshes, False
         for bucket, has_changed in zip(self._buckets, changes, strict=True):
-            bucket_learns = bucket.learns
-            suspect, bucket.suspect = bucket.suspect, learns and bucket_learns
-            suspect = suspect or refreshes or bucket in running or (stepped and bucket_learns)
+            suspect, bucket.suspect = bucket.suspect, learns and bucket.learns
+            suspect = suspect or refreshes or bucket in running or (stepped and bucket.learns)
             if suspect and not has_changed:
                 bucket.stamp += 1
 
     def _follow_structure(self, changed: Sequence[Mirror]) -> None:
         modules = list(_modules_of(self.module))
         self._check(modules)  # before anything changes here, so that the next step says it again
-        tensors = list(_tensors_of(modules))
-        known = self._mirrors
+        tensors, known = _tensors_of(modules), self._mirrors
         self._mirrors = {
-            id(module): known.get(id(module)) or self._new_mirror(module) for module in modules
+            id(module): known.get(id(module)) or Mirror(module, self._readers) for module in modules
         }
         if self._mirrors.keys() != known.keys() or not self._rebind(tensors):
             self._plan()
         else:
             for mirror in changed:
-                mirror.build(self._slot_of, self._mirror_of)
+                mirror.build(self._slots, self._mirrors)
 
     def _rebind(self, tensors: Sequence[torch.Tensor]) -> bool:
         """Let slots follow tensors that were replaced by others of the same form."""
-        if len(tensors) != len(self._slots):
-            return False
         slots = list(self._slots.values())
-        if any(
-            slot.tensor is not tensor and not _could_replace(tensor, slot)
+        if len(tensors) != len(slots) or any(
+            slot.tensor is not tensor and form_of(slot.tensor) != form_of(tensor)
             for slot, tensor in zip(slots, tensors, strict=True)
         ):
             return False
@@ -176,16 +170,25 @@ class Replicas:
     def _plan(self) -> None:
         """Give every tensor a place anew."""
         modules = [mirror.module for mirror in self._mirrors.values()]
-        parameters, running, others = _sorted_tensors(modules)
         self._check(modules)
         self._slots = {id(tensor): Slot(tensor) for tensor in _tensors_of(modules)}
-        self._parameters, self._running, rest = (
-            make_buckets([self._slots[id(tensor)] for tensor in tensors], self._others)
-            for tensors in (parameters, running, others)
+        # A tensor in several places is a parameter rather than running statistics, and those
+        # rather than another buffer.
+        parameters = {id(tensor) for module in modules for tensor in module._parameters.values()}
+        running = {
+            id(tensor)
+            for module in modules
+            for name, tensor in module._buffers.items()
+            if name.startswith("running_")
+        } - parameters
+        rest = self._slots.keys() - parameters - running
+        self._parameters, self._running, others = (
+            make_buckets([slot for key, slot in self._slots.items() if key in kind], self._others)
+            for kind in (parameters, running, rest)
         )
-        self._buffers = [*self._running, *rest]
+        self._buffers = [*self._running, *others]
         for mirror in self._mirrors.values():
-            mirror.build(self._slot_of, self._mirror_of)
+            mirror.build(self._slots, self._mirrors)
 
     def _check(self, modules: Iterable[torch.nn.Module]) -> None:
         for module in modules:
@@ -203,22 +206,27 @@ class Replicas:
                 )
         check_place(self.module, self.lead)
 
-    def _new_mirror(self, module: torch.nn.Module) -> Mirror:
-        return Mirror(module, self._readers)
 
-    def _slot_of(self, tensor: torch.Tensor) -> Slot:
-        return self._slots[id(tensor)]
+def replicate(module: torch.nn.Module, devices: Places) -> list[torch.nn.Module]:
+    """Return one module for each device, in order; gradients of all reach `module`'s parameters.
 
-    def _find_slot(self, tensor: torch.Tensor) -> Slot | None:
-        return self._slots.get(id(tensor))
+    The first is `module` itself. The others have its values as they are now. With `scatter`,
+    `parallel_apply` and `gather` it makes a step of `DataParallel` by hand, which keeps its
+    replicas, while these are made anew at each call.
 
-    def _mirror_of(self, module: torch.nn.Module | None) -> Mirror | None:
-        return None if module is None else self._mirrors.get(id(inner_module(module)))
+    Args:
+        module: lies on the first device.
+        devices: a rig or a list, each device once.
 
-
-def inner_module(module: Any) -> Any:
-    """Return what a replica has in the place of a module: of one that is spread, the inner one."""
-    return module.__dict__.get("_anyrig_module", module)
+    Raises:
+        SpreadError: a parameter or buffer is not on the first device, a device is named twice, or
+            there is none.
+    """
+    resolved = each_once(devices)
+    replicas = Replicas(module, resolved)
+    copies = replicas.begin(range(len(resolved) - 1)) if len(resolved) > 1 else []
+    replicas.end()
+    return [module, *copies]
 
 
 def check_place(module: torch.nn.Module, lead: torch.device) -> None:
@@ -257,35 +265,12 @@ def _modules_of(root: torch.nn.Module) -> Iterator[torch.nn.Module]:
             waiting += reversed(children)
 
 
-def _tensors_of(modules: Iterable[torch.nn.Module]) -> Iterator[torch.Tensor]:
-    """Yield parameters and buffers once each, in the order of modules."""
-    seen = set()
-    for module in modules:
-        for tensor in (*module._parameters.values(), *module._buffers.values()):
-            if tensor is not None and id(tensor) not in seen:
-                seen.add(id(tensor))
-                yield tensor
-
-
-def _sorted_tensors(
-    modules: Iterable[torch.nn.Module],
-) -> tuple[list[torch.Tensor], list[torch.Tensor], list[torch.Tensor]]:
-    """Return parameters, running statistics, and other buffers, each once."""
-    kinds: tuple[dict[int, torch.Tensor], ...] = ({}, {}, {})
-    for module in modules:
-        for parameter in module._parameters.values():
-            if parameter is not None:
-                kinds[0].setdefault(id(parameter), parameter)
-        for name, tensor in module._buffers.items():
-            if tensor is not None and id(tensor) not in kinds[0]:
-                kinds[1 if name.startswith("running_") else 2].setdefault(id(tensor), tensor)
-    parameters, running, others = kinds
-    return (
-        list(parameters.values()),
-        list(running.values()),
-        [tensor for key, tensor in others.items() if key not in running],
-    )
-
-
-def _could_replace(tensor: torch.Tensor, slot: Slot) -> bool:
-    return Slot(tensor).form() == slot.form()
+def _tensors_of(modules: Iterable[torch.nn.Module]) -> list[torch.Tensor]:
+    """Return parameters and buffers once each, in the order of modules."""
+    found = {
+        id(tensor): tensor
+        for module in modules
+        for tensor in (*module._parameters.values(), *module._buffers.values())
+        if tensor is not None
+    }
+    return list(found.values())

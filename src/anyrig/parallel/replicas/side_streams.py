@@ -25,16 +25,13 @@ def side_streams(device: torch.device) -> SideStreams:
 
 
 def copy_across(
-    pairs: Iterable[tuple[torch.Tensor, torch.Tensor]],
-    *,
-    arriving: torch.Stream,
-    leaving: torch.Stream,
+    pairs: Iterable[tuple[torch.Tensor, torch.Tensor]], source: torch.device, target: torch.device
 ) -> None:
     """Copy between two devices beside what they compute, to the first of each pair.
 
     PyTorch runs the copy on the current stream of the source's device and has it wait for, and be
     waited for by, that of the target's; so both are replaced.
     """
-    with using(leaving, arriving):
-        for target, source in pairs:
-            target.copy_(source, non_blocking=True)
+    with using(side_streams(source).leaving, side_streams(target).arriving):
+        for place, value in pairs:
+            place.copy_(value, non_blocking=True)

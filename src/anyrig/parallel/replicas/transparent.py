@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+import functools
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import torch
@@ -11,6 +12,18 @@ import torch
 from ...errors import SpreadError
 
 ModuleT = TypeVar("ModuleT", bound="TransparentModule")
+_SHARED = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
+
+
+def _of_the_inner(name: str) -> Any:
+    """Return a method that calls the one of the inner module, and returns the outer for it."""
+
+    @functools.wraps(getattr(torch.nn.Module, name))
+    def method(self: TransparentModule, *args: Any, **kwargs: Any) -> Any:
+        returned = getattr(self.module, name)(*args, **kwargs)
+        return self if returned is self.module else returned
+
+    return method
 
 
 class TransparentModule(torch.nn.Module):
@@ -33,8 +46,7 @@ class TransparentModule(torch.nn.Module):
     def _show(self, module: torch.nn.Module) -> None:
         state = self.__dict__
         state["module"] = state["_anyrig_module"] = module
-        for name in ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"):
-            state[name] = module.__dict__[name]
+        state.update({name: module.__dict__[name] for name in _SHARED})
 
     @property
     def training(self) -> bool:
@@ -71,32 +83,15 @@ class TransparentModule(torch.nn.Module):
     def __dir__(self) -> list[str]:
         return sorted({*object.__dir__(self), *dir(self.module)})
 
-    def named_modules(
-        self,
-        memo: set[torch.nn.Module] | None = None,
-        prefix: str = "",
-        remove_duplicate: bool = True,
-    ) -> Iterator[tuple[str, torch.nn.Module]]:
-        """Yield the inner module and those in it, by their names there."""
-        yield from self.module.named_modules(memo, prefix, remove_duplicate)
-
-    def apply(self: ModuleT, function: Callable[[torch.nn.Module], None]) -> ModuleT:
-        """Call a function with every module from the inner one down."""
-        self.module.apply(function)
-        return self
-
-    def train(self: ModuleT, mode: bool = True) -> ModuleT:
-        """Put the inner module into training mode, or into evaluation mode."""
-        self.module.train(mode)
-        return self
-
-    def _apply(self: ModuleT, function: Callable[..., Any], recurse: bool = True) -> ModuleT:
-        self.module._apply(function, recurse)  # type: ignore[no-untyped-call]
-        return self
-
-    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the inner module's state: no prefix."""
-        return self.module.state_dict(*args, **kwargs)
+    # What a class may override for itself.
+    named_modules = _of_the_inner("named_modules")
+    apply = _of_the_inner("apply")
+    train = _of_the_inner("train")
+    zero_grad = _of_the_inner("zero_grad")
+    state_dict = _of_the_inner("state_dict")
+    _apply = _of_the_inner("_apply")
+    # Called for itself where it is a part of a larger module.
+    _load_from_state_dict = _of_the_inner("_load_from_state_dict")
 
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
@@ -107,21 +102,12 @@ class TransparentModule(torch.nn.Module):
             state_dict = {name.removeprefix("module."): state_dict[name] for name in state_dict}
         return self.module.load_state_dict(state_dict, strict, assign)
 
-    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        # Called for itself where it is a part of a larger module.
-        self.module._load_from_state_dict(*args, **kwargs)
-
-    def extra_repr(self) -> str:
-        """Return how the inner module is printed."""
-        return ""
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.module!r})"
 
     def __getstate__(self) -> dict[str, Any]:
-        shared = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
-        return {
-            name: value
-            for name, value in self.__dict__.items()
-            if name not in shared and name != "_anyrig_module"
-        }
+        anew = {*_SHARED, "_anyrig_module"}
+        return {name: value for name, value in self.__dict__.items() if name not in anew}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__init__()

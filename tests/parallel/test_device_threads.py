@@ -7,24 +7,26 @@ import sys
 import threading
 import weakref
 from collections.abc import Iterator
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
 import torch
 
-from anyrig.parallel.replicas.workers import Call, start_all
+from anyrig.parallel.replicas.device_threads import DeviceThreads
 
 A, B = torch.device("meta", 0), torch.device("meta", 1)
+THREADS = DeviceThreads()
 
 
-def call(device: torch.device, function: Any) -> Call:
-    (started,) = start_all([(device, function)])
-    started.wait()
+def call(device: torch.device, function: Any) -> Future[Any]:
+    (started,) = THREADS.start_all([(device, function)])
+    started.exception()  # waits for it
     return started
 
 
 def test_a_device_keeps_its_thread() -> None:
-    first, again, other = (call(place, threading.current_thread).result for place in (A, A, B))
+    first, again, other = (call(place, threading.current_thread).result() for place in (A, A, B))
     assert first is again
     assert first is not other
     assert first.name == "anyrig meta:0"
@@ -32,12 +34,12 @@ def test_a_device_keeps_its_thread() -> None:
 
 
 def test_results_and_errors_come_back() -> None:
-    assert call(A, lambda: 7).result == 7
+    assert call(A, lambda: 7).result() == 7
     failed = call(A, lambda: 1 // 0)
-    assert isinstance(failed.error, ZeroDivisionError)
+    assert isinstance(failed.exception(), ZeroDivisionError)
     ended = call(A, lambda: (_ for _ in ()).throw(SystemExit(3)))
-    assert isinstance(ended.error, SystemExit)
-    assert call(A, lambda: "still there").result == "still there"
+    assert isinstance(ended.exception(), SystemExit)
+    assert call(A, lambda: "still there").result() == "still there"
 
 
 def test_nothing_is_kept_of_a_call() -> None:
@@ -45,7 +47,7 @@ def test_nothing_is_kept_of_a_call() -> None:
         pass
 
     started = call(A, Result)
-    gone = weakref.ref(started.result)
+    gone = weakref.ref(started.result())
     del started
     call(A, lambda: None)  # the thread is past the first call by now
     gc.collect()
@@ -72,10 +74,9 @@ def test_calls_that_wait_for_each_other_meet() -> None:
         together.wait()
         for _ in range(200):
             barrier = threading.Barrier(len(devices), timeout=20)
-            for started in start_all([(device, barrier.wait) for device in devices]):
-                started.wait()
-                if started.error is not None:
-                    failed.append(started.error)
+            for started in THREADS.start_all([(device, barrier.wait) for device in devices]):
+                if (error := started.exception()) is not None:
+                    failed.append(error)
                     return
 
     threads = [threading.Thread(target=start) for _ in range(4)]
@@ -85,13 +86,3 @@ def test_calls_that_wait_for_each_other_meet() -> None:
         thread.join(60)
         assert not thread.is_alive()
     assert not failed
-
-
-def test_a_thread_that_died_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("anyrig.parallel.replicas.workers._LOOK_SECONDS", 0.05)
-
-    class Dead:
-        device, alive = A, False
-
-    with pytest.raises(RuntimeError, match="thread of meta:0 has died"):
-        Call(lambda: None, Dead()).wait()  # type: ignore[arg-type]

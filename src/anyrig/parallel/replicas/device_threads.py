@@ -1,0 +1,60 @@
+"""A thread for each device, kept for the life of the process and shared by all models."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import cache
+from typing import Any
+
+import torch
+
+Function = Callable[[], Any]
+_Calls = queue.SimpleQueue[tuple[Future[Any], Function]]
+
+
+class DeviceThreads:
+    """The threads. Each makes one call after the other."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._threads: dict[torch.device, tuple[threading.Thread, _Calls]] = {}
+
+    def start_all(self, functions: list[tuple[torch.device, Function]]) -> list[Future[Any]]:
+        """Start functions on their devices' threads, all before those of a later `start_all`.
+
+        So calls that wait for each other cannot stand behind calls that wait for them.
+        """
+        with self._lock:
+            return [self._start(device, function) for device, function in functions]
+
+    def _start(self, device: torch.device, function: Function) -> Future[Any]:
+        if device not in self._threads or not self._threads[device][0].is_alive():  # after a fork
+            calls: _Calls = queue.SimpleQueue()
+            # Unlike those of an executor, a daemon does not keep the process from ending.
+            thread = threading.Thread(
+                target=_make_calls, args=(calls,), name=f"anyrig {device}", daemon=True
+            )
+            thread.start()
+            self._threads[device] = thread, calls
+        call: Future[Any] = Future()
+        self._threads[device][1].put((call, function))
+        return call
+
+
+@cache
+def device_threads() -> DeviceThreads:
+    """Return the threads of this process. More would each have their own cuBLAS workspaces."""
+    return DeviceThreads()
+
+
+def _make_calls(calls: _Calls) -> None:
+    while True:
+        call, function = calls.get()
+        try:
+            call.set_result(function())
+        except BaseException as error:  # raised where it is waited for
+            call.set_exception(error)
+        del call, function  # else the last result would be kept until the next call
