@@ -98,6 +98,18 @@ def test_the_earliest_end_that_was_asked_for_holds() -> None:
         assert leader.wait(timeout=60) == -signal.SIGKILL
 
 
+def test_the_time_of_those_before_a_new_start_is_not_that_of_the_new_ones() -> None:
+    with start("sleep", "600") as old, start("sleep", "600") as new, Guardian() as guardian:
+        guardian.watch(old.pid)
+        guardian.end(0.5)
+        guardian.clear()
+        assert old.wait(timeout=60) == -signal.SIGKILL
+        guardian.watch(new.pid)
+        time.sleep(1.0)
+        assert new.poll() is None
+        new.kill()
+
+
 def test_another_process_with_the_number_of_a_leader_lives_on(
     bystander: subprocess.Popen[str],
 ) -> None:
