@@ -136,6 +136,14 @@ class RankModule(TransparentModule):
         """Return whether the module's own forward waits for the other ranks."""
         return any(layer.training for layer in self._synchronized)
 
+    def _meets_at_loss(self, loss: Criterion | None) -> bool:
+        """Return whether the ranks of a forward need not meet before they have the loss.
+
+        On the CPU its numbers then travel with those of the meeting: one wait fewer a step.
+        """
+        on_cpu = self._device.type == "cpu"
+        return loss is not None and on_cpu and not self._joining and not self._has_collectives()
+
     @abstractmethod
     def _fix_parameters(self) -> FixedParameters:
         """Return the check of what the engine cannot follow when the module changes."""
@@ -208,8 +216,8 @@ class RankModule(TransparentModule):
         if not has_left:
             exchange.rows = rows
             exchange.time = self._pace.start(rows)
-            if exchange.meets_in_forward:
-                exchange.is_armed = self._is_armed
+            exchange.is_armed = self._is_armed
+            if exchange.meets_in_forward and not self._meets_at_loss(loss):
                 exchange.start(Phase.FORWARD)
         if joining:
             self._last = exchange

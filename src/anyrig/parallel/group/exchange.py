@@ -27,8 +27,10 @@ from .channel import Channel, tell_all
 from .host_wait import wait_for_hosts
 from .step_time import StepTime
 
-# What a rank tells: its rows, what it announces, and three flags.
+# What a rank tells: its rows, what it announces, and three flags; and beside them its part of a
+# loss, whose bits travel as those of whole numbers.
 _NUMBERS = 5
+_BESIDE = 3
 
 
 class Exchange:
@@ -46,6 +48,7 @@ class Exchange:
         is_armed: whether this rank's engine will reduce the gradients of whichever backward pass
             comes next.
         time: that of this rank's own work, in which waiting does not count.
+        beside: what each rank gave to `start`, a row of float64 a rank.
         before: the forwards of spread modules whose outputs this one was given.
         has_mixed_input: whether an input was computed from these and from something else.
         leads_to_global_loss: whether the loss of all ranks was computed from the outputs.
@@ -62,6 +65,7 @@ class Exchange:
         "_told",
         "_work",
         "before",
+        "beside",
         "has_mixed_input",
         "is_armed",
         "leads_to_global_loss",
@@ -84,6 +88,7 @@ class Exchange:
         self.before: list[Exchange] = []
         self.has_mixed_input = False
         self.is_armed = False
+        self.beside: torch.Tensor | None = None
         self.leads_to_global_loss = False
         self._channel = channel
         self._model = model
@@ -95,17 +100,30 @@ class Exchange:
         self._work: Any = None
         self._told: list[list[int]] | None = None
 
-    def start(self, phase: Phase, learns: bool = True) -> None:
-        """Say to the other ranks that this one has come so far."""
+    def start(self, phase: Phase, learns: bool = True, beside: torch.Tensor | None = None) -> None:
+        """Say to the other ranks that this one has come so far.
+
+        Args:
+            phase: how far.
+            learns: whether gradients are enabled.
+            beside: three numbers in float64 on the CPU, which all ranks get from each.
+        """
         channel = self._channel
         self._phase = Announcement(phase, self._model, self._forward, learns)
-        own = [0] * _NUMBERS
+        own = [0] * (_NUMBERS + _BESIDE)
         if self.rows is not None:
             # One more than the rows, as zero says that this rank has left.
-            own = [self.rows + 1, self._phase.encode(), *self._flags, int(self.is_armed)]
+            own[:_NUMBERS] = [
+                self.rows + 1,
+                self._phase.encode(),
+                *self._flags,
+                int(self.is_armed),
+            ]
         channel.counts.meetings += 1
         self._number = channel.counts.meetings
         numbers = torch.tensor(own, dtype=torch.int64, device="cpu")
+        if beside is not None:
+            numbers[_NUMBERS:] = beside.view(torch.int64)
         self._numbers, self._work = tell_all(numbers, channel.carrier)
 
     def finish(self) -> None:
@@ -123,7 +141,8 @@ class Exchange:
         wait_for_hosts(self._work, str(self._phase), self._number)
         if self.time is not None:
             self.time.resume()
-        self._told, self._work = self._numbers.tolist(), None
+        self._told, self._work = self._numbers[:, :_NUMBERS].tolist(), None
+        self.beside = self._numbers[:, _NUMBERS:].contiguous().view(torch.float64)
         mismatch = describe_mismatch([announced for _, announced, *_ in self._told])
         if mismatch is not None:
             raise RankMismatchError(
@@ -144,6 +163,11 @@ class Exchange:
             self.finish()
         assert self._told is not None
         return self._told
+
+    @property
+    def has_started(self) -> bool:
+        """Whether this rank has said to the others how far it has come."""
+        return self._phase is not None
 
     @property
     def meets_in_forward(self) -> bool:
