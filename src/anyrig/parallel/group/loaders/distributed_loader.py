@@ -3,30 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from ...shares.shares import Shares
 from .sampled import SampledDivision
 from .streamed import StreamedDivision
 
-T = TypeVar("T")
 Division = SampledDivision | StreamedDivision
 
 
-class DistributedLoader(Generic[T]):
+class DistributedLoader:
     """What `distribute` returns; what it does not have itself, the loader before it has."""
 
     __slots__ = ("__weakref__", "_division", "_loader", "_next")
 
-    _loader: Iterable[T]
+    _loader: Iterable[Any]
     _division: Division
     _next: tuple[int, int]
 
-    def __init__(self, loader: Iterable[T], division: Division) -> None:
+    def __init__(self, loader: Iterable[Any], division: Division) -> None:
         for name, value in (("_loader", loader), ("_division", division), ("_next", (0, 0))):
             object.__setattr__(self, name, value)
 
-    def __iter__(self) -> Iterator[T]:
+    def __iter__(self) -> Iterator[Any]:
         epoch, skip_batches = self._next
         object.__setattr__(self, "_next", (epoch + 1, 0))
         return self._division.batches(epoch, skip_batches)
@@ -66,7 +65,7 @@ class DistributedLoader(Generic[T]):
         return f"distribute({self._loader!r})"
 
 
-class SizedDistributedLoader(DistributedLoader[T]):
+class SizedDistributedLoader(DistributedLoader):
     """One with a length. `len` asks the class, so it takes a class of its own."""
 
     __slots__ = ()

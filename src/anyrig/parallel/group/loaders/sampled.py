@@ -113,14 +113,14 @@ class RankBatches:
             first = [dataset.indices[index] for index in first]
             dataset = dataset.dataset
         mine = repr(first)
-        theirs = self.turns.compare_first(mine.encode())
-        if theirs is not None:
+        theirs = self.turns.first_of_rank_0(mine.encode()).decode()
+        if theirs != mine:
             raise RankMismatchError(
                 f"the sampler of rank {self.turns.rank} begins with {_shorten(mine)}, that of rank "
-                f"0 with {_shorten(theirs.decode())}, and all must have one order. "
-                "anyrig.distribute seeds PyTorch's, Python's and NumPy's random numbers and a "
-                "sampler's attribute `generator`; seed what else this sampler draws from, and give "
-                "it the same data: the whole on every rank, and random_split a seeded generator"
+                f"0 with {_shorten(theirs)}, and all must have one order. anyrig.distribute "
+                "seeds PyTorch's, Python's and NumPy's random numbers and a sampler's attribute "
+                "`generator`; seed what else this sampler draws from, and give it the same data: "
+                "the whole on every rank, and random_split a seeded generator"
             )
 
 

@@ -70,7 +70,8 @@ class StreamedDivision:
     def _check_first(self, batches: Iterator[Any]) -> Iterator[Any]:
         """Return `batches` after comparing the first with rank 0's; every rank does so."""
         first = list(islice(batches, 1))
-        if self.turns.compare_first(fingerprint(first[0]) if first else b"no batch") is not None:
+        mine = fingerprint(first[0]) if first else b"no batch"
+        if self.turns.first_of_rank_0(mine) != mine:
             raise RankMismatchError(
                 f"the loader of rank {self.turns.rank} begins with another batch than rank 0's, so "
                 f"its rows are not parts of the same global batches. {_REMEDY}. Where the samples "

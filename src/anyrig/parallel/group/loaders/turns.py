@@ -99,21 +99,20 @@ class Turns:
         if self.balance is not None:
             self.balance.use()
 
-    def compare_first(self, first: bytes) -> bytes | None:
-        """Return what rank 0 begins this iteration with if that is not `first`, else None.
+    def first_of_rank_0(self, first: bytes) -> bytes:
+        """Return what rank 0 begins this iteration with, of which `first` is this rank's.
 
         Every rank calls this once in each iteration, and waits for rank 0 only.
         """
         if self.board is None:
-            return None
+            return first
         key = f"{self.name}/first/{self._progress.iteration}"
         if self.rank == 0:
             self.board.post(key, first)
-            return None
+            return first
         readers = self.board.group.world_size - 1
         what, place = "the first batch of a distributed loader", place_of_caller()
-        of_first_rank = self.board.collect(key, readers, self.timeout_seconds, what, 0, place)
-        return None if of_first_rank == first else of_first_rank
+        return self.board.collect(key, readers, self.timeout_seconds, what, 0, place)
 
     def drew(self) -> None:
         """Note that this rank has one more batch."""
@@ -124,7 +123,11 @@ class Turns:
         self._note(self._progress._replace(ended=True))
 
     def somebody_has(self, index: int) -> bool:
-        """Return whether any other rank has batch `index`; wait until that is known."""
+        """Return whether any other rank has batch `index`; wait until that is known.
+
+        Raises:
+            RankWaitError: a rank neither drew it nor ended in time; the message names it.
+        """
         if self.board is None:
             return False
         deadline = time.monotonic() + self.timeout_seconds
