@@ -30,7 +30,7 @@ from anyrig.parallel.preflight.bandwidth import (
     seconds_of,
 )
 from anyrig.parallel.preflight.finding import Finding, Level
-from anyrig.parallel.preflight.limits import Limits, check_limits, judge_limits
+from anyrig.parallel.preflight.limits import Limits, check_limits, check_peers, judge_limits
 from anyrig.parallel.preflight.network import (
     check_names,
     check_port,
@@ -38,7 +38,6 @@ from anyrig.parallel.preflight.network import (
     named_addresses,
 )
 from anyrig.parallel.preflight.node import Node, compare, read_node
-from anyrig.parallel.preflight.peers import check_peers
 from anyrig.parallel.ranks.options import RunOptions
 from anyrig.parallel.ranks.route import is_host_of, outward_addresses
 

@@ -1,19 +1,20 @@
-"""What this machine lets the ranks have: memory of all kinds, open files, a folder for logs."""
+"""What this machine lets the ranks have: memory of all kinds, open files, logs, peer access."""
 
 from __future__ import annotations
 
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ...devices.activity import read
 from ...devices.inventory import survey
-from ...units import format_bytes
+from ...devices.link import Link
+from ...units import format_bytes, format_count
 from ..ranks.options import RunOptions
-from .finding import Finding, Level
+from .finding import Finding, bad, doubtful, good
 
 # A rank opens a connection to every other one, and a loader's worker a file for each batch on its
 # way; 1024, the usual soft limit, is enough for one machine.
@@ -79,98 +80,90 @@ class Limits:
 def check_limits(options: RunOptions) -> Iterator[Finding]:
     """Look at the limits of this machine, for the ranks that are to be on it."""
     yield from judge_limits(Limits.of_this_machine(), options.processes)
-    if options.log_folder is not None:
-        yield _log_folder(options.log_folder)
-
-
-def judge_limits(limits: Limits, processes: int) -> Iterator[Finding]:
-    """Say whether that many ranks get along with these limits."""
-    yield _memory(limits.free_bytes, processes)
-    if sys.platform == "win32":
+    folder = options.log_folder
+    if folder is None:
         return
-    yield _open_files(limits.open_files, limits.most_open_files, processes)
-    if limits.shared_bytes is not None:
-        yield _shared_memory(limits.shared_free_bytes, limits.shared_bytes)
-    yield _address_space(limits.address_bytes)
-    yield _locked_memory(limits.locked_bytes, limits.has_infiniband)
-
-
-def _memory(free_bytes: int, processes: int) -> Finding:
-    ranks = f"{processes} {_ranks(processes)}"
-    text = f"{format_bytes(free_bytes)} of the host's memory are free for {ranks}"
-    if free_bytes >= processes * _RANK_BYTES:
-        return Finding("memory", Level.GOOD, text)
-    return Finding(
-        "memory",
-        Level.DOUBTFUL,
-        f"{text}; each takes {format_bytes(_RANK_BYTES)} before it holds any data",
-        "end what fills it, give the container more (docker run --memory), or start fewer ranks",
-    )
-
-
-def _ranks(count: int) -> str:
-    return "rank" if count == 1 else "ranks"
-
-
-def _log_folder(folder: Path) -> Finding:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        text, advice = f"{folder} cannot be written: {error}", "name another one with --log-dir"
-        return Finding("log folder", Level.BAD, text, advice)
-    return Finding("log folder", Level.GOOD, f"{folder} can be written")
+        text = f"{folder} cannot be written: {error}"
+        yield bad("log folder", text, "name another one with --log-dir")
+    else:
+        yield good("log folder", f"{folder} can be written")
 
 
-def _open_files(soft: int | None, hard: int | None, processes: int) -> Finding:
-    if soft is None or soft >= _FEW_FILES:
-        count = "any number of" if soft is None else soft
-        return Finding("open files", Level.GOOD, f"a process may open {count} files")
-    can_raise = hard is None or hard >= _FEW_FILES
-    return Finding(
-        "open files",
-        Level.BAD,
-        f"a process may open {soft} files; {processes} {_ranks(processes)} with loaders need more",
-        f"raise it in the shell that starts them: ulimit -n {min(hard or 65536, 65536)}"
-        if can_raise
-        else "raise the hard limit (nofile in /etc/security/limits.conf, or the container's)",
+def judge_limits(limits: Limits, processes: int) -> Iterator[Finding]:
+    """Say whether that many ranks get along with these limits."""
+    ranks = format_count(processes, "rank")
+    yield _enough(
+        limits.free_bytes >= processes * _RANK_BYTES,
+        "memory",
+        f"{format_bytes(limits.free_bytes)} of the host's memory are free for {ranks}",
+        f"each takes {format_bytes(_RANK_BYTES)} before it holds any data",
+        "end what fills it, give the container more (docker run --memory), or start fewer ranks",
     )
-
-
-def _shared_memory(free_bytes: int, all_bytes: int) -> Finding:
-    text = f"{_SHARED_MEMORY} has {format_bytes(free_bytes)} free of {format_bytes(all_bytes)}"
-    if free_bytes >= _LITTLE_SHARED_BYTES:
-        return Finding("shared memory", Level.GOOD, text)
-    return Finding(
-        "shared memory",
-        Level.DOUBTFUL,
-        f"{text}; batches of loaders' workers and NCCL's buffers lie there",
-        "give the container more (docker run --shm-size=8g or --ipc=host), or clear what fills it",
-    )
-
-
-def _address_space(most_bytes: int | None) -> Finding:
-    if most_bytes is None:
-        return Finding("address space", Level.GOOD, "a process may map all memory")
-    return Finding(
+    if sys.platform == "win32":
+        return
+    yield _open_files(limits.open_files, limits.most_open_files, ranks)
+    if limits.shared_bytes is not None:
+        free, size = map(format_bytes, (limits.shared_free_bytes, limits.shared_bytes))
+        yield _enough(
+            limits.shared_free_bytes >= _LITTLE_SHARED_BYTES,
+            "shared memory",
+            f"{_SHARED_MEMORY} has {free} free of {size}",
+            "batches of loaders' workers and NCCL's buffers lie there",
+            "give the container more (docker run --shm-size=8g or --ipc=host), or clear what fills "
+            "it",
+        )
+    most_bytes = limits.address_bytes
+    yield _enough(
+        most_bytes is None,
         "address space",
-        Level.DOUBTFUL,
-        f"a process may map {format_bytes(most_bytes)}; CUDA maps as much as all GPUs and the host "
-        "have",
+        f"a process may map {'all memory' if most_bytes is None else format_bytes(most_bytes)}",
+        "CUDA maps as much as all GPUs and the host have",
         "ulimit -v unlimited in the shell that starts the ranks; limit memory by a container",
     )
-
-
-def _locked_memory(most_bytes: int | None, has_infiniband: bool) -> Finding:
-    if most_bytes is None:
-        return Finding("locked memory", Level.GOOD, "a process may lock all memory")
-    text = f"a process may lock {format_bytes(most_bytes)}"
-    if not has_infiniband:
-        return Finding("locked memory", Level.GOOD, f"{text}, and there is no InfiniBand")
-    return Finding(
+    most_bytes = limits.locked_bytes
+    text = f"a process may lock {'all memory' if most_bytes is None else format_bytes(most_bytes)}"
+    if most_bytes is not None and not limits.has_infiniband:
+        text += ", and there is no InfiniBand"
+    yield _enough(
+        most_bytes is None or not limits.has_infiniband,
         "locked memory",
-        Level.DOUBTFUL,
-        f"{text}; InfiniBand needs to lock the buffers it sends",
+        text,
+        "InfiniBand needs to lock the buffers it sends",
         "ulimit -l unlimited in the shell that starts the ranks, or memlock in the container's",
     )
+
+
+def check_peers(links: Sequence[Link]) -> Iterator[Finding]:
+    """Look at the path between every two cards; what is not known of one is not told."""
+    known = [link for link in links if link.peer_access is not None]
+    without = [link for link in known if not link.peer_access]
+    for link in without:
+        yield doubtful(
+            "peer access",
+            f"{link.first} and {link.second} copy through the host's memory",
+            "nothing, on cards without it; in a virtual machine, look at ACS and IOMMU",
+        )
+    if known and not without:
+        cards = {device for link in known for device in (link.first, link.second)}
+        yield good("peer access", f"{len(cards)} cards read each other's memory")
+
+
+def _enough(is_enough: bool, check: str, text: str, why: str, advice: str) -> Finding:
+    return good(check, text) if is_enough else doubtful(check, f"{text}; {why}", advice)
+
+
+def _open_files(soft: int | None, hard: int | None, ranks: str) -> Finding:
+    if soft is None or soft >= _FEW_FILES:
+        count = "any number of" if soft is None else soft
+        return good("open files", f"a process may open {count} files")
+    advice = "raise the hard limit (nofile in /etc/security/limits.conf, or the container's)"
+    if hard is None or hard >= _FEW_FILES:
+        count = min(hard or 65536, 65536)
+        advice = f"raise it in the shell that starts them: ulimit -n {count}"
+    text = f"a process may open {soft} files; {ranks} with loaders need more"
+    return bad("open files", text, advice)
