@@ -203,12 +203,7 @@ class ParallelLoss(nn.Module):
         dim: the dimension that has the rows.
     """
 
-    def __init__(
-        self,
-        criterion: Criterion,
-        device: Place | None = None,
-        dim: int = 0,
-    ) -> None:
+    def __init__(self, criterion: Criterion, device: Place | None = None, dim: int = 0) -> None:
         super().__init__()
         self.criterion = criterion
         self.device = device

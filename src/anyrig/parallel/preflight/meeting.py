@@ -86,15 +86,15 @@ class Meeting:
         late: list[float] = []
         for other in range(self._count):
             if not self._wait(f"{_KEY}/{other}"):
-                came = ", ".join(map(str, nodes))
                 text = (
-                    f"{len(nodes)} of {self._count} machines came within "
-                    f"{self._limit_seconds:.0f} s ({came}); run the same anyrig doctor on each of "
-                    "them at the same time"
+                    f"{other} of {self._count} machines came within {self._limit_seconds:.0f} s "
+                    f"({', '.join(map(str, nodes))}); run the same anyrig doctor on each of them "
+                    "at the same time"
                 )
-                if self._fewest <= len(nodes):
-                    text += ". A run would start with these; to look at them alone: --nnodes "
-                    text += str(len(nodes))
+                if self._fewest <= other:
+                    text += (
+                        f". A run would start with these; to look at them alone: --nnodes {other}"
+                    )
                 raise LaunchError(text)
             nodes.append(read_node(self._store.get(f"{_KEY}/{other}")))
             late.append(time.monotonic() - started)

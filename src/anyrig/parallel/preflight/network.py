@@ -22,9 +22,7 @@ from .finding import Finding, bad, doubtful, good
 def check_names(address: str | None, meeting_host: str | None) -> Iterator[Finding]:
     """Look at what this machine's names lead to, and at the interfaces that it is told to use.
 
-    Args:
-        address: by which the ranks of this machine are to be reached, if there are others.
-        meeting_host: where the machines meet; None for one machine.
+    Its ranks are to be reached by `address`, if there are others; `meeting_host` is None if not.
     """
     if meeting_host is not None:
         yield _address(address, meeting_host)
@@ -96,7 +94,7 @@ def named_addresses() -> dict[str, str]:
 def match_interfaces(
     variable: str, value: str, there: Sequence[str], loopbacks: Collection[str]
 ) -> list[str]:
-    """Return which interfaces a variable names.
+    """Return which of the interfaces that are there a variable names.
 
     ::
 
@@ -105,12 +103,6 @@ def match_interfaces(
         NCCL_SOCKET_IFNAME==eth0        this one
         NCCL_SOCKET_IFNAME=^docker      all but the loopback and those whose names begin so
         NCCL_SOCKET_IFNAME=^=docker0    all but the loopback and this one
-
-    Args:
-        variable: its name.
-        value: what it says.
-        there: the interfaces of the machine.
-        loopbacks: those of them that lead back to it.
     """
     if variable.startswith("GLOO"):
         return [name for name in there if name in value.split(",")]

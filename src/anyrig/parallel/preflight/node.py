@@ -98,10 +98,8 @@ def read_node(text: bytes) -> Node:
 def compare(nodes: Sequence[Node], heard_after_seconds: Sequence[float]) -> Iterator[Finding]:
     """Compare machines; the first is this one.
 
-    Args:
-        nodes: what each said of itself.
-        heard_after_seconds: how long each one's word was on its way at most; its clock is not
-            known better than that.
+    A node's word was on its way for `heard_after_seconds` at most, and its clock is not known
+    better than that.
     """
     here = nodes[0]
     for what, why in (_MUST_AGREE | _SHOULD_AGREE).items():

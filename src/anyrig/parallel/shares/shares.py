@@ -102,11 +102,7 @@ class Shares:
         return tuple(joined)
 
     def measured(self, step: Sequence[StepMeasure]) -> Shares:
-        """Return the shares that follow from one more measured step: itself once they are held.
-
-        Args:
-            step: what each device did in it, in order.
-        """
+        """Return the shares after one more step, measured on each device; itself once held."""
         trial = self.trial
         if trial is None:
             return self

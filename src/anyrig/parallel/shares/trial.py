@@ -97,9 +97,8 @@ def fit_speed(
     if not timed or not sum(weights[i] for i in timed):
         return None
     lines = [_line([rounds_of[i] for rounds_of in rounds]) for i in timed]
-    seconds, rows = level(
-        sum(step[i].rows for i in timed), [line[0] for line in lines], [line[1] for line in lines]
-    )
+    fixed, slopes = zip(*lines, strict=True)
+    seconds, rows = level(sum(step[i].rows for i in timed), fixed, slopes)
     scale = sum(rows) / sum(weights[i] for i in timed)
     found = dict(zip(timed, rows, strict=True))
     return seconds, tuple(found.get(i, weight * scale) for i, weight in enumerate(weights))
