@@ -8,8 +8,10 @@ import pytest
 import typer.testing
 
 from anyrig.cli.app import app
+from anyrig.devices.rig import Rig
+from anyrig.parallel.preflight import preflight
 from anyrig.parallel.preflight.finding import Finding, Level
-from anyrig.parallel.preflight.preflight import Preflight
+from anyrig.parallel.ranks.options import RunOptions
 
 GOOD = Finding("torch", Level.GOOD, "version [2.13]")
 DOUBTFUL = Finding("clock", Level.DOUBTFUL, "7 s apart", "set [it]", "node1")
@@ -19,10 +21,7 @@ BAD = Finding("disk", Level.BAD, "full", "empty it")
 def examine(
     monkeypatch: pytest.MonkeyPatch, findings: list[Finding], *flags: str
 ) -> tuple[int, str]:
-    def run(_: Preflight) -> Iterator[Finding]:
-        yield from findings
-
-    monkeypatch.setattr(Preflight, "run", run)
+    monkeypatch.setattr(preflight, "examine", lambda *_: iter(findings))
     monkeypatch.setenv("TORCH_CPP_LOG_LEVEL", "FATAL")  # the command sets it for its process
     done = typer.testing.CliRunner().invoke(app, ["doctor", "--device", "cpu", *flags])
     return done.exit_code, done.output
@@ -67,11 +66,11 @@ def test_json_is_one_object(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_device_of_the_environment_is_examined(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
 
-    def run(preflight: Preflight) -> Iterator[Finding]:
-        seen.append(f"{preflight.rig} x {preflight.options.processes}")
+    def examine(rig: Rig, options: RunOptions) -> Iterator[Finding]:
+        seen.append(f"{rig} x {options.processes}")
         yield GOOD
 
-    monkeypatch.setattr(Preflight, "run", run)
+    monkeypatch.setattr(preflight, "examine", examine)
     monkeypatch.setenv("TORCH_CPP_LOG_LEVEL", "restored after the test")
     monkeypatch.delenv("TORCH_CPP_LOG_LEVEL")
     monkeypatch.setenv("ANYRIG_DEVICE", "cpu")

@@ -18,7 +18,7 @@ import typer.rich_utils
 import anyrig
 from anyrig.cli.app import app, main
 from anyrig.errors import GroupOptionError, LaunchError
-from anyrig.parallel.preflight.preflight import Preflight
+from anyrig.parallel.preflight import preflight
 from anyrig.parallel.ranks.time_limit import time_limit_seconds
 
 LONG = "a" * 5000
@@ -177,7 +177,9 @@ def test_an_odd_value_is_refused_by_the_name_of_its_flag(
 ) -> None:
     monkeypatch.chdir(tmp_path)  # where --log-dir names folders
     monkeypatch.setattr(sys, "argv", sys.argv)
-    monkeypatch.setattr(Preflight, "run", lambda _: iter(()))  # the doctor's look at this machine
+    monkeypatch.setattr(
+        preflight, "examine", lambda *_: iter(())
+    )  # the doctor's look at this machine
     # Or typer breaks lines within names.
     monkeypatch.setattr(typer.rich_utils, "MAX_WIDTH", 1000)
     before, after, possible = [], [], POSSIBLE.get(flag, set())

@@ -15,7 +15,7 @@ from anyrig.parallel.preflight import bandwidth, preflight
 from anyrig.parallel.preflight.finding import Finding, Level
 from anyrig.parallel.preflight.meeting import Meeting, probe_port, try_ports
 from anyrig.parallel.preflight.node import Node
-from anyrig.parallel.preflight.preflight import Preflight
+from anyrig.parallel.preflight.preflight import examine
 from anyrig.parallel.ranks.options import RunOptions
 
 
@@ -90,25 +90,9 @@ def test_the_ranks_of_the_doctor_start_once_and_each_wait_is_bounded(
 
     monkeypatch.setattr(preflight, "check_all_reduce", answer)
     options = RunOptions(processes=2, timeout_seconds=given, max_restarts=3)
-    *_, last = Preflight(Rig.detect(), options).run()
+    *_, last = examine(Rig.detect(), options)
     assert last.text == "well"
     assert seen == [(replace(options, rdzv_timeout_seconds=limit, max_restarts=0), limit)]
-
-
-@pytest.mark.parametrize("endpoint", ["", "127.0.0.1:", ":29500", "127.0.0.1:x"])
-def test_what_is_no_meeting_place_is_said_and_no_rank_started(
-    endpoint: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: object) -> Finding:
-        raise AssertionError("no rank may be started")
-
-    monkeypatch.setattr(preflight, "check_all_reduce", refuse)
-    monkeypatch.setattr(preflight, "check_names", lambda *_: [])
-    options = RunOptions(processes=1, local_address="10.0.0.1")
-    object.__setattr__(options, "rdzv_endpoint", endpoint)
-    *_, last = Preflight(Rig.detect(), options).run()
-    assert (last.check, last.level) == ("meeting place", Level.BAD)
-    assert last.text == f"{endpoint!r} is no place where machines could meet"
 
 
 def test_a_bad_name_ends_the_checks_before_anyone_is_waited_for(
@@ -117,7 +101,7 @@ def test_a_bad_name_ends_the_checks_before_anyone_is_waited_for(
     bad, also = Finding("address", Level.BAD, "nowhere"), Finding("host name", Level.GOOD, "x")
     monkeypatch.setattr(preflight, "check_names", lambda *_: iter([bad, also]))
     monkeypatch.setattr(preflight, "Meeting", None)
-    found = list(Preflight(Rig.detect(), RunOptions(processes=2)).run())
+    found = list(examine(Rig.detect(), RunOptions(processes=2)))
     assert [each for each in found if each in (bad, also)] == [bad, also]
     assert all(finding.check != "all-reduce" for finding in found)
 

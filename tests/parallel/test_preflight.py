@@ -30,7 +30,15 @@ from anyrig.parallel.preflight.bandwidth import (
     seconds_of,
 )
 from anyrig.parallel.preflight.finding import Finding, Level
-from anyrig.parallel.preflight.limits import Limits, check_limits, judge_limits
+from anyrig.parallel.preflight.limits import (
+    check_limits,
+    check_peers,
+    judge_address_space,
+    judge_locked_memory,
+    judge_memory,
+    judge_open_files,
+    judge_shared_memory,
+)
 from anyrig.parallel.preflight.network import (
     check_names,
     check_port,
@@ -38,9 +46,9 @@ from anyrig.parallel.preflight.network import (
     named_addresses,
 )
 from anyrig.parallel.preflight.node import Node, compare, read_node
-from anyrig.parallel.preflight.peers import check_peers
 from anyrig.parallel.ranks.options import RunOptions
 from anyrig.parallel.ranks.route import is_host_of, outward_addresses
+from anyrig.units import format_bytes
 
 MIB, GIB = 2**20, 2**30
 
@@ -129,7 +137,8 @@ def test_what_the_ranks_measured_is_reported(monkeypatch: pytest.MonkeyPatch) ->
     ],
 )
 def test_memory_is_that_of_all_ranks(free_bytes: int, processes: int, level: Level) -> None:
-    memory = only(judge_limits(Limits(free_bytes), processes), "memory")
+    memory = judge_memory(free_bytes, processes)
+    assert memory.check == "memory"
     assert memory.level is level
     assert re.search(
         "free for 1 rank(;|$)" if processes == 1 else f"free for {processes} ranks", memory.text
@@ -138,37 +147,28 @@ def test_memory_is_that_of_all_ranks(free_bytes: int, processes: int, level: Lev
 
 
 @pytest.mark.parametrize(
-    ("limits", "check", "level", "words"),
+    ("finding", "check", "level", "words"),
     [
-        (Limits(0, open_files=1024), "open files", Level.GOOD, "may open 1024 files"),
-        (Limits(0, open_files=None), "open files", Level.GOOD, "any number of files"),
-        (Limits(0, open_files=1023), "open files", Level.BAD, "ulimit -n 65536"),
-        (Limits(0, 1023, most_open_files=4096), "open files", Level.BAD, "ulimit -n 4096"),
-        (Limits(0, 256, most_open_files=1023), "open files", Level.BAD, "raise the hard limit"),
-        (Limits(0, shared_bytes=GIB, shared_free_bytes=GIB), "shared memory", Level.GOOD, "1.00"),
-        (
-            Limits(0, shared_bytes=8 * GIB, shared_free_bytes=GIB - 1),
-            "shared memory",
-            Level.DOUBTFUL,
-            "--shm-size",
-        ),
-        (Limits(0), "address space", Level.GOOD, "all memory"),
-        (Limits(0, address_bytes=80 * GIB), "address space", Level.DOUBTFUL, "80.00 GiB"),
-        (Limits(0), "locked memory", Level.GOOD, "all memory"),
-        (Limits(0, locked_bytes=MIB), "locked memory", Level.GOOD, "no InfiniBand"),
-        (
-            Limits(0, locked_bytes=MIB, has_infiniband=True),
-            "locked memory",
-            Level.DOUBTFUL,
-            "ulimit -l unlimited",
-        ),
+        (judge_open_files(1024, None, 4), "open files", Level.GOOD, "may open 1024 files"),
+        (judge_open_files(None, None, 4), "open files", Level.GOOD, "any number of files"),
+        (judge_open_files(1023, None, 4), "open files", Level.BAD, "ulimit -n 65536"),
+        (judge_open_files(1023, None, 4), "open files", Level.BAD, "files; 4 ranks with loaders"),
+        (judge_open_files(1023, 4096, 4), "open files", Level.BAD, "ulimit -n 4096"),
+        (judge_open_files(256, 1023, 4), "open files", Level.BAD, "raise the hard limit"),
+        (judge_shared_memory(GIB, GIB), "shared memory", Level.GOOD, "1.00"),
+        (judge_shared_memory(GIB - 1, 8 * GIB), "shared memory", Level.DOUBTFUL, "--shm-size"),
+        (judge_address_space(None), "address space", Level.GOOD, "all memory"),
+        (judge_address_space(80 * GIB), "address space", Level.DOUBTFUL, "80.00 GiB"),
+        (judge_locked_memory(None, False), "locked memory", Level.GOOD, "all memory"),
+        (judge_locked_memory(None, True), "locked memory", Level.GOOD, "all memory"),
+        (judge_locked_memory(MIB, False), "locked memory", Level.GOOD, "no InfiniBand"),
+        (judge_locked_memory(MIB, True), "locked memory", Level.DOUBTFUL, "ulimit -l unlimited"),
     ],
 )
 def test_limits_and_what_is_too_little(
-    limits: Limits, check: str, level: Level, words: str
+    finding: Finding, check: str, level: Level, words: str
 ) -> None:
-    finding = only(judge_limits(limits, 4), check)
-    assert finding.level is level
+    assert (finding.check, finding.level) == (check, level)
     assert words in f"{finding.text} {finding.advice}"
     assert bool(finding.advice) is (level is not Level.GOOD)
 
@@ -184,18 +184,21 @@ def limited(which: int, most: int) -> Iterator[None]:
 
 
 def test_limits_are_read_from_this_process(tmp_path: Path) -> None:
+    alone = RunOptions(processes=1)
     with limited(resource.RLIMIT_NOFILE, 777), limited(resource.RLIMIT_MEMLOCK, 12288):
-        limits = Limits.of_this_machine()
-    assert limits.open_files == 777
-    assert limits.locked_bytes == 12288
+        found = {finding.check: finding for finding in check_limits(alone)}
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    assert limits.most_open_files == (None if hard == resource.RLIM_INFINITY else hard)
+    open_files = judge_open_files(777, None if hard == resource.RLIM_INFINITY else hard, 1)
+    assert found["open files"] == open_files
+    has_infiniband = Path("/sys/class/infiniband").is_dir()
+    assert found["locked memory"] == judge_locked_memory(12288, has_infiniband)
     space = resource.getrlimit(resource.RLIMIT_AS)[0]
-    assert limits.address_bytes == (None if space == resource.RLIM_INFINITY else space)
-    if limits.shared_bytes is not None:
-        assert limits.shared_bytes == shutil.disk_usage("/dev/shm").total
-    assert limits.free_bytes > 0
-    assert (limits.shared_bytes is None) or limits.shared_free_bytes <= limits.shared_bytes
+    is_limited = space != resource.RLIM_INFINITY
+    assert found["address space"] == judge_address_space(space if is_limited else None)
+    if Path("/dev/shm").is_dir():
+        size = re.escape(format_bytes(shutil.disk_usage("/dev/shm").total))
+        assert re.search(rf"has [\d.]+ \w+ free of {size}(;|$)", found["shared memory"].text)
+    assert re.match(r"[\d.]+ [MGT]iB of the host's memory are free", found["memory"].text)
     options = RunOptions(processes=1, log_dir=tmp_path / "logs")
     assert only(check_limits(options), "log folder").level is Level.GOOD
     options = RunOptions(processes=1, log_dir=tmp_path / "file" / "logs")

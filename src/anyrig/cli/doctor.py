@@ -29,35 +29,28 @@ def doctor(
     """
     # What PyTorch's store logs of a connection that fails is said in one finding.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
+    from rich.console import Console
+    from rich.markup import escape
+
     from ..devices.rig import Rig
+    from ..parallel.preflight import preflight
     from ..parallel.preflight.finding import Finding, Level
-    from ..parallel.preflight.preflight import Preflight
 
     source, chosen = chosen_device(flags.device)
     with named_in_errors(source):
         rig = Rig.parse("auto" if chosen is None else chosen)
     options = run_options(flags, count_ranks(flags, tuple(rig)), keeps_place=True)
-    preflight = Preflight(rig, options)
+    console = Console(highlight=False)
     found: list[Finding] = []
-    for finding in preflight.run():
+    for finding in preflight.examine(rig, options):
         found.append(finding)
-        if not as_json:
-            _print(finding)
+        if as_json:
+            continue
+        where = "" if finding.host is None else f" (seen from {finding.host})"
+        mark = _MARKS[finding.level.value]
+        console.print(f"{mark:<8} {finding.check}{where}: {escape(finding.text)}", soft_wrap=True)
+        if finding.advice is not None:
+            console.print(f"         → {escape(finding.advice)}", soft_wrap=True)
     if as_json:
         typer.echo(json.dumps({"findings": [asdict(finding) for finding in found]}, indent=2))
     raise typer.Exit(int(any(finding.level is Level.BAD for finding in found)))
-
-
-def _print(finding: object) -> None:
-    from rich.console import Console
-    from rich.markup import escape
-
-    from ..parallel.preflight.finding import Finding
-
-    assert isinstance(finding, Finding)
-    console = Console(highlight=False)
-    where = "" if finding.host is None else f" (seen from {finding.host})"
-    mark = _MARKS[finding.level.value]
-    console.print(f"{mark:<8} {finding.check}{where}: {escape(finding.text)}", soft_wrap=True)
-    if finding.advice is not None:
-        console.print(f"         → {escape(finding.advice)}", soft_wrap=True)

@@ -30,10 +30,12 @@ from ..batch.divided_dimension import read_shapes
 from ..batch.gather import gather
 from ..batch.rows import count_rows
 from ..batch.scatter import scatter_rows
-from .criterions import recognise
+from .criterions import Known, recognise
 from .mistakes import require_criterion
 
 Criterion = Callable[[Any, Any], Any]
+
+_COARSE = (torch.float16, torch.bfloat16)  # to count in, or to sum many numbers
 
 _LENGTHS = (
     ". Where the module pads sequences to the longest of its part, give it the length of the "
@@ -82,16 +84,20 @@ def loss_part(criterion: Criterion, output: Any, target: Any, rows: int) -> Loss
             target.
     """
     known = recognise(criterion) if isinstance(output, Tensor) else None
+    reduction = _reduction_of(criterion, known)
     if known is not None and known.by_elements and output.shape != target.shape:
         raise BatchError(
             f"{_name(criterion)} takes elements of the output and the target in pairs, but a part "
             f"of the batch has shapes {tuple(output.shape)} and {tuple(target.shape)}, which would "
             f"relate samples of one part only to each other. Give both the same shape{_LENGTHS}"
         )
-    if known is not None and known.settings["reduction"] in ("mean", "batchmean"):
+    if known is not None and reduction in ("mean", "batchmean"):
         # Of many half-precision losses the sum would be out of range where their mean is not.
         widens = _overflows(output, criterion)
-        given = (_widen(output), _widen(target)) if widens else (output, target)
+        given = [
+            each.float() if widens and each.dtype is torch.float16 else each
+            for each in (output, target)
+        ]
         value = _call(known.summed, criterion, *given)
         dtype = output.dtype if widens else value.dtype
         return LossPart(value, known.count(output, target, known.settings), True, dtype)
@@ -104,14 +110,10 @@ def loss_part(criterion: Criterion, output: Any, target: Any, rows: int) -> Loss
             f"the loss {_name(criterion)} returned {type(returned).__name__}; return a tensor, or "
             "(sum, count) as two"
         )
-    if returned.dim() > 0:
-        return LossPart(returned, None, False, returned.dtype)
-    if getattr(criterion, "reduction", "mean") == "sum" or (
-        known is not None and known.settings["reduction"] == "sum"
-    ):
-        return LossPart(returned, None, True, returned.dtype)
+    if returned.dim() > 0 or reduction == "sum":
+        return LossPart(returned, None, returned.dim() == 0, returned.dtype)
     # Times the samples, a mean in half precision would be out of range.
-    wide = returned.float() if returned.dtype in (torch.float16, torch.bfloat16) else returned
+    wide = returned.float() if returned.dtype in _COARSE else returned
     shape = output.shape if isinstance(output, Tensor) and not output.is_nested else None
     return LossPart(wide * rows, rows, True, returned.dtype, shape)
 
@@ -154,7 +156,7 @@ def explain_loss(criterion: Criterion) -> str:
     """Return in words how the loss of a batch is made of those of its parts."""
     known = recognise(criterion)
     name = _name(criterion)
-    reduction = known.settings["reduction"] if known else getattr(criterion, "reduction", None)
+    reduction = _reduction_of(criterion, known)
     if reduction == "sum":
         return f"{name}: the parts' losses are added"
     if reduction == "none":
@@ -205,12 +207,7 @@ class ParallelLoss(nn.Module):
         SpreadError: `criterion` is a class, or cannot be called.
     """
 
-    def __init__(
-        self,
-        criterion: Criterion,
-        device: Place | None = None,
-        dim: int = 0,
-    ) -> None:
+    def __init__(self, criterion: Criterion, device: Place | None = None, dim: int = 0) -> None:
         super().__init__()
         require_criterion(criterion)
         self.criterion = criterion
@@ -303,7 +300,7 @@ def _call(function: Criterion, criterion: Criterion, output: Any, target: Any) -
 def _add(values: Sequence[Tensor], device: torch.device) -> Tensor:
     # To the host a copy waits, because it could be read before it is written.
     moved = [value.to(device, non_blocking=device.type != "cpu") for value in values]
-    if moved[0].dtype in (torch.float16, torch.bfloat16):  # too coarse to count in
+    if moved[0].dtype in _COARSE:
         moved = [value.float() for value in moved]
     return torch.stack(moved).sum() if len(moved) > 1 else moved[0]
 
@@ -316,8 +313,8 @@ def _overflows(output: Tensor, criterion: Criterion) -> bool:
     )
 
 
-def _widen(tensor: Tensor) -> Tensor:
-    return tensor.float() if tensor.dtype is torch.float16 else tensor
+def _reduction_of(criterion: Criterion, known: Known | None) -> object:
+    return known.settings["reduction"] if known else getattr(criterion, "reduction", None)
 
 
 def _name(criterion: Criterion) -> str:

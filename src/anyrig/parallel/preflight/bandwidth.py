@@ -13,7 +13,7 @@ from ...errors import LaunchError
 from ...units import format_bytes
 from ..launch import call_in_ranks
 from ..ranks.options import RunOptions
-from .finding import Finding, Level
+from .finding import Finding, bad, good
 
 if TYPE_CHECKING:
     import torch
@@ -25,26 +25,24 @@ _ROUNDS = 3
 def check_all_reduce(rig: Rig, options: RunOptions, limit_seconds: float) -> Finding:
     """Start all ranks, sum 64 MiB over them, and say how fast; each wait ends after the limit."""
     if options.is_one_rank:
-        return Finding("all-reduce", Level.GOOD, "one rank has nobody to talk to")
+        return good("all-reduce", "one rank has nobody to talk to")
     try:
         seconds, world_size, backend = call_in_ranks(
             _measure, (limit_seconds,), {}, rig, options
         ) or (None, 0, "")
     except LaunchError as error:
-        return Finding(
+        return bad(
             "all-reduce",
-            Level.BAD,
             f"the ranks started and did not come through an all-reduce: {error}",
             "look at the first error above; for NCCL, NCCL_DEBUG=INFO in the environment says more",
         )
     if seconds is None:  # rank 0 is on another machine, which says it
-        return Finding("all-reduce", Level.GOOD, "this machine's ranks came through")
-    return Finding(
+        return good("all-reduce", "this machine's ranks came through")
+    speed = format_bytes(int(link_bytes_per_second(BYTES, world_size, seconds)))
+    return good(
         "all-reduce",
-        Level.GOOD,
         f"{format_bytes(BYTES)} over {world_size} ranks by {backend} in {seconds * 1e3:.1f} ms: "
-        f"{format_bytes(int(link_bytes_per_second(BYTES, world_size, seconds)))}/s on each link "
-        "of a ring",
+        f"{speed}/s on each link of a ring",
     )
 
 

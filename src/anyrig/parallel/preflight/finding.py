@@ -31,3 +31,18 @@ class Finding:
     text: str
     advice: str | None = None
     host: str | None = None
+
+
+def good(check: str, text: str) -> Finding:
+    """Return a finding after which nothing is to be done."""
+    return Finding(check, Level.GOOD, text)
+
+
+def doubtful(check: str, text: str, advice: str) -> Finding:
+    """Return a finding with which it may run, slowly or not for long."""
+    return Finding(check, Level.DOUBTFUL, text, advice)
+
+
+def bad(check: str, text: str, advice: str) -> Finding:
+    """Return a finding with which it will not run."""
+    return Finding(check, Level.BAD, text, advice)

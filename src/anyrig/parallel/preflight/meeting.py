@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from ...errors import LaunchError
 from ..ranks.route import is_host_of
-from .finding import Finding, Level
+from .finding import Finding, Level, bad, good
 from .node import Node, read_node
 
 _KEY = "anyrig/doctor"
@@ -86,15 +86,16 @@ class Meeting:
         late: list[float] = []
         for other in range(self._count):
             if not self._wait(f"{_KEY}/{other}"):
-                came = ", ".join(map(str, nodes))
-                enough = (
-                    f". A run would start with these; to look at them alone: --nnodes {len(nodes)}"
+                text = (
+                    f"{other} of {self._count} machines came within {self._limit_seconds:.0f} s "
+                    f"({', '.join(map(str, nodes))}); run the same anyrig doctor on each of them "
+                    "at the same time"
                 )
-                raise LaunchError(
-                    f"{len(nodes)} of {self._count} machines came within "
-                    f"{self._limit_seconds:.0f} s ({came}); run the same anyrig doctor on each of "
-                    f"them at the same time{enough if self._fewest <= len(nodes) else ''}"
-                )
+                if self._fewest <= other:
+                    text += (
+                        f". A run would start with these; to look at them alone: --nnodes {other}"
+                    )
+                raise LaunchError(text)
             nodes.append(read_node(self._store.get(f"{_KEY}/{other}")))
             late.append(time.monotonic() - started)
         order = [place, *(other for other in range(self._count) if other != place)]
@@ -105,24 +106,23 @@ class Meeting:
 
         No machine's ports close before, and each knows then whether to go on.
         """
-        bad = [asdict(finding) for finding in findings if finding.level is Level.BAD]
+        lines = [f"{json.dumps(asdict(each))}\n" for each in findings if each.level is Level.BAD]
         # Not in the stubs of torch.
-        self._store.append(  # type: ignore[attr-defined]
-            f"{_KEY}/bad", "".join(f"{json.dumps(each)}\n" for each in bad)
-        )
-        if self._store.add(f"{_KEY}/done", 1) == self._count:
-            self._store.set(f"{_KEY}/all done", "")
-        self._wait(f"{_KEY}/all done")
-        lines = self._store.get(f"{_KEY}/bad").decode(errors="replace").splitlines()
-        if self._store.add(f"{_KEY}/read", 1) == self._count:
-            self._store.set(f"{_KEY}/all read", "")
-        if self._hosts:
-            self._wait(f"{_KEY}/all read")
-        return [_finding(line) for line in lines]
+        self._store.append(f"{_KEY}/bad", "".join(lines))  # type: ignore[attr-defined]
+        self._come_to("done", waits=True)
+        heard = self._store.get(f"{_KEY}/bad").decode(errors="replace").splitlines()
+        self._come_to("read", waits=self._hosts)  # or the store would end before others have read
+        return [_finding(line) for line in heard]
 
     def close(self) -> None:
         """Leave the place, and close it if this machine hosts it and nothing else meets there."""
         del self._store
+
+    def _come_to(self, point: str, waits: bool) -> None:
+        if self._store.add(f"{_KEY}/{point}", 1) == self._count:
+            self._store.set(f"{_KEY}/all {point}", "")
+        if waits:
+            self._wait(f"{_KEY}/all {point}")
 
     def _wait(self, key: str) -> bool:
         left = max(0.1, self._ends - time.monotonic())
@@ -136,30 +136,21 @@ class Meeting:
 def try_ports(nodes: Sequence[Node]) -> Iterator[Finding]:
     """Connect to each of the other machines; each does the same, so all ways are tried."""
     for node in nodes[1:]:
-        yield _try_port(
-            str(node),
-            node.address,
-            node.probe_port,
+        own = (
             "ranks connect to each other at ports of their own: open all between the machines, "
-            "and have each named by an address that the others reach (--local-addr)",
+            "and have each named by an address that the others reach (--local-addr)"
         )
-        for address, why in node.interfaces.items():
-            yield _try_port(
-                f"{node}, for {why},",
-                address,
-                node.probe_port,
-                f"on {node} name the interface that leads to the other machines, or unset it",
-            )
-
-
-def _try_port(who: str, address: str, port: int, advice: str) -> Finding:
-    where = f"{address}:{port}"
-    try:
-        socket.create_connection((address, port), _CONNECT_SECONDS).close()
-    except OSError as error:
-        text = f"{who} cannot be reached from here at {where}: {error}"
-        return Finding("ports", Level.BAD, text, advice)
-    return Finding("ports", Level.GOOD, f"{who} can be reached from here at {where}")
+        named = f"on {node} name the interface that leads to the other machines, or unset it"
+        ways = [(str(node), node.address, own)]
+        ways += [(f"{node}, for {why},", each, named) for each, why in node.interfaces.items()]
+        for who, address, advice in ways:
+            where = f"{address}:{node.probe_port}"
+            try:
+                socket.create_connection((address, node.probe_port), _CONNECT_SECONDS).close()
+            except OSError as error:
+                yield bad("ports", f"{who} cannot be reached from here at {where}: {error}", advice)
+            else:
+                yield good("ports", f"{who} can be reached from here at {where}")
 
 
 def _finding(line: str) -> Finding:
@@ -170,9 +161,8 @@ def _finding(line: str) -> Finding:
     except (ValueError, TypeError, LookupError, RecursionError):
         texts = {}
     if not texts or not all(isinstance(text, str | None) for text in texts.values()):
-        return Finding(
+        return bad(
             "meeting place",
-            Level.BAD,
             "a machine reported what is no finding",
             "run the same version of anyrig on every machine, and let only these reach the place",
         )

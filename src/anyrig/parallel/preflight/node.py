@@ -9,10 +9,12 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import chain
 
+from ...devices.nvml_session import session
 from ...devices.rig import Rig
 from ...errors import LaunchError
-from .finding import Finding, Level
+from .finding import Finding, bad, doubtful, good
 
 # Further apart, and the logs of two machines cannot be read side by side.
 _CLOCKS_APART_SECONDS = 2.0
@@ -78,9 +80,8 @@ def read_node(text: bytes) -> Node:
     try:
         said = json.loads(text)
         node = Node(**{**said, "devices": tuple(said["devices"])})
-        words = [node.host, node.address, *node.devices]
-        for pairs in (node.interfaces, node.versions):
-            words += [word for pair in pairs.items() for word in pair]
+        pairs = [*node.interfaces.items(), *node.versions.items()]
+        words = [node.host, node.address, *node.devices, *chain(*pairs)]
         is_one = all(isinstance(word, str) for word in words)
         is_one = is_one and isinstance(node.probe_port, int) and 0 < node.probe_port < 2**16
         is_one = is_one and isinstance(node.unix_seconds, float)
@@ -97,29 +98,25 @@ def read_node(text: bytes) -> Node:
 def compare(nodes: Sequence[Node], heard_after_seconds: Sequence[float]) -> Iterator[Finding]:
     """Compare machines; the first is this one.
 
-    Args:
-        nodes: what each said of itself.
-        heard_after_seconds: how long each one's word was on its way at most; its clock is not
-            known better than that.
+    A node's word was on its way for `heard_after_seconds` at most, and its clock is not known
+    better than that.
     """
     here = nodes[0]
     for what, why in (_MUST_AGREE | _SHOULD_AGREE).items():
         seen = {node.address: node.versions.get(what, "none") for node in nodes}
-        level = Level.BAD if what in _MUST_AGREE else Level.DOUBTFUL
         if len(set(seen.values())) == 1:
             if seen[here.address] != "none":
-                yield Finding("versions", Level.GOOD, f"{what} {seen[here.address]}")
+                yield good("versions", f"{what} {seen[here.address]}")
             continue
+        differs = bad if what in _MUST_AGREE else doubtful
         listed = ", ".join(f"{seen[node.address]} on {node}" for node in nodes)
-        yield Finding(
-            "versions", level, f"{what} differs: {listed}; {why}", f"install one {what} everywhere"
-        )
+        text = f"{what} differs: {listed}; {why}"
+        yield differs("versions", text, f"install one {what} everywhere")
     for node, seconds in zip(nodes[1:], heard_after_seconds[1:], strict=True):
         apart = abs(node.unix_seconds - here.unix_seconds)
         if apart > _CLOCKS_APART_SECONDS + seconds:
-            yield Finding(
+            yield doubtful(
                 "clocks",
-                Level.DOUBTFUL,
                 f"the clocks of {here} and {node} are some {apart:.0f} s apart",
                 "let both follow a time server (timedatectl set-ntp true)",
             )
@@ -139,10 +136,6 @@ def _versions() -> dict[str, str]:
         versions["cuda"] = torch.version.cuda
     with suppress(Exception):  # a build without NCCL, or a library that does not load
         versions["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
-    with suppress(Exception):  # no driver
-        import pynvml
-
-        pynvml.nvmlInit()
-        versions["driver"] = str(pynvml.nvmlSystemGetDriverVersion())
-        pynvml.nvmlShutdown()
+    with suppress(Exception), session() as nvml:  # no driver
+        versions["driver"] = str(nvml.call("nvmlSystemGetDriverVersion"))
     return versions

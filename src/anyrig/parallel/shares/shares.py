@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -10,9 +11,27 @@ from typing import Any
 
 from ...devices.device import Device
 from ...errors import SharesError
-from .trial import StepMeasure, Trial
+from .trial import (
+    GOOD_ENOUGH,
+    MEASURED_STEPS,
+    SPEED_ROUNDS,
+    WARM_UP_STEPS,
+    StepMeasure,
+    Trial,
+    fastest,
+    fit_memory,
+    fit_speed,
+    highest_peaks,
+    row_limits,
+)
 
-POLICIES = ("even", "speed", "memory")
+_POLICIES = "'even', 'speed', 'memory'"
+_RATES = "by published FLOP/s and memory bandwidth"
+_NO_PEAKS = (
+    "by memory: held as begun, as no step showed its peak on each device: the CPU has none, and "
+    "elsewhere an earlier peak hides it, until torch.accelerator.reset_peak_memory_stats()"
+)
+_NO_LIMIT = sys.maxsize
 
 
 @dataclass(frozen=True)
@@ -53,7 +72,7 @@ class Shares:
         left over go to those who lost the largest fraction, the first ones first (the method of
         largest remainders). No device gets more than its limit unless all are at theirs.
         """
-        return _split(self.weights, self.row_limits, rows)
+        return _split(self.weights, self._limits(), rows)
 
     def join_singles(self, counts: Sequence[int]) -> tuple[int, ...]:
         """Return `counts` with no part of one row, unless there is only one row.
@@ -70,40 +89,56 @@ class Shares:
             counts: how many rows each device has, as from `split`.
         """
         joined = list(counts)
-        limits = self.row_limits or (None,) * len(joined)
+        limits = self._limits()
         while 1 in joined and sum(joined) > 1:
             singles = [i for i, count in enumerate(joined) if count == 1]
             giver = min(singles, key=lambda i: (self.weights[i], -i))
             others = [i for i in singles if i != giver]
             takers = others or [i for i, count in enumerate(joined) if count > 1]
-            roomy = [i for i in takers if joined[i] < _or_infinite(limits[i])]
+            roomy = [i for i in takers if joined[i] < limits[i]]
             taker = min(roomy or takers, key=lambda i: ((joined[i] + 1) / self.weights[i], i))
             joined[giver] -= 1
             joined[taker] += 1
         return tuple(joined)
 
     def measured(self, step: Sequence[StepMeasure]) -> Shares:
-        """Return the shares that follow from one more measured step: itself once they are held.
-
-        Args:
-            step: what each device did in it, in order.
-        """
-        if self.trial is None:
+        """Return the shares after one more step, measured on each device; itself once held."""
+        trial = self.trial
+        if trial is None:
             return self
-        verdict = self.trial.judge(self.weights, step)
-        return replace(
-            self,
-            weights=verdict.weights,
-            reason=verdict.reason or self.reason,
-            row_limits=verdict.row_limits or self.row_limits,
-            trial=verdict.trial,
+        steps = (*trial.steps, tuple(step))
+        peaks = highest_peaks([trial.peaks or (None,) * len(step), step])
+        if len(steps) < WARM_UP_STEPS + MEASURED_STEPS:
+            return replace(self, trial=replace(trial, steps=steps, peaks=peaks))
+        limits = row_limits(peaks, trial.total_bytes) or self.row_limits
+        held = replace(self, row_limits=limits, trial=None)
+        if trial.kind == "memory":
+            rows = fit_memory(peaks, trial.total_bytes)
+            if rows is None:
+                return replace(held, reason=_NO_PEAKS)
+            reason = "by memory: measured peaks of the first steps"
+            return replace(held, weights=rows, reason=reason)
+        rounds = (*trial.rounds, fastest(steps[WARM_UP_STEPS:]))
+        fitted = fit_speed(rounds, self.weights)
+        if fitted is None:
+            return replace(held, reason="by speed: no times were measured, so held")
+        seconds, rows = fitted
+        told = ", ".join(
+            f"{m.rows} rows in {m.seconds * 1e3:.4g} ms" if m.seconds else f"{m.rows} rows"
+            for m in rounds[-1]
         )
+        slowest = max(m.seconds or 0.0 for m in rounds[-1])
+        if slowest <= GOOD_ENOUGH * seconds:  # as they are, and not changed once more for little
+            return replace(held, reason=f"by speed: {told}; held")
+        if len(rounds) == SPEED_ROUNDS:
+            return replace(held, weights=rows, reason=f"by speed: from {told}; held")
+        trial = Trial(trial.kind, trial.total_bytes, rounds=rounds, peaks=peaks)
+        reason = f"by speed: from {told}; still measured"
+        return replace(held, weights=rows, reason=reason, trial=trial)
 
-    def refuse(self, devices: int) -> None:
-        """Raise SharesError: these are not the shares of so many devices."""
-        raise SharesError(
-            f"{len(self.weights)} shares for {devices} devices; give one for each, in order"
-        )
+    def _limits(self) -> tuple[int, ...]:
+        limits = self.row_limits or (None,) * len(self.weights)
+        return tuple(_NO_LIMIT if limit is None else limit for limit in limits)
 
     def __str__(self) -> str:
         total = sum(self.weights)
@@ -125,56 +160,50 @@ def choose_shares(wanted: str | Sequence[float] | Shares | None, devices: Sequen
     """
     if isinstance(wanted, Shares):
         shares = wanted
-    elif wanted is None or isinstance(wanted, str):
+    elif wanted is None:
+        shares = _by_default(devices)
+    elif isinstance(wanted, str):
         shares = _by_policy(wanted, devices)
     else:
-        shares = Shares(_numbers(wanted), "given")
+        try:
+            weights = tuple(map(float, wanted))
+        except (TypeError, ValueError):
+            raise SharesError(
+                f"cannot read {wanted!r} as shares; give one number a device, or one of {_POLICIES}"
+            ) from None
+        shares = Shares(weights, "given")
     if len(shares.weights) != len(devices):
-        shares.refuse(len(devices))
+        raise SharesError(
+            f"{len(shares.weights)} shares for {len(devices)} devices; give one for each, in order"
+        )
     return shares
 
 
-def _numbers(wanted: Sequence[float]) -> tuple[float, ...]:
-    try:
-        return tuple(float(weight) for weight in wanted)
-    except (TypeError, ValueError):
-        raise SharesError(
-            f"cannot read {wanted!r} as shares; give one number a device, or one of "
-            f"{', '.join(map(repr, POLICIES))}"
-        ) from None
-
-
-def _by_policy(wanted: str | None, devices: Sequence[Any]) -> Shares:
-    known = [device for device in devices if isinstance(device, Device)]
+def _by_policy(wanted: str, devices: Sequence[Any]) -> Shares:
     even = (1.0,) * len(devices)
-    if wanted is None:
-        return _by_default(known) if len(known) == len(devices) else Shares(even, "even")
     if wanted == "even":
         return Shares(even, "even, as asked")
     totals = tuple(d.total_bytes if isinstance(d, Device) else None for d in devices)
     if wanted == "speed":
-        speeds = _published_speeds(known)
+        speeds = _published_speeds(devices)
         begin = "even" if speeds is None else _RATES
-        return Shares(
-            speeds or even,
-            f"by speed: {begin} to begin with, until the first steps' times are known",
-            trial=Trial("speed", totals),
-        )
+        reason = f"by speed: {begin} to begin with, until the first steps' times are known"
+        return Shares(speeds or even, reason, trial=Trial("speed", totals))
     if wanted == "memory":
-        return Shares(
-            even if None in totals else tuple(float(total or 0) for total in totals),
-            "by memory: as its sizes are, until the first steps' peaks are known",
-            trial=Trial("memory", totals),
-        )
+        sizes = even if None in totals else tuple(float(total or 0) for total in totals)
+        reason = "by memory: as its sizes are, until the first steps' peaks are known"
+        return Shares(sizes, reason, trial=Trial("memory", totals))
     raise SharesError(
-        f"no way to share is called {wanted!r}; take one of {', '.join(map(repr, POLICIES))}, or "
-        "give one number a device"
+        f"no way to share is called {wanted!r}; take one of {_POLICIES}, or give one number a "
+        "device"
     )
 
 
-def _by_default(devices: Sequence[Device]) -> Shares:
+def _by_default(devices: Sequence[Any]) -> Shares:
     """Return shares that follow from what the devices are, so that every run has the same."""
     even = (1.0,) * len(devices)
+    if not all(isinstance(device, Device) for device in devices):
+        return Shares(even, "even")
     # By name: of two equal GPUs the one with a screen may report less memory.
     names = list(dict.fromkeys(device.name for device in devices))
     if len(names) == 1:
@@ -190,55 +219,38 @@ def _by_default(devices: Sequence[Device]) -> Shares:
     return Shares(speeds, f"{_RATES} of {', '.join(names)}")
 
 
-_RATES = "by published FLOP/s and memory bandwidth"
-
-
-def _published_speeds(devices: Sequence[Device]) -> tuple[float, ...] | None:
+def _published_speeds(devices: Sequence[Any]) -> tuple[float, ...] | None:
     """Return speeds relative to each other by data sheet, or None if a device is unknown.
 
     A step is bound now by arithmetic, now by memory; by how much depends on the model. The
     geometric mean of both rates is as far from the one as from the other.
     """
-    specs = [device.spec for device in devices if device.spec is not None]
-    if not specs or len(specs) < len(devices):
+    specs = [device.spec if isinstance(device, Device) else None for device in devices]
+    speeds = [(spec.strength * spec.memory_bytes_per_second) ** 0.5 for spec in specs if spec]
+    if not speeds or len(speeds) < len(devices):
         return None
-    speeds = [(spec.strength * spec.memory_bytes_per_second) ** 0.5 for spec in specs]
     return tuple(speed / max(speeds) for speed in speeds)
 
 
 @lru_cache(maxsize=256)
-def _split(
-    weights: tuple[float, ...], row_limits: tuple[int | None, ...], rows: int
-) -> tuple[int, ...]:
+def _split(weights: tuple[float, ...], limits: tuple[int, ...], rows: int) -> tuple[int, ...]:
     if rows < 0:
         raise SharesError(f"a batch has no {rows} rows")
-    limits = row_limits or (None,) * len(weights)
-    if len(set(weights)) == 1 and not any(limit is not None for limit in limits):
-        return _chunks(rows, len(weights))
+    parts = len(weights)
+    if len(set(weights)) == 1 and min(limits) == _NO_LIMIT:
+        size = -(-rows // parts)
+        return tuple(max(0, min(size, rows - size * part)) for part in range(parts))
     fixed: dict[int, int] = {}
     while True:
         open_weights = [0.0 if i in fixed else weight for i, weight in enumerate(weights)]
         left = rows - sum(fixed.values())
         if left and not any(open_weights):  # all are full; who fails will say so by name
             return _largest_remainders(weights, rows)
-        given = _largest_remainders(open_weights, left) if left else (0,) * len(weights)
-        over = {
-            i: limit
-            for i, limit in enumerate(limits)
-            if i not in fixed and limit is not None and given[i] > limit
-        }
+        given = _largest_remainders(open_weights, left) if left else (0,) * parts
+        over = {i: limits[i] for i in range(parts) if i not in fixed and given[i] > limits[i]}
         if not over:
             return tuple(fixed.get(i, count) for i, count in enumerate(given))
         fixed |= over
-
-
-def _or_infinite(limit: int | None) -> float:
-    return float("inf") if limit is None else limit
-
-
-def _chunks(rows: int, parts: int) -> tuple[int, ...]:
-    size = -(-rows // parts)
-    return tuple(max(0, min(size, rows - size * part)) for part in range(parts))
 
 
 def _largest_remainders(weights: Sequence[float], rows: int) -> tuple[int, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 # Steps of other shapes than those before allocate memory and tune kernels. So each change of the
@@ -38,18 +38,8 @@ class StepMeasure:
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """The shares after a step; `reason` and `row_limits` are None where they stay as they were."""
-
-    weights: tuple[float, ...]
-    reason: str | None
-    row_limits: tuple[int | None, ...] | None
-    trial: Trial | None
-
-
-@dataclass(frozen=True)
 class Trial:
-    """Shares under trial in the first steps.
+    """What the first steps have told so far, for shares that follow from them.
 
     Attributes:
         kind: what they are to make equal: the devices' times, or how full they are.
@@ -65,67 +55,17 @@ class Trial:
     rounds: tuple[tuple[StepMeasure, ...], ...] = ()
     peaks: tuple[StepMeasure | None, ...] = ()
 
-    def judge(self, weights: tuple[float, ...], step: Sequence[StepMeasure]) -> Verdict:
-        """Return the shares after one more step, which are the old ones until a round is full."""
-        steps = (*self.steps, tuple(step))
-        peaks = highest_peaks([self.peaks or (None,) * len(step), step])
-        if len(steps) < WARM_UP_STEPS + MEASURED_STEPS:
-            return Verdict(weights, None, None, replace(self, steps=steps, peaks=peaks))
-        limits = row_limits(peaks, self.total_bytes)
-        if self.kind == "memory":
-            fitted = fit_memory(peaks, self.total_bytes)
-            if fitted is None:
-                return Verdict(weights, _NO_PEAKS, limits, None)
-            return Verdict(fitted, "by memory: measured peaks of the first steps", limits, None)
-        return self._judge_speed(weights, steps[WARM_UP_STEPS:], limits, peaks)
-
-    def _judge_speed(
-        self,
-        weights: tuple[float, ...],
-        counted: Sequence[Sequence[StepMeasure]],
-        limits: tuple[int | None, ...] | None,
-        peaks: tuple[StepMeasure | None, ...],
-    ) -> Verdict:
-        rounds = (*self.rounds, fastest(counted))
-        fitted = fit_speed(rounds, weights)
-        if fitted is None:
-            return Verdict(weights, "by speed: no times were measured, so held", limits, None)
-        measured = ", ".join(
-            f"{m.rows} rows in {m.seconds * 1e3:.4g} ms" if m.seconds else f"{m.rows} rows"
-            for m in rounds[-1]
-        )
-        seconds, wanted = fitted
-        slowest = max(m.seconds or 0.0 for m in rounds[-1])
-        if slowest <= GOOD_ENOUGH * seconds:  # as they are, and not changed once more for little
-            return Verdict(weights, f"by speed: {measured}; held", limits, None)
-        last = len(rounds) == SPEED_ROUNDS
-        return Verdict(
-            wanted,
-            f"by speed: from {measured}; {'held' if last else 'still measured'}",
-            limits,
-            None if last else Trial(self.kind, self.total_bytes, rounds=rounds, peaks=peaks),
-        )
-
-
-_NO_PEAKS = (
-    "by memory: held as begun, as no step showed its peak on each device: the CPU has none, and "
-    "elsewhere an earlier peak hides it, until torch.accelerator.reset_peak_memory_stats()"
-)
-
 
 def highest_peaks(
     steps: Sequence[Sequence[StepMeasure | None]],
 ) -> tuple[StepMeasure | None, ...]:
     """Return the step of each device with the highest known peak, the last of equal ones."""
-    found: list[StepMeasure | None] = [None] * len(steps[0])
-    for step in steps:
-        for i, measure in enumerate(step):
-            best = found[i]
-            if measure is None or measure.peak_bytes is None:
-                continue
-            if best is None or measure.peak_bytes >= (best.peak_bytes or 0):
-                found[i] = measure
-    return tuple(found)
+
+    def peak(measure: StepMeasure | None) -> int:
+        return -1 if measure is None or measure.peak_bytes is None else measure.peak_bytes
+
+    highest = [max(reversed(of_device), key=peak) for of_device in zip(*steps, strict=True)]
+    return tuple(measure if peak(measure) >= 0 else None for measure in highest)
 
 
 def fastest(steps: Sequence[Sequence[StepMeasure]]) -> tuple[StepMeasure, ...]:
@@ -157,9 +97,8 @@ def fit_speed(
     if not timed or not sum(weights[i] for i in timed):
         return None
     lines = [_line([rounds_of[i] for rounds_of in rounds]) for i in timed]
-    seconds, rows = level(
-        sum(step[i].rows for i in timed), [line[0] for line in lines], [line[1] for line in lines]
-    )
+    fixed, slopes = zip(*lines, strict=True)
+    seconds, rows = level(sum(step[i].rows for i in timed), fixed, slopes)
     scale = sum(rows) / sum(weights[i] for i in timed)
     found = dict(zip(timed, rows, strict=True))
     return seconds, tuple(found.get(i, weight * scale) for i, weight in enumerate(weights))
@@ -220,9 +159,8 @@ def fit_memory(
     if usage is None:
         return None
     fixed, row_bytes = usage
-    known = [total for total in total_bytes if total]
     # Without their sizes, devices are taken to be of one size.
-    sizes = [float(total) for total in known] if len(known) == len(step) else [1.0] * len(step)
+    sizes = [float(total or 0) for total in total_bytes] if all(total_bytes) else [1.0] * len(step)
     _, rows = level(
         sum(m.rows for m in step if m),
         [used / size for used, size in zip(fixed, sizes, strict=True)],
