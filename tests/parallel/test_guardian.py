@@ -10,9 +10,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
-from anyrig.parallel.ranks.guardian import Guardian
+from anyrig.parallel.ranks.guardian import Guardian, _forget_ended
 
 LAST_PID = Path("/proc/sys/kernel/ns_last_pid")
 
@@ -143,6 +144,23 @@ def test_a_number_that_is_given_again_is_nobody_of_ours() -> None:
     finally:
         other.kill()
         other.communicate()
+
+
+def test_a_session_is_forgotten_when_nothing_of_it_lives() -> None:
+    with start("sh", "-c", "sleep 600 & echo $!; exec sleep 600") as leader:
+        assert leader.stdout is not None
+        child = int(leader.stdout.readline())
+        leaders = {leader.pid: psutil.Process(leader.pid)}
+        _forget_ended(leaders)
+        leader.kill()
+        leader.wait()
+        _forget_ended(leaders)
+        assert leaders.keys() == {leader.pid}  # its child lives
+        os.kill(child, signal.SIGKILL)
+        deadline = time.monotonic() + 60
+        while leaders and time.monotonic() < deadline:
+            _forget_ended(leaders)
+        assert leaders == {}
 
 
 def all_processes() -> list[int]:
