@@ -26,7 +26,7 @@ def send(bucket: Bucket) -> list[Tensor]:
     with torch.no_grad():
         for place, piece in zip(bucket.pieces_of(bucket.flat(0)), bucket.pieces(), strict=True):
             place.copy_(piece)
-    return bucket.copies(0)
+    return bucket.copies[0]
 
 
 def test_copies_have_values_shapes_strides_and_versions_of_their_own() -> None:

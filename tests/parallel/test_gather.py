@@ -193,6 +193,17 @@ def test_packed_parts_that_are_sorted_only_by_themselves() -> None:
         assert torch.equal(row[: len(sequence)].cpu(), sequence)
 
 
+def test_equal_lengths_may_be_sorted_in_any_order() -> None:
+    order = torch.tensor([1, 0])
+    packed = PackedSequence(torch.tensor([10.0, 0.0]), torch.tensor([2]), order, order)
+    for parts, expected in (([packed], [0, 10]), ([packed, packed], [0, 10, 0, 10])):
+        padded, lengths = pad_packed_sequence(gather(parts, "cpu"))
+        assert padded.tolist() == [expected]
+        assert lengths.tolist() == [1] * len(expected)
+    for part, row in zip(scatter(packed, ["cpu"], [1]), [[0, 10]], strict=True):
+        assert pad_packed_sequence(part)[0].tolist() == [row]
+
+
 @pytest.mark.gpus(3)
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
 @pytest.mark.parametrize("layout", [torch.strided, torch.jagged])

@@ -86,7 +86,9 @@ def divide(
             map_leaves(tree, lambda leaf, _: parts_of(leaf)[i], WHOLE)  # noqa: B023 - called here
             for i in range(len(devices))
         ]
-    except MoveError as error:  # `count_rows` has found all others
+    except MoveError as error:
+        if not error.failure:
+            raise
         raise BatchError(f"{error.failure}; pass what it holds") from error.__cause__
     return Divided(values, rows)
 

@@ -60,11 +60,6 @@ class Slot:
         assert bucket is not None, "a slot outlived its bucket"
         return bucket
 
-    def follow(self, tensor: torch.Tensor) -> None:
-        """Take `tensor` as the caller's from now on, if it is another."""
-        if tensor is not self.tensor:
-            self.tensor, self.seen = tensor, (None, 0)
-
 
 def form_of(tensor: torch.Tensor) -> tuple[object, ...]:
     """Return what the place of a tensor in its bucket is made for."""
@@ -103,6 +98,7 @@ class Bucket:
         slots: in the module's order, those of large tensors last.
         stamp: counts the changes of what the lead has.
         held: for each device but the lead, the stamp of what it has; 0 is nothing yet.
+        copies: for each device but the lead, its tensors in the order of `slots`.
         ready: for each device but the lead, recorded when what it was sent has arrived.
         suspect: whether the lead's values may have changed without a new version since the last
             look.
@@ -123,7 +119,7 @@ class Bucket:
         self.held = [0] * len(devices)
         self.ready = [torch.Event(device) for device in devices]
         self._flats: list[torch.Tensor | None] = [None] * len(devices)
-        self._copies: list[list[torch.Tensor]] = [[] for _ in devices]
+        self.copies: list[list[torch.Tensor]] = [[] for _ in devices]
         self._versions: list[list[int]] = [[] for _ in devices]  # of copies, when they arrived
         self._sources: list[torch.Tensor] = []
 
@@ -157,10 +153,6 @@ class Bucket:
             self.stamp = stamp
         return changed
 
-    def copies(self, device: int) -> list[torch.Tensor]:
-        """Return the tensors as the device at this position has them, in the order of `slots`."""
-        return self._copies[device]
-
     def flat(self, device: int) -> torch.Tensor:
         """Return the one tensor that holds all of them on a device; made at the first use."""
         flat = self._flats[device]
@@ -168,7 +160,7 @@ class Bucket:
             flat = torch.empty(self.length, dtype=self.dtype, device=self.devices[device])
             self._flats[device] = flat
             # .data: a version counter each, else a change of one would count for all.
-            self._copies[device] = [part.data for part in self.parts(flat)]
+            self.copies[device] = [part.data for part in self.parts(flat)]
         return flat
 
     def differs(self, device: int) -> bool:
@@ -176,12 +168,12 @@ class Bucket:
         return self.held[device] != self.stamp or bool(self._written(device))
 
     def _written(self, device: int) -> list[torch.Tensor]:
-        pairs = zip(self._copies[device], self._versions[device], strict=False)
+        pairs = zip(self.copies[device], self._versions[device], strict=False)
         return [copy for copy, version in pairs if copy._version != version]
 
     def note_arrival(self, device: int) -> None:
         """Note that a device holds the lead's values, and tell graphs that saved other ones."""
-        copies, held = self._copies[device], self.held[device]
+        copies, held = self.copies[device], self.held[device]
         changed = [copies[slot.position] for slot in self.slots if slot.changed > held]
         torch.autograd.graph.increment_version([*changed, *self._written(device)])
         self._versions[device] = [copy._version for copy in copies]

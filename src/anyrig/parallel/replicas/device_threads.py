@@ -46,7 +46,7 @@ class DeviceThreads:
 
 @cache
 def device_threads() -> DeviceThreads:
-    """Return the threads of this process. More would each have their own cuBLAS workspaces."""
+    """Return the threads of this process. PyTorch keeps cuBLAS handles for each thread."""
     return DeviceThreads()
 
 

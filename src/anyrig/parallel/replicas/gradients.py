@@ -81,7 +81,7 @@ class Step:
         stream.wait_event(bucket.ready[device])
         bucket.flat(device).record_stream(stream)
         if token is None:
-            return [copy.detach() for copy in bucket.copies(device)]
+            return [copy.detach() for copy in bucket.copies[device]]
         # Read first within no_grad, as in a checkpoint, and again in its recomputation.
         with torch.enable_grad():
             aliases = _apply(_Take, self, bucket, device, token)
@@ -100,7 +100,7 @@ class _Take(torch.autograd.Function):
     ) -> tuple[torch.Tensor, ...]:
         ctx.step, ctx.bucket, ctx.device = step, bucket, device
         ctx.set_materialize_grads(False)
-        return tuple(copy.detach() for copy in bucket.copies(device))
+        return tuple(copy.detach() for copy in bucket.copies[device])
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> Any:

@@ -28,7 +28,7 @@ class Meeting:
 
     Args:
         devices: of the replicas that take part, in order.
-        exchanges: whether layers find this meeting to exchange something in.
+        exchanges: whether layers of batch normalization exchange their statistics here.
         wait_seconds: how long to wait for the others.
     """
 
@@ -82,7 +82,7 @@ class Meeting:
         return self._taken.pop(moments.device)
 
     def _wait(self) -> int:
-        """Wait for the others. Return a number from 0 on, another one to each of them."""
+        """Wait for the others. Each gets another number, from 0 on."""
         try:
             return self._barrier.wait()
         except threading.BrokenBarrierError:
@@ -96,7 +96,7 @@ class Meeting:
             ) from None
 
 
-# Layers are called by modules, which cannot pass it on. A context is a thread's own.
+# No argument can carry the meeting, since modules call their layers. Each thread has its own.
 _current: ContextVar[Meeting | None] = ContextVar("anyrig_meeting", default=None)
 
 
@@ -106,7 +106,7 @@ def is_inside() -> bool:
 
 
 def current_meeting() -> Meeting | None:
-    """Return where the layer that asks exchanges something with those of the other replicas."""
+    """Return where a layer of this replica exchanges statistics; None if it does not."""
     meeting = _current.get()
     return meeting if meeting is not None and meeting.exchanges else None
 

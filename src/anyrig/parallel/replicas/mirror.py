@@ -40,13 +40,8 @@ class Mirror:
         # for a module may keep its last activations, but it is noted that they died.
         self._kept: list[Any] = []
         self._tensors_seen: list[weakref.ref[torch.Tensor]] = []
-        self._varying: list[str] = []
+        self.varying: list[str] = []  # what `vary` has to do
         self._copied: dict[str, _Seen] = {}
-
-    @property
-    def varies(self) -> bool:
-        """Whether `vary` has anything to do."""
-        return bool(self._varying)
 
     def has_changed(self) -> bool:
         """Say whether an attribute, a child or a tensor was replaced or renamed since `build`."""
@@ -61,14 +56,14 @@ class Mirror:
         """
         state = self.module.__dict__
         self._names_and_ids = _names_and_ids(self.module)
-        self._kept, self._tensors_seen, self._varying = [], [], []
+        self._kept, self._tensors_seen, self.varying = [], [], []
         own = [name for name in state if name not in _TENSORS_AND_CHILDREN]
         for name in own:
             value = state[name]
             if isinstance(value, torch.Tensor):
                 self._tensors_seen.append(weakref.ref(value))
             if _may_vary(self.module, name, value):
-                self._varying.append(name)
+                self.varying.append(name)
             elif not isinstance(value, torch.Tensor):
                 self._kept.append(value)
         self._kept += state["_modules"].values()
@@ -125,7 +120,7 @@ class Mirror:
                 return functools.partial(translate(value.func), *arguments[0], **arguments[1])
             return value
 
-        for name in self._varying:
+        for name in self.varying:
             value = self.module.__dict__.get(name)
             if isinstance(value, torch.Tensor) and not value.requires_grad:
                 state[name] = self._copy_once(name, value, device, translate)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, ItemsView, Iterator, ValuesView
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -83,21 +83,13 @@ class ReplicaTensors(dict[str, Any]):
             self._reader.replaced.append(functools.partial(super().__setitem__, name, before))
         super().__setitem__(name, value)
 
-    # A dict's other ways of reading pass __getitem__ by.
-    def __iter__(self) -> Iterator[str]:
+    # A dict's own ways of reading pass __getitem__ by.
+    get: Any = Mapping.get
+    values: Any = Mapping.values
+    items: Any = Mapping.items
+
+    def __iter__(self) -> Iterator[str]:  # dict(...) and {**...} do as well, unless there is one
         return super().__iter__()
-
-    def get(self, name: str, default: Any = None) -> Any:
-        """Return the tensor of this name."""
-        return self[name] if name in self else default  # noqa: SIM401 - it is `get` itself
-
-    def values(self) -> ValuesView[Any]:  # type: ignore[override]
-        """Return the tensors."""
-        return ValuesView(self)
-
-    def items(self) -> ItemsView[str, Any]:  # type: ignore[override]
-        """Return names and tensors."""
-        return ItemsView(self)
 
     def pop(self, name: str, *default: Any) -> Any:
         """Remove and return a tensor."""

@@ -73,7 +73,7 @@ class Replicas:
                 self._zero = torch.zeros((), device=self.lead)
         step = Step(self.lead, self._zero, self._others, self._buckets, on_backward)
         tokens = step.begin(active) if active else {}
-        varying = [mirror for mirror in self._mirrors.values() if mirror.varies]
+        varying = [mirror for mirror in self._mirrors.values() if mirror.varying]
         for among, device in enumerate(active):
             self._readers[device].begin(step, tokens, among, meeting)
             for mirror in varying:
@@ -163,7 +163,8 @@ class Replicas:
         ):
             return False
         for slot, tensor in zip(slots, tensors, strict=True):
-            slot.follow(tensor)
+            if tensor is not slot.tensor:
+                slot.tensor, slot.seen = tensor, (None, 0)
         self._slots = {id(slot.tensor): slot for slot in slots}
         return True
 

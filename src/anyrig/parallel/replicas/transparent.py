@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
 from ...errors import SpreadError
 
-ModuleT = TypeVar("ModuleT", bound="TransparentModule")
 _SHARED = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
 
 
@@ -114,11 +112,8 @@ class TransparentModule(torch.nn.Module):
         self.__dict__.update(state)
         self._show(self.__dict__["module"])
 
-    def __deepcopy__(self: ModuleT, memo: dict[int, Any]) -> ModuleT:
-        clone = type(self).__new__(type(self))
-        memo[id(self)] = clone
-        clone.__setstate__(copy.deepcopy(self.__getstate__(), memo))
-        return clone
+    # The inner module's, if it has one, would copy the inner module alone.
+    __deepcopy__: Any = None
 
 
 def require_plain_module(module: object) -> None:
