@@ -1,0 +1,119 @@
+"""The files of `parallel` import each other in one direction, walk trees in one way, and keep no
+state of their own.
+"""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[2] / "src" / "anyrig"
+
+# What makes something that changes. Tables of constants are written with their contents.
+MAKES_STATE = {
+    *("dict", "list", "set", "deque", "defaultdict", "Counter", "OrderedDict", "count"),
+    *("WeakKeyDictionary", "WeakValueDictionary", "WeakSet", "local", "Lock", "RLock"),
+    "ContextVar",
+}
+# State that a module of `parallel` keeps, and why it cannot be passed.
+KEPT = {
+    "parallel/replicas/meeting.py: _current": "modules call their layers with no argument of ours",
+}
+# Functions that walk a nested structure by calling themselves, and why `transfer.tree` cannot.
+OWN_WALKS: dict[str, str] = {}
+
+
+def module_names() -> dict[str, Path]:
+    found = {}
+    for path in PACKAGE.rglob("*.py"):
+        if path.name != "__init__.py":
+            parts = path.relative_to(PACKAGE).with_suffix("").parts
+            found[".".join(("anyrig", *parts))] = path
+    return found
+
+
+def imports_of(name: str, path: Path, known: dict[str, Path]) -> set[str]:
+    """Modules of anyrig that a file imports, anywhere but for the type checker alone."""
+    package = name.split(".")[:-1]
+    tree = ast.parse(path.read_text())
+    for_types = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        for inner in ast.walk(node)
+    }
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.level and id(node) not in for_types:
+            base = package[: len(package) - node.level + 1]
+            stem = ".".join([*base, node.module] if node.module else base)
+            found |= {stem, *(f"{stem}.{alias.name}" for alias in node.names)}
+    return (found & known.keys()) - {name}
+
+
+def cycle_in(imports: dict[str, set[str]]) -> list[str]:
+    """One cycle, or nothing."""
+    done: set[str] = set()
+
+    def follow(name: str, way: list[str]) -> list[str]:
+        if name in way:
+            return [*way[way.index(name) :], name]
+        if name in done:
+            return []
+        for other in sorted(imports[name]):
+            found = follow(other, [*way, name])
+            if found:
+                return found
+        done.add(name)
+        return []
+
+    return next((found for name in sorted(imports) if (found := follow(name, []))), [])
+
+
+def test_no_file_imports_one_that_imports_it() -> None:
+    known = module_names()
+    assert cycle_in({name: imports_of(name, path, known) for name, path in known.items()}) == []
+
+
+@pytest.mark.parametrize(
+    ("imports", "cycle"),
+    [
+        ({"a": {"b"}, "b": {"c"}, "c": {"b"}}, ["b", "c", "b"]),
+        ({"a": {"b", "c"}, "b": {"c"}, "c": set()}, []),
+    ],
+)
+def test_a_cycle_is_found(imports: dict[str, set[str]], cycle: list[str]) -> None:
+    assert cycle_in(imports) == cycle
+
+
+def state_of(source: str) -> Iterator[str]:
+    """Names at the top of a file that hold something that changes."""
+    tree = ast.parse(source)
+    for node in tree.body:
+        value = node.value if isinstance(node, (ast.Assign, ast.AnnAssign)) else None
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        if isinstance(value, ast.Call):
+            made = value.func.attr if isinstance(value.func, ast.Attribute) else value.func
+            changes = (made if isinstance(made, str) else getattr(made, "id", "")) in MAKES_STATE
+        else:
+            changes = isinstance(value, (ast.Dict, ast.List)) and ast.unparse(value) in ("{}", "[]")
+        if changes:
+            yield from (ast.unparse(target) for target in targets if target is not None)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Global):
+            yield from node.names
+
+
+def test_parallel_keeps_no_state_of_its_own() -> None:
+    found = {
+        f"{path.relative_to(PACKAGE).as_posix()}: {name}"
+        for path in (PACKAGE / "parallel").rglob("*.py")
+        for name in state_of(path.read_text())
+    }
+    assert found == KEPT.keys()
+
+
+def test_state_is_found() -> None:
+    source = "a = {}\nb: list[int] = []\nc = weakref.WeakSet()\nD = {'x': 1}\nE = ('x',)\n"
+    assert [*state_of(source + "def f():\n    global g\n    g = 1\n")] == ["a", "b", "c", "g"]
