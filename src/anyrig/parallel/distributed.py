@@ -13,10 +13,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ..errors import SpreadError
 from .group.announcement import Phase
-from .group.channel import Channel
 from .group.exchange import Exchange
 from .group.fixed_parameters import FixedParameters, Freezing
 from .group.last_reference import keep_until_exit
+from .group.membership import Context
 from .group.no_rows import without_rows
 from .group.states import broadcast_states
 from .group.unused import explain_unfinished
@@ -73,8 +73,8 @@ class DistributedModule(RankModule):
         super()._make_anew()
         self.__dict__["_ddp"] = None
 
-    def _start(self) -> Channel:
-        channel = super()._start()
+    def _start(self) -> Context:
+        context = super()._start()
         if any(parameter.requires_grad for parameter in self.module.parameters()):
             # Spares a device the memory of all gradients once. On the CPU the backward pass of a
             # convolutional network took 6 % longer with it, and a transformer's as long.
@@ -88,7 +88,7 @@ class DistributedModule(RankModule):
             keep_until_exit(ddp.process_group)
         else:
             broadcast_states([*self.module.parameters(), *self.module.buffers()], 0)
-        return channel
+        return context
 
     def _fix_parameters(self) -> FixedParameters:
         # DDP has hooks on these nodes. `parameter.data = …` of another dtype, as in model.half(),
@@ -197,10 +197,10 @@ class DistributedModule(RankModule):
 
     def _accompany(self) -> None:
         """Compute without rows as long as a rank has some."""
-        channel = self._channel or self._start()
+        context = self._context or self._start()
         last, left_early = self._last, False
         while True:
-            exchange = Exchange(channel, self._number, None)
+            exchange = Exchange(context, self._number, None)
             exchange.start(Phase.FORWARD)
             if not exchange.active_ranks:
                 break
@@ -209,7 +209,7 @@ class DistributedModule(RankModule):
             self._compute_without_rows(exchange)
         if left_early:
             self.module.zero_grad()
-        if last is not None and len(last.active_ranks) < channel.world_size:
+        if last is not None and len(last.active_ranks) < context.group.world_size:
             states = [*self.module.parameters(), *self.module.buffers()]
             broadcast_states(states, last.active_ranks[0])
 

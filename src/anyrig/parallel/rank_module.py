@@ -15,14 +15,14 @@ from ..errors import SpreadError
 from ..transfer.tree import ATOM_TYPES, map_leaves
 from .batch.rows import rows_of_first
 from .group.announcement import Phase
-from .group.channel import Channel, open_channel
+from .group.channel import open_carrier
 from .group.exchange import Exchange
 from .group.fixed_parameters import FixedParameters
-from .group.membership import current_group
+from .group.membership import Context, current_context, current_group
 from .group.no_rows import compute_without_rows, one_row
-from .group.pace import Pace
 from .group.samples import count_samples
 from .group.states import Broadcast, Buffers
+from .group.step_time import Pace
 from .group.weighing import put_weight_on, take_weight_off
 from .group.whole_loss import whole_loss
 from .layout import Layout
@@ -50,7 +50,7 @@ class RankModule(TransparentModule):
 
     _ANEW: ClassVar = {
         "_buffers_of_all",
-        "_channel",
+        "_context",
         "_fixed",
         "_arriving",
         "_sent_in",
@@ -76,7 +76,7 @@ class RankModule(TransparentModule):
     _synchronized: list[torch.nn.SyncBatchNorm]
     _last: Exchange | None
     _row_of: dict[bool, Any]
-    _channel: Channel | None
+    _context: Context | None
     _buffers_of_all: Buffers
     _fixed: FixedParameters
     _arriving: Broadcast | None
@@ -96,7 +96,7 @@ class RankModule(TransparentModule):
     def _make_anew(self) -> None:
         """Set what a copy does not take over."""
         self.__dict__.update(
-            _channel=None,
+            _context=None,
             _arriving=None,
             _sent_in=-1,
             _is_armed=False,
@@ -105,21 +105,22 @@ class RankModule(TransparentModule):
             _number=0,
             _forwards=0,
             _row_of={},
-            _pace=Pace(self._device),
         )
 
-    def _start(self) -> Channel:
+    def _start(self) -> Context:
         """Meet the other ranks; each does so at the same time."""
         if current_group() is None:
             raise SpreadError(
                 f"this {type(self.module).__name__} was spread over a process group, and this "
                 "process is in none; use its attribute module, or start with anyrig run"
             )
-        channel = open_channel()
-        channel.counts.models += 1
+        context = current_context()
+        open_carrier(context)
+        context.counts["models"] += 1
         self.__dict__.update(
-            _channel=channel,
-            _number=channel.counts.models,
+            _context=context,
+            _number=context.counts["models"],
+            _pace=Pace(self._device, context),
             _buffers_of_all=Buffers(self.module),
             _fixed=self._fix_parameters(),
             _synchronized=[
@@ -128,7 +129,7 @@ class RankModule(TransparentModule):
                 if isinstance(layer, torch.nn.SyncBatchNorm)
             ],
         )
-        return channel
+        return context
 
     def _has_collectives(self) -> bool:
         """Return whether the module's own forward waits for the other ranks."""
@@ -214,8 +215,8 @@ class RankModule(TransparentModule):
             self._begin_backward(exchange.reduces)
             if moves_buffers:
                 self._send_buffers(exchange)
-            if exchange.time is not None:
-                queue_callback(lambda: self._pace.stop(exchange.time))
+            if (time := exchange.time) is not None:
+                queue_callback(lambda: self._pace.stop(time))
 
         target = kwargs.pop("target") if loss is not None else None
         if self._has_collectives():
@@ -226,12 +227,12 @@ class RankModule(TransparentModule):
         return whole_loss(loss, output, target, self._device, exchange, begin)
 
     def _new_exchange(self, rows: int, loss: Criterion | None) -> Exchange:
-        channel = self._channel or self._start()
+        context = self._context or self._start()
         meets = loss is not None or self._joining or self._has_collectives()
         if meets:
             self._forwards += 1
         return Exchange(
-            channel,
+            context,
             self._number,
             rows,
             with_loss=loss is not None,
@@ -296,6 +297,21 @@ class RankModule(TransparentModule):
         inputs, kwargs = map_leaves((inputs, kwargs), bring)
         return inputs, kwargs, 1 if rows is None else rows
 
+    def scattered(self, *inputs: Any, **kwargs: Any) -> list[Any]:
+        """Call the model and return a list with this rank's output, as `DataParallel.scattered`
+        returns one with the output of each device.
+
+        Raises:
+            TypeError: ``target=`` was given for the loss that the model was spread with.
+            Exception: as `forward`.
+        """
+        if "target" in kwargs and self._loss is not None:
+            raise TypeError(
+                "scattered() returns outputs, and target= asks for the loss of the batch; call "
+                "model(x, target=y), or give the outputs and y to anyrig.ParallelLoss"
+            )
+        return [self(*inputs, **kwargs)]
+
     @contextmanager
     def no_sync(self) -> Iterator[None]:
         """Let this rank's gradients add up in the backward passes of the forwards within.
@@ -323,10 +339,17 @@ class RankModule(TransparentModule):
 
     @abstractmethod
     def join(self) -> AbstractContextManager[None]:
-        """Let ranks have different numbers of batches in the loop within, where that can be.
+        """Let ranks have different numbers of batches in the loop within.
+
+        What `spread` returned decides what it does:
+
+        * over replicas, one on each rank (`DistributedModule`): a rank that has run out computes
+          along with the others, without rows;
+        * in shards (`ShardedModule`): raises SpreadError, which names `anyrig.distribute`;
+        * in one process (`DataParallel`): nothing, as there is no other rank to wait for.
 
         Raises:
-            SpreadError: it cannot.
+            SpreadError: the model is in shards.
         """
 
     def _send_buffers(self, exchange: Exchange) -> None:

@@ -22,12 +22,13 @@ import torch
 
 from ...errors import RankMismatchError
 from .announcement import Announcement, Phase, describe_mismatch
-from .board import UNEVEN_BATCHES, place_of_caller
-from .channel import Channel, tell_all
+from .board import MEETING, UNEVEN_BATCHES, place_of_caller
+from .channel import tell_all
 from .host_wait import wait_for_hosts
+from .membership import Context
 from .step_time import StepTime
 
-# What a rank tells: its rows, what it announces, and three flags.
+# Each rank sends its rows + 1, its announcement, and with_loss, reduces and is_armed.
 _NUMBERS = 5
 
 
@@ -35,7 +36,7 @@ class Exchange:
     """The rows of all ranks in one forward, told over the hosts; nobody waits but who asks.
 
     Args:
-        channel: what carries it.
+        context: of the group; its carrier takes the numbers.
         model: the number of the spread model.
         rows: of this rank; None if it takes no part any more, as `join` has it.
         with_loss: whether this forward computes a loss; all ranks alike.
@@ -52,7 +53,7 @@ class Exchange:
     """
 
     __slots__ = (
-        "_channel",
+        "_context",
         "_flags",
         "_forward",
         "_model",
@@ -71,7 +72,7 @@ class Exchange:
 
     def __init__(
         self,
-        channel: Channel,
+        context: Context,
         model: int,
         rows: int | None,
         *,
@@ -85,7 +86,7 @@ class Exchange:
         self.has_mixed_input = False
         self.is_armed = False
         self.leads_to_global_loss = False
-        self._channel = channel
+        self._context = context
         self._model = model
         self._forward = forward
         self._flags = [int(with_loss), int(reduces)]
@@ -97,16 +98,16 @@ class Exchange:
 
     def start(self, phase: Phase, learns: bool = True) -> None:
         """Say to the other ranks that this one has come so far."""
-        channel = self._channel
+        context = self._context
         self._phase = Announcement(phase, self._model, self._forward, learns)
         own = [0] * _NUMBERS
         if self.rows is not None:
             # One more than the rows, as zero says that this rank has left.
             own = [self.rows + 1, self._phase.encode(), *self._flags, int(self.is_armed)]
-        channel.counts.meetings += 1
-        self._number = channel.counts.meetings
+        context.counts[MEETING] += 1
+        self._number = context.counts[MEETING]
         numbers = torch.tensor(own, dtype=torch.int64, device="cpu")
-        self._numbers, self._work = tell_all(numbers, channel.carrier)
+        self._numbers, self._work = tell_all(numbers, context.carrier)
 
     def finish(self) -> None:
         """Wait for the other ranks to come as far.
@@ -119,15 +120,15 @@ class Exchange:
             return
         assert self._numbers is not None
         if self.time is not None:
-            self.time.pause()
+            self.time.toggle()
         wait_for_hosts(self._work, str(self._phase), self._number)
         if self.time is not None:
-            self.time.resume()
+            self.time.toggle()
         self._told, self._work = self._numbers.tolist(), None
         mismatch = describe_mismatch([announced for _, announced, *_ in self._told])
         if mismatch is not None:
             raise RankMismatchError(
-                f"{mismatch}; rank {self._channel.rank} is at {place_of_caller()}. Their "
+                f"{mismatch}; rank {self._context.group.rank} is at {place_of_caller()}. Their "
                 "collectives would mix. Let all ranks call spread models alike; on one rank alone, "
                 f"call model.module under torch.no_grad(), unless it is in shards. {UNEVEN_BATCHES}"
             )
@@ -153,7 +154,7 @@ class Exchange:
     @property
     def world_size(self) -> int:
         """How many ranks there are."""
-        return self._channel.world_size
+        return self._context.group.world_size
 
     @property
     def rows_by_rank(self) -> list[int]:

@@ -82,7 +82,7 @@ def _sum_over_ranks(part: LossPart, exchange: Exchange) -> Tensor:
     if part.count is not None:
         totals[1], totals[2] = part.count, 1
     if exchange.time is not None:
-        exchange.time.pause()
+        exchange.time.toggle()
     if totals.is_cpu:
         rows, work = tell_all(totals)
         work.wait()
@@ -90,7 +90,7 @@ def _sum_over_ranks(part: LossPart, exchange: Exchange) -> Tensor:
     else:
         dist.all_reduce(totals)
     if exchange.time is not None:
-        exchange.time.resume()
+        exchange.time.toggle()
     return totals
 
 
