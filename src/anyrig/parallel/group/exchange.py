@@ -28,9 +28,6 @@ from .host_wait import wait_for_hosts
 from .membership import Context
 from .step_time import StepTime
 
-# Each rank sends its rows + 1, its announcement, and with_loss, reduces and is_armed.
-_NUMBERS = 5
-
 
 class Exchange:
     """The rows of all ranks in one forward, told over the hosts; nobody waits but who asks.
@@ -52,24 +49,6 @@ class Exchange:
         leads_to_global_loss: whether the loss of all ranks was computed from the outputs.
     """
 
-    __slots__ = (
-        "_context",
-        "_flags",
-        "_forward",
-        "_model",
-        "_number",
-        "_numbers",
-        "_phase",
-        "_told",
-        "_work",
-        "before",
-        "has_mixed_input",
-        "is_armed",
-        "leads_to_global_loss",
-        "rows",
-        "time",
-    )
-
     def __init__(
         self,
         context: Context,
@@ -89,24 +68,23 @@ class Exchange:
         self._context = context
         self._model = model
         self._forward = forward
-        self._flags = [int(with_loss), int(reduces)]
+        self._with_loss, self._reduces = with_loss, reduces
         self._number = 0
-        self._phase: Announcement | None = None
+        self._own = Announcement()
         self._numbers: torch.Tensor | None = None
         self._work: Any = None
-        self._told: list[list[int]] | None = None
+        self._told: list[Announcement] | None = None
 
     def start(self, phase: Phase, learns: bool = True) -> None:
         """Say to the other ranks that this one has come so far."""
         context = self._context
-        self._phase = Announcement(phase, self._model, self._forward, learns)
-        own = [0] * _NUMBERS
-        if self.rows is not None:
-            # One more than the rows, as zero says that this rank has left.
-            own = [self.rows + 1, self._phase.encode(), *self._flags, int(self.is_armed)]
+        point = (phase, self._model, self._forward, learns)
+        flags = (self._with_loss, self._reduces, self.is_armed)
+        self._own = Announcement(self.rows is not None, self.rows or 0, *point, *flags)
         context.counts[MEETING] += 1
         self._number = context.counts[MEETING]
-        numbers = torch.tensor(own, dtype=torch.int64, device="cpu")
+        sent = Announcement() if self.rows is None else self._own
+        numbers = torch.tensor(sent, dtype=torch.int64, device="cpu")
         self._numbers, self._work = tell_all(numbers, context.carrier)
 
     def finish(self) -> None:
@@ -121,11 +99,12 @@ class Exchange:
         assert self._numbers is not None
         if self.time is not None:
             self.time.toggle()
-        wait_for_hosts(self._work, str(self._phase), self._number)
+        wait_for_hosts(self._work, str(self._own), self._number)
         if self.time is not None:
             self.time.toggle()
-        self._told, self._work = self._numbers.tolist(), None
-        mismatch = describe_mismatch([announced for _, announced, *_ in self._told])
+        self._told = [Announcement(*numbers) for numbers in self._numbers.tolist()]
+        self._work = None
+        mismatch = describe_mismatch(self._told)
         if mismatch is not None:
             raise RankMismatchError(
                 f"{mismatch}; rank {self._context.group.rank} is at {place_of_caller()}. Their "
@@ -138,7 +117,7 @@ class Exchange:
         self.start(phase)
         self.finish()
 
-    def _all(self) -> list[list[int]]:
+    def _all(self) -> list[Announcement]:
         if self._told is None:
             if self._work is None:
                 self.start(Phase.BACKWARD)
@@ -159,22 +138,22 @@ class Exchange:
     @property
     def rows_by_rank(self) -> list[int]:
         """The rows of each rank; zero for those that have left."""
-        return [max(more - 1, 0) for more, *_ in self._all()]
+        return [told.rows for told in self._all()]
 
     @property
     def active_ranks(self) -> list[int]:
         """The ranks that have not left."""
-        return [rank for rank, (more, *_) in enumerate(self._all()) if more]
+        return [rank for rank, told in enumerate(self._all()) if told.takes_part]
 
     @property
     def with_loss(self) -> bool:
         """Whether the others compute a loss in this forward."""
-        return any(with_loss for *_, with_loss, _, _ in self._all())
+        return any(told.with_loss for told in self._all())
 
     @property
     def reduces(self) -> bool:
         """Whether the backward of this forward reduces gradients on some rank, so on all."""
-        return any(reduces or is_armed for *_, reduces, is_armed in self._all())
+        return any(told.reduces or told.is_armed for told in self._all())
 
     @property
     def weight(self) -> float:
