@@ -618,7 +618,7 @@ def case_a_barrier_while_another_rank_is_in_a_backward_pass() -> None:
         came = "last came to the backward pass of .* at rank_cases"
         with pytest.raises(RankMismatchError, match=f"waits at a barrier {place}.*rank 0 {came}"):
             anyrig.barrier()
-        Exchange(model._context, model._number, 2).meet(Phase.BACKWARD)  # what rank 0 began
+        Exchange(model._run.context, model._run.number, 2).meet(Phase.BACKWARD)  # what rank 0 began
         dist.barrier()
     assert time.monotonic() - started < TIME_LIMIT_SECONDS
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
-from typing import Any, ClassVar
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
 
 from ..errors import SpreadError
 from ..transfer.tree import ATOM_TYPES, map_leaves
@@ -31,6 +32,43 @@ from .replicas.transparent import TransparentModule
 from .single_samples import explain_single_sample
 
 
+@dataclass(eq=False)
+class Run:
+    """What a model keeps while it runs in a process group; a copy of the model begins its own.
+
+    Attributes:
+        context: of the group.
+        number: of the model, in the order in which the ranks made them.
+        buffers: of the module.
+        fixed: checks what the engine cannot follow when the module changes.
+        pace: measures the steps.
+        synchronized: the layers whose forward waits for the other ranks in training mode.
+        engine: DDP, where it averages the gradients.
+        forwards: how many there were in which ranks meet.
+        is_armed: whether the engine will reduce the next backward pass, whichever that is.
+        joining: whether a loop in `join` is under way.
+        last: the exchange of the last forward in that loop.
+        row_of: one row of arguments, with a target and without.
+        arriving: buffers on their way.
+        sent_in: the backward pass in which they were sent.
+    """
+
+    context: Context
+    number: int
+    buffers: Buffers
+    fixed: FixedParameters
+    pace: Pace
+    synchronized: list[torch.nn.SyncBatchNorm]
+    engine: DistributedDataParallel | None = None
+    forwards: int = 0
+    is_armed: bool = False
+    joining: bool = False
+    last: Exchange | None = None
+    row_of: dict[bool, Any] = field(default_factory=dict)
+    arriving: Broadcast | None = None
+    sent_in: int = -1
+
+
 class RankModule(TransparentModule):
     """Calls a module with this rank's rows, so that a step is that of all ranks' rows together.
 
@@ -48,41 +86,12 @@ class RankModule(TransparentModule):
         module: the module, on this rank's device.
     """
 
-    _ANEW: ClassVar = {
-        "_buffers_of_all",
-        "_context",
-        "_fixed",
-        "_arriving",
-        "_sent_in",
-        "_is_armed",
-        "_joining",
-        "_last",
-        "_number",
-        "_forwards",
-        "_synchronized",
-        "_row_of",
-        "_pace",
-    }
-
     _layout: Layout
     _loss: Criterion | None
     _device: torch.device
     _reduces: bool
-    # Whether the engine will reduce the next backward pass, whichever that is.
-    _is_armed: bool
-    _joining: bool
-    _number: int
-    _forwards: int
-    _synchronized: list[torch.nn.SyncBatchNorm]
-    _last: Exchange | None
-    _row_of: dict[bool, Any]
-    _context: Context | None
-    _buffers_of_all: Buffers
-    _fixed: FixedParameters
-    _arriving: Broadcast | None
-    # The backward pass in which they were sent.
-    _sent_in: int
-    _pace: Pace
+    # None in a copy that has not been called yet.
+    _run: Run | None
 
     def __init__(self, module: torch.nn.Module, layout: Layout, loss: Criterion | None) -> None:
         if loss is not None:
@@ -90,24 +99,10 @@ class RankModule(TransparentModule):
             layout = replace(layout, loss=explain_loss(loss))
         super().__init__(module)
         self.__dict__.update(_layout=layout, _loss=loss, _device=layout.lead, _reduces=True)
-        self._make_anew()
+        self.__dict__["_run"] = None
         self._start()
 
-    def _make_anew(self) -> None:
-        """Set what a copy does not take over."""
-        self.__dict__.update(
-            _context=None,
-            _arriving=None,
-            _sent_in=-1,
-            _is_armed=False,
-            _joining=False,
-            _last=None,
-            _number=0,
-            _forwards=0,
-            _row_of={},
-        )
-
-    def _start(self) -> Context:
+    def _start(self) -> Run:
         """Meet the other ranks; each does so at the same time."""
         if current_group() is None:
             raise SpreadError(
@@ -117,23 +112,23 @@ class RankModule(TransparentModule):
         context = current_context()
         open_carrier(context)
         context.counts["models"] += 1
-        self.__dict__.update(
-            _context=context,
-            _number=context.counts["models"],
-            _pace=Pace(self._device, context),
-            _buffers_of_all=Buffers(self.module),
-            _fixed=self._fix_parameters(),
-            _synchronized=[
+        run = self._run = Run(
+            context,
+            number=context.counts["models"],
+            buffers=Buffers(self.module),
+            fixed=self._fix_parameters(),
+            pace=Pace(self._device, context),
+            synchronized=[
                 layer
                 for layer in self.module.modules()
                 if isinstance(layer, torch.nn.SyncBatchNorm)
             ],
         )
-        return context
+        return run
 
-    def _has_collectives(self) -> bool:
+    def _has_collectives(self, run: Run) -> bool:
         """Return whether the module's own forward waits for the other ranks."""
-        return any(layer.training for layer in self._synchronized)
+        return any(layer.training for layer in run.synchronized)
 
     @abstractmethod
     def _fix_parameters(self) -> FixedParameters:
@@ -162,8 +157,7 @@ class RankModule(TransparentModule):
                 follow that.
         """
         loss = loss_for_target(self.module, self._loss) if "target" in kwargs else None
-        if self._arriving is not None:
-            self._take_buffers()
+        self._take_buffers()
         if torch.is_grad_enabled():
             return self._learn(inputs, kwargs, loss)
         return self._evaluate(inputs, kwargs, loss)
@@ -190,36 +184,37 @@ class RankModule(TransparentModule):
         exchange: Exchange | None = None,
     ) -> Any:
         reduces, has_left = self._reduces, exchange is not None
-        joining = self._joining
+        run = self._run or self._start()
+        joining = run.joining
         if exchange is None:
             exchange = self._new_exchange(0, loss)
         if reduces:
-            self._fixed.require_unchanged()
+            run.fixed.require_unchanged()
         inputs, kwargs, rows = self._bring(inputs, kwargs, exchange)
-        moves_buffers = self.module.training and reduces and bool(self._buffers_of_all)
+        moves_buffers = self.module.training and reduces and bool(run.buffers)
         if not has_left:
             exchange.rows = rows
-            exchange.time = self._pace.start(rows)
+            exchange.time = run.pace.start(rows)
             if exchange.meets_in_forward:
-                exchange.is_armed = self._is_armed
+                exchange.is_armed = run.is_armed
                 exchange.start(Phase.FORWARD)
         if joining:
-            self._last = exchange
-        if rows and (loss is not None) not in self._row_of:
-            self._row_of[loss is not None] = one_row((inputs, kwargs), self._layout.dim)
+            run.last = exchange
+        if rows and (loss is not None) not in run.row_of:
+            run.row_of[loss is not None] = one_row((inputs, kwargs), self._layout.dim)
 
         def begin() -> None:
             if not joining:  # else a rank that has left would have to come here, too
-                exchange.is_armed = self._is_armed
+                exchange.is_armed = run.is_armed
                 exchange.meet(Phase.BACKWARD)
             self._begin_backward(exchange.reduces)
             if moves_buffers:
-                self._send_buffers(exchange)
+                self._send_buffers(run, exchange)
             if (time := exchange.time) is not None:
-                queue_callback(lambda: self._pace.stop(time))
+                queue_callback(lambda: run.pace.stop(time))
 
         target = kwargs.pop("target") if loss is not None else None
-        if self._has_collectives():
+        if self._has_collectives(run):
             exchange.finish()
         output = self._compute_rows(self._compute, inputs, kwargs, rows, loss is not None)
         if loss is None:
@@ -227,17 +222,17 @@ class RankModule(TransparentModule):
         return whole_loss(loss, output, target, self._device, exchange, begin)
 
     def _new_exchange(self, rows: int, loss: Criterion | None) -> Exchange:
-        context = self._context or self._start()
-        meets = loss is not None or self._joining or self._has_collectives()
+        run = self._run or self._start()
+        meets = loss is not None or run.joining or self._has_collectives(run)
         if meets:
-            self._forwards += 1
+            run.forwards += 1
         return Exchange(
-            context,
-            self._number,
+            run.context,
+            run.number,
             rows,
             with_loss=loss is not None,
             reduces=self._reduces,
-            forward=self._forwards if meets else 0,
+            forward=run.forwards if meets else 0,
         )
 
     def _compute_rows(
@@ -258,7 +253,7 @@ class RankModule(TransparentModule):
             self.module,
             lambda given: module(*given[0], **given[1]),
             (inputs, kwargs),
-            self._row_of.get(with_loss),
+            (self._run or self._start()).row_of.get(with_loss),
             self._layout.dim,
         )
 
@@ -352,23 +347,24 @@ class RankModule(TransparentModule):
             SpreadError: the model is in shards.
         """
 
-    def _send_buffers(self, exchange: Exchange) -> None:
+    def _send_buffers(self, run: Run, exchange: Exchange) -> None:
         """Begin to give all ranks the same buffers, once in a backward pass; they change after it.
 
         The number of the pass is private, but PyTorch's own FSDP2 asks for it.
         """
         backward = torch._C._current_graph_task_id()
-        if self._arriving is not None:
-            if self._sent_in == backward:
+        if run.arriving is not None:
+            if run.sent_in == backward:
                 return
             self._take_buffers()  # of a backward pass that failed on this rank
-        self._sent_in = backward
-        self._arriving = self._buffers_of_all.send(exchange.first_with_rows)
+        run.sent_in = backward
+        run.arriving = run.buffers.send(exchange.first_with_rows)
         queue_callback(self._take_buffers)
 
     def _take_buffers(self) -> None:
-        arriving, self._arriving = self._arriving, None
-        if arriving is not None:
+        run = self._run
+        if run is not None and run.arriving is not None:
+            arriving, run.arriving = run.arriving, None
             arriving.finish()
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
@@ -379,11 +375,7 @@ class RankModule(TransparentModule):
     def __getstate__(self) -> dict[str, Any]:
         self._take_buffers()
         state: dict[str, Any] = super().__getstate__()
-        return {name: value for name, value in state.items() if name not in self._ANEW}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        self._make_anew()
+        return {**state, "_run": None}
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.module!r})"
