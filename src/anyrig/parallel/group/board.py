@@ -321,11 +321,15 @@ class Board:
         passing = self._passing_of(rank)
         if passing is not None:
             return passing.host
+        return self.host if rank in (self.ranks_here() or ()) else None
+
+    def ranks_here(self) -> range | None:
+        """Return the ranks of this machine, or None if no launcher says which they are."""
         local = LocalRank.read()
         if local is None:
             return None
         first = self.group.rank - local.rank  # a launcher numbers the ranks of a machine in a row
-        return self.host if first <= rank < first + local.world_size else None
+        return range(first, first + local.world_size)
 
     def name_of(self, rank: int) -> str:
         """Return the rank in words, with its machine if there are several."""

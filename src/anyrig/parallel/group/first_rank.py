@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import ParamSpec, TypeVar
 
-from ...devices.rank import LocalRank
 from ...errors import OtherRankError
 from .board import Board, board_of
 from .membership import Context, current_context, join_group
@@ -138,9 +137,8 @@ class OnlyFirstRank:
 
 def _ranks_of_node(board: Board) -> range | list[int]:
     """Return the ranks of this machine, the first one first."""
-    local, rank = LocalRank.read(), board.group.rank
-    if local is not None:
-        first = rank - local.rank  # a launcher numbers the ranks of a machine in a row
-        return range(first, first + local.world_size)
+    here = board.ranks_here()
+    if here is not None:
+        return here
     hosts = board.exchange("hosts", board.host.encode(), 600.0, "only_first_rank(per_node=True)")
     return [other for other, host in enumerate(hosts) if host.decode() == board.host]
