@@ -85,7 +85,7 @@ class Context:
         return None if self.balance is None or self.balance.held else self.balance
 
 
-# The only state of this package at module level. Weak: a script may destroy its group and make
+# The one place from which contexts are found. Weak: a script may destroy its group and make
 # another, in the same store.
 _contexts: weakref.WeakKeyDictionary[Any, Context] = weakref.WeakKeyDictionary()
 _numbers = itertools.count()
