@@ -36,11 +36,10 @@ from torch.utils.data import (
 
 import anyrig
 from anyrig.errors import BatchError, OtherRankError, RankMismatchError, RankWaitError, SharesError
-from anyrig.parallel.group import balance
-from anyrig.parallel.group.balance import Balance, current_balance
+from anyrig.parallel.group.balance import Balance
 from anyrig.parallel.group.board import board_of
 from anyrig.parallel.group.loaders.agreed_order import draw_alike, mix_seed
-from anyrig.parallel.group.membership import join_group
+from anyrig.parallel.group.membership import current_context, join_group
 from anyrig.parallel.shares.shares import Shares
 from anyrig.parallel.shares.trial import Trial
 
@@ -707,7 +706,7 @@ def train(loader: Any, seconds_a_row: float, fixed: float = 0.0) -> list[int]:
     rows = []
     for batch in loader:
         rows.append(len(batch[0]))
-        balance = current_balance()
+        balance = current_context().measuring
         if balance is not None:
             balance.report(rows[-1], fixed + seconds_a_row * rows[-1])
     return rows
@@ -729,7 +728,7 @@ def case_a_slow_rank_gets_fewer_rows() -> None:
     found = loader.rows_of_batches[-1]
     assert all(abs(a - b) <= 1 for a, b in zip(found, expected, strict=True)), found
     assert global_order(loader) == list(range(len(loader) * 12 * ranks()))
-    assert current_balance() is None
+    assert current_context().measuring is None
     assert other.shares is loader.shares  # what evaluates has them too
 
 
@@ -760,7 +759,7 @@ def case_nothing_is_measured_unless_asked() -> None:
     assert loader.shares.reason == "even: the devices are alike"
     for _ in range(2):
         train(loader, 1e-3 * (2 if rank() == 0 else 1))
-        assert current_balance() is None
+        assert current_context().measuring is None
         assert {count for rows in loader.rows_of_batches[:-1] for count in rows} == {12}
 
 
@@ -788,7 +787,7 @@ class Costly(nn.Module):
 
 def rows_learned(policy: str, module: nn.Module) -> tuple[int, ...]:
     """Train until the shares are held, and return the rows of the last batch."""
-    balance._balances.clear()
+    current_context().balances.clear()
     data = TensorDataset(torch.ones(24 * 40, 1, dtype=torch.float64))
     loader = anyrig.distribute(DataLoader(data, batch_size=24), shares=policy)
     model = anyrig.spread(module.to(device(), torch.float64))
@@ -820,7 +819,7 @@ def case_cards_learn_shares_by_memory() -> None:
 
 
 def case_evaluation_exchanges_less_and_less() -> None:
-    balance._balances.clear()
+    current_context().balances.clear()
     loader = anyrig.distribute(DataLoader(numbers(400), batch_size=2), shares="speed")
     group = join_group()
     assert group is not None

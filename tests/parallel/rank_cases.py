@@ -7,7 +7,6 @@ import io
 import re
 import shutil
 import statistics
-import sys
 import tempfile
 import time
 import traceback
@@ -31,6 +30,7 @@ import anyrig
 from anyrig.errors import BatchError, RankMismatchError, ShardSaveError, SpreadError
 from anyrig.parallel.group.announcement import Phase
 from anyrig.parallel.group.exchange import Exchange
+from anyrig.parallel.group.membership import current_context
 from anyrig.parallel.sharded import Sharding
 
 # Of whatever waits in these groups.
@@ -461,6 +461,17 @@ def case_numbers_of_batches_that_differ() -> None:
             assert all(parameter.grad is None for parameter in pair.model.parameters())
 
 
+def case_scattered_returns_a_list_of_this_ranks_output() -> None:
+    device = anyrig.Rig.detect().lead.torch_device
+    x, y = torch.ones(3, WIDTH, device=device), torch.ones(3, CLASSES, device=device)
+    for how in ("replicate", "shard"):
+        model = anyrig.spread(perceptron().to(device), how=how, loss=nn.MSELoss())
+        (output,) = model.scattered(x)
+        assert torch.equal(output, model(x))
+        with pytest.raises(TypeError, match=r"scattered\(\) returns outputs"):
+            model.scattered(x, target=y)
+
+
 def case_no_batches_at_all() -> None:
     model = anyrig.spread(nn.Linear(2, 2).to(anyrig.Rig.detect().lead.torch_device))
     with model.join():
@@ -613,7 +624,7 @@ def case_a_barrier_while_another_rank_is_in_a_backward_pass() -> None:
         came = "last came to the backward pass of .* at rank_cases"
         with pytest.raises(RankMismatchError, match=f"waits at a barrier {place}.*rank 0 {came}"):
             anyrig.barrier()
-        Exchange(model._channel, model._number, 2).meet(Phase.BACKWARD)  # what rank 0 began
+        Exchange(model._run.context, model._run.number, 2).meet(Phase.BACKWARD)  # what rank 0 began
         dist.barrier()
     assert time.monotonic() - started < TIME_LIMIT_SECONDS
 
@@ -961,12 +972,11 @@ def case_shards_that_are_loaded_anew_still_learn() -> None:
 def case_steps_are_timed_without_waiting() -> None:
     told: list[tuple[int, float]] = []
     of_models: list[list[tuple[int, float]]] = []
-    fake = types.ModuleType("anyrig.parallel.group.balance")
-    fake.current_balance = lambda: types.SimpleNamespace(  # type: ignore[attr-defined]
-        report=lambda rows, seconds: told.append((rows, seconds))
+    fake = types.SimpleNamespace(
+        held=False, report=lambda rows, seconds: told.append((rows, seconds))
     )
-    before = sys.modules.get(fake.__name__)
-    sys.modules[fake.__name__] = fake
+    context = current_context()
+    before, context.balance = context.balance, fake
     try:
         import time
 
@@ -982,9 +992,7 @@ def case_steps_are_timed_without_waiting() -> None:
             of_models.append(told[:])
             told.clear()
     finally:
-        del sys.modules[fake.__name__]
-        if before is not None:
-            sys.modules[fake.__name__] = before
+        context.balance = before
     for steps in of_models:
         assert len(steps) >= 3  # of four: the last of a device may be known later
         # In the second step DDP arranges its buckets, all ranks together.

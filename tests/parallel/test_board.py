@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -16,7 +18,7 @@ def test_who_has_come_to_nothing_yet_and_what_allows_more(
 ) -> None:
     store = dist.HashStore()
     groups = [Group(rank, 3, torch.device("cpu"), "gloo", "") for rank in range(2)]
-    boards = [Board(group, store, "here") for group in groups]
+    boards = [Board(group, store, "here", Counter()) for group in groups]
     host = boards[0].host
     monkeypatch.setenv(TIME_LIMIT_VARIABLE, "7.0")
 
@@ -25,9 +27,9 @@ def test_who_has_come_to_nothing_yet_and_what_allows_more(
 
     assert late(2.5) == (
         "rank 0 waited at a barrier (train.py:3 in step), and ranks 1 and 2 did not take part "
-        f"within 2.5 s: rank 1 on {host} has come to nothing at which ranks wait for each other; "
-        "rank 2 on an unknown host has come to nothing at which ranks wait for each other. See "
-        "what is done there, or allow more with timeout_seconds"
+        f"within 2.5 s: rank 1 on {host} has not yet reached any point where ranks wait for each "
+        "other; rank 2 on an unknown host has not yet reached any point where ranks wait for each "
+        "other. See what is done there, or allow more with timeout_seconds"
     )
     assert late(7).endswith("or allow more with the launcher's --timeout")
     boards[1].come_to("a gather")

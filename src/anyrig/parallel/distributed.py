@@ -13,7 +13,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ..errors import SpreadError
 from .group.announcement import Phase
-from .group.channel import Channel
 from .group.exchange import Exchange
 from .group.fixed_parameters import FixedParameters, Freezing
 from .group.last_reference import keep_until_exit
@@ -23,7 +22,7 @@ from .group.unused import explain_unfinished
 from .group.weighing import tensors_with_gradients
 from .layout import Layout
 from .losses.loss import Criterion
-from .rank_module import RankModule, queue_callback
+from .rank_module import RankModule, Run, queue_callback
 
 
 class DistributedModule(RankModule):
@@ -46,10 +45,7 @@ class DistributedModule(RankModule):
         options: arguments of DDP, as `check_ddp_options` returns them.
     """
 
-    _ANEW = RankModule._ANEW | {"_ddp"}
-
     _options: dict[str, Any]
-    _ddp: DistributedDataParallel | None
 
     def __init__(
         self,
@@ -62,24 +58,20 @@ class DistributedModule(RankModule):
         self.__dict__["_options"] = dict(options)
         super().__init__(module, layout, loss)
 
-    def _make_anew(self) -> None:
-        super()._make_anew()
-        self.__dict__["_ddp"] = None
-
-    def _start(self) -> Channel:
-        channel = super()._start()
+    def _start(self) -> Run:
+        run = super()._start()
         if any(parameter.requires_grad for parameter in self.module.parameters()):
             # Spares a device the memory of all gradients once. On the CPU the backward pass of a
             # convolutional network took 6 % longer with it, and a transformer's as long.
             options = {"gradient_as_bucket_view": self._device.type != "cpu", **self._options}
             ddp = DistributedDataParallel(self.module, **options)
             ddp.broadcast_buffers = False  # from now on: this class does so, beside the backward
-            self._buffers_of_all.agree()
-            self.__dict__["_ddp"] = ddp
+            run.buffers.agree()
+            run.engine = ddp
             keep_until_exit(ddp.process_group)
         else:
             broadcast_states([*self.module.parameters(), *self.module.buffers()], 0)
-        return channel
+        return run
 
     def _fix_parameters(self) -> FixedParameters:
         # DDP has hooks on these nodes. `parameter.data = …` of another dtype, as in model.half(),
@@ -109,12 +101,13 @@ class DistributedModule(RankModule):
         return FixedParameters(self.module, lambda: identify, freezing, marks)
 
     def _compute(self, *inputs: Any, **kwargs: Any) -> Any:
-        ddp = self._ddp
+        run = self._run or self._start()
+        ddp = run.engine
         if ddp is None:
             return self.module(*inputs, **kwargs)
         if ddp.require_backward_grad_sync is not self._reduces:
             ddp.require_backward_grad_sync = self._reduces
-        self._is_armed |= self._reduces
+        run.is_armed |= self._reduces
         try:
             return ddp.forward(*inputs, **kwargs)  # type: ignore[no-untyped-call]
         except RuntimeError as error:
@@ -125,12 +118,20 @@ class DistributedModule(RankModule):
             raise short from error
 
     def _begin_backward(self, reduces: bool) -> None:
-        if self._ddp is None or not reduces:
+        run = self._run or self._start()
+        ddp = run.engine
+        if ddp is None or not reduces:
             return
-        if not self._is_armed:
-            self._arm_again(self._ddp)
+        if not run.is_armed:
+            self._arm_again(ddp)
+            run.is_armed = True
+
+        def end() -> None:
+            if _rebuild_buckets(ddp):
+                run.is_armed = False
+
         # Twice, for DDP queues the end of its reduction within the backward pass.
-        queue_callback(lambda: queue_callback(self._end_backward))
+        queue_callback(lambda: queue_callback(end))
 
     def _arm_again(self, ddp: DistributedDataParallel) -> None:
         """Let DDP reduce a backward pass that it did not take note of in the forward.
@@ -147,7 +148,6 @@ class DistributedModule(RankModule):
                 "and call the model alone under torch.no_grad(); or leave out these options"
             )
         ddp.reducer.prepare_for_backward([])
-        self._is_armed = True
 
     def register_comm_hook(self, state: object, hook: Callable[..., Any]) -> None:
         """Have a hook reduce gradients, in place of an all-reduce.
@@ -170,26 +170,13 @@ class DistributedModule(RankModule):
             SpreadError: no parameter of the module has a gradient.
             RuntimeError: there is a hook already.
         """
-        if self._channel is None:
-            self._start()
-        if self._ddp is None:
+        ddp = (self._run or self._start()).engine
+        if ddp is None:
             raise SpreadError(
                 f"no parameter of this {type(self.module).__name__} requires a gradient, so there "
                 "is nothing that a hook could reduce"
             )
-        self._ddp.register_comm_hook(state, hook)
-
-    def _end_backward(self) -> None:
-        assert self._ddp is not None
-        try:
-            # Once, all ranks agree on new buckets here. DDP does so in the next forward, which
-            # would wait for the others where one rank calls the model alone.
-            self._ddp.reducer._rebuild_buckets()
-        except RuntimeError as error:
-            if explain_unfinished(error, ()) is None:
-                raise
-            return  # not all gradients are there; the next forward reports it
-        self._is_armed = False
+        ddp.register_comm_hook(state, hook)
 
     @contextmanager
     def join(self) -> Iterator[None]:
@@ -209,33 +196,33 @@ class DistributedModule(RankModule):
         Raises:
             SpreadError: this rank had no batch at all, while others had.
         """
-        self._joining = True
+        run = self._run or self._start()
+        run.joining = True
         try:
             yield
-            self._accompany()
+            self._accompany(run)
         finally:
-            self._joining, self._last = False, None
+            run.joining, run.last = False, None
 
-    def _accompany(self) -> None:
+    def _accompany(self, run: Run) -> None:
         """Compute without rows as long as a rank has some."""
-        channel = self._channel or self._start()
-        last, left_early = self._last, False
+        last, left_early = run.last, False
         while True:
-            exchange = Exchange(channel, self._number, None)
+            exchange = Exchange(run.context, run.number, None)
             exchange.start(Phase.FORWARD)
             if not exchange.active_ranks:
                 break
-            self._forwards += 1
+            run.forwards += 1
             last, left_early = exchange, True
-            self._compute_without_rows(exchange)
+            self._compute_without_rows(run, exchange)
         if left_early:
             self.module.zero_grad()
-        if last is not None and len(last.active_ranks) < channel.world_size:
+        if last is not None and len(last.active_ranks) < run.context.group.world_size:
             states = [*self.module.parameters(), *self.module.buffers()]
             broadcast_states(states, last.active_ranks[0])
 
-    def _compute_without_rows(self, exchange: Exchange) -> None:
-        row = self._row_of.get(exchange.with_loss)
+    def _compute_without_rows(self, run: Run, exchange: Exchange) -> None:
+        row = run.row_of.get(exchange.with_loss)
         if row is None:
             raise SpreadError(
                 f"rank {dist.get_rank()} had no batch within join(), and rank "
@@ -253,3 +240,18 @@ class DistributedModule(RankModule):
         if exchange.reduces:
             outputs = tensors_with_gradients(output)
             torch.autograd.backward([tensor.sum() for tensor in outputs])
+
+
+def _rebuild_buckets(ddp: DistributedDataParallel) -> bool:
+    """Let all ranks agree on new buckets at the end of a backward pass, which happens once.
+
+    DDP does so in the next forward, which would wait for the others where one rank calls the model
+    alone. Returns False if gradients were missing, which the next forward reports.
+    """
+    try:
+        ddp.reducer._rebuild_buckets()
+    except RuntimeError as error:
+        if explain_unfinished(error, ()) is None:
+            raise
+        return False
+    return True

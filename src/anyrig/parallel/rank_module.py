@@ -5,25 +5,26 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
-from typing import Any, ClassVar
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
 
 from ..errors import SpreadError
 from ..transfer.tree import ATOM_TYPES, map_leaves
 from .batch.rows import rows_of_first
 from .compiling import leave_to_modules
 from .group.announcement import Phase
-from .group.channel import Channel, open_channel
+from .group.channel import open_carrier
 from .group.exchange import Exchange
 from .group.fixed_parameters import FixedParameters
-from .group.membership import current_group
+from .group.membership import Context, current_context, current_group
 from .group.no_rows import compute_without_rows, one_row
-from .group.pace import Pace
 from .group.samples import count_samples
 from .group.states import Broadcast, Buffers
+from .group.step_time import Pace
 from .group.weighing import put_weight_on, take_weight_off
 from .group.whole_loss import whole_loss
 from .layout import Layout
@@ -31,6 +32,43 @@ from .losses.loss import Criterion, explain_loss, loss_for_target
 from .losses.mistakes import explain_call
 from .replicas.transparent import TransparentModule
 from .single_samples import explain_single_sample
+
+
+@dataclass(eq=False)
+class Run:
+    """What a model keeps while it runs in a process group; a copy of the model begins its own.
+
+    Attributes:
+        context: of the group.
+        number: of the model, in the order in which the ranks made them.
+        buffers: of the module.
+        fixed: checks what the engine cannot follow when the module changes.
+        pace: measures the steps.
+        synchronized: the layers whose forward waits for the other ranks in training mode.
+        engine: DDP, where it averages the gradients.
+        forwards: how many there were in which ranks meet.
+        is_armed: whether the engine will reduce the next backward pass, whichever that is.
+        joining: whether a loop in `join` is under way.
+        last: the exchange of the last forward in that loop.
+        row_of: one row of arguments, with a target and without.
+        arriving: buffers on their way.
+        sent_in: the backward pass in which they were sent.
+    """
+
+    context: Context
+    number: int
+    buffers: Buffers
+    fixed: FixedParameters
+    pace: Pace
+    synchronized: list[torch.nn.SyncBatchNorm]
+    engine: DistributedDataParallel | None = None
+    forwards: int = 0
+    is_armed: bool = False
+    joining: bool = False
+    last: Exchange | None = None
+    row_of: dict[bool, Any] = field(default_factory=dict)
+    arriving: Broadcast | None = None
+    sent_in: int = -1
 
 
 class RankModule(TransparentModule):
@@ -50,41 +88,12 @@ class RankModule(TransparentModule):
         module: the module, on this rank's device.
     """
 
-    _ANEW: ClassVar = {
-        "_buffers_of_all",
-        "_channel",
-        "_fixed",
-        "_arriving",
-        "_sent_in",
-        "_is_armed",
-        "_joining",
-        "_last",
-        "_number",
-        "_forwards",
-        "_synchronized",
-        "_row_of",
-        "_pace",
-    }
-
     _layout: Layout
     _loss: Criterion | None
     _device: torch.device
     _reduces: bool
-    # Whether the engine will reduce the next backward pass, whichever that is.
-    _is_armed: bool
-    _joining: bool
-    _number: int
-    _forwards: int
-    _synchronized: list[torch.nn.SyncBatchNorm]
-    _last: Exchange | None
-    _row_of: dict[bool, Any]
-    _channel: Channel | None
-    _buffers_of_all: Buffers
-    _fixed: FixedParameters
-    _arriving: Broadcast | None
-    # The backward pass in which they were sent.
-    _sent_in: int
-    _pace: Pace
+    # None in a copy that has not been called yet.
+    _run: Run | None
 
     def __init__(self, module: torch.nn.Module, layout: Layout, loss: Criterion | None) -> None:
         if loss is not None:
@@ -92,57 +101,45 @@ class RankModule(TransparentModule):
             layout = replace(layout, loss=explain_loss(loss))
         super().__init__(module)
         self.__dict__.update(_layout=layout, _loss=loss, _device=layout.lead, _reduces=True)
-        self._make_anew()
+        self.__dict__["_run"] = None
         self._start()
 
-    def _make_anew(self) -> None:
-        """Set what a copy does not take over."""
-        self.__dict__.update(
-            _channel=None,
-            _arriving=None,
-            _sent_in=-1,
-            _is_armed=False,
-            _joining=False,
-            _last=None,
-            _number=0,
-            _forwards=0,
-            _row_of={},
-            _pace=Pace(self._device),
-        )
-
-    def _start(self) -> Channel:
+    def _start(self) -> Run:
         """Meet the other ranks; each does so at the same time."""
         if current_group() is None:
             raise SpreadError(
                 f"this {type(self.module).__name__} was spread over a process group, and this "
                 "process is in none; use its attribute module, or start with anyrig run"
             )
-        channel = open_channel()
-        channel.counts.models += 1
-        self.__dict__.update(
-            _channel=channel,
-            _number=channel.counts.models,
-            _buffers_of_all=Buffers(self.module),
-            _fixed=self._fix_parameters(),
-            _synchronized=[
+        context = current_context()
+        open_carrier(context)
+        context.counts["models"] += 1
+        run = self._run = Run(
+            context,
+            number=context.counts["models"],
+            buffers=Buffers(self.module),
+            fixed=self._fix_parameters(),
+            pace=Pace(self._device, context),
+            synchronized=[
                 layer
                 for layer in self.module.modules()
                 if isinstance(layer, torch.nn.SyncBatchNorm)
             ],
         )
-        return channel
+        return run
 
-    def _has_collectives(self) -> bool:
+    def _has_collectives(self, run: Run) -> bool:
         """Return whether the module's own forward waits for the other ranks."""
-        return any(layer.training for layer in self._synchronized)
+        return any(layer.training for layer in run.synchronized)
 
-    def _meets_at_loss(self, loss: Criterion | None) -> bool:
+    def _meets_at_loss(self, run: Run, loss: Criterion | None) -> bool:
         """Return whether the ranks of a forward need not meet before they have the loss.
 
         On the CPU its numbers then travel with those of the meeting: one wait fewer a step.
         """
-        on_cpu = self._device.type == "cpu"
-        return loss is not None and on_cpu and not self._joining and not self._has_collectives()
+        if loss is None or self._device.type != "cpu":
+            return False
+        return not (run.joining or self._has_collectives(run))
 
     @abstractmethod
     def _fix_parameters(self) -> FixedParameters:
@@ -173,8 +170,7 @@ class RankModule(TransparentModule):
         if torch.compiler.is_compiling():
             leave_to_modules()
         loss = loss_for_target(self.module, self._loss) if "target" in kwargs else None
-        if self._arriving is not None:
-            self._take_buffers()
+        self._take_buffers()
         try:
             if torch.is_grad_enabled():
                 return self._learn(inputs, kwargs, loss)
@@ -206,36 +202,37 @@ class RankModule(TransparentModule):
         exchange: Exchange | None = None,
     ) -> Any:
         reduces, has_left = self._reduces, exchange is not None
-        joining = self._joining
+        run = self._run or self._start()
+        joining = run.joining
         if exchange is None:
             exchange = self._new_exchange(0, loss)
         if reduces:
-            self._fixed.require_unchanged()
+            run.fixed.require_unchanged()
         inputs, kwargs, rows = self._bring(inputs, kwargs, exchange)
-        moves_buffers = self.module.training and reduces and bool(self._buffers_of_all)
+        moves_buffers = self.module.training and reduces and bool(run.buffers)
         if not has_left:
             exchange.rows = rows
-            exchange.time = self._pace.start(rows)
-            exchange.is_armed = self._is_armed
-            if exchange.meets_in_forward and not self._meets_at_loss(loss):
+            exchange.time = run.pace.start(rows)
+            exchange.is_armed = run.is_armed
+            if exchange.meets_in_forward and not self._meets_at_loss(run, loss):
                 exchange.start(Phase.FORWARD)
         if joining:
-            self._last = exchange
-        if rows and (loss is not None) not in self._row_of:
-            self._row_of[loss is not None] = one_row((inputs, kwargs), self._layout.dim)
+            run.last = exchange
+        if rows and (loss is not None) not in run.row_of:
+            run.row_of[loss is not None] = one_row((inputs, kwargs), self._layout.dim)
 
         def begin() -> None:
             if not joining:  # else a rank that has left would have to come here, too
-                exchange.is_armed = self._is_armed
+                exchange.is_armed = run.is_armed
                 exchange.meet(Phase.BACKWARD)
             self._begin_backward(exchange.reduces)
             if moves_buffers:
-                self._send_buffers(exchange)
-            if exchange.time is not None:
-                queue_callback(lambda: self._pace.stop(exchange.time))
+                self._send_buffers(run, exchange)
+            if (time := exchange.time) is not None:
+                queue_callback(lambda: run.pace.stop(time))
 
         target = kwargs.pop("target") if loss is not None else None
-        if self._has_collectives():
+        if self._has_collectives(run):
             exchange.finish()
         output = self._compute_rows(self._compute, inputs, kwargs, rows, loss is not None)
         if loss is None:
@@ -243,17 +240,17 @@ class RankModule(TransparentModule):
         return whole_loss(loss, output, target, self._device, exchange, begin)
 
     def _new_exchange(self, rows: int, loss: Criterion | None) -> Exchange:
-        channel = self._channel or self._start()
-        meets = loss is not None or self._joining or self._has_collectives()
+        run = self._run or self._start()
+        meets = loss is not None or run.joining or self._has_collectives(run)
         if meets:
-            self._forwards += 1
+            run.forwards += 1
         return Exchange(
-            channel,
-            self._number,
+            run.context,
+            run.number,
             rows,
             with_loss=loss is not None,
             reduces=self._reduces,
-            forward=self._forwards if meets else 0,
+            forward=run.forwards if meets else 0,
         )
 
     def _compute_rows(
@@ -274,7 +271,7 @@ class RankModule(TransparentModule):
             self.module,
             lambda given: module(*given[0], **given[1]),
             (inputs, kwargs),
-            self._row_of.get(with_loss),
+            (self._run or self._start()).row_of.get(with_loss),
             self._layout.dim,
         )
 
@@ -313,6 +310,21 @@ class RankModule(TransparentModule):
         inputs, kwargs = map_leaves((inputs, kwargs), bring)
         return inputs, kwargs, 1 if rows is None else rows
 
+    def scattered(self, *inputs: Any, **kwargs: Any) -> list[Any]:
+        """Call the model and return a list with this rank's output, as `DataParallel.scattered`
+        returns one with the output of each device.
+
+        Raises:
+            TypeError: ``target=`` was given for the loss that the model was spread with.
+            Exception: as `forward`.
+        """
+        if "target" in kwargs and self._loss is not None:
+            raise TypeError(
+                "scattered() returns outputs, and target= asks for the loss of the batch; call "
+                "model(x, target=y), or give the outputs and y to anyrig.ParallelLoss"
+            )
+        return [self(*inputs, **kwargs)]
+
     @contextmanager
     def no_sync(self) -> Iterator[None]:
         """Let this rank's gradients add up in the backward passes of the forwards within.
@@ -340,29 +352,37 @@ class RankModule(TransparentModule):
 
     @abstractmethod
     def join(self) -> AbstractContextManager[None]:
-        """Let ranks have different numbers of batches in the loop within, where that can be.
+        """Let ranks have different numbers of batches in the loop within.
+
+        What `spread` returned decides what it does:
+
+        * over replicas, one on each rank (`DistributedModule`): a rank that has run out computes
+          along with the others, without rows;
+        * in shards (`ShardedModule`): raises SpreadError, which names `anyrig.distribute`;
+        * in one process (`DataParallel`): nothing, as there is no other rank to wait for.
 
         Raises:
-            SpreadError: it cannot.
+            SpreadError: the model is in shards.
         """
 
-    def _send_buffers(self, exchange: Exchange) -> None:
+    def _send_buffers(self, run: Run, exchange: Exchange) -> None:
         """Begin to give all ranks the same buffers, once in a backward pass; they change after it.
 
         The number of the pass is private, but PyTorch's own FSDP2 asks for it.
         """
         backward = torch._C._current_graph_task_id()
-        if self._arriving is not None:
-            if self._sent_in == backward:
+        if run.arriving is not None:
+            if run.sent_in == backward:
                 return
             self._take_buffers()  # of a backward pass that failed on this rank
-        self._sent_in = backward
-        self._arriving = self._buffers_of_all.send(exchange.first_with_rows)
+        run.sent_in = backward
+        run.arriving = run.buffers.send(exchange.first_with_rows)
         queue_callback(self._take_buffers)
 
     def _take_buffers(self) -> None:
-        arriving, self._arriving = self._arriving, None
-        if arriving is not None:
+        run = self._run
+        if run is not None and run.arriving is not None:
+            arriving, run.arriving = run.arriving, None
             arriving.finish()
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
@@ -373,11 +393,7 @@ class RankModule(TransparentModule):
     def __getstate__(self) -> dict[str, Any]:
         self._take_buffers()
         state: dict[str, Any] = super().__getstate__()
-        return {name: value for name, value in state.items() if name not in self._ANEW}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        self._make_anew()
+        return {**state, "_run": None}
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.module!r})"

@@ -22,7 +22,7 @@ from .group.fixed_parameters import FixedParameters, Freezing
 from .group.membership import Group
 from .group.shard_mesh import explain_saving, make_mesh
 from .group.states import broadcast_states
-from .rank_module import RankModule
+from .rank_module import RankModule, Run
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class ShardedModule(RankModule):
     def _compute(self, *inputs: Any, **kwargs: Any) -> Any:
         return self.module(*inputs, **kwargs)  # type: ignore[operator]
 
-    def _has_collectives(self) -> bool:
+    def _has_collectives(self, run: Run) -> bool:
         return True  # each forward gathers parameters
 
     def _fix_parameters(self) -> FixedParameters:

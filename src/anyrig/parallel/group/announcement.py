@@ -1,12 +1,10 @@
-"""What a rank is about to do together with the others, as one number that it sends to them."""
+"""What a rank is about to do together with the others, as the numbers that it sends to them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import IntEnum
-
-_COUNT_BITS = 40
+from typing import NamedTuple
 
 
 class Phase(IntEnum):
@@ -16,55 +14,58 @@ class Phase(IntEnum):
     BACKWARD = 2
 
 
-@dataclass(frozen=True)
-class Announcement:
-    """A point of the program at which all ranks meet.
+class Announcement(NamedTuple):
+    """A point of the program at which all ranks meet, and what the rank has there.
 
     Attributes:
-        phase: of the step.
+        takes_part: 0 for a rank that has left, as `join` has it; all else is 0 then.
+        rows: of this rank.
+        phase: of the step; see `Phase`.
         model: the number of the spread model, in the order in which the ranks made them.
         forward: which of the model's forwards it is or belongs to, of those in which ranks meet;
             0 for one in which they do not.
         learns: whether gradients are enabled.
+        with_loss: whether the forward computes a loss.
+        reduces: whether its backward reduces gradients.
+        is_armed: see `Exchange`.
     """
 
-    phase: Phase
-    model: int
-    forward: int
-    learns: bool
+    takes_part: int = 0
+    rows: int = 0
+    phase: int = 0
+    model: int = 0
+    forward: int = 0
+    learns: int = 0
+    with_loss: int = 0
+    reduces: int = 0
+    is_armed: int = 0
 
-    def encode(self) -> int:
-        """Return a positive number."""
-        head = (self.model << 2 | self.phase) << 1 | self.learns
-        return head << _COUNT_BITS | self.forward
-
-    @classmethod
-    def decode(cls, number: int) -> Announcement:
-        """Return what `encode` made a number of."""
-        head, forward = divmod(number, 1 << _COUNT_BITS)
-        return cls(Phase(head >> 1 & 3), head >> 3, forward, bool(head & 1))
+    @property
+    def point(self) -> tuple[int, ...]:
+        """The point of the program, as numbers."""
+        return self.phase, self.model, self.forward, self.learns
 
     def __str__(self) -> str:
+        """Return the point of the program."""
         which = f"forward {self.forward}" if self.forward else "a forward"
         without = "" if self.learns else " without gradients"
-        what = which if self.phase is Phase.FORWARD else f"the backward pass of {which}"
+        what = which if self.phase == Phase.FORWARD else f"the backward pass of {which}"
         return f"{what}{without} of spread model {self.model}"
 
 
-def describe_mismatch(numbers: Sequence[int]) -> str | None:
-    """Return what the ranks announced where they did not announce the same; else None.
+def describe_mismatch(announced: Sequence[Announcement]) -> str | None:
+    """Return what the ranks announced where they are not at the same point; else None.
 
     Args:
-        numbers: of each rank, zero for one that announced nothing.
+        announced: by each rank.
     """
-    if len({number for number in numbers if number}) < 2:
+    if len({each.point for each in announced if each.takes_part}) < 2:
         return None
-    ranks: dict[int, list[int]] = {}
-    for rank, number in enumerate(numbers):
-        if number:
-            ranks.setdefault(number, []).append(rank)
+    ranks: dict[str, list[str]] = {}
+    for rank, each in enumerate(announced):
+        if each.takes_part:
+            ranks.setdefault(str(each), []).append(str(rank))
     return ", while ".join(
-        f"rank{'s' if len(those) > 1 else ''} {', '.join(map(str, those))} "
-        f"came to {Announcement.decode(number)}"
-        for number, those in ranks.items()
+        f"rank{'s' if len(those) > 1 else ''} {', '.join(those)} came to {point}"
+        for point, those in ranks.items()
     )

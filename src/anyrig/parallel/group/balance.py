@@ -13,7 +13,6 @@ earlier step still needs this rank's host. Once the shares are held nothing is e
 from __future__ import annotations
 
 import json
-import weakref
 from collections.abc import Sequence
 from dataclasses import astuple
 from typing import Any
@@ -24,8 +23,8 @@ from ...errors import RankMismatchError
 from ..shares.measure import MemoryMark
 from ..shares.shares import Shares, choose_shares
 from ..shares.trial import WARM_UP_STEPS, StepMeasure, fastest, highest_peaks
-from .board import Board, board_of
-from .membership import Group
+from .board import board_of
+from .membership import Group, current_context
 
 # A trial judges two measured steps. Each of them is the faster one of two here: ranks that share a
 # machine with other programs are slow for a moment more often than devices of one process.
@@ -89,7 +88,7 @@ class Balance:
 
     def use(self) -> None:
         """Note that batches of these shares are used now."""
-        _current[:] = [self]
+        current_context().balance = self
         if not self.held and self._memory is None and self._group.device.type != "cpu":
             self._memory = MemoryMark.of(self._group.device)
 
@@ -166,19 +165,6 @@ def describe(position: Sequence[Any]) -> str:
     return f"global batch {index} of iteration {iteration} over distributed {name}"
 
 
-# The one whose loader has handed out the last batch, and one for each group and policy.
-_current: list[Balance] = []
-_balances: weakref.WeakKeyDictionary[Board, dict[str | None, Balance]] = weakref.WeakKeyDictionary()
-
-
-def current_balance() -> Balance | None:
-    """Return the balance of the loader whose batches are used now; None if shares are held.
-
-    A model that is spread over a group reports its steps to it.
-    """
-    return next((balance for balance in _current if not balance.held), None)
-
-
 def choose_balance(
     wanted: str | Sequence[float] | Shares | None, group: Group, rig: Rig | None
 ) -> Balance:
@@ -194,11 +180,12 @@ def choose_balance(
     """
     if wanted is not None and not isinstance(wanted, str):
         return Balance(group, choose_shares(wanted, [None] * group.world_size))
-    board = board_of(group)
-    known = _balances.setdefault(board, {})
+    known = current_context().balances
     if wanted not in known:
         own = (Rig.detect() if rig is None else rig).lead
-        heard = board.exchange("devices", write_device(own), _TIMEOUT_SECONDS, "distribute()")
+        said = write_device(own)
+        heard = board_of(group).exchange("devices", said, _TIMEOUT_SECONDS, "distribute()")
         devices = [read_device(text) for text in heard]
         known[wanted] = Balance(group, choose_shares(wanted, devices))
-    return known[wanted]
+    balance: Balance = known[wanted]
+    return balance

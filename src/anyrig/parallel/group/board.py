@@ -17,15 +17,13 @@ keys of two exchanges at most, however many there were.
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import socket
 import sys
 import threading
 import time
-import weakref
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -38,8 +36,7 @@ import torch.distributed as dist
 from ...devices.rank import LocalRank
 from ...errors import RankMismatchError, RankWaitError
 from ..ranks.time_limit import time_limit_seconds
-from .channel import current_counts
-from .membership import Group
+from .membership import Group, current_context
 
 # Between two looks at the store, and the most of these, over all ranks, in a second.
 _SHORTEST_PAUSE_SECONDS = 0.0002
@@ -112,14 +109,20 @@ class Board:
     Attributes:
         group: whose board it is.
         host: the name of this machine.
+
+    Args:
+        group: whose board it is.
+        store: in which the ranks met.
+        name: of this board in the store.
+        counts: see `Context`.
     """
 
-    def __init__(self, group: Group, store: Any, name: str) -> None:
+    def __init__(self, group: Group, store: Any, name: str, counts: Counter[str]) -> None:
         self.group = group
         self.host = socket.gethostname()
         # A connection of its own: a wait holds its connection, and other threads use the group's.
         self._store: Any = dist.PrefixStore(name, store.clone())  # type: ignore[attr-defined]
-        self._counts: defaultdict[str, int] = defaultdict(int)
+        self._counts = counts
         self._passing = Passing(self.host)
         self._longest_pause_seconds = max(
             _LONGEST_PAUSE_SECONDS, group.world_size / _LOOKS_A_SECOND
@@ -265,7 +268,7 @@ class Board:
         for rank in range(self.group.world_size):
             other = self._passing_of(rank)
             there = None if other is None else other.waiting
-            if there is None or there == waiting or self._begun(there.kind) >= there.number:
+            if there is None or there == waiting or self._counts[there.kind] >= there.number:
                 continue
             in_model = MEETING in (waiting.kind, there.kind)
             raise RankMismatchError(
@@ -274,9 +277,6 @@ class Board:
                 "neither can go on. Let all ranks come to the same calls in the same order"
                 + (f". {UNEVEN_BATCHES}" if in_model else "")
             )
-
-    def _begun(self, kind: str) -> int:
-        return current_counts().meetings if kind == MEETING else self._counts[kind]
 
     def stop_waiting(self) -> None:
         """Note that this rank waits no longer, if it had been noted."""
@@ -322,11 +322,15 @@ class Board:
         passing = self._passing_of(rank)
         if passing is not None:
             return passing.host
+        return self.host if rank in (self.ranks_here() or ()) else None
+
+    def ranks_here(self) -> range | None:
+        """Return the ranks of this machine, or None if no launcher says which they are."""
         local = LocalRank.read()
         if local is None:
             return None
         first = self.group.rank - local.rank  # a launcher numbers the ranks of a machine in a row
-        return self.host if first <= rank < first + local.world_size else None
+        return range(first, first + local.world_size)
 
     def name_of(self, rank: int) -> str:
         """Return the rank in words, with its machine if there are several."""
@@ -339,7 +343,7 @@ class Board:
         named = self.name_of(rank)
         passing = self._passing_of(rank)
         if passing is None or passing.what is None or passing.time_seconds is None:
-            return f"{named} has come to nothing at which ranks wait for each other"
+            return f"{named} has not yet reached any point where ranks wait for each other"
         ago = max(0.0, time.time() - passing.time_seconds)
         return f"{named} last came to {passing.what} at {passing.place}, {ago:.0f} s ago"
 
@@ -363,19 +367,15 @@ class Board:
             ) from error
 
 
-# That of the current process group, which is not kept alive, and how many there were before.
-_current: list[tuple[weakref.ref[Any], Board]] = []
-_made = itertools.count()
-
-
 def board_of(group: Group) -> Board:
     """Return the board of the current process group."""
-    process_group: Any = dist.group.WORLD
-    if not _current or _current[0][0]() is not process_group:
-        # A process may leave its group and make another, in the same store.
-        board = Board(group, process_group.get_group_store(), f"anyrig/{next(_made)}")
-        _current[:] = [(weakref.ref(process_group), board)]
-    return _current[0][1]
+    context = current_context()
+    if context.board is None:
+        world: Any = dist.group.WORLD
+        name = f"anyrig/{context.number}"
+        context.board = Board(group, world.get_group_store(), name, context.counts)
+    board: Board = context.board
+    return board
 
 
 def _holds_main_thread() -> bool:

@@ -22,22 +22,20 @@ import torch
 
 from ...errors import RankMismatchError
 from .announcement import Announcement, Phase, describe_mismatch
-from .board import UNEVEN_BATCHES, place_of_caller
-from .channel import Channel, tell_all
+from .board import MEETING, UNEVEN_BATCHES, place_of_caller
+from .channel import tell_all
 from .host_wait import wait_for_hosts
+from .membership import Context
 from .step_time import StepTime
 
-# What a rank tells: its rows, what it announces, and three flags; and beside them its part of a
-# loss, whose bits travel as those of whole numbers.
-_NUMBERS = 5
-_BESIDE = 3
+_BESIDE = 3  # numbers of a loss, whose bits travel as those of whole numbers
 
 
 class Exchange:
     """The rows of all ranks in one forward, told over the hosts; nobody waits but who asks.
 
     Args:
-        channel: what carries it.
+        context: of the group; its carrier takes the numbers.
         model: the number of the spread model.
         rows: of this rank; None if it takes no part any more, as `join` has it.
         with_loss: whether this forward computes a loss; all ranks alike.
@@ -54,28 +52,9 @@ class Exchange:
         leads_to_global_loss: whether the loss of all ranks was computed from the outputs.
     """
 
-    __slots__ = (
-        "_channel",
-        "_flags",
-        "_forward",
-        "_model",
-        "_number",
-        "_numbers",
-        "_phase",
-        "_told",
-        "_work",
-        "before",
-        "beside",
-        "has_mixed_input",
-        "is_armed",
-        "leads_to_global_loss",
-        "rows",
-        "time",
-    )
-
     def __init__(
         self,
-        channel: Channel,
+        context: Context,
         model: int,
         rows: int | None,
         *,
@@ -90,15 +69,15 @@ class Exchange:
         self.is_armed = False
         self.beside: torch.Tensor | None = None
         self.leads_to_global_loss = False
-        self._channel = channel
+        self._context = context
         self._model = model
         self._forward = forward
-        self._flags = [int(with_loss), int(reduces)]
+        self._with_loss, self._reduces = with_loss, reduces
         self._number = 0
-        self._phase: Announcement | None = None
+        self._own = Announcement()
         self._numbers: torch.Tensor | None = None
         self._work: Any = None
-        self._told: list[list[int]] | None = None
+        self._told: list[Announcement] | None = None
 
     def start(self, phase: Phase, learns: bool = True, beside: torch.Tensor | None = None) -> None:
         """Say to the other ranks that this one has come so far.
@@ -108,23 +87,17 @@ class Exchange:
             learns: whether gradients are enabled.
             beside: three numbers in float64 on the CPU, which all ranks get from each.
         """
-        channel = self._channel
-        self._phase = Announcement(phase, self._model, self._forward, learns)
-        own = [0] * (_NUMBERS + _BESIDE)
-        if self.rows is not None:
-            # One more than the rows, as zero says that this rank has left.
-            own[:_NUMBERS] = [
-                self.rows + 1,
-                self._phase.encode(),
-                *self._flags,
-                int(self.is_armed),
-            ]
-        channel.counts.meetings += 1
-        self._number = channel.counts.meetings
-        numbers = torch.tensor(own, dtype=torch.int64, device="cpu")
+        context = self._context
+        point = (phase, self._model, self._forward, learns)
+        flags = (self._with_loss, self._reduces, self.is_armed)
+        self._own = Announcement(self.rows is not None, self.rows or 0, *point, *flags)
+        context.counts[MEETING] += 1
+        self._number = context.counts[MEETING]
+        sent = Announcement() if self.rows is None else self._own
+        numbers = torch.tensor([*sent, *[0] * _BESIDE], dtype=torch.int64, device="cpu")
         if beside is not None:
-            numbers[_NUMBERS:] = beside.view(torch.int64)
-        self._numbers, self._work = tell_all(numbers, channel.carrier)
+            numbers[-_BESIDE:] = beside.view(torch.int64)
+        self._numbers, self._work = tell_all(numbers, context.carrier)
 
     def finish(self) -> None:
         """Wait for the other ranks to come as far.
@@ -137,16 +110,17 @@ class Exchange:
             return
         assert self._numbers is not None
         if self.time is not None:
-            self.time.pause()
-        wait_for_hosts(self._work, str(self._phase), self._number)
+            self.time.toggle()
+        wait_for_hosts(self._work, str(self._own), self._number)
         if self.time is not None:
-            self.time.resume()
-        self._told, self._work = self._numbers[:, :_NUMBERS].tolist(), None
-        self.beside = self._numbers[:, _NUMBERS:].contiguous().view(torch.float64)
-        mismatch = describe_mismatch([announced for _, announced, *_ in self._told])
+            self.time.toggle()
+        self._told = [Announcement(*row) for row in self._numbers[:, :-_BESIDE].tolist()]
+        self.beside = self._numbers[:, -_BESIDE:].contiguous().view(torch.float64)
+        self._work = None
+        mismatch = describe_mismatch(self._told)
         if mismatch is not None:
             raise RankMismatchError(
-                f"{mismatch}; rank {self._channel.rank} is at {place_of_caller()}. Their "
+                f"{mismatch}; rank {self._context.group.rank} is at {place_of_caller()}. Their "
                 "collectives would mix. Let all ranks call spread models alike; on one rank alone, "
                 f"call model.module under torch.no_grad(), unless it is in shards. {UNEVEN_BATCHES}"
             )
@@ -156,7 +130,7 @@ class Exchange:
         self.start(phase)
         self.finish()
 
-    def _all(self) -> list[list[int]]:
+    def _all(self) -> list[Announcement]:
         if self._told is None:
             if self._work is None:
                 self.start(Phase.BACKWARD)
@@ -167,7 +141,7 @@ class Exchange:
     @property
     def has_started(self) -> bool:
         """Whether this rank has said to the others how far it has come."""
-        return self._phase is not None
+        return self._number > 0
 
     @property
     def meets_in_forward(self) -> bool:
@@ -177,27 +151,27 @@ class Exchange:
     @property
     def world_size(self) -> int:
         """How many ranks there are."""
-        return self._channel.world_size
+        return self._context.group.world_size
 
     @property
     def rows_by_rank(self) -> list[int]:
         """The rows of each rank; zero for those that have left."""
-        return [max(more - 1, 0) for more, *_ in self._all()]
+        return [told.rows for told in self._all()]
 
     @property
     def active_ranks(self) -> list[int]:
         """The ranks that have not left."""
-        return [rank for rank, (more, *_) in enumerate(self._all()) if more]
+        return [rank for rank, told in enumerate(self._all()) if told.takes_part]
 
     @property
     def with_loss(self) -> bool:
         """Whether the others compute a loss in this forward."""
-        return any(with_loss for *_, with_loss, _, _ in self._all())
+        return any(told.with_loss for told in self._all())
 
     @property
     def reduces(self) -> bool:
         """Whether the backward of this forward reduces gradients on some rank, so on all."""
-        return any(reduces or is_armed for *_, reduces, is_armed in self._all())
+        return any(told.reduces or told.is_armed for told in self._all())
 
     @property
     def weight(self) -> float:

@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import ParamSpec, TypeVar
 
-from ...devices.rank import LocalRank
 from ...errors import OtherRankError
 from .board import Board, board_of
-from .membership import join_group
+from .membership import Context, current_context, join_group
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -51,6 +50,7 @@ def only_first_rank(*, per_node: bool = False, timeout_seconds: float = 1800.0) 
 class _Block:
     """One use: who waits for whom, and under which key."""
 
+    context: Context
     board: Board
     key: str
     first: int
@@ -62,21 +62,19 @@ class _Block:
         return self.board.group.rank == self.first
 
 
-# The blocks that this process is in, the innermost last.
-_entered: list[_Block | None] = []
-
-
 class OnlyFirstRank:
     """What `only_first_rank` returns: a context manager, and a decorator."""
 
     def __init__(self, per_node: bool, timeout_seconds: float) -> None:
         self._per_node = per_node
         self._timeout_seconds = timeout_seconds
+        # More than one where a function that it decorates calls itself.
+        self._entered: list[_Block | None] = []
 
     def __enter__(self) -> bool:
         """Return whether this is the first rank."""
         block = self._begin()
-        _entered.append(block)
+        self._entered.append(block)
         return block is None or block.is_first
 
     def __exit__(
@@ -86,8 +84,11 @@ class OnlyFirstRank:
         trace: TracebackType | None,
     ) -> None:
         """Tell the others how it ended, or wait to be told."""
-        block = _entered.pop()
-        if block is None or not block.others:
+        block = self._entered.pop()
+        if block is None:
+            return
+        block.context.first_blocks.pop()
+        if not block.others:
             return
         if block.is_first:
             told = "" if error is None else "".join(traceback.format_exception(error))
@@ -109,15 +110,16 @@ class OnlyFirstRank:
         group = join_group()
         if group is None:
             return None
-        board = board_of(group)
+        context, board = current_context(), board_of(group)
         place = board.come_to("only_first_rank()")
         ranks = _ranks_of_node(board) if self._per_node else range(group.world_size)
         # A block within a block is counted within it: where only the first rank enters it, the
         # others' count must not fall behind.
-        outer = _entered[-1].key if _entered and _entered[-1] is not None else "first"
+        outer = context.first_blocks[-1] if context.first_blocks else "first"
         kind = f"{outer}.node{ranks[0]}." if self._per_node else f"{outer}."
         key = f"{kind}{board.number(kind)}"
-        return _Block(board, key, ranks[0], len(ranks) - 1, place)
+        context.first_blocks.append(key)
+        return _Block(context, board, key, ranks[0], len(ranks) - 1, place)
 
     def _wait(self, block: _Block) -> None:
         what = "the end of only_first_rank()"
@@ -135,9 +137,8 @@ class OnlyFirstRank:
 
 def _ranks_of_node(board: Board) -> range | list[int]:
     """Return the ranks of this machine, the first one first."""
-    local, rank = LocalRank.read(), board.group.rank
-    if local is not None:
-        first = rank - local.rank  # a launcher numbers the ranks of a machine in a row
-        return range(first, first + local.world_size)
+    here = board.ranks_here()
+    if here is not None:
+        return here
     hosts = board.exchange("hosts", board.host.encode(), 600.0, "only_first_rank(per_node=True)")
     return [other for other, host in enumerate(hosts) if host.decode() == board.host]

@@ -143,5 +143,5 @@ class FixedParameters:
         return {False} if may_freeze else set()
 
     def _was_replaced(self, name: str, there: set[int]) -> bool:
-        """Say whether what was in a place at first is in the module no more."""
+        """Return whether the parameter that first had this name is no longer in the module."""
         return name in self._learning and id(self._learning[name][0]) not in there

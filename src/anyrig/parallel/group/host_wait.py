@@ -13,7 +13,7 @@ from datetime import timedelta
 from typing import Any
 
 from .board import MEETING, UNEVEN_BATCHES, Waiting, board_of
-from .membership import current_group
+from .membership import current_context
 
 # Most waits are shorter, and cost nothing but the wait.
 _LOOK_SECONDS = 1.0
@@ -38,9 +38,7 @@ def wait_for_hosts(work: Any, what: str, number: int) -> None:
     started = time.monotonic()
     if _is_done_soon(work):
         return
-    group = current_group()
-    assert group is not None
-    board, waiting = board_of(group), Waiting(MEETING, number)
+    board, waiting = board_of(current_context().group), Waiting(MEETING, number)
     place = board.come_to(what)
     try:
         while not _is_done_soon(work):

@@ -1,7 +1,8 @@
 """The leaves of a nested value with their places, in an order on which ranks agree.
 
 Dicts, lists, tuples, named tuples and dataclasses are gone into, as `anyrig.transfer.tree` does;
-numbers, texts and None are leaves here too.
+numbers, texts and None are leaves here too. `map_leaves` visits an object that appears twice only
+once; here each place has its leaf, since an object that one rank has twice may be two on another.
 """
 
 from __future__ import annotations

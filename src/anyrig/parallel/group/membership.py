@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import socket
 import weakref
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
@@ -50,8 +52,43 @@ class Group:
         )
 
 
-# What is known of the default group that a call joined; weak, for the script may destroy it.
-_joined: weakref.WeakKeyDictionary[Any, Group] = weakref.WeakKeyDictionary()
+@dataclass(eq=False)
+class Context:
+    """Everything that this process keeps for one default process group.
+
+    The files of this package that need a part of it make it, on first use.
+
+    Attributes:
+        group: this process in it.
+        number: how many default groups this process had before.
+        counts: how often the ranks began something together, by kind; the same on each rank.
+        board: see `board_of`.
+        carrier: the process group for tensors on the CPU, if the default group does not carry
+            them; see `open_carrier`.
+        balances: see `choose_balance`, by policy.
+        balance: the one whose loader has handed out the last batch.
+        first_blocks: the keys of the `only_first_rank` blocks that this rank is in.
+    """
+
+    group: Group
+    number: int
+    counts: Counter[str] = field(default_factory=Counter)
+    board: Any = None
+    carrier: Any = None
+    balances: dict[str | None, Any] = field(default_factory=dict)
+    balance: Any = None
+    first_blocks: list[str] = field(default_factory=list)
+
+    @property
+    def measuring(self) -> Any:
+        """The balance while it measures, which models report their steps to; else None."""
+        return None if self.balance is None or self.balance.held else self.balance
+
+
+# The one place from which contexts are found. Weak: a script may destroy its group and make
+# another, in the same store.
+_contexts: weakref.WeakKeyDictionary[Any, Context] = weakref.WeakKeyDictionary()
+_numbers = itertools.count()
 
 
 def join_group(rig: Rig | None = None, *, timeout_seconds: float | None = None) -> Group | None:
@@ -73,7 +110,7 @@ def join_group(rig: Rig | None = None, *, timeout_seconds: float | None = None) 
     if known is not None:
         if rig is not None and rig.lead.torch_device != known.device:
             known = replace(known, device=rig.lead.torch_device)
-            _joined[dist.group.WORLD] = known
+            current_context().group = known
         select_device(known.device)
         return known
     place = _read_environment(os.environ)
@@ -99,7 +136,7 @@ def join_group(rig: Rig | None = None, *, timeout_seconds: float | None = None) 
         ) from error
     keep_until_exit(dist.group.WORLD)
     group = Group(rank, world_size, device, backend, reason)
-    _joined[dist.group.WORLD] = group
+    _contexts[dist.group.WORLD] = Context(group, next(_numbers))
     return group
 
 
@@ -109,14 +146,21 @@ def current_group() -> Group | None:
     """
     if not _is_initialized() or dist.get_world_size() == 1:
         return None
-    known = _joined.get(dist.group.WORLD)
+    known = _contexts.get(dist.group.WORLD)
     if known is None:
         device = _device_of_rank()
         carrier = carrier_of(dist.get_backend_config(), device) or "none"
         reason = "the script made the process group"
-        known = Group(dist.get_rank(), dist.get_world_size(), device, carrier, reason)
-        _joined[dist.group.WORLD] = known
-    return known
+        group = Group(dist.get_rank(), dist.get_world_size(), device, carrier, reason)
+        known = _contexts[dist.group.WORLD] = Context(group, next(_numbers))
+    return known.group
+
+
+def current_context() -> Context:
+    """Return what is kept for the group that `current_group` returns; there must be one."""
+    group = current_group()
+    assert group is not None
+    return _contexts[dist.group.WORLD]
 
 
 def _device_of_rank() -> torch.device:

@@ -9,10 +9,13 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
 import torch
+
+from .membership import Context
 
 
 class StepTime:
@@ -27,13 +30,8 @@ class StepTime:
         self._stopped = False
         self._mark()
 
-    def pause(self) -> None:
-        """Leave out what follows, until `resume`."""
-        if not self._stopped:
-            self._mark()
-
-    def resume(self) -> None:
-        """Count again."""
+    def toggle(self) -> None:
+        """Leave out what follows, or count again after that."""
         if not self._stopped:
             self._mark()
 
@@ -66,3 +64,33 @@ class StepTime:
             # The current device of a callback of the backward pass may be another.
             event.record(torch.accelerator.current_stream(self._device))
             self._marks.append(event)
+
+
+class Pace:
+    """Measures the steps of a model on this rank, while its loader's shares are being measured.
+
+    The second step of a model with DDP is longer than it should be: all ranks arrange their buckets
+    together then.
+
+    Args:
+        device: where the model computes.
+        context: whose balance asks for the steps.
+    """
+
+    def __init__(self, device: torch.device, context: Context) -> None:
+        self._device = device
+        self._context = context
+        self._unread: deque[StepTime] = deque()
+
+    def start(self, rows: int) -> StepTime | None:
+        """Return the time of a step that begins now; None if nobody asks."""
+        return None if self._context.measuring is None else StepTime(self._device, rows)
+
+    def stop(self, step: StepTime) -> None:
+        """End a step, and report those that are known by now: a device is behind its host."""
+        if step.stop():
+            self._unread.append(step)
+        while self._unread and (seconds := self._unread[0].read()) is not None:
+            rows = self._unread.popleft().rows
+            if (balance := self._context.measuring) is not None:
+                balance.report(rows, seconds)

@@ -88,7 +88,7 @@ def _sum_over_ranks(part: LossPart, exchange: Exchange) -> Tensor:
         assert exchange.beside is not None
         return exchange.beside.sum(0)
     if exchange.time is not None:
-        exchange.time.pause()
+        exchange.time.toggle()
     if totals.is_cpu:
         rows, work = tell_all(totals)
         work.wait()
@@ -96,7 +96,7 @@ def _sum_over_ranks(part: LossPart, exchange: Exchange) -> Tensor:
     else:
         dist.all_reduce(totals)
     if exchange.time is not None:
-        exchange.time.resume()
+        exchange.time.toggle()
     return totals
 
 
