@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent import futures
 from functools import partial
 from typing import Any, NoReturn
 
@@ -14,19 +15,23 @@ from .device_threads import device_threads
 from .failure import add_place
 from .meeting import Meeting, Stopped
 
+_LOOK_SECONDS = 0.2
+
 
 class SideBySide:
     """Calls functions on devices of a rig, those of the first one in the caller's thread."""
 
     def __init__(self, rig: Sequence[torch.device]) -> None:
         self._rig = tuple(rig)
-        self._unfinished: list[Future[Any]] = []
+        self._unfinished: list[futures.Future[Any]] = []
 
     def wait(self) -> None:
         """Wait for calls that an interrupted `run` has left behind."""
         while self._unfinished:
-            self._unfinished[-1].exception()
-            self._unfinished.pop()
+            with contextlib.suppress(futures.TimeoutError):
+                # Now and then, as an interrupt that another thread took wakes nobody.
+                self._unfinished[-1].exception(_LOOK_SECONDS)
+                self._unfinished.pop()
 
     def run(
         self, meeting: Meeting, functions: Sequence[Callable[[], Any]], given: Sequence[Any]
@@ -45,11 +50,11 @@ class SideBySide:
             for device, function in zip(meeting.devices, functions, strict=True)
         ]
         away = [i for i, device in enumerate(meeting.devices) if device != self._rig[0]]
-        calls = device_threads().start_all([(meeting.devices[i], tasks[i]) for i in away])
-        self._unfinished = list(calls)
         results: list[Any] = [None] * len(tasks)
         errors: dict[int, BaseException] = {}
         try:
+            calls = device_threads().start_all([(meeting.devices[i], tasks[i]) for i in away])
+            self._unfinished = list(calls)
             for i in sorted({*range(len(tasks))} - {*away}):
                 try:
                     results[i] = tasks[i]()
