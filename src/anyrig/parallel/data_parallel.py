@@ -172,11 +172,20 @@ class DataParallel(TransparentModule):
     def _call_alone(self, inputs: tuple[Any, ...], kwargs: dict[str, Any], gathers: bool) -> Any:
         # All there is between the caller and the module, so written for speed.
         lead = self._lead
+        elsewhere = {}
         for value in (*inputs, *kwargs.values()) if kwargs else inputs:
             kind = type(value)
-            if kind not in ATOM_TYPES and (kind is not torch.Tensor or value.device != lead):
+            if kind is torch.Tensor:
+                if value.device != lead:
+                    elsewhere[id(value)] = value
+            elif kind not in ATOM_TYPES:
                 inputs, kwargs = _bring((inputs, kwargs), lead)
                 break
+        else:
+            if elsewhere:  # a walk of the tree would take 35 µs
+                here = {key: _bring_leaf(value, lead) for key, value in elsewhere.items()}
+                inputs = tuple([here.get(id(value), value) for value in inputs])
+                kwargs = {name: here.get(id(value), value) for name, value in kwargs.items()}
         output = self._call_module(inputs, kwargs)
         if not gathers:
             return [output]
@@ -393,10 +402,11 @@ def _call_with_target(
 
 def _bring(given: T, device: torch.device) -> T:
     """Return arguments or outputs with their tensors on `device`."""
-
-    def bring(leaf: Any, _: object) -> Any:
-        is_tensor = isinstance(leaf, torch.Tensor)
-        return leaf.to(device, non_blocking=device.type != "cpu") if is_tensor else leaf
-
-    moved: T = map_leaves(given, bring)
+    moved: T = map_leaves(given, lambda leaf, path: _bring_leaf(leaf, device))
     return moved
+
+
+def _bring_leaf(leaf: Any, device: torch.device) -> Any:
+    if isinstance(leaf, torch.Tensor):
+        return leaf.to(device, non_blocking=device.type != "cpu")
+    return leaf
