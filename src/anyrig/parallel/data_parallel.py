@@ -1,4 +1,7 @@
-"""A module with a replica on each device: what `spread` returns."""
+"""A module with a replica on each device: what `spread` returns.
+
+More than 400 lines: one class, whose ways of being called share its lock and its replicas.
+"""
 
 from __future__ import annotations
 
