@@ -1,4 +1,4 @@
-"""A tensor cut into parts on several devices, and joined again."""
+"""A tensor cut into parts on several devices, and joined again; each is the other's gradient."""
 
 from __future__ import annotations
 
@@ -33,17 +33,11 @@ def cut(
             for start, count, device in zip(_starts(counts), counts, devices, strict=True)
         )
     if torch.is_grad_enabled() and tensor.requires_grad:
-        # Its gradient is one torch.cat; but views that come together must not be written into, and
-        # a module may well do that.
-        pieces = tensor.split_with_sizes(list(counts), dim)
-        return tuple(
-            piece.clone() if device == tensor.device else copy_beside(piece, device)
-            for piece, device in zip(pieces, devices, strict=True)
+        parts: tuple[Tensor, ...] = _Cut.apply(  # type: ignore[no-untyped-call]
+            tensor, tuple(counts), tuple(devices), dim
         )
-    return tuple(
-        copy_beside(tensor.narrow(dim, start, count) if count < tensor.size(dim) else tensor, to)
-        for start, count, to in zip(_starts(counts), counts, devices, strict=True)
-    )
+        return parts
+    return _cut(tensor, counts, devices, dim)
 
 
 def join(parts: Sequence[Tensor], device: torch.device, dim: int = 0) -> Tensor:
@@ -64,6 +58,15 @@ def join(parts: Sequence[Tensor], device: torch.device, dim: int = 0) -> Tensor:
     return _join(parts, device, dim)
 
 
+def _cut(
+    tensor: Tensor, counts: Sequence[int], devices: Sequence[torch.device], dim: int
+) -> tuple[Tensor, ...]:
+    return tuple(
+        copy_beside(tensor.narrow(dim, start, count) if count < tensor.size(dim) else tensor, to)
+        for start, count, to in zip(_starts(counts), counts, devices, strict=True)
+    )
+
+
 def _join(parts: Sequence[Tensor], device: torch.device, dim: int) -> Tensor:
     if all(part.device == device for part in parts):
         return torch.cat(list(parts), dim)
@@ -77,6 +80,32 @@ def _join(parts: Sequence[Tensor], device: torch.device, dim: int) -> Tensor:
         # To the host a copy waits, because the result could be read before it is written.
         whole.narrow(dim, start, count).copy_(part, non_blocking=device.type != "cpu")
     return whole
+
+
+class _Cut(torch.autograd.Function):
+    """One node for all parts: it runs when every device has queued its backward.
+
+    With a node for each part, the first device to come to its own would have the tensor's stream
+    wait for it, and with that whatever the tensor's device has still to compute.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        tensor: Tensor,
+        counts: tuple[int, ...],
+        devices: tuple[torch.device, ...],
+        dim: int,
+    ) -> tuple[Tensor, ...]:
+        ctx.device, ctx.dim = tensor.device, dim
+        source = tensor.detach()
+        parts = _cut(source, counts, devices, dim)
+        # Views that a function returns must not be written into, and a module may well do that.
+        return tuple(part.clone() if part.device == ctx.device else part for part in parts)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        return join(gradients, ctx.device, ctx.dim), None, None, None
 
 
 class _Join(torch.autograd.Function):
