@@ -346,6 +346,9 @@ def main() -> int:
     parser.add_argument("--within", type=float, default=5.0, metavar="SECONDS")
     parser.add_argument("--json", type=Path, metavar="FILE")
     given = parser.parse_args()
+    # A shell ignores Ctrl-C for what it starts in the background, and processes inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores it
     cases: dict[str, Callable[[Path], Outcome]] = {}
     for name, failure in FAILURES.items():
         for backend in failure.backends:
