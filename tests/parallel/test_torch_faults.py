@@ -42,17 +42,26 @@ atexit.register(gather)
 """
 
 
-@pytest.mark.skipif(sys.version_info >= (3, 14), reason="Python lets such threads hang instead")
-def test_python_ends_while_threads_of_gloo_need_it_and_lines_are_labelled() -> None:
-    programs = [
-        subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.PIPE, text=True)
-        for program in (LABEL, ABORT)
-    ]
-    (_, labelled), _ = [program.communicate(timeout=60) for program in programs]
+def start(program: str) -> subprocess.Popen[str]:
+    return subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.PIPE, text=True)
+
+
+def test_lines_of_a_traceback_are_labelled() -> None:
+    _, labelled = start(LABEL).communicate(timeout=60)
     assert "[rank0]: ValueError: mine" in labelled, (
         "PyTorch labels no traceback any more: whole_lines.leave_names_to_launcher can go (#118190)"
     )
-    assert programs[1].returncode < 0, (
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 14), reason="Python lets such threads hang instead")
+def test_python_ends_while_threads_of_gloo_need_it() -> None:
+    # On a busy machine the collective may end too early or too late for the fault to show.
+    for _ in range(5):
+        program = start(ABORT)
+        program.communicate(timeout=60)
+        if program.returncode < 0:
+            return
+    pytest.fail(
         "a thread of gloo that needs the GIL at the end no longer aborts the process: "
         "group/last_reference.py need not wait for threads (pytorch#190489)"
     )
