@@ -37,7 +37,7 @@ import torch.distributed as dist
 
 from ...devices.rank import LocalRank
 from ...errors import RankMismatchError, RankWaitError
-from ..ranks.time_limit import time_limit_seconds
+from ...processes.time_limit import time_limit_seconds
 from .membership import Group, current_context
 
 # Between two looks at the store, and the most of these, over all ranks, in a second.

@@ -1,7 +1,7 @@
 """Process groups over gloo that are left to the end of the process.
 
 For https://github.com/pytorch/pytorch/issues/56297 and 190489, open in PyTorch 2.13;
-`tests/parallel/test_torch_faults.py` fails when they may be mended.
+`tests/processes/test_torch_faults.py` fails when they may be mended.
 
 The last to let go of such a group waits for its threads, DDP's reducer with the GIL. In PyTorch
 2.13 a thread of the group may wait for the GIL just then, and the process hangs: when a model dies
