@@ -12,7 +12,7 @@ import pytest
 
 PROGRAM = """
 import atexit, gzip, io, sys, threading, time
-from anyrig.processes.ending import end_launcher, end_process
+from anyrig.processes.torch_faults import end_launcher, end_process
 
 folder, way, status = sys.argv[1:]
 text = open(f"{folder}/text", "w")

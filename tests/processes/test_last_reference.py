@@ -6,8 +6,7 @@ import sys
 PROGRAM = """
 import gc, weakref
 import torch.distributed as dist
-from anyrig.parallel.group.last_reference import keep_until_exit
-from anyrig.processes.destroyed_groups import hold_destroyed_groups
+from anyrig.processes.torch_faults import hold_destroyed_groups, keep_until_exit
 
 def use_group(keep=False):
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
@@ -41,7 +40,7 @@ ENDING = """
 import atexit, ctypes
 import torch
 import torch.distributed as dist
-from anyrig.parallel.group.last_reference import keep_until_exit
+from anyrig.processes.torch_faults import keep_until_exit
 
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 keep_until_exit(dist.group.WORLD)

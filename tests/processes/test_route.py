@@ -13,13 +13,14 @@ from anyrig.processes import newcomers
 from anyrig.processes.newcomers import join
 from anyrig.processes.route import (
     address_towards,
+    await_listener,
     interface_of,
     is_down,
     is_loopback,
     outward_addresses,
     resolve,
 )
-from anyrig.processes.store_connection import await_listener, bound_answers
+from anyrig.processes.torch_faults import bound_answers
 
 
 def test_addresses_and_interfaces_of_this_machine() -> None:

@@ -1,6 +1,6 @@
-"""The faults of PyTorch that `parallel` works around; where one is mended, its test fails.
+"""The faults that `anyrig.processes.torch_faults` works around; a mended fault fails its test.
 
-Each message names the file that can go then, once no older PyTorch is supported.
+The message names the function that can go once no older PyTorch is supported.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def start(program: str) -> subprocess.Popen[str]:
 def test_lines_of_a_traceback_are_labelled() -> None:
     _, labelled = start(LABEL).communicate(timeout=60)
     assert "[rank0]: ValueError: mine" in labelled, (
-        "PyTorch labels no traceback any more: whole_lines.leave_names_to_launcher can go (#118190)"
+        "PyTorch labels no traceback any more: leave_names_to_launcher can go (#118190)"
     )
 
 
@@ -63,7 +63,7 @@ def test_python_ends_while_threads_of_gloo_need_it() -> None:
             return
     pytest.fail(
         "a thread of gloo that needs the GIL at the end no longer aborts the process: "
-        "group/last_reference.py need not wait for threads (pytorch#190489)"
+        "_let_threads_rest and end_launcher can go (pytorch#190489)"
     )
 
 
@@ -72,7 +72,7 @@ def test_destructors_of_groups_have_been_looked_at_for_this_version() -> None:
     assert tuple(map(int, torch.__version__.split(".")[:2])) <= (2, 13), (
         "look whether a DDP model over gloo that dies after destroy_process_group, or when Python "
         "ends, still waits with the GIL for threads that need it (pytorch#75097, #56297). If not, "
-        "destroyed_groups.py, ending.end_process and group/last_reference.py can go; if so, name "
+        "keep_until_exit, hold_destroyed_groups and end_process can go; if so, name "
         "this version here"
     )
 
@@ -93,7 +93,7 @@ def test_an_answer_of_the_store_is_waited_for_beyond_its_time_limit() -> None:
         asking.join(0.8)
         waits = asking.is_alive()
     asking.join(30)
-    assert waits, "the store gives up by itself: store_connection.bound_answers can go"
+    assert waits, "the store gives up by itself: bound_answers can go"
 
 
 @contextmanager
@@ -140,5 +140,6 @@ def test_attempts_meet_in_the_store_of_the_first_one() -> None:
     finally:
         handler.shutdown()
     assert first.master_port == second.master_port, (
-        "PyTorch opens a store for each attempt: look what of network_rendezvous.py is still needed"
+        "PyTorch opens a store for each attempt (pytorch#135712): look what of NetworkRendezvous "
+        "is still needed"
     )

@@ -57,8 +57,8 @@ def run(
         _become(
             [sys.executable, *command], os.environ | hiding | alone(options.master_port) | named
         )
-    from ..processes.ending import end_launcher
     from ..processes.launcher import run_group
+    from ..processes.torch_faults import end_launcher
 
     count = options.processes
     environments = environments_of_ranks(rig, count) if hides else [{} for _ in range(count)]

@@ -15,11 +15,10 @@ import cloudpickle
 import torch
 
 from ..errors import LaunchError
-from .destroyed_groups import hold_destroyed_groups
-from .ending import end_process
 from .places import write_place_when_stopped
 from .rank_end import note_wait
 from .time_limit import set_time_limit
+from .torch_faults import end_process, hold_destroyed_groups
 from .whole_lines import write_whole_lines
 
 # What pickle and what it calls raise for an object that cannot be sent.

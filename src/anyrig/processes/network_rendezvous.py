@@ -31,8 +31,8 @@ from .loopback import open_store
 from .node_numbers import agree_on_number
 from .node_watch import SILENCE_SECONDS
 from .options import RunOptions
-from .route import is_host_of
-from .store_connection import await_listener, bound_answers
+from .route import await_listener, is_host_of
+from .torch_faults import bound_answers
 
 # Who is lost makes room for the next attempt as soon as the others know of it.
 _KEEP_ALIVE_SECONDS = 2

@@ -21,6 +21,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from . import waits
+
 # Names the file for a rank's error, next to which the rank writes where it was.
 ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 _NAME = "stack.txt"
@@ -37,8 +39,7 @@ _WAITS = (
     "/torch/distributed/",
     "/torch/autograd/graph.py",
     "/torch/nn/parallel/distributed.py",
-    "/anyrig/parallel/group/board.py",
-    "/anyrig/parallel/group/host_wait.py",
+    waits.__file__,
 )
 
 # How long a rank may take to write where it is: a millisecond, unless the machine is busy.

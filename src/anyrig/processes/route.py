@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import socket
+import time
 from contextlib import suppress
 
 import psutil
@@ -77,3 +78,21 @@ def is_down(address: str) -> bool:
     """Return whether the interface that has `address` is down, or its cable is out."""
     state = psutil.net_if_stats().get(interface_of(address) or "")
     return state is not None and not state.isup
+
+
+def await_listener(host: str, port: int, seconds: float) -> None:
+    """Wait until something listens there; the store's own client gives up after a minute.
+
+    Raises:
+        OSError: nothing did within `seconds`; the last answer.
+    """
+    ends = time.monotonic() + seconds
+    while True:
+        try:
+            socket.create_connection((host, port), timeout=5).close()
+        except OSError:
+            if time.monotonic() > ends:
+                raise
+            time.sleep(0.5)
+        else:
+            return
