@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from .parallel.group.metrics.gather import gather_over_ranks as gather_over_ranks
     from .parallel.group.metrics.mean import mean_over_ranks as mean_over_ranks
     from .parallel.group.print_once import print_once as print_once
-    from .parallel.launch import launch as launch
     from .parallel.layout import explain as explain
     from .parallel.losses.loss import ParallelLoss as ParallelLoss
     from .parallel.sharded import Sharding as Sharding
     from .parallel.spread import spread as spread
+    from .processes.launch import launch as launch
     from .transfer.host_copy import copy_to_host as copy_to_host
     from .transfer.move import move as move
     from .transfer.prefetch import prefetch as prefetch
@@ -60,7 +60,7 @@ _MODULE_OF_NAME = {
     "distribute": ".parallel.group.loaders.distribute",
     "explain": ".parallel.layout",
     "gather_over_ranks": ".parallel.group.metrics.gather",
-    "launch": ".parallel.launch",
+    "launch": ".processes.launch",
     "mean_over_ranks": ".parallel.group.metrics.mean",
     "move": ".transfer.move",
     "only_first_rank": ".parallel.group.first_rank",

@@ -12,10 +12,10 @@ from torch.autograd.graph import get_gradient_edge
 from torch.nn.parallel import DistributedDataParallel
 
 from ..errors import SpreadError
+from ..processes.torch_faults import keep_until_exit
 from .group.announcement import Phase
 from .group.exchange import Exchange
 from .group.fixed_parameters import FixedParameters, Freezing
-from .group.last_reference import keep_until_exit
 from .group.no_rows import without_rows
 from .group.states import broadcast_states
 from .group.unused import explain_unfinished

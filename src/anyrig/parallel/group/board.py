@@ -37,7 +37,8 @@ import torch.distributed as dist
 
 from ...devices.rank import LocalRank
 from ...errors import RankMismatchError, RankWaitError
-from ..ranks.time_limit import time_limit_seconds
+from ...processes.time_limit import time_limit_seconds
+from ...processes.waits import waits_for_ranks
 from .membership import Group, current_context
 
 # Between two looks at the store, and the most of these, over all ranks, in a second.
@@ -211,6 +212,7 @@ class Board:
             for key in keys:
                 self._store.delete_key(key)
 
+    @waits_for_ranks
     def wait_for(
         self,
         key: str,

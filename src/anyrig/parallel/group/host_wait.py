@@ -12,6 +12,7 @@ import time
 from datetime import timedelta
 from typing import Any
 
+from ...processes.waits import waits_for_ranks
 from .board import MEETING, UNEVEN_BATCHES, Waiting, board_of
 from .membership import current_context
 
@@ -23,6 +24,7 @@ _REMEDY = (
 )
 
 
+@waits_for_ranks
 def wait_for_hosts(work: Any, what: str, number: int) -> None:
     """Wait until a collective over the hosts is done.
 
