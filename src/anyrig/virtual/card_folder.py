@@ -1,13 +1,13 @@
-"""The folder through which the processes of a rehearsal share its cards.
+"""The folder through which the processes of a rehearsal share its GPUs.
 
 ::
 
-    /tmp/anyrig-rehearsal-1000-5f0c…/     the user, and a name that nobody else has
-        cards                             who holds how many bytes: csrc/memory/card_ledger.h
-        leases/                           of `anyrig.choose` and `anyrig.devices.acquire_lease`
+    /tmp/anyrig-rehearsal-1000-5f0c…/     user id and a random name
+        cards                             memory held by each process: csrc/memory/card_ledger.h
+        leases/                           leases of `anyrig.choose` and `anyrig.devices`
 
-A process makes it when its torch finds the rig, if no other has, and the last one to end removes
-it. Where that one was killed it stays, until the next rehearsal on this machine starts.
+The first process that imports torch creates the folder, and the last process to end removes it. If
+that process is killed, the folder stays until the user's next rehearsal on this machine starts.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ _PREFIX = "anyrig-rehearsal"
 
 
 def new_card_folder() -> Path:
-    """Return a path for a new rehearsal, and remove the folders of those that were killed.
+    """Return the path of a new rehearsal's folder, and remove the folders of killed rehearsals.
 
-    Not for a process that shares cards already: to look at their file would end its own locks.
+    A process that already shares GPUs must not call this function: POSIX drops all of a process's
+    locks on a file when the process closes any descriptor of the file.
     """
     place = Path(tempfile.gettempdir())
     prefix = f"{_PREFIX}-{os.getuid()}-"
@@ -36,9 +37,9 @@ def new_card_folder() -> Path:
 
 
 def remove_unless_used(folder: Path) -> None:
-    """Remove the folder of a rehearsal, if it is there and none of its processes lives.
+    """Remove the folder of a rehearsal if the folder exists and no process uses it.
 
-    Not for a process that shares its cards either.
+    A process that shares the GPUs of `folder` must not call this function (`new_card_folder`).
     """
     with suppress(OSError):
         _remove(folder)
@@ -50,13 +51,15 @@ def _remove(folder: Path) -> None:
     try:
         file = os.open(folder / "cards", os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:
-        folder.rmdir()  # its first process was killed before it made the file
+        folder.rmdir()  # the first process was killed before it created the file
         return
     try:
-        # Each process of a rehearsal holds a lock on one byte. Who gets all is alone.
+        # Each process of a rehearsal locks one byte, so locking the whole file succeeds only if
+        # no process is left.
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         shutil.rmtree(folder / "leases", ignore_errors=True)
-        # By name and in this order: a process that comes now makes a file anew in the same folder.
+        # Delete the two names in this order, not the tree: a process that starts now may create a
+        # new file in the folder, and `rmdir` then fails.
         (folder / "cards").unlink()
         folder.rmdir()
     finally:
@@ -64,10 +67,10 @@ def _remove(folder: Path) -> None:
 
 
 def _is_ours(folder: Path) -> bool:
-    """Return whether a folder, no link to one, is this user's and nobody else can write to it.
+    """Return whether `folder` is a real folder that only this user owns and can write to.
 
-    Anyone may put something under this name into the place for temporary files, and what lies in
-    it would be removed as if it were a rehearsal's.
+    Any user can create this name in the folder for temporary files. Without the check, anyrig
+    would delete files inside another user's folder or behind a link.
     """
     found = folder.lstat()
     others = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
