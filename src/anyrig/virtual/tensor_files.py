@@ -85,20 +85,20 @@ class _Argument:
         return arguments, {**keywords, self.keyword: file}
 
 
-def _writer(scratch: Scratch, argument: _Argument, suffix: str, plain: Any) -> Any:
-    @functools.wraps(plain)
+def _writer(scratch: Scratch, argument: _Argument, suffix: str, original: Any) -> Any:
+    @functools.wraps(original)
     def write(*arguments: Any, **keywords: Any) -> Any:
         file = argument.of(arguments, keywords)
         path = _path_of(file)
         if path is None:
-            scratch.take_over(file)
-            return plain(*arguments, **keywords)
+            scratch.redirect_open_file(file)
+            return original(*arguments, **keywords)
         path = path if path.endswith(suffix) else path + suffix
         version = scratch.for_tensors(path)
         is_new = version != path and not Path(version).exists()
         arguments, keywords = argument.replaced(arguments, keywords, version)  # type: ignore[assignment]
         try:
-            return plain(*arguments, **keywords)
+            return original(*arguments, **keywords)
         except BaseException:
             if is_new:  # half of a file is of no use
                 with suppress(OSError):
@@ -108,23 +108,23 @@ def _writer(scratch: Scratch, argument: _Argument, suffix: str, plain: Any) -> A
     return write
 
 
-def _reader(scratch: Scratch, argument: _Argument, plain: Any) -> Any:
-    @functools.wraps(plain)
+def _reader(scratch: Scratch, argument: _Argument, original: Any) -> Any:
+    @functools.wraps(original)
     def read(*arguments: Any, **keywords: Any) -> Any:
         path = _path_of(argument.of(arguments, keywords))
         if path is not None and scratch.at(path) != path:
             arguments, keywords = argument.replaced(arguments, keywords, scratch.at(path))  # type: ignore[assignment]
-        return plain(*arguments, **keywords)
+        return original(*arguments, **keywords)
 
     return read
 
 
-def _stream(scratch: Scratch, plain: Any) -> Any:
+def _stream(scratch: Scratch, original: Any) -> Any:
     """Return the method by which distributed checkpoints open each of their files."""
 
-    @functools.wraps(plain)
+    @functools.wraps(original)
     def create_stream(self: Any, path: str | os.PathLike[str], mode: str) -> Any:
-        return plain(self, scratch.for_tensors(os.fspath(path)) if "w" in mode else path, mode)
+        return original(self, scratch.for_tensors(os.fspath(path)) if "w" in mode else path, mode)
 
     return create_stream
 
@@ -141,14 +141,14 @@ def _dump_to(scratch: Scratch) -> Any:
 class _Pickler(pickle.Pickler):
     def __init__(self, scratch: Scratch, file: Any, *arguments: Any, **keywords: Any) -> None:
         super().__init__(file, *arguments, **keywords)
-        self._taken_over = functools.partial(scratch.take_over, file)
+        self._redirect_file = functools.partial(scratch.redirect_open_file, file)
 
     def reducer_override(self, obj: Any) -> Any:
         numpy = sys.modules.get("numpy")
         if isinstance(obj, (torch.Tensor, torch.UntypedStorage)) or (
             numpy is not None and isinstance(obj, numpy.ndarray)
         ):
-            self._taken_over()
+            self._redirect_file()
         return NotImplemented
 
 
@@ -167,10 +167,10 @@ def _replace(module: str, function: str, wrap: Callable[[Any], Any]) -> None:
         owner: Any = sys.modules[module]
         for each in owners:
             owner = getattr(owner, each)
-        plain = getattr(owner, name, None)
-        if plain is not None:
-            setattr(owner, name, wrap(plain))
-            replace_in_torch({name: plain}, {name: getattr(owner, name)})
+        original = getattr(owner, name, None)
+        if original is not None:
+            setattr(owner, name, wrap(original))
+            replace_in_torch({name: original}, {name: getattr(owner, name)})
 
     def load_and_replace(load: Callable[[], None]) -> None:
         load()

@@ -147,9 +147,9 @@ def test_the_report_has_only_the_parts_asked_for(capsys: pytest.CaptureFixture[s
 
 
 def test_every_field_can_be_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
-    from anyrig.virtual.driver.smi.fields import CARD_FIELDS
+    from anyrig.virtual.driver.smi.fields import GPU_FIELDS
 
-    names = [name for name in CARD_FIELDS if name != "timestamp"]
+    names = [name for name in GPU_FIELDS if name != "timestamp"]
     text = smi(capsys, f"--query-gpu={','.join(names)}", "--format=csv,nounits,noheader", "-i", "6")
     values = dict(zip(names, text.strip().split(", "), strict=True))
     assert len(values) == len(names)
