@@ -243,7 +243,7 @@ def _install(wanted: Installation, handed_down: Inheritance) -> None:
     bitsandbytes_api.patch(core)
     if wanted.shape_only:
         printing.patch()
-        scratch = Scratch.of_rehearsal(handed_down.cards, handed_down.started)
+        scratch = Scratch.for_rehearsal(handed_down.cards, handed_down.started)
         redirected_files.redirect(scratch)
         tensor_files.redirect(scratch)
         refused_writes.refuse_writes(scratch)

@@ -47,7 +47,7 @@ class Scratch:
         self._new: set[tuple[int, int]] = set()
 
     @classmethod
-    def of_rehearsal(cls, cards: str, started: float) -> Scratch:
+    def for_rehearsal(cls, cards: str, started: float) -> Scratch:
         """Return the scratch folder that belongs to the rehearsal's folder `cards`."""
         place, name = os.path.split(cards)
         name = name.removeprefix("anyrig-rehearsal-")

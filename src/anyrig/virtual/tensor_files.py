@@ -1,11 +1,11 @@
-"""What functions that save tensors write in a shape-only rehearsal goes to the scratch folder.
+"""Redirection of saved tensors to the scratch folder in a shape-only rehearsal.
 
-So it does for new files, too: without values, nothing may look like a checkpoint. What they save is
-found again, also by libraries that open files in C++ or Rust. How each function is redirected:
+Even new files are redirected: a file without values must not look like a checkpoint. The functions
+that load tensors find the redirected files, including libraries that open files in C++ or Rust:
 
-- a path that a function writes becomes that of the script's version of the file;
-- an open file that a function writes to is pointed at the version;
-- a path that a function reads becomes that of the version, if there is one.
+- a function that writes to a path gets the path of the script's version of the file;
+- an open file that a function writes to is redirected to the version;
+- a function that reads a path gets the path of the version, if there is one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .import_watch import ImportWatch
 from .rebinding import replace_in_torch
 from .scratch import Scratch
 
-# Module, function, and the place and the name of the file among its arguments.
+# Module, function, and the position and keyword of the file among the arguments.
 _WRITERS = (
     ("torch.serialization", "save", 1, "f"),
     ("torch._C", "PyTorchFileWriter.__init__", 1, ""),
@@ -51,7 +51,7 @@ _SUFFIXES = {"save": ".npy", "savez": ".npz", "savez_compressed": ".npz"}
 
 
 def redirect(scratch: Scratch) -> None:
-    """Send the tensors that this process saves to `scratch`, for the rest of its life."""
+    """Redirect the tensors that this process saves to `scratch`, for the rest of its life."""
     for module, function, position, keyword in _WRITERS:
         suffix = _SUFFIXES.get(function, "") if module == "numpy" else ""
         argument = _Argument(position, keyword)
@@ -67,7 +67,7 @@ def redirect(scratch: Scratch) -> None:
 
 @dataclass(frozen=True)
 class _Argument:
-    """Where a function takes its file."""
+    """The position and the keyword of a function's file argument."""
 
     position: int
     keyword: str
@@ -100,7 +100,7 @@ def _writer(scratch: Scratch, argument: _Argument, suffix: str, original: Any) -
         try:
             return original(*arguments, **keywords)
         except BaseException:
-            if is_new:  # half of a file is of no use
+            if is_new:  # remove the incomplete file
                 with suppress(OSError):
                     Path(version).unlink()
             raise
@@ -120,7 +120,7 @@ def _reader(scratch: Scratch, argument: _Argument, original: Any) -> Any:
 
 
 def _stream(scratch: Scratch, original: Any) -> Any:
-    """Return the method by which distributed checkpoints open each of their files."""
+    """Return the method with which distributed checkpoints open each of their files."""
 
     @functools.wraps(original)
     def create_stream(self: Any, path: str | os.PathLike[str], mode: str) -> Any:
@@ -130,7 +130,7 @@ def _stream(scratch: Scratch, original: Any) -> Any:
 
 
 def _dump_to(scratch: Scratch) -> Any:
-    """Return `pickle.dump`, which takes over a file once a tensor or an array is to go into it."""
+    """Return a `pickle.dump` that redirects its file when it first meets a tensor or an array."""
 
     def dump(obj: Any, file: Any, *arguments: Any, **keywords: Any) -> None:
         _Pickler(scratch, file, *arguments, **keywords).dump(obj)
@@ -160,13 +160,13 @@ def _path_of(file: object) -> str | None:
 
 
 def _replace(module: str, function: str, wrap: Callable[[Any], Any]) -> None:
-    """Put `wrap(function)` in the place of a module's function, now or once it is imported."""
+    """Replace a module's function by `wrap(function)`, now or once the module is imported."""
 
     def replace() -> None:
         *owners, name = function.split(".")
         owner: Any = sys.modules[module]
-        for each in owners:
-            owner = getattr(owner, each)
+        for attribute in owners:
+            owner = getattr(owner, attribute)
         original = getattr(owner, name, None)
         if original is not None:
             setattr(owner, name, wrap(original))

@@ -25,7 +25,7 @@ from pathlib import Path
 from ...errors import BuildError
 from ..compiler import Compiler
 from ..compiler_processes import CompilerProcesses
-from ..kept_library import cache_folder, keep
+from ..library_cache import build_once, cache_folder
 
 VARIABLE = "ANYRIG_DRIVER"
 
@@ -95,7 +95,7 @@ def build_library(*, again: bool = False) -> Path:
     texts = [file.read_text(encoding="utf-8") for file in sources]
     key = _hash(platform.machine(), *_FLAGS, *texts)
     library = cache_folder() / f"driver-{key}" / LIBRARY
-    return keep(library, _build, again=again)
+    return build_once(library, _build, again=again)
 
 
 def _build(folder: Path) -> Path:
