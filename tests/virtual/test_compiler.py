@@ -52,8 +52,8 @@ def test_the_first_compiler_that_answers_is_taken(
     with pytest.raises(NoCompilerError) as refused:
         Compiler.find()
     assert str(refused.value).startswith(
-        "virtual GPUs must be built once, and the compiler 'icpx', which CXX names, was not found on "
-        "this machine; install one with: "
+        "virtual GPUs must be built once, and the compiler 'icpx', which CXX names, was not found "
+        "on this machine; install one with: "
     )
 
 

@@ -82,7 +82,7 @@ class Rehearsal:
         The processes must end before the block does: its end removes the folder through which they
         shared the GPUs.
         """
-        from ..virtual.card_folder import remove_unless_used
+        from ..virtual.rehearsal_folder import remove_unless_used
 
         inherited = self._hand_down()
         try:

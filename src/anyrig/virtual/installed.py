@@ -145,9 +145,9 @@ def _inheritance_of(wanted: Installation) -> Inheritance:
 
 
 def _new_inheritance(wanted: Installation) -> Inheritance:
-    from .card_folder import new_card_folder  # imports fcntl, which Windows does not have
+    from .rehearsal_folder import new_rehearsal_folder  # fcntl does not exist on Windows
 
-    return Inheritance(wanted.arguments(), str(new_card_folder()))
+    return Inheritance(wanted.arguments(), str(new_rehearsal_folder()))
 
 
 def _install(wanted: Installation, handed_down: Inheritance) -> None:

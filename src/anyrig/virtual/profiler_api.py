@@ -14,11 +14,11 @@ def patch() -> None:
     # with two events and reports the times in the same classes.
     profiler: Any = torch.autograd.profiler
     supported = profiler._supported_activities
-    cards = torch.profiler.ProfilerActivity.CUDA
-    profiler._supported_activities = lambda: supported() - {cards}
+    cuda = torch.profiler.ProfilerActivity.CUDA
+    profiler._supported_activities = lambda: supported() - {cuda}
     # Programs call this one, and a profile without `activities` uses its result.
     autograd: Any = torch.autograd
-    autograd._supported_activities = lambda: supported() | {cards}
+    autograd._supported_activities = lambda: supported() | {cuda}
 
     # PyTorch refuses a profile of CUDA alone without CUPTI, because events time operators and not
     # kernels. Real GPUs support such a profile, so record the operators in addition.

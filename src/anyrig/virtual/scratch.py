@@ -173,7 +173,7 @@ class Scratch:
             file.flush()
             version = self.new_version(place)
             shutil.copyfile(place, version)
-            _point_elsewhere(number, version)
+            _redirect_descriptor(number, version)
             os.truncate(place, 0)
             if place in self._made:  # otherwise the file is old, or `tempfile` will remove it
                 os.unlink(place)
@@ -286,7 +286,7 @@ def _without_links(path: str) -> str:
     return os.path.join(os.path.realpath(folder), name)
 
 
-def _point_elsewhere(number: int, path: str) -> None:
+def _redirect_descriptor(number: int, path: str) -> None:
     """Redirect the descriptor `number` to the file `path`, at the same position."""
     import fcntl
 

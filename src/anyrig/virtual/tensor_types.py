@@ -74,35 +74,35 @@ def patch() -> None:
     torch_module.set_default_tensor_type = _setter(torch.set_default_tensor_type)
 
 
-def _setter(set_elsewhere: Callable[[Any], None]) -> Callable[[Any], None]:
+def _setter(original_set: Callable[[Any], None]) -> Callable[[Any], None]:
     def set_default_tensor_type(kind: Any) -> None:
         name = kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__name__}"
-        _make_tensors_of_no_class_elsewhere()
+        _restore_tensor_constructor()
         if not name.startswith("torch.cuda."):
             torch.set_default_device(None)
-            return set_elsewhere(kind)
+            return original_set(kind)
         torch.set_default_dtype(_DTYPES[name.removeprefix("torch.cuda.").removesuffix("Tensor")])
         torch.set_default_device("cuda")
-        _make_tensors_of_no_class_on_cards()
+        _make_tensor_constructor_use_cuda()
         return None
 
     return set_default_tensor_type
 
 
-def _make_tensors_of_no_class_on_cards() -> None:
+def _make_tensor_constructor_use_cuda() -> None:
     """Make `torch.Tensor(…)`, which ignores the default device, create CUDA tensors."""
     tensor_class: Any = torch.Tensor
-    new_elsewhere = torch.Tensor.__new__
+    original_new = torch.Tensor.__new__
 
     def new(cls: type, *arguments: Any, **named: Any) -> Any:
         if cls is not torch.Tensor or named:
-            return new_elsewhere(cls, *arguments, **named)
+            return original_new(cls, *arguments, **named)
         return torch.empty(0, device="cuda").new(*arguments)
 
     tensor_class.__new__ = new
 
 
-def _make_tensors_of_no_class_elsewhere() -> None:
+def _restore_tensor_constructor() -> None:
     # Removed as soon as possible: torch.compile guards on `torch.Tensor.__new__`.
     if "__new__" in vars(torch.Tensor):
         tensor_class: Any = torch.Tensor

@@ -23,7 +23,7 @@ from pathlib import Path
 _PREFIX = "anyrig-rehearsal"
 
 
-def new_card_folder() -> Path:
+def new_rehearsal_folder() -> Path:
     """Return the path of a new rehearsal's folder, and remove the folders of killed rehearsals.
 
     A process that already shares GPUs must not call this function: POSIX drops all of a process's
@@ -39,7 +39,7 @@ def new_card_folder() -> Path:
 def remove_unless_used(folder: Path) -> None:
     """Remove the folder of a rehearsal if the folder exists and no process uses it.
 
-    A process that shares the GPUs of `folder` must not call this function (`new_card_folder`).
+    A process that shares the GPUs of `folder` must not call this function (`new_rehearsal_folder`).
     """
     with suppress(OSError):
         _remove(folder)
