@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from anyrig.virtual.card_folder import remove_unless_used
+from anyrig.virtual.rehearsal_folder import remove_unless_used
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="owners and modes are POSIX's")
 
