@@ -28,11 +28,7 @@ KEPT = {
 # Functions that call themselves, and why they are not `transfer.tree`'s walk.
 OWN_WALKS = {
     "group/blocks.py: _repeated": "over modules",
-    "group/leaves.py: _walk": "numbers are leaves, and what appears twice is two leaves",
-    "group/leaves.py: _replace": "the same",
-    "group/loaders/batch_text.py: _outline": "writes the structure itself, as JSON",
-    "group/loaders/batch_text.py: _batch": "reads it",
-    "group/loaders/part.py: _map": "a list of samples is cut before its entries are",
+    "group/leaves.py: replace_parts": "a list of samples is cut before its entries are",
     "losses/loss.py: _name": "over functools.partial",
     "replicas/mirror.py: translate": "over attributes of modules",
 }
