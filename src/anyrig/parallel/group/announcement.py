@@ -1,4 +1,4 @@
-"""What a rank is about to do together with the others, as the numbers that it sends to them."""
+"""What a rank sends to the others when it reaches a point where all ranks meet."""
 
 from __future__ import annotations
 
@@ -8,30 +8,29 @@ from typing import NamedTuple
 
 
 class Phase(IntEnum):
-    """Where in a step ranks meet."""
+    """The half of a step in which ranks meet."""
 
     FORWARD = 1
     BACKWARD = 2
 
 
 class Announcement(NamedTuple):
-    """A point of the program at which all ranks meet, and what the rank has there.
+    """The state of one rank at a meeting, as numbers that fit into a tensor.
 
     Attributes:
-        takes_part: 0 for a rank that has left, as `join` has it; all else is 0 then.
-        rows: of this rank.
-        phase: of the step; see `Phase`.
-        model: the number of the spread model, in the order in which the ranks made them.
-        forward: which of the model's forwards it is or belongs to, of those in which ranks meet;
-            0 for one in which they do not.
+        takes_part: 0 if the rank's loop in `join` has ended; all other fields are 0 then.
+        samples: how many samples the rank has.
+        phase: see `Phase`.
+        model: the number of the spread model; the ranks create models in the same order.
+        forward: the number of the forward among those in which ranks meet; 0 for any other.
         learns: whether gradients are enabled.
         with_loss: whether the forward computes a loss.
-        reduces: whether its backward reduces gradients.
+        reduces: whether the backward pass of this forward reduces gradients.
         is_armed: see `Exchange`.
     """
 
     takes_part: int = 0
-    rows: int = 0
+    samples: int = 0
     phase: int = 0
     model: int = 0
     forward: int = 0
@@ -42,11 +41,10 @@ class Announcement(NamedTuple):
 
     @property
     def point(self) -> tuple[int, ...]:
-        """The point of the program, as numbers."""
+        """The fields that must be equal on all ranks that take part."""
         return self.phase, self.model, self.forward, self.learns
 
     def __str__(self) -> str:
-        """Return the point of the program."""
         which = f"forward {self.forward}" if self.forward else "a forward"
         without = "" if self.learns else " without gradients"
         what = which if self.phase == Phase.FORWARD else f"the backward pass of {which}"
@@ -54,18 +52,19 @@ class Announcement(NamedTuple):
 
 
 def describe_mismatch(announced: Sequence[Announcement]) -> str | None:
-    """Return what the ranks announced where they are not at the same point; else None.
+    """Return which ranks announced which point if these differ; else None.
 
     Args:
-        announced: by each rank.
+        announced: one announcement for each rank.
     """
-    if len({each.point for each in announced if each.takes_part}) < 2:
-        return None
-    ranks: dict[str, list[str]] = {}
+    ranks: dict[tuple[int, ...], list[int]] = {}
     for rank, each in enumerate(announced):
         if each.takes_part:
-            ranks.setdefault(str(each), []).append(str(rank))
+            ranks.setdefault(each.point, []).append(rank)
+    if len(ranks) < 2:
+        return None
     return ", while ".join(
-        f"rank{'s' if len(those) > 1 else ''} {', '.join(those)} came to {point}"
-        for point, those in ranks.items()
+        f"rank{'s' if len(same) > 1 else ''} {', '.join(map(str, same))} came to "
+        f"{announced[same[0]]}"
+        for same in ranks.values()
     )

@@ -1,4 +1,4 @@
-"""How the hosts of the ranks exchange a few numbers, apart from what their devices exchange."""
+"""The exchange of a few numbers between the hosts, apart from the devices' collectives."""
 
 from __future__ import annotations
 
@@ -10,32 +10,31 @@ import torch.distributed as dist
 from .membership import Context, carrier_of
 
 
-def tell_all(own: torch.Tensor, group: Any = None) -> tuple[torch.Tensor, Any]:
+def gather_numbers(own: torch.Tensor, group: Any = None) -> tuple[torch.Tensor, Any]:
     """Start an all-gather of a few numbers on the CPU.
 
-    The ranks send directly to each other: gloo's all-reduce takes several rounds of messages to
-    bring as much, which cost four times the processor time.
+    Each rank sends directly to every other. gloo's all-reduce needs several rounds of messages,
+    which took four times the processor time.
 
     Args:
-        own: the numbers of this rank, one dimension, as many on every rank.
-        group: the process group that carries it; None takes the default group.
+        own: this rank's numbers, of shape (numbers,), the same shape on every rank.
+        group: the process group to use; None takes the default group.
 
     Returns:
-        A tensor with one row for each rank, and the work after which the rows are filled.
+        A tensor of shape (ranks, numbers), and the work that fills it.
     """
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    rows = own.new_zeros(ranks, len(own))
-    rows[rank] = own
-    given = own.repeat(ranks)
-    return rows, dist.all_to_all_single(rows.view(-1), given, group=group, async_op=True)
+    gathered = own.new_zeros(ranks, len(own))
+    gathered[rank] = own
+    sent = own.repeat(ranks)
+    return gathered, dist.all_to_all_single(gathered.view(-1), sent, group=group, async_op=True)
 
 
 def open_carrier(context: Context) -> None:
-    """Make the process group for tensors on the CPU; every rank calls this at the same time.
+    """Create a gloo group for tensors on the CPU if the default group does not carry them.
 
-    It stays None if the default group carries the CPU's tensors itself. If the script made a
-    default group that does not, gloo does so in addition, for all models.
+    Every rank must call this at the same time. All models share the group.
     """
-    cpu = torch.device("cpu")
-    if context.carrier is None and carrier_of(dist.get_backend_config(), cpu) is None:
+    on_cpu = carrier_of(dist.get_backend_config(), torch.device("cpu"))
+    if context.carrier is None and on_cpu is None:
         context.carrier = dist.new_group(backend="gloo")

@@ -1,9 +1,8 @@
-"""A wait for the hosts of the other ranks, with an end that names whom it waited for.
+"""A wait for the other ranks' hosts that names the ranks that did not come.
 
-A collective by itself ends after the group's time limit, and cannot say which rank did not come.
-So a rank that has waited for a second says on the board where it waits, and looks where the others
-are. Where two ranks wait at different places, neither of which the other has come to, both end at
-once.
+A collective ends after the group's time limit and does not report which rank is missing. So a rank
+that has waited for a second writes on the board where it waits, and reads where the others are. If
+two ranks wait at different places, and neither has reached the other's place, both raise at once.
 """
 
 from __future__ import annotations
@@ -13,11 +12,8 @@ from datetime import timedelta
 from typing import Any
 
 from ...processes.waits import waits_for_ranks
-from .board import MEETING, UNEVEN_BATCHES, Waiting, board_of
+from .board import LOOK_SECONDS, MEETING, UNEVEN_BATCHES, Waiting, board_of
 from .membership import current_context
-
-# Most waits are shorter, and cost nothing but the wait.
-_LOOK_SECONDS = 1.0
 
 _REMEDY = (
     f"{UNEVEN_BATCHES}. If the work there takes as long, allow more with the launcher's --timeout"
@@ -26,16 +22,16 @@ _REMEDY = (
 
 @waits_for_ranks
 def wait_for_hosts(work: Any, what: str, number: int) -> None:
-    """Wait until a collective over the hosts is done.
+    """Wait for a collective between the hosts.
 
     Args:
-        work: the collective, which all ranks begin.
-        what: what an error calls it.
-        number: how many such collectives there were up to this one, the same on each rank.
+        work: the collective, which every rank starts.
+        what: the name of the call in an error message.
+        number: of the collective, counted alike on every rank.
 
     Raises:
-        RankWaitError: some rank did not come within the group's time limit; the message names it.
-        RankMismatchError: another rank waits elsewhere, for this one.
+        RankWaitError: a rank did not come within the group's time limit; the message names it.
+        RankMismatchError: this rank and another wait for each other at different places.
     """
     started = time.monotonic()
     if _is_done_soon(work):
@@ -48,7 +44,7 @@ def wait_for_hosts(work: Any, what: str, number: int) -> None:
     except RuntimeError as error:
         if "timed out" not in str(error).lower():
             raise
-        late = board.elsewhere(waiting)
+        late = board.ranks_elsewhere(waiting)
         seconds = round(time.monotonic() - started)
         raise board.late(late, seconds, what, place, _REMEDY) from error
     board.stop_waiting()
@@ -56,9 +52,9 @@ def wait_for_hosts(work: Any, what: str, number: int) -> None:
 
 def _is_done_soon(work: Any) -> bool:
     try:
-        work.wait(timedelta(seconds=_LOOK_SECONDS))
+        work.wait(timedelta(seconds=LOOK_SECONDS))
     except RuntimeError:
-        # A wait that ends early leaves the collective as it is.
+        # Unless the collective failed, only the wait timed out, and the collective goes on.
         if work.is_completed():
             raise
         return False

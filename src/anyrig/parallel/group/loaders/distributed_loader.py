@@ -1,4 +1,4 @@
-"""A loader of one rank: its part of every global batch, and as many batches as every other rank."""
+"""The loader of one rank: its part of every global batch, and as many batches as any other rank."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Division = SampledDivision | StreamedDivision
 
 
 class DistributedLoader:
-    """What `distribute` returns; what it does not have itself, the loader before it has."""
+    """What `distribute` returns. Other attributes are those of the loader that it was given."""
 
     __slots__ = ("__weakref__", "_division", "_loader", "_next")
 
@@ -27,13 +27,13 @@ class DistributedLoader:
 
     def __iter__(self) -> Iterator[Any]:
         epoch, skip_batches = self._next
-        object.__setattr__(self, "_next", (epoch + 1, 0))
+        self.set_epoch(epoch + 1)
         return self._division.batches(epoch, skip_batches)
 
     def set_epoch(self, epoch: int, skip_batches: int = 0) -> None:
-        """Let the next iteration be that of `epoch`, from global batch `skip_batches` on.
+        """Let the next iteration be `epoch`, from global batch `skip_batches` on.
 
-        Iterations count their epochs by themselves, from zero; this is for resuming.
+        Without a call, iterations count the epochs from zero.
         """
         object.__setattr__(self, "_next", (epoch, skip_batches))
 
@@ -44,17 +44,19 @@ class DistributedLoader:
 
     @property
     def shares(self) -> Shares | None:
-        """How much of each global batch each rank gets, and why; None if it came divided."""
+        """The share of each rank in a global batch, and why; None with ``divided=True``."""
         return self._division.turns.shares
 
     @property
-    def rows_of_batches(self) -> list[tuple[int, ...]] | None:
-        """Each rank's rows of each global batch of the last iteration; None if it came divided."""
+    def samples_of_batches(self) -> list[tuple[int, ...]] | None:
+        """How many samples each rank had in each global batch of the last iteration; None with
+        ``divided=True``.
+        """
         turns = self._division.turns
-        return None if turns.divided else turns.rows_of_batches
+        return None if turns.divided else turns.samples_of_batches
 
     def __getattr__(self, name: str) -> Any:
-        if name in DistributedLoader.__slots__:  # a copy that is being built has none of them yet
+        if name in DistributedLoader.__slots__:  # not set yet, while a copy is being made
             raise AttributeError(name)
         return getattr(self._loader, name)
 
@@ -66,7 +68,7 @@ class DistributedLoader:
 
 
 class SizedDistributedLoader(DistributedLoader):
-    """One with a length. `len` asks the class, so it takes a class of its own."""
+    """A distributed loader with a length; `len` looks for ``__len__`` in the class only."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""What every rank has of something, on every rank."""
+"""The values of all ranks, joined on every rank."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from typing import Any
 from torch import Tensor
 
 from ....errors import RankMismatchError
-from ....transfer.containers import Part, attributes_of, items_of, rebuild
+from ....transfer.containers import Part, children_of, with_children
 from ....transfer.tree import Path, format_path
 from ...batch.gather import gather
 from ..leaves import is_inner, leaves_of
 from ..membership import join_group
 from .exchange import exchange
-from .row_order import row_order
+from .sample_order import sample_order
 
 _CALL = "gather_over_ranks()"
 _ONE_A_SAMPLE = (
-    ". For one entry a sample, give a tensor with a row for each, or a list without tensors"
+    ". For one entry a sample, give a tensor with one row for each, or a list without tensors"
 )
 
 
 def gather_over_ranks(value: Any, *, loader: Any = None) -> Any:
-    """Return what all ranks gave as one nested value of the same structure, on every rank.
+    """Return the values of all ranks, joined into one value of the same structure, on every rank.
 
     ::
 
@@ -34,88 +34,72 @@ def gather_over_ranks(value: Any, *, loader: Any = None) -> Any:
             scores.append(model(x))
         scores = anyrig.gather_over_ranks(torch.cat(scores), loader=loader)   # of the epoch
 
-    * Tensors are joined along dimension 0, rank by rank, whatever their numbers of rows; shorter
-      ones are padded with zeros in other dimensions. Those without dimensions become a vector.
-      They have no graph, and lie where this rank's lies.
-    * Lists without tensors in them are joined like rows.
+    * Tensors are joined along dimension 0 in the order of the ranks, which may have different
+      numbers of samples. In other dimensions, shorter tensors are padded with zeros. Tensors
+      without dimensions become a vector. Joined tensors have no graph, and are on the device of
+      this rank's tensor.
+    * Lists without tensors are joined like samples.
     * Dicts, tuples, named tuples, dataclasses and lists with tensors keep their structure.
-    * None stays. Of anything else, a number or a text, there is a list with one for each rank.
+    * None stays None. Any other object, such as a number or a text, becomes a list with one entry
+      for each rank.
 
-    Without `loader` the rows of a batch from `distribute` are in the order of its global batch.
-    Tensors travel as their bytes, by one collective; the rest is pickled, by ranks of one program.
-    In a process that is the only rank, the result is of its value alone.
+    Without `loader`, the samples of a batch from `distribute` are in the order of the global batch.
+    One collective carries the bytes of all tensors; other objects are pickled, so all ranks must
+    run one trusted program. In a process that is the only rank, the result is its own value, joined
+    alone.
 
     Args:
         value: any nested structure.
-        loader: a loader from `distribute` (or with a `DistributedSampler`): rows of the whole loop
-            are returned in the order of its samples, without those that padding had repeated.
+        loader: a loader from `distribute`, or with a `DistributedSampler`. Then `value` has the
+            samples of a whole loop. The result has them in the order of the dataset, without
+            samples that the sampler repeated as padding.
 
     Raises:
-        RankMismatchError: on every rank: two ranks differ in structure, or one gave what cannot be
-            sent; the message says which rank, and where.
+        RankMismatchError: on every rank, if two ranks differ in structure, or a value cannot be
+            sent. The message says which rank, and where.
     """
     group = join_group()
     values = [value] if group is None else exchange(_CALL, value, group)
-    return _Joining(value, loader).join(values)
+    devices = {place: leaf.device for place, leaf in leaves_of(value) if isinstance(leaf, Tensor)}
+    order = cache(lambda *counts: sample_order(loader, counts))
 
-
-class _Joining:
-    """One pass over the values of all ranks; what it refuses, it refuses on every rank."""
-
-    def __init__(self, mine: Any, loader: Any) -> None:
-        self._devices = {
-            place: leaf.device for place, leaf in leaves_of(mine) if isinstance(leaf, Tensor)
-        }
-        self._loader = loader
-        self._order = cache(lambda *rows: row_order(loader, rows))
-
-    def join(self, values: Sequence[Any], path: Path = ()) -> Any:
-        """Return one value."""
-        if any(isinstance(value, Tensor) for value in values):
-            return self._join_tensors(values, path)
-        if all(isinstance(value, list) for value in values) and not _has_tensors(values):
+    def join(values: Sequence[Any], path: Path = ()) -> Any:
+        if all(isinstance(value, list) and not _has_tensors(value) for value in values):
             joined = [entry for value in values for entry in value]
-            if self._loader is None:
+            if loader is None:
                 return joined
-            return [joined[i] for i in self._order(*map(len, values)).tolist()]
-        if any(map(is_inner, values)):
-            return self._join_containers(values, path)
-        return None if all(value is None for value in values) else list(values)
+            return [joined[index] for index in order(*map(len, values)).tolist()]
+        has_tensors = any(isinstance(value, Tensor) for value in values)
+        if not has_tensors and not any(map(is_inner, values)):
+            return None if all(value is None for value in values) else list(values)
+        _require_equal(list(map(_describe, values)), path)
+        return join_tensors(values, path) if has_tensors else join_containers(values, path)
 
-    def _join_tensors(self, values: Sequence[Any], path: Path) -> Tensor:
-        _compare(list(map(_describe, values)), str, path)
-        device = self._devices[format_path(path)]
-        joined: Tensor = gather([tensor.detach() for tensor in values], device, padding=0.0)
-        if self._loader is None or not values[0].dim():
+    def join_tensors(tensors: Sequence[Tensor], path: Path) -> Tensor:
+        device = devices[format_path(path)]
+        joined: Tensor = gather([tensor.detach() for tensor in tensors], device, padding=0.0)
+        if loader is None or not tensors[0].dim():
             return joined
-        return joined[self._order(*map(len, values)).to(device)]
+        return joined[order(*map(len, tensors)).to(device)]
 
-    def _join_containers(self, values: Sequence[Any], path: Path) -> Any:
-        _compare(list(map(_describe, values)), str, path)
-        every = [_contents(value) for value in values]
-        _compare([contents.keys() for contents in every], _names, path, _ONE_A_SAMPLE)
-        joined = {
-            part: self.join([contents[part] for contents in every], (*path, part))
-            for part in every[0]
-        }
-        first = values[0]
-        items = [joined[part] for part, _ in items_of(first)]
-        return rebuild(first, items, {name: joined[".{}", name] for name in attributes_of(first)})
+    def join_containers(containers: Sequence[Any], path: Path) -> Any:
+        first = children_of(containers[0])
+        of_ranks = [dict(children_of(container)) for container in containers]
+        _require_equal([parts.keys() for parts in of_ranks], path, _list_keys, _ONE_A_SAMPLE)
+        children = [join([parts[part] for parts in of_ranks], (*path, part)) for part, _ in first]
+        return with_children(containers[0], first, children)
 
-
-def _contents(container: Any) -> dict[Part, Any]:
-    named = {(".{}", name): value for name, value in attributes_of(container).items()}
-    return dict(items_of(container)) | named
+    return join(values)
 
 
 def _has_tensors(value: Any) -> bool:
     return any(isinstance(leaf, Tensor) for _, leaf in leaves_of(value))
 
 
-def _compare(
-    found: Sequence[Any], describe: Callable[[Any], str], path: Path, remedy: str = ""
+def _require_equal(
+    found: Sequence[Any], path: Path, describe: Callable[[Any], str] = str, remedy: str = ""
 ) -> None:
-    """Raise RankMismatchError if what the ranks have at `path` is not the same."""
+    """Raise RankMismatchError if what the ranks have at `path` differs."""
     for rank, other in enumerate(found):
         if other != found[0]:
             raise RankMismatchError(
@@ -124,7 +108,7 @@ def _compare(
             )
 
 
-def _names(parts: Iterable[Part]) -> str:
+def _list_keys(parts: Iterable[Part]) -> str:
     return ", ".join(str(key) for _, key in parts) or "nothing"
 
 
