@@ -20,9 +20,9 @@ class HandDrivenStreams final : public StreamEvents {
 
 struct Device {
   Device(size_t bytes, const AllocatorOptions& options)
-      : card(bytes), allocator(card, streams, kFirstAddress, options) {}
+      : gpu(bytes), allocator(gpu, streams, kFirstAddress, options) {}
   static constexpr uint64_t kFirstAddress = uint64_t{1} << 52;
-  PrivateCard card;
+  PrivateGpu gpu;
   HandDrivenStreams streams;
   CachingAllocator allocator;
   OutOfMemory last_error;
@@ -80,12 +80,12 @@ void end_pool(Device* device, uint64_t pool) {
   device->allocator.with_pools([&](PrivatePools& pools) { pools.end_route({0, pool}); });
 }
 void release_pool(Device* device, uint64_t pool) {
-  device->allocator.with_pools([&](PrivatePools& pools) { pools.release({0, pool}); });
+  device->allocator.with_pools([&](PrivatePools& pools) { pools.remove_user({0, pool}); });
 }
 /// How a pool of no user yet behaves; it gets one.
 void make_pool(Device* device, uint64_t pool, bool serves_when_full, bool never_splits) {
   device->allocator.with_pools([&](PrivatePools& pools) {
-    PrivatePool& made = pools.use({0, pool});
+    PrivatePool& made = pools.add_user({0, pool});
     made.serves_when_full = serves_when_full;
     made.small.never_splits = made.large.never_splits = never_splits;
   });
@@ -130,8 +130,8 @@ void set_memory_fraction(Device* device, double fraction) {
 double memory_fraction(Device* device) { return device->allocator.memory_fraction(); }
 void reset_peaks(Device* device) { device->allocator.reset_peaks(); }
 void reset_accumulated(Device* device) { device->allocator.reset_accumulated(); }
-bool take_elsewhere(Device* device, size_t bytes) { return device->card.reserve(bytes); }
-size_t card_free_bytes(Device* device) { return device->card.free_bytes(); }
+bool reserve_externally(Device* device, size_t bytes) { return device->gpu.reserve(bytes); }
+size_t free_bytes(Device* device) { return device->gpu.free_bytes(); }
 
 /// Four numbers a statistic (current, peak, allocated, freed), then the five counters.
 void read_stats(Device* device, int64_t* out) {

@@ -38,11 +38,11 @@ def grid_stride(
     per_draw: int,
     seed: int,
     offset: int,
-    card: tuple[int, int],
+    gpu: tuple[int, int],
     draw: Callable[[list[int]], list[Any]],
 ) -> tuple[list[Any], int]:
     """distribution_elementwise_grid_stride_kernel: the values, and the generator's increment."""
-    blocks = min(card[0] * (card[1] // 256), -(-elements // 256))
+    blocks = min(gpu[0] * (gpu[1] // 256), -(-elements // 256))
     threads = 256 * blocks
     increment = ((elements - 1) // (threads * per_draw) + 1) * 4
     out: list[Any] = [None] * elements
@@ -58,10 +58,10 @@ def grid_stride(
 
 
 def vectorized_dropout(
-    elements: int, width: int, seed: int, offset: int, card: tuple[int, int], keep: float
+    elements: int, width: int, seed: int, offset: int, gpu: tuple[int, int], keep: float
 ) -> list[bool]:
     """fused_dropout_kernel_vec: which elements stay."""
-    threads = 256 * min(card[0] * (card[1] // 256), -(-elements // 256))
+    threads = 256 * min(gpu[0] * (gpu[1] // 256), -(-elements // 256))
     out = [False] * elements
     for thread in range(threads):
         state = words(seed, thread, offset)

@@ -25,13 +25,13 @@ class RandomKernels:
         *arguments: float,
         seed: int = 0,
         offset: int = 0,
-        card: tuple[int, int] = A100,
+        gpu: tuple[int, int] = A100,
     ) -> tuple[np.ndarray, int]:
         out = np.zeros(elements, dtype)
         function = getattr(self._library, name)
         function.restype = ctypes.c_uint64
         place = [ctypes.c_uint64(elements), ctypes.c_uint64(seed), ctypes.c_uint64(offset)]
-        shape = [ctypes.c_uint32(card[0]), ctypes.c_uint32(card[1])]
+        shape = [ctypes.c_uint32(gpu[0]), ctypes.c_uint32(gpu[1])]
         rest = [
             ctypes.c_double(a) if isinstance(a, float) else ctypes.c_uint64(a % 2**64)
             for a in arguments

@@ -19,13 +19,13 @@ from pathlib import Path
 
 import pytest
 from compiled_shim import load_shim
-from ledger_of_cards import CARD_BYTES, CARDS, Ledger
+from ledger_process import GPU_BYTES, GPUS, Ledger
 from on_a_rig import PROGRAMS
 
 from anyrig.virtual.card_folder import new_card_folder
 
 KILLS = int(os.environ.get("ANYRIG_TEST_KILLS", "12"))
-MEMBER = Path(__file__).with_name("ledger_of_cards.py")
+MEMBER = Path(__file__).with_name("ledger_process.py")
 
 
 class Member:
@@ -108,19 +108,19 @@ def test_bytes_of_all_count_and_each_is_named(ledger: Ledger, other: Member) -> 
     assert ledger.processes(99) == {0: 600}
 
 
-@pytest.mark.parametrize("card", [0, 1, CARDS - 1])
-def test_what_a_killed_process_held_fits_again(card: int, ledger: Ledger, other: Member) -> None:
-    assert other(f"reserve {card} 600") == "True"
+@pytest.mark.parametrize("gpu", [0, 1, GPUS - 1])
+def test_what_a_killed_process_held_fits_again(gpu: int, ledger: Ledger, other: Member) -> None:
+    assert other(f"reserve {gpu} 600") == "True"
     other.kill()
-    assert ledger.used_at_most(card) == 600  # nobody has looked
-    assert ledger.reserve(card, 600)
-    assert ledger.processes(card) == {0: 600}
+    assert ledger.used_upper_bound(gpu) == 600  # nobody has looked
+    assert ledger.reserve(gpu, 600)
+    assert ledger.processes(gpu) == {0: 600}
 
 
 def test_looking_at_what_is_used_counts_the_living_alone(ledger: Ledger, other: Member) -> None:
     assert other("reserve 2 600") == "True"
     other.kill()
-    assert (ledger.used(2), ledger.used_at_most(2)) == (0, 0)
+    assert (ledger.used(2), ledger.used_upper_bound(2)) == (0, 0)
 
 
 def test_a_stopped_process_still_holds_its_bytes(ledger: Ledger, other: Member) -> None:
@@ -233,7 +233,7 @@ def test_a_folder_that_cannot_be_shared_is_told(library: ctypes.CDLL, tmp_path: 
     (tmp_path / "file").touch()
     (tmp_path / "link").symlink_to(tmp_path)
     for name in ("file", "link"):
-        with pytest.raises(RuntimeError, match=f"{name}: it is not a folder of this user's"):
+        with pytest.raises(RuntimeError, match=f"{name}: it is not a folder of this user"):
             Ledger(library, tmp_path / name)
     with pytest.raises(RuntimeError, match="No such file or directory"):
         Ledger(library, tmp_path / "absent" / "folder")
@@ -249,10 +249,10 @@ def test_many_take_and_give_and_some_are_killed(
     answers = [worker.answer() for worker in workers]
     survivors = [[int(size) for size in answer.split()] for answer in answers if answer]
     assert len(survivors) == 5
-    for card in range(4):
-        assert ledger.used(card) == sum(held[card] for held in survivors)
-        assert sorted(ledger.processes(card).values()) == sorted(
-            [0, *(held[card] for held in survivors if held[card])]
+    for gpu in range(4):
+        assert ledger.used(gpu) == sum(held[gpu] for held in survivors)
+        assert sorted(ledger.processes(gpu).values()) == sorted(
+            [0, *(held[gpu] for held in survivors if held[gpu])]
         )
     ledger.leave()
     for worker in workers:
@@ -264,7 +264,7 @@ def test_many_take_and_give_and_some_are_killed(
 def test_a_folder_of_another_user_is_refused(library: ctypes.CDLL, folder: Path) -> None:
     folder.mkdir(mode=0o700)
     os.chown(folder, 12345, 12345)
-    with pytest.raises(RuntimeError, match="it is not a folder of this user's"):
+    with pytest.raises(RuntimeError, match="it is not a folder of this user"):
         Ledger(library, folder)
     assert list(folder.iterdir()) == []
 
@@ -283,8 +283,8 @@ def test_processes_killed_at_any_moment_give_all_memory_back(
             time.sleep(chance.uniform(0, 0.02))
             worker.kill()
         killed += len(workers)
-        for card in range(4):
-            assert ledger.reserve(card, CARD_BYTES)
-            assert ledger.processes(card) == {0: CARD_BYTES}
-            ledger.release(card, CARD_BYTES)
-            assert ledger.used(card) == 0
+        for gpu in range(4):
+            assert ledger.reserve(gpu, GPU_BYTES)
+            assert ledger.processes(gpu) == {0: GPU_BYTES}
+            ledger.release(gpu, GPU_BYTES)
+            assert ledger.used(gpu) == 0

@@ -68,7 +68,7 @@ def test_uniform_follows_the_grid(
     kernels: RandomKernels, elements: int, seed: int, offset: int
 ) -> None:
     values, increment = kernels.fill(
-        "uniform_float", np.float32, elements, 0.0, 1.0, seed=seed, offset=offset, card=TINY
+        "uniform_float", np.float32, elements, 0.0, 1.0, seed=seed, offset=offset, gpu=TINY
     )
     expected, step = reference.grid_stride(
         elements, 4, seed, offset, TINY, lambda w: [reference.uniform(x) for x in w]
@@ -87,7 +87,7 @@ def test_generator_moves_on_by_four_words_a_round(
     kernels: RandomKernels, elements: int, increment: int
 ) -> None:
     # 1024 threads draw four values each, so a round is 4096 elements.
-    _, moved = kernels.fill("uniform_float", np.float32, elements, 0.0, 1.0, card=TINY)
+    _, moved = kernels.fill("uniform_float", np.float32, elements, 0.0, 1.0, gpu=TINY)
     assert moved == increment
 
 
@@ -96,7 +96,7 @@ def test_integers_take_64_bits_from_a_range_of_2_to_the_28(
     kernels: RandomKernels, limit: int
 ) -> None:
     values, increment = kernels.fill(
-        "integer_in_range", np.int64, 5000, limit, -7, seed=3, card=TINY
+        "integer_in_range", np.int64, 5000, limit, -7, seed=3, gpu=TINY
     )
 
     def draw(w: list[int]) -> list[int]:
@@ -120,7 +120,7 @@ def test_integers_without_bounds(kernels: RandomKernels) -> None:
 
 
 def test_double_takes_two_words_a_number(kernels: RandomKernels) -> None:
-    values, increment = kernels.fill("uniform_double", np.float64, 1500, 0.0, 1.0, card=TINY)
+    values, increment = kernels.fill("uniform_double", np.float64, 1500, 0.0, 1.0, gpu=TINY)
 
     def draw(w: list[int]) -> list[float]:
         return [((w[i] ^ (w[i + 1] << 21)) + 0.5) * 2.0**-53 for i in (0, 2)]
@@ -211,7 +211,7 @@ def test_vectorized_dropout_follows_its_loop(
     kernels: RandomKernels, elements: int, width: int
 ) -> None:
     mask, increment = kernels.fill(
-        "dropout", np.uint8, elements, width, 0.7, seed=11, offset=16, card=TINY
+        "dropout", np.uint8, elements, width, 0.7, seed=11, offset=16, gpu=TINY
     )
     expected = reference.vectorized_dropout(elements, width, 11, 16, TINY, 0.7)
     assert [bool(kept) for kept in mask] == expected
@@ -225,7 +225,7 @@ def test_vectorized_dropout_follows_its_loop(
 def test_chances_are_drawn_for_four_neighbours_by_a_thread(philox_library: ctypes.CDLL) -> None:
     out = np.zeros(10, np.float32)
     place = [ctypes.c_uint64(v) for v in (10, 6, 12)]  # elements, seed, offset
-    philox_library.chances(out.ctypes.data_as(ctypes.c_void_p), *place)
+    philox_library.bernoulli_probabilities(out.ctypes.data_as(ctypes.c_void_p), *place)
     expected = []
     for thread in range(3):
         state = reference.words(6, thread, 12)

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from ledger_of_cards import CARD_BYTES, Ledger
+from ledger_process import GPU_BYTES, Ledger
 
 seed = int(sys.argv[3])
 ledger = Ledger(ctypes.CDLL(sys.argv[1]), Path(sys.argv[2]))
@@ -31,7 +31,7 @@ for turn in range(10_000):
         if ledger.reserve(*piece):
             held.append(piece)
         if turn % 10 == 0:  # under the lock, while nobody takes; a sum without it may count twice
-            assert sum(ledger.processes(piece[0]).values()) <= CARD_BYTES
-print(*(sum(size for card, size in held if card == index) for index in range(4)), flush=True)
+            assert sum(ledger.processes(piece[0]).values()) <= GPU_BYTES
+print(*(sum(size for gpu, size in held if gpu == index) for index in range(4)), flush=True)
 sys.stdin.readline()
 ledger.leave()

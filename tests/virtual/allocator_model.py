@@ -1,4 +1,4 @@
-"""The allocator model of one card, driven from Python through its C shim."""
+"""The allocator model of one allocator, driven from Python through its C shim."""
 
 from __future__ import annotations
 
@@ -67,15 +67,15 @@ class Part:
     active: bool
 
 
-class VirtualCard:
+class AllocatorModel:
     def __init__(self, library: ctypes.CDLL, size: int) -> None:
         for name in ("device_new", "allocate"):
             getattr(library, name).restype = ctypes.c_void_p
         library.memory_fraction.restype = ctypes.c_double
-        library.card_free_bytes.restype = library.read_snapshot.restype = ctypes.c_size_t
+        library.free_bytes.restype = library.read_snapshot.restype = ctypes.c_size_t
         library.read_history.restype = ctypes.c_size_t
         library.has_pool.restype = library.has_room.restype = ctypes.c_bool
-        library.take_elsewhere.restype = library.work_is_finished.restype = ctypes.c_bool
+        library.reserve_externally.restype = library.work_is_finished.restype = ctypes.c_bool
         self._library = library
         self._device = ctypes.c_void_p(library.device_new(ctypes.c_size_t(size)))
 
@@ -186,12 +186,12 @@ class VirtualCard:
     def reset_accumulated(self) -> None:
         self._library.reset_accumulated(self._device)
 
-    def take_elsewhere(self, size: int) -> bool:
-        """Lets another program take memory of the card."""
-        return bool(self._library.take_elsewhere(self._device, ctypes.c_size_t(size)))
+    def reserve_externally(self, size: int) -> bool:
+        """Lets another program take memory of the allocator."""
+        return bool(self._library.reserve_externally(self._device, ctypes.c_size_t(size)))
 
     def free_bytes(self) -> int:
-        return int(self._library.card_free_bytes(self._device))
+        return int(self._library.free_bytes(self._device))
 
     def error(self, index: int) -> str:
         text = ctypes.create_string_buffer(2000)
