@@ -1,4 +1,4 @@
-// A C face of card_ledger.h for ctypes.
+// A C interface to card_ledger.h for ctypes.
 #include "memory/card_ledger.cpp"
 
 #include <cstdio>
@@ -9,7 +9,7 @@ extern "C" {
 
 CardLedger* ledger_new() { return new CardLedger(); }
 
-/// Whether it worked; `error` receives the text otherwise.
+/// Returns false on failure; `error` then receives the message.
 bool join(CardLedger* ledger, const char* folder, int gpus, char* error, size_t size) {
   try {
     ledger->join(folder, gpus);
@@ -29,7 +29,7 @@ size_t used_bytes_upper_bound(CardLedger* ledger, int gpu) {
   return ledger->used_bytes_upper_bound(gpu);
 }
 
-/// Pairs of process (0: this one) and bytes; returns how many.
+/// Writes pairs (process, bytes), where 0 is this process. Returns the number of pairs.
 size_t processes(CardLedger* ledger, int gpu, size_t* out, size_t limit) {
   const auto found = ledger->processes(gpu);
   for (size_t i = 0; i < found.size() && i < limit; ++i) {

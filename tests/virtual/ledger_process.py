@@ -1,7 +1,7 @@
-"""What a process holds on the cards of a rig, driven from Python through the C shim.
+"""A process that holds memory on the GPUs of a rig, driven from Python through the C shim.
 
-As a program, it is such a process: ``ledger_process.py LIBRARY FOLDER`` answers each line of its
-input, such as ``reserve 0 600`` (gpu, bytes), with one line.
+The program ``ledger_process.py LIBRARY FOLDER`` answers each line of its input, such as
+``reserve 0 600`` (GPU, bytes), with one line.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Ledger:
         return int(self._library.used_bytes_upper_bound(self._ledger, gpu))
 
     def processes(self, gpu: int) -> dict[int, int]:
-        """Bytes by process; 0 is this one."""
+        """Return the bytes of each process; process 0 is this one."""
         out = (ctypes.c_size_t * 64)()
         count = self._library.processes(self._ledger, gpu, out, ctypes.c_size_t(32))
         return {out[2 * i]: out[2 * i + 1] for i in range(count)}

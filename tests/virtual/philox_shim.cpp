@@ -1,5 +1,5 @@
-// A C face of the random headers for ctypes: one function a distribution and element type.
-// Each fills `out` as a launch on `gpu` does and returns by how much the generator moves on.
+// A C interface to the random headers for ctypes, with one function per distribution and element
+// type. Each fills `out` as a launch on the GPU does and returns the increment of the offset.
 #include "random/launch_geometry.h"
 #include "random/random_launches.h"
 #include "random/random_transforms.h"

@@ -1,4 +1,4 @@
-"""The random headers, driven from Python through their C shim."""
+"""The C++ random headers, driven from Python through their C shim."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-# Multiprocessors, and threads that each can hold. Data sheets, CUDA C++ programming guide.
+# (multiprocessors, threads per multiprocessor): data sheets, CUDA C++ Programming Guide.
 A100, H100_SXM, P100, K80 = (108, 2048), (132, 2048), (56, 2048), (13, 2048)
 RTX_3060, RTX_A4000 = (28, 1536), (48, 1536)
-TINY = (2, 512)  # 1024 threads: several rounds fit into a test
+TINY = (2, 512)  # 1024 threads: a test covers several rounds
 
 
 class RandomKernels:

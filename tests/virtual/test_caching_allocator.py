@@ -1,7 +1,7 @@
-"""The allocator model against traces worked out by hand, one rule a test.
+"""The allocator model against traces worked out by hand, with one test per rule.
 
-Sizes are those of c10/core/AllocatorConfig.h in PyTorch 2.13. More than 400 lines: one list of
-rules, in the order of docs and source.
+Sizes are those of c10/core/AllocatorConfig.h in PyTorch 2.13. Longer than 400 lines: one list of
+rules, in the order of the docs and the source.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def test_nothing_is_allocated_for_zero_bytes(allocator: AllocatorModel) -> None:
         (21 * MIB, 22 * MIB),
     ],
 )
-def test_segment_asked_of_the_driver(
+def test_segment_size_of_a_request(
     allocator: AllocatorModel, request_size: int, segment_size: int
 ) -> None:
     allocator.allocate(request_size)
@@ -92,7 +92,7 @@ def test_each_stream_has_its_own_free_blocks(allocator: AllocatorModel) -> None:
 
 
 def three_holes(allocator: AllocatorModel, sizes: list[int]) -> list[Block]:
-    """Free blocks of these sizes, kept apart by allocated ones."""
+    """Return free blocks of these sizes, separated by allocated blocks."""
     holes = []
     for size in sizes:
         holes.append(allocator.allocate(size))
@@ -110,14 +110,14 @@ def test_best_fit_takes_the_smallest_that_is_large_enough(allocator: AllocatorMo
     assert allocator.now("reserved_bytes") == 2 * MIB
 
 
-def test_of_equal_blocks_the_one_in_the_oldest_segment_wins(allocator: AllocatorModel) -> None:
+def test_equal_blocks_are_taken_from_the_oldest_segment(allocator: AllocatorModel) -> None:
     blocks = [allocator.allocate(12 * MIB) for _ in range(3)]  # three segments of 12 MiB
     for block in (blocks[2], blocks[0], blocks[1]):  # freed in another order
         allocator.free(block)
     assert [allocator.allocate(12 * MIB).address for _ in range(3)] == [b.address for b in blocks]
 
 
-def test_of_equal_blocks_in_one_segment_the_lowest_wins(allocator: AllocatorModel) -> None:
+def test_equal_blocks_in_a_segment_are_taken_by_address(allocator: AllocatorModel) -> None:
     first, second, third = three_holes(allocator, [2 * KIB, 2 * KIB, 2 * KIB])
     assert allocator.allocate(2 * KIB).address == first.address
     assert allocator.allocate(2 * KIB).address == second.address
@@ -131,7 +131,7 @@ def test_small_block_is_split_when_512_bytes_remain(allocator: AllocatorModel) -
     block = allocator.allocate(1 * KIB)
     allocator.allocate(512)
     allocator.free(block)
-    # 512 of the 1024: the rest of 512 is split off and stays free.
+    # A request of 512 in a block of 1024: the other 512 are split off and stay free.
     half = allocator.allocate(512)
     assert (half.address, half.size) == (block.address, 512)
     assert allocator.allocate(512).address == block.address + 512
@@ -142,9 +142,9 @@ def test_large_block_is_split_when_more_than_1_mib_remains(allocator: AllocatorM
     block = allocator.allocate(3 * MIB)
     assert block.size == 3 * MIB
     assert allocator.now("inactive_split_bytes") == 17 * MIB
-    allocator.allocate(2 * MIB)  # keeps the hole apart from the rest
+    allocator.allocate(2 * MIB)  # separates the hole from the rest
     allocator.free(block)
-    # 2 MiB out of the 3 MiB hole leave exactly 1 MiB: not more than 1 MiB, so it counts whole.
+    # 2 MiB of the 3 MiB hole leave exactly 1 MiB, which is too little to split.
     whole = allocator.allocate(2 * MIB)
     assert (whole.address, whole.size) == (block.address, 3 * MIB)
     assert allocator.now("allocated_bytes") == 5 * MIB
@@ -158,7 +158,7 @@ def test_large_rest_of_just_over_1_mib_is_split_off(allocator: AllocatorModel) -
     assert allocator.allocate(2 * MIB).size == 2 * MIB  # 1 MiB + 512 B remain
 
 
-def test_inactive_split_counts_free_blocks_beside_others(allocator: AllocatorModel) -> None:
+def test_inactive_split_counts_free_blocks_of_split_segments(allocator: AllocatorModel) -> None:
     first = allocator.allocate(512)  # 2 MiB - 512 remain
     assert (allocator.now("inactive_split"), allocator.now("inactive_split_bytes")) == (
         1,
@@ -174,7 +174,7 @@ def test_inactive_split_counts_free_blocks_beside_others(allocator: AllocatorMod
         2,
         2 * MIB - 512,
     )
-    allocator.free(second)  # all merges into one whole segment, which is not split
+    allocator.free(second)  # everything merges into one segment, which is not split
     assert (allocator.now("inactive_split"), allocator.now("inactive_split_bytes")) == (0, 0)
     stats = allocator.stats()
     assert stats["inactive_split.all.peak"] == 2
@@ -215,14 +215,14 @@ def test_block_used_on_another_stream_waits_for_its_work(allocator: AllocatorMod
     allocator.record_stream(block, 1)
     allocator.queue(1)
     allocator.free(block)
-    # Not allocated any more, but active: it cannot be handed out.
+    # No longer allocated, but active: it cannot be handed out.
     assert allocator.now("allocated_bytes") == allocator.now("allocation") == 0
     assert allocator.now("active_bytes") == allocator.now("requested_bytes") == 12 * MIB
     second = allocator.allocate(12 * MIB, stream=0)
     assert second.address != block.address
     assert allocator.now("active_bytes") == 24 * MIB
     allocator.finish(1)
-    # Seen at the next allocation, whatever its size.
+    # The next allocation of any size notices.
     allocator.allocate(512)
     assert allocator.now("active_bytes") == 12 * MIB + 512
     assert allocator.allocate(12 * MIB, stream=0).address == block.address
@@ -250,7 +250,7 @@ def test_only_work_queued_before_the_free_counts(allocator: AllocatorModel) -> N
     assert allocator.allocate(12 * MIB).address == block.address
 
 
-def test_recording_the_own_stream_changes_nothing(allocator: AllocatorModel) -> None:
+def test_recording_the_allocation_stream_has_no_effect(allocator: AllocatorModel) -> None:
     block = allocator.allocate(12 * MIB, stream=4)
     allocator.record_stream(block, 4)
     allocator.queue(4)
@@ -311,7 +311,7 @@ def test_accumulated_numbers_sum_up_and_reset(allocator: AllocatorModel) -> None
     assert stats["reserved_bytes.all.current"] == 20 * MIB
 
 
-# ---- a full card
+# ---- a full GPU
 
 
 def test_emptying_the_cache_releases_whole_free_segments_only(allocator: AllocatorModel) -> None:
@@ -321,7 +321,7 @@ def test_emptying_the_cache_releases_whole_free_segments_only(allocator: Allocat
     for block in (whole, split, small):
         allocator.free(block)
     allocator.empty_cache()
-    assert allocator.now("reserved_bytes") == 20 * MIB  # of the block that is kept
+    assert allocator.now("reserved_bytes") == 20 * MIB  # the segment of the live block
     assert allocator.stats()["num_device_free"] == 2
     allocator.free(kept)
     allocator.empty_cache()
@@ -329,14 +329,14 @@ def test_emptying_the_cache_releases_whole_free_segments_only(allocator: Allocat
     assert allocator.free_bytes() == GIB
 
 
-def test_miss_on_a_full_card_gives_the_cache_back_and_asks_again(
+def test_full_gpu_empties_the_cache_and_retries(
     make_allocator: Callable[[int], AllocatorModel],
 ) -> None:
     allocator = make_allocator(64 * MIB)
     large, small = allocator.allocate(40 * MIB), allocator.allocate(512)
     allocator.free(large)
     allocator.free(small)
-    # 40 + 2 reserved; 50 fit only once both, the small pool's too, are given back.
+    # 40 + 2 reserved: 50 fit only after both segments are released.
     allocator.allocate(50 * MIB)
     stats = allocator.stats()
     assert (stats["num_alloc_retries"], stats["num_ooms"], stats["num_device_free"]) == (1, 0, 2)
@@ -368,7 +368,7 @@ def test_out_of_memory_counts_and_leaves_the_rest_usable(
     assert allocator.allocate(30 * MIB).size == 30 * MIB
 
 
-def test_out_of_memory_text_names_the_segment_not_the_request(
+def test_out_of_memory_message_has_the_size_of_the_segment(
     make_allocator: Callable[[int], AllocatorModel],
 ) -> None:
     allocator = make_allocator(48 * MIB)
@@ -386,7 +386,7 @@ def test_out_of_memory_text_names_the_segment_not_the_request(
     )
 
 
-def test_sizes_in_the_text_change_unit_above_the_bound(allocator_library: ctypes.CDLL) -> None:
+def test_sizes_in_the_message_change_unit_above_the_bound(allocator_library: ctypes.CDLL) -> None:
     def text(size: int) -> str:
         buffer = ctypes.create_string_buffer(64)
         allocator_library.format_bytes_of(ctypes.c_size_t(size), buffer, ctypes.c_size_t(64))
@@ -405,7 +405,7 @@ def test_sizes_in_the_text_change_unit_above_the_bound(allocator_library: ctypes
     ]
 
 
-def test_exabyte_request_has_its_own_text(allocator: AllocatorModel) -> None:
+def test_exabyte_request_has_its_own_message(allocator: AllocatorModel) -> None:
     with pytest.raises(OutOfMemoryError, match="Tried to allocate more than 1EB memory"):
         allocator.allocate(1 << 60)
     assert allocator.stats()["num_ooms"] == 0
@@ -427,7 +427,7 @@ def test_memory_fraction_limits_what_is_reserved(
     assert allocator.allocate(50 * MIB).size == 50 * MIB
 
 
-def test_memory_taken_by_others_is_not_there(allocator: AllocatorModel) -> None:
+def test_memory_of_other_programs_is_not_available(allocator: AllocatorModel) -> None:
     assert allocator.reserve_externally(1000 * MIB)
     with pytest.raises(OutOfMemoryError, match=r"of which 24\.00 MiB is free"):
         allocator.allocate(25 * MIB)

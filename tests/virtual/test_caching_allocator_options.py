@@ -1,4 +1,4 @@
-"""The settings of PYTORCH_ALLOC_CONF in the allocator model, traces worked out by hand."""
+"""The settings of PYTORCH_ALLOC_CONF in the allocator model, with traces worked out by hand."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from allocator_model import GIB, KIB, MIB, AllocatorModel, OutOfMemoryError
 @pytest.mark.parametrize(
     ("request_size", "block_size"),
     [
-        # 4 steps between 1024 and 2048 are 256 apart, but 1200 <= 4 * 512 is rounded by 512.
+        # 4 steps between 1024 and 2048 are 256 apart, but 1200 <= 4 * 512 is rounded up to 512s.
         (1200, 1536),
         # 2049 lies in 2048..4096, steps of 512.
         (2049, 2560),
         # 1.1 MiB lies in 1..2 MiB, steps of 256 KiB: 1.25 MiB.
         (int(1.1 * MIB), 1 * MIB + 256 * KIB),
-        # A power of 2 stays.
+        # A power of 2 is unchanged.
         (4 * MIB, 4 * MIB),
         # 8..16 MiB has 8 steps, of 1 MiB each: 9.5 becomes 10.
         (9 * MIB + 512 * KIB, 10 * MIB),
-        # From 32 GiB on the last interval counts; here it has 1 division: none.
+        # From 32 GiB the last interval applies; 1 division means none.
         (33 * GIB + 1, 33 * GIB + 512),
     ],
 )
@@ -48,9 +48,9 @@ def test_oversize_block_is_neither_split_nor_used_for_small_requests(
     assert stats["oversize_allocations.current"] == stats["oversize_segments.current"] == 1
     allocator.free(block)
     assert allocator.stats()["oversize_allocations.current"] == 0
-    # 30 MiB is below the bound: an oversize block is not for it.
+    # 30 MiB is below the bound and cannot use an oversize block.
     assert allocator.allocate(30 * MIB).address != block.address
-    # 45 MiB is oversize itself; 50 < 45 + 20, so it takes the block, whole.
+    # 45 MiB is oversize, and 50 < 45 + 20, so it takes the whole block.
     again = allocator.allocate(45 * MIB)
     assert (again.address, again.size) == (block.address, 50 * MIB)
 
@@ -71,8 +71,8 @@ def test_one_large_enough_oversize_block_is_released_first(
     blocks = [allocator.allocate(size * MIB) for size in (90, 50, 20)]
     for block in blocks:
         allocator.free(block)
-    # 160 reserved, 40 free. 60 MiB: the 90 MiB block is too far from it to be used (90 >= 80),
-    # but is released; the others stay and the cache is not emptied.
+    # 160 reserved, 40 free. For 60 MiB the 90 MiB block is too large to use (90 >= 80) and is
+    # released. The other blocks stay, and the cache is not emptied.
     allocator.allocate(60 * MIB)
     assert allocator.now("reserved_bytes") == (60 + 50 + 20) * MIB
     stats = allocator.stats()
@@ -111,22 +111,22 @@ def test_blocks_below_the_bound_are_not_released_for_an_oversize_request(
 # ---- garbage_collection_threshold
 
 
-def card_with_old_and_young_segments(allocator: AllocatorModel, *, threshold: float) -> None:
-    """Leaves 60 MiB free for longer than 50 MiB, on stream 0, and 12 MiB in use on stream 1."""
+def make_old_and_young_segments(allocator: AllocatorModel, *, threshold: float) -> None:
+    """Leave 60 MiB free for longer than 50 MiB on stream 0, and 12 MiB in use on stream 1."""
     allocator.configure(garbage_collection_threshold=threshold)
     allocator.set_memory_fraction(400 * MIB / GIB)
     old, young = allocator.allocate(60 * MIB), allocator.allocate(50 * MIB)  # searches 1 and 2
     other = allocator.allocate(12 * MIB, stream=1)  # search 3
     allocator.free(old)
-    for _ in range(2):  # searches 4 and 5: time passes in searches of the pool
+    for _ in range(2):  # searches 4 and 5; a block's age is counted in searches
         allocator.free(other)
         other = allocator.allocate(12 * MIB, stream=1)
     allocator.free(young)
 
 
 def test_garbage_collection_releases_the_older_half(allocator: AllocatorModel) -> None:
-    card_with_old_and_young_segments(allocator, threshold=0.5)
-    allocator.allocate(100 * MIB)  # search 6: 122 of the 200 MiB above which it sets in
+    make_old_and_young_segments(allocator, threshold=0.5)
+    allocator.allocate(100 * MIB)  # search 6: 122 MiB, below the threshold of 200 MiB
     assert allocator.stats()["num_device_free"] == 0
     # Search 7: 222 - 200 = 22 MiB to gain. Ages 7 - 3 = 4 and 7 - 5 = 2, the average is 3.
     allocator.allocate(70 * MIB)
@@ -135,9 +135,9 @@ def test_garbage_collection_releases_the_older_half(allocator: AllocatorModel) -
     assert (stats["num_device_free"], stats["num_sync_all_streams"]) == (1, 0)
 
 
-def test_garbage_collection_goes_on_until_enough_is_gained(allocator: AllocatorModel) -> None:
-    card_with_old_and_young_segments(allocator, threshold=0.15)
-    # 122 - 60 = 62 MiB to gain: the older 60 are too little, so that the others go as well.
+def test_garbage_collection_continues_until_enough_is_released(allocator: AllocatorModel) -> None:
+    make_old_and_young_segments(allocator, threshold=0.15)
+    # 122 - 60 = 62 MiB to gain: the older 60 MiB are too little, so the other block goes too.
     allocator.allocate(70 * MIB)
     assert allocator.now("reserved_bytes") == (12 + 70) * MIB
     assert allocator.stats()["num_device_free"] == 2
@@ -154,8 +154,8 @@ def test_garbage_collection_leaves_split_segments_alone(allocator: AllocatorMode
         allocator.free(other)
         other = allocator.allocate(12 * MIB, stream=1)
     allocator.free(whole)
-    # The rest of the split block is the oldest; were it counted, the average age would save the
-    # 12 MiB block. It does not count, so that the 12 MiB block is the only candidate and goes.
+    # The rest of the split block is the oldest. If it counted, the average age would save the
+    # 12 MiB block. It does not count, so the 12 MiB block is the only candidate.
     allocator.allocate(70 * MIB)
     assert allocator.now("reserved_bytes") == (30 + 16 + 12 + 70) * MIB
 
@@ -174,7 +174,7 @@ def test_expandable_segment_grows_by_pages(allocator: AllocatorModel) -> None:
     allocator.configure(expandable_segments=True)
     first = allocator.allocate(3 * MIB)  # one page of 20 MiB
     assert allocator.now("reserved_bytes") == 20 * MIB
-    second = allocator.allocate(30 * MIB)  # 17 MiB are free, one more page is mapped
+    second = allocator.allocate(30 * MIB)  # 17 MiB are free; one more page is mapped
     assert second.address == first.address + first.size
     assert allocator.now("reserved_bytes") == 40 * MIB
     stats = allocator.stats()
@@ -205,10 +205,10 @@ def test_emptying_unmaps_whole_pages_in_the_middle(allocator: AllocatorModel) ->
     blocks = [allocator.allocate(size * MIB) for size in (10, 60, 10)]  # 80 MiB, four pages
     allocator.free(blocks[1])
     allocator.empty_cache()
-    # Free are 10..70; the whole pages in there are 20..40 and 40..60.
+    # 10..70 is free; its whole pages are 20..40 and 40..60.
     assert allocator.now("reserved_bytes") == 40 * MIB
     assert allocator.now("allocated_bytes") == 20 * MIB
-    # 60 MiB fit there again, at the lowest address, with two pages mapped anew.
+    # 60 MiB fit there again, at the lowest address, after mapping two pages.
     assert allocator.allocate(60 * MIB).address == blocks[1].address
     assert allocator.now("reserved_bytes") == 80 * MIB
 
@@ -221,11 +221,11 @@ def test_expandable_segment_disappears_with_its_last_page(allocator: AllocatorMo
     assert allocator.now("reserved_bytes") == 0
     assert allocator.parts() == []
     second = allocator.allocate(30 * MIB)
-    # 9/8 of 1 GiB, in pages of 20 MiB, lie between the two.
+    # 9/8 of 1 GiB, rounded up to pages of 20 MiB, lie between the two.
     assert second.address - first.address == -(-9 * GIB // 8 // (20 * MIB)) * 20 * MIB
 
 
-def test_full_card_with_expandable_segments(
+def test_full_gpu_with_expandable_segments(
     make_allocator: Callable[[int], AllocatorModel],
 ) -> None:
     allocator = make_allocator(100 * MIB)
@@ -239,7 +239,7 @@ def test_full_card_with_expandable_segments(
     assert allocator.allocate(90 * MIB).size == 90 * MIB
 
 
-def test_gap_that_is_too_small_is_passed_over(allocator: AllocatorModel) -> None:
+def test_too_small_gap_is_skipped(allocator: AllocatorModel) -> None:
     allocator.configure(expandable_segments=True)
     blocks = [allocator.allocate(size * MIB) for size in (20, 40, 20)]  # whole pages
     allocator.free(blocks[1])
@@ -249,7 +249,7 @@ def test_gap_that_is_too_small_is_passed_over(allocator: AllocatorModel) -> None
     assert allocator.allocate(40 * MIB).address == blocks[1].address
 
 
-def test_pieces_left_mapped_around_a_gap_merge_again(allocator: AllocatorModel) -> None:
+def test_mapped_pieces_around_a_gap_merge_again(allocator: AllocatorModel) -> None:
     allocator.configure(expandable_segments=True)
     blocks = [allocator.allocate(size * MIB) for size in (10, 60, 10)]
     allocator.free(blocks[1])
@@ -265,12 +265,12 @@ def test_free_block_that_can_grow_is_taken_last(allocator: AllocatorModel) -> No
     allocator.configure(expandable_segments=True)
     hole, _ = allocator.allocate(25 * MIB), allocator.allocate(2 * MIB)
     allocator.free(hole)
-    # Free are 25 MiB at the front and 13 MiB at the end. Only the latter can grow, so that it
-    # counts as larger and 10 MiB go to the front.
+    # 25 MiB at the front and 13 MiB at the end are free. Only the latter can grow and so counts
+    # as larger: 10 MiB go to the front.
     assert allocator.allocate(10 * MIB).address == hole.address
 
 
-def test_expandable_blocks_are_passed_over_after_the_option_is_turned_off(
+def test_expandable_blocks_are_skipped_after_the_option_is_turned_off(
     allocator: AllocatorModel,
 ) -> None:
     allocator.configure(expandable_segments=True)

@@ -1,4 +1,4 @@
-"""Private pools and the history of the allocator model: traces by hand, and what must hold."""
+"""Private pools and the history of the allocator model: traces by hand, and invariants."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CAPTURED = 1  # the stream whose allocations go to a pool
 # ---- pools
 
 
-def test_streams_outside_of_the_route_keep_to_the_pools_of_everybody(
+def test_other_streams_use_the_default_pools(
     allocator: AllocatorModel,
 ) -> None:
     allocator.begin_pool(7, CAPTURED)
@@ -26,7 +26,7 @@ def test_streams_outside_of_the_route_keep_to_the_pools_of_everybody(
         (7, CAPTURED),
     ]
     allocator.end_pool(7)
-    later = allocator.allocate(512, CAPTURED)  # the pool's free rest is not for it
+    later = allocator.allocate(512, CAPTURED)  # cannot use the pool's free rest
     assert allocator.now("reserved_bytes") == 3 * 2 * MIB
     for block in (*blocks, later):
         allocator.free(block)
@@ -66,7 +66,7 @@ def test_a_pool_without_users_lives_as_long_as_its_blocks(allocator: AllocatorMo
     assert not allocator.has_pool(7)
 
 
-def test_two_users_release_it_twice(allocator: AllocatorModel) -> None:
+def test_a_pool_with_two_users_is_released_twice(allocator: AllocatorModel) -> None:
     for _ in range(2):
         allocator.begin_pool(7, CAPTURED)
         allocator.free(allocator.allocate(1, CAPTURED))
@@ -79,7 +79,7 @@ def test_two_users_release_it_twice(allocator: AllocatorModel) -> None:
     assert allocator.now("reserved_bytes") == 0
 
 
-def test_one_pool_can_be_emptied_alone(allocator: AllocatorModel) -> None:
+def test_a_single_pool_can_be_emptied(allocator: AllocatorModel) -> None:
     for pool in (7, 8):
         allocator.begin_pool(pool, CAPTURED)
         allocator.free(allocator.allocate(1, CAPTURED))
@@ -97,7 +97,7 @@ def test_a_pool_may_never_split(allocator: AllocatorModel) -> None:
     assert allocator.allocate(3 * MIB, CAPTURED).size == 20 * MIB
 
 
-def test_a_pool_may_serve_everybody_when_memory_runs_out(allocator: AllocatorModel) -> None:
+def test_a_pool_may_serve_other_requests_when_memory_runs_out(allocator: AllocatorModel) -> None:
     allocator.make_pool(7, serves_when_full=True)
     allocator.begin_pool(7, CAPTURED)
     inside = allocator.allocate(600 * MIB, CAPTURED)
@@ -110,7 +110,7 @@ def test_a_pool_may_serve_everybody_when_memory_runs_out(allocator: AllocatorMod
     allocator.free(block)
 
 
-def test_the_text_of_a_full_card_names_private_pools(allocator: AllocatorModel) -> None:
+def test_out_of_memory_message_names_private_pools(allocator: AllocatorModel) -> None:
     allocator.begin_pool(7, CAPTURED)
     allocator.free(allocator.allocate(3 * MIB, CAPTURED))
     allocator.end_pool(7)
@@ -124,16 +124,16 @@ def test_the_text_of_a_full_card_names_private_pools(allocator: AllocatorModel) 
     allocator.free(kept)
 
 
-def test_a_route_holds_back_what_needs_to_wait(allocator: AllocatorModel) -> None:
+def test_a_route_defers_freed_blocks_of_other_streams(allocator: AllocatorModel) -> None:
     used = allocator.allocate(3 * MIB, 2)
     cached = allocator.allocate(600 * MIB, 2)
     allocator.free(cached)
     allocator.record_stream(used, 3)
     allocator.begin_pool(7, CAPTURED)
-    allocator.free(used)  # nothing is queued on stream 3, but a capture has no moments
+    allocator.free(used)  # no work is queued on stream 3, but captures have no events
     allocator.allocate(3 * MIB, 2)
     assert allocator.now("active_bytes") == 6 * MIB
-    with pytest.raises(OutOfMemoryError):  # nor is the cache emptied meanwhile
+    with pytest.raises(OutOfMemoryError):  # the cache is not emptied either
         allocator.allocate(700 * MIB, CAPTURED)
     assert allocator.now("reserved_bytes") == 620 * MIB
     allocator.end_pool(7)
@@ -155,12 +155,12 @@ STEPS = st.lists(
 
 @settings(max_examples=80, deadline=None)
 @given(steps=STEPS, expandable=st.booleans())
-def test_pools_never_share_and_leave_nothing(
+def test_pools_never_share_blocks_and_leave_no_memory(
     allocator_library: ctypes.CDLL, steps: list[tuple[str, int, int]], expandable: bool
 ) -> None:
     allocator = AllocatorModel(allocator_library, GIB)
     allocator.configure(expandable_segments=expandable)
-    live: list[tuple[Block, int]] = []  # with the pool it must lie in
+    live: list[tuple[Block, int]] = []  # with the expected pool
     users: list[int] = []
     route = 0
     try:
@@ -202,12 +202,12 @@ def test_pools_never_share_and_leave_nothing(
 # ---- history
 
 
-def test_nothing_is_recorded_unasked(allocator: AllocatorModel) -> None:
+def test_recording_is_off_by_default(allocator: AllocatorModel) -> None:
     allocator.free(allocator.allocate(1))
     assert allocator.history() == []
 
 
-def test_each_step_is_recorded(allocator: AllocatorModel) -> None:
+def test_each_action_is_recorded(allocator: AllocatorModel) -> None:
     allocator.record_history()
     allocator.begin_pool(7, CAPTURED)
     block = allocator.allocate(1000, CAPTURED)
@@ -242,7 +242,7 @@ def test_a_delayed_free_is_completed_later(allocator: AllocatorModel) -> None:
     ]
 
 
-def test_mapping_is_recorded_of_expandable_segments(allocator: AllocatorModel) -> None:
+def test_mapping_of_expandable_segments_is_recorded(allocator: AllocatorModel) -> None:
     allocator.configure(expandable_segments=True)
     allocator.record_history()
     allocator.free(allocator.allocate(30 * MIB))
@@ -256,7 +256,7 @@ def test_mapping_is_recorded_of_expandable_segments(allocator: AllocatorModel) -
     ]
 
 
-def test_the_oldest_steps_are_forgotten(allocator: AllocatorModel) -> None:
+def test_the_oldest_actions_are_dropped(allocator: AllocatorModel) -> None:
     allocator.record_history(max_entries=2)
     for size in (512, 1024, 1536):
         allocator.allocate(size)

@@ -1,4 +1,4 @@
-"""The allocator model under random traffic: against a slow reference, and for what must hold."""
+"""The allocator model under random traffic: against a slow reference, and invariants."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_agrees_with_the_slow_reference(
     try:
         for action, number, stream in steps:
             if action == "allocate":
-                has_room = has_room_without_a_trace(allocator, number, stream)
+                has_room = check_room(allocator, number, stream)
                 try:
                     segment, part = reference.allocate(number, stream)
                 except ReferenceFull:
@@ -50,7 +50,7 @@ def test_agrees_with_the_slow_reference(
                         allocator.allocate(number, stream)
                     continue
                 waiting = allocator.now("active") - allocator.now("allocation")
-                assert has_room or waiting  # which may have ended since
+                assert has_room or waiting  # a deferred block may have become free
                 block = allocator.allocate(number, stream)
                 assert (block.address, block.size) == (segment.address_of(part), part.size)
                 live.append((block, segment, part))
@@ -107,7 +107,7 @@ def test_sums_hold_under_every_option(
     try:
         for action, number, stream in steps:
             if action == "allocate":
-                has_room = has_room_without_a_trace(allocator, number, stream)
+                has_room = check_room(allocator, number, stream)
                 try:
                     live.append(allocator.allocate(number, stream))
                 except OutOfMemoryError:
@@ -136,7 +136,7 @@ def test_sums_hold_under_every_option(
         allocator.close()
 
 
-def has_room_without_a_trace(allocator: AllocatorModel, size: int, stream: int) -> bool:
+def check_room(allocator: AllocatorModel, size: int, stream: int) -> bool:
     before = allocator.parts(), allocator.stats(), allocator.free_bytes()
     has_room = allocator.has_room(size, stream)
     assert (allocator.parts(), allocator.stats(), allocator.free_bytes()) == before

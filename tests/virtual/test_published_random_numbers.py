@@ -1,6 +1,6 @@
-"""The random headers against numbers that people printed on real cards, named at each test.
+"""The random headers against numbers that were printed on real GPUs; each test names its source.
 
-Printed tensors carry four decimals. What lies beyond one wave of threads depends on the gpu.
+Printed tensors have four decimals. Beyond one wave of threads, the numbers depend on the GPU.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ def shown(values: np.ndarray) -> list[float]:
 
 
 def corners(matrix: np.ndarray) -> list[list[float]]:
-    """The entries that torch prints of a large matrix."""
+    """Return the entries that torch prints of a large matrix."""
     ends = [0, 1, 2, -3, -2, -1]
     return [shown(row) for row in matrix[np.ix_(ends, ends)]]
 
@@ -51,7 +51,7 @@ def test_randn(kernels: RandomKernels, seed: int, printed: list[float]) -> None:
     assert shown(kernels.randn(len(printed), seed=seed)) == printed
 
 
-def test_linear_layer_initialised_on_the_card(kernels: RandomKernels) -> None:
+def test_linear_layer_initialised_on_the_gpu(kernels: RandomKernels) -> None:
     # mrdbourke/pytorch-deep-learning issue 759: Linear(1, 1) after manual_seed(42) draws its
     # weight and its bias from uniform_(-1, 1).
     for offset, printed in ((0, 0.2259), (4, 0.9754)):
@@ -91,7 +91,7 @@ def test_normal_with_mean_and_deviation_on_an_a4000(kernels: RandomKernels) -> N
     ("gpu", "last"),
     [(H100_SXM, [-0.6970, -0.7780, 0.3267]), (A100, [0.1549, -0.6797, -0.1656])],
 )
-def test_many_rounds_on_large_cards(
+def test_many_rounds_on_large_gpus(
     kernels: RandomKernels, gpu: tuple[int, int], last: list[float]
 ) -> None:
     # pytorch issue 143086: randn(1, 49 * 12 * 112 * 144) with seed 1.
