@@ -222,7 +222,7 @@ def test_block_used_on_another_stream_waits_for_its_work(allocator: AllocatorMod
     assert second.address != block.address
     assert allocator.now("active_bytes") == 24 * MIB
     allocator.finish(1)
-    # The next allocation of any size notices.
+    # The next allocation, of any size, frees the block.
     allocator.allocate(512)
     assert allocator.now("active_bytes") == 12 * MIB + 512
     assert allocator.allocate(12 * MIB, stream=0).address == block.address

@@ -13,7 +13,7 @@ from allocator_model import GIB, KIB, MIB, AllocatorModel, OutOfMemoryError
 @pytest.mark.parametrize(
     ("request_size", "block_size"),
     [
-        # 4 steps between 1024 and 2048 are 256 apart, but 1200 <= 4 * 512 is rounded up to 512s.
+        # 4 steps between 1024 and 2048 are 256 apart, but 1200 <= 4 * 512: multiples of 512.
         (1200, 1536),
         # 2049 lies in 2048..4096, steps of 512.
         (2049, 2560),

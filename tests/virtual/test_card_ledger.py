@@ -231,7 +231,7 @@ def test_a_folder_that_cannot_be_shared_is_reported(library: ctypes.CDLL, tmp_pa
     (tmp_path / "file").touch()
     (tmp_path / "link").symlink_to(tmp_path)
     for name in ("file", "link"):
-        with pytest.raises(RuntimeError, match=f"{name}: it is not a folder of this user"):
+        with pytest.raises(RuntimeError, match=f"{name}: it is not a folder owned by this user"):
             Ledger(library, tmp_path / name)
     with pytest.raises(RuntimeError, match="No such file or directory"):
         Ledger(library, tmp_path / "absent" / "folder")
@@ -262,7 +262,7 @@ def test_concurrent_processes_of_which_some_are_killed(
 def test_a_folder_of_another_user_is_refused(library: ctypes.CDLL, folder: Path) -> None:
     folder.mkdir(mode=0o700)
     os.chown(folder, 12345, 12345)
-    with pytest.raises(RuntimeError, match="it is not a folder of this user"):
+    with pytest.raises(RuntimeError, match="it is not a folder owned by this user"):
         Ledger(library, folder)
     assert list(folder.iterdir()) == []
 

@@ -73,7 +73,8 @@ class RelaxedCalls {
 // Checks a query of `event`: raises if the event was recorded in a capture.
 void check_not_captured(const Event& event);
 
-// Makes `stream` wait for `event`, which may add the stream to the event's capture.
+// Called when `stream` waits for `event`: adds the stream to the event's capture, if any. Raises if
+// the stream cannot join it.
 void follow_event(const c10::Stream& stream, const Event& event);
 
 } // namespace anyrig::virtual_gpu

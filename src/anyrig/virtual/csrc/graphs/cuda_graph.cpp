@@ -146,8 +146,7 @@ void CudaGraph::finish_capture() {
     std::lock_guard<std::mutex> guard(capturing.mutex);
     capturing.graphs.erase(capture_);
   }
-  // After a failed capture, CUDA's allocator behaves as if the capture continued. Here the route
-  // ends.
+  // Unlike CUDA's allocator, end the route also after a failed capture.
   with_pools(stream_.device_index(), [&](PrivatePools& pools) { pools.end_route(pool_); });
   is_capturing_ = false;
   try {

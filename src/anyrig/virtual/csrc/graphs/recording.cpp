@@ -164,7 +164,7 @@ void Recording::run(
   const auto stream = current_stream(device);
   const auto arguments = torch::jit::last(*stack, schema.arguments().size());
   if (waits_for_values(op, arguments)) {
-    check_not_captured(stream); // a GPU would have to return values to the host
+    check_not_captured(stream); // a GPU would return values to the host
   }
   const bool is_kernel = !launches_nothing(schema);
   if (is_kernel) {

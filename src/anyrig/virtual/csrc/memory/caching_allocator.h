@@ -250,7 +250,7 @@ class CachingAllocator {
 
   struct Request {
     size_t bytes;          // the size of the block, after rounding
-    size_t segment_bytes;  // asked of the driver when no free block fits
+    size_t segment_bytes;  // requested from the driver when no free block fits
     StreamKey stream;
     BlockPool& pool;
   };
@@ -500,8 +500,8 @@ class CachingAllocator {
   }
 
   /// With max_split_size set: releases one free oversize block that is large enough for the
-  /// request, otherwise the largest oversize blocks until their sum is. Returns whether it
-  /// sufficed.
+  /// request, or oversize blocks from the largest down until their sum is large enough. Returns
+  /// whether enough was released.
   bool release_oversize(const Request& request) {
     if (options_.max_split_bytes == std::numeric_limits<size_t>::max()) return false;
     FreeBlocks& free = request.pool.free;

@@ -57,7 +57,7 @@ void unlock(int file, off_t offset, off_t length = 1) {
 pid_t lock_holder(int file, off_t offset) {
   struct flock request = lock_request(F_WRLCK, offset, 1);
   if (fcntl(file, F_GETLK, &request) != 0 || request.l_type == F_UNLCK) return 0;
-  return request.l_pid > 0 ? request.l_pid : -1;  // not a process of this namespace: it still lives
+  return request.l_pid > 0 ? request.l_pid : -1;
 }
 
 [[noreturn]] void raise_unusable(const std::string& folder, const std::string& why) {
@@ -74,7 +74,7 @@ void make_private_folder(const std::string& folder) {
     raise_unusable(folder, errno_message());
   }
   if (!S_ISDIR(found.st_mode) || found.st_uid != geteuid())
-    raise_unusable(folder, "it is not a folder of this user");
+    raise_unusable(folder, "it is not a folder owned by this user");
   if ((found.st_mode & 0077) != 0) chmod(folder.c_str(), 0700);
 }
 
@@ -196,7 +196,7 @@ void CardLedger::claim_slot() {
     return;
   }
   munmap(table, table_bytes());
-  raise_unusable(folder_, "there are " + std::to_string(kMaxProcesses) + " processes already");
+  raise_unusable(folder_, std::to_string(kMaxProcesses) + " processes already share them");
 }
 
 CardLedger::Word* CardLedger::slot_of(Word* table, size_t index) const noexcept {

@@ -1,4 +1,4 @@
-// Host memory behind the virtual GPUs' memory, and what CPU kernels allocate on their behalf.
+// The host memory behind virtual GPUs, and the check of what CPU kernels allocate for them.
 #pragma once
 
 #include "device/device.h"
@@ -28,8 +28,8 @@ class KernelScope {
 enum class Content { Any, Zeros };
 
 // Allocates `bytes` of host memory for a device. The system creates the pages of large allocations
-// when they are first written to, so a program can allocate more than the host has if it writes to
-// little of it. Raises RuntimeError when the host has no memory.
+// when they are first written to, so a program may allocate more memory than the host has and write
+// to a part of it. Raises RuntimeError when the host has no memory.
 c10::DataPtr allocate_host(size_t bytes, Content content);
 
 // Makes the C library keep the pages of freed memory for later allocations.

@@ -50,7 +50,8 @@ class ClockEvents final : public StreamEvents {
   c10::DeviceIndex device_;
 };
 
-// Refuses to reserve memory while another stream is captured in strict mode, as CUDA does.
+// A driver that raises if memory is reserved while another stream is captured in strict mode, as
+// CUDA does.
 class CaptureGuardedDriver final : public Driver {
  public:
   CaptureGuardedDriver(const DeviceFacts& facts, c10::DeviceIndex device)

@@ -96,8 +96,8 @@ struct BlockPool {
   int64_t age(const Block* block) const { return searches - block->pool_searches; }
 };
 
-/// Merges `block`, which is in no pool, with a neighbour if that is free and mapped alike. Returns
-/// the bytes gained.
+/// Merges `block`, which is in no pool, with a neighbour that is free and in the same mapping
+/// state. Returns the bytes gained, or 0.
 inline size_t merge(Block* block, Block* neighbour) {
   if (!neighbour || !neighbour->is_free() || neighbour->mapped != block->mapped) return 0;
   if (neighbour->mapped) {

@@ -42,9 +42,9 @@ c10::StorageImpl& as_storage(uintptr_t address) {
   return *reinterpret_cast<c10::StorageImpl*>(address); // NOLINT(performance-no-int-to-ptr)
 }
 
-// Restores the pool to `checkpoint`. The storages `stale` lose their memory, which they then do not
-// free again. The storages `owners` take over the restored blocks that they point to. `keep_raw`
-// keeps the other restored blocks until they are freed by address.
+// Restores the pool to `checkpoint`. The storages `stale` lose their memory and no longer free it.
+// The storages `owners` take over the restored blocks that they point to. `keep_raw` keeps the
+// other restored blocks until they are freed by address.
 void restore_pool(
     c10::DeviceIndex device,
     const PoolCheckpoint& checkpoint,

@@ -88,7 +88,7 @@ class PrivatePools {
   }
   PrivatePool& at(PoolId id) const {
     PrivatePool* pool = find(id);
-    if (!pool) throw std::logic_error("there is no memory pool of this id on this device");
+    if (!pool) throw std::logic_error("this device has no memory pool with this ID");
     return *pool;
   }
 

@@ -236,7 +236,7 @@ bool draws_by_exponentials(int64_t draws, bool replacement) {
   return draws == 1 || !replacement;
 }
 
-// Takes the steps of at::native::multinomial_out without its checks of the probabilities, whose
+// Performs the steps of at::native::multinomial_out without its checks of the probabilities, whose
 // values are missing in ShapeOnly.
 void draw_by_exponentials(
     const at::Tensor& self,

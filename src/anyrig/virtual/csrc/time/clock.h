@@ -71,8 +71,9 @@ class Clock {
   // asynchronous copies from or to pinned memory.
   void copy(c10::Device source, c10::Device destination, double bytes, bool host_waits);
 
-  // Collectives between processes. Each rank launches the collective on its stream, which returns
-  // when the rank could start. The ranks exchange these times, so that all finish at the same time:
+  // Collectives between processes. Each rank calls `launch_collective` for its stream, which
+  // returns the time at which the rank could start. The ranks exchange these times, so that all
+  // finish at the same time:
   //
   //   const double ready = clock.launch_collective(stream);
   //   const double start = (the largest `ready` of all ranks);
