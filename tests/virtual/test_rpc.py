@@ -23,6 +23,6 @@ def test_without_data_shapes_arrive() -> None:
     assert output_of(*command, "shape-only").splitlines() == [
         "cuda:1 cuda:0 torch.Size([3, 2]) (1, 3)",
         "512",
-        "anyrig: a tensor of a virtual GPU arrives on the CPU by RPC, and in shape-only mode it "
+        "anyrig: RPC moves a tensor of a virtual GPU to the CPU, but in shape-only mode the tensor "
         "has no values",
     ]

@@ -29,13 +29,13 @@ def case_sizes_differ(world: Any) -> None:
     text = str(raised.value)
     assert f"[Rank {world.rank} of group" in text
     assert "OpType=ALLREDUCE" in text
-    assert "rank 0 has 16 bytes for rank 1, which expects 20 of it" in text
+    assert "rank 0 sends 16 bytes to rank 1, which expects 20" in text
     works(world)
 
 
 def case_collectives_differ(world: Any) -> None:
     words = (
-        "rank 0 called broadcast with root 1 .its number [0-9]+ of this group., and rank 1 called "
+        "rank 0 called broadcast with root 1 .collective [0-9]+ of this group., and rank 1 called "
         r"all_reduce\(SUM\) of Float"
     )
     with pytest.raises(dist.DistBackendError, match=words):
@@ -61,7 +61,7 @@ def case_roots_differ(world: Any) -> None:
 def case_splits_differ(world: Any) -> None:
     # Rank 0 gives rank 1 two rows; it expects one, as of all.
     gives = [1, 2, 1, 1] if world.rank == 0 else [1] * 4
-    with pytest.raises(dist.DistBackendError, match="rank 0 has 8 bytes for rank 1"):
+    with pytest.raises(dist.DistBackendError, match="rank 0 sends 8 bytes to rank 1"):
         dist.all_to_all_single(row(4), row(sum(gives)), [1] * 4, gives)
     works(world)
 

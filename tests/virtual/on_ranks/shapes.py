@@ -28,7 +28,7 @@ def case_shapes_and_bytes(world: Any) -> None:
 
 
 def case_mismatches(world: Any) -> None:
-    with pytest.raises(dist.DistBackendError, match="rank 0 has 4000000000 bytes for rank 1"):
+    with pytest.raises(dist.DistBackendError, match="rank 0 sends 4000000000 bytes to rank 1"):
         dist.all_reduce(torch.empty(10**9 + world.rank, device="cuda"))
     if world.rank == 0:
         dist.send(torch.empty(3 * 10**6, device="cuda"), 1)

@@ -423,4 +423,4 @@ def case_a_peer_that_ends(world: Any) -> None:
         handle.wait_signal(last, channel=2)
     assert time.monotonic() - started < 20  # the group's limit is 30
     lost = f"rank {world.rank} failed to receive signal from rank {last} on channel 2"
-    assert f"{lost} as its process has ended" in str(raised.value)
+    assert f"{lost} because its process has ended" in str(raised.value)
