@@ -48,7 +48,7 @@ class Scratch:
 
     @classmethod
     def for_rehearsal(cls, cards: str, started: float) -> Scratch:
-        """Return the scratch folder that belongs to the rehearsal's folder `cards`."""
+        """Return the scratch folder of the rehearsal whose shared folder is `cards`."""
         place, name = os.path.split(cards)
         name = name.removeprefix("anyrig-rehearsal-")
         return cls(os.path.join(os.path.realpath(place), f"anyrig-scratch-{name}"), started)
