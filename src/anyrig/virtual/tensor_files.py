@@ -160,7 +160,7 @@ def _path_of(file: object) -> str | None:
 
 
 def _replace(module: str, function: str, wrap: Callable[[Any], Any]) -> None:
-    """Replace a module's function by `wrap(function)`, now or once the module is imported."""
+    """Replace a module's function with `wrap(function)`, now or once the module is imported."""
 
     def replace() -> None:
         *owners, name = function.split(".")
