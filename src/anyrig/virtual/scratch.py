@@ -266,7 +266,7 @@ class Scratch:
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
 
     def _report(self, path: str) -> None:
-        """Report where the versions of the files next to `path` are, once per rehearsal and folder."""
+        """Report the folder of the versions of `path` and its siblings, once per rehearsal."""
         note = self._note(os.path.dirname(_without_links(path)), "reported")
         self._make_folder_of(note)
         action = "change" if os.path.lexists(path) else "create"
