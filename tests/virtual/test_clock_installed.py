@@ -9,7 +9,7 @@ from on_a_rig import output_of_lines, run
 
 from anyrig.errors import VirtualRigError
 from anyrig.virtual import VirtualRig
-from anyrig.virtual.nodes import own_node
+from anyrig.virtual.nodes import node_of_process
 
 PROGRAM = """
 import json, sys
@@ -64,17 +64,17 @@ RIG = VirtualRig.parse("2x(3xT4)+(2xL4)")
 
 def test_the_node_comes_from_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("GROUP_RANK", raising=False)
-    assert own_node(RIG) == 0
+    assert node_of_process(RIG) == 0
     monkeypatch.setenv("GROUP_RANK", "2")
-    assert own_node(RIG) == 2
-    assert own_node(VirtualRig.parse("4xT4")) == 0
+    assert node_of_process(RIG) == 2
+    assert node_of_process(VirtualRig.parse("4xT4")) == 0
 
 
 @pytest.mark.parametrize("rank", ["3", "-1", "first"])
 def test_a_node_beyond_the_rig_is_refused(rank: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GROUP_RANK", rank)
     with pytest.raises(VirtualRigError, match=rf"GROUP_RANK is '{rank}' .* has the nodes 0 to 2"):
-        own_node(RIG)
+        node_of_process(RIG)
 
 
 def test_a_process_sees_only_the_gpus_of_its_node() -> None:
