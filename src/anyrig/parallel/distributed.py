@@ -12,8 +12,7 @@ from torch.autograd.graph import get_gradient_edge
 from torch.nn.parallel import DistributedDataParallel
 
 from ..errors import SpreadError
-from .group.announcement import Phase
-from .group.exchange import Exchange
+from .group.exchange import Exchange, Phase
 from .group.fixed_parameters import FixedParameters, Freezing
 from .group.last_reference import keep_until_exit
 from .group.states import broadcast_states

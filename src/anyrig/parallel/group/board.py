@@ -62,29 +62,17 @@ class Waiting(NamedTuple):
 
 
 class Passing(NamedTuple):
-    """Where a rank last was.
+    """Where a rank last was."""
 
-    Attributes:
-        host: the name of its node.
-        what: the call that it reached, such as ``"a barrier"``; None before the first.
-        place: the line of Python, as ``"train.py:31 in step"``.
-        time_seconds: when, by the node's clock, since 1970.
-        waiting: what the main thread has waited for, if for `LOOK_SECONDS` or longer.
-    """
-
-    host: str
-    what: str | None = None
-    place: str | None = None
-    time_seconds: float | None = None
-    waiting: Waiting | None = None
+    host: str  # the name of its node
+    what: str | None = None  # the call that it reached, such as "a barrier"; None before the first
+    place: str | None = None  # the line of Python, as "train.py:31 in step"
+    time_seconds: float | None = None  # by the node's clock, since 1970
+    waiting: Waiting | None = None  # in the main thread, for `LOOK_SECONDS` or longer
 
 
 class Board:
     """One rank's view of the store of its process group.
-
-    Attributes:
-        group: the process group.
-        host: the name of this node.
 
     Args:
         group: the process group.
@@ -143,7 +131,14 @@ class Board:
         def missing() -> list[int]:
             return [other for other in ranks if not self._store.check([f"{key}/{other}"])]
 
-        self._wait_for(f"{key}/all", timeout_seconds, what, missing, place, Waiting(kind, number))
+        self.wait_until(
+            lambda: self._store.check([f"{key}/all"]),
+            missing,
+            timeout_seconds,
+            what,
+            place,
+            Waiting(kind, number),
+        )
         with self._connected(what):
             values: list[bytes] = self._store.multi_get([f"{key}/{other}" for other in ranks])
             if number > 1:
@@ -166,7 +161,9 @@ class Board:
         Raises:
             RankWaitError: `poster` did not post in time.
         """
-        self._wait_for(key, timeout_seconds, what, lambda: [poster], place)
+        self.wait_until(
+            lambda: self._store.check([key]), lambda: [poster], timeout_seconds, what, place
+        )
         with self._connected(what):
             value: bytes = self._store.get(key)
             if self._store.add(f"{key}/read", 1) == readers:
@@ -179,26 +176,30 @@ class Board:
         with self._connected("the others' progress"):
             return [self._store.get(key) if self._store.check([key]) else None for key in keys]
 
-    def _wait_for(
+    def wait_until(
         self,
-        key: str,
+        is_done: Callable[[], bool],
+        missing: Callable[[], Sequence[int]],
         timeout_seconds: float,
         what: str,
-        missing: Callable[[], Sequence[int]],
         place: str,
         waiting: Waiting | None = None,
     ) -> None:
-        """Wait until `key` is set, or raise RankWaitError that names the `missing()` ranks.
+        """Wait until ``is_done()``, with `missing`, `what` and `place` for the error message.
 
-        `waiting` is the exchange, if every rank must reach it; then raise RankMismatchError if
-        another rank waits at another place for this rank.
+        Args:
+            waiting: the exchange, if every rank must reach it.
+
+        Raises:
+            RankWaitError: the ``missing()`` ranks did not come in time.
+            RankMismatchError: see `look_around`.
         """
         # The store's own wait cannot be interrupted, and prints a warning when it times out.
         started = looked = time.monotonic()
         pause_seconds = _SHORTEST_PAUSE_SECONDS
         while True:
             with self._connected(what):
-                if self._store.check([key]):
+                if is_done():
                     break
             now = time.monotonic()
             if now - started > timeout_seconds:

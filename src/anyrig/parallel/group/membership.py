@@ -54,28 +54,17 @@ class Group:
 
 @dataclass(eq=False)
 class Context:
-    """What this process keeps for one default process group.
-
-    Attributes:
-        group: this process in the group.
-        number: how many default groups this process had before.
-        counts: how often the ranks have begun each kind of exchange; the same on every rank.
-        board: see `board_of`.
-        carrier: the process group for tensors on the CPU, if the default group does not carry
-            them; see `open_carrier`.
-        balances: by sharing policy; see `choose_balance`.
-        balance: of the loader that yielded the last batch.
-        first_blocks: the keys of the `only_first_rank` blocks that this rank is in.
-    """
+    """What this process keeps for one default process group."""
 
     group: Group
-    number: int
+    number: int  # how many default groups this process had before
+    # How often the ranks have begun each kind of exchange; the same on every rank.
     counts: Counter[str] = field(default_factory=Counter)
-    board: Any = None
-    carrier: Any = None
-    balances: dict[str | None, Any] = field(default_factory=dict)
-    balance: Any = None
-    first_blocks: list[str] = field(default_factory=list)
+    board: Any = None  # see `board_of`
+    carrier: Any = None  # see `open_carrier`
+    balances: dict[str | None, Any] = field(default_factory=dict)  # by sharing policy
+    balance: Any = None  # of the loader that yielded the last batch
+    first_blocks: list[str] = field(default_factory=list)  # the keys of blocks that are entered
 
     @property
     def measuring(self) -> Any:
@@ -156,6 +145,16 @@ def current_context() -> Context:
     group = current_group()
     assert group is not None
     return _contexts[dist.group.WORLD]
+
+
+def open_carrier(context: Context) -> None:
+    """Create a gloo group for tensors on the CPU if the default group does not carry them.
+
+    Every rank must call this at the same time. All models share the group.
+    """
+    on_cpu = carrier_of(dist.get_backend_config(), torch.device("cpu"))
+    if context.carrier is None and on_cpu is None:
+        context.carrier = dist.new_group(backend="gloo")
 
 
 def carrier_of(backends: str, device: torch.device) -> str | None:

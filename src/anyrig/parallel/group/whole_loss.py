@@ -17,9 +17,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ..losses.loss import Criterion, LossPart, criterion_on, loss_part
-from .announcement import Phase
-from .channel import gather_numbers
-from .exchange import Exchange
+from .exchange import Exchange, Phase, gather_numbers
 from .weighing import lead_to_global_loss, put_weight_on, tensors_with_gradients
 
 

@@ -22,7 +22,7 @@ from ...shares.shares import Shares
 from ..balance import choose_balance
 from ..board import Board, board_of
 from ..membership import join_group
-from .distributed_loader import DistributedLoader, Division, SizedDistributedLoader
+from .distributed_loader import DistributedLoader, Division
 from .sampled import SampledDivision
 from .streamed import StreamedDivision
 from .turns import Turns
@@ -109,8 +109,7 @@ def distribute(
         singles=allows_singles(loader, ranks) if singles is None else singles,
     )
     of_ranks = [facts] if board is None else _exchange(board, facts, timeout_seconds)
-    lengths = [each.length for each in of_ranks if each.length is not None]
-    sized = len(lengths) == len(of_ranks)
+    lengths = [-1 if each.length is None else each.length for each in of_ranks]
     turns = Turns(
         name="loader" if board is None else f"loader/{board.number('loader')}",
         rank=rank,
@@ -118,7 +117,7 @@ def distribute(
         balance=balance,
         singles=of_ranks[0].singles,
         divided=bool(divided),
-        longest=max(lengths) if sized and divided else None,
+        longest=None if -1 in lengths else max(lengths),
         timeout_seconds=timeout_seconds,
     )
     division: Division
@@ -128,8 +127,7 @@ def distribute(
     else:
         compares = divided is None and ranks > 1
         division = StreamedDivision(loader, turns, empty, compares)
-    cls = SizedDistributedLoader if sized else DistributedLoader
-    return cast("LoaderT", cls(loader, division))
+    return cast("LoaderT", DistributedLoader(loader, division))
 
 
 class _Facts(NamedTuple):

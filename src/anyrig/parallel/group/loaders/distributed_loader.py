@@ -55,6 +55,19 @@ class DistributedLoader:
         turns = self._division.turns
         return None if turns.divided else turns.samples_of_batches
 
+    def __len__(self) -> int:
+        """Return the number of batches.
+
+        Raises:
+            TypeError: the loader of some rank has no length.
+        """
+        turns = self._division.turns
+        if not turns.divided:
+            return len(self._loader)  # type: ignore[arg-type]
+        if turns.longest is None:
+            raise TypeError("the loader of some rank has no length")
+        return turns.longest
+
     def __getattr__(self, name: str) -> Any:
         if name in DistributedLoader.__slots__:  # not set yet, while a copy is being made
             raise AttributeError(name)
@@ -65,13 +78,3 @@ class DistributedLoader:
 
     def __repr__(self) -> str:
         return f"distribute({self._loader!r})"
-
-
-class SizedDistributedLoader(DistributedLoader):
-    """A distributed loader with a length; `len` looks for ``__len__`` in the class only."""
-
-    __slots__ = ()
-
-    def __len__(self) -> int:
-        longest = self._division.turns.longest
-        return len(self._loader) if longest is None else longest  # type: ignore[arg-type]
