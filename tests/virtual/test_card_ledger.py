@@ -22,7 +22,7 @@ from compiled_shim import load_shim
 from ledger_of_cards import CARD_BYTES, CARDS, Ledger
 from on_a_rig import PROGRAMS
 
-from anyrig.virtual.card_folder import new_card_folder
+from anyrig.virtual.rehearsal_folder import new_rehearsal_folder
 
 KILLS = int(os.environ.get("ANYRIG_TEST_KILLS", "12"))
 MEMBER = Path(__file__).with_name("ledger_of_cards.py")
@@ -199,12 +199,12 @@ def test_folders_of_killed_rehearsals_go_when_the_next_starts(
     start: Callable[..., Member], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    killed, living, half_made = (new_card_folder() for _ in range(3))
+    killed, living, half_made = (new_rehearsal_folder() for _ in range(3))
     start(folder=killed).kill()
     start(folder=living)
     half_made.mkdir()
     (tmp_path / "anyrig-rehearsal-of-another-kind").mkdir()
-    new_card_folder()
+    new_rehearsal_folder()
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
         [living.name, "anyrig-rehearsal-of-another-kind"]
     )

@@ -13,7 +13,7 @@ import pytest
 
 from anyrig.virtual.build import build_extension
 from anyrig.virtual.driver.library import build_library
-from anyrig.virtual.kept_library import cache_folder
+from anyrig.virtual.library_cache import cache_folder
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="NVML is asked so on Linux only")
 
@@ -138,4 +138,4 @@ def test_a_full_folder_for_temporary_files_is_an_error(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (1, ""), done.stderr
     assert f"anyrig: error: the virtual cards cannot be shared through {place}/" in done.stderr
     assert "there is no room for " in done.stderr
-    assert "No space left on device; name a folder that can be written with TMPDIR" in done.stderr
+    assert "No space left on device; set TMPDIR to a writable folder" in done.stderr

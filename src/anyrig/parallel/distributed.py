@@ -12,9 +12,9 @@ from torch.autograd.graph import get_gradient_edge
 from torch.nn.parallel import DistributedDataParallel
 
 from ..errors import SpreadError
+from ..processes.torch_faults import keep_until_exit
 from .group.exchange import Exchange, Phase
 from .group.fixed_parameters import FixedParameters, Freezing
-from .group.last_reference import keep_until_exit
 from .group.states import broadcast_states
 from .group.unused import explain_unfinished
 from .group.weighing import tensors_with_gradients

@@ -293,3 +293,18 @@ def test_the_old_way_to_record() -> None:
     record(False)
     assert not torch._C._cuda_isHistoryEnabled()
     del tensor
+
+
+def test_blocks_are_found_by_data_pointers() -> None:
+    before = take(3 * MIB)
+    torch.cuda.memory._record_memory_history(context=None)
+    after = take(3 * MIB)
+    found = {
+        block.get("data_ptr", block["address"])
+        for segment in torch.cuda.memory_snapshot()
+        for block in segment["blocks"]
+        if block["state"] == "active_allocated"
+    }
+    assert {before.data_ptr(), after.data_ptr()} <= found
+    recorded = [entry["addr"] for entry in trace() if entry["action"] == "alloc"]
+    assert recorded == [after.data_ptr()]

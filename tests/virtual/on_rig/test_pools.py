@@ -125,7 +125,7 @@ def test_an_allocator_of_the_program_is_refused() -> None:
         torch.cuda.MemPool(object())  # type: ignore[arg-type]
     library = ctypes.util.find_library("c")
     assert library is not None
-    with pytest.raises(RuntimeError, match="would need a card's memory"):
+    with pytest.raises(RuntimeError, match="needs the memory of a real GPU"):
         torch.cuda.memory.CUDAPluggableAllocator(library, "malloc", "free")
 
 

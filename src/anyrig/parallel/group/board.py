@@ -29,7 +29,8 @@ import torch.distributed as dist
 
 from ...devices.rank import LocalRank
 from ...errors import RankMismatchError, RankWaitError
-from ..ranks.time_limit import time_limit_seconds
+from ...processes.time_limit import time_limit_seconds
+from ...processes.waits import waits_for_ranks
 from .caller_place import blocks_main_thread, place_of_caller
 from .membership import Group, current_context
 
@@ -176,6 +177,7 @@ class Board:
         with self._connected("the others' progress"):
             return [self._store.get(key) if self._store.check([key]) else None for key in keys]
 
+    @waits_for_ranks
     def wait_until(
         self,
         is_done: Callable[[], bool],
@@ -185,10 +187,7 @@ class Board:
         place: str,
         waiting: Waiting | None = None,
     ) -> None:
-        """Wait until ``is_done()``, with `missing`, `what` and `place` for the error message.
-
-        Args:
-            waiting: the exchange, if every rank must reach it.
+        """Wait until ``is_done()``. `waiting` is the exchange, if every rank must reach it.
 
         Raises:
             RankWaitError: the ``missing()`` ranks did not come in time.

@@ -11,6 +11,7 @@ import time
 from datetime import timedelta
 from typing import Any
 
+from ...processes.waits import waits_for_ranks
 from .board import LOOK_SECONDS, MEETING, UNEVEN_BATCHES, Waiting, board_of
 from .membership import current_context
 
@@ -19,6 +20,7 @@ _REMEDY = (
 )
 
 
+@waits_for_ranks
 def wait_for_hosts(work: Any, what: str, number: int) -> None:
     """Wait for a collective between the hosts.
 

@@ -19,7 +19,7 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh
 
 from ...errors import ShardSaveError, SpreadError
-from .last_reference import keep_until_exit
+from ...processes.torch_faults import keep_until_exit
 from .membership import Group
 
 

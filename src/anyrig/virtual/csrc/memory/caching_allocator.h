@@ -362,6 +362,7 @@ class CachingAllocator {
       stats_.inactive_split.decrease(pool.small, 1);
     }
     block->allocated = true;
+    block->data_address = 0;
     block->requested_bytes = requested_bytes;
     block->context = history_.current;
     block->active_place = active_.size();

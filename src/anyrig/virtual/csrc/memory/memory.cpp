@@ -220,7 +220,7 @@ c10::DataPtr share(const SharedHost& host) {
 // history is recorded they are looked up; in private pools, what graphs write is found again there.
 c10::DataPtr place_if_looked_up(const Block* block, c10::DeviceIndex device) {
   if (C10_LIKELY(
-          block == nullptr || (block->context == nullptr && block->pool->owner == kNoPool) ||
+          block == nullptr || (!history_enabled() && block->pool->owner == kNoPool) ||
           shape_only())) {
     return {};
   }
@@ -247,9 +247,15 @@ void* address_of(const DeviceMemory& memory) {
   return memory.host.get();
 }
 
+void set_data_address(const DeviceMemory& memory, const void* address) {
+  memory.block->data_address.store(
+      reinterpret_cast<uint64_t>(address), std::memory_order_relaxed);
+}
+
 c10::DataPtr as_data(std::unique_ptr<DeviceMemory> memory) {
   void* address = address_of(*memory);
   if (memory->block != nullptr) {
+    set_data_address(*memory, address);
     trace(&c10::impl::PyInterpreterVTable::trace_gpu_memory_allocation, address);
     report_to_profiler(address, static_cast<int64_t>(memory->block->bytes), memory->device);
   }
@@ -491,6 +497,9 @@ bool has_aliases(const DeviceMemory& memory) {
 void change_host(c10::StorageImpl& storage, DeviceMemory& memory, c10::DataPtr host) {
   const auto before = take_host(memory);
   memory.host = std::move(host);
+  if (memory.block != nullptr) {
+    set_data_address(memory, memory.host.get());
+  }
   c10::DataPtr& data = storage._mutable_data_ptr_no_checks();
   if (C10_LIKELY(data.get_deleter() == &release)) {
     set_address(data, memory.host.get());

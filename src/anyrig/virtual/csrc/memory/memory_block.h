@@ -1,6 +1,7 @@
 // The pieces a segment of device memory is cut into, and the pools that keep the free ones.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -34,6 +35,8 @@ struct Block {
   size_t bytes;
   ExpandableSegment* expandable;
   size_t requested_bytes = 0;
+  // Where its tensors find their bytes: what data_ptr() returns. 0 until its storage is made.
+  std::atomic<uint64_t> data_address{0};
   bool allocated = false;
   bool mapped = true;
   bool was_used = false;  // some of it was handed out before, since the driver gave the segment

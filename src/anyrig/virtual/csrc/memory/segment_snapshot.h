@@ -11,7 +11,7 @@ namespace anyrig::virtual_gpu {
 
 struct SegmentSnapshot {
   struct Part {
-    uint64_t address;
+    uint64_t address, data_address;
     size_t bytes, requested_bytes;
     bool allocated;
     bool active;  // allocated, or freed and still used by another stream
@@ -41,8 +41,8 @@ struct SegmentSnapshot {
       if (active) segment.active_bytes += block->bytes;
       if (active) segment.requested_bytes += block->requested_bytes;
       segment.parts.push_back(
-          {block->address, block->bytes, block->requested_bytes, block->allocated, active,
-           block->context});
+          {block->address, block->data_address.load(std::memory_order_relaxed), block->bytes,
+           block->requested_bytes, block->allocated, active, block->context});
     }
     return segment;
   }

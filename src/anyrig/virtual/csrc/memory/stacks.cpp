@@ -24,6 +24,7 @@ namespace anyrig::virtual_gpu {
 namespace {
 
 std::atomic<RecordStacks> recorded{RecordStacks::kNever};
+std::atomic<bool> records_history{false};
 std::atomic<bool> with_cpp_frames{false};
 
 uintptr_t handle_of_key(StreamKey stream, int device) {
@@ -80,6 +81,9 @@ py::list blocks_of(const SegmentSnapshot& segment, Frames& frames) {
   for (const auto& part : segment.parts) {
     py::dict block;
     block["address"] = part.address;
+    if (part.allocated && part.data_address != 0 && part.data_address != part.address) {
+      block["data_ptr"] = part.data_address; // a key of ours: on a card the two are equal
+    }
     block["size"] = part.bytes;
     block["requested_size"] = part.requested_bytes;
     block["state"] = part.allocated ? "active_allocated"
@@ -186,6 +190,7 @@ void record_history(
   }
   with_cpp_frames = cpp_frames;
   recorded = options.stacks;
+  records_history = enabled;
   for (int device = 0; device < device_count(); ++device) {
     caching_allocator(static_cast<c10::DeviceIndex>(device))
         .with_history([&](MemoryHistory& history) {
@@ -195,15 +200,6 @@ void record_history(
           }
         });
   }
-}
-
-bool history_enabled() {
-  bool enabled = false;
-  if (device_count() > 0) {
-    caching_allocator(0).with_history(
-        [&](const MemoryHistory& history) { enabled = history.options().enabled; });
-  }
-  return enabled;
 }
 
 void set_memory_metadata(const std::string& text) {
@@ -236,6 +232,10 @@ py::object allocation_traceback(uintptr_t address) {
 }
 
 } // namespace
+
+bool history_enabled() {
+  return records_history.load(std::memory_order_relaxed);
+}
 
 Context stack_for(RecordStacks level) {
   if (C10_LIKELY(recorded.load(std::memory_order_relaxed) < level)) {

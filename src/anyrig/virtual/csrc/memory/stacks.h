@@ -11,6 +11,9 @@ namespace anyrig::virtual_gpu {
 // of one comparison. Takes the GIL, so the caller holds no lock that a holder of the GIL may want.
 Context stack_for(RecordStacks level);
 
+// Whether the allocators record what they do.
+bool history_enabled();
+
 // Adds to `module` what turns recording on and off and shows what was recorded.
 void bind_memory_history(py::module& module);
 
