@@ -355,12 +355,7 @@ def test_a_batch_without_samples_as_bytes() -> None:
     assert (again["x"].shape, again["x"].dtype) == ((0, 3), torch.bfloat16)
     assert again["names"] == []
     assert again["rest"] == batch["rest"]
-    for other in (
-        [object()],
-        [collate],
-        pack_sequence([torch.ones(1)]),
-        iter((1,)),
-    ):
+    for other in (torch.ones(2), {1: 2}, [object()], pack_sequence([torch.ones(1)])):
         assert encode_empty(other) is None
 
 
