@@ -73,14 +73,7 @@ class Passing(NamedTuple):
 
 
 class Board:
-    """One rank's view of the store of its process group.
-
-    Args:
-        group: the process group.
-        store: of the group.
-        name: the prefix of all keys.
-        counts: see `Context`.
-    """
+    """One rank's view of the `store` of its process group. `name` is the prefix of all keys."""
 
     def __init__(self, group: Group, store: Any, name: str, counts: Counter[str]) -> None:
         self.group = group
@@ -110,11 +103,8 @@ class Board:
     ) -> list[bytes]:
         """Return the values of all ranks, in order, once every rank has called this.
 
-        Args:
-            kind: of the exchange; each kind is counted by itself.
-            value: of this rank.
-            timeout_seconds: how long to wait for the others.
-            what: the name of the call in an error message, by default `kind`.
+        Exchanges of each kind are counted by themselves. An error message calls the exchange
+        `what`, by default `kind`.
 
         Raises:
             RankWaitError: a rank did not come in time; the message names it.

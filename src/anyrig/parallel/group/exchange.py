@@ -97,12 +97,8 @@ class Exchange:
     _announced: list[_Announcement] | None = None
 
     def start(self, phase: Phase, learns: bool = True, loss_numbers: Tensor | None = None) -> None:
-        """Announce to the other ranks that this rank has reached `phase`.
-
-        Args:
-            phase: of the step.
-            learns: whether gradients are enabled.
-            loss_numbers: float64 of shape (3,) on the CPU, sent to every rank.
+        """Announce to the other ranks that this rank has reached `phase`, and whether gradients are
+        enabled there. `loss_numbers`, float64 of shape (3,) on the CPU, is sent along.
         """
         point = (phase, self.model, self.forward, learns)
         flags = (self.own_loss, self.own_reduces, self.is_armed)
@@ -199,17 +195,11 @@ class Exchange:
 
 
 def gather_numbers(own: Tensor, group: Any = None) -> tuple[Tensor, Any]:
-    """Start an all-gather of a few numbers on the CPU.
+    """Start an all-gather of a few numbers on the CPU, of shape (numbers,) on every rank. Return a
+    tensor of shape (ranks, numbers), and the work that fills it.
 
     Each rank sends directly to every other. gloo's all-reduce needs several rounds of messages,
     which took four times the processor time.
-
-    Args:
-        own: this rank's numbers, of shape (numbers,), the same shape on every rank.
-        group: the process group to use; None takes the default group.
-
-    Returns:
-        A tensor of shape (ranks, numbers), and the work that fills it.
     """
     rank, ranks = dist.get_rank(), dist.get_world_size()
     gathered = own.new_zeros(ranks, len(own))

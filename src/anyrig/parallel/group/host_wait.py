@@ -22,12 +22,9 @@ _REMEDY = (
 
 @waits_for_ranks
 def wait_for_hosts(work: Any, what: str, number: int) -> None:
-    """Wait for a collective between the hosts.
+    """Wait for the collective `work` between the hosts: `what` in an error message.
 
-    Args:
-        work: the collective, which every rank starts.
-        what: the name of the call in an error message.
-        number: of the collective, counted alike on every rank.
+    The `number` of the collective is the same on every rank.
 
     Raises:
         RankWaitError: a rank did not come within the group's time limit; the message names it.

@@ -30,26 +30,13 @@ _NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 @dataclass(frozen=True)
 class Group:
-    """This process as a rank of a process group.
-
-    Attributes:
-        rank: from 0.
-        world_size: the number of ranks.
-        device: the device of this rank.
-        backend: what carries collectives between the ranks' devices: ``"nccl"``, ``"gloo"`` …
-        reason: why that backend.
-    """
+    """This process as a rank of a process group."""
 
     rank: int
     world_size: int
-    device: torch.device
-    backend: str
-    reason: str
-
-    def __str__(self) -> str:
-        return (
-            f"rank {self.rank} of {self.world_size} on {self.device}, {self.backend}: {self.reason}"
-        )
+    device: torch.device  # of this rank
+    backend: str  # what carries collectives between the ranks' devices: "nccl", "gloo", …
+    reason: str  # why that backend
 
 
 @dataclass(eq=False)

@@ -14,11 +14,7 @@ _MESSAGE_BYTES = 64 * 2**20
 
 
 class Packing:
-    """Tensors of any dtypes as the bytes of one message.
-
-    Args:
-        tensors: all on one device.
-    """
+    """Tensors of any dtypes on one device, as the bytes of one message."""
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
         # .data, because writing must not change the version counters: see `Buffers`.
@@ -46,12 +42,8 @@ class Packing:
 
 
 class Broadcast:
-    """A broadcast that is under way. The tensors change in `finish`.
-
-    Args:
-        packing: of tensors that have the same shapes, strides and dtypes on every rank.
-        source: the rank that has the values.
-        on_arrival: called on the other ranks after the tensors have changed.
+    """A broadcast from rank `source`. The tensors of the other ranks change in `finish`, which then
+    calls `on_arrival`. They have the same shapes and dtypes on every rank.
     """
 
     def __init__(

@@ -46,14 +46,7 @@ def whole_loss(
     """Return the loss of the global batch, the same on every rank; every rank must call this.
 
     A criterion without reduction gives the losses of this rank's samples, weighted as outputs are.
-
-    Args:
-        criterion: see `loss_part`.
-        output: what the module returned.
-        target: of the same samples.
-        device: of `output` and `target`.
-        exchange: of this forward.
-        begin: called at the beginning of the backward pass.
+    `output` and `target` are on `device`; ``begin()`` is called when the backward pass begins.
     """
     exchange.finish()
     part = loss_part(criterion_on(criterion, device), output, target, exchange.samples or 0)

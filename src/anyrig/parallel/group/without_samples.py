@@ -68,15 +68,10 @@ def compute_without_samples(
     like: Arguments | None,
     dim: int,
 ) -> Any:
-    """Return the outputs of ``compute(given)`` for no samples, with a graph through the module.
+    """Return the outputs of `module` for arguments without samples, with a graph through it.
 
-    Args:
-        module: the module that `compute` calls.
-        compute: takes the stand-ins.
-        given: arguments without samples.
-        like: the arguments of an earlier call with one sample, for its values; None if there is
-            no earlier call.
-        dim: the batch dimension.
+    `compute` calls the module. `like` has the arguments of an earlier call with one sample, which
+    give the stand-ins their values, or is None.
 
     Raises:
         SpreadError: the arguments list samples, and there is no earlier sample to stand in.
