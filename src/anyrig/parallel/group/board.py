@@ -23,6 +23,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any, NamedTuple
 
 import torch.distributed as dist
@@ -40,7 +41,7 @@ _LONGEST_PAUSE_SECONDS = 0.02
 _READS_PER_SECOND = 5000
 
 # A rank that has waited this long writes where, and reads as often where the others wait.
-LOOK_SECONDS = 1.0
+_LOOK_SECONDS = 1.0
 
 # An error names this many missing ranks at most.
 _MOST_NAMED = 15
@@ -52,6 +53,9 @@ MEETING = "meeting"
 UNEVEN_BATCHES = (
     "Where ranks have different numbers of batches, take anyrig.distribute(loader), or put the "
     "loop in model.join()"
+)
+_MORE_TIME = (
+    f"{UNEVEN_BATCHES}. If the work there takes as long, allow more with the launcher's --timeout"
 )
 
 
@@ -69,7 +73,7 @@ class Passing(NamedTuple):
     what: str | None = None  # the call that it reached, such as "a barrier"; None before the first
     place: str | None = None  # the line of Python, as "train.py:31 in step"
     time_seconds: float | None = None  # by the node's clock, since 1970
-    waiting: Waiting | None = None  # in the main thread, for `LOOK_SECONDS` or longer
+    waiting: Waiting | None = None  # in the main thread, for `_LOOK_SECONDS` or longer
 
 
 class Board:
@@ -181,7 +185,7 @@ class Board:
 
         Raises:
             RankWaitError: the ``missing()`` ranks did not come in time.
-            RankMismatchError: see `look_around`.
+            RankMismatchError: see `_look_around`.
         """
         # The store's own wait cannot be interrupted, and prints a warning when it times out.
         started = looked = time.monotonic()
@@ -196,14 +200,41 @@ class Board:
                 if late:
                     raise self.late(late, timeout_seconds, what, place)
                 break  # they came just now
-            if waiting is not None and now - looked > LOOK_SECONDS:
+            if waiting is not None and now - looked > _LOOK_SECONDS:
                 looked = now
-                self.look_around(waiting)
+                self._look_around(waiting)
             time.sleep(pause_seconds)
             pause_seconds = min(1.5 * pause_seconds, self._longest_pause_seconds)
-        self.stop_waiting()
+        self._stop_waiting()
 
-    def look_around(self, waiting: Waiting) -> None:
+    @waits_for_ranks
+    def wait_for_hosts(self, work: Any, what: str, number: int) -> None:
+        """Wait for the collective `work` between the hosts, the `number`-th on every rank.
+
+        A collective that times out does not report which rank is missing; the store does.
+
+        Raises:
+            RankWaitError: a rank did not come within the group's time limit; the message names it.
+            RankMismatchError: see `_look_around`.
+        """
+        started = time.monotonic()
+        if _is_done_soon(work):
+            return
+        waiting, place = Waiting(MEETING, number), self.come_to(what)
+        try:
+            while not _is_done_soon(work):
+                self._look_around(waiting)
+        except RuntimeError as error:
+            if "timed out" not in str(error).lower():
+                raise
+            others = [rank for rank in range(self.group.world_size) if rank != self.group.rank]
+            passings = {rank: self._passing_of(rank) for rank in others}
+            late = [rank for rank, at in passings.items() if at is None or at.waiting != waiting]
+            seconds = round(time.monotonic() - started)
+            raise self.late(late, seconds, what, place, _MORE_TIME) from error
+        self._stop_waiting()
+
+    def _look_around(self, waiting: Waiting) -> None:
         """Write that this rank waits at `waiting`, and check that the others can come there.
 
         Raises:
@@ -227,16 +258,10 @@ class Board:
                 + (f". {UNEVEN_BATCHES}" if in_model else "")
             )
 
-    def stop_waiting(self) -> None:
-        """Withdraw what `look_around` wrote."""
+    def _stop_waiting(self) -> None:
+        """Withdraw what `_look_around` wrote."""
         if self._passing.waiting is not None:
             self._note(self._passing._replace(waiting=None))
-
-    def ranks_elsewhere(self, waiting: Waiting) -> list[int]:
-        """Return the other ranks that have not written that they wait at `waiting`."""
-        others = [rank for rank in range(self.group.world_size) if rank != self.group.rank]
-        passings = [(rank, self._passing_of(rank)) for rank in others]
-        return [rank for rank, each in passings if each is None or each.waiting != waiting]
 
     def late(
         self,
@@ -310,6 +335,17 @@ class Board:
                 f"rank {self.group.rank} lost the store in which the ranks met while it was at "
                 f"{what}: the process that holds it, the launcher or rank 0, has ended ({error})"
             ) from error
+
+
+def _is_done_soon(work: Any) -> bool:
+    try:
+        work.wait(timedelta(seconds=_LOOK_SECONDS))
+    except RuntimeError:
+        # Unless the collective failed, only the wait timed out, and the collective goes on.
+        if work.is_completed():
+            raise
+        return False
+    return True
 
 
 def board_of(group: Group) -> Board:

@@ -27,9 +27,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ...errors import RankMismatchError
-from .board import MEETING, UNEVEN_BATCHES
+from .board import MEETING, UNEVEN_BATCHES, board_of
 from .caller_place import place_of_caller
-from .host_wait import wait_for_hosts
 from .membership import Context
 from .step_time import StepTime
 
@@ -122,7 +121,8 @@ class Exchange:
             return
         assert self._numbers is not None
         with self.waiting():
-            wait_for_hosts(self._work, str(self._own), self._number)
+            board = board_of(self.context.group)
+            board.wait_for_hosts(self._work, str(self._own), self._number)
         announced = self._numbers[:, :-_LOSS_NUMBERS].tolist()
         self._announced = [_Announcement(*numbers) for numbers in announced]
         self.loss_numbers = self._numbers[:, -_LOSS_NUMBERS:].contiguous().view(torch.float64)

@@ -53,18 +53,14 @@ def distribute(
         loader = anyrig.prefetch(anyrig.distribute(loader), rig)
         for x, y in loader:                                          # this rank's samples of it
 
-    A batch of `loader` is a *global batch*. Each rank has some of its samples, its *local batch*;
-    together the ranks have every sample once. All ranks have equally many batches: where a global
-    batch is too small, some ranks get an empty batch of the same structure. In a process that is
-    the only rank, the batches are whole, and in the same order as in a group.
+    A batch of `loader` is a *global batch*. Each rank has some of its samples; together the ranks
+    have every sample once. All ranks have equally many batches: where a global batch is too small,
+    some ranks get an empty batch of the same structure. Alone, a rank gets whole batches, in the
+    same order as in a group.
 
-    * A `DataLoader` over a dataset with indices is rebuilt with all its options, so that each rank
-      loads its own samples only. Every rank runs its sampler with the same seed, which follows from
-      rank 0's seed and the epoch.
-    * Any other loader, such as a `DataLoader` over an `IterableDataset`, must yield the same
-      batches on every rank. The ranks compare the first batch of each iteration.
-    * With ``divided=True``, the loader of each rank yields its own batches, followed by empty ones
-      until the loaders of all ranks have ended.
+    A `DataLoader` over a dataset with indices is rebuilt, so that each rank loads its own samples
+    only. Any other loader must yield the same batches on every rank, or with ``divided=True`` that
+    rank's own batches. docs/distributed.md describes the cases.
 
     The result has the length and the attributes of `loader`, and ``set_epoch(epoch,
     skip_batches=0)`` to resume; iterations count the epochs. Every rank must call this function.
@@ -73,14 +69,12 @@ def distribute(
         loader: any iterable.
         rig: its lead is this rank's device; by default `Rig.detect` chooses.
         shares: how much of a global batch each rank gets: as for `spread`, with one number for
-            each rank. ``"speed"`` and ``"memory"`` measure the first steps of a model of `spread`.
-            By default nothing is measured: shares are equal on equal devices, and follow published
-            rates on unequal ones.
+            each rank. By default nothing is measured: shares are equal on equal devices, and follow
+            published rates on unequal ones.
         divided: whether each rank's loader yields that rank's own batches. None means no, and
             compares the ranks' batches; ``False`` means no, and compares nothing.
         singles: whether a rank may get one sample of several, from which batch normalization
-            cannot learn. By default only if the loader's ``batch_size`` is at most one sample for
-            each rank.
+            cannot learn. By default only if ``batch_size`` is at most one sample for each rank.
         seed: of the order; by default the seed of the loader's generator or of PyTorch on rank 0.
         empty: returns a batch without samples, if a batch with a sample does not show what that is.
         timeout_seconds: how long to wait for the other ranks.

@@ -36,18 +36,15 @@ def gather_over_ranks(value: Any, *, loader: Any = None) -> Any:
         scores = anyrig.gather_over_ranks(torch.cat(scores), loader=loader)   # of the epoch
 
     * Tensors are joined along dimension 0 in the order of the ranks, which may have different
-      numbers of samples. In other dimensions, shorter tensors are padded with zeros. Tensors
-      without dimensions become a vector. Joined tensors have no graph, and are on the device of
-      this rank's tensor.
-    * Lists without tensors are joined like samples.
-    * Dicts, tuples, named tuples, dataclasses and lists with tensors keep their structure.
+      numbers of samples. Other dimensions are padded with zeros. Tensors without dimensions become
+      a vector. The results have no graph, and are on the device of this rank's tensor.
+    * Lists without tensors are joined like samples; other containers keep their structure.
     * None stays None. Any other object, such as a number or a text, becomes a list with one entry
       for each rank.
 
     Without `loader`, the samples of a batch from `distribute` are in the order of the global batch.
-    One collective carries the bytes of all tensors; other objects are pickled, so all ranks must
-    run one trusted program. In a process that is the only rank, the result is its own value, joined
-    alone.
+    One collective carries the bytes of all tensors. Other objects are pickled, so every rank must
+    be trusted. Alone, a rank gets its own value, joined in the same way.
 
     Args:
         value: any nested structure.
