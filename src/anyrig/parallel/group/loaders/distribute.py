@@ -128,15 +128,12 @@ def distribute(
 class DistributedLoader:
     """What `distribute` returns. Other attributes are those of the loader that it was given."""
 
-    __slots__ = ("__weakref__", "_division", "_loader", "_next")
-
     _loader: Iterable[Any]
     _division: Division
     _next: tuple[int, int]
 
     def __init__(self, loader: Iterable[Any], division: Division) -> None:
-        for name, value in (("_loader", loader), ("_division", division), ("_next", (0, 0))):
-            object.__setattr__(self, name, value)
+        self.__dict__.update(_loader=loader, _division=division, _next=(0, 0))
 
     def __iter__(self) -> Iterator[Any]:
         epoch, skip_batches = self._next
@@ -148,7 +145,7 @@ class DistributedLoader:
 
         Without a call, iterations count the epochs from zero.
         """
-        object.__setattr__(self, "_next", (epoch, skip_batches))
+        self.__dict__["_next"] = epoch, skip_batches
 
     @property
     def epoch(self) -> int:
@@ -182,7 +179,7 @@ class DistributedLoader:
         return turns.longest
 
     def __getattr__(self, name: str) -> Any:
-        if name in DistributedLoader.__slots__:  # not set yet, while a copy is being made
+        if "_loader" not in self.__dict__:  # while a copy is being made
             raise AttributeError(name)
         return getattr(self._loader, name)
 
