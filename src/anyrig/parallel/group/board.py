@@ -82,7 +82,7 @@ class Board:
     def __init__(self, group: Group, store: Any, name: str, counts: Counter[str]) -> None:
         self.group = group
         self.host = socket.gethostname()
-        # A connection of its own: a wait blocks its connection, and other threads use the group's.
+        # A clone has its own connection: a wait blocks it, and other threads use the group's.
         self._store: Any = dist.PrefixStore(name, store.clone())  # type: ignore[attr-defined]
         self._counts = counts
         self._passing = Passing(self.host)
@@ -185,7 +185,7 @@ class Board:
 
         Raises:
             RankWaitError: the ``missing()`` ranks did not come in time.
-            RankMismatchError: see `_look_around`.
+            RankMismatchError: see `look_around`.
         """
         # The store's own wait cannot be interrupted, and prints a warning when it times out.
         started = looked = time.monotonic()
@@ -202,39 +202,12 @@ class Board:
                 break  # they came just now
             if waiting is not None and now - looked > _LOOK_SECONDS:
                 looked = now
-                self._look_around(waiting)
+                self.look_around(waiting)
             time.sleep(pause_seconds)
             pause_seconds = min(1.5 * pause_seconds, self._longest_pause_seconds)
-        self._stop_waiting()
+        self.stop_waiting()
 
-    @waits_for_ranks
-    def wait_for_hosts(self, work: Any, what: str, number: int) -> None:
-        """Wait for the collective `work` between the hosts, the `number`-th on every rank.
-
-        A collective that times out does not report which rank is missing; the store does.
-
-        Raises:
-            RankWaitError: a rank did not come within the group's time limit; the message names it.
-            RankMismatchError: see `_look_around`.
-        """
-        started = time.monotonic()
-        if _is_done_soon(work):
-            return
-        waiting, place = Waiting(MEETING, number), self.come_to(what)
-        try:
-            while not _is_done_soon(work):
-                self._look_around(waiting)
-        except RuntimeError as error:
-            if "timed out" not in str(error).lower():
-                raise
-            others = [rank for rank in range(self.group.world_size) if rank != self.group.rank]
-            passings = {rank: self._passing_of(rank) for rank in others}
-            late = [rank for rank, at in passings.items() if at is None or at.waiting != waiting]
-            seconds = round(time.monotonic() - started)
-            raise self.late(late, seconds, what, place, _MORE_TIME) from error
-        self._stop_waiting()
-
-    def _look_around(self, waiting: Waiting) -> None:
+    def look_around(self, waiting: Waiting) -> None:
         """Write that this rank waits at `waiting`, and check that the others can come there.
 
         Raises:
@@ -258,10 +231,16 @@ class Board:
                 + (f". {UNEVEN_BATCHES}" if in_model else "")
             )
 
-    def _stop_waiting(self) -> None:
-        """Withdraw what `_look_around` wrote."""
+    def stop_waiting(self) -> None:
+        """Withdraw what `look_around` wrote."""
         if self._passing.waiting is not None:
             self._note(self._passing._replace(waiting=None))
+
+    def ranks_elsewhere(self, waiting: Waiting) -> list[int]:
+        """Return the other ranks that have not written that they wait at `waiting`."""
+        others = [rank for rank in range(self.group.world_size) if rank != self.group.rank]
+        passings = {rank: self._passing_of(rank) for rank in others}
+        return [rank for rank, at in passings.items() if at is None or at.waiting != waiting]
 
     def late(
         self,
@@ -337,17 +316,6 @@ class Board:
             ) from error
 
 
-def _is_done_soon(work: Any) -> bool:
-    try:
-        work.wait(timedelta(seconds=_LOOK_SECONDS))
-    except RuntimeError:
-        # Unless the collective failed, only the wait timed out, and the collective goes on.
-        if work.is_completed():
-            raise
-        return False
-    return True
-
-
 def board_of(group: Group) -> Board:
     """Return the board of the current process group."""
     context = current_context()
@@ -357,3 +325,41 @@ def board_of(group: Group) -> Board:
         context.board = Board(group, world.get_group_store(), name, context.counts)
     board: Board = context.board
     return board
+
+
+@waits_for_ranks
+def wait_for_hosts(work: Any, what: str, number: int) -> None:
+    """Wait for the collective `work` between the hosts, the `number`-th on every rank.
+
+    A collective that times out does not report which rank is missing; the store does.
+
+    Raises:
+        RankWaitError: a rank did not come within the group's time limit; the message names it.
+        RankMismatchError: this rank and another wait for each other at different places.
+    """
+    started = time.monotonic()
+    if _is_done_soon(work):
+        return
+    board = board_of(current_context().group)
+    waiting, place = Waiting(MEETING, number), board.come_to(what)
+    try:
+        while not _is_done_soon(work):
+            board.look_around(waiting)
+    except RuntimeError as error:
+        if "timed out" not in str(error).lower():
+            raise
+        seconds = round(time.monotonic() - started)
+        late = board.ranks_elsewhere(waiting)
+        raise board.late(late, seconds, what, place, _MORE_TIME) from error
+    board.stop_waiting()
+
+
+def _is_done_soon(work: Any) -> bool:
+    try:
+        work.wait(timedelta(seconds=_LOOK_SECONDS))
+    except RuntimeError:
+        # Unless the collective failed, only the wait timed out, and the collective goes on.
+        if work.is_completed():
+            raise
+        return False
+    return True

@@ -27,7 +27,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ...errors import RankMismatchError
-from .board import MEETING, UNEVEN_BATCHES, board_of
+from .board import MEETING, UNEVEN_BATCHES, wait_for_hosts
 from .caller_place import place_of_caller
 from .membership import Context
 from .step_time import StepTime
@@ -68,7 +68,7 @@ _NOTHING = _Announcement()
 
 @dataclass(eq=False)
 class Exchange:
-    """The exchange of one forward and its backward pass, through the hosts.
+    """What the ranks tell each other about one forward and its backward pass, through the hosts.
 
     `start` does not wait. `finish`, and each property that needs the other ranks, does.
     """
@@ -108,7 +108,13 @@ class Exchange:
         numbers = torch.tensor([*sent, *[0] * _LOSS_NUMBERS], dtype=torch.int64, device="cpu")
         if loss_numbers is not None:
             numbers[-_LOSS_NUMBERS:] = loss_numbers.view(torch.int64)
-        self._numbers, self._work = gather_numbers(numbers, self.context.carrier)
+        ranks = self.world_size
+        self._numbers = numbers.new_zeros(ranks, len(numbers))
+        # To all from each: gloo's all-gather and all-reduce need several rounds of messages, which
+        # took four times the processor time.
+        self._work = dist.all_to_all_single(
+            self._numbers.view(-1), numbers.repeat(ranks), group=self.context.carrier, async_op=True
+        )
 
     def finish(self) -> None:
         """Wait until every rank has announced itself; do nothing if no exchange is under way.
@@ -121,8 +127,7 @@ class Exchange:
             return
         assert self._numbers is not None
         with self.waiting():
-            board = board_of(self.context.group)
-            board.wait_for_hosts(self._work, str(self._own), self._number)
+            wait_for_hosts(self._work, str(self._own), self._number)
         announced = self._numbers[:, :-_LOSS_NUMBERS].tolist()
         self._announced = [_Announcement(*numbers) for numbers in announced]
         self.loss_numbers = self._numbers[:, -_LOSS_NUMBERS:].contiguous().view(torch.float64)
@@ -192,20 +197,6 @@ class Exchange:
     def first_with_samples(self) -> int:
         """The first rank that has samples; 0 if none has."""
         return next((rank for rank, each in enumerate(self._all()) if each.samples), 0)
-
-
-def gather_numbers(own: Tensor, group: Any = None) -> tuple[Tensor, Any]:
-    """Start an all-gather of a few numbers on the CPU, of shape (numbers,) on every rank. Return a
-    tensor of shape (ranks, numbers), and the work that fills it.
-
-    Each rank sends directly to every other. gloo's all-reduce needs several rounds of messages,
-    which took four times the processor time.
-    """
-    rank, ranks = dist.get_rank(), dist.get_world_size()
-    gathered = own.new_zeros(ranks, len(own))
-    gathered[rank] = own
-    sent = own.repeat(ranks)
-    return gathered, dist.all_to_all_single(gathered.view(-1), sent, group=group, async_op=True)
 
 
 def _describe_mismatch(announced: Sequence[_Announcement]) -> str:

@@ -188,8 +188,8 @@ def _read_environment(environment: Mapping[str, str]) -> tuple[int, int] | None:
     if not (0 <= rank < world_size and 0 < port < 2**16):
         raise LaunchError(
             f"RANK={given['RANK']}, WORLD_SIZE={given['WORLD_SIZE']} and "
-            f"MASTER_PORT={given['MASTER_PORT']} name no rank of a group; start with anyrig run or "
-            "torchrun"
+            f"MASTER_PORT={given['MASTER_PORT']} do not name a rank of a group; start with anyrig "
+            "run or torchrun"
         )
     return rank, world_size
 

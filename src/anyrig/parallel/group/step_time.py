@@ -40,7 +40,7 @@ class StepTime:
         self._marks.append(event)
 
     def stop(self) -> bool:
-        """Stop when the device has done the work queued so far; return False if stopped before."""
+        """End the time with the work queued so far; return False if it had ended before."""
         self.toggle()
         was_stopped, self._stopped = self._stopped, True
         return not was_stopped

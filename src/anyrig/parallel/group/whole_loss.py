@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ..losses.loss import Criterion, LossPart, criterion_on, loss_part
-from .exchange import Exchange, Phase, gather_numbers
+from .exchange import Exchange, Phase
 from .weighing import lead_to_global_loss, put_weight_on, tensors_with_gradients
 
 
@@ -79,12 +79,8 @@ def _sum_over_ranks(part: LossPart, exchange: Exchange) -> Tensor:
         assert exchange.loss_numbers is not None
         return exchange.loss_numbers.sum(0)
     with exchange.waiting():
-        if not totals.is_cpu:
-            dist.all_reduce(totals)
-            return totals
-        of_ranks, work = gather_numbers(totals)
-        work.wait()
-    return of_ranks.sum(0)
+        dist.all_reduce(totals)
+    return totals
 
 
 def _zero_from(output: Any, value: Tensor) -> Tensor:
