@@ -12,16 +12,24 @@ if TYPE_CHECKING:
     from .kinds import Kind as Kind
     from .moment import Holding as Holding
     from .moment import Moment as Moment
+    from .out_of_memory import OutOfMemoryReport as OutOfMemoryReport
+    from .out_of_memory import explain_oom as explain_oom
+    from .reason import Cause as Cause
+    from .reason import Reason as Reason
     from .source_line import SourceLine as SourceLine
     from .tracking import track as track
 
 _MODULE_OF_NAME = {
+    "Cause": ".reason",
     "DeviceFootprint": ".device_footprint",
     "Footprint": ".footprint",
     "Holding": ".moment",
     "Kind": ".kinds",
     "Moment": ".moment",
+    "OutOfMemoryReport": ".out_of_memory",
+    "Reason": ".reason",
     "SourceLine": ".source_line",
+    "explain_oom": ".out_of_memory",
     "track": ".tracking",
 }
 

@@ -10,12 +10,23 @@ from .source_line import SourceLine
 
 @dataclass(frozen=True)
 class Origin:
-    """What the program was doing when an operator ran."""
+    """What the program was doing when an operator ran.
 
-    phase: str | None  # "forward", "backward", "optimizer" or "outside"; None: unknown
-    module: str | None  # qualified name, as in a state dict; "" is the outermost module
-    line: SourceLine | None  # of a backward pass: the line whose gradient is computed
-    learns: bool  # whether autograd records what runs
+    Attributes:
+        phase: ``"forward"``, ``"backward"``, ``"optimizer"`` or ``"outside"``; None if unknown.
+        module: its qualified name, as in a state dict; ``""`` is the outermost module.
+        line: of a backward pass, the line whose gradient is computed.
+        learns: whether autograd records the operator.
+        call: how many calls of outermost modules had begun.
+        trains: whether the outermost module that runs is in training mode; None outside of all.
+    """
+
+    phase: str | None
+    module: str | None
+    line: SourceLine | None
+    learns: bool
+    call: int = 0
+    trains: bool | None = None
 
 
 @dataclass(eq=False)

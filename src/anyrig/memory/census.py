@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from .source_line import is_of_a_library
 
 _LONGEST_CONTAINER = 10_000
+_DEEPEST = 3
 
 
 @dataclass(frozen=True)
@@ -69,18 +70,21 @@ def variables_of(frame: FrameType | None) -> Iterator[tuple[str, Tensor]]:
                     seen.add(id(variables))
                     for name, value in list(variables.items()):
                         if not name.startswith("__"):
-                            yield from _tensors_named(name, value, depth=3)
+                            yield from tensors_of_variable(name, value)
         frame = frame.f_back
 
 
-def _tensors_named(name: str, value: Any, depth: int) -> Iterator[tuple[str, Tensor]]:
+def tensors_of_variable(
+    name: str, value: Any, depth: int = _DEEPEST
+) -> Iterator[tuple[str, Tensor]]:
+    """Yield the tensors of a variable, in lists, tuples and dicts as well, with their names."""
     if isinstance(value, ModuleType):
         return
     if issubclass(type(value), Tensor):
         yield name, value
     elif depth and type(value) in (list, tuple) and len(value) <= _LONGEST_CONTAINER:
         for index, item in enumerate(value):
-            yield from _tensors_named(f"{name}[{index}]", item, depth - 1)
+            yield from tensors_of_variable(f"{name}[{index}]", item, depth - 1)
     elif depth and type(value) is dict and len(value) <= _LONGEST_CONTAINER:
         for key, item in list(value.items()):
-            yield from _tensors_named(f"{name}[{key!r}]", item, depth - 1)
+            yield from tensors_of_variable(f"{name}[{key!r}]", item, depth - 1)

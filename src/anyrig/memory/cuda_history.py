@@ -19,6 +19,7 @@ _ACTIONS: Mapping[str, Action] = {
     "segment_map": "segment_alloc",
     "segment_free": "segment_free",
     "segment_unmap": "segment_free",
+    "oom": "refuse",
 }
 
 Snapshot = dict[str, Any]
@@ -112,5 +113,6 @@ def events_of(history: CudaHistory, snapshot: Snapshot, device: int) -> list[Eve
             label = entry.get("user_metadata", "")
             operator = int(label) if label.isdecimal() else None
             seconds = entry["time_us"] / 1e6
-            events.append(Event(action, entry["addr"], entry["size"], operator, seconds))
+            address = entry["device_free" if action == "refuse" else "addr"]
+            events.append(Event(action, address, entry["size"], operator, seconds))
     return events

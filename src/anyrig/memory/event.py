@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Action = Literal["alloc", "free", "reuse", "segment_alloc", "segment_free"]
+Action = Literal["alloc", "free", "reuse", "segment_alloc", "segment_free", "refuse"]
 
 
 @dataclass(frozen=True)
@@ -14,8 +14,10 @@ class Event:
 
     Attributes:
         action: ``"free"`` ends an allocation; from ``"reuse"`` on its block may be given again,
-            later than that if another stream still used it.
-        bytes: of an allocation as requested; of a segment its size.
+            later than that if another stream still used it; ``"refuse"`` is a request for which
+            there was no memory.
+        address: of a refused request, the free bytes of the device instead.
+        bytes: of a request as asked for; of a segment its size.
         operator: the number of the operator that was running; None if unknown.
         seconds: since the epoch; None if unknown.
     """

@@ -26,6 +26,7 @@ class ModuleStack:
         self._outermost: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._of_thread = threading.local()
         self._handles: list[RemovableHandle] = []
+        self.calls = 0  # of outermost modules
 
     def start(self) -> None:
         """Follow every call of a module in this process until `stop`."""
@@ -44,6 +45,10 @@ class ModuleStack:
         """Return the name of the innermost module that this thread runs; None outside of all."""
         stack = self._stack()
         return stack[-1] if stack else None
+
+    def trains(self) -> bool | None:
+        """Return whether the outermost module that runs is in training mode; None if none runs."""
+        return self._of_thread.trains if self._stack() else None
 
     def add_outermost(self, module: nn.Module) -> None:
         """Name a module and its submodules, as of a model that nothing else contains."""
@@ -67,6 +72,8 @@ class ModuleStack:
     def _enter(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
         stack = self._stack()
         if not stack:
+            self.calls += 1
+            self._of_thread.trains = module.training
             self.add_outermost(module)
             self._on_first_call(module, inputs)
         stack.append(self.name_of(module))

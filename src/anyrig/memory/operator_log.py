@@ -32,6 +32,7 @@ class OperatorLog:
         backward_starts: numbers of the first operators of backward passes.
         backward_ends: numbers of the first operators after each of them.
         step_ends: numbers of the last operators of optimizer steps.
+        refused: the name of the last operator that ran out of memory, as ``"aten::_to_copy"``.
         had_graphs: whether graphs for a backward pass existed when the recording began.
     """
 
@@ -42,6 +43,7 @@ class OperatorLog:
     backward_ends: list[int] = field(default_factory=list)
     step_ends: list[int] = field(default_factory=list)
     had_graphs: bool = False
+    refused: str | None = None
 
     def begin_operator(self) -> int:
         """Return the number of the operator that is about to run."""

@@ -58,7 +58,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         origin = self._origin(number, args)
         self._log.origins[number] = origin
         self._label(number, _device_of(args, kwargs))
-        output = func(*args, **(kwargs or {}))
+        try:
+            output = func(*args, **(kwargs or {}))
+        except torch.OutOfMemoryError:
+            self._log.refused = func.name()
+            raise
         makes_outputs = self._makes_outputs.get(func)
         if makes_outputs is None:
             makes_outputs = self._makes_outputs[func] = _makes_outputs(func)
@@ -97,14 +101,16 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if node is not None:
                 known = self._origin_of_node.get(node._sequence_nr())
                 if known is not None:
-                    return Origin("backward", known.module, known.line, False)
+                    return Origin("backward", known.module, known.line, False, known.call)
             return Origin("backward", self._modules.current(), current_line(), learns)
         self._end_backward(number)
         module = self._modules.current()
+        calls = self._modules.calls
         if getattr(self._of_thread, "steps", False):
-            return Origin("optimizer", module, current_line(), False)
+            return Origin("optimizer", module, current_line(), False, calls)
         learns = learns and _requires_grad(args)
-        origin = Origin("outside" if module is None else "forward", module, current_line(), learns)
+        phase = "outside" if module is None else "forward"
+        origin = Origin(phase, module, current_line(), learns, calls, self._modules.trains())
         if learns:
             # The node of this operator is the last one that this thread made.
             self._origin_of_node.setdefault(torch._C._autograd._get_sequence_nr() - 1, origin)

@@ -12,8 +12,13 @@ from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
 )
+
+# Private: PyTorch has no public way to list the active modes.
+# tests/memory/test_torch_names.py fails if the name changes.
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from torch.utils.hooks import RemovableHandle
 
+from ..errors import MemoryTrackingError
 from .block import Block
 from .census import take_census, variables_of
 from .classify import Kinds
@@ -120,7 +125,8 @@ class Recording:
         if timeline.device.type == "cuda":
             free, total = torch.cuda.mem_get_info(timeline.device)
             outside = total - free - torch.cuda.memory_reserved(timeline.device)
-        return DeviceRecord(timeline, Kinds(timeline, self._log), outside, total)
+        kinds = Kinds(timeline, self._log)
+        return DeviceRecord(timeline, kinds, outside, total, self._log.refused)
 
     def _note_all(self, frame: FrameType | None) -> bool:
         """Record the roles of all tensors; return whether there are graphs."""
@@ -144,3 +150,15 @@ class Recording:
     def _end_step(self, optimizer: Optimizer, *_: Any) -> None:
         self._recorder.end_step()
         self._roles.note_optimizer(optimizer)
+
+
+def refuse_two_recordings() -> None:
+    """Raise an error if memory is being recorded in this thread.
+
+    Raises:
+        MemoryTrackingError: it is.
+    """
+    if any(isinstance(mode, Recorder) for mode in _get_current_dispatch_mode_stack()):
+        raise MemoryTrackingError(
+            "memory is tracked already; end the outer track() or explain_oom() first"
+        )

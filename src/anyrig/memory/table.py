@@ -27,11 +27,25 @@ def format_table(devices: Sequence[DeviceFootprint]) -> str:
         for device in devices:
             console.print(describe_peak(device), highlight=False, soft_wrap=True)
             console.print(_kinds(device))
-            console.print(_largest("module at the peak", device.peak.by_module(), "(no module)"))
-            console.print(_largest("name at the peak", _names(device.peak), ""))
-            console.print(_largest("line at the peak", device.peak.by_line(), "(before tracking)"))
+            _print_largest(console, device.peak, " at the peak")
             console.print()
     return capture.get().rstrip() + "\n"
+
+
+def format_moment(moment: Moment) -> str:
+    """Return a table of one moment: its kinds, and the largest modules, names and lines."""
+    console = Console(file=io.StringIO(), width=_COLUMNS, color_system=None)
+    with console.capture() as capture:
+        kinds = {kind.value: count for kind, count in moment.by_kind().items() if count}
+        console.print(_largest("kind", kinds, ""))
+        _print_largest(console, moment, "")
+    return capture.get().rstrip() + "\n"
+
+
+def _print_largest(console: Console, moment: Moment, at: str) -> None:
+    console.print(_largest(f"module{at}", moment.by_module(), "(no module)"))
+    console.print(_largest(f"name{at}", _names(moment), ""))
+    console.print(_largest(f"line{at}", moment.by_line(), "(before tracking)"))
 
 
 def describe_peak(device: DeviceFootprint) -> str:

@@ -18,6 +18,21 @@ from .segments import Segments
 
 
 @dataclass(frozen=True)
+class Refusal:
+    """A request for which there was no memory.
+
+    Attributes:
+        position: of the event.
+        requested_bytes: rounded up to whole blocks.
+        free_bytes: of the device, outside the caching allocator.
+    """
+
+    position: int
+    requested_bytes: int
+    free_bytes: int
+
+
+@dataclass(frozen=True)
 class Timeline:
     """The blocks of one device from the beginning of a recording to its end.
 
@@ -29,6 +44,7 @@ class Timeline:
         seconds: of each event, since the epoch; None where unknown.
         operators: the number of the last operator that had run at each event.
         origins: of the operators, by number.
+        refusals: requests for which there was no memory, in order.
     """
 
     device: torch.device
@@ -40,6 +56,7 @@ class Timeline:
     seconds: Sequence[float | None]
     operators: Sequence[int]
     origins: Mapping[int, Origin]
+    refusals: Sequence[Refusal]
 
     @property
     def end(self) -> int:
@@ -53,6 +70,10 @@ class Timeline:
     def origin_at(self, position: int) -> Origin | None:
         """Return what the program was doing at a position; None if unknown."""
         return self.origins.get(self.operators[position]) if position >= 0 else None
+
+    def last_refusal_seconds(self) -> float:
+        """Return when the last request was refused, in seconds since the epoch."""
+        return self.seconds[self.refusals[-1].position] or 0.0
 
     def find_peak(self, first: int = -1, last: int | None = None) -> int:
         """Return the position, from `first` to `last`, at which most bytes were allocated."""
@@ -111,6 +132,7 @@ def read_timeline(
         [event.seconds for event in events],
         building.operators,
         dict(log.origins),
+        building.refusals,
     )
 
 
@@ -132,6 +154,7 @@ class _Building:
     allocated: list[int] = field(default_factory=list)
     reserved: list[int] = field(default_factory=list)
     operators: list[int] = field(default_factory=list)
+    refusals: list[Refusal] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._segments = Segments(self.before)
@@ -171,6 +194,8 @@ class _Building:
         elif event.action == "segment_free":
             self._segments.remove_segment(event.address)
             reserved -= event.bytes
+        elif event.action == "refuse":
+            self.refusals.append(Refusal(position, event.bytes, event.address))
         self.allocated.append(allocated)
         self.reserved.append(reserved)
         self.operators.append(operator)

@@ -8,18 +8,13 @@ from types import TracebackType
 from typing import Literal
 
 from torch.optim.optimizer import register_optimizer_step_post_hook
-
-# Private: PyTorch has no public way to list the active modes.
-# tests/memory/test_torch_names.py fails if the name changes.
-from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from torch.utils.hooks import RemovableHandle
 
 from ..errors import MemoryTrackingError
 from .device_footprint import DeviceFootprint, describe_device
 from .device_record import DeviceRecord
 from .footprint import Footprint
-from .recorder import Recorder
-from .recording import Recording
+from .recording import Recording, refuse_two_recordings
 
 
 def track(*, every: Literal["step"] | None = None) -> _Tracking:
@@ -58,8 +53,7 @@ class _Tracking:
         self._handle: RemovableHandle | None = None
 
     def __enter__(self) -> Footprint:
-        if any(isinstance(mode, Recorder) for mode in _get_current_dispatch_mode_stack()):
-            raise MemoryTrackingError("memory is tracked already; end the outer track() first")
+        refuse_two_recordings()
         self._recording.start(sys._getframe(1))
         if self._each_step:
             self._handle = register_optimizer_step_post_hook(self._end_step)
