@@ -36,7 +36,7 @@ from anyrig.parallel.group.loaders.part import count_samples, part_of, remove_sa
 from anyrig.parallel.group.loaders.sampled import RankBatches
 from anyrig.parallel.group.loaders.turns import Progress, Turns, part_of_rank, split_samples
 from anyrig.parallel.group.membership import Group
-from anyrig.parallel.group.metrics.sample_order import order_of_batches, sample_order
+from anyrig.parallel.group.metrics.gather import order_of_batches, order_samples
 from anyrig.parallel.shares.shares import Shares
 
 weights = st.lists(st.floats(0, 1e6), min_size=1, max_size=9).filter(any)
@@ -120,7 +120,7 @@ def test_rows_that_are_not_the_loader_s_are_refused() -> None:
     with pytest.raises(RankMismatchError, match=r"gave \[2, 3\] samples.* gave them \[3, 2\]"):
         order_of_batches([[3, 2]], [2, 3])
     with pytest.raises(TypeError, match="a list does not say which rank had which samples"):
-        sample_order([], [1, 1])
+        order_samples([], [1, 1])
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_what_a_distributed_sampler_repeats_is_left_out(samples: int, drop_last:
     samplers = [DistributedSampler(data, 3, rank, False, drop_last=drop_last) for rank in range(3)]
     rows = [list(sampler) for sampler in samplers]
     loader = DataLoader(data, sampler=samplers[0])
-    order = sample_order(loader, [len(of_rank) for of_rank in rows])
+    order = order_samples(loader, [len(of_rank) for of_rank in rows])
     joined = torch.tensor([row for of_rank in rows for row in of_rank])
     assert joined[order].tolist() == list(range(samples - samples % 3 if drop_last else samples))
 
@@ -355,12 +355,7 @@ def test_a_batch_without_samples_as_bytes() -> None:
     assert (again["x"].shape, again["x"].dtype) == ((0, 3), torch.bfloat16)
     assert again["names"] == []
     assert again["rest"] == batch["rest"]
-    for other in (
-        [object()],
-        [collate],
-        pack_sequence([torch.ones(1)]),
-        iter((1,)),
-    ):
+    for other in (torch.ones(2), {1: 2}, [object()], pack_sequence([torch.ones(1)])):
         assert encode_empty(other) is None
 
 

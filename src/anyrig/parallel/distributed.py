@@ -13,8 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ..errors import SpreadError
 from ..processes.torch_faults import keep_until_exit
-from .group.announcement import Phase
-from .group.exchange import Exchange
+from .group.exchange import Exchange, Phase
 from .group.fixed_parameters import FixedParameters, Freezing
 from .group.states import broadcast_states
 from .group.unused import explain_unfinished

@@ -19,11 +19,9 @@ from ..errors import SpreadError
 from ..transfer.tree import ATOM_TYPES, map_leaves
 from .batch.rows import rows_of_first
 from .compiling import leave_to_modules
-from .group.announcement import Phase
-from .group.channel import open_carrier
-from .group.exchange import Exchange
+from .group.exchange import Exchange, Phase
 from .group.fixed_parameters import FixedParameters
-from .group.membership import Context, current_context, current_group
+from .group.membership import Context, current_context, current_group, open_carrier
 from .group.states import Broadcast, Buffers
 from .group.step_time import Pace
 from .group.weighing import put_weight_on, take_weight_off
@@ -188,7 +186,7 @@ class RankModule(TransparentModule):
         inputs, kwargs, rows = self._bring(inputs, kwargs, None)
         target = kwargs.pop("target") if loss is not None else None
         exchange = self._new_exchange(rows, loss)
-        if exchange.meets_in_forward:
+        if exchange.forward:  # ranks meet in the forward
             exchange.start(Phase.FORWARD, learns=False)
             exchange.finish()
         output = self._compute_rows(self.module, inputs, kwargs, rows, loss is not None)
@@ -216,7 +214,7 @@ class RankModule(TransparentModule):
             exchange.samples = rows
             exchange.time = run.pace.start(rows)
             exchange.is_armed = run.is_armed
-            if exchange.meets_in_forward and not self._meets_at_loss(run, loss):
+            if exchange.forward and not self._meets_at_loss(run, loss):
                 exchange.start(Phase.FORWARD)
         if joining:
             run.last = exchange

@@ -31,7 +31,10 @@ _NAME = "stack.txt"
 _FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+),? in (?P<function>.*)')
 
 # Frames that are not the program's own.
-_NOT_THE_PROGRAM = ("/torch/", "/anyrig/", "<frozen ", "/threading.py", "/runpy.py")
+_NOT_THE_PROGRAM = (
+    *("/torch/", "/anyrig/", "<frozen "),
+    *("/threading.py", "/runpy.py", "/contextlib.py"),
+)
 
 # A rank that waits for others has one of these frames on top of the program's own. In a backward
 # pass only DistributedDataParallel waits.

@@ -41,15 +41,7 @@ Position = tuple[str, int, int]
 
 
 class Balance:
-    """The shares of a group's ranks.
-
-    Args:
-        group: the ranks.
-        shares: the first shares.
-
-    Attributes:
-        shares: the current shares, and why.
-    """
+    """The shares of a group's ranks, `shares` at first."""
 
     def __init__(self, group: Group, shares: Shares) -> None:
         self.shares = shares
@@ -93,12 +85,7 @@ class Balance:
             self._memory = MemoryMark.of(self._group.device)
 
     def report(self, samples: int, seconds: float) -> None:
-        """Note one step of this rank; do not wait for other ranks.
-
-        Args:
-            samples: of this rank; 0 if it had none.
-            seconds: how long it computed, without waiting for other ranks.
-        """
+        """Note that this rank had so many samples in a step, and how long it computed itself."""
         if self.held:
             return
         before = self._memory
@@ -157,12 +144,8 @@ def _describe(position: Sequence[Any]) -> str:
 def choose_balance(
     wanted: str | Sequence[float] | Shares | None, group: Group, rig: Rig | None
 ) -> Balance:
-    """Return the balance of a loader; all loaders with the same policy share one.
-
-    Args:
-        wanted: see `anyrig.distribute`.
-        group: the ranks.
-        rig: of this rank; None for `Rig.detect`.
+    """Return the balance of a loader, for `shares=` of `distribute`. All loaders with the same
+    policy share one.
 
     Raises:
         SharesError: there are not as many shares as ranks, or the policy is unknown.

@@ -23,6 +23,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any, NamedTuple
 
 import torch.distributed as dist
@@ -40,7 +41,7 @@ _LONGEST_PAUSE_SECONDS = 0.02
 _READS_PER_SECOND = 5000
 
 # A rank that has waited this long writes where, and reads as often where the others wait.
-LOOK_SECONDS = 1.0
+_LOOK_SECONDS = 1.0
 
 # An error names this many missing ranks at most.
 _MOST_NAMED = 15
@@ -53,6 +54,9 @@ UNEVEN_BATCHES = (
     "Where ranks have different numbers of batches, take anyrig.distribute(loader), or put the "
     "loop in model.join()"
 )
+_MORE_TIME = (
+    f"{UNEVEN_BATCHES}. If the work there takes as long, allow more with the launcher's --timeout"
+)
 
 
 class Waiting(NamedTuple):
@@ -63,41 +67,22 @@ class Waiting(NamedTuple):
 
 
 class Passing(NamedTuple):
-    """Where a rank last was.
+    """Where a rank last was."""
 
-    Attributes:
-        host: the name of its node.
-        what: the call that it reached, such as ``"a barrier"``; None before the first.
-        place: the line of Python, as ``"train.py:31 in step"``.
-        time_seconds: when, by the node's clock, since 1970.
-        waiting: what the main thread has waited for, if for `LOOK_SECONDS` or longer.
-    """
-
-    host: str
-    what: str | None = None
-    place: str | None = None
-    time_seconds: float | None = None
-    waiting: Waiting | None = None
+    host: str  # the name of its node
+    what: str | None = None  # the call that it reached, such as "a barrier"; None before the first
+    place: str | None = None  # the line of Python, as "train.py:31 in step"
+    time_seconds: float | None = None  # by the node's clock, since 1970
+    waiting: Waiting | None = None  # in the main thread, for `_LOOK_SECONDS` or longer
 
 
 class Board:
-    """One rank's view of the store of its process group.
-
-    Attributes:
-        group: the process group.
-        host: the name of this node.
-
-    Args:
-        group: the process group.
-        store: of the group.
-        name: the prefix of all keys.
-        counts: see `Context`.
-    """
+    """One rank's view of the `store` of its process group. `name` is the prefix of all keys."""
 
     def __init__(self, group: Group, store: Any, name: str, counts: Counter[str]) -> None:
         self.group = group
         self.host = socket.gethostname()
-        # A connection of its own: a wait blocks its connection, and other threads use the group's.
+        # A clone has its own connection: a wait blocks it, and other threads use the group's.
         self._store: Any = dist.PrefixStore(name, store.clone())  # type: ignore[attr-defined]
         self._counts = counts
         self._passing = Passing(self.host)
@@ -122,11 +107,8 @@ class Board:
     ) -> list[bytes]:
         """Return the values of all ranks, in order, once every rank has called this.
 
-        Args:
-            kind: of the exchange; each kind is counted by itself.
-            value: of this rank.
-            timeout_seconds: how long to wait for the others.
-            what: the name of the call in an error message, by default `kind`.
+        Exchanges of each kind are counted by themselves. An error message calls the exchange
+        `what`, by default `kind`.
 
         Raises:
             RankWaitError: a rank did not come in time; the message names it.
@@ -144,7 +126,14 @@ class Board:
         def missing() -> list[int]:
             return [other for other in ranks if not self._store.check([f"{key}/{other}"])]
 
-        self._wait_for(f"{key}/all", timeout_seconds, what, missing, place, Waiting(kind, number))
+        self.wait_until(
+            lambda: self._store.check([f"{key}/all"]),
+            missing,
+            timeout_seconds,
+            what,
+            place,
+            Waiting(kind, number),
+        )
         with self._connected(what):
             values: list[bytes] = self._store.multi_get([f"{key}/{other}" for other in ranks])
             if number > 1:
@@ -167,7 +156,9 @@ class Board:
         Raises:
             RankWaitError: `poster` did not post in time.
         """
-        self._wait_for(key, timeout_seconds, what, lambda: [poster], place)
+        self.wait_until(
+            lambda: self._store.check([key]), lambda: [poster], timeout_seconds, what, place
+        )
         with self._connected(what):
             value: bytes = self._store.get(key)
             if self._store.add(f"{key}/read", 1) == readers:
@@ -181,26 +172,27 @@ class Board:
             return [self._store.get(key) if self._store.check([key]) else None for key in keys]
 
     @waits_for_ranks
-    def _wait_for(
+    def wait_until(
         self,
-        key: str,
+        is_done: Callable[[], bool],
+        missing: Callable[[], Sequence[int]],
         timeout_seconds: float,
         what: str,
-        missing: Callable[[], Sequence[int]],
         place: str,
         waiting: Waiting | None = None,
     ) -> None:
-        """Wait until `key` is set, or raise RankWaitError that names the `missing()` ranks.
+        """Wait until ``is_done()``. `waiting` is the exchange, if every rank must reach it.
 
-        `waiting` is the exchange, if every rank must reach it; then raise RankMismatchError if
-        another rank waits at another place for this rank.
+        Raises:
+            RankWaitError: the ``missing()`` ranks did not come in time.
+            RankMismatchError: see `look_around`.
         """
         # The store's own wait cannot be interrupted, and prints a warning when it times out.
         started = looked = time.monotonic()
         pause_seconds = _SHORTEST_PAUSE_SECONDS
         while True:
             with self._connected(what):
-                if self._store.check([key]):
+                if is_done():
                     break
             now = time.monotonic()
             if now - started > timeout_seconds:
@@ -208,7 +200,7 @@ class Board:
                 if late:
                     raise self.late(late, timeout_seconds, what, place)
                 break  # they came just now
-            if waiting is not None and now - looked > LOOK_SECONDS:
+            if waiting is not None and now - looked > _LOOK_SECONDS:
                 looked = now
                 self.look_around(waiting)
             time.sleep(pause_seconds)
@@ -247,8 +239,8 @@ class Board:
     def ranks_elsewhere(self, waiting: Waiting) -> list[int]:
         """Return the other ranks that have not written that they wait at `waiting`."""
         others = [rank for rank in range(self.group.world_size) if rank != self.group.rank]
-        passings = [(rank, self._passing_of(rank)) for rank in others]
-        return [rank for rank, each in passings if each is None or each.waiting != waiting]
+        passings = {rank: self._passing_of(rank) for rank in others}
+        return [rank for rank, at in passings.items() if at is None or at.waiting != waiting]
 
     def late(
         self,
@@ -333,3 +325,41 @@ def board_of(group: Group) -> Board:
         context.board = Board(group, world.get_group_store(), name, context.counts)
     board: Board = context.board
     return board
+
+
+@waits_for_ranks
+def wait_for_hosts(work: Any, what: str, number: int) -> None:
+    """Wait for the collective `work` between the hosts, the `number`-th on every rank.
+
+    A collective that times out does not report which rank is missing; the store does.
+
+    Raises:
+        RankWaitError: a rank did not come within the group's time limit; the message names it.
+        RankMismatchError: this rank and another wait for each other at different places.
+    """
+    started = time.monotonic()
+    if _is_done_soon(work):
+        return
+    board = board_of(current_context().group)
+    waiting, place = Waiting(MEETING, number), board.come_to(what)
+    try:
+        while not _is_done_soon(work):
+            board.look_around(waiting)
+    except RuntimeError as error:
+        if "timed out" not in str(error).lower():
+            raise
+        seconds = round(time.monotonic() - started)
+        late = board.ranks_elsewhere(waiting)
+        raise board.late(late, seconds, what, place, _MORE_TIME) from error
+    board.stop_waiting()
+
+
+def _is_done_soon(work: Any) -> bool:
+    try:
+        work.wait(timedelta(seconds=_LOOK_SECONDS))
+    except RuntimeError:
+        # Unless the collective failed, only the wait timed out, and the collective goes on.
+        if work.is_completed():
+            raise
+        return False
+    return True

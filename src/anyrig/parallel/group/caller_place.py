@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
@@ -11,7 +12,10 @@ from types import FrameType
 # In this function the main thread waits for the backward pass: torch/autograd/graph.py.
 _BACKWARD = "_engine_run_backward"
 
-_NOT_THE_PROGRAM = (str(Path(__file__).parents[2]) + os.sep, f"{os.sep}torch{os.sep}")
+_NOT_THE_PROGRAM = (
+    *(f"{Path(__file__).parents[2]}{os.sep}", f"{os.sep}torch{os.sep}"),
+    str(contextlib.__file__),
+)
 
 
 def place_of_caller() -> str:
@@ -48,7 +52,7 @@ def _frame_of_main_thread() -> FrameType | None:
 
 
 def _find_program(frame: FrameType | None) -> FrameType | None:
-    """Return the innermost frame that belongs to neither anyrig nor PyTorch."""
+    """Return the innermost frame of the program, not of anyrig, PyTorch or contextlib."""
     while frame is not None and any(part in frame.f_code.co_filename for part in _NOT_THE_PROGRAM):
         frame = frame.f_back
     return frame

@@ -16,86 +16,105 @@ could be matched with another rank's different one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from enum import IntEnum
+from typing import Any, NamedTuple
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from ...errors import RankMismatchError
-from .announcement import Announcement, Phase, describe_mismatch
-from .board import MEETING, UNEVEN_BATCHES
+from .board import MEETING, UNEVEN_BATCHES, wait_for_hosts
 from .caller_place import place_of_caller
-from .channel import gather_numbers
-from .host_wait import wait_for_hosts
 from .membership import Context
 from .step_time import StepTime
 
 _LOSS_NUMBERS = 3  # float64, sent as the int64 of the same bits
-_NOTHING = Announcement()
+
+
+class Phase(IntEnum):
+    """The half of a step in which ranks meet."""
+
+    FORWARD = 1
+    BACKWARD = 2
+
+
+class _Announcement(NamedTuple):
+    """What a rank sends to all others: the fields of its `Exchange`, as numbers."""
+
+    takes_part: int = 0  # 0 if the rank's loop in `join` has ended; then all fields are 0
+    samples: int = 0
+    phase: int = 0
+    model: int = 0
+    forward: int = 0
+    learns: int = 0
+    with_loss: int = 0
+    reduces: int = 0
+    is_armed: int = 0
+
+    def __str__(self) -> str:
+        """Return the call in words."""
+        which = f"forward {self.forward}" if self.forward else "a forward"
+        without = "" if self.learns else " without gradients"
+        what = which if self.phase == Phase.FORWARD else f"the backward pass of {which}"
+        return f"{what}{without} of spread model {self.model}"
+
+
+_NOTHING = _Announcement()
 
 
 @dataclass(eq=False)
 class Exchange:
-    """The exchange of one forward and its backward pass, through the hosts.
+    """What the ranks tell each other about one forward and its backward pass, through the hosts.
 
     `start` does not wait. `finish`, and each property that needs the other ranks, does.
-
-    Attributes:
-        context: of the process group.
-        model: the number of the spread model.
-        samples: of this rank; None if its loop in `join` has ended.
-        own_loss: whether this rank computes a loss in the forward.
-        own_reduces: whether this rank reduces gradients in the backward pass.
-        forward: the number of the forward among those in which ranks meet; 0 for any other.
-        is_armed: whether this rank's engine will reduce the gradients of the next backward pass,
-            whichever forward it belongs to.
-        time: measures this rank's own work; time spent waiting is left out.
-        loss_numbers: what each rank gave to `start`, float64 of shape (ranks, 3).
-        before: the forwards of other spread modules whose outputs this forward was given.
-        has_mixed_input: whether an input depends on such outputs and on another tensor that
-            requires a gradient.
-        leads_to_global_loss: whether the loss of all ranks was computed from the outputs.
     """
 
     context: Context
-    model: int
-    samples: int | None
-    own_loss: bool = False
-    own_reduces: bool = True
-    forward: int = 0
+    model: int  # the number of the spread model; the ranks create models in the same order
+    samples: int | None  # of this rank; None if its loop in `join` has ended
+    own_loss: bool = False  # whether this rank computes a loss in the forward
+    own_reduces: bool = True  # whether this rank reduces gradients in the backward pass
+    forward: int = 0  # the number of the forward among those in which ranks meet; 0 for any other
+    # Whether this rank's engine will reduce the gradients of the next backward pass, whichever
+    # forward it belongs to.
     is_armed: bool = False
-    time: StepTime | None = None
-    loss_numbers: Tensor | None = None
+    time: StepTime | None = None  # of this rank's own work, without waiting
+    loss_numbers: Tensor | None = None  # what each rank gave to `start`, of shape (ranks, 3)
+    # The forwards of other spread modules whose outputs this forward was given.
     before: list[Exchange] = field(default_factory=list)
+    # Whether an input depends on such outputs and on another tensor that requires a gradient.
     has_mixed_input: bool = False
-    leads_to_global_loss: bool = False
+    leads_to_global_loss: bool = False  # whether the global loss was computed from the outputs
     _number: int = 0
-    _own: Announcement = _NOTHING
+    _own: _Announcement = _NOTHING
     _numbers: Tensor | None = None
     _work: Any = None
-    _announced: list[Announcement] | None = None
+    _announced: list[_Announcement] | None = None
 
     def start(self, phase: Phase, learns: bool = True, loss_numbers: Tensor | None = None) -> None:
-        """Announce to the other ranks that this rank has reached `phase`.
-
-        Args:
-            phase: of the step.
-            learns: whether gradients are enabled.
-            loss_numbers: float64 of shape (3,) on the CPU, sent to every rank.
+        """Announce to the other ranks that this rank has reached `phase`, and whether gradients are
+        enabled there. `loss_numbers`, float64 of shape (3,) on the CPU, is sent along.
         """
         point = (phase, self.model, self.forward, learns)
         flags = (self.own_loss, self.own_reduces, self.is_armed)
-        self._own = Announcement(True, self.samples or 0, *point, *flags)
+        self._own = _Announcement(True, self.samples or 0, *point, *flags)
         self.context.counts[MEETING] += 1
         self._number = self.context.counts[MEETING]
         sent = _NOTHING if self.samples is None else self._own
         numbers = torch.tensor([*sent, *[0] * _LOSS_NUMBERS], dtype=torch.int64, device="cpu")
         if loss_numbers is not None:
             numbers[-_LOSS_NUMBERS:] = loss_numbers.view(torch.int64)
-        self._numbers, self._work = gather_numbers(numbers, self.context.carrier)
+        ranks = self.world_size
+        self._numbers = numbers.new_zeros(ranks, len(numbers))
+        # To all from each: gloo's all-gather and all-reduce need several rounds of messages, which
+        # took four times the processor time.
+        self._work = dist.all_to_all_single(
+            self._numbers.view(-1), numbers.repeat(ranks), group=self.context.carrier, async_op=True
+        )
 
     def finish(self) -> None:
         """Wait until every rank has announced itself; do nothing if no exchange is under way.
@@ -110,11 +129,11 @@ class Exchange:
         with self.waiting():
             wait_for_hosts(self._work, str(self._own), self._number)
         announced = self._numbers[:, :-_LOSS_NUMBERS].tolist()
-        self._announced = [Announcement(*numbers) for numbers in announced]
+        self._announced = [_Announcement(*numbers) for numbers in announced]
         self.loss_numbers = self._numbers[:, -_LOSS_NUMBERS:].contiguous().view(torch.float64)
         self._work = None
-        mismatch = describe_mismatch(self._announced)
-        if mismatch is not None:
+        mismatch = _describe_mismatch(self._announced)
+        if mismatch:
             raise RankMismatchError(
                 f"{mismatch}; rank {self.context.group.rank} is at {place_of_caller()}. Their "
                 "collectives would mix. Let all ranks call spread models alike; on one rank alone, "
@@ -135,7 +154,7 @@ class Exchange:
         if self.time is not None:
             self.time.toggle()
 
-    def _all(self) -> list[Announcement]:
+    def _all(self) -> list[_Announcement]:
         if self._announced is None:
             if self._work is None:
                 self.start(Phase.BACKWARD)
@@ -147,11 +166,6 @@ class Exchange:
     def has_started(self) -> bool:
         """Whether `start` was called."""
         return self._number > 0
-
-    @property
-    def meets_in_forward(self) -> bool:
-        """Whether ranks meet in the forward."""
-        return self.forward > 0
 
     @property
     def world_size(self) -> int:
@@ -183,3 +197,17 @@ class Exchange:
     def first_with_samples(self) -> int:
         """The first rank that has samples; 0 if none has."""
         return next((rank for rank, each in enumerate(self._all()) if each.samples), 0)
+
+
+def _describe_mismatch(announced: Sequence[_Announcement]) -> str:
+    """Return which ranks announced which call if these differ; else ``""``."""
+    ranks: dict[str, list[str]] = {}
+    for rank, each in enumerate(announced):
+        if each.takes_part:
+            ranks.setdefault(str(each), []).append(str(rank))
+    if len(ranks) < 2:
+        return ""
+    return ", while ".join(
+        f"rank{'s' if len(same) > 1 else ''} {', '.join(same)} came to {call}"
+        for call, same in ranks.items()
+    )

@@ -30,52 +30,28 @@ _NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 @dataclass(frozen=True)
 class Group:
-    """This process as a rank of a process group.
-
-    Attributes:
-        rank: from 0.
-        world_size: the number of ranks.
-        device: the device of this rank.
-        backend: what carries collectives between the ranks' devices: ``"nccl"``, ``"gloo"`` …
-        reason: why that backend.
-    """
+    """This process as a rank of a process group."""
 
     rank: int
     world_size: int
-    device: torch.device
-    backend: str
-    reason: str
-
-    def __str__(self) -> str:
-        return (
-            f"rank {self.rank} of {self.world_size} on {self.device}, {self.backend}: {self.reason}"
-        )
+    device: torch.device  # of this rank
+    backend: str  # what carries collectives between the ranks' devices: "nccl", "gloo", …
+    reason: str  # why that backend
 
 
 @dataclass(eq=False)
 class Context:
-    """What this process keeps for one default process group.
-
-    Attributes:
-        group: this process in the group.
-        number: how many default groups this process had before.
-        counts: how often the ranks have begun each kind of exchange; the same on every rank.
-        board: see `board_of`.
-        carrier: the process group for tensors on the CPU, if the default group does not carry
-            them; see `open_carrier`.
-        balances: by sharing policy; see `choose_balance`.
-        balance: of the loader that yielded the last batch.
-        first_blocks: the keys of the `only_first_rank` blocks that this rank is in.
-    """
+    """What this process keeps for one default process group."""
 
     group: Group
-    number: int
+    number: int  # how many default groups this process had before
+    # How often the ranks have begun each kind of exchange; the same on every rank.
     counts: Counter[str] = field(default_factory=Counter)
-    board: Any = None
-    carrier: Any = None
-    balances: dict[str | None, Any] = field(default_factory=dict)
-    balance: Any = None
-    first_blocks: list[str] = field(default_factory=list)
+    board: Any = None  # see `board_of`
+    carrier: Any = None  # see `open_carrier`
+    balances: dict[str | None, Any] = field(default_factory=dict)  # by sharing policy
+    balance: Any = None  # of the loader that yielded the last batch
+    first_blocks: list[str] = field(default_factory=list)  # the keys of blocks that are entered
 
     @property
     def measuring(self) -> Any:
@@ -158,6 +134,16 @@ def current_context() -> Context:
     return _contexts[dist.group.WORLD]
 
 
+def open_carrier(context: Context) -> None:
+    """Create a gloo group for tensors on the CPU if the default group does not carry them.
+
+    Every rank must call this at the same time. All models share the group.
+    """
+    on_cpu = carrier_of(dist.get_backend_config(), torch.device("cpu"))
+    if context.carrier is None and on_cpu is None:
+        context.carrier = dist.new_group(backend="gloo")
+
+
 def carrier_of(backends: str, device: torch.device) -> str | None:
     """Return which of ``"cpu:gloo,cuda:nccl"`` carries the tensors of `device`, or None."""
     return dict(part.split(":", 1) for part in backends.split(",")).get(device.type)
@@ -202,8 +188,8 @@ def _read_environment(environment: Mapping[str, str]) -> tuple[int, int] | None:
     if not (0 <= rank < world_size and 0 < port < 2**16):
         raise LaunchError(
             f"RANK={given['RANK']}, WORLD_SIZE={given['WORLD_SIZE']} and "
-            f"MASTER_PORT={given['MASTER_PORT']} name no rank of a group; start with anyrig run or "
-            "torchrun"
+            f"MASTER_PORT={given['MASTER_PORT']} do not name a rank of a group; start with anyrig "
+            "run or torchrun"
         )
     return rank, world_size
 

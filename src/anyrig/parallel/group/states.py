@@ -14,23 +14,17 @@ _MESSAGE_BYTES = 64 * 2**20
 
 
 class Packing:
-    """Tensors of any dtypes as the bytes of one message.
-
-    Args:
-        tensors: all on one device.
-    """
+    """Tensors of any dtypes on one device, as the bytes of one message."""
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
         # .data, because writing must not change the version counters: see `Buffers`.
-        in_order = [_in_order_of_memory(tensor.data) for tensor in tensors]
-        # Tensors with gaps in memory are packed from contiguous copies.
+        in_place = [tensor.data for tensor in tensors]
+        dense = [each.contiguous() for each in in_place]
+        # Tensors with gaps in memory are packed from copies.
         self._copies = [
-            (each, each.clone(memory_format=torch.contiguous_format))
-            for each in in_order
-            if not each.is_contiguous()
+            pair for pair in zip(in_place, dense, strict=True) if pair[0] is not pair[1]
         ]
-        dense = {id(each): copy for each, copy in self._copies}
-        self._bytes = [dense.get(id(each), each).view(-1).view(torch.uint8) for each in in_order]
+        self._bytes = [each.view(-1).view(torch.uint8) for each in dense]
         self._sizes = [len(part) for part in self._bytes]
 
     def pack(self) -> Tensor:
@@ -48,12 +42,8 @@ class Packing:
 
 
 class Broadcast:
-    """A broadcast that is under way. The tensors change in `finish`.
-
-    Args:
-        packing: of tensors that have the same shapes, strides and dtypes on every rank.
-        source: the rank that has the values.
-        on_arrival: called on the other ranks after the tensors have changed.
+    """A broadcast from rank `source`. The tensors of the other ranks change in `finish`, which then
+    calls `on_arrival`. They have the same shapes and dtypes on every rank.
     """
 
     def __init__(
@@ -140,8 +130,3 @@ class Buffers:
 
 def _version(tensor: Tensor | None) -> int | None:
     return None if tensor is None or tensor.is_inference() else tensor._version
-
-
-def _in_order_of_memory(tensor: Tensor) -> Tensor:
-    strides = tensor.stride()
-    return tensor.permute(sorted(range(tensor.dim()), key=lambda axis: -strides[axis]))

@@ -18,13 +18,7 @@ from .membership import Context
 
 
 class StepTime:
-    """The working time of one step: between events of a device, or on the CPU by its clock.
-
-    Attributes:
-        samples: of this rank in the step.
-    """
-
-    __slots__ = ("_device", "_marks", "_stopped", "samples")
+    """The working time of one step with `samples`: between events of a device, or by the clock."""
 
     def __init__(self, device: torch.device, samples: int) -> None:
         self.samples = samples
@@ -46,9 +40,7 @@ class StepTime:
         self._marks.append(event)
 
     def stop(self) -> bool:
-        """Stop when the device has done the work queued so far. Return False if the time was
-        stopped before, as in the second backward pass through a graph.
-        """
+        """End the time with the work queued so far; return False if it had ended before."""
         self.toggle()
         was_stopped, self._stopped = self._stopped, True
         return not was_stopped
@@ -64,12 +56,7 @@ class StepTime:
 
 
 class Pace:
-    """Reports a model's step times on this rank while shares are being measured.
-
-    Args:
-        device: on which the model computes.
-        context: of the process group; its balance takes the reports.
-    """
+    """Reports the step times of a model on `device` to the balance that is measuring, if any."""
 
     def __init__(self, device: torch.device, context: Context) -> None:
         self._device = device
@@ -82,7 +69,7 @@ class Pace:
 
     def stop(self, step: StepTime) -> None:
         """Stop the time of `step`, and report all steps that the device has completed."""
-        if step.stop():
+        if step.stop():  # else this is the second backward pass through a graph
             self._unread.append(step)
         while self._unread and (seconds := self._unread[0].read()) is not None:
             samples = self._unread.popleft().samples

@@ -76,10 +76,7 @@ class _TakeOff(torch.autograd.Function):
 def put_weight_on(output: Any, exchange: Exchange, begin: Callable[[], None]) -> Any:
     """Return a module's outputs, whose gradients will enter the module multiplied by the weight.
 
-    Args:
-        output: any structure of tensors.
-        exchange: of this forward; the backward pass waits for its weight.
-        begin: called at the beginning of the backward pass.
+    ``begin()`` is called when the backward pass begins.
 
     Raises:
         SpreadError: tensors are hidden in an object that is not a container.

@@ -17,9 +17,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ..losses.loss import Criterion, LossPart, criterion_on, loss_part
-from .announcement import Phase
-from .channel import gather_numbers
-from .exchange import Exchange
+from .exchange import Exchange, Phase
 from .weighing import lead_to_global_loss, put_weight_on, tensors_with_gradients
 
 
@@ -48,14 +46,7 @@ def whole_loss(
     """Return the loss of the global batch, the same on every rank; every rank must call this.
 
     A criterion without reduction gives the losses of this rank's samples, weighted as outputs are.
-
-    Args:
-        criterion: see `loss_part`.
-        output: what the module returned.
-        target: of the same samples.
-        device: of `output` and `target`.
-        exchange: of this forward.
-        begin: called at the beginning of the backward pass.
+    `output` and `target` are on `device`; ``begin()`` is called when the backward pass begins.
     """
     exchange.finish()
     part = loss_part(criterion_on(criterion, device), output, target, exchange.samples or 0)
@@ -88,12 +79,8 @@ def _sum_over_ranks(part: LossPart, exchange: Exchange) -> Tensor:
         assert exchange.loss_numbers is not None
         return exchange.loss_numbers.sum(0)
     with exchange.waiting():
-        if not totals.is_cpu:
-            dist.all_reduce(totals)
-            return totals
-        of_ranks, work = gather_numbers(totals)
-        work.wait()
-    return of_ranks.sum(0)
+        dist.all_reduce(totals)
+    return totals
 
 
 def _zero_from(output: Any, value: Tensor) -> Tensor:

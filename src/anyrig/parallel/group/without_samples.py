@@ -49,8 +49,9 @@ def first_samples(arguments: Arguments, count: int, dim: int) -> Any:
     listed = count_listed(arguments)
 
     def shorten(part: Any, path: Path) -> Any:
-        is_argument = len(path) == 2
-        return part[:count] if is_argument and is_list(part) and len(part) == listed else GO_IN
+        if len(path) == 2 and is_list(part) and len(part) == listed:  # an argument
+            return part[:count]
+        return GO_IN
 
     if listed is None:
         shortened = _narrow(arguments, count, dim)
@@ -68,15 +69,10 @@ def compute_without_samples(
     like: Arguments | None,
     dim: int,
 ) -> Any:
-    """Return the outputs of ``compute(given)`` for no samples, with a graph through the module.
+    """Return the outputs of `module` for arguments without samples, with a graph through it.
 
-    Args:
-        module: the module that `compute` calls.
-        compute: takes the stand-ins.
-        given: arguments without samples.
-        like: the arguments of an earlier call with one sample, for its values; None if there is
-            no earlier call.
-        dim: the batch dimension.
+    `compute` calls the module. `like` has the arguments of an earlier call with one sample, which
+    give the stand-ins their values, or is None.
 
     Raises:
         SpreadError: the arguments list samples, and there is no earlier sample to stand in.
@@ -129,14 +125,9 @@ def _stand_in(given: Arguments, like: Arguments | None, dim: int) -> Any:
         return GO_IN
 
     def fill(part: Any, path: Path) -> Any:
-        if lists_samples:
-            is_argument = len(path) == 2
-            return (
-                part or known.get(path, part) * _STAND_INS
-                if is_argument and is_list(part)
-                else GO_IN
-            )
-        if not _has(part, dim) or part.size(dim):
+        if lists_samples and len(path) == 2 and is_list(part):  # an argument
+            return part or known.get(path, part) * _STAND_INS
+        if lists_samples or not _has(part, dim) or part.size(dim):
             return GO_IN
         shape = list(part.shape)
         shape[dim] = 1

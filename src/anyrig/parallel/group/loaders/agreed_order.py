@@ -1,12 +1,13 @@
 """The batches of a sampler, in the same order on every rank.
 
 A sampler may draw from the shared generators of PyTorch, Python or NumPy, from which each rank's
-program draws other numbers. While the sampler runs, these generators have another state, which
-follows from a seed. The program's state is restored afterwards.
+program draws other numbers. While the sampler draws a batch, these generators have a state that
+follows from a seed and the batch. The program's state is restored afterwards.
 """
 
 from __future__ import annotations
 
+import itertools
 import random
 import sys
 from collections.abc import Iterable, Iterator
@@ -43,11 +44,11 @@ def draw_alike(sampler: Iterable[Any], seed: int) -> Iterator[Any]:
     device = generators[0].device if generators else torch.device("cpu")
     inner = sampler.sampler if type(sampler) is BatchSampler else sampler
     draws_once = type(inner) in _DRAW_ONCE
-    states: list[Any] = []
     iterator: Iterator[Any] | None = None
-    while True:
+    for index in itertools.count():
         # Exchanging the states takes 0.1 ms.
-        with nullcontext() if draws_once and iterator else _own_random_state(states, seed), device:
+        keeps_state = draws_once and index > 0
+        with nullcontext() if keeps_state else _random_state(mix_seed(seed, index)), device:
             if iterator is None:
                 iterator = iter(sampler)
             batch = next(iterator, _END)
@@ -68,29 +69,18 @@ def _generators_of(sampler: Any) -> list[torch.Generator]:
 
 
 @contextmanager
-def _own_random_state(states: list[Any], seed: int) -> Iterator[None]:
-    """Give the shared generators the `states` of the block before, or begin from `seed`.
-
-    At the end, store their new states in `states`, and restore the program's.
-    """
-    access: list[tuple[Any, Any]] = [
-        (torch.get_rng_state, torch.set_rng_state),
-        (random.getstate, random.setstate),
-    ]
+def _random_state(seed: int) -> Iterator[None]:
+    """Seed the shared generators, and restore the program's state at the end."""
     numpy = sys.modules.get("numpy")
+    before = torch.get_rng_state(), random.getstate(), numpy and numpy.random.get_state()
+    torch.default_generator.manual_seed(seed)
+    random.seed(seed)
     if numpy is not None:
-        access.append((numpy.random.get_state, numpy.random.set_state))
-    before = [read() for read, _ in access]
-    if not states:
-        torch.default_generator.manual_seed(seed)
-        random.seed(seed)
-        if numpy is not None:
-            numpy.random.seed(seed % 2**32)
-    for (_, write), state in zip(access, states, strict=False):  # NumPy may be new
-        write(state)
+        numpy.random.seed(seed % 2**32)
     try:
         yield
     finally:
-        states[:] = [read() for read, _ in access]
-        for (_, write), state in zip(access, before, strict=True):
-            write(state)
+        torch.set_rng_state(before[0])
+        random.setstate(before[1])
+        if numpy is not None:
+            numpy.random.set_state(before[2])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
@@ -22,12 +22,13 @@ from ...shares.shares import Shares
 from ..balance import choose_balance
 from ..board import Board, board_of
 from ..membership import join_group
-from .distributed_loader import DistributedLoader, Division, SizedDistributedLoader
 from .sampled import SampledDivision
 from .streamed import StreamedDivision
 from .turns import Turns
 
 LoaderT = TypeVar("LoaderT", bound=Iterable[Any])
+
+Division = SampledDivision | StreamedDivision
 
 _SAMPLED, _STREAMED = "one with indices", "one without indices"
 _DIVIDED = "one that came divided"
@@ -52,18 +53,14 @@ def distribute(
         loader = anyrig.prefetch(anyrig.distribute(loader), rig)
         for x, y in loader:                                          # this rank's samples of it
 
-    A batch of `loader` is a *global batch*. Each rank has some of its samples, its *local batch*;
-    together the ranks have every sample once. All ranks have equally many batches: where a global
-    batch is too small, some ranks get an empty batch of the same structure. In a process that is
-    the only rank, the batches are whole, and in the same order as in a group.
+    A batch of `loader` is a *global batch*. Each rank has some of its samples; together the ranks
+    have every sample once. All ranks have equally many batches: where a global batch is too small,
+    some ranks get an empty batch of the same structure. Alone, a rank gets whole batches, in the
+    same order as in a group.
 
-    * A `DataLoader` over a dataset with indices is rebuilt with all its options, so that each rank
-      loads its own samples only. Every rank runs its sampler with the same seed, which follows from
-      rank 0's seed and the epoch.
-    * Any other loader, such as a `DataLoader` over an `IterableDataset`, must yield the same
-      batches on every rank. The ranks compare the first batch of each iteration.
-    * With ``divided=True``, the loader of each rank yields its own batches, followed by empty ones
-      until the loaders of all ranks have ended.
+    A `DataLoader` over a dataset with indices is rebuilt, so that each rank loads its own samples
+    only. Any other loader must yield the same batches on every rank, or with ``divided=True`` that
+    rank's own batches. docs/distributed.md describes the cases.
 
     The result has the length and the attributes of `loader`, and ``set_epoch(epoch,
     skip_batches=0)`` to resume; iterations count the epochs. Every rank must call this function.
@@ -72,14 +69,12 @@ def distribute(
         loader: any iterable.
         rig: its lead is this rank's device; by default `Rig.detect` chooses.
         shares: how much of a global batch each rank gets: as for `spread`, with one number for
-            each rank. ``"speed"`` and ``"memory"`` measure the first steps of a model of `spread`.
-            By default nothing is measured: shares are equal on equal devices, and follow published
-            rates on unequal ones.
+            each rank. By default nothing is measured: shares are equal on equal devices, and follow
+            published rates on unequal ones.
         divided: whether each rank's loader yields that rank's own batches. None means no, and
             compares the ranks' batches; ``False`` means no, and compares nothing.
         singles: whether a rank may get one sample of several, from which batch normalization
-            cannot learn. By default only if the loader's ``batch_size`` is at most one sample for
-            each rank.
+            cannot learn. By default only if ``batch_size`` is at most one sample for each rank.
         seed: of the order; by default the seed of the loader's generator or of PyTorch on rank 0.
         empty: returns a batch without samples, if a batch with a sample does not show what that is.
         timeout_seconds: how long to wait for the other ranks.
@@ -109,8 +104,7 @@ def distribute(
         singles=allows_singles(loader, ranks) if singles is None else singles,
     )
     of_ranks = [facts] if board is None else _exchange(board, facts, timeout_seconds)
-    lengths = [each.length for each in of_ranks if each.length is not None]
-    sized = len(lengths) == len(of_ranks)
+    lengths = [-1 if each.length is None else each.length for each in of_ranks]
     turns = Turns(
         name="loader" if board is None else f"loader/{board.number('loader')}",
         rank=rank,
@@ -118,7 +112,7 @@ def distribute(
         balance=balance,
         singles=of_ranks[0].singles,
         divided=bool(divided),
-        longest=max(lengths) if sized and divided else None,
+        longest=None if -1 in lengths else max(lengths),
         timeout_seconds=timeout_seconds,
     )
     division: Division
@@ -128,8 +122,72 @@ def distribute(
     else:
         compares = divided is None and ranks > 1
         division = StreamedDivision(loader, turns, empty, compares)
-    cls = SizedDistributedLoader if sized else DistributedLoader
-    return cast("LoaderT", cls(loader, division))
+    return cast("LoaderT", DistributedLoader(loader, division))
+
+
+class DistributedLoader:
+    """What `distribute` returns. Other attributes are those of the loader that it was given."""
+
+    _loader: Iterable[Any]
+    _division: Division
+    _next: tuple[int, int]
+
+    def __init__(self, loader: Iterable[Any], division: Division) -> None:
+        self.__dict__.update(_loader=loader, _division=division, _next=(0, 0))
+
+    def __iter__(self) -> Iterator[Any]:
+        epoch, skip_batches = self._next
+        self.set_epoch(epoch + 1)
+        return self._division.batches(epoch, skip_batches)
+
+    def set_epoch(self, epoch: int, skip_batches: int = 0) -> None:
+        """Let the next iteration be `epoch`, from global batch `skip_batches` on.
+
+        Without a call, iterations count the epochs from zero.
+        """
+        self.__dict__["_next"] = epoch, skip_batches
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the next iteration."""
+        return self._next[0]
+
+    @property
+    def shares(self) -> Shares | None:
+        """The share of each rank in a global batch, and why; None with ``divided=True``."""
+        return self._division.turns.shares
+
+    @property
+    def samples_of_batches(self) -> list[tuple[int, ...]] | None:
+        """How many samples each rank had in each global batch of the last iteration; None with
+        ``divided=True``.
+        """
+        turns = self._division.turns
+        return None if turns.divided else turns.samples_of_batches
+
+    def __len__(self) -> int:
+        """Return the number of batches.
+
+        Raises:
+            TypeError: the loader of some rank has no length.
+        """
+        turns = self._division.turns
+        if not turns.divided:
+            return len(self._loader)  # type: ignore[arg-type]
+        if turns.longest is None:
+            raise TypeError("the loader of some rank has no length")
+        return turns.longest
+
+    def __getattr__(self, name: str) -> Any:
+        if "_loader" not in self.__dict__:  # while a copy is being made
+            raise AttributeError(name)
+        return getattr(self._loader, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._loader, name, value)
+
+    def __repr__(self) -> str:
+        return f"distribute({self._loader!r})"
 
 
 class _Facts(NamedTuple):

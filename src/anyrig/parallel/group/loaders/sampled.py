@@ -81,9 +81,6 @@ class RankBatches:
 
     If this rank has no samples in a batch, yield the batch's first index. The loader needs one
     sample to collate, and `SampledDivision` then removes the sample.
-
-    Attributes:
-        drawn: how many samples each rank has in the batches drawn but not yet yielded.
     """
 
     global_batches: Iterable[Sequence[Any]]
@@ -91,6 +88,7 @@ class RankBatches:
     dataset: Any = None
     seed: int = 0
     skip_batches: int = 0
+    # How many samples each rank has in the batches drawn but not yet yielded.
     drawn: deque[tuple[int, ...]] = field(default_factory=deque)
 
     def __iter__(self) -> Iterator[list[Any]]:

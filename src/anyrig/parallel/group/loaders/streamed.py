@@ -19,13 +19,9 @@ _REMEDY = (
 
 
 class StreamedDivision:
-    """Iterates over a loader.
+    """Iterates over a loader of global batches, or of this rank's own batches if ``turns.divided``.
 
-    Args:
-        loader: yields global batches, or this rank's own batches if ``turns.divided``.
-        turns: of this rank.
-        empty: returns a batch without samples; None derives it from the loader's batches.
-        compares: whether to compare the first batch of each iteration with rank 0's.
+    `compares` lets the ranks compare the first batch of each iteration.
     """
 
     def __init__(

@@ -11,7 +11,6 @@ batches asks nothing. A rank that has none asks before each step, while the othe
 from __future__ import annotations
 
 import json
-import time
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -21,8 +20,6 @@ from ..board import Board
 from ..caller_place import place_of_caller
 
 _ALONE = Shares((1.0,), "there is one rank")
-_FIRST_PAUSE_SECONDS = 0.001
-_LONGEST_PAUSE_SECONDS = 0.05
 
 
 class Progress(NamedTuple):
@@ -44,28 +41,17 @@ class Progress(NamedTuple):
 
 @dataclass
 class Turns:
-    """This rank's position in one loader.
+    """This rank's position in one loader."""
 
-    Attributes:
-        name: of the loader, unique in the group.
-        rank: this rank.
-        board: of the group; None in a process that is the only rank.
-        balance: of the ranks; None for a single rank, or if each rank's loader is its own part.
-        singles: whether a rank may have one sample of several.
-        divided: whether each rank's loader is its own part already.
-        longest: the length of the longest loader, if `divided`.
-        timeout_seconds: how long to wait for another rank.
-        samples_of_batches: how many samples each rank had in each batch of this iteration.
-    """
-
-    name: str = "loader"
+    name: str = "loader"  # unique in the group
     rank: int = 0
-    board: Board | None = None
-    balance: Balance | None = None
-    singles: bool = True
-    divided: bool = False
-    longest: int | None = None
+    board: Board | None = None  # None in a process that is the only rank
+    balance: Balance | None = None  # None for a single rank, or if `divided`
+    singles: bool = True  # whether a rank may have one sample of several
+    divided: bool = False  # whether each rank's loader yields that rank's own batches
+    longest: int | None = None  # the length of the longest loader; None if one has no length
     timeout_seconds: float = 600.0
+    # How many samples each rank had in each batch of this iteration.
     samples_of_batches: list[tuple[int, ...]] = field(default_factory=list, init=False)
     _progress: Progress = field(default=Progress(), init=False)
 
@@ -129,21 +115,25 @@ class Turns:
         """
         if self.board is None:
             return False
-        deadline = time.monotonic() + self.timeout_seconds
-        others = [rank for rank in range(self.board.group.world_size) if rank != self.rank]
-        pause_seconds = _FIRST_PAUSE_SECONDS
-        while True:
-            texts = self.board.look([self._key(other) for other in others])
-            progress = [Progress(*json.loads(text)) if text else Progress() for text in texts]
-            known = [each.has(self._progress.iteration, index) for each in progress]
-            if None not in known or True in known:
-                return True in known
-            if time.monotonic() > deadline:
-                what = "the next batch of a distributed loader, having none of its own,"
-                unknown = [other for other, has in zip(others, known, strict=True) if has is None]
-                raise self.board.late(unknown, self.timeout_seconds, what, place_of_caller())
-            time.sleep(pause_seconds)
-            pause_seconds = min(2 * pause_seconds, _LONGEST_PAUSE_SECONDS)
+        board = self.board
+        others = [rank for rank in range(board.group.world_size) if rank != self.rank]
+        known: dict[int, bool | None] = {}
+
+        def is_known() -> bool:
+            texts = board.look([self._key(other) for other in others])
+            for other, text in zip(others, texts, strict=True):
+                progress = Progress(*json.loads(text)) if text else Progress()
+                known[other] = progress.has(self._progress.iteration, index)
+            return True in known.values() or None not in known.values()
+
+        board.wait_until(
+            is_known,
+            lambda: [other for other, has in known.items() if has is None],
+            self.timeout_seconds,
+            "the next batch of a distributed loader, having none of its own,",
+            place_of_caller(),
+        )
+        return True in known.values()
 
     def _key(self, rank: int) -> str:
         return f"{self.name}/progress/{rank}"

@@ -32,23 +32,14 @@ from ..membership import Group, carrier_of
 
 @dataclass(frozen=True)
 class Contribution:
-    """What one rank gives to a call.
-
-    Attributes:
-        call: the public function.
-        outline: descriptions of the value's leaves, which must be the same on all ranks.
-        error: why this rank cannot go on, or ``""``. Every rank raises if one cannot.
-        kinds: the types of the devices that hold its tensors.
-        pickled: its value without the tensors.
-        data_bytes: the size of the tensors.
-    """
+    """What one rank gives to a call of a public function."""
 
     call: str
-    outline: Sequence[str] = ()
-    error: str = ""
-    kinds: frozenset[str] = frozenset()
-    pickled: bytes = b""
-    data_bytes: int = 0
+    outline: Sequence[str] = ()  # descriptions of leaves, which must be the same on all ranks
+    error: str = ""  # why this rank cannot go on; then every rank raises
+    kinds: frozenset[str] = frozenset()  # of the devices that hold the tensors
+    pickled: bytes = b""  # the value without the tensors
+    data_bytes: int = 0  # the size of the tensors
 
 
 def agree(group: Group, own: Contribution) -> tuple[list[Contribution], torch.device]:

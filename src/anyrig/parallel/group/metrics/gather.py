@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from typing import Any
 
+import torch
 from torch import Tensor
+from torch.utils.data import DistributedSampler
 
 from ....errors import RankMismatchError
 from ....transfer.containers import Part, children_of, with_children
@@ -15,7 +17,6 @@ from ...batch.gather import gather
 from ..leaves import is_inner, leaves_of
 from ..membership import join_group
 from .exchange import exchange
-from .sample_order import sample_order
 
 _CALL = "gather_over_ranks()"
 _ONE_A_SAMPLE = (
@@ -35,18 +36,15 @@ def gather_over_ranks(value: Any, *, loader: Any = None) -> Any:
         scores = anyrig.gather_over_ranks(torch.cat(scores), loader=loader)   # of the epoch
 
     * Tensors are joined along dimension 0 in the order of the ranks, which may have different
-      numbers of samples. In other dimensions, shorter tensors are padded with zeros. Tensors
-      without dimensions become a vector. Joined tensors have no graph, and are on the device of
-      this rank's tensor.
-    * Lists without tensors are joined like samples.
-    * Dicts, tuples, named tuples, dataclasses and lists with tensors keep their structure.
+      numbers of samples. Other dimensions are padded with zeros. Tensors without dimensions become
+      a vector. The results have no graph, and are on the device of this rank's tensor.
+    * Lists without tensors are joined like samples; other containers keep their structure.
     * None stays None. Any other object, such as a number or a text, becomes a list with one entry
       for each rank.
 
     Without `loader`, the samples of a batch from `distribute` are in the order of the global batch.
-    One collective carries the bytes of all tensors; other objects are pickled, so all ranks must
-    run one trusted program. In a process that is the only rank, the result is its own value, joined
-    alone.
+    One collective carries the bytes of all tensors. Other objects are pickled, so every rank must
+    be trusted. Alone, a rank gets its own value, joined in the same way.
 
     Args:
         value: any nested structure.
@@ -61,7 +59,7 @@ def gather_over_ranks(value: Any, *, loader: Any = None) -> Any:
     group = join_group()
     values = [value] if group is None else exchange(_CALL, value, group)
     devices = {place: leaf.device for place, leaf in leaves_of(value) if isinstance(leaf, Tensor)}
-    order = cache(lambda *counts: sample_order(loader, counts))
+    order = cache(lambda *counts: order_samples(loader, counts))
 
     def join(values: Sequence[Any], path: Path = ()) -> Any:
         if all(isinstance(value, list) and not _has_tensors(value) for value in values):
@@ -117,3 +115,61 @@ def _describe(value: Any) -> str:
         dtype = str(value.dtype).removeprefix("torch.")
         return f"a {value.dim()}-dimensional tensor of {dtype}"
     return f"a value of type {type(value).__name__}"
+
+
+def order_samples(loader: Any, counts: Sequence[int]) -> Tensor:
+    """Return the indices that bring samples joined rank by rank into their global order.
+
+    ::
+
+        global batches   0 1 2 3 4 5 │ 6 7        rank 0 had 0 1 2 6 ,  rank 1 had 3 4 5 7
+        joined by rank   0 1 2 6 3 4 5 7          indices 0 1 2 4 5 6 3 7 restore the order
+
+    Args:
+        loader: see `gather_over_ranks`.
+        counts: how many samples each rank has.
+
+    Raises:
+        RankMismatchError: the loader gave the ranks other numbers of samples.
+        TypeError: the loader does not say how samples were divided.
+    """
+    batches = getattr(loader, "samples_of_batches", None)
+    if batches is not None:
+        return order_of_batches(batches, counts)
+    sampler = getattr(loader, "sampler", None)
+    if not isinstance(sampler, DistributedSampler):
+        raise TypeError(
+            f"a {type(loader).__name__} does not say which rank had which samples; pass what "
+            "anyrig.distribute() returned, or leave loader= out to have them rank by rank"
+        )
+    if set(counts) != {sampler.num_samples}:
+        raise RankMismatchError(
+            f"the ranks gave {list(counts)} samples, but a whole epoch of the DistributedSampler "
+            f"gives each {sampler.num_samples}; gather what was computed from all of its batches"
+        )
+    # The sampler gives each rank one sample in turn, and begins again to fill the last round.
+    order = _order_of(torch.arange(sampler.total_size, device="cpu") % len(counts))
+    return order[: len(sampler.dataset)]  # type: ignore[arg-type]
+
+
+def order_of_batches(batches: Sequence[Sequence[int]], counts: Sequence[int]) -> Tensor:
+    """Return the order by how many samples of each global batch each rank had."""
+    table = torch.tensor([list(batch) for batch in batches], dtype=torch.int64, device="cpu")
+    table = table.view(len(batches), len(counts))
+    # With `prefetch`, a loader has yielded more batches than were used.
+    used = int((table.sum(1).cumsum(0) <= sum(counts)).sum())
+    table = table[:used]
+    if table.sum(0).tolist() != list(counts):
+        raise RankMismatchError(
+            f"the ranks gave {list(counts)} samples, but the loader's first batches gave them "
+            f"{table.sum(0).tolist()}; gather what was computed from every batch since the loop "
+            "began, one entry for each sample"
+        )
+    ranks = torch.arange(len(counts), device="cpu").repeat(used)
+    return _order_of(ranks.repeat_interleave(table.flatten()))
+
+
+def _order_of(ranks: Tensor) -> Tensor:
+    """Return the order by which rank had each sample."""
+    joined = torch.argsort(ranks, stable=True)
+    return torch.argsort(joined)
