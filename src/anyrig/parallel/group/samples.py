@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..batch.rows import rows_of_first
+from ..batch.samples import find_sample_count
 
 # Positional ones, and those with names.
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
@@ -27,7 +27,7 @@ def count_samples(arguments: Arguments) -> int | None:
     for value in lists:
         if value and all(isinstance(entry, Mapping) for entry in value):
             return len(value)
-    return 0 if lists and rows_of_first(arguments) is None and not any(lists) else None
+    return 0 if lists and find_sample_count(arguments) is None and not any(lists) else None
 
 
 def take_samples(arguments: Arguments, samples: int, most: int) -> Arguments:

@@ -1,4 +1,4 @@
-"""Mistakes in how a loss or its target is given, and what to write instead."""
+"""Explaining mistakes in how a loss or its target is given."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 from torch import nn
 
 from ...errors import SpreadError
+from ..replicas.failure import add_note
 
 
 def require_criterion(loss: object) -> None:
@@ -28,24 +29,16 @@ def require_criterion(loss: object) -> None:
 def explain_call(
     error: TypeError, module: nn.Module, inputs: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> None:
-    """Add to an error of a model that was spread with a loss how the target is given.
+    """Add to an error how to pass the target to a model that was spread with a loss.
 
-    Nothing is added if the arguments fit the module's forward: then something else raised.
-
-    Args:
-        error: raised by a call of the model.
-        module: the module in it.
-        inputs: what the model was called with.
-        kwargs: the same.
+    `inputs` and `kwargs` are the arguments of the model's failed call. No note is added if they fit
+    the module's forward, since the error has another cause then.
     """
-    note = _find_mistake(module, inputs, kwargs)
-    if note is None:
-        return
-    note = f"[anyrig: the model was spread with loss=, which gets the argument target=. {note}]"
-    if hasattr(error, "add_note"):  # Python 3.11
-        error.add_note(note)
-    else:
-        error.args = (f"{error}\n{note}",)
+    mistake = _find_mistake(module, inputs, kwargs)
+    if mistake is not None:
+        add_note(
+            error, f"the model was spread with loss=, which gets the argument target=. {mistake}"
+        )
 
 
 def _find_mistake(
@@ -77,7 +70,6 @@ def _find_mistake(
 
 
 def _takes(module: nn.Module, inputs: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Return whether the module's forward can be called with these arguments."""
     try:
         inspect.signature(module.forward).bind(*inputs, **kwargs)
     except ValueError:  # written in C, without a signature

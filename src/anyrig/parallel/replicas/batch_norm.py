@@ -14,7 +14,7 @@ from .meeting import current_meeting
 
 
 class WholeBatchNorm(_BatchNorm):
-    """Batch normalization that a spread model computes over the rows of all devices.
+    """Batch normalization that a spread model computes over the samples of all devices.
 
     Elsewhere, in evaluation mode, and called by itself, it is the layer it was made from.
     """
@@ -24,7 +24,7 @@ class WholeBatchNorm(_BatchNorm):
             raise ValueError(f"expected at least 2 dimensions, got {input.dim()}")
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002 - PyTorch's name
-        """Return `input`, of shape (rows, channels, ...), normalized for each channel."""
+        """Return `input`, of shape (samples, channels, ...), normalized for each channel."""
         meeting = current_meeting()
         uses_batch = self.training or self.running_mean is None or self.running_var is None
         if meeting is None or not uses_batch:

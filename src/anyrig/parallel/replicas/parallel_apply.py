@@ -11,7 +11,7 @@ import torch
 from ...devices.place import Places, as_torch_devices
 from ...errors import SpreadError
 from ...transfer.location import device_of
-from ..device_ids import each_once
+from ..device_ids import resolve_devices
 from .meeting import Meeting
 from .side_by_side import SideBySide
 
@@ -50,7 +50,7 @@ def parallel_apply(
     given = list(zip(arguments, named, strict=True))
     if places is None:
         places = [_place(module, one) for module, one in zip(modules, given, strict=True)]
-    meeting = Meeting(each_once(places), exchanges=False)
+    meeting = Meeting(resolve_devices(places), exchanges=False)
     functions = [
         partial(module, *args, **options)
         for module, (args, options) in zip(modules, given, strict=True)

@@ -8,7 +8,7 @@ import torch
 
 from ...devices.place import Places
 from ...errors import SpreadError
-from ..device_ids import each_once
+from ..device_ids import resolve_devices
 from .broadcast import Broadcast
 from .buckets import Bucket, Slot, form_of, make_buckets
 from .gradients import Step
@@ -223,7 +223,7 @@ def replicate(module: torch.nn.Module, devices: Places) -> list[torch.nn.Module]
         SpreadError: a parameter or buffer is not on the first device, a device is named twice, or
             there is none.
     """
-    resolved = each_once(devices)
+    resolved = resolve_devices(devices)
     replicas = Replicas(module, resolved)
     copies = replicas.begin(range(len(resolved) - 1)) if len(resolved) > 1 else []
     replicas.end()

@@ -33,14 +33,14 @@ class MemoryMark:
             torch.accelerator.max_memory_allocated(device),
         )
 
-    def peak_until(self, later: MemoryMark, rows: int) -> int | None:
-        """Return the peak of a step over `rows` from this mark to `later`.
+    def peak_until(self, later: MemoryMark, samples: int) -> int | None:
+        """Return the peak of a step over `samples` from this mark to `later`.
 
         None if the step stayed below the peak of an earlier one, which hides its own.
         """
         if later.peak_bytes > self.peak_bytes:
             return later.peak_bytes
-        return None if rows else max(self.allocated_bytes, later.allocated_bytes)
+        return None if samples else max(self.allocated_bytes, later.allocated_bytes)
 
 
 @dataclass(eq=False)
@@ -52,11 +52,11 @@ class StepClock:
 
     Attributes:
         devices: all of the rig's.
-        rows: what each was given; None as long as that is unknown, or if all got the same.
+        samples: what each was given; None as long as that is unknown, or if all got the same.
     """
 
     devices: Sequence[torch.device]
-    rows: Sequence[int] | None = None
+    samples: Sequence[int] | None = None
     _started: list[torch.Event] = field(default_factory=list)
     _ended: dict[torch.device, torch.Event] = field(default_factory=dict)
     _memory: list[MemoryMark] = field(default_factory=list)
@@ -72,20 +72,20 @@ class StepClock:
         self._ended[stream.device] = _record(stream)
 
     def read(self) -> list[StepMeasure] | None:
-        """Return what was measured, once the devices are done; None without rows or a backward."""
-        if not self._ended or self.rows is None:
+        """Return what was measured, once the devices are done; None without samples or a backward."""
+        if not self._ended or self.samples is None:
             return None
         measures = []
-        for device, rows, started, memory in zip(
-            self.devices, self.rows, self._started, self._memory, strict=True
+        for device, samples, started, memory in zip(
+            self.devices, self.samples, self._started, self._memory, strict=True
         ):
             seconds = None
             ended = self._ended.get(device)
             if ended is not None:
                 ended.synchronize()
                 seconds = started.elapsed_time(ended) / 1e3
-            peak_bytes = memory.peak_until(MemoryMark.of(device), rows)
-            measures.append(StepMeasure(rows, seconds, memory.allocated_bytes, peak_bytes))
+            peak_bytes = memory.peak_until(MemoryMark.of(device), samples)
+            measures.append(StepMeasure(samples, seconds, memory.allocated_bytes, peak_bytes))
         return measures
 
 

@@ -22,7 +22,7 @@ from .trial import (
     fit_memory,
     fit_speed,
     highest_peaks,
-    row_limits,
+    sample_limits,
 )
 
 _POLICIES = "'even', 'speed', 'memory'"
@@ -41,13 +41,13 @@ class Shares:
     Attributes:
         weights: one a device, not negative, of any sum; only their ratios count.
         reason: where they come from, for people.
-        row_limits: the most rows for which each device has memory; None where that is unknown.
+        sample_limits: the most samples for which each device has memory; None where that is unknown.
         trial: what the first steps still have to tell; None if the shares are held.
     """
 
     weights: tuple[float, ...]
     reason: str
-    row_limits: tuple[int | None, ...] = ()
+    sample_limits: tuple[int | None, ...] = ()
     trial: Trial | None = None
 
     def __post_init__(self) -> None:
@@ -56,37 +56,37 @@ class Shares:
             raise SharesError(f"shares are numbers from zero up; got {given}")
         if not any(self.weights):
             raise SharesError(f"at least one share must be above zero; got {given or 'none'}")
-        if self.row_limits and len(self.row_limits) != len(self.weights):
-            raise SharesError(f"{len(self.row_limits)} limits for {len(self.weights)} shares")
+        if self.sample_limits and len(self.sample_limits) != len(self.weights):
+            raise SharesError(f"{len(self.sample_limits)} limits for {len(self.weights)} shares")
 
     @property
     def held(self) -> bool:
         """Whether later steps leave the shares as they are."""
         return self.trial is None
 
-    def split(self, rows: int) -> tuple[int, ...]:
-        """Return how many of `rows` each device gets; they sum to `rows`.
+    def split(self, samples: int) -> tuple[int, ...]:
+        """Return how many of `samples` each device gets; they sum to `samples`.
 
         Equal shares are those of `torch.chunk`, as in `torch.nn.DataParallel`: as many as fill
-        whole parts, and the last devices get fewer or none. Others are rounded down, and the rows
+        whole parts, and the last devices get fewer or none. Others are rounded down, and the samples
         left over go to those who lost the largest fraction, the first ones first (the method of
         largest remainders). No device gets more than its limit unless all are at theirs.
         """
-        return _split(self.weights, self._limits(), rows)
+        return _split(self.weights, self._limits(), samples)
 
     def join_singles(self, counts: Sequence[int]) -> tuple[int, ...]:
-        """Return `counts` with no part of one row, unless there is only one row.
+        """Return `counts` with no part of one sample, unless there is only one sample.
 
         ::
 
             8 1 1  ──▶  8 2 0         2 1 1 1  ──▶  2 2 1 0  ──▶  3 2 0 0         4 1  ──▶  5 0
 
-        The device with the smallest share gives its single row away: to another single row, or
+        The device with the smallest share gives its single sample away: to another single sample, or
         else to the device whose part is the smallest relative to its share, within the limits if
         one has room.
 
         Args:
-            counts: how many rows each device has, as from `split`.
+            counts: how many samples each device has, as from `split`.
         """
         joined = list(counts)
         limits = self._limits()
@@ -110,34 +110,34 @@ class Shares:
         peaks = highest_peaks([trial.peaks or (None,) * len(step), step])
         if len(steps) < WARM_UP_STEPS + MEASURED_STEPS:
             return replace(self, trial=replace(trial, steps=steps, peaks=peaks))
-        limits = row_limits(peaks, trial.total_bytes) or self.row_limits
-        held = replace(self, row_limits=limits, trial=None)
+        limits = sample_limits(peaks, trial.total_bytes) or self.sample_limits
+        held = replace(self, sample_limits=limits, trial=None)
         if trial.kind == "memory":
-            rows = fit_memory(peaks, trial.total_bytes)
-            if rows is None:
+            samples = fit_memory(peaks, trial.total_bytes)
+            if samples is None:
                 return replace(held, reason=_NO_PEAKS)
             reason = "by memory: measured peaks of the first steps"
-            return replace(held, weights=rows, reason=reason)
+            return replace(held, weights=samples, reason=reason)
         rounds = (*trial.rounds, fastest(steps[WARM_UP_STEPS:]))
         fitted = fit_speed(rounds, self.weights)
         if fitted is None:
             return replace(held, reason="by speed: no times were measured, so held")
-        seconds, rows = fitted
+        seconds, samples = fitted
         told = ", ".join(
-            f"{m.rows} rows in {m.seconds * 1e3:.4g} ms" if m.seconds else f"{m.rows} rows"
+            f"{m.samples} samples in {m.seconds * 1e3:.4g} ms" if m.seconds else f"{m.samples} samples"
             for m in rounds[-1]
         )
         slowest = max(m.seconds or 0.0 for m in rounds[-1])
         if slowest <= GOOD_ENOUGH * seconds:  # as they are, and not changed once more for little
             return replace(held, reason=f"by speed: {told}; held")
         if len(rounds) == SPEED_ROUNDS:
-            return replace(held, weights=rows, reason=f"by speed: from {told}; held")
+            return replace(held, weights=samples, reason=f"by speed: from {told}; held")
         trial = Trial(trial.kind, trial.total_bytes, rounds=rounds, peaks=peaks)
         reason = f"by speed: from {told}; still measured"
-        return replace(held, weights=rows, reason=reason, trial=trial)
+        return replace(held, weights=samples, reason=reason, trial=trial)
 
     def _limits(self) -> tuple[int, ...]:
-        limits = self.row_limits or (None,) * len(self.weights)
+        limits = self.sample_limits or (None,) * len(self.weights)
         return tuple(_NO_LIMIT if limit is None else limit for limit in limits)
 
     def __str__(self) -> str:
@@ -233,19 +233,19 @@ def _published_speeds(devices: Sequence[Any]) -> tuple[float, ...] | None:
 
 
 @lru_cache(maxsize=256)
-def _split(weights: tuple[float, ...], limits: tuple[int, ...], rows: int) -> tuple[int, ...]:
-    if rows < 0:
-        raise SharesError(f"a batch has no {rows} rows")
+def _split(weights: tuple[float, ...], limits: tuple[int, ...], samples: int) -> tuple[int, ...]:
+    if samples < 0:
+        raise SharesError(f"a batch has no {samples} samples")
     parts = len(weights)
     if len(set(weights)) == 1 and min(limits) == _NO_LIMIT:
-        size = -(-rows // parts)
-        return tuple(max(0, min(size, rows - size * part)) for part in range(parts))
+        size = -(-samples // parts)
+        return tuple(max(0, min(size, samples - size * part)) for part in range(parts))
     fixed: dict[int, int] = {}
     while True:
         open_weights = [0.0 if i in fixed else weight for i, weight in enumerate(weights)]
-        left = rows - sum(fixed.values())
+        left = samples - sum(fixed.values())
         if left and not any(open_weights):  # all are full; who fails will say so by name
-            return _largest_remainders(weights, rows)
+            return _largest_remainders(weights, samples)
         given = _largest_remainders(open_weights, left) if left else (0,) * parts
         over = {i: limits[i] for i in range(parts) if i not in fixed and given[i] > limits[i]}
         if not over:
@@ -253,12 +253,12 @@ def _split(weights: tuple[float, ...], limits: tuple[int, ...], rows: int) -> tu
         fixed |= over
 
 
-def _largest_remainders(weights: Sequence[float], rows: int) -> tuple[int, ...]:
-    # Exact in fractions, so that it is the same everywhere and sums to the rows.
+def _largest_remainders(weights: Sequence[float], samples: int) -> tuple[int, ...]:
+    # Exact in fractions, so that it is the same everywhere and sums to the samples.
     total = sum(map(Fraction, weights))
-    quotas = [rows * Fraction(weight) / total for weight in weights]
+    quotas = [samples * Fraction(weight) / total for weight in weights]
     counts = [int(quota) for quota in quotas]
     by_remainder = sorted(range(len(counts)), key=lambda i: (counts[i] - quotas[i], i))
-    for i in by_remainder[: rows - sum(counts)]:
+    for i in by_remainder[: samples - sum(counts)]:
         counts[i] += 1
     return tuple(counts)

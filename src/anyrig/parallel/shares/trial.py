@@ -10,13 +10,13 @@ from typing import Literal
 # shares is followed by one step that is not measured.
 WARM_UP_STEPS = 1
 MEASURED_STEPS = 2
-# From the second round on, what a device needs whatever its rows is told from what it needs a row.
+# From the second round on, what a device needs whatever its samples is told from what it needs a sample.
 SPEED_ROUNDS = 4
 # Shares are held once other ones would make the slowest device faster by this factor at most.
 GOOD_ENOUGH = 1.02
 # Rows in two rounds differ enough to tell a slope if they do so by this fraction.
 TELLING_FRACTION = 0.02
-# What a device keeps free for what the measured steps did not need: longer rows, other kernels.
+# What a device keeps free for what the measured steps did not need: longer samples, other kernels.
 SPARE_FRACTION = 0.05
 
 
@@ -25,13 +25,13 @@ class StepMeasure:
     """What one device did in one step; what is unknown is None.
 
     Attributes:
-        rows: how many it was given.
+        samples: how many it was given.
         seconds: how long it was busy with them, forward and backward.
         base_bytes: allocated on it when the step began: parameters, optimizer state.
         peak_bytes: the most allocated during the step; None also if an earlier peak hides it.
     """
 
-    rows: int
+    samples: int
     seconds: float | None = None
     base_bytes: int | None = None
     peak_bytes: int | None = None
@@ -70,10 +70,10 @@ def highest_peaks(
 
 def fastest(steps: Sequence[Sequence[StepMeasure]]) -> tuple[StepMeasure, ...]:
     """Return the fastest step of each device: what slows one down (another process, a clock) is
-    not the device's. Steps may differ in rows.
+    not the device's. Steps may differ in samples.
     """
     return tuple(
-        min(of_device, key=lambda m: m.seconds / m.rows if m.rows and m.seconds else float("inf"))
+        min(of_device, key=lambda m: m.seconds / m.samples if m.samples and m.seconds else float("inf"))
         for of_device in zip(*steps, strict=True)
     )
 
@@ -81,57 +81,57 @@ def fastest(steps: Sequence[Sequence[StepMeasure]]) -> tuple[StepMeasure, ...]:
 def fit_speed(
     rounds: Sequence[Sequence[StepMeasure]], weights: Sequence[float]
 ) -> tuple[float, tuple[float, ...]] | None:
-    """Return the time at which all devices are done together, and their rows; None if none was
+    """Return the time at which all devices are done together, and their samples; None if none was
     timed.
 
     ::
 
-        seconds = fixed + rows * seconds a row      fixed: launches, parameters and gradients on
+        seconds = fixed + samples * seconds a sample      fixed: launches, parameters and gradients on
                                                     their way, waiting for each other
 
-    One round tells ``fixed = 0`` and the quotient; two with different rows tell both. A device
-    that got no rows keeps its old ratio to the others.
+    One round tells ``fixed = 0`` and the quotient; two with different samples tell both. A device
+    that got no samples keeps its old ratio to the others.
     """
     step = rounds[-1]
-    timed = [i for i, m in enumerate(step) if m.rows and m.seconds]
+    timed = [i for i, m in enumerate(step) if m.samples and m.seconds]
     if not timed or not sum(weights[i] for i in timed):
         return None
     lines = [_line([rounds_of[i] for rounds_of in rounds]) for i in timed]
     fixed, slopes = zip(*lines, strict=True)
-    seconds, rows = level(sum(step[i].rows for i in timed), fixed, slopes)
-    scale = sum(rows) / sum(weights[i] for i in timed)
-    found = dict(zip(timed, rows, strict=True))
+    seconds, samples = level(sum(step[i].samples for i in timed), fixed, slopes)
+    scale = sum(samples) / sum(weights[i] for i in timed)
+    found = dict(zip(timed, samples, strict=True))
     return seconds, tuple(found.get(i, weight * scale) for i, weight in enumerate(weights))
 
 
 def _line(measures: Sequence[StepMeasure]) -> tuple[float, float]:
-    """Return the fixed seconds of a device and its seconds a row."""
+    """Return the fixed seconds of a device and its seconds a sample."""
     last = measures[-1]
     seconds = last.seconds or 0.0
     for before in reversed(measures[:-1]):
-        apart = last.rows - before.rows
-        if before.rows and before.seconds and abs(apart) > TELLING_FRACTION * last.rows:
+        apart = last.samples - before.samples
+        if before.samples and before.seconds and abs(apart) > TELLING_FRACTION * last.samples:
             slope = (seconds - before.seconds) / apart
-            fixed = seconds - slope * last.rows
-            # Noise may tilt the line so that more rows take less time, or none take less than none.
+            fixed = seconds - slope * last.samples
+            # Noise may tilt the line so that more samples take less time, or none take less than none.
             if slope > 0 and fixed >= 0:
                 return fixed, slope
             break
-    return 0.0, seconds / last.rows
+    return 0.0, seconds / last.samples
 
 
 def level(
-    rows: float, fixed: Sequence[float], slopes: Sequence[float]
+    samples: float, fixed: Sequence[float], slopes: Sequence[float]
 ) -> tuple[float, tuple[float, ...]]:
-    """Return the level L that all reach, and who gets how many rows for it.
+    """Return the level L that all reach, and who gets how many samples for it.
 
     ::
 
-        L = fixed + rows * slope     for each; who is above it without rows gets none
+        L = fixed + samples * slope     for each; who is above it without samples gets none
     """
     taking = set(range(len(fixed)))
     while True:
-        reached = (rows + sum(fixed[i] / slopes[i] for i in taking)) / sum(
+        reached = (samples + sum(fixed[i] / slopes[i] for i in taking)) / sum(
             1 / slopes[i] for i in taking
         )
         above = {i for i in taking if fixed[i] > reached}
@@ -145,57 +145,57 @@ def level(
 def fit_memory(
     step: Sequence[StepMeasure | None], total_bytes: Sequence[int | None]
 ) -> tuple[float, ...] | None:
-    """Return the rows of each device that make all equally full, or None if no peak is known.
+    """Return the samples of each device that make all equally full, or None if no peak is known.
 
     ::
 
-        peak = fixed + rows * bytes a row      fixed: what is there without rows; on the lead also
+        peak = fixed + samples * bytes a sample      fixed: what is there without samples; on the lead also
                                                gradients, optimizer state and gathered outputs
 
-    Bytes a row are told by the devices that are not the lead, and fixed is what they leave
+    Bytes a sample are told by the devices that are not the lead, and fixed is what they leave
     unexplained. Full is measured as a fraction of each device's memory.
     """
     usage = _usage(step)
     if usage is None:
         return None
-    fixed, row_bytes = usage
+    fixed, sample_bytes = usage
     # Without their sizes, devices are taken to be of one size.
     sizes = [float(total or 0) for total in total_bytes] if all(total_bytes) else [1.0] * len(step)
-    _, rows = level(
-        sum(m.rows for m in step if m),
+    _, samples = level(
+        sum(m.samples for m in step if m),
         [used / size for used, size in zip(fixed, sizes, strict=True)],
-        [row_bytes / size for size in sizes],
+        [sample_bytes / size for size in sizes],
     )
-    return rows
+    return samples
 
 
-def row_limits(
+def sample_limits(
     step: Sequence[StepMeasure | None], total_bytes: Sequence[int | None]
 ) -> tuple[int | None, ...] | None:
-    """Return the most rows for which each device has memory, a little kept free; None: unknown."""
+    """Return the most samples for which each device has memory, a little kept free; None: unknown."""
     usage = _usage(step)
     if usage is None:
         return None
-    fixed, row_bytes = usage
+    fixed, sample_bytes = usage
     return tuple(
-        None if total is None else max(0, int((total * (1 - SPARE_FRACTION) - used) / row_bytes))
+        None if total is None else max(0, int((total * (1 - SPARE_FRACTION) - used) / sample_bytes))
         for total, used in zip(total_bytes, fixed, strict=True)
     )
 
 
 def _usage(step: Sequence[StepMeasure | None]) -> tuple[list[float], float] | None:
-    """Return the fixed bytes of each device, and the bytes a row of all of them."""
+    """Return the fixed bytes of each device, and the bytes a sample of all of them."""
     known = [m for m in step if m is not None and m.peak_bytes is not None]
     if len(known) < len(step):
         return None
     grown = [
-        ((m.peak_bytes or 0) - m.base_bytes, m.rows)
+        ((m.peak_bytes or 0) - m.base_bytes, m.samples)
         for m in (known[1:] if len(known) > 1 else known)
-        if m.base_bytes is not None and m.rows
+        if m.base_bytes is not None and m.samples
     ]
     if not grown:
         return None
-    row_bytes = sum(size for size, _ in grown) / sum(rows for _, rows in grown)
-    if row_bytes <= 0:
+    sample_bytes = sum(size for size, _ in grown) / sum(samples for _, samples in grown)
+    if sample_bytes <= 0:
         return None
-    return [max(0.0, (m.peak_bytes or 0) - row_bytes * m.rows) for m in known], row_bytes
+    return [max(0.0, (m.peak_bytes or 0) - sample_bytes * m.samples) for m in known], sample_bytes

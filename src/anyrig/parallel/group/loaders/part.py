@@ -13,7 +13,7 @@ from ....transfer.containers import attributes_of, items_of, rebuild
 from ....transfer.tree import Path, format_path
 from ...batch.nested import cut_nested
 from ...batch.packed import cut_packed
-from ...batch.rows import count_rows, splits
+from ...batch.samples import count_samples, has_samples
 from ..leaves import is_inner, leaves_of
 
 GIVE_EMPTY = (
@@ -30,7 +30,7 @@ def rows_of(batch: Any) -> int:
     Raises:
         BatchError: its tensors disagree, or it has neither tensors nor a length.
     """
-    rows = count_rows(batch)
+    rows = count_samples(batch)
     if rows is not None:
         return rows
     if isinstance(batch, (list, tuple)):
@@ -116,7 +116,7 @@ def _cut(leaf: Tensor | PackedSequence, part: slice, rows: int) -> Any:
     counts = (part.start, part.stop - part.start, rows - part.stop)
     if isinstance(leaf, PackedSequence):
         return cut_packed(leaf, counts, [leaf.data.device] * 3)[1]
-    if not splits(leaf):
+    if not has_samples(leaf):
         return leaf
     if leaf.is_nested:
         return cut_nested(leaf, counts, [leaf.device] * 3)[1]

@@ -168,7 +168,7 @@ def rows_of_ranks(shares: Shares, rows: int, singles: bool = True) -> tuple[int,
     no rank has one row of several.
     """
     ranks = len(shares.weights)
-    if len(set(shares.weights)) == 1 and not shares.row_limits:
+    if len(set(shares.weights)) == 1 and not shares.sample_limits:
         each, left = divmod(rows, ranks)
         counts = tuple(each + (rank < left) for rank in range(ranks))
     else:
