@@ -326,7 +326,11 @@ def test_without_samples_each_device_gets_the_whole() -> None:
             1,
             r"\[1\] \(shape \(8,\)\) cannot be divided along dimension 1, which it does not have",
         ),
-        (torch.ones(8, 2), -3, r"the value \(shape \(8, 2\)\) cannot be divided along dimension -3"),
+        (
+            torch.ones(8, 2),
+            -3,
+            r"the value \(shape \(8, 2\)\) cannot be divided along dimension -3",
+        ),
         (
             [torch.ones(3), pack([2, 1], enforce_sorted=True)],
             0,
@@ -343,7 +347,9 @@ def test_what_cannot_be_split(value: Any, dim: int, message: str) -> None:
 def test_nested_tensors_have_their_samples_in_the_first_dimension() -> None:
     nested = torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(4, 3)])
     assert count_samples(nested) == count_samples(nested, -3) == 2
-    with pytest.raises(BatchError, match=r"\[0\] is a nested tensor, which can be divided along dim"):
+    with pytest.raises(
+        BatchError, match=r"\[0\] is a nested tensor, which can be divided along dim"
+    ):
         count_samples([nested], 2)
 
 

@@ -38,7 +38,7 @@ def leave_to_modules() -> None:
 
 @_disable_dynamo
 def refuse_several_devices(name: str, devices: int) -> NoReturn:
-    """Raise SpreadError for the module class `name`, spread over `devices` devices of one process."""
+    """Raise SpreadError for module class `name`, spread over `devices` devices of one process."""
     raise SpreadError(
         f"torch.compile was given a model of {name} that is spread over {devices} devices in one "
         "process, which it cannot compile. Start a process for each device, where the same line "

@@ -17,9 +17,8 @@ import torch
 
 from ..devices.place import Place, Places
 from ..transfer.tree import ATOM_TYPES, map_leaves
-from .batch.call import Call
+from .batch.call import Call, describe_call, without_trace
 from .batch.divided_dimension import Answer
-from .batch.once_more import describe_call, without_trace
 from .batch.outputs import join_outputs
 from .batch.samples import name_argument
 from .batch.scatter import divide, scatter_samples

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+import random
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -15,6 +17,8 @@ from .divided_dimension import Answer, along_dimension, read_change, read_shapes
 from .joining import format_shapes
 
 _MOST_REMEMBERED = 1024
+# Arguments whose value, not only their type, may decide the form of the outputs.
+_SWITCHES = (type(None), bool, str)
 
 
 class Call:
@@ -66,11 +70,8 @@ class Call:
         if found.dim is None:
             return found
         # Lengths may differ as well: of [4, 3, 8] and [5, 3, 8], dimension 1 can have the samples.
-        differing = tuple(
-            i
-            for i, sizes in enumerate(zip(*shapes, strict=True))
-            if i != found.dim and len(set(sizes)) > 1
-        )
+        sizes = [set(sizes) for sizes in zip(*shapes, strict=True)]
+        differing = tuple(i for i in range(len(sizes)) if i != found.dim and len(sizes[i]) > 1)
         return Answer(differing=differing) if differing else found
 
     def is_constant(self, numbers: Sequence[int], path: Path) -> bool:
@@ -147,3 +148,47 @@ def _read_forms(value: Any) -> dict[Path, tuple[int, ...]]:
         elif type(leaf) is int:
             forms[path] = (leaf,)
     return forms
+
+
+def describe_call(
+    module: torch.nn.Module, inputs: tuple[Any, ...], named: Mapping[str, Any]
+) -> Hashable:
+    """Return a key that is equal for calls whose outputs have the same form.
+
+    It has the module's mode, the arguments' names, switches such as ``return_hidden=True``, and the
+    tensors' numbers of dimensions.
+    """
+    forms = [
+        value
+        if isinstance(value, _SWITCHES)
+        else (value.dim() if isinstance(value, Tensor) else type(value).__qualname__)
+        for value in (*inputs, *named.values())
+    ]
+    return module.training, len(inputs), *named, *forms
+
+
+@contextmanager
+def without_trace(module: torch.nn.Module, device: torch.device) -> Iterator[None]:
+    """Call `module`, which lies on `device`, inside this context without side effects.
+
+    Gradients are disabled. The module writes into copies of its buffers; attributes and random
+    number generators are restored afterwards. The effects of hooks remain, and so do changes inside
+    lists and other objects of the module.
+    """
+    attributes = [(each.__dict__, dict(each.__dict__)) for each in module.modules()]
+    buffers = [(each._buffers, dict(each._buffers)) for each in module.modules()]
+    copies: dict[int, Tensor] = {}
+    python_numbers = random.getstate()
+    try:
+        with torch.random.fork_rng([device], device_type=device.type), torch.no_grad():
+            for own, before in buffers:
+                for name, buffer in before.items():
+                    if buffer is not None:
+                        own[name] = copies.setdefault(id(buffer), buffer.clone())
+            yield
+    finally:
+        random.setstate(python_numbers)
+        for own, before in (*buffers, *attributes):
+            for name in own.keys() - before.keys():
+                del own[name]
+            own.update(before)

@@ -23,17 +23,11 @@ Shape = Sequence[int]
 
 @dataclass(frozen=True)
 class Answer:
-    """Which dimension of an output has the samples; none if all fields are empty.
-
-    Attributes:
-        dim: the dimension that has them.
-        candidates: the dimensions that may have them, if the shapes leave it open.
-        differing: dimensions in which the parts differ, unless `dim` explains them.
-    """
+    """Which dimension of an output has the samples; none if all fields are empty."""
 
     dim: int | None = None
-    candidates: tuple[int, ...] = ()
-    differing: tuple[int, ...] = ()
+    candidates: tuple[int, ...] = ()  # dimensions that may have them, if the shapes leave it open
+    differing: tuple[int, ...] = ()  # dimensions in which the parts differ without explanation
 
 
 def read_shapes(shapes: Sequence[Shape], samples: Sequence[int], dim: int) -> Answer:

@@ -23,16 +23,13 @@ def join_outputs(values: Sequence[Any], device: torch.device, call: Call) -> Any
     """Return on `device` the module's output for the whole batch, from its outputs for the parts.
 
     * Tensors are joined along the dimension that has the samples, whichever it is.
-    * A floating-point number, a tensor with one element or a Python float, is a mean over the
-      samples of its part; the result is the mean over all samples. A tensor keeps its shape and is
-      differentiable.
+    * A tensor with one element, or a Python float, is a mean over the samples of its part; the
+      result is the mean over all samples. A tensor keeps its shape and is differentiable.
     * Packed sequences and nested tensors become one, of all sequences or parts.
     * Texts and integers must be equal in all parts. Other objects that differ become a list.
 
-    Args:
-        values: one for each part with samples, all of the same structure.
-        device: where the result lies, with its index.
-        call: the call that returned the values.
+    `values` has one value for each part with samples, all returned by `call`. The device has its
+    index.
 
     Raises:
         BatchError: the result would not be that of the whole batch; the message names a remedy.
@@ -119,10 +116,11 @@ class _Outputs:
         else:
             reason = (
                 f"no dimension of the shapes {shapes} follows the parts' samples ({samples}). The "
-                f"batch was divided along dimension {self.call.dim}; if its samples are in another, "
-                "as for nn.LSTM without batch_first=True, name that: spread(module, dim=1). "
-                f"Otherwise return the samples in dimension {self.call.dim}, with tensor.expand() at "
-                "no cost; or leave it out, or take the parts as they are: model.scattered(...)"
+                f"batch was divided along dimension {self.call.dim}; if its samples are in "
+                "another, as for nn.LSTM without batch_first=True, name that: spread(module, "
+                f"dim=1). Otherwise return the samples in dimension {self.call.dim}, with "
+                "tensor.expand() at no cost; or leave it out, or take the parts as they are: "
+                "model.scattered(...)"
             )
         return _refusal(path, reason)
 

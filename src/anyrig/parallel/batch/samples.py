@@ -17,10 +17,10 @@ WHOLE = (PackedSequence,)
 
 
 def count_samples(tree: Any, dim: int = 0, name: Callable[[Path], str] = format_path) -> int | None:
-    """Return the number of samples in a batch: the size of all its tensors along `dim`.
+    """Return the number of samples: the size of all tensors along `dim`, or of sequences.
 
-    The samples of a packed sequence are its sequences. Tensors without dimensions are ignored. The
-    result is None if nothing in `tree` can be divided. `name` formats a path for error messages.
+    Tensors without dimensions are ignored; without any other, the result is None. `name` formats a
+    path for error messages.
 
     Raises:
         BatchError: a tensor has no dimension `dim`, or two tensors differ in size along it.
@@ -45,8 +45,8 @@ def count_samples(tree: Any, dim: int = 0, name: Callable[[Path], str] = format_
         if count != first[0]:
             raise BatchError(
                 f"the batch has {first[0]} samples along dimension {dim} in {first[1]}, but "
-                f"{count} in {place}. Every tensor argument with dimensions needs an entry for each "
-                "sample: make any other tensor a buffer of the module, or repeat it for each "
+                f"{count} in {place}. Every tensor argument with dimensions needs an entry for "
+                "each sample: make any other tensor a buffer of the module, or repeat it for each "
                 "sample, with tensor.expand() at no cost"
             )
     return first and first[0]

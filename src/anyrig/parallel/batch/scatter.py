@@ -67,9 +67,8 @@ def divide(
     dim: int = 0,
     name: Callable[[Path], str] = format_path,
 ) -> Divided:
-    """Divide a batch as `scatter` does.
+    """Divide a batch as `scatter` does: one walk counts the samples, one for each device cuts.
 
-    One walk over the tree counts the samples; one walk for each device builds its value.
     ``split(total)`` returns the number of samples for each device, and ``name(path)`` formats a
     path for error messages.
     """

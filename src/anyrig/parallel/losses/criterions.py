@@ -1,8 +1,7 @@
 """What PyTorch's criterions divide by when they take a mean.
 
-The mean over a batch is the mean over its parts only if the parts are weighted by what each one
-counts: the targets that are not ignored, their class weights, or the elements. Each part therefore
-gives a sum and a count.
+A batch's mean is the sum of its parts' sums over the sum of their counts: of the targets that are
+not ignored, of their class weights, or of the elements.
 """
 
 from __future__ import annotations
@@ -76,17 +75,11 @@ _WEIGHS_ELEMENTS = {functional.l1_loss, functional.mse_loss, functional.huber_lo
 
 @dataclass(frozen=True)
 class Known:
-    """One of PyTorch's criterions.
+    """One of PyTorch's criterions."""
 
-    Attributes:
-        settings: its arguments: ``reduction``, and for some ``ignore_index`` or ``weight``.
-        count: returns what its mean divides by.
-        summed: the same criterion with ``reduction="sum"``.
-    """
-
-    settings: Mapping[str, Any]
-    count: Count
-    summed: Callable[[Any, Any], Tensor]
+    settings: Mapping[str, Any]  # ``reduction``, and for some ``ignore_index`` or ``weight``
+    count: Count  # returns what the criterion's mean divides by
+    summed: Callable[[Any, Any], Tensor]  # the same criterion with ``reduction="sum"``
 
     @property
     def by_elements(self) -> bool:
@@ -95,7 +88,7 @@ class Known:
 
 
 def recognise(criterion: Any) -> Known | None:
-    """Return a criterion's mean as sum and count, or None if it is not one of PyTorch's.
+    """Return one of PyTorch's criterions as sum and count; None for any other.
 
     PyTorch's are modules of `torch.nn`, subclasses that keep the forward, functions of
     `torch.nn.functional`, and `functools.partial` of such a function with keywords only.

@@ -45,25 +45,17 @@ _LENGTHS = (
 
 @dataclass(frozen=True)
 class LossPart:
-    """The loss of one part of a batch.
+    """The loss of one part of a batch."""
 
-    Attributes:
-        value: the part's sum; or a loss for each sample, if the criterion does not reduce.
-        count: the part's share of what the batch's sum is divided by; None for no division.
-        reduced: whether `value` is a sum.
-        dtype: of the batch's loss.
-        shape: of the output, if it may differ between parts in the samples only; else None.
-    """
-
-    value: Tensor
-    count: Tensor | float | None
-    reduced: bool
-    dtype: torch.dtype
-    shape: torch.Size | None = None
+    value: Tensor  # the part's sum; or a loss for each sample, if the criterion does not reduce
+    count: Tensor | float | None  # what the part adds to the batch's divisor; None: no division
+    reduced: bool  # whether `value` is a sum
+    dtype: torch.dtype  # of the batch's loss
+    shape: torch.Size | None = None  # of the output, if only the samples may differ between parts
 
 
 def loss_part(criterion: Criterion, output: Any, target: Any, samples: int) -> LossPart:
-    """Return the loss of one part of a batch.
+    """Return the loss of one part of a batch, which has `samples` samples.
 
     PyTorch's criterions (see `recognise`) are computed as a sum and a count. Any other callable
     decides by what it returns:
@@ -72,12 +64,6 @@ def loss_part(criterion: Criterion, output: Any, target: Any, samples: int) -> L
     * a tensor without dimensions: a term of a sum if the callable has ``reduction = "sum"``, else a
       mean over samples;
     * a tensor with dimensions: a loss for each sample, joined as outputs are.
-
-    Args:
-        criterion: called as ``criterion(output, target)``; its tensors lie where the output does.
-        output: what the replica returned.
-        target: the targets of the same samples.
-        samples: the number of samples in the part.
 
     Raises:
         BatchError: the callable returned something else, or the shapes of output and target do not
@@ -119,29 +105,25 @@ def loss_part(criterion: Criterion, output: Any, target: Any, samples: int) -> L
 
 
 def combine_losses(parts: Sequence[LossPart], device: Place, dim: int = 0) -> Tensor:
-    """Return the loss of the whole batch, on `device`.
-
-    Losses that are not reduced are joined along `dim`. There is at least one part.
+    """Return the loss of the whole batch, on `device`; `dim` joins losses that are not reduced.
 
     Raises:
         BatchError: the parts are reduced in different ways, or are means over different lengths.
     """
     _require_one_length(parts, dim)
     to = resolve_device(device)
-    kinds = {(part.reduced, part.count is None) for part in parts}
-    if len(kinds) != 1:
+    if len({(part.reduced, part.count is None) for part in parts}) != 1:
         raise BatchError(
             "the loss was reduced in different ways on different devices; return the same kind of "
             "value for every part of a batch"
         )
-    ((reduced, undivided),) = kinds
-    if not reduced:
+    if not parts[0].reduced:
         whole: Tensor = gather([part.value for part in parts], to, dim)
         return whole
     total = _add([part.value for part in parts], to)
-    if undivided:
-        return total.to(parts[0].dtype)
     counts = [part.count for part in parts if part.count is not None]
+    if not counts:
+        return total.to(parts[0].dtype)
     known: float = sum(count for count in counts if not isinstance(count, Tensor))
     counted = [count for count in counts if isinstance(count, Tensor)]
     whole_count = _add(counted, to).to(total.dtype) + known if counted else known
@@ -150,13 +132,10 @@ def combine_losses(parts: Sequence[LossPart], device: Place, dim: int = 0) -> Te
 
 def explain_loss(criterion: Criterion) -> str:
     """Return in words how the batch's loss is made of the parts' losses."""
-    known = recognise(criterion)
-    name = _name(criterion)
+    known, name = recognise(criterion), _name(criterion)
     reduction = _reduction_of(criterion, known)
-    if reduction == "sum":
-        return f"{name}: the parts' losses are added"
-    if reduction == "none":
-        return f"{name}: the parts' losses are joined"
+    if reduction in ("sum", "none"):
+        return f"{name}: the parts' losses are {'added' if reduction == 'sum' else 'joined'}"
     if known is not None:
         return f"{name}: sums over all parts, divided by what all counted"
     return (
@@ -190,10 +169,9 @@ class ParallelLoss(nn.Module):
         criterion = ParallelLoss(nn.CrossEntropyLoss())
         criterion(model.scattered(x), target).backward()
 
-    Its value and gradients are those of the criterion on the joined outputs. This holds for PyTorch's
-    criterions, and for callables that return a mean over samples, a loss for each sample, or ``(sum,
-    count)``. The criterion's parameters and buffers are copied to each device at each call, and its
-    parameters get their gradients.
+    Value and gradients are those of the criterion on the joined outputs, for PyTorch's criterions
+    and for callables that return a mean over samples, a loss for each sample, or ``(sum, count)``.
+    The criterion's tensors are copied to each device at each call; its parameters get gradients.
 
     Args:
         criterion: called as ``criterion(output, target)`` for each part.
@@ -237,7 +215,6 @@ class ParallelLoss(nn.Module):
 def criterion_on(criterion: Criterion, device: torch.device) -> Criterion:
     """Return `criterion` with its tensors on `device`, or `criterion` if they lie there.
 
-    Its tensors are a module's parameters and buffers, or the arguments of a `functools.partial`.
     Gradients reach the criterion's own parameters. Several threads may call this concurrently.
     """
     if isinstance(criterion, functools.partial):
@@ -259,8 +236,9 @@ def criterion_on(criterion: Criterion, device: torch.device) -> Criterion:
 
 
 def _require_one_length(parts: Sequence[LossPart], dim: int) -> None:
-    """Raise BatchError if the outputs differ in another dimension than that of the samples: their
-    means are over different elements, and the target may have been broadcast.
+    """Raise BatchError if outputs differ in another dimension than that of the samples.
+
+    Their means are over different numbers of elements, and the target may have been broadcast.
     """
     shapes = [part.shape for part in parts if part.shape]
     samples = [int(part.count) for part in parts if part.shape and part.count is not None]
@@ -276,14 +254,16 @@ def _require_one_length(parts: Sequence[LossPart], dim: int) -> None:
 
 
 def _call(function: Criterion, criterion: Criterion, output: Any, target: Any) -> Any:
-    """Return ``function(output, target)``, and explain a failure that different lengths cause."""
+    """Return ``function(output, target)``; explain an error that different lengths cause."""
     try:
         return function(output, target)
     except (ValueError, RuntimeError) as error:
-        have_shapes = isinstance(output, Tensor) and isinstance(target, Tensor)
-        if isinstance(error, torch.OutOfMemoryError) or not have_shapes:
-            raise
-        if set(target.shape) <= set(output.shape):
+        are_tensors = isinstance(output, Tensor) and isinstance(target, Tensor)
+        if (
+            isinstance(error, torch.OutOfMemoryError)
+            or not are_tensors
+            or set(target.shape) <= set(output.shape)
+        ):
             raise
         raise BatchError(
             f"the loss {_name(criterion)} failed on a part of the batch with an output of shape "

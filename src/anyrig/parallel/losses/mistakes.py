@@ -29,44 +29,42 @@ def require_criterion(loss: object) -> None:
 def explain_call(
     error: TypeError, module: nn.Module, inputs: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> None:
-    """Add to an error how to pass the target to a model that was spread with a loss.
+    """Add to the error of a failed call how a model that was spread with a loss gets its target.
 
-    `inputs` and `kwargs` are the arguments of the model's failed call. No note is added if they fit
-    the module's forward, since the error has another cause then.
+    Add nothing if the arguments fit the module's forward: the error has another cause then.
     """
-    mistake = _find_mistake(module, inputs, kwargs)
-    if mistake is not None:
-        add_note(
-            error, f"the model was spread with loss=, which gets the argument target=. {mistake}"
-        )
-
-
-def _find_mistake(
-    module: nn.Module, inputs: Sequence[Any], kwargs: Mapping[str, Any]
-) -> str | None:
     rest = {name: value for name, value in kwargs.items() if name != "target"}
     if _takes(module, inputs, rest):
-        return None
-    name = type(module).__name__
+        return
+    others = [
+        name
+        for name in rest
+        if _takes(module, inputs, {key: value for key, value in rest.items() if key != name})
+    ]
     if _takes(module, inputs, {**rest, "target": None}):
-        return (
-            f"{name}.forward() takes an argument of that name too, and does not get it: rename "
-            "its argument, or spread the module without loss= if it computes the loss itself"
+        mistake = (
+            "takes an argument of that name too, and does not get it: rename its argument, or "
+            "spread the module without loss= if it computes the loss itself"
         )
-    if "target" in kwargs:
-        return None
-    if len(inputs) > 1 and _takes(module, inputs[:-1], rest):
-        return (
-            f"{name}.forward() does not take the last of {len(inputs)} positional arguments: if it "
-            "is the target, write model(x, target=y) for model(x, y)"
+    elif "target" in kwargs:
+        return
+    elif len(inputs) > 1 and _takes(module, inputs[:-1], rest):
+        mistake = (
+            f"does not take the last of {len(inputs)} positional arguments: if it is the target, "
+            "write model(x, target=y) for model(x, y)"
         )
-    for other in rest:
-        if _takes(module, inputs, {key: value for key, value in rest.items() if key != other}):
-            return (
-                f"{name}.forward() does not take {other}=: if it is the target, write "
-                f"model(x, target=y) for model(x, {other}=y)"
-            )
-    return None
+    elif others:
+        mistake = (
+            f"does not take {others[0]}=: if it is the target, write model(x, target=y) for "
+            f"model(x, {others[0]}=y)"
+        )
+    else:
+        return
+    add_note(
+        error,
+        "the model was spread with loss=, which gets the argument target=. "
+        f"{type(module).__name__}.forward() {mistake}",
+    )
 
 
 def _takes(module: nn.Module, inputs: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:

@@ -36,13 +36,13 @@ _NO_LIMIT = sys.maxsize
 
 @dataclass(frozen=True)
 class Shares:
-    """What each device gets of a batch.
+    """How a batch is shared among the devices.
 
     Attributes:
-        weights: one a device, not negative, of any sum; only their ratios count.
-        reason: where they come from, for people.
-        sample_limits: the most samples for which each device has memory; None where that is unknown.
-        trial: what the first steps still have to tell; None if the shares are held.
+        weights: one for each device, not negative; only their ratios count.
+        reason: why, for the user.
+        sample_limits: the most samples for which each device has memory; None where unknown.
+        trial: the measurements of the first steps; None if the shares are held.
     """
 
     weights: tuple[float, ...]
@@ -67,10 +67,9 @@ class Shares:
     def split(self, samples: int) -> tuple[int, ...]:
         """Return how many of `samples` each device gets; they sum to `samples`.
 
-        Equal shares are those of `torch.chunk`, as in `torch.nn.DataParallel`: as many as fill
-        whole parts, and the last devices get fewer or none. Others are rounded down, and the samples
-        left over go to those who lost the largest fraction, the first ones first (the method of
-        largest remainders). No device gets more than its limit unless all are at theirs.
+        Equal shares divide as `torch.chunk` and `torch.nn.DataParallel` do: the last devices get
+        fewer samples or none. Other shares divide by the method of largest remainders. No device
+        exceeds its limit unless all devices are at their limits.
         """
         return _split(self.weights, self._limits(), samples)
 
@@ -81,12 +80,9 @@ class Shares:
 
             8 1 1  ──▶  8 2 0         2 1 1 1  ──▶  2 2 1 0  ──▶  3 2 0 0         4 1  ──▶  5 0
 
-        The device with the smallest share gives its single sample away: to another single sample, or
-        else to the device whose part is the smallest relative to its share, within the limits if
-        one has room.
-
-        Args:
-            counts: how many samples each device has, as from `split`.
+        The device with the smallest share gives its single sample to another device with a single
+        sample, or else to the device with the smallest part relative to its share. A device below
+        its limit is preferred.
         """
         joined = list(counts)
         limits = self._limits()
@@ -102,7 +98,7 @@ class Shares:
         return tuple(joined)
 
     def measured(self, step: Sequence[StepMeasure]) -> Shares:
-        """Return the shares after one more step, measured on each device; itself once held."""
+        """Return the shares after one more step; `step` has a measure for each device."""
         trial = self.trial
         if trial is None:
             return self
@@ -116,24 +112,25 @@ class Shares:
             samples = fit_memory(peaks, trial.total_bytes)
             if samples is None:
                 return replace(held, reason=_NO_PEAKS)
-            reason = "by memory: measured peaks of the first steps"
-            return replace(held, weights=samples, reason=reason)
+            return replace(
+                held, weights=samples, reason="by memory: measured peaks of the first steps"
+            )
         rounds = (*trial.rounds, fastest(steps[WARM_UP_STEPS:]))
         fitted = fit_speed(rounds, self.weights)
         if fitted is None:
             return replace(held, reason="by speed: no times were measured, so held")
         seconds, samples = fitted
-        told = ", ".join(
-            f"{m.samples} samples in {m.seconds * 1e3:.4g} ms" if m.seconds else f"{m.samples} samples"
+        seen = ", ".join(
+            f"{m.samples} samples" + (f" in {m.seconds * 1e3:.4g} ms" if m.seconds else "")
             for m in rounds[-1]
         )
         slowest = max(m.seconds or 0.0 for m in rounds[-1])
-        if slowest <= GOOD_ENOUGH * seconds:  # as they are, and not changed once more for little
-            return replace(held, reason=f"by speed: {told}; held")
+        if slowest <= GOOD_ENOUGH * seconds:
+            return replace(held, reason=f"by speed: {seen}; held")
         if len(rounds) == SPEED_ROUNDS:
-            return replace(held, weights=samples, reason=f"by speed: from {told}; held")
+            return replace(held, weights=samples, reason=f"by speed: from {seen}; held")
         trial = Trial(trial.kind, trial.total_bytes, rounds=rounds, peaks=peaks)
-        reason = f"by speed: from {told}; still measured"
+        reason = f"by speed: from {seen}; still measured"
         return replace(held, weights=samples, reason=reason, trial=trial)
 
     def _limits(self) -> tuple[int, ...]:
@@ -146,17 +143,17 @@ class Shares:
 
 
 def choose_shares(wanted: str | Sequence[float] | Shares | None, devices: Sequence[Any]) -> Shares:
-    """Return the shares of `devices`.
+    """Return the shares of the devices of a rig.
 
     Args:
-        wanted: ``"even"``; ``"speed"``: from published rates, corrected by the first steps' times;
-            ``"memory"``: so that all devices are equally full, from the first steps' peaks;
-            numbers, one a device; or None: even if the devices are alike or the rates of one are
-            unknown, else by published rates. Nothing is measured then: runs are the same.
-        devices: the rig's, in order. Only the policies ask what they are.
+        wanted: ``"even"``; ``"speed"``: by published rates, corrected by the first steps' times;
+            ``"memory"``: all devices equally full, by the first steps' peaks; one number for each
+            device; or None: even if the devices are alike or the rates of one are unknown, else by
+            published rates, without measuring, so that all runs divide alike.
+        devices: in order; only policies read what they are.
 
     Raises:
-        SharesError: `wanted` is none of these, or has another length than `devices`.
+        SharesError: `wanted` is none of these, or not one number for each device.
     """
     if isinstance(wanted, Shares):
         shares = wanted
@@ -186,8 +183,8 @@ def _by_policy(wanted: str, devices: Sequence[Any]) -> Shares:
     totals = tuple(d.total_bytes if isinstance(d, Device) else None for d in devices)
     if wanted == "speed":
         speeds = _published_speeds(devices)
-        begin = "even" if speeds is None else _RATES
-        reason = f"by speed: {begin} to begin with, until the first steps' times are known"
+        start = _RATES if speeds else "even"
+        reason = f"by speed: {start} to begin with, until the first steps' times are known"
         return Shares(speeds or even, reason, trial=Trial("speed", totals))
     if wanted == "memory":
         sizes = even if None in totals else tuple(float(total or 0) for total in totals)
@@ -200,11 +197,11 @@ def _by_policy(wanted: str, devices: Sequence[Any]) -> Shares:
 
 
 def _by_default(devices: Sequence[Any]) -> Shares:
-    """Return shares that follow from what the devices are, so that every run has the same."""
+    """Return shares by the devices' data sheets alone, so that every run has the same shares."""
     even = (1.0,) * len(devices)
     if not all(isinstance(device, Device) for device in devices):
         return Shares(even, "even")
-    # By name: of two equal GPUs the one with a screen may report less memory.
+    # Compare names: of two equal GPUs, the one with a screen may report less memory.
     names = list(dict.fromkeys(device.name for device in devices))
     if len(names) == 1:
         return Shares(even, "even: the devices are alike")
@@ -220,10 +217,10 @@ def _by_default(devices: Sequence[Any]) -> Shares:
 
 
 def _published_speeds(devices: Sequence[Any]) -> tuple[float, ...] | None:
-    """Return speeds relative to each other by data sheet, or None if a device is unknown.
+    """Return the devices' relative speeds by their data sheets, or None if one is unknown.
 
-    A step is bound now by arithmetic, now by memory; by how much depends on the model. The
-    geometric mean of both rates is as far from the one as from the other.
+    A model is bound partly by arithmetic and partly by memory: take the geometric mean of both
+    rates.
     """
     specs = [device.spec if isinstance(device, Device) else None for device in devices]
     speeds = [(spec.strength * spec.memory_bytes_per_second) ** 0.5 for spec in specs if spec]
@@ -244,7 +241,7 @@ def _split(weights: tuple[float, ...], limits: tuple[int, ...], samples: int) ->
     while True:
         open_weights = [0.0 if i in fixed else weight for i, weight in enumerate(weights)]
         left = samples - sum(fixed.values())
-        if left and not any(open_weights):  # all are full; who fails will say so by name
+        if left and not any(open_weights):  # all devices are full
             return _largest_remainders(weights, samples)
         given = _largest_remainders(open_weights, left) if left else (0,) * parts
         over = {i: limits[i] for i in range(parts) if i not in fixed and given[i] > limits[i]}
@@ -254,7 +251,7 @@ def _split(weights: tuple[float, ...], limits: tuple[int, ...], samples: int) ->
 
 
 def _largest_remainders(weights: Sequence[float], samples: int) -> tuple[int, ...]:
-    # Exact in fractions, so that it is the same everywhere and sums to the samples.
+    # Fractions are exact: the same result everywhere, and it sums to the samples.
     total = sum(map(Fraction, weights))
     quotas = [samples * Fraction(weight) / total for weight in weights]
     counts = [int(quota) for quota in quotas]
