@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
+from functools import partial
 from typing import TypeVar
 
 import torch
@@ -43,9 +44,11 @@ class Meeting:
         self.exchanges = exchanges
         self.stopped = False  # whether one of the replicas has failed
         self._wait_seconds = wait_seconds
-        self._barrier = threading.Barrier(len(devices), self._combine_all, wait_seconds)
         self._brought: dict[torch.device, Moments] = {}
         self._combined: dict[torch.device, Moments] = {}
+        # The last replica to arrive combines, before any goes on. No method: a reference cycle.
+        combine = partial(_combine, self.devices, self._brought, self._combined)
+        self._barrier = threading.Barrier(len(devices), combine, wait_seconds)
 
     def attend(self, function: Callable[[], T]) -> T:
         """Call a function in this meeting, and stop all other replicas if it raises."""
@@ -88,10 +91,6 @@ class Meeting:
             ) from None
         return self._combined.pop(moments.device)
 
-    def _combine_all(self) -> None:
-        self._combined = _combine([self._brought[device] for device in self.devices])
-        self._brought = {}
-
 
 # A context variable, since modules cannot pass the meeting to their layers.
 _current: ContextVar[Meeting | None] = ContextVar("anyrig_meeting", default=None)
@@ -108,12 +107,16 @@ def current_meeting() -> Meeting | None:
     return meeting if meeting is not None and meeting.exchanges else None
 
 
-def _combine(parts: Sequence[Moments]) -> dict[torch.device, Moments]:
-    """Combine means and variances as Chan, Golub and LeVeque (1979) do.
+def _combine(
+    devices: Sequence[torch.device],
+    brought: dict[torch.device, Moments],
+    combined: dict[torch.device, Moments],
+) -> None:
+    """Move moments from `brought` to `combined`, as Chan, Golub and LeVeque (1979) combine them.
 
     `join` and `cut` sum the gradients of all devices in the order of the devices, not of arrival.
     """
-    devices = [moments.device for _, moments in parts]
+    parts = [brought[device] for device in devices]
     total = sum(count for count, _ in parts)
     moments = join([moments[None] for _, moments in parts], devices[0])
     weights = moments.new_tensor([count / total for count, _ in parts]).view(-1, 1)
@@ -122,4 +125,7 @@ def _combine(parts: Sequence[Moments]) -> dict[torch.device, Moments]:
     variance = (weights * (variances + (means - mean) ** 2)).sum(0)
     whole = torch.stack([mean, variance]).expand_as(moments)
     results = cut(whole, [1] * len(parts), devices)
-    return {device: (total, result[0]) for device, result in zip(devices, results, strict=True)}
+    combined.update(
+        {device: (total, result[0]) for device, result in zip(devices, results, strict=True)}
+    )
+    brought.clear()

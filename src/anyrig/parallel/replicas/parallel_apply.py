@@ -1,4 +1,4 @@
-"""Calling one module a device, all at once."""
+"""Calling one module on each device, concurrently."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ def parallel_apply(
     kwargs: Sequence[Mapping[str, Any]] | None = None,
     devices: Places | None = None,
 ) -> list[Any]:
-    """Return ``[modules[0](*inputs[0], **kwargs[0]), ...]``, all called at the same time.
+    """Return ``[modules[0](*inputs[0], **kwargs[0]), ...]``, all called concurrently.
 
-    Each is called in a thread of its device, the first in the caller's, with the caller's
-    gradient mode, autocast, inference mode, streams, and context variables.
+    The first module runs in the caller's thread, each other in the thread of its device, with the
+    caller's gradient mode, autocast, inference mode, streams, and context variables.
 
     Args:
         modules: as `replicate` returns them, or any callables.
-        inputs: for each a tuple or list of positional arguments, or the only argument.
-        kwargs: for each its keyword arguments.
-        devices: for each its device, by default where the module, or else its input, lies.
+        inputs: for each module, a tuple or list of positional arguments, or the only argument.
+        kwargs: for each module, its keyword arguments.
+        devices: for each module, its device; by default that of its tensors, or of its input.
 
     Raises:
         SpreadError: the sequences differ in length, or a device is named twice.
-        Exception: that of a module, with the device and the shapes it got in a note.
+        Exception: the first exception of a module, with its device and shapes in a note.
     """
     named = [{}] * len(modules) if kwargs is None else kwargs
     places: Sequence[torch.device] | None = None if devices is None else as_torch_devices(devices)
