@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -21,36 +22,25 @@ _MOST_REMEMBERED = 1024
 _SWITCHES = (type(None), bool, str)
 
 
+@dataclass
 class Call:
-    """One call of a module whose batch was divided into parts along `dim`.
+    """One call of a module whose batch was divided into parts."""
 
-    Args:
-        samples: the number of samples in each part.
-        dim: the dimension along which the batch was divided.
-        like: returns a key that is equal for calls whose outputs have the same form.
-        once_more: returns the module's outputs for the given number of first samples of the batch.
-        known: the answers of earlier calls; this call adds its own.
-    """
+    samples: Sequence[int]  # of each part
+    dim: int  # along which the batch was divided
+    like: Callable[[], Hashable]  # returns a key, equal for calls with outputs of the same form
+    once_more: Callable[[int], Any]  # returns the outputs for that many first samples of the batch
+    known: dict[Hashable, Answer]  # the answers of earlier calls; this call adds its own
+    _forms: dict[int, dict[Path, tuple[int, ...]]] = field(default_factory=dict)
 
-    def __init__(
-        self,
-        samples: Sequence[int],
-        dim: int,
-        like: Callable[[], Hashable],
-        once_more: Callable[[int], Any],
-        known: dict[Hashable, Answer],
-    ) -> None:
-        self.samples = tuple(samples)
-        self.dim = dim
-        self._like = cache(like)  # called only if the shapes leave the answer open
-        self._read_once_more = cache(lambda count: _read_forms(once_more(count)))
-        self._known = known
+    @cached_property
+    def _like(self) -> Hashable:
+        return self.like()
 
     def find_samples(self, tensors: Sequence[Tensor], path: Path) -> Answer:
         """Return which dimension has the samples in the parts' tensors at `path`.
 
-        Raises:
-            BatchError: the shapes leave it open, and calling the module once more failed.
+        Raise BatchError if the shapes leave it open, and calling the module once more failed.
         """
         shapes = [tuple(tensor.shape) for tensor in tensors]
         answer = read_shapes(shapes, self.samples, self.dim)
@@ -59,8 +49,8 @@ class Call:
         single = answer == Answer() and tensors[0].numel() == 1 and len(tensors) > 1
         if not answer.candidates and not single:
             return answer
-        key = (self._like(), path, len(shapes[0]), single)
-        found = self._known.get(key)
+        key = (self._like, path, len(shapes[0]), single)
+        found = self.known.get(key)
         if single:
             return found or self._remember(key, self._tell_entry_from_number(tensors, path))
         if found is None or (found.dim is not None and found.dim not in answer.candidates):
@@ -77,14 +67,13 @@ class Call:
     def is_constant(self, numbers: Sequence[int], path: Path) -> bool:
         """Say whether integers that are equal in all parts do not depend on the sample count.
 
-        Raises:
-            BatchError: they may depend on it, and calling the module once more failed.
+        Raise BatchError if they may depend on it, and calling the module once more failed.
         """
         samples = self.samples[0]
         if len(set(self.samples)) > 1 or all(n == 0 or n % samples for n in numbers):
             return True
-        key = (self._like(), path, "numbers")
-        if key not in self._known:
+        key = (self._like, path, "numbers")
+        if key not in self.known:
             seen = f"{', '.join(map(str, numbers))} from each part"
             if self._find(path, seen, samples + 1) != tuple(numbers):
                 return False
@@ -98,7 +87,6 @@ class Call:
         return Answer(along) if changed == (along,) else Answer(candidates=changed)
 
     def _find_shape(self, tensors: Sequence[Tensor], path: Path, samples: int) -> tuple[int, ...]:
-        """Return the output's shape for the given number of samples."""
         seen = f"the shapes {format_shapes(tensors)}"
         shape = self._find(path, seen, samples)
         if shape is None or len(shape) != tensors[0].dim():
@@ -108,17 +96,19 @@ class Call:
     def _find(self, path: Path, seen: str, samples: int) -> tuple[int, ...] | None:
         """Return the shape, or the integers, at `path` in the outputs for `samples` samples."""
         try:
-            return self._read_once_more(samples).get(path)
+            if samples not in self._forms:
+                self._forms[samples] = _read_forms(self.once_more(samples))
+            return self._forms[samples].get(path)
         except Exception as error:
             first_line = f"{error}".partition("\n")[0]
             failure = f" ({type(error).__name__}: {first_line})"
             raise self._unclear(path, seen, samples, failure) from error
 
     def _remember(self, key: Hashable, answer: Answer) -> Answer:
-        if len(self._known) >= _MOST_REMEMBERED:  # the calls keep changing their form
-            self._known.clear()
+        if len(self.known) >= _MOST_REMEMBERED:  # the calls keep changing their form
+            self.known.clear()
         if not answer.candidates:
-            self._known[key] = answer
+            self.known[key] = answer
         return answer
 
     def _unclear(self, path: Path, seen: str, samples: int, failure: str = "") -> BatchError:
@@ -139,12 +129,10 @@ def list_counts(samples: Sequence[int]) -> str:
 
 def _read_forms(value: Any) -> dict[Path, tuple[int, ...]]:
     """Return the shapes of tensors, and integers, by their paths."""
-    forms = {}
+    forms: dict[Path, tuple[int, ...]] = {}
     for path, leaf in walk_leaves(value, (torch.Size,)):
-        if isinstance(leaf, Tensor):
-            forms[path] = tuple(leaf.shape)
-        elif isinstance(leaf, torch.Size):
-            forms[path] = tuple(leaf)
+        if isinstance(leaf, (Tensor, torch.Size)):
+            forms[path] = tuple(leaf.shape if isinstance(leaf, Tensor) else leaf)
         elif type(leaf) is int:
             forms[path] = (leaf,)
     return forms
@@ -171,9 +159,8 @@ def describe_call(
 def without_trace(module: torch.nn.Module, device: torch.device) -> Iterator[None]:
     """Call `module`, which lies on `device`, inside this context without side effects.
 
-    Gradients are disabled. The module writes into copies of its buffers; attributes and random
-    number generators are restored afterwards. The effects of hooks remain, and so do changes inside
-    lists and other objects of the module.
+    Gradients are disabled, buffers are copies, and attributes and random number generators are
+    restored afterwards. Effects of hooks and changes inside objects of the module remain.
     """
     attributes = [(each.__dict__, dict(each.__dict__)) for each in module.modules()]
     buffers = [(each._buffers, dict(each._buffers)) for each in module.modules()]

@@ -1,7 +1,4 @@
-"""Cutting a tensor into parts on several devices, and joining the parts.
-
-Each operation is the gradient of the other.
-"""
+"""Cutting a tensor into parts on several devices, and joining them, which is the gradient."""
 
 from __future__ import annotations
 
@@ -21,14 +18,12 @@ def cut(
 ) -> tuple[Tensor, ...]:
     """Return ``counts[i]`` samples of `tensor` on ``devices[i]``, for each i, in order.
 
-    Without a graph, a part on the tensor's own device is a view. Copies overlap with computation.
-    Differentiable any number of times. The counts sum to ``tensor.size(dim)``, and each device has
-    its index.
+    The counts sum to ``tensor.size(dim)``. Without a graph, a part on the tensor's own device is a
+    view. Copies overlap with computation. Differentiable any number of times.
     """
     if len(counts) == 1:
         return (copy_beside(tensor, devices[0]),)
     if not _is_dense(tensor):
-        # PyTorch's operators differentiate these layouts, at the cost of zeros for the other parts.
         along = dim % tensor.dim()  # narrow_copy of a sparse tensor takes no negative dimension
         return tuple(
             torch.narrow_copy(tensor, along, start, count).to(device)
@@ -45,8 +40,7 @@ def cut(
 def join(parts: Sequence[Tensor], device: torch.device, dim: int = 0) -> Tensor:
     """Return the parts joined along `dim` on `device`: `torch.cat` across devices.
 
-    Each part is copied once, straight into the result; a single part is moved unchanged. The device
-    has its index. Dtypes are promoted as in `torch.cat`.
+    Each part is copied once, directly into the result. Dtypes are promoted as in `torch.cat`.
     """
     if len(parts) == 1:
         return copy_beside(parts[0], device)
@@ -86,21 +80,17 @@ def _join(parts: Sequence[Tensor], device: torch.device, dim: int) -> Tensor:
 class _Cut(torch.autograd.Function):
     """One node for all parts, so that it runs after every device has queued its backward pass.
 
-    With a node for each part, the node of the first device to finish would make the tensor's stream
-    wait for that device, and delay all that the tensor's device has still to compute.
+    With a node for each part, the tensor's stream would wait for the first device that finishes,
+    before the tensor's device has computed its own part.
     """
 
     @staticmethod
     def forward(
-        ctx: Any,
-        tensor: Tensor,
-        counts: tuple[int, ...],
-        devices: tuple[torch.device, ...],
-        dim: int,
+        ctx: Any, tensor: Tensor, counts: Sequence[int], devices: Sequence[torch.device], dim: int
     ) -> tuple[Tensor, ...]:
         ctx.device, ctx.dim = tensor.device, dim
         parts = _cut(tensor.detach(), counts, devices, dim)
-        # Autograd forbids in-place operations on views that a function returns; modules use them.
+        # Autograd forbids in-place operations on views that a function returns.
         return tuple(part.clone() if part.device == ctx.device else part for part in parts)
 
     @staticmethod

@@ -10,7 +10,7 @@
                                          as the samples do        entry a part in dimension 0
 
 If the shapes leave it open, the module is called once more, with one sample more than the first
-part had. The dimension whose size changes has the samples.
+part. The dimension whose size changes has the samples.
 """
 
 from __future__ import annotations
@@ -31,11 +31,10 @@ class Answer:
 
 
 def read_shapes(shapes: Sequence[Shape], samples: Sequence[int], dim: int) -> Answer:
-    """Return what the shapes of the parts' outputs say.
+    """Return what the shapes of the parts' outputs show, which all have equally many dimensions.
 
     Along `dim`, a part may have any number of entries for each sample, such as the tokens that a
-    mask chose; along any other dimension it has one entry for each sample. There are at least two
-    shapes, with equally many dimensions, at least one.
+    mask chose; along any other dimension it has one entry for each sample.
     """
     along = along_dimension(dim, shapes[0])
     sizes = list(zip(*shapes, strict=True))
@@ -59,10 +58,7 @@ def read_shapes(shapes: Sequence[Shape], samples: Sequence[int], dim: int) -> An
 
 
 def read_change(answer: Answer, first: Shape, samples: int, more: Shape, dim: int) -> Answer:
-    """Return which of the answer's candidates changed in a call with one sample more.
-
-    The first part had `samples` samples and the shape `first`; for one sample more it is `more`.
-    """
+    """Return the candidates that changed from `first`, for `samples`, to `more`, for one more."""
     along = along_dimension(dim, first)
     grown = [i for i in answer.candidates if more[i] != first[i]]
     changed = tuple(i for i in grown if i == along or more[i] == samples + 1)

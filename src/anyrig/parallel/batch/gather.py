@@ -31,11 +31,10 @@ def gather(
     * Packed sequences and nested tensors become one, of all sequences or parts.
     * Numbers, texts and other objects are kept if they are equal in all parts; otherwise the result
       has the list of them.
-    * Dicts, lists, tuples, named tuples and dataclasses are rebuilt. Their keys and lengths must be
-      equal in all parts: a list with one entry for each sample is refused.
+    * Dicts, lists, tuples, named tuples and dataclasses must have equal keys and lengths in all
+      parts: a list with one entry for each sample is refused.
 
-    Each tensor is copied once, straight into the result, and the host does not wait unless `device`
-    is the CPU. Differentiable any number of times.
+    The host does not wait unless `device` is the CPU. Differentiable any number of times.
 
     Args:
         values: at least one. Leave out devices without samples, or give their empty tensors.
@@ -46,7 +45,7 @@ def gather(
 
     Raises:
         BatchError: the structures differ; a tensor has no dimension `dim`; or other dimensions
-            differ and `padding` is None. The message names the place.
+            differ and `padding` is None.
     """
     if not values:
         raise BatchError("there is nothing to gather: give the values of at least one device")

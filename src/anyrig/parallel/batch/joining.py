@@ -28,11 +28,7 @@ class Joining:
     _done: dict[tuple[int, ...], tuple[tuple[Any, ...], Any]] = field(default_factory=dict)
 
     def join(self, values: tuple[Any, ...], path: Path = ()) -> Any:
-        """Return one value for the values of all parts, each at `path` in its part.
-
-        Raises:
-            BatchError: the structures differ.
-        """
+        """Join the parts' values at `path`; raise BatchError if their structures differ."""
         key = tuple(map(id, values))
         if key not in self._done:
             self._done[key] = values, self._join(values, path)
@@ -83,7 +79,18 @@ class Joining:
 
 def are_equal(values: tuple[Any, ...]) -> bool:
     """Say whether all values are the same object, or of one type and equal; NaN equals NaN."""
-    return all(_is_equal(values[0], other) for other in values[1:])
+    first = values[0]
+    try:
+        return all(
+            first is other
+            or (
+                type(first) is type(other)
+                and bool(first == other or (first != first and other != other))
+            )
+            for other in values[1:]
+        )
+    except (TypeError, ValueError, RuntimeError):  # an array compares element by element
+        return False
 
 
 def format_shapes(tensors: Sequence[Tensor]) -> str:
@@ -97,14 +104,3 @@ def _kind(value: Any) -> type | None:
         if isinstance(value, kind):
             return kind
     return type(value) if is_container(value) and not isinstance(value, torch.Size) else None
-
-
-def _is_equal(first: Any, other: Any) -> bool:
-    if first is other:
-        return True
-    if type(first) is not type(other):
-        return False
-    try:
-        return bool(first == other or (first != first and other != other))
-    except (TypeError, ValueError, RuntimeError):  # an array compares element by element
-        return False

@@ -28,9 +28,6 @@ def join_outputs(values: Sequence[Any], device: torch.device, call: Call) -> Any
     * Packed sequences and nested tensors become one, of all sequences or parts.
     * Texts and integers must be equal in all parts. Other objects that differ become a list.
 
-    `values` has one value for each part with samples, all returned by `call`. The device has its
-    index.
-
     Raises:
         BatchError: the result would not be that of the whole batch; the message names a remedy.
     """
@@ -62,13 +59,13 @@ class _Outputs:
             may_count = type(first) is int or isinstance(first, torch.Size)
             if len(values) == 1 or not may_count or self.call.is_constant(numbers, path):
                 return first
-            raise self._refuse_numbers(values, path)
+            raise _refuse_numbers(values, path)
         types = {type(value) for value in values}
         if types <= {int, float, complex} and types != {int}:
             samples = self.call.samples
             return sum(n * value for n, value in zip(samples, values, strict=True)) / sum(samples)
         if types & ATOM_TYPES or torch.Size in types:
-            raise self._refuse_numbers(values, path)
+            raise _refuse_numbers(values, path)
         return list(values)
 
     def _average(self, numbers: Sequence[Tensor]) -> Tensor:
@@ -81,14 +78,6 @@ class _Outputs:
             for number, count in zip(numbers, self.call.samples, strict=True)
         ]
         return torch.stack(parts).sum(0).to(dtype)
-
-    def _refuse_numbers(self, values: tuple[Any, ...], path: Path) -> BatchError:
-        return _refusal(
-            path,
-            f"it differs with the part of the batch ({', '.join(map(repr, values))}), and is no "
-            "mean over samples. Return a tensor with an entry for each sample, or take the parts "
-            "as they are: model.scattered(...)",
-        )
 
     def _refuse(self, tensors: tuple[Tensor, ...], path: Path, answer: Answer) -> BatchError:
         shapes, samples = format_shapes(tensors), list_counts(self.call.samples)
@@ -123,6 +112,15 @@ class _Outputs:
                 "model.scattered(...)"
             )
         return _refusal(path, reason)
+
+
+def _refuse_numbers(values: tuple[Any, ...], path: Path) -> BatchError:
+    return _refusal(
+        path,
+        f"it differs with the part of the batch ({', '.join(map(repr, values))}), and is no mean "
+        "over samples. Return a tensor with an entry for each sample, or take the parts as they "
+        "are: model.scattered(...)",
+    )
 
 
 def _refusal(path: Path, reason: str) -> BatchError:

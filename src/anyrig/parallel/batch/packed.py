@@ -34,8 +34,7 @@ def cut_packed(
 ) -> list[PackedSequence]:
     """Return ``counts[i]`` sequences of `packed` on ``devices[i]``, for each i, in order.
 
-    `batch_sizes` stays on the CPU, as in `torch.nn.utils.rnn`. The host waits for the sorting order
-    if it lies on a device.
+    The host waits for the sorting order if it is on a device.
     """
     steps, sequences, order = _read_layout(packed)
     spans = list(pairwise(accumulate(counts, initial=0)))
@@ -53,8 +52,7 @@ def cut_packed(
 def join_packed(parts: Sequence[PackedSequence], device: torch.device) -> PackedSequence:
     """Return the sequences of all parts, in order, packed on `device`.
 
-    The layout is that of `torch.nn.utils.rnn.pack_padded_sequence` for all sequences at once:
-    longest first, equal lengths in their order.
+    The layout is that of `torch.nn.utils.rnn.pack_padded_sequence`.
     """
     layouts = [_read_layout(part) for part in parts]
     offsets = accumulate((len(order) for *_, order in layouts), initial=0)

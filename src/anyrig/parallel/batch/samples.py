@@ -54,11 +54,8 @@ def count_samples(tree: Any, dim: int = 0, name: Callable[[Path], str] = format_
 
 def find_sample_count(tree: Any, dim: int = 0) -> int | None:
     """Return the number of samples in the first leaf that has samples along `dim`, or None."""
-    for leaf, _ in list_leaves(tree, WHOLE):
-        count = _count(leaf, dim) if has_samples(leaf) else None
-        if count is not None:
-            return count
-    return None
+    counts = (_count(leaf, dim) for leaf, _ in list_leaves(tree, WHOLE) if has_samples(leaf))
+    return next((count for count in counts if count is not None), None)
 
 
 def has_samples(leaf: Any) -> bool:

@@ -30,10 +30,8 @@ def scatter(
     Structure, types and sharing are kept. Tensors are divided along `dim`, packed sequences by
     sequences, nested tensors by their parts. Tensors without dimensions are copied to each device;
     all other leaves (numbers, texts, None, objects) are passed on unchanged. A device without
-    samples gets empty tensors.
-
-    Copies run on separate streams without blocking the host; host memory is pinned on the way. A
-    part on the tensor's own device is a view. Differentiable any number of times.
+    samples gets empty tensors. Copies do not block the host. A part on the tensor's own device is a
+    view. Differentiable any number of times.
 
     Args:
         value: a tensor, or any nested structure.
@@ -99,8 +97,7 @@ def scatter_samples(
 ) -> list[Any]:
     """Return one value for each device, with ``counts[i]`` samples for ``devices[i]``.
 
-    Raises:
-        BatchError: the value does not have ``sum(counts)`` samples.
+    Raise BatchError if the value does not have ``sum(counts)`` samples.
     """
 
     def split(total: int) -> Sequence[int]:

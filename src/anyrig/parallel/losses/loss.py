@@ -65,9 +65,7 @@ def loss_part(criterion: Criterion, output: Any, target: Any, samples: int) -> L
       mean over samples;
     * a tensor with dimensions: a loss for each sample, joined as outputs are.
 
-    Raises:
-        BatchError: the callable returned something else, or the shapes of output and target do not
-            fit.
+    Raise BatchError if it returns something else, or the shapes of output and target do not fit.
     """
     known = recognise(criterion) if isinstance(output, Tensor) else None
     reduction = _reduction_of(criterion, known)
@@ -107,8 +105,7 @@ def loss_part(criterion: Criterion, output: Any, target: Any, samples: int) -> L
 def combine_losses(parts: Sequence[LossPart], device: Place, dim: int = 0) -> Tensor:
     """Return the loss of the whole batch, on `device`; `dim` joins losses that are not reduced.
 
-    Raises:
-        BatchError: the parts are reduced in different ways, or are means over different lengths.
+    Raise BatchError if parts are reduced in different ways, or are means over different lengths.
     """
     _require_one_length(parts, dim)
     to = resolve_device(device)
@@ -147,8 +144,7 @@ def explain_loss(criterion: Criterion) -> str:
 def loss_for_target(module: nn.Module, loss: Criterion | None) -> Criterion | None:
     """Return the loss that gets ``target=`` in a call; None if the module's forward gets it.
 
-    Raises:
-        TypeError: neither takes a target.
+    Raise TypeError if neither takes a target.
     """
     if loss is not None:
         return loss
@@ -193,7 +189,7 @@ class ParallelLoss(nn.Module):
         """Return the loss of the whole batch.
 
         Args:
-            outputs: one for each device, in order, each on its own.
+            outputs: one for each device, in order, on that device.
             target: of the whole batch, on any device; it is divided as the outputs are.
 
         Raises:

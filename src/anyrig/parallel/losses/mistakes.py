@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch import nn
@@ -15,9 +15,11 @@ from ..replicas.failure import add_note
 def require_criterion(loss: object) -> None:
     """Raise SpreadError if `loss` is a class, such as ``nn.MSELoss``, or cannot be called."""
     if isinstance(loss, type):
+        prefix = "nn." if getattr(nn, loss.__name__, None) is loss else ""
+        arguments = "" if _takes(loss, (), {}) else "…"
         raise SpreadError(
             f"the loss {loss.__name__} is a class, and a loss is called as loss(output, target): "
-            f"give an instance, {_construction_of(loss)}"
+            f"give an instance, {prefix}{loss.__name__}({arguments})"
         )
     if not callable(loss):
         raise SpreadError(
@@ -34,21 +36,22 @@ def explain_call(
     Add nothing if the arguments fit the module's forward: the error has another cause then.
     """
     rest = {name: value for name, value in kwargs.items() if name != "target"}
-    if _takes(module, inputs, rest):
+    forward = module.forward
+    if _takes(forward, inputs, rest):
         return
     others = [
         name
         for name in rest
-        if _takes(module, inputs, {key: value for key, value in rest.items() if key != name})
+        if _takes(forward, inputs, {key: value for key, value in rest.items() if key != name})
     ]
-    if _takes(module, inputs, {**rest, "target": None}):
+    if _takes(forward, inputs, {**rest, "target": None}):
         mistake = (
             "takes an argument of that name too, and does not get it: rename its argument, or "
             "spread the module without loss= if it computes the loss itself"
         )
     elif "target" in kwargs:
         return
-    elif len(inputs) > 1 and _takes(module, inputs[:-1], rest):
+    elif len(inputs) > 1 and _takes(forward, inputs[:-1], rest):
         mistake = (
             f"does not take the last of {len(inputs)} positional arguments: if it is the target, "
             "write model(x, target=y) for model(x, y)"
@@ -67,20 +70,11 @@ def explain_call(
     )
 
 
-def _takes(module: nn.Module, inputs: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+def _takes(function: Callable[..., Any], inputs: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     try:
-        inspect.signature(module.forward).bind(*inputs, **kwargs)
+        inspect.signature(function).bind(*inputs, **kwargs)
     except ValueError:  # written in C, without a signature
         return True
     except TypeError:
         return False
     return True
-
-
-def _construction_of(kind: type) -> str:
-    prefix = "nn." if getattr(nn, kind.__name__, None) is kind else ""
-    try:
-        inspect.signature(kind).bind()
-    except (TypeError, ValueError):
-        return f"{prefix}{kind.__name__}(…)"
-    return f"{prefix}{kind.__name__}()"

@@ -65,8 +65,7 @@ class _Block:
     def __init__(self, slots: list[Slot]) -> None:
         self.slots = slots
         self.start = 0
-        hull = _hull(slots)
-        self.length = hull[1] if hull else slots[0].tensor.numel()
+        self.length = (_hull(slots) or (0, slots[0].tensor.numel()))[1]
         self.nbytes = self.length * slots[0].tensor.element_size()
         self.form = self.form_now()
 
@@ -78,39 +77,33 @@ class _Block:
         return offsets, (len(storages), [form_of(slot.tensor) for slot in self.slots])
 
     def source(self) -> torch.Tensor:
-        """Return a view of the lead's values."""
         hull, tensor = _hull(self.slots), self.slots[0].tensor.detach()
         return tensor if hull is None else tensor.as_strided((self.length,), (1,), hull[0])
 
 
 class Bucket:
-    """Tensors of one dtype, copied to the other devices together.
-
-    Attributes:
-        slots: in the module's order, large tensors last.
-        stamp: counts the changes of the lead's values.
-        suspect: whether the lead's values may have changed without a new version.
-        held: for each other device, the stamp of its values; 0 for none.
-        copies: for each other device, its tensors in the order of `slots`.
-        ready: for each other device, the event of the latest arrival.
-    """
+    """Tensors of one dtype, copied together to the other devices."""
 
     def __init__(self, blocks: Sequence[_Block], devices: Sequence[torch.device]) -> None:
         self._blocks = sorted(blocks, key=lambda block: block.nbytes >= _LARGE_BYTES)
         small = sum(block.nbytes < _LARGE_BYTES for block in blocks)
         self._packed = small if small > 1 else 0  # the number of packed blocks, the first ones
-        self.slots = [slot for block in self._blocks for slot in block.slots]
+        self.slots = [slot for block in self._blocks for slot in block.slots]  # large ones last
         for position, slot in enumerate(self.slots):
             slot._bucket, slot.position = weakref.ref(self), position
         self.dtype = self.slots[0].tensor.dtype
-        self.length = _place(self._blocks, self.dtype)
+        self.length, grain = 0, max(1, _ALIGNMENT_BYTES // self.dtype.itemsize)
+        for block in self._blocks:
+            block.start = -(-self.length // grain) * grain
+            self.length = block.start + block.length
         self.devices = tuple(devices)
-        self.stamp = 0
-        self.suspect = False
+        self.stamp = 0  # counts the changes of the lead's values
+        self.suspect = False  # whether they may have changed without a new version
+        # For each device: the stamp of its values, its tensors, and the event of their arrival.
         self.held = [0] * len(devices)
+        self.copies: list[list[torch.Tensor]] = [[] for _ in devices]
         self.ready = [torch.Event(device) for device in devices]
         self._flats: list[torch.Tensor | None] = [None] * len(devices)
-        self.copies: list[list[torch.Tensor]] = [[] for _ in devices]
         self._versions: list[list[int]] = [[] for _ in devices]  # of the copies at their arrival
         self._sources: list[torch.Tensor] = []
 
@@ -162,9 +155,9 @@ class Bucket:
         return [copy for copy, version in pairs if copy._version != version]
 
     def note_arrival(self, device: int) -> None:
-        """Record that a device has the lead's values; increment the versions of changed copies.
+        """Record that a device has the lead's values.
 
-        So a graph that saved an earlier value raises in its backward pass.
+        The versions of changed copies increase, so that graphs that saved earlier values raise.
         """
         copies, held = self.copies[device], self.held[device]
         changed = [copies[slot.position] for slot in self.slots if slot.changed > held]
@@ -190,16 +183,11 @@ class Bucket:
 
         A single tensor that already has this layout is not copied.
         """
-        first = tensors[0]
-        if (
-            len(tensors) == 1
-            and first is not None
-            and first.is_contiguous()
-            and first.dtype is self.dtype
-            and first.stride() == self.slots[0].tensor.stride()
-            and first.numel() == self.length
-        ):
-            return first.view(-1)
+        first = tensors[0] if len(tensors) == 1 else None
+        if first is not None and first.is_contiguous():
+            layout = (self.dtype, self.slots[0].tensor.stride(), self.length)
+            if (first.dtype, first.stride(), first.numel()) == layout:
+                return first.view(-1)
         make = torch.zeros if any(tensor is None for tensor in tensors) else torch.empty
         flat = make(self.length, dtype=self.dtype, device=device)
         there = [tensor for tensor in tensors if tensor is not None]
@@ -284,25 +272,15 @@ def _blocks_of(slots: Iterable[Slot]) -> list[_Block]:
 
 def _hull(slots: Sequence[Slot]) -> tuple[int, int] | None:
     """Return offset and length of the slots' range, in elements; None if less than half is used."""
-    begin = min(int(slot.tensor.storage_offset()) for slot in slots)
-    end = max(int(slot.tensor.storage_offset()) + _extent(slot.tensor) for slot in slots)
+    begins, ends = [], []
+    for tensor in (slot.tensor for slot in slots):
+        begins.append(int(tensor.storage_offset()))
+        steps = zip(tensor.shape, tensor.stride(), strict=True)
+        extent = 1 + sum((size - 1) * stride for size, stride in steps) if tensor.numel() else 0
+        ends.append(begins[-1] + extent)
+    length = max(ends) - min(begins)
     covered = sum(slot.tensor.numel() for slot in slots)
-    return (begin, end - begin) if end - begin <= 2 * covered else None
-
-
-def _extent(tensor: torch.Tensor) -> int:
-    steps = zip(tensor.shape, tensor.stride(), strict=True)
-    return 1 + sum((size - 1) * stride for size, stride in steps) if tensor.numel() else 0
-
-
-def _place(blocks: Sequence[_Block], dtype: torch.dtype) -> int:
-    """Set the aligned `start` of each block, and return the length of all."""
-    grain = max(1, _ALIGNMENT_BYTES // dtype.itemsize)
-    end = 0
-    for block in blocks:
-        block.start = -(-end // grain) * grain
-        end = block.start + block.length
-    return end
+    return (min(begins), length) if length <= 2 * covered else None
 
 
 def _stretch(block: _Block, flat: torch.Tensor) -> torch.Tensor:

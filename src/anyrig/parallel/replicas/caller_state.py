@@ -63,11 +63,13 @@ class CallerState:
                     torch.autograd.graph.saved_tensors_hooks(*self._saved_tensor_hooks)
                 )
             for mode in self._dispatch_modes:
-                _enter(stack, mode, dispatch._push_mode, dispatch._pop_mode)
+                dispatch._push_mode(mode)  # not entered as a context: the mode is already entered
+                stack.callback(dispatch._pop_mode)
             for function_mode in self._function_modes:
                 if isinstance(function_mode, DeviceContext) and function_mode.device == self._lead:
                     function_mode = DeviceContext(device)  # a replica's default device is its own
-                _enter(stack, function_mode, _push_mode, _pop_mode)
+                _push_mode(function_mode)  # type: ignore[no-untyped-call]
+                stack.callback(_pop_mode)
             return function()
 
 
@@ -79,9 +81,3 @@ def _hooks_for_threads() -> Any:
     """
     hooks = torch._C._autograd._top_saved_tensors_default_hooks(False)
     return None if hooks and hooks[0].__module__ == "torch.utils.checkpoint" else hooks
-
-
-def _enter(stack: ExitStack, mode: Any, push: Callable[[Any], Any], pop: Callable[[], Any]) -> None:
-    # Pushed, not entered as a context: the mode is already entered.
-    push(mode)
-    stack.callback(pop)

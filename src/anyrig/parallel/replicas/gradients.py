@@ -127,7 +127,16 @@ class _Collect(torch.autograd.Function):
     def backward(ctx: Any, *tokens: Any) -> Any:
         step, bucket = ctx.step, ctx.bucket
         loads = [token.load for token in tokens if token is not None]
-        whole = _collect(step, bucket, loads)
+        packed = {device: load for device, load in loads if isinstance(load, Packed)}
+        loose = [load for _, load in loads if not isinstance(load, Packed)]
+        whole: Any = None
+        if packed:
+            whole = _add_along_the_chain(step, [packed[device] for device in sorted(packed)])
+        if loose:
+            if whole is not None:
+                stream = torch.accelerator.current_stream(step.lead)
+                loose.append(_unpack(bucket, whole, stream))
+            whole = [_sum(column, step.lead) for column in zip(*loose, strict=True)]
         return None, None, None, None if whole is None else _token(whole, step.zero)
 
 
@@ -176,22 +185,6 @@ def _unpack(bucket: Bucket, packed: Packed, stream: torch.Stream) -> list[torch.
     packed.flat.record_stream(stream)
     parts = zip(bucket.parts(packed.flat), packed.present, strict=True)
     return [part if here else None for part, here in parts]
-
-
-def _collect(
-    step: Step, bucket: Bucket, loads: Sequence[tuple[int, Any]]
-) -> Packed | list[torch.Tensor | None] | None:
-    """Return the sum on the lead of a bucket's gradients, given as (device position, load)."""
-    packed = {device: load for device, load in loads if isinstance(load, Packed)}
-    loose = [load for _, load in loads if not isinstance(load, Packed)]
-    whole = None
-    if packed:
-        whole = _add_along_the_chain(step, [packed[device] for device in sorted(packed)])
-    if not loose:
-        return whole
-    if whole is not None:
-        loose.append(_unpack(bucket, whole, torch.accelerator.current_stream(step.lead)))
-    return [_sum(column, step.lead) for column in zip(*loose, strict=True)]
 
 
 def _add_along_the_chain(step: Step, summands: Sequence[Packed]) -> Packed:

@@ -25,13 +25,7 @@ class Stopped(BaseException):
 
 
 class Meeting:
-    """The replicas of one step on `devices`, which call `combine` in the same order.
-
-    Args:
-        devices: in order.
-        exchanges: whether layers of batch normalization combine their statistics.
-        wait_seconds: how long to wait for the other replicas.
-    """
+    """The replicas of one step on `devices`, which call `combine` in the same order."""
 
     def __init__(
         self,
@@ -41,7 +35,7 @@ class Meeting:
         wait_seconds: float = WAIT_SECONDS,
     ) -> None:
         self.devices = tuple(devices)
-        self.exchanges = exchanges
+        self.exchanges = exchanges  # whether layers of batch normalization combine statistics
         self.stopped = False  # whether one of the replicas has failed
         self._wait_seconds = wait_seconds
         self._brought: dict[torch.device, Moments] = {}

@@ -38,10 +38,9 @@ class Reader:
         self._tokens = {bucket: active[among] for bucket, active in tokens.items()}
 
     def read(self, slot: Slot) -> torch.Tensor:
-        """Return a tensor; the current stream waits for its copy, the host does not.
+        """Return a tensor, for whose copy the current stream waits, not the host.
 
-        Raises:
-            Stopped: another replica has failed.
+        Raise `Stopped` if another replica has failed.
         """
         if self._meeting is not None and self._meeting.stopped:
             raise Stopped

@@ -23,9 +23,7 @@ from .replica_tensors import Reader
 class Replicas:
     """The replicas of one module: the module itself on the lead, and copies on the other devices.
 
-    Args:
-        module: on the first device.
-        devices: the lead, then the others in the order in which they pass copies on.
+    `devices` has the lead, then the others in the order in which they pass copies on.
     """
 
     def __init__(self, module: torch.nn.Module, devices: Sequence[torch.device]) -> None:
@@ -55,9 +53,7 @@ class Replicas:
 
         A replica that reads a parameter after the meeting has stopped raises `Stopped`. A device
         calls `on_backward` with its stream each time it has queued a part of its backward pass.
-
-        Raises:
-            SpreadError: a parameter or buffer is not on the lead, or the module cannot be copied.
+        Raise SpreadError if a parameter or buffer is not on the lead, or a module cannot be copied.
         """
         # Idle replicas keep the previous step: the recomputation of a checkpoint may read it.
         for device in active:
@@ -149,10 +145,7 @@ class Replicas:
     def _rebind(self, tensors: Sequence[torch.Tensor]) -> bool:
         """Assign replaced tensors of the same form to their slots; return False if any differs."""
         slots = list(self._slots.values())
-        if len(tensors) != len(slots) or any(
-            slot.tensor is not tensor and form_of(slot.tensor) != form_of(tensor)
-            for slot, tensor in zip(slots, tensors, strict=True)
-        ):
+        if [form_of(slot.tensor) for slot in slots] != list(map(form_of, tensors)):
             return False
         for slot, tensor in zip(slots, tensors, strict=True):
             if tensor is not slot.tensor:

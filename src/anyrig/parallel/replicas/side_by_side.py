@@ -38,10 +38,8 @@ class SideBySide:
     ) -> list[Any]:
         """Call one function for each of the meeting's devices, and return the results in order.
 
-        Functions have the caller's thread state. The first failure stops the other functions.
-
-        Raises:
-            BaseException: the first failure, with a note of the device and the shapes in `given`.
+        Functions have the caller's thread state. The first failure stops the other functions and is
+        raised, with a note of its device and the shapes in `given`.
         """
         state = CallerState(self._rig)
         tasks = [

@@ -157,9 +157,7 @@ def choose_shares(wanted: str | Sequence[float] | Shares | None, devices: Sequen
     """
     if isinstance(wanted, Shares):
         shares = wanted
-    elif wanted is None:
-        shares = _by_default(devices)
-    elif isinstance(wanted, str):
+    elif wanted is None or isinstance(wanted, str):
         shares = _by_policy(wanted, devices)
     else:
         try:
@@ -176,13 +174,28 @@ def choose_shares(wanted: str | Sequence[float] | Shares | None, devices: Sequen
     return shares
 
 
-def _by_policy(wanted: str, devices: Sequence[Any]) -> Shares:
+def _by_policy(wanted: str | None, devices: Sequence[Any]) -> Shares:
     even = (1.0,) * len(devices)
     if wanted == "even":
         return Shares(even, "even, as asked")
+    if wanted is None and not all(isinstance(device, Device) for device in devices):
+        return Shares(even, "even")
+    speeds = _published_speeds(devices)
+    if wanted is None:
+        # Compare names: of two equal GPUs, the one with a screen may report less memory.
+        names = list(dict.fromkeys(device.name for device in devices))
+        if len(names) == 1:
+            return Shares(even, "even: the devices are alike")
+        if speeds is not None:
+            return Shares(speeds, f"{_RATES} of {', '.join(names)}")
+        unknown = ", ".join(dict.fromkeys(device.name for device in devices if not device.spec))
+        return Shares(
+            even,
+            f"even: the devices differ, and the rates of {unknown} are unknown; "
+            'shares="speed" measures them, or give one number a device',
+        )
     totals = tuple(d.total_bytes if isinstance(d, Device) else None for d in devices)
     if wanted == "speed":
-        speeds = _published_speeds(devices)
         start = _RATES if speeds else "even"
         reason = f"by speed: {start} to begin with, until the first steps' times are known"
         return Shares(speeds or even, reason, trial=Trial("speed", totals))
@@ -194,26 +207,6 @@ def _by_policy(wanted: str, devices: Sequence[Any]) -> Shares:
         f"no way to share is called {wanted!r}; take one of {_POLICIES}, or give one number a "
         "device"
     )
-
-
-def _by_default(devices: Sequence[Any]) -> Shares:
-    """Return shares by the devices' data sheets alone, so that every run has the same shares."""
-    even = (1.0,) * len(devices)
-    if not all(isinstance(device, Device) for device in devices):
-        return Shares(even, "even")
-    # Compare names: of two equal GPUs, the one with a screen may report less memory.
-    names = list(dict.fromkeys(device.name for device in devices))
-    if len(names) == 1:
-        return Shares(even, "even: the devices are alike")
-    speeds = _published_speeds(devices)
-    if speeds is None:
-        unknown = ", ".join(dict.fromkeys(device.name for device in devices if not device.spec))
-        return Shares(
-            even,
-            f"even: the devices differ, and the rates of {unknown} are unknown; "
-            'shares="speed" measures them, or give one number a device',
-        )
-    return Shares(speeds, f"{_RATES} of {', '.join(names)}")
 
 
 def _published_speeds(devices: Sequence[Any]) -> tuple[float, ...] | None:
