@@ -93,7 +93,7 @@ CHOICES = {
     # check_head_dim_size_flash: 256
     "head_of_512": (EFFICIENT, EFFICIENT, EFFICIENT, EFFICIENT),
     "value_of_other_head": (EFFICIENT, EFFICIENT, EFFICIENT, CUDNN),
-    # check_batch_size_and_num_heads_dense: memory-efficient has no grouped query heads
+    # check_batch_size_and_num_heads_dense: memory-efficient attention has no grouped heads
     "grouped_query": (FLASH, MATH, FLASH, CUDNN),
     "float_grouped_query": (MATH, MATH, MATH, MATH),
     # check_cudnn_tensor_shapes: more than one key

@@ -18,7 +18,7 @@
 
 namespace anyrig::virtual_gpu {
 
-// Memory that an operator holds until it returns, and that nobody reads.
+// Memory that an operator holds until it returns, and that nothing reads.
 using Scratch = std::vector<at::Tensor>;
 
 inline int64_t round_up(int64_t number, int64_t multiple) {

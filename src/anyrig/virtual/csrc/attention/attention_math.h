@@ -88,16 +88,16 @@ Gradients attention_backward(
     const Recipe& recipe,
     bool needs_bias_gradient);
 
-// Returns a boolean tensor of `sizes`, (batch, heads, queries, keys): the scores that dropout
-// keeps.
+// Returns which scores dropout keeps, as a boolean tensor of `sizes`, (batch, heads, queries,
+// keys).
 at::Tensor draw_dropout_mask(at::IntArrayRef sizes, const Dropout& dropout);
 
 // Fills `numbers`, (..., heads, queries, keys) in float32, with the random numbers that
 // memory-efficient attention compares with the dropout probability.
 void draw_dropout_numbers(const at::Tensor& numbers, const Dropout& dropout);
 
-// Returns exp(scores - row maximum), negative where dropout drops: (batch, heads, queries, keys).
-// Flash attention returns this as its debug mask.
+// Returns exp(scores - row maximum), (batch, heads, queries, keys), with negative signs where
+// dropout drops. Flash attention returns this as its debug mask.
 at::Tensor signed_attention(const at::Tensor& query, const at::Tensor& key, const Recipe& recipe);
 
 } // namespace anyrig::virtual_gpu

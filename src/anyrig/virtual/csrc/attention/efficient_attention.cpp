@@ -95,7 +95,7 @@ Dropout dropout_of(
       static_cast<uint64_t>(call.heads * scores_per_head)};
 }
 
-// Returns the parts of `logsumexp`, whose rows are rounded up.
+// Returns the accessor of each sequence's part of `logsumexp`, without the padding rows.
 LogsumexpOf logsumexp_parts(const at::Tensor& logsumexp, bool packed) {
   return [sums = twin_of(logsumexp), packed](const Sequence& sequence) {
     const auto rows = packed ? sums.narrow(0, sequence.index, 1) : sums;

@@ -25,8 +25,8 @@ struct EfficientCall {
   std::optional<int64_t> requested_splits;
 };
 
-// The forward kernel keeps an additional float32 output if a block cannot hold all elements of a
-// head.
+// Returns whether the forward kernel keeps an additional float32 output: it does if a block cannot
+// hold all elements of a head.
 inline bool needs_output_accumulator(const EfficientCall& call) {
   return call.half && std::max(call.head_size, call.value_head_size) > 128;
 }

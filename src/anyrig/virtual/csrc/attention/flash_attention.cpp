@@ -81,8 +81,8 @@ Scratch allocate_splits(const SplitCall& call, const at::TensorOptions& floats) 
   return {at::empty({rows}, floats), at::empty({rows, rounded_head}, floats)};
 }
 
-// Returns the parts of `logsumexp`, which is (batch, heads, queries), or (heads, all queries) if
-// packed.
+// Returns the accessor of each sequence's part of `logsumexp`, which is (batch, heads, queries), or
+// (heads, all queries) if packed.
 LogsumexpOf logsumexp_parts(const at::Tensor& logsumexp) {
   return [sums = twin_of(logsumexp)](const Sequence& sequence) {
     return sums.dim() == 3 ? sums

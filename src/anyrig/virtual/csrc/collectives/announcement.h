@@ -29,7 +29,7 @@ struct Announcement {
   // Set for reductions only: other collectives move bytes of any dtype.
   std::optional<c10d::ReduceOp::RedOpType> reduction;
   std::optional<c10::ScalarType> dtype;
-  // -1 for collectives without a root.
+  // The root rank; -1 for collectives without a root.
   int64_t root = -1;
   // The number of this collective in its group, counted from 1.
   int64_t sequence = 0;
@@ -44,7 +44,7 @@ struct Announcement {
   std::vector<int64_t> receive_bytes;
 };
 
-// "all_reduce", "broadcast", ...
+// Returns the name in torch.distributed: "all_reduce", "broadcast", ...
 const char* name_of(CollectiveKind kind);
 
 // Serializes an announcement into a CPU tensor that gloo can send. Its size depends only on the

@@ -131,10 +131,10 @@ class Recorder {
     }
     FlightCall whole = call;
     whole.is_message = entry.is_message;
-    const auto last_call = add_progress(group.uid, counters, whole);
-    progress->group = last_call->group;
-    progress->sequence = last_call->sequence;
-    progress->is_timed = last_call->is_timed;
+    const auto whole_progress = add_progress(group.uid, counters, whole);
+    progress->group = whole_progress->group;
+    progress->sequence = whole_progress->sequence;
+    progress->is_timed = whole_progress->is_timed;
     progress->is_open = false;
     update_status(*progress);
     entry.progress = std::move(progress);

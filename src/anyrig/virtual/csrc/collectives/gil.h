@@ -1,4 +1,4 @@
-// Waiting without the GIL, because the wait may end only after another Python thread has run.
+// Releases the GIL around a wait that may end only after another Python thread has run.
 #pragma once
 
 #include <Python.h>

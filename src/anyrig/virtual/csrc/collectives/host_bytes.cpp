@@ -109,7 +109,7 @@ double sum_of(const std::vector<int64_t>& bytes) {
   return sum;
 }
 
-void add_flat_buffer(std::vector<at::Tensor>& kept, const std::vector<at::Tensor>& list) {
+void add_flat_buffer(std::vector<at::Tensor>& tensors, const std::vector<at::Tensor>& list) {
   int64_t total_numel = 0;
   for (const auto& tensor : list) {
     if (tensor.sizes() != list[0].sizes()) {
@@ -117,7 +117,7 @@ void add_flat_buffer(std::vector<at::Tensor>& kept, const std::vector<at::Tensor
     }
     total_numel += tensor.numel();
   }
-  kept.push_back(at::empty({total_numel}, list[0].options()));
+  tensors.push_back(at::empty({total_numel}, list[0].options()));
 }
 
 } // namespace anyrig::virtual_gpu

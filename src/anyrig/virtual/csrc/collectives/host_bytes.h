@@ -12,8 +12,8 @@ std::vector<int64_t> bytes_of(const std::vector<at::Tensor>& tensors);
 double sum_of(const std::vector<int64_t>& bytes);
 
 // NCCL moves a list of tensors of one size through one flat buffer, which occupies GPU memory while
-// it exists. Adds such a buffer to `kept`, or nothing if the sizes differ.
-void add_flat_buffer(std::vector<at::Tensor>& kept, const std::vector<at::Tensor>& list);
+// it exists. Adds such a buffer for `list` to `tensors`, or nothing if the sizes differ.
+void add_flat_buffer(std::vector<at::Tensor>& tensors, const std::vector<at::Tensor>& list);
 
 // Returns all elements of `tensor`, which must lie in memory without gaps, as a one-dimensional CPU
 // tensor over the same memory. The row keeps that memory alive. Booleans become bytes, and complex

@@ -17,8 +17,8 @@ namespace {
 
 using Tensors = std::vector<at::Tensor>;
 
-// Returns the only tensor of a list. Its dtype must be one that NCCL moves; complex dtypes count as
-// their real parts.
+// Checks and returns the only tensor of a list. Its dtype must be one that NCCL moves; complex
+// dtypes count as their real parts.
 const at::Tensor& check_movable(const Tensors& tensors) {
   const auto& tensor = check_single(tensors);
   check_tensor(tensor);
@@ -81,11 +81,15 @@ c10::intrusive_ptr<c10d::Work> NcclGroup::allgather(
   const auto& input = check_movable(inputs);
   check_list("allgather", "output", outputs, size_);
   check_same_device(outputs[0]);
-  Tensors kept = inputs;
-  add_flat_buffer(kept, outputs[0]);
+  Tensors inputs_and_buffer = inputs;
+  add_flat_buffer(inputs_and_buffer, outputs[0]);
   return submit(
       {all_gather(outputs[0], input)},
-      {c10d::OpType::ALLGATHER, input.device().index(), kept, outputs[0], options.timeout});
+      {c10d::OpType::ALLGATHER,
+       input.device().index(),
+       inputs_and_buffer,
+       outputs[0],
+       options.timeout});
 }
 
 Collective NcclGroup::all_gather_into(const at::Tensor& output, const at::Tensor& input) {

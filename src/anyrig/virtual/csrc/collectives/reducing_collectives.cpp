@@ -135,11 +135,15 @@ c10::intrusive_ptr<c10d::Work> NcclGroup::reduce_scatter(
   for (const auto& input : inputs[0]) {
     real_inputs.push_back(as_real(input, options.reduceOp, "reduce_scatter"));
   }
-  Tensors kept = inputs[0];
-  add_flat_buffer(kept, inputs[0]);
+  Tensors inputs_and_buffer = inputs[0];
+  add_flat_buffer(inputs_and_buffer, inputs[0]);
   return submit(
       {reduce_scatter(real, real_inputs, options.reduceOp)},
-      {c10d::OpType::REDUCE_SCATTER, output.device().index(), kept, outputs, options.timeout});
+      {c10d::OpType::REDUCE_SCATTER,
+       output.device().index(),
+       inputs_and_buffer,
+       outputs,
+       options.timeout});
 }
 
 Collective NcclGroup::reduce_scatter_from(

@@ -19,7 +19,7 @@
 
 namespace anyrig::virtual_gpu {
 
-// One rank's part of the rendezvous, as the rank publishes it.
+// What one rank publishes for the rendezvous.
 struct Member {
   int64_t process;
   int64_t file;

@@ -23,10 +23,10 @@ size_t rounded_up(size_t bytes, size_t unit) {
   return (bytes + unit - 1) / unit * unit;
 }
 
-// The bytes before the buffer: the signal pad and the sent times.
+// The bytes before the buffer: the signal pad and the times of its words.
 size_t header_bytes(const PieceSizes& sizes) {
-  const size_t sent_times = sizes.signal_bytes / sizeof(uint32_t) * sizeof(double);
-  return rounded_up(rounded_up(sizes.signal_bytes, sizeof(double)) + sent_times, kPageBytes);
+  const size_t times = sizes.signal_bytes / sizeof(uint32_t) * sizeof(double);
+  return rounded_up(rounded_up(sizes.signal_bytes, sizeof(double)) + times, kPageBytes);
 }
 
 size_t file_bytes(const PieceSizes& sizes) {
@@ -93,8 +93,8 @@ SharedPiece::~SharedPiece() {
 }
 
 double* SharedPiece::sent_time(size_t word) const {
-  auto* sent_times = static_cast<char*>(mapped_) + rounded_up(sizes_.signal_bytes, sizeof(double));
-  return reinterpret_cast<double*>(sent_times) + word;
+  auto* times = static_cast<char*>(mapped_) + rounded_up(sizes_.signal_bytes, sizeof(double));
+  return reinterpret_cast<double*>(times) + word;
 }
 
 bool SharedPiece::contains(const void* address) const {

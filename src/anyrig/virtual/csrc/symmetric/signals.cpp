@@ -65,7 +65,7 @@ bool process_has_ended(int64_t process) {
   raise_cuda_error(CudaError::LaunchFailure, line);
 }
 
-// Waits until the word is `from`, then sets it to `to`. `verb` is for the error message.
+// Waits until the word is `from`, then sets it to `to`. `verb` appears in the error message.
 void wait_and_set(
     Word& word, uint32_t from, uint32_t to, const SignalCall& call, const char* verb) {
   const auto deadline = std::chrono::steady_clock::now() + call.limit;
