@@ -1,8 +1,8 @@
-"""Calls attention on the virtual rig named in the arguments, and prints what happened as JSON.
+"""Calls attention on the virtual rig named in the arguments, and prints the outcomes as JSON.
 
     python attention_calls.py RIG [--shape-only]
 
-A program of its own, since a process has one rig in one mode for its whole life.
+A separate program, since a process has one rig in one mode for its lifetime.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SHAPE = (2, 4, 128, 64)  # batch, heads, tokens, numbers of a head
 
 @dataclass(frozen=True)
 class Call:
-    """Arguments of scaled_dot_product_attention, as far as they are not the usual ones."""
+    """Arguments of scaled_dot_product_attention that differ from the defaults."""
 
     query: tuple[int, ...] = SHAPE
     key: tuple[int, ...] = SHAPE
@@ -37,8 +37,8 @@ class Call:
     gqa: bool = False
     gradient: bool = True
     permuted: bool = False  # the last dimension is not contiguous
-    tokens_first: bool = False  # in memory, as a projection leaves it
-    shifted: int = 0  # numbers before the query in its memory
+    tokens_first: bool = False  # memory order, as after a projection
+    shifted: int = 0  # elements before the query in its storage
     backends: tuple[SDPBackend, ...] = ()
     deterministic: bool = False
 
@@ -125,7 +125,7 @@ def described(tensor: torch.Tensor | None) -> Any:
 
 
 def saved(output: torch.Tensor) -> dict[str, Any]:
-    """Return what the node of a fused operator keeps for its backward."""
+    """Return the values that a fused operator's node saves for its backward."""
     node: Any = output.grad_fn
     if node is None or "ScaledDotProduct" not in type(node).__name__:
         return {}

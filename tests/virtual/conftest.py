@@ -1,4 +1,4 @@
-"""Fixtures of the pieces of the virtual room that are tested without torch."""
+"""Fixtures for the parts of `anyrig.virtual` that are tested without torch."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The attention operator that a card takes, what it saves and the bytes it uses.
+"""The attention operator that CUDA chooses, the tensors it saves and the bytes it allocates.
 
-Expectations are read from PyTorch's sources for CUDA; `sdp_utils.cpp`, `attention.cu` and
-`flash_api.cpp` lie in aten/src/ATen/native/transformers/cuda.
+Expectations follow PyTorch's CUDA sources; `sdp_utils.cpp`, `attention.cu` and
+`flash_api.cpp` are in aten/src/ATen/native/transformers/cuda.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pytest
 
 CALLS = Path(__file__).parent / "attention_calls.py"
 
-# Flash is first in the order on these three, as the first call is on the A100; cuDNN on the other.
+# Flash comes first in the order of the first three GPUs, cuDNN in that of the fourth.
 RIGS = ("A100-80GB+T4+RTX-4090", "H100-SXM")
 CARDS = {"A100": RIGS[0], "T4": RIGS[0], "RTX-4090": RIGS[0], "H100": RIGS[1]}
 
@@ -63,7 +63,7 @@ CHOICES = {
     "half": (FLASH, EFFICIENT, FLASH, CUDNN),
     # can_use_mem_efficient_attention: bfloat16 from sm80
     "bfloat16": (FLASH, MATH, FLASH, CUDNN),
-    # check_dtypes_low_precision: flash and cuDNN take half precision alone
+    # check_dtypes_low_precision: flash and cuDNN support half precision only
     "float": (EFFICIENT, EFFICIENT, EFFICIENT, EFFICIENT),
     "double": (MATH, MATH, MATH, MATH),
     "tokens_first": (FLASH, EFFICIENT, FLASH, CUDNN),
@@ -180,13 +180,13 @@ def test_what_cudnn_saves() -> None:
 def test_bytes_of_flash() -> None:
     result = outcome("A100", "tokens_first")
     tensor = 2 * 4 * 128 * 64 * 2
-    # Beside what stays (output, logsumexp, rng_state, unused) the forward needs nothing.
+    # The forward allocates only what it returns (output, logsumexp, rng_state, unused).
     assert result["forward"][1] == result["forward"][0]
-    # flash_api.cpp, mha_bwd: three gradients, softmax_d and dq_accum, beside the incoming gradient
+    # flash_api.cpp, mha_bwd: three gradients, softmax_d and dq_accum, plus the incoming gradient
     scratch = 2 * 4 * 128 * 4 + 2 * 128 * 4 * 64 * 4
     incoming = tensor
     assert result["end"][1] == result["forward"][0] + incoming + 3 * tensor + scratch
-    # attention_backward.cu: its kernel wants tokens before heads, so that others are copied
+    # attention_backward.cu: the kernel needs tokens before heads; other layouts are copied
     copies = outcome("A100", "half")
     assert copies["end"][1] == copies["forward"][0] + incoming + 5 * tensor + scratch
 
@@ -200,7 +200,7 @@ def test_bytes_of_the_efficient_operator() -> None:
     workspace = (8 * 2 * (64 * 64 + 4) * 4 + 511) // 512 * 512
     incoming = tensor
     assert result["end"][1] == result["forward"][0] + incoming + 3 * tensor + sums + workspace
-    # In half precision, heads of more than 128 have their output in float32 too.
+    # In half precision, heads larger than 128 also keep their output in float32.
     wide = outcome("T4", "head_of_160")
     assert wide["forward"][1] == wide["forward"][0] + 2 * 4 * 128 * 160 * 4
 

@@ -1,4 +1,4 @@
-"""cuDNN's attention of nested tensors, which PyTorch uses where its environment asks for it."""
+"""cuDNN attention of nested tensors, which an environment variable enables in PyTorch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Without data, the generator moves on as with it, and the same bytes are taken."""
+"""Shape-only mode advances the generator and allocates bytes as compute mode does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranks that train together end where one process ends that saw all the data."""
+"""Ranks that train together reach the parameters of one process that sees all the data."""
 
 from __future__ import annotations
 

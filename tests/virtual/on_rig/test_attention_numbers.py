@@ -1,4 +1,4 @@
-"""What the attention operators of a card compute, against the plain formula in float64."""
+"""The results of CUDA's attention operators against the plain formula in float64."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def operands(
 
 
 def compare(call: Callable[..., torch.Tensor], tensors: list[torch.Tensor]) -> None:
-    """Run `call` on the card and on the CPU in float64; compare results and gradients."""
+    """Run `call` on a virtual GPU and on the CPU in float64; compare results and gradients."""
     exact = [tensor.detach().cpu().double().requires_grad_() for tensor in tensors]
     with sdpa_kernel(MATH):
         theirs = call(*exact)
@@ -56,8 +56,8 @@ def test_results_and_gradients(backend: SDPBackend, dtype: torch.dtype, causal: 
     compare(call, operands(dtype))
 
 
-def test_gradients_of_narrow_numbers_are_added_up_in_float32() -> None:
-    """Over many blocks of keys; a sum that is rounded after each of them is off by more."""
+def test_gradients_in_half_precision_are_summed_in_float32() -> None:
+    """Use many blocks of keys: rounding the sum after each block would give a larger error."""
     torch.manual_seed(0)
     shapes = [(1, 1, 512, 16), (1, 1, 4096, 16), (1, 1, 4096, 16)]
     tensors = [
@@ -75,7 +75,7 @@ def test_gradients_of_narrow_numbers_are_added_up_in_float32() -> None:
     for mine, other in zip(tensors, exact, strict=True):
         assert mine.grad is not None
         off = (mine.grad.cpu().double() - other.grad).norm() / other.grad.norm()
-        assert off < 0.0025  # 0.0017, which is the rounding of results; else 0.0037 and more
+        assert off < 0.0025  # rounded once: 0.0017; rounded after each block: at least 0.0037
 
 
 def test_a_causal_mask_that_is_not_square() -> None:
@@ -116,7 +116,7 @@ def test_the_backward_drops_what_the_forward_dropped(
     backend: SDPBackend, dtype: torch.dtype
 ) -> None:
     q, k, _ = operands(dtype)
-    # With the identity for values the output is the attention after dropout itself.
+    # With identity values, the output is the attention matrix after dropout.
     v = torch.eye(24, 16, device="cuda", dtype=dtype).expand(2, 4, 24, 16).contiguous()
     v.requires_grad_()
     with sdpa_kernel([backend]):
@@ -130,7 +130,7 @@ def test_the_backward_drops_what_the_forward_dropped(
     dropped = (output == 0).double().mean().item()
     assert 0.2 < dropped < 0.3
     output.sum().backward()
-    # d output / d value is the attention, dropped alike: its columns' sums.
+    # The gradient of the values is the column sums of the same attention after dropout.
     assert v.grad is not None
     torch.testing.assert_close(
         v.grad[:, :, :16, 0].float(), output.detach().float().sum(2), atol=1e-2, rtol=1e-2
@@ -196,7 +196,7 @@ def test_packed_sequences_of_the_efficient_operator() -> None:
     torch.testing.assert_close(output[:, 3:].transpose(1, 2), expected, atol=1e-5, rtol=1e-5)
 
 
-def test_each_of_packed_sequences_drops_other_places() -> None:
+def test_each_packed_sequence_has_its_own_dropout() -> None:
     torch.manual_seed(0)
     starts = torch.tensor([0, 8, 16], dtype=torch.int32, device="cuda")
     zero = torch.zeros(1, 16, 1, 8, device="cuda")
@@ -243,7 +243,7 @@ def test_operands_on_two_devices() -> None:
         aten._scaled_dot_product_efficient_attention(q, k.to("cuda:1"), v, None, False)
 
 
-def test_the_checks_that_programs_ask() -> None:
+def test_the_checks_that_programs_call() -> None:
     q, k, v = (tensor.detach().half() for tensor in operands())
     params = torch.backends.cuda.SDPAParams(q, k, v, None, 0.0, False, False)
     assert torch.backends.cuda.is_flash_attention_available()
@@ -384,7 +384,7 @@ def test_the_masks_of_packed_sequences() -> None:
 
 
 @pytest.mark.parametrize("tokens", [24, 7])
-def test_the_numbers_of_memory_efficient_dropout_can_be_had(tokens: int) -> None:
+def test_the_random_numbers_of_memory_efficient_dropout(tokens: int) -> None:
     tensors = operands(key_tokens=tokens)
     output, _, seed, offset = aten._scaled_dot_product_efficient_attention(
         *tensors, None, True, 0.25
@@ -411,7 +411,7 @@ def test_the_numbers_follow_each_other_from_the_offset_on() -> None:
 
 
 @pytest.mark.parametrize("backend", [FLASH, CUDNN])
-def test_gradients_of_narrow_numbers_over_many_keys(backend: SDPBackend) -> None:
+def test_gradients_in_half_precision_over_many_keys(backend: SDPBackend) -> None:
     torch.manual_seed(0)
     size = (1, 2, 2048, 16)
     tensors = [
@@ -427,6 +427,6 @@ def test_gradients_of_narrow_numbers_over_many_keys(backend: SDPBackend) -> None
     for mine, other in zip(tensors, exact, strict=True):
         assert mine.grad is not None
         assert other.grad is not None
-        # A card rounds to bfloat16, of 8 bits, what it multiplies, and the sum once.
+        # CUDA rounds the factors to bfloat16 (8 bits), and the sum once.
         largest = other.grad.abs().max()
         assert (mine.grad.cpu().float() - other.grad).abs().max() < largest / 128

@@ -1,4 +1,4 @@
-"""The generator's state is CUDA's: a seed and an offset."""
+"""CUDA's generator state: a seed and an offset."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_the_state_is_a_seed_and_an_offset() -> None:
 
 
 def test_a_state_without_an_offset_starts_at_0() -> None:
-    # As PyTorch wrote it before 1.5.
+    # The format of PyTorch before 1.5.
     generator = torch.Generator(device="cuda:1")
     generator.set_offset(8)
     generator.set_state(torch.tensor([5] + [0] * 7, dtype=torch.uint8))

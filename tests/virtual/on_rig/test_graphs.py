@@ -1,4 +1,4 @@
-"""CUDA graphs: what is captured, what a replay does, and what a capture refuses."""
+"""CUDA graphs: capture, replay, memory, time, and the errors of a capture."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-# What fails before its first kernel leaves an empty graph, too.
+# A capture that fails before its first kernel also warns of an empty graph.
 pytestmark = pytest.mark.filterwarnings("ignore:The CUDA Graph is empty")
 
 DEVICE = 5  # used by no other test
 MIB = 2**20
 
-# Whether a graph must know a generator before the capture begins; the default one it always does.
+# Graphs must register generators before capture; the default generator needs no registration.
 REGISTERS_GENERATORS = torch.__version__ < (2, 12)
 
 
 @pytest.fixture(autouse=True)
 def own_device() -> Iterator[None]:
     gc.collect()
-    gc.freeze()  # as in conftest.py: a later collection need not go through PyTorch's modules
+    gc.freeze()  # as in conftest.py: later collections skip PyTorch
     with torch.cuda.device(DEVICE):
-        # A capture that fails leaves its stream current.
+        # A failed capture leaves its stream as the current stream.
         torch.cuda.set_stream(torch.cuda.default_stream())
         torch._C._cuda_clearCublasWorkspaces()
         torch.cuda.empty_cache()
@@ -209,25 +209,25 @@ def test_graphs_that_share_a_pool_meet_in_its_memory() -> None:
     for each in (graph, *others):
         each.replay()
     assert (made["e"][0], made["f"][0]) == (5, 7)
-    for each in (graph, *reversed(others)):  # "f" lies where "c" was
+    for each in (graph, *reversed(others)):  # "f" reuses the memory of "c"
         each.replay()
     assert (made["e"][0], made["f"][0]) == (10, 7)
 
 
-def test_a_capture_leaves_what_others_had_in_its_memory() -> None:
+def test_a_capture_preserves_earlier_tensors_in_its_memory() -> None:
     source = torch.arange(1000.0, device="cuda")
     made = []
     stream = torch.cuda.Stream()
     graph = captured(lambda: made.append(source + 1), stream=stream)
     graph.replay()
-    before = made.pop().tolist()  # and its memory is free
+    before = made.pop().tolist()  # then its memory is free
     other = captured(lambda: made.append(source * 0), stream=stream, pool=graph.pool())
     assert made[0].tolist() == before
     other.replay()
     assert made[0].tolist() == [0.0] * 1000
 
 
-def test_a_capture_leaves_what_others_had_however_it_cuts_their_memory() -> None:
+def test_a_capture_preserves_earlier_tensors_in_split_blocks() -> None:
     source = torch.arange(1000.0, device="cuda")
     made: list[torch.Tensor] = []
     stream = torch.cuda.Stream()
@@ -236,7 +236,7 @@ def test_a_capture_leaves_what_others_had_however_it_cuts_their_memory() -> None
     before = made.pop().tolist()
 
     def work() -> None:
-        source * 0  # all of it, and free again
+        source * 0  # allocates and frees all of it
         made.append(source[:100] * 0)  # a block of 512 bytes
         made.append(source[:500] * 0)
 
@@ -318,7 +318,7 @@ def test_what_is_made_in_a_capture_lies_in_the_pool_of_the_graph() -> None:
     reserved = torch.cuda.memory_reserved()
     results = []
     graph = captured(lambda: results.append(source.clone().add_(1).clone()))
-    # One is freed, one kept: both fit. What a generator tells its graphs lies beside the pool.
+    # One tensor is freed and one kept; both fit. Generator state is allocated outside the pool.
     taken = 20 * MIB + (2 * MIB if REGISTERS_GENERATORS else 0)
     assert torch.cuda.memory_reserved() == reserved + taken
     peak = torch.cuda.max_memory_allocated()
@@ -357,7 +357,7 @@ def replayable_afterwards() -> None:
         lambda tensor: tensor.copy_(torch.ones(4).pin_memory()),
     ],
 )
-def test_what_waits_for_the_stream_breaks_the_capture(
+def test_waiting_for_the_stream_breaks_the_capture(
     call: Callable[[torch.Tensor], object],
 ) -> None:
     tensor = torch.ones(4, device="cuda")
@@ -544,7 +544,7 @@ def _empty_on(stream: torch.cuda.Stream) -> None:
         torch.empty(64 * MIB, device="cuda")
 
 
-def test_a_program_that_is_full_hears_of_it_in_a_capture() -> None:
+def test_out_of_memory_is_raised_in_a_capture() -> None:
     with pytest.raises(torch.OutOfMemoryError):
         captured(lambda: torch.empty(2**40, device="cuda"))
     replayable_afterwards()
@@ -555,7 +555,7 @@ def test_a_program_that_is_full_hears_of_it_in_a_capture() -> None:
 
 def test_a_graph_is_used_in_order() -> None:
     graph = torch.cuda.CUDAGraph()
-    # PyTorch 2.14 instantiates first.
+    # PyTorch 2.14 instantiates the graph first.
     too_early = "without a preceding successful capture|must have been called before"
     with pytest.raises(RuntimeError, match=too_early):
         graph.replay()
@@ -587,7 +587,7 @@ def test_an_optimizer_that_is_not_capturable_says_so() -> None:
         captured(optimizer.step)
 
 
-def test_a_graph_is_written_as_a_picture(tmp_path: Path) -> None:
+def test_a_graph_is_written_as_dot(tmp_path: Path) -> None:
     graph = torch.cuda.CUDAGraph(keep_graph=True)
     source = torch.ones(1, device="cuda")
     with torch.cuda.graph(graph):

@@ -1,4 +1,4 @@
-"""`torch.cuda.set_sync_debug_mode` finds what makes the host wait for a card, and no more."""
+"""`torch.cuda.set_sync_debug_mode` reports exactly the operations that make the host wait."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ WAITS: dict[str, Call] = {
 
 
 @pytest.mark.parametrize("case", WAITS)
-def test_found(x: Tensor, case: str) -> None:
+def test_waits_are_reported(x: Tensor, case: str) -> None:
     with pytest.raises(RuntimeError, match="called a synchronizing CUDA operation"):
         WAITS[case](x)
 
@@ -46,7 +46,7 @@ def test_a_warning_where_the_program_prefers_one(x: Tensor) -> None:
         x.nonzero()
 
 
-def test_the_rest_runs(x: Tensor) -> None:
+def test_operations_without_waits_run(x: Tensor) -> None:
     x[x > 1] = 1.0
     index = torch.ones(1, dtype=torch.long, device=x.device, pin_memory=False)
     assert x[index].shape == (1,)

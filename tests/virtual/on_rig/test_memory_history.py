@@ -1,4 +1,4 @@
-"""torch.cuda.memory._record_memory_history: traces, stacks, and PyTorch's own viewer of them."""
+"""torch.cuda.memory._record_memory_history: traces, stacks, and PyTorch's viewer."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_memory_that_was_recorded_goes_back_to_the_host() -> None:
     address = f"{tensor.data_ptr():x}-"
     assert address in MAPPINGS.read_text()
     del tensor
-    assert address in MAPPINGS.read_text()  # the other one lies there too
+    assert address in MAPPINGS.read_text()  # the other mapping exists too
     del other
     assert address not in MAPPINGS.read_text()
 
@@ -181,7 +181,7 @@ def test_pytorch_draws_the_snapshot(tmp_path: Path) -> None:
 
 
 def stacks_by_address() -> dict[int, list[str]]:
-    """The names in the stack of each block, by an address made of the sizes before it."""
+    """Return the function names in each block's stack, keyed by the block's offset."""
     found = {}
     for segment in torch.cuda.memory._snapshot()["segments"]:
         address = segment["address"]
@@ -209,7 +209,7 @@ def test_a_snapshot_has_the_data_pointers_of_tensors() -> None:
         assert "made_here" in stacks[tensor.untyped_storage().data_ptr()]
     assert torch.equal(double.cpu(), 2 * large.cpu())
     torch.cuda.memory._record_memory_history(None)
-    large.fill_(2)  # and memory that was recorded goes on being memory
+    large.fill_(2)  # recorded memory stays usable
     assert (large + 1).sum().item() == 3 * 1500 * 1000
     del tensor, large, double, rest
     torch.cuda.empty_cache()
@@ -221,7 +221,7 @@ def test_a_snapshot_has_the_data_pointers_of_tensors() -> None:
     torch.cuda.empty_cache()
 
 
-def test_wrong_words_are_refused() -> None:
+def test_invalid_arguments_are_refused() -> None:
     record = torch._C._cuda_record_memory_history
     for arguments, words in (
         (("some",), "expected state to be 'state', 'all', or None"),
@@ -239,7 +239,7 @@ def test_wrong_words_are_refused() -> None:
     [
         (None, None, None),
         ("state", None, None),
-        ("alloc", "take", "take"),  # of a free, PyTorch has the stack of the allocation
+        ("alloc", "take", "take"),  # PyTorch keeps the allocation's stack for a free
         ("all", "take", "test_which_steps_have_stacks"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Pinned memory is rounded, kept and handed out again as CUDA's host allocator does it."""
+"""Pinned memory is rounded, cached and reused as in CUDA's host allocator."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_memory_of_a_copy_under_way_is_not_handed_out() -> None:
 
 
 def at(address: int) -> torch.Tensor:
-    """One byte of the host, which is not to be read."""
+    """Return a tensor over one byte of host memory, which must not be read."""
     return torch.frombuffer((ctypes.c_byte * 1).from_address(address), dtype=torch.uint8)
 
 
@@ -72,6 +72,6 @@ def test_memory_that_went_back_to_the_host_is_not_pinned() -> None:
     memory = torch.zeros(MIB, dtype=torch.uint8, pin_memory=True)
     address = memory.data_ptr()
     del memory
-    assert at(address).is_pinned()  # kept for the next tensor
+    assert at(address).is_pinned()  # cached for the next tensor
     torch._C._host_emptyCache()
     assert not at(address).is_pinned()

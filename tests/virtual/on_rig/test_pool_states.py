@@ -1,4 +1,4 @@
-"""States of a graph's memory pool, which compiled code goes back to."""
+"""Checkpoints of a graph's memory pool, to which compiled code returns."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-DEVICE = 6  # used by no other test than those of pools
+DEVICE = 6  # used by the tests of pools only
 pytestmark = pytest.mark.usefixtures("own_device")
 OTHER_LIBRARYS = 0x1000  # a stream
 
@@ -24,7 +24,7 @@ Made = list[torch.Tensor]
 
 def capture(work: Callable[[], Made], pool: Any = None) -> tuple[torch.cuda.CUDAGraph, Made]:
     graph = torch.cuda.CUDAGraph()
-    # Not on the stream that is made by default, on this device, and stays for later captures.
+    # Avoid the default capture stream, which is on this device and kept for later captures.
     with torch.cuda.graph(graph, pool=pool, stream=torch.cuda.ExternalStream(OTHER_LIBRARYS)):
         results = work()
     return graph, results
@@ -57,7 +57,7 @@ def small_and_large() -> Made:
     return [many[5], many[8], ones(3_000_000), ones(100)]
 
 
-def test_a_pool_as_it_is_stays_so() -> None:
+def test_restoring_the_current_state_changes_nothing() -> None:
     graph, made = capture(small_and_large)
     before = blocks(graph)
     restore(state_of(graph), [], [])
@@ -67,7 +67,7 @@ def test_a_pool_as_it_is_stays_so() -> None:
     assert live(graph) == 0
 
 
-def test_what_died_since_is_handed_out_again_and_freed_by_its_address() -> None:
+def test_restoring_reallocates_tensors_freed_since() -> None:
     graph, made = capture(small_and_large)
     state, before = state_of(graph), blocks(graph)
     bytes_before = torch.cuda.memory_allocated()
@@ -84,7 +84,7 @@ def test_what_died_since_is_handed_out_again_and_freed_by_its_address() -> None:
         assert live(graph) == left
 
 
-def test_what_was_made_since_is_freed_and_must_be_named() -> None:
+def test_restoring_frees_tensors_allocated_since() -> None:
     graph, made = capture(lambda: [ones(512)])
     state, before = state_of(graph), blocks(graph)
     second, later = capture(lambda: [ones(512)], pool=graph.pool())

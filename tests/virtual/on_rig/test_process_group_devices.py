@@ -1,4 +1,4 @@
-"""Which interfaces the bytes of process groups go through."""
+"""The network interfaces that process groups use."""
 
 from __future__ import annotations
 

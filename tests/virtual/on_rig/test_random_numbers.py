@@ -1,6 +1,6 @@
-"""Random operators give the numbers of an A100 with the same seed, and move its generator on.
+"""Random operators return an A100's numbers for a seed and advance the generator alike.
 
-What the kernels draw is tested beside their headers; here it is what PyTorch makes of them.
+The tests of the headers check the kernels' numbers; these check PyTorch's operators.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def shown(values: Tensor) -> list[float]:
     return [round(value, 4) for value in values.flatten().tolist()]
 
 
-def test_numbers_that_cards_gave() -> None:
+def test_numbers_of_real_gpus() -> None:
     # Sources: test_published_random_numbers.py.
     assert shown(torch.rand(5, device=DEVICE)) == [0.3990, 0.5167, 0.0249, 0.9401, 0.9459]
     assert shown(torch.rand(5, device=DEVICE)) == [0.9722, 0.7910, 0.4690, 0.3300, 0.3345]
@@ -116,7 +116,7 @@ def test_strided_tensors_are_filled_in_the_order_of_memory() -> None:
     assert torch.equal(transposed.t(), plain)
     torch.manual_seed(0)
     whole = torch.zeros(20, 45, device=DEVICE)
-    whole[:, 5:35].uniform_()  # two dimensions that are not one: rows with a gap between them
+    whole[:, 5:35].uniform_()  # a gap between rows: two dimensions that cannot be merged
     assert torch.equal(whole[:, 5:35], plain)
     assert whole[:, :5].count_nonzero() == whole[:, 35:].count_nonzero() == 0
 
@@ -154,8 +154,8 @@ def test_dropout_counts_a_dense_tensor_as_it_lies_in_memory() -> None:
 
 
 def test_dropout_draws_by_how_the_input_is_aligned() -> None:
-    # Four floats a thread where 16 bytes are loaded at once; one that begins elsewhere is loaded by
-    # smaller steps, and its numbers are drawn by other threads.
+    # A thread loads four floats (16 bytes) at once. A misaligned tensor is loaded in smaller
+    # steps, so other threads draw its numbers.
     memory = torch.ones(4 + 4096, device=DEVICE)
 
     def mask_from(first: int) -> Tensor:
@@ -167,7 +167,7 @@ def test_dropout_draws_by_how_the_input_is_aligned() -> None:
     assert torch.equal(mask_from(1), mask_from(3))
     torch.manual_seed(0)
     whole = torch.rand(4096, device=DEVICE)
-    assert torch.equal(mask_from(1), whole < 0.5)  # one by one, as `rand` draws them
+    assert torch.equal(mask_from(1), whole < 0.5)  # the order in which `rand` draws
 
 
 def test_dropout_of_all_and_of_nothing() -> None:
@@ -178,8 +178,8 @@ def test_dropout_of_all_and_of_nothing() -> None:
         assert mask.tolist() == [bool(kept)] * 5
 
 
-def test_each_draw_of_the_host_s_kernels_is_another_one() -> None:
-    # Numbers of the CPU, for which the card's generator moves on.
+def test_draws_of_host_kernels_differ() -> None:
+    # The CPU draws these numbers, and the GPU's generator advances.
     rates = torch.full((50,), 9.0, device=DEVICE)
     first, second = torch.poisson(rates), torch.poisson(rates)
     assert not torch.equal(first, second)

@@ -1,4 +1,4 @@
-"""What needs a real card says so; asking whether it is in use does not."""
+"""Features that need a real GPU raise an error; queries whether they are in use do not."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_allocators_are_refused() -> None:
         ("_CUDAGreenContext", "a part of a card's processors needs a card"),
     ],
 )
-def test_what_needs_a_card_says_why(name: str, reason: str) -> None:
+def test_features_of_real_gpus_raise_an_error(name: str, reason: str) -> None:
     words = f"CUDA error: {name} is not there on a virtual GPU: {reason}"
     with pytest.raises(RuntimeError, match=words):
         getattr(torch._C, name)(1, key=2)

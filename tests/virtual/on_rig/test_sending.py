@@ -1,4 +1,4 @@
-"""Memory that is sent to another process while threads of this one use it."""
+"""Sending memory to another process while threads of this process use it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SECONDS = 60.0
 
 
 def send(tensor: Tensor) -> Tensor:
-    """Return what another process would receive; here this one does."""
+    """Send the tensor's memory and receive it in this process."""
     device, handle, size, *rest = tensor.untyped_storage()._share_cuda_()
     received = torch.UntypedStorage._new_shared_cuda(device, handle, size, *rest)
     return torch.empty(0, device=DEVICE).set_(received)[: tensor.numel()]
@@ -42,7 +42,7 @@ def test_a_kernel_that_runs_keeps_its_memory(operators: torch.library.Library) -
     def add_slowly(x: Tensor) -> None:
         running.set()
         assert sending.wait(SECONDS)
-        time.sleep(0.3)  # the other thread is in the midst of sending by now
+        time.sleep(0.3)  # the other thread is sending by now
         x += 1
 
     operators.define("add_slowly(Tensor(a!) x) -> ()")
@@ -72,7 +72,7 @@ def test_storages_that_were_sent_leave_no_file_open() -> None:
     assert send_some() >= send_some()
 
 
-def test_nothing_that_kernels_write_meanwhile_is_lost() -> None:
+def test_writes_of_kernels_during_sending_are_kept() -> None:
     steps = 40
     size = 2**18
     order, ones = torch.randperm(size, device=DEVICE), torch.ones(size, device=DEVICE)

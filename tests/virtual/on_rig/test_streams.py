@@ -29,7 +29,7 @@ def square() -> torch.Tensor:
 
 
 def test_a_product_takes_its_flops_over_the_rate(square: torch.Tensor) -> None:
-    # Of the published rate, what a large product reaches; and 5 us to launch it.
+    # The fraction of the published rate that a large product reaches, and 5 us to launch it.
     rate = fraction_of("product", "ampere").fraction * 312e12
     milliseconds = elapsed(lambda: square @ square)
     assert milliseconds == pytest.approx(5e-3 + 2 * SIZE**3 / rate * 1e3, rel=0.01)
@@ -192,7 +192,7 @@ def test_the_number_of_a_stream_names_it_in_the_whole_process() -> None:
             torch.cuda._sleep(10**6)
             assert torch._C._cuda_getCurrentRawStream(stream.device.index) == number
             x = torch.empty(8, device=stream.device)
-        assert not stream.query()  # it is the same stream
+        assert not stream.query()  # the same stream
         segments = torch.cuda.memory_snapshot()
         assert number in [segment["stream"] for segment in segments]
         stream.synchronize()

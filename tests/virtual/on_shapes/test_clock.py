@@ -116,7 +116,7 @@ def test_two_devices_at_the_same_time() -> None:
     assert seconds(both) == close(product_seconds(SIZE) + LAUNCH_SECONDS)
 
 
-def test_kernels_of_two_streams_share_the_card() -> None:
+def test_kernels_of_two_streams_share_the_gpu() -> None:
     x, side = square(), torch.cuda.Stream()
 
     def on_two_streams() -> None:
@@ -140,7 +140,7 @@ def test_elapsed_time_is_the_time_between_two_events() -> None:
     assert clock().host_seconds == clock().devices[0].streams[0].done_seconds
 
 
-def test_sleep_takes_cycles_and_none_of_the_card() -> None:
+def test_sleep_takes_cycles_without_occupying_the_gpu() -> None:
     x, side = square(), torch.cuda.Stream()
 
     def sleep_and_multiply() -> None:

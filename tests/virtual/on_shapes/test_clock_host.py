@@ -1,4 +1,4 @@
-"""Threads of the host: backwards launch side by side, and what comes after them comes later."""
+"""Host threads: backward threads launch concurrently, and later work starts after them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from anyrig.virtual import clock
 
-LINKS = 200  # of a chain: as many launches in its backward, and hardly any work
+LINKS = 200  # length of a chain: many launches, little work
 
 
 def chain(device: int) -> Tensor:
@@ -43,11 +43,11 @@ def test_backwards_of_two_devices_launch_at_the_same_time() -> None:
     assert two == pytest.approx(one, rel=0.02)
 
 
-def test_a_backward_starts_where_its_caller_is_and_its_caller_goes_on_after_it() -> None:
+def test_a_backward_starts_at_its_callers_time_and_ends_before_the_caller_continues() -> None:
     loss = chain(1)
     gradient = torch.ones_like(loss)
     torch.cuda._sleep(10**9)
-    torch.cuda.synchronize()  # the host is far ahead of the thread of cuda:1
+    torch.cuda.synchronize()  # the host's clock is far ahead of cuda:1's thread
     before = clock()
     loss.backward(gradient)
     after = clock()
@@ -58,7 +58,7 @@ def test_a_backward_starts_where_its_caller_is_and_its_caller_goes_on_after_it()
 
 
 def test_what_is_launched_on_a_stream_comes_after_the_launch_before() -> None:
-    # The part on cuda:1 is launched first; the thread of cuda:0 cannot launch what follows before.
+    # The backward of cuda:1 is launched first; the thread of cuda:0 can launch only after it.
     x = torch.empty(8, device="cuda:0", requires_grad=True)
     y = x
     for _ in range(LINKS):
@@ -94,7 +94,7 @@ def test_recomputing_in_a_backward() -> None:
     loss = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=True).sum()
     gradient = torch.ones_like(loss)
     launches = host_seconds(lambda: loss.backward(gradient)) / LAUNCH_SECONDS
-    assert launches > 6  # three again, and three gradients
+    assert launches > 6  # three recomputed launches and three gradients
 
 
 def test_eight_threads_train_on_eight_devices() -> None:
@@ -189,7 +189,7 @@ def test_what_comes_after_a_thread_comes_after_its_waits() -> None:
     )
 
 
-def test_a_wait_beside_a_busy_thread_ends() -> None:
+def test_a_wait_ends_while_another_thread_is_busy() -> None:
     done = threading.Event()
 
     def spin() -> None:
@@ -205,4 +205,4 @@ def test_a_wait_beside_a_busy_thread_ends() -> None:
 
     took: list[float] = []
     in_threads(spin, wait)
-    assert took[0] < 10  # at most 50 ms for each, and what Python takes to hand over its lock
+    assert took[0] < 10  # at most 50 ms each, plus handovers of the GIL

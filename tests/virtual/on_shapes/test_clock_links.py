@@ -37,7 +37,7 @@ def host() -> tuple[Tensor, Tensor]:
 
 
 def copy_seconds(*copies: tuple[Tensor, Tensor]) -> float:
-    """Of copies that start at once, each on streams of its own."""
+    """Return the seconds of copies that start together, each on its own streams."""
 
     def copy_all() -> None:
         for destination, source in copies:
@@ -79,7 +79,7 @@ def test_cards_without_a_link_of_their_own_copy_through_the_host(
     between_t4s = (on_card(9), on_card(8))
     assert copy_seconds(between_t4s) == close(COPIED_BYTES / T4_PCIE)
     assert copy_seconds((on_card(0), on_card(8))) == close(COPIED_BYTES / T4_PCIE)
-    # It takes the lanes of both ends.
+    # A copy occupies the links of both ends.
     assert copy_seconds(between_t4s, (on_card(9), host[0])) == close(2 * COPIED_BYTES / T4_PCIE)
     assert copy_seconds(between_t4s, (on_card(8), host[0])) == close(COPIED_BYTES / T4_PCIE)
 
@@ -161,14 +161,14 @@ def test_the_formula_of_each_collective(name: str, parts: float) -> None:
 
 
 def test_a_ring_over_two_nodes_leaves_by_the_network_of_all_its_devices() -> None:
-    # Eight cards a node share what crosses: 8 x 45 GB/s is more than NVLink has.
+    # Eight GPUs of a node share the traffic between nodes: 8 x 45 GB/s exceeds NVLink's rate.
     assert collective_seconds(kinds.ALL_REDUCE, BOTH_NODES) == close(
         2 * 15 / 16 * BYTES / min(NVLINK, 8 * NETWORK)
     )
     one_a_node = collective_seconds(kinds.ALL_REDUCE, [0, 10])
     assert one_a_node == close(BYTES / NETWORK)
     assert collective_seconds(kinds.SEND, [3, 14]) == close(BYTES / NETWORK)
-    # All that a gather moves enters one GPU, by that GPU's own part of the network.
+    # All bytes of a gather enter one GPU, through that GPU's share of the network.
     assert collective_seconds(kinds.GATHER, BOTH_NODES) == close(15 / 16 * BYTES / NETWORK)
     assert collective_seconds(kinds.SCATTER, BOTH_NODES) == close(15 / 16 * BYTES / NETWORK)
     to_all = collective_seconds(kinds.ALL_TO_ALL, BOTH_NODES)
@@ -235,7 +235,7 @@ def test_the_node_with_the_fewest_ranks_bounds_what_crosses(ranks: list[int]) ->
 
 
 def test_a_small_all_reduce_between_nodes_takes_the_tree() -> None:
-    # Its ring would take 6.6 us + 28 steps inside the nodes + 2 between them = 28.8 us.
+    # A ring would take 6.6 us + 28 steps inside the nodes + 2 between them = 28.8 us.
     tree = 6.6e-6 + 2 * (7 * 0.6e-6 + 5.0e-6)
     assert core.collective_seconds(kinds.ALL_REDUCE, 4, BOTH_NODES) == close(tree)
 

@@ -1,4 +1,4 @@
-"""Two processes that call each other by torch.distributed.rpc, with tensors of GPUs."""
+"""Two processes that call each other by torch.distributed.rpc, with CUDA tensors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SHAPE_ONLY = "shape-only" in sys.argv
 
 
 def twice(x: Tensor) -> tuple[str, Tensor]:
-    """Say where `x` arrived; return it on the same device, not contiguous, and twice as large."""
+    """Print the device of `x`; return 2 * x on that device, non-contiguous."""
     return str(x.device), (2 * x).t()
 
 
@@ -49,8 +49,8 @@ def call() -> None:
 
 
 def main(rank: int, port: int, store_port: int) -> None:
-    """Be one of the two."""
-    # Of PyTorch's own call of its process group.
+    """Run one of the two processes."""
+    # A warning about PyTorch's own call of its process group.
     warnings.filterwarnings("ignore", "You are using a Backend")
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     maps = {"answers": {0: 1, "cpu": "cuda:0"}} if rank == 0 else {}
@@ -62,7 +62,7 @@ def main(rank: int, port: int, store_port: int) -> None:
         call()
         store.set("called", "")
     store.wait(["called"])
-    # What cannot be carried ends TensorPipe's connection, and a graceful end with it.
+    # A tensor that cannot be sent closes TensorPipe's connection, so no graceful shutdown.
     rpc.shutdown(graceful=not SHAPE_ONLY)
 
 

@@ -1,4 +1,4 @@
-"""cuDNN's attention of sequences of several lengths, in both layouts of nested tensors."""
+"""cuDNN attention of sequences of several lengths, in both layouts of nested tensors."""
 
 import sys
 
@@ -22,7 +22,7 @@ def sequences() -> list[Tensor]:
 
 
 def packed() -> None:
-    """By the operator, which takes sequences one after the other."""
+    """Call the operator for packed sequences."""
     query, key, value = (torch.cat(sequences()) for _ in range(3))
     ends = torch.tensor([0, 5, 38, 40], dtype=torch.int32, device="cuda")
     before = torch.cuda.memory_allocated()
