@@ -1,4 +1,4 @@
-"""Random operators return an A100's numbers for a seed and advance the generator alike.
+"""Random operators return an A100's numbers for a seed and advance the generator as it does.
 
 The tests of the headers check the kernels' numbers; these check PyTorch's operators.
 """

@@ -1,5 +1,6 @@
-// What the results of a card are like, where the CPU's or Meta's kernel makes others, or where Meta
-// has no kernel. The two modes count the same bytes only if both lay results out in the same way.
+// The layout of CUDA's results where the CPU or Meta kernel chooses another, and the results of
+// operators that have no Meta kernel. Compute and ShapeOnly count the same bytes only if both lay
+// out results alike.
 #pragma once
 
 #include "dispatch/arguments.h"
@@ -13,30 +14,31 @@
 
 namespace anyrig::virtual_gpu {
 
-struct CardResults {
-  // Of the results that have as many dimensions as the format is of; of all, if contiguous.
+struct ResultLayout {
+  // Applies to results with as many dimensions as the format has; Contiguous applies to all
+  // results.
   std::optional<at::MemoryFormat> format;
-  at::Tensor like; // if defined: Meta's have its strides
-  c10::ArrayRef<size_t> empty; // the results that a card leaves empty
+  at::Tensor like; // if defined: Meta results of the same sizes get its strides
+  c10::ArrayRef<size_t> empty; // indices of the results that CUDA leaves empty
 
-  // Turns what the kernel returned into that.
-  void put_right(c10::IValue* results, size_t count) const;
+  // Converts the `count` results of a kernel to this layout, in place.
+  void apply(c10::IValue* results, size_t count) const;
 };
 
-// Tells by the arguments of a call; null for operators whose kernels agree.
-using ResultsOnCard = CardResults (*)(Arguments arguments);
-ResultsOnCard results_on_card(const std::string& full_name);
+// Returns the function that chooses the layout from a call's arguments; null if the kernels agree.
+using ChooseLayout = ResultLayout (*)(Arguments arguments);
+ChooseLayout choose_layout_of(const std::string& full_name);
 
-// An operator that Meta has no kernel for, of results that are easily told.
-struct WithoutMeta {
-  std::optional<size_t> like; // the argument whose size the result has; without: it returns nothing
+// An operator without a Meta kernel whose result has the size of an argument.
+struct MissingMeta {
+  std::optional<size_t> like; // index of that argument; none if the operator returns nothing
 };
 
-// For pointwise operators of ShapeOnly, by the tensors that they read: laid out as TensorIterator does
-// it, which CUDA's kernels use. Some kernels of Meta know contiguous results only.
-CardResults pointwise_results(at::ArrayRef<at::Tensor> read);
+// Returns the layout that TensorIterator, and so CUDA, chooses for a pointwise operator that reads
+// the tensors `read`. Used in ShapeOnly, where some Meta kernels make contiguous results only.
+ResultLayout pointwise_layout(at::ArrayRef<at::Tensor> read);
 
-// Null for operators that have one, or whose results are not easily told.
-const WithoutMeta* without_meta(const std::string& full_name);
+// Returns null if the operator has a Meta kernel or its result sizes update_owner no simple rule.
+const MissingMeta* missing_meta_of(const std::string& full_name);
 
 } // namespace anyrig::virtual_gpu
