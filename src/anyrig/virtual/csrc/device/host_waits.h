@@ -13,9 +13,9 @@ WaitDebug wait_debug();
 // Returns whether waits are reported; if not, note_host_wait does nothing.
 bool watches_waits();
 
-// Reports that the host is about to wait for `stream`: a warning, an error, or nothing, by the
-// mode. As in PyTorch, call it for waits of kernels and copies and for stream synchronization, not
-// for waits for an event or a device.
+// Reports that the host is about to wait for `stream`, as a warning or an error, depending on the
+// mode. As in PyTorch, call it for waits of kernels and copies and for stream synchronization, but
+// not for waits for an event or a device.
 void note_host_wait(const c10::Stream& stream);
 
 } // namespace anyrig::virtual_gpu

@@ -25,7 +25,7 @@ struct ScalesOfGroups {
     OptionalTensor group_scales; // an additional float32 scale for each group
 };
 
-// Returns the scales of each group. Swizzled scales must be read group by group, in order.
+// Applies the scales of each group. Swizzled scales must be read group by group, in order.
 class GroupScales {
  public:
   explicit GroupScales(const ScalesOfGroups& all) : all_(all) {}
