@@ -26,9 +26,9 @@ REGISTERS_GENERATORS = torch.__version__ < (2, 12)
 @pytest.fixture(autouse=True)
 def own_device() -> Iterator[None]:
     gc.collect()
-    gc.freeze()  # as in conftest.py: a later collection need not go through PyTorch's modules
+    gc.freeze()  # as in conftest.py: later collections skip PyTorch
     with torch.cuda.device(DEVICE):
-        # A capture that fails leaves its stream current.
+        # A failed capture leaves its stream as the current stream.
         torch.cuda.set_stream(torch.cuda.default_stream())
         torch._C._cuda_clearCublasWorkspaces()
         torch.cuda.empty_cache()
@@ -209,7 +209,7 @@ def test_graphs_that_share_a_pool_share_its_memory() -> None:
     for each in (graph, *others):
         each.replay()
     assert (made["e"][0], made["f"][0]) == (5, 7)
-    for each in (graph, *reversed(others)):  # "f" lies where "c" was
+    for each in (graph, *reversed(others)):  # "f" reuses the memory of "c"
         each.replay()
     assert (made["e"][0], made["f"][0]) == (10, 7)
 
@@ -220,7 +220,7 @@ def test_a_capture_preserves_the_previous_contents_of_its_memory() -> None:
     stream = torch.cuda.Stream()
     graph = captured(lambda: made.append(source + 1), stream=stream)
     graph.replay()
-    before = made.pop().tolist()  # and its memory is free
+    before = made.pop().tolist()  # then its memory is free
     other = captured(lambda: made.append(source * 0), stream=stream, pool=graph.pool())
     assert made[0].tolist() == before
     other.replay()
@@ -555,7 +555,7 @@ def test_a_capture_that_runs_out_of_memory_raises() -> None:
 
 def test_the_methods_of_a_graph_must_be_called_in_order() -> None:
     graph = torch.cuda.CUDAGraph()
-    # PyTorch 2.14 instantiates first.
+    # PyTorch 2.14 instantiates the graph first.
     too_early = "without a preceding successful capture|must have been called before"
     with pytest.raises(RuntimeError, match=too_early):
         graph.replay()

@@ -1,4 +1,4 @@
-"""Storages that share memory until one of them is written to."""
+"""Copy-on-write storages (`torch._lazy_clone`)."""
 
 from __future__ import annotations
 

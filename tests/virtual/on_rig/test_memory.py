@@ -117,7 +117,7 @@ def test_every_statistic_has_its_value() -> None:
     del kept
 
 
-def test_results_of_operators_count() -> None:
+def test_results_of_operators_are_counted() -> None:
     a = torch.ones(1024, device="cuda")
     b = a + a
     assert torch.cuda.memory_allocated() == 2 * 4096

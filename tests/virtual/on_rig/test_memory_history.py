@@ -1,4 +1,4 @@
-"""torch.cuda.memory._record_memory_history: traces, stacks, and PyTorch's own viewer of them."""
+"""torch.cuda.memory._record_memory_history: traces, stacks, and PyTorch's viewer."""
 
 from __future__ import annotations
 

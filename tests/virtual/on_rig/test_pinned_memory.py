@@ -72,6 +72,6 @@ def test_memory_returned_to_the_host_is_not_pinned() -> None:
     memory = torch.zeros(MIB, dtype=torch.uint8, pin_memory=True)
     address = memory.data_ptr()
     del memory
-    assert at(address).is_pinned()  # kept for the next tensor
+    assert at(address).is_pinned()  # cached for the next tensor
     torch._C._host_emptyCache()
     assert not at(address).is_pinned()

@@ -31,7 +31,7 @@ def test_allocations_of_the_scope_go_to_the_pool() -> None:
     assert segment["allocated_size"] == 512
     del inside
     torch.cuda.empty_cache()
-    assert torch.cuda.memory_reserved() == 4 * MIB  # a pool that is in use keeps its segments
+    assert torch.cuda.memory_reserved() == 4 * MIB  # a pool in use keeps its segments
     del pool
     assert torch.cuda.memory_reserved() == 2 * MIB
     del outside

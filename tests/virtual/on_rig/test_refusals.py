@@ -1,4 +1,4 @@
-"""What needs a real card says so; asking whether it is in use does not."""
+"""Features that need a real GPU raise an error; queries whether they are in use do not."""
 
 from __future__ import annotations
 

@@ -192,7 +192,7 @@ def test_a_stream_handle_is_unique_in_the_process() -> None:
             torch.cuda._sleep(10**6)
             assert torch._C._cuda_getCurrentRawStream(stream.device.index) == number
             x = torch.empty(8, device=stream.device)
-        assert not stream.query()  # it is the same stream
+        assert not stream.query()  # the same stream
         segments = torch.cuda.memory_snapshot()
         assert number in [segment["stream"] for segment in segments]
         stream.synchronize()

@@ -1,4 +1,4 @@
-"""What Triton asks of virtual cards, without Triton: a stand-in takes its place."""
+"""The driver interface that Triton uses, tested with a stand-in for Triton."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def triton(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def test_pytorch_takes_triton_for_absent() -> None:
+def test_pytorch_finds_no_triton() -> None:
     assert torch.utils._triton.has_triton() is False
     assert importlib.import_module("os").environ["TRITON_INTERPRET"] == "1"
 

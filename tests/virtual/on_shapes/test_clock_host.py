@@ -47,7 +47,7 @@ def test_a_backward_pass_starts_at_its_callers_time_and_the_caller_continues_aft
     loss = chain(1)
     gradient = torch.ones_like(loss)
     torch.cuda._sleep(10**9)
-    torch.cuda.synchronize()  # the host is far ahead of the thread of cuda:1
+    torch.cuda.synchronize()  # the host's clock is far ahead of cuda:1's thread
     before = clock()
     loss.backward(gradient)
     after = clock()

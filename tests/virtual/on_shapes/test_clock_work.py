@@ -322,7 +322,7 @@ def test_a_recurrent_cell_is_one_launch() -> None:
     before = clock().host_seconds
     with torch.no_grad():
         cell(x, state)
-    # Two products with their biases, and the cell.
+    # Two products with biases, and the cell.
     assert clock().host_seconds - before == close(3 * LAUNCH_SECONDS)
 
 
