@@ -6,7 +6,7 @@
 // fcntl's record locks belong to a process: the kernel drops them however it ends, and a forked
 // child has none of its parent's. So a slot whose lock nobody holds is free, and what it says of
 // bytes counts no more. The last process that leaves in good order removes the folder; one of
-// which all processes were killed is removed when the next rehearsal starts (card_folder.py).
+// which all processes were killed is removed when the next rehearsal starts (rehearsal_folder.py).
 #pragma once
 
 #include <atomic>
