@@ -153,7 +153,7 @@ def train(model: str, repeats: int, block: int) -> dict[str, Any]:
                 "ratio": statistics.median(ratios),
             }
         )
-    rows[0]["rows"] = loader.rows_of_batches[-2]
+    rows[0]["rows"] = loader.samples_of_batches[-2]
     rows[0]["explanation"] = str(loader.shares)
     dist.destroy_process_group()
     return {"rows": rows}

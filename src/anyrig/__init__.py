@@ -1,8 +1,8 @@
 """anyrig runs a PyTorch model on any rig: no GPU, one, several unequal ones, several machines.
 
 What a script uses is here; the rest is in `anyrig.devices`, `anyrig.transfer`, `anyrig.parallel`,
-`anyrig.units` and `anyrig.errors`. Importing anyrig does nothing and is fast: each name is loaded
-when it is first used, and PyTorch with it.
+`anyrig.memory`, `anyrig.units` and `anyrig.errors`. Importing anyrig does nothing and is fast: each
+name is loaded when it is first used, and PyTorch with it.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from .late_names import load_late
 if TYPE_CHECKING:
     from . import devices as devices
     from . import errors as errors
+    from . import memory as memory
     from . import parallel as parallel
     from . import transfer as transfer
     from . import units as units
@@ -32,11 +33,11 @@ if TYPE_CHECKING:
     from .parallel.group.metrics.gather import gather_over_ranks as gather_over_ranks
     from .parallel.group.metrics.mean import mean_over_ranks as mean_over_ranks
     from .parallel.group.print_once import print_once as print_once
-    from .parallel.launch import launch as launch
     from .parallel.layout import explain as explain
     from .parallel.losses.loss import ParallelLoss as ParallelLoss
     from .parallel.sharded import Sharding as Sharding
     from .parallel.spread import spread as spread
+    from .processes.launch import launch as launch
     from .transfer.host_copy import copy_to_host as copy_to_host
     from .transfer.move import move as move
     from .transfer.prefetch import prefetch as prefetch
@@ -59,7 +60,7 @@ _MODULE_OF_NAME = {
     "distribute": ".parallel.group.loaders.distribute",
     "explain": ".parallel.layout",
     "gather_over_ranks": ".parallel.group.metrics.gather",
-    "launch": ".parallel.launch",
+    "launch": ".processes.launch",
     "mean_over_ranks": ".parallel.group.metrics.mean",
     "move": ".transfer.move",
     "only_first_rank": ".parallel.group.first_rank",
@@ -73,6 +74,7 @@ _MODULE_OF_NAME = {
 _ROOMS = {
     "devices": ".devices",
     "errors": ".errors",
+    "memory": ".memory",
     "parallel": ".parallel",
     "transfer": ".transfer",
     "units": ".units",

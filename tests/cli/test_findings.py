@@ -9,9 +9,9 @@ import typer.testing
 
 from anyrig.cli.app import app
 from anyrig.devices.rig import Rig
-from anyrig.parallel.preflight import preflight
-from anyrig.parallel.preflight.finding import Finding, Level
-from anyrig.parallel.ranks.options import RunOptions
+from anyrig.processes.options import RunOptions
+from anyrig.processes.preflight import preflight
+from anyrig.processes.preflight.finding import Finding, Level
 
 GOOD = Finding("torch", Level.GOOD, "version [2.13]")
 DOUBTFUL = Finding("clock", Level.DOUBTFUL, "7 s apart", "set [it]", "node1")

@@ -14,7 +14,7 @@ from anyrig.cli.group_flags import GroupFlags, with_group_flags
 from anyrig.cli.run import alone
 from anyrig.cli.torchrun_flags import run_options
 from anyrig.errors import DeviceTextError, LaunchError
-from anyrig.parallel.ranks.options import RunOptions
+from anyrig.processes.options import RunOptions
 
 
 def test_only_flags_that_were_given_are_passed_on() -> None:

@@ -18,8 +18,8 @@ import typer.rich_utils
 import anyrig
 from anyrig.cli.app import app, main
 from anyrig.errors import GroupOptionError, LaunchError
-from anyrig.parallel.preflight import preflight
-from anyrig.parallel.ranks.time_limit import time_limit_seconds
+from anyrig.processes.preflight import preflight
+from anyrig.processes.time_limit import time_limit_seconds
 
 LONG = "a" * 5000
 VALUES = [

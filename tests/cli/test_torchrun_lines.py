@@ -25,8 +25,8 @@ from anyrig.cli import run as cli_run
 from anyrig.cli.app import main
 from anyrig.devices.device import Device
 from anyrig.devices.rig import Rig
-from anyrig.parallel.ranks import launcher
-from anyrig.parallel.ranks.options import RunOptions
+from anyrig.processes import launcher
+from anyrig.processes.options import RunOptions
 
 EIGHT = tuple(Device("cuda", index, "A100", uuid=f"GPU-{index}") for index in range(8))
 
@@ -65,7 +65,7 @@ def resolve(monkeypatch: pytest.MonkeyPatch):
 
     monkeypatch.delenv("ANYRIG_DEVICE", raising=False)
     monkeypatch.setattr(launcher, "run_group", run_group)
-    monkeypatch.setattr("anyrig.parallel.ranks.ending.end_launcher", ended)
+    monkeypatch.setattr("anyrig.processes.torch_faults.end_launcher", ended)
     monkeypatch.setattr(cli_run, "_become", lambda *words: (become(*words), ended(0)))
     monkeypatch.setattr(cli_run, "check_program", lambda *_, **__: None)  # the scripts are not here
     return resolve

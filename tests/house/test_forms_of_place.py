@@ -139,7 +139,7 @@ OTHERWISE: dict[str, Callable[[Any], bool]] = {
     "distribute": lambda place: len(anyrig.distribute([_ones()], place)) == 1,
     "choose": lambda place: anyrig.choose(lease=False, devices=place).rig.lead.index == 1,
 }
-# Starts processes: see tests/parallel/test_launch.py.
+# Starts processes: see tests/processes/test_launch.py.
 ELSEWHERE = {"launch"}
 
 

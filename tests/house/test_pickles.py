@@ -10,7 +10,7 @@ LOADS = re.compile(
 
 WHY = {
     "parallel/group/metrics/exchange.py": "gather_over_ranks takes objects of any class",
-    "parallel/ranks/call.py": "a function and its result, in a private folder of the user's",
+    "processes/call.py": "a function and its result, in a private folder of the user's",
 }
 
 

@@ -1,5 +1,5 @@
-"""The files of `parallel` import each other in one direction, walk trees in one way, and keep no
-state of their own.
+"""Files import each other in one direction; `parallel` and `processes` walk trees in one way, and
+keep no state of their own.
 """
 
 import ast
@@ -16,25 +16,24 @@ MAKES_STATE = {
     *("WeakKeyDictionary", "WeakValueDictionary", "WeakSet", "local", "Lock", "RLock"),
     "ContextVar",
 }
-# State that a module of `parallel` keeps, and why it cannot be passed.
+# State that a module of these rooms keeps, and why it cannot be passed.
 KEPT = {
     "parallel/group/membership.py: _contexts": "the one context of each process group",
     "parallel/group/membership.py: _numbers": "names in the store are never given twice",
     "parallel/replicas/meeting.py: _current": "modules call their layers with no argument of ours",
-    "parallel/group/last_reference.py: _kept": "for a fault of PyTorch, see the file",
-    "parallel/ranks/destroyed_groups.py: _held": "for a fault of PyTorch, see the file",
-    "parallel/ranks/places.py: _kept": "the file that a signal writes to stays open",
+    "processes/torch_faults.py: _held": "for a fault of PyTorch, see the file",
+    "processes/torch_faults.py: _kept": "for a fault of PyTorch, see the file",
+    "processes/places.py: _kept": "the file that a signal writes to stays open",
 }
+ROOMS = ("parallel", "processes")
 # Functions that call themselves, and why they are not `transfer.tree`'s walk.
 OWN_WALKS = {
-    "group/blocks.py: _repeated": "over modules",
-    "group/leaves.py: _walk": "numbers are leaves, and what appears twice is two leaves",
-    "group/leaves.py: _replace": "the same",
-    "group/loaders/batch_text.py: _outline": "writes the structure itself, as JSON",
-    "group/loaders/batch_text.py: _batch": "reads it",
-    "group/loaders/part.py: _map": "a list of samples is cut before its entries are",
-    "losses/loss.py: _name": "over functools.partial",
-    "replicas/mirror.py: translate": "over attributes of modules",
+    "parallel/group/blocks.py: _repeated": "over modules",
+    "parallel/group/loaders/batch_bytes.py: _outline": "writes the structure itself, as JSON",
+    "parallel/group/loaders/batch_bytes.py: _build": "reads it",
+    "parallel/group/leaves.py: replace_parts": "a list of samples is cut before its entries are",
+    "parallel/losses/loss.py: _name": "over functools.partial",
+    "parallel/replicas/mirror.py: translate": "over attributes of modules",
 }
 
 
@@ -119,10 +118,11 @@ def state_of(source: str) -> Iterator[str]:
             yield from node.names
 
 
-def test_parallel_keeps_no_state_of_its_own() -> None:
+def test_rooms_keep_no_state_of_their_own() -> None:
     found = {
         f"{path.relative_to(PACKAGE).as_posix()}: {name}"
-        for path in (PACKAGE / "parallel").rglob("*.py")
+        for room in ROOMS
+        for path in (PACKAGE / room).rglob("*.py")
         for name in state_of(path.read_text())
         if name != "__all__"
     }
@@ -146,10 +146,10 @@ def recursions_of(source: str) -> Iterator[str]:
 
 
 def test_nested_structures_are_walked_in_one_way() -> None:
-    folder = PACKAGE / "parallel"
     found = {
-        f"{path.relative_to(folder).as_posix()}: {name}"
-        for path in folder.rglob("*.py")
+        f"{path.relative_to(PACKAGE).as_posix()}: {name}"
+        for room in ROOMS
+        for path in (PACKAGE / room).rglob("*.py")
         for name in recursions_of(path.read_text())
     }
     assert found == OWN_WALKS.keys()

@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from anyrig.parallel.group.board import Board
 from anyrig.parallel.group.membership import Group
-from anyrig.parallel.ranks.time_limit import TIME_LIMIT_VARIABLE
+from anyrig.processes.time_limit import TIME_LIMIT_VARIABLE
 
 
 def test_who_has_come_to_nothing_yet_and_what_allows_more(

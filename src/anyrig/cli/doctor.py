@@ -33,8 +33,8 @@ def doctor(
     from rich.markup import escape
 
     from ..devices.rig import Rig
-    from ..parallel.preflight import preflight
-    from ..parallel.preflight.finding import Finding, Level
+    from ..processes.preflight import preflight
+    from ..processes.preflight.finding import Finding, Level
 
     source, chosen = chosen_device(flags.device)
     with named_in_errors(source):

@@ -11,12 +11,11 @@ import os
 import sys
 from typing import NoReturn
 
-from ..parallel.ranks.destroyed_groups import hold_destroyed_groups
-from ..parallel.ranks.ending import end_process
-from ..parallel.ranks.places import write_place_when_stopped
-from ..parallel.ranks.rank_end import note_wait
-from ..parallel.ranks.time_limit import set_time_limit
-from ..parallel.ranks.whole_lines import leave_names_to_launcher, write_whole_lines
+from ..processes.places import write_place_when_stopped
+from ..processes.rank_end import note_wait
+from ..processes.time_limit import set_time_limit
+from ..processes.torch_faults import end_process, hold_destroyed_groups, leave_names_to_launcher
+from ..processes.whole_lines import write_whole_lines
 from ..rehearsal.program import Program
 from ..virtual.torch_import import when_torch_is_imported
 

@@ -17,7 +17,7 @@ from .run import alone, status_of
 from .torchrun_flags import count_ranks, hidden_streams, run_options, script_arguments
 
 if TYPE_CHECKING:
-    from ..parallel.ranks.options import RunOptions
+    from ..processes.options import RunOptions
     from ..rehearsal.placement import Placement
     from ..rehearsal.rehearsal import Rehearsal
     from ..virtual.rig import VirtualRig
@@ -92,7 +92,7 @@ def rehearse(
 def _ranks(rig: VirtualRig, flags: GroupFlags) -> tuple[Placement, RunOptions]:
     """Return where the ranks that `flags` ask for are, and what else the group is to be."""
     from ..errors import GroupOptionError
-    from ..parallel.ranks.options import read_node_counts
+    from ..processes.options import read_node_counts
     from ..rehearsal.placement import Placement
 
     nodes = flags.nodes
@@ -143,7 +143,7 @@ def _run_ranks(
         os.environ.update(alone(options.master_port) | placement.environment_of(0) | named)
         return rehearsal.run()
 
-    from ..parallel.ranks.launcher import run_group
+    from ..processes.launcher import run_group
     from ..virtual.build import build_extension
 
     build_extension()  # once, before each rank would have to

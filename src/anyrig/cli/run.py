@@ -17,7 +17,7 @@ from .program_argument import MODULE, NO_PYTHON, check_program, rank_words
 from .torchrun_flags import count_ranks, run_options, script_arguments
 
 if TYPE_CHECKING:
-    from ..parallel.ranks.launcher import GroupResult
+    from ..processes.launcher import GroupResult
 
 
 @with_group_flags
@@ -57,8 +57,8 @@ def run(
         _become(
             [sys.executable, *command], os.environ | hiding | alone(options.master_port) | named
         )
-    from ..parallel.ranks.ending import end_launcher
-    from ..parallel.ranks.launcher import run_group
+    from ..processes.launcher import run_group
+    from ..processes.torch_faults import end_launcher
 
     count = options.processes
     environments = environments_of_ranks(rig, count) if hides else [{} for _ in range(count)]

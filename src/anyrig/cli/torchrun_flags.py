@@ -17,7 +17,7 @@ from ..errors import GroupOptionError
 
 if TYPE_CHECKING:
     from ..devices.device import Device
-    from ..parallel.ranks.options import RunOptions
+    from ..processes.options import RunOptions
     from .group_flags import GroupFlags
 
 # torchrun's places where nodes meet if the flags leave them out.
@@ -60,7 +60,7 @@ def count_ranks(flags: GroupFlags, devices: Sequence[Device]) -> int:
     Raises:
         GroupOptionError: `flags` contradict each other, or the node has no such devices.
     """
-    from ..parallel.ranks.options import MOST_PROCESSES
+    from ..processes.options import MOST_PROCESSES
 
     text, each = flags.processes_per_node, flags.processes_per_device
     if text is None:
@@ -92,7 +92,7 @@ def run_options(flags: GroupFlags, processes: int, *, keeps_place: bool = False)
     Raises:
         GroupOptionError: a flag has an impossible value, or two contradict each other.
     """
-    from ..parallel.ranks.options import RunOptions
+    from ..processes.options import RunOptions
 
     _check_flags_without_effect(flags)
     given = flags.given
@@ -146,7 +146,7 @@ def _count_of_word(text: str, devices: Sequence[Device]) -> int | None:
 
 def _meeting(flags: GroupFlags, keeps_place: bool) -> dict[str, Any]:
     """Return the fields of `RunOptions` that say how many nodes there are and where they meet."""
-    from ..parallel.ranks.options import read_node_counts
+    from ..processes.options import read_node_counts
 
     nodes = "1" if flags.nodes is None else flags.nodes
     most = read_node_counts(nodes)[1]
@@ -198,7 +198,7 @@ def _place(flags: GroupFlags) -> tuple[str | None, int | None]:
 
 def _read_endpoint(text: str) -> tuple[str, int | None]:
     """Return an endpoint as HOST:PORT, and the port that it names; torchrun's need not name one."""
-    from ..parallel.ranks.options import is_host
+    from ..processes.options import is_host
 
     host, colon, port = text.rpartition(":")
     if not colon or (text.startswith("[") and text.endswith("]")):
@@ -293,7 +293,7 @@ def _check_flags_without_effect(flags: GroupFlags) -> None:
 
 
 def _check_host(flag: str, host: str) -> None:
-    from ..parallel.ranks.options import is_host
+    from ..processes.options import is_host
 
     if not is_host(host):
         raise GroupOptionError(
@@ -308,6 +308,6 @@ def _without_brackets(host: str) -> str:
 
 
 def _shown(value: object) -> str:
-    from ..parallel.ranks.options import shown
+    from ..processes.options import shown
 
     return shown(value)

@@ -1,7 +1,6 @@
-"""One module over a rig: scatter, replicas, gather, loss, shares; and processes, one a rank.
+"""One module over a rig: scatter, replicas, gather, loss, shares.
 
-Names are loaded when they are first used: a rank that is about to run a script imports from this
-room, and its torch is the script's to import. `spread`, `explain` and `launch` are `anyrig`'s.
+Names are loaded when they are first used. `spread` and `explain` are `anyrig`'s.
 """
 
 from __future__ import annotations

@@ -1,1 +1,0 @@
-"""A group of processes, one a rank: how it starts, how it ends, and what it leaves to be read."""

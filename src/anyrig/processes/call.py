@@ -1,0 +1,131 @@
+"""What `launch` starts for each rank: ``python -m anyrig.processes.call FILE``."""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import cloudpickle
+import torch
+
+from ..errors import LaunchError
+from .places import write_place_when_stopped
+from .rank_end import note_wait
+from .time_limit import set_time_limit
+from .torch_faults import end_process, hold_destroyed_groups
+from .whole_lines import write_whole_lines
+
+# What pickle and what it calls raise for an object that cannot be sent.
+_CANNOT_BE_SENT = (pickle.PicklingError, TypeError, AttributeError, RecursionError)
+
+_CALL = "call.pickle"
+_RESULT = "result.pickle"
+
+
+def write_call(
+    folder: Path,
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+) -> Path:
+    """Write a call for other processes into `folder`; return the file.
+
+    Raises:
+        LaunchError: something of it cannot be sent to another process.
+    """
+    try:
+        packed = _pack((function, tuple(args), dict(kwargs)))
+    except _CANNOT_BE_SENT as error:
+        name = getattr(function, "__qualname__", repr(function))
+        raise LaunchError(
+            f"{name} cannot be sent to other processes: {error}. Make what it needs inside the "
+            "function, or pass it in args as something that can be pickled"
+        ) from error
+    file = folder / _CALL
+    # The path comes first, for what follows may have to be imported from there.
+    file.write_bytes(pickle.dumps(sys.path) + packed)
+    return file
+
+
+def read_result(folder: Path) -> Any:
+    """Return what rank 0 returned, if it ran on this node; None otherwise."""
+    file = folder / _RESULT
+    # Written by a child of this process.
+    return pickle.loads(file.read_bytes()) if file.is_file() else None  # noqa: S301
+
+
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    """Sends tensors through the CPU.
+
+    From another device, a tensor would come out on the device of that number, which in the other
+    process is another one, or none; and it would start CUDA there.
+    """
+
+    def reducer_override(self, obj: Any) -> Any:
+        # A parameter hands its data over as one of these.
+        if type(obj) is torch.Tensor and obj.device.type != "cpu":
+            copy = obj.detach().cpu().requires_grad_(obj.requires_grad)
+            return copy.__reduce_ex__(pickle.HIGHEST_PROTOCOL)  # type: ignore[no-untyped-call]
+        return super().reducer_override(obj)
+
+
+def _pack(value: Any) -> bytes:
+    """Return `value` as bytes; functions and classes that cannot be imported go by value."""
+    stream = io.BytesIO()
+    _Pickler(stream, protocol=pickle.HIGHEST_PROTOCOL).dump(value)
+    return stream.getvalue()
+
+
+def main() -> NoReturn:
+    """Make the call in the file that the first argument names; end with 1 if it raises."""
+    write_whole_lines()
+    write_place_when_stopped()
+    status = 1
+    try:
+        hold_destroyed_groups()
+        set_time_limit()
+        _make_call(Path(sys.argv[1]))
+        status = 0
+    except SystemExit as leaving:
+        note_wait(leaving)
+        if leaving.code is None or isinstance(leaving.code, int):
+            status = leaving.code or 0
+        else:
+            sys.stderr.write(f"{leaving.code}\n")
+    except BaseException as error:
+        note_wait(error)
+        # Without the frames of this file, which are not the reader's.
+        frames = error.__traceback__
+        while frames is not None and frames.tb_frame.f_code.co_filename == __file__:
+            frames = frames.tb_next
+        traceback.print_exception(type(error), error, frames)
+    end_process(status)
+
+
+def _make_call(file: Path) -> None:
+    with file.open("rb") as stream:  # written by the parent of this process
+        sys.path[:] = pickle.load(stream)  # noqa: S301
+        function, args, kwargs = pickle.load(stream)  # noqa: S301
+    result = function(*args, **kwargs)
+    if os.environ["RANK"] != "0":
+        return
+    try:
+        packed = _pack(result)
+    except _CANNOT_BE_SENT as error:
+        raise LaunchError(
+            f"what rank 0 returned, of type {type(result).__name__}, cannot be sent back: {error}. "
+            "Return what can be pickled, or save it to a file and return its name"
+        ) from error
+    unfinished = file.with_name(f"{_RESULT}.unfinished")
+    unfinished.write_bytes(packed)
+    unfinished.replace(file.with_name(_RESULT))
+
+
+if __name__ == "__main__":
+    main()

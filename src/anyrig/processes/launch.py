@@ -1,0 +1,117 @@
+"""A function as one rank a device, from Python or a notebook."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from ..devices.environment import environments_of_ranks
+from ..devices.place import Places, as_rig
+from ..devices.rig import Rig
+from ..errors import GroupOptionError, LaunchError
+from .call import read_result, write_call
+from .failure import GroupFailure
+from .launcher import run_group
+from .options import RunOptions
+
+Result = TypeVar("Result")
+
+
+def launch(
+    function: Callable[..., Result],
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    rig: Places | None = None,
+    nproc_per_device: int = 1,
+    nnodes: str = "1",
+    rdzv_endpoint: str | None = None,
+    max_restarts: int = 0,
+    timeout_seconds: float | None = None,
+    log_dir: Path | str | None = None,
+) -> Result:
+    """Call `function` in one new process a device, and return what rank 0 returned.
+
+    Each process has torchrun's environment (RANK, WORLD_SIZE, LOCAL_RANK …) and sees the devices of
+    `rig` only. The function is sent by value where it cannot be imported, so it may live in a
+    notebook or in a script without ``if __name__ == "__main__":``, and it does not matter whether
+    CUDA has started in this process. Tensors of the arguments and of the result arrive on the CPU.
+
+    Args:
+        function: what to call.
+        args: its positional arguments.
+        kwargs: its named arguments.
+        rig: the devices of this machine; None for every accelerator, else the CPU.
+        nproc_per_device: ranks on each device.
+        nnodes: how many machines, as in `anyrig run`; call `launch` on each.
+        rdzv_endpoint: ``"host:port"`` at which several machines meet.
+        max_restarts: how often the group is started again after a failure.
+        timeout_seconds: how long a rank waits for another in a collective, unless `function` says;
+            None for PyTorch's own default.
+        log_dir: where each rank's output is kept beside being shown.
+
+    Raises:
+        LaunchError: a rank raised, was killed or left early; the message names it, and holds its
+            traceback. Or something of the call, or the result, cannot be sent to another process,
+            or this is a rank of a group itself.
+        KeyboardInterrupt: Ctrl-C was pressed; the message says where each rank was.
+    """
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise LaunchError(
+            f"anyrig.launch was called in rank {os.environ.get('RANK')} of a group of "
+            f"{os.environ['WORLD_SIZE']}, so each of them would start a group of its own. Run the "
+            "program with `python` instead of a launcher, or call the function itself: the ranks "
+            "are there"
+        )
+    if nproc_per_device < 1:
+        raise GroupOptionError(
+            f"--nproc-per-device is {nproc_per_device}, and must be a number of ranks from 1 up"
+        )
+    rig = as_rig("auto" if rig is None else rig)
+    options = RunOptions(
+        processes=len(rig) * nproc_per_device,
+        nodes=nnodes,
+        rdzv_endpoint=rdzv_endpoint,
+        max_restarts=max_restarts,
+        timeout_seconds=timeout_seconds,
+        log_dir=None if log_dir is None else Path(log_dir),
+    )
+    return cast(Result, call_in_ranks(function, args, kwargs or {}, rig, options))
+
+
+def call_in_ranks(
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    rig: Rig,
+    options: RunOptions,
+) -> Any:
+    """Call `function` in new ranks on the devices of `rig`, and return what rank 0 returned.
+
+    None if rank 0 is on another node. Raises what `launch` raises.
+    """
+    with tempfile.TemporaryDirectory(prefix="anyrig-launch-") as folder:
+        file = write_call(Path(folder), function, args, kwargs)
+        command = ["-m", "anyrig.processes.call", str(file)]
+        environments = environments_of_ranks(rig, options.processes)
+        ended = run_group(options, command, environments, temporary_folders=[Path(folder)])
+        if ended.failure is not None and ended.signal is None:
+            raise LaunchError(_with_traceback(ended.failure))
+        result = None if ended.signal is not None else read_result(Path(folder))
+    if ended.signal is signal.SIGINT:
+        raise KeyboardInterrupt(str(ended.failure))
+    if ended.signal is not None:
+        # As if it had come while nothing stood in its way.
+        sys.stderr.write(f"anyrig: {ended.failure}\n")
+        os.kill(os.getpid(), ended.signal)
+    return result
+
+
+def _with_traceback(failure: GroupFailure) -> str:
+    traceback = None if failure.first is None else failure.first.traceback
+    return str(failure) if traceback is None else f"{failure}\n{traceback}"

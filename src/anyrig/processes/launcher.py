@@ -1,0 +1,226 @@
+"""Start the ranks of this node and wait until they have ended: torchrun's agent as a library."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from torch.distributed.elastic.multiprocessing import SignalException
+from torch.distributed.elastic.rendezvous.api import (
+    RendezvousClosedError,
+    RendezvousConnectionError,
+    RendezvousHandler,
+    RendezvousTimeoutError,
+)
+
+from ..errors import LaunchError
+from .agent import RankAgent
+from .failure import GroupFailure
+from .guardian import Guardian
+from .host_memory import keep_freed_memory
+from .log_folder import keep_log_folder, new_log_folder
+from .loopback import ADDRESS, LoopbackRendezvous
+from .network_rendezvous import NetworkRendezvous
+from .options import RunOptions
+from .route import INTERFACE_VARIABLES, address_towards, interface_of
+from .stopping_signals import handled_by, stop
+from .time_limit import TIME_LIMIT_VARIABLE
+
+_AGENT_LOGGERS = "torch.distributed.elastic"
+
+# The files that the launcher keeps open: each rank's two logs, for writing and for reading; others.
+_FILES_OF_A_RANK = 4
+_OTHER_FILES = 64
+
+# How long to wait until the meeting place knows that this group is over.
+_PARTING_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class GroupResult:
+    """How a group of ranks ended.
+
+    Attributes:
+        failure: why it failed, or None.
+        signal: what ended the launcher, or None.
+    """
+
+    failure: GroupFailure | None = None
+    signal: signal.Signals | None = None
+
+    @property
+    def exit_code(self) -> int:
+        """As torchrun: 0, or 1 after a failure, or 128 and the signal's number as in a shell."""
+        if self.signal is not None:
+            return 128 + self.signal
+        return 0 if self.failure is None else 1
+
+
+def run_group(
+    options: RunOptions,
+    command: Sequence[str],
+    environments: Sequence[Mapping[str, str]] = (),
+    temporary_folders: Sequence[Path] = (),
+) -> GroupResult:
+    """Run a Python program in each rank of this node, and wait for all of them.
+
+    Args:
+        options: how many, where, how often again.
+        command: what follows the interpreter's name, the same for every rank.
+        environments: the variables of each local rank, in addition to those of this process and
+            of torchrun; empty if there are no others.
+        temporary_folders: the caller's, which cannot remove them if this process is killed.
+
+    Raises:
+        LaunchError: the nodes did not meet in time, or the ranks could not be started.
+    """
+    _check_open_files(options.processes)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    options = _with_address(options)
+    environments = _complete(environments, options)
+    with Guardian() as guardian, _hushed_agent(), handled_by(stop):
+        for each in temporary_folders:
+            guardian.remove(each)
+        folder = options.log_dir
+        if folder is None:
+            folder = new_log_folder()
+            guardian.remove(folder)
+        rendezvous: RendezvousHandler | None = None
+        agent: RankAgent | None = None
+        stopped_by: signal.Signals | None = None
+        try:
+            rendezvous = _meet(options)
+            agent = RankAgent(options, rendezvous, command, environments, folder, guardian)
+            agent.run()
+        except SignalException as stopped:
+            stopped_by = stopped.sigval
+        except RendezvousConnectionError as error:
+            # Its machine is lost; the agent's report says more.
+            if agent is None or agent.failure is None:
+                raise LaunchError(f"the nodes lost their meeting place: {error}") from error
+        except LaunchError:
+            raise
+        except Exception as error:
+            raise LaunchError(_sentence(error, options)) from error
+        finally:
+            if agent is not None:
+                agent.close_logs()
+            if rendezvous is not None and stopped_by in (None, signal.SIGINT):
+                _part(rendezvous)
+        failure = None if agent is None else agent.failure
+        if failure is not None and stopped_by is None:
+            guardian.keep(folder)
+            if options.log_dir is None:
+                keep_log_folder(folder)
+        for each in temporary_folders:
+            guardian.keep(each)
+    return GroupResult(failure, stopped_by)
+
+
+def _check_open_files(processes: int) -> None:
+    """Refuse more ranks than this process may open files for, rather than fail half way."""
+    if sys.platform == "win32":
+        return
+    import resource
+
+    needed = _FILES_OF_A_RANK * processes + _OTHER_FILES
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if limit not in (-1, resource.RLIM_INFINITY) and limit < needed:
+        raise LaunchError(
+            f"{processes} ranks on this node need {needed} open files of the launcher, and its "
+            f"limit is {limit}; raise it (ulimit -n {needed}), or start fewer ranks"
+        )
+
+
+def _sentence(error: Exception, options: RunOptions) -> str:
+    """Return why the agent could not do its work."""
+    if isinstance(error, RendezvousTimeoutError):
+        return (
+            f"fewer than {options.node_counts[0]} nodes came to {options.rdzv_endpoint} within "
+            f"{options.rdzv_timeout_seconds:.0f} s; start the same command on each, or look with: "
+            f"anyrig doctor --rdzv-endpoint {options.rdzv_endpoint}"
+        )
+    if isinstance(error, RendezvousClosedError):
+        return f"another node has ended the job {options.rdzv_id!r} at {options.rdzv_endpoint}"
+    return f"the ranks of this node could not be run: {error or repr(error)}"
+
+
+def _part(rendezvous: RendezvousHandler) -> None:
+    """Close the meeting to further nodes, unless that takes too long."""
+    parting = threading.Thread(target=rendezvous.shutdown, name="anyrig-parting", daemon=True)
+    parting.start()
+    parting.join(_PARTING_SECONDS)
+
+
+def _with_address(options: RunOptions) -> RunOptions:
+    """Return `options` with the address by which the other machines reach this one."""
+    if options.rdzv_endpoint is None or options.local_address is not None:
+        return options
+    host = options.rdzv_endpoint.rpartition(":")[0]
+    return replace(options, local_address=address_towards(host))
+
+
+def _interface(options: RunOptions) -> dict[str, str]:
+    """Return the variables that name the interface between ranks: on one node, the loopback."""
+    address = ADDRESS if options.rdzv_endpoint is None else options.local_address
+    name = None if address is None else interface_of(address)
+    return {} if name is None else dict.fromkeys(INTERFACE_VARIABLES, name)
+
+
+def _complete(
+    environments: Sequence[Mapping[str, str]], options: RunOptions
+) -> list[dict[str, str]]:
+    """Return `environments` with defaults for what neither they nor this process's say."""
+    defaults = {"OMP_NUM_THREADS": str(options.threads_per_process), **_interface(options)}
+    own = {name: value for name, value in defaults.items() if name not in os.environ}
+    if options.timeout_seconds is not None:
+        own[TIME_LIMIT_VARIABLE] = str(options.timeout_seconds)
+    return [
+        own | keep_freed_memory(environment, os.environ) | dict(environment)
+        for environment in environments or [{}] * options.processes
+    ]
+
+
+def _meet(options: RunOptions) -> RendezvousHandler:
+    """Return where the nodes meet: over the network only if there are several."""
+    if options.rdzv_endpoint is None:
+        return LoopbackRendezvous(options.master_port)
+    try:
+        return NetworkRendezvous.at_endpoint(options)
+    except SignalException:
+        raise
+    except Exception as error:
+        raise LaunchError(
+            f"the nodes cannot meet at {options.rdzv_endpoint}: {error}; look with: "
+            f"anyrig doctor --rdzv-endpoint {options.rdzv_endpoint}"
+        ) from error
+
+
+@contextmanager
+def _hushed_agent() -> Iterator[None]:
+    """Keep PyTorch's agent from logging, in this block, a failure that `failure` reports in full.
+
+    A filter, since of two launches at the same time the one that ends last would restore the levels
+    that the other had set.
+    """
+
+    def is_critical(record: logging.LogRecord) -> bool:
+        return record.levelno >= logging.CRITICAL
+
+    # A filter of a logger does not apply to those below it.
+    names = [name for name in logging.root.manager.loggerDict if name.startswith(_AGENT_LOGGERS)]
+    for name in names:
+        logging.getLogger(name).addFilter(is_critical)
+    try:
+        yield
+    finally:
+        for name in names:
+            logging.getLogger(name).removeFilter(is_critical)

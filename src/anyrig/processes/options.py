@@ -1,0 +1,180 @@
+"""How many ranks, on how many nodes, and where these meet: the flags of torchrun that matter."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import GroupOptionError
+from .time_limit import MOST_SECONDS
+
+# A rank is a Python process, and takes two threads and four open files of the launcher.
+MOST_PROCESSES = 1024
+
+# More than any cluster has; a slip of the finger is caught here.
+_MOST_NODES = 100_000
+_MOST_RESTARTS = 1_000_000
+_MOST_ID_CHARACTERS = 200
+
+_HOST_NAME = re.compile(r"(?=.{1,253}$)[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*\.?")
+_PORT = re.compile(r"[0-9]{1,5}")
+_COUNT = re.compile(r"[0-9]{1,9}")
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What a group of ranks is to be: the flags of `anyrig run`, see docs/distributed.md.
+
+    Attributes:
+        processes: ranks on this node. Other nodes may have other numbers.
+        nodes: ``"2"``, or ``"1:4"`` for as many as come between these.
+        rdzv_endpoint: ``"host:port"``; None on one node, where nothing listens but on loopback.
+        timeout_seconds: of collectives, unless the script says; None for PyTorch's own default.
+        local_address: by which the other nodes reach this one; None has it found.
+        log_dir: None for a temporary folder, removed at the end unless the group failed.
+        node_rank: None for the next number that is free.
+        master_port: where the ranks of a single node meet, if it is free; 0 for any.
+        hidden_streams: (local rank, "stdout" or "stderr"), kept in the log files but not shown.
+    """
+
+    processes: int
+    nodes: str = "1"
+    rdzv_endpoint: str | None = None
+    rdzv_id: str = "anyrig"
+    rdzv_timeout_seconds: float = 600.0
+    max_restarts: int = 0
+    timeout_seconds: float | None = None
+    local_address: str | None = None
+    log_dir: Path | None = None
+    node_rank: int | None = None
+    master_port: int = 0
+    hidden_streams: frozenset[tuple[int, str]] = frozenset()
+
+    def __post_init__(self) -> None:
+        """Check every value before anything starts.
+
+        Raises:
+            GroupOptionError: one is not possible; the message names the flag, the value and what is
+                possible.
+        """
+        most_nodes = self.node_counts[1]
+        if self.rdzv_endpoint is not None:
+            _check_endpoint(self.rdzv_endpoint)
+        elif most_nodes > 1:
+            raise GroupOptionError(
+                f"--nnodes {self.nodes} needs a place where the nodes meet; "
+                "name it on every node alike: --rdzv-endpoint HOST:PORT, or --master-addr HOST"
+            )
+        if not (self.rdzv_id.isprintable() and 1 <= len(self.rdzv_id) <= _MOST_ID_CHARACTERS):
+            raise GroupOptionError(
+                f"--rdzv-id is {shown(self.rdzv_id)}, and must be a name of 1 to "
+                f"{_MOST_ID_CHARACTERS} printable characters, the same on every node"
+            )
+        _check_seconds("--rdzv-timeout", self.rdzv_timeout_seconds)
+        if self.timeout_seconds is not None:
+            _check_seconds("--timeout", self.timeout_seconds)
+        if not 0 <= self.max_restarts <= _MOST_RESTARTS:
+            raise GroupOptionError(
+                f"--max-restarts is {self.max_restarts}, and must be a count from 0 to "
+                f"{_MOST_RESTARTS}"
+            )
+        if self.local_address is not None and not is_host(self.local_address):
+            raise GroupOptionError(
+                f"--local-addr is {shown(self.local_address)}, and must be an address or the name "
+                "of this node, such as 10.0.0.2 or node1"
+            )
+        if self.log_dir is not None:
+            _check_folder(self.log_dir)
+        if not 1 <= self.processes <= MOST_PROCESSES:
+            raise GroupOptionError(
+                f"--nproc-per-device would make {self.processes} ranks on this node, and there can "
+                f"be 1 to {MOST_PROCESSES}: each is a process, and the launcher keeps four files "
+                "open for it. Give fewer, or use more nodes"
+            )
+
+    @property
+    def node_counts(self) -> tuple[int, int]:
+        """The fewest and the most nodes."""
+        return read_node_counts(self.nodes)
+
+    @property
+    def is_one_rank(self) -> bool:
+        """Whether there is nobody to meet, nothing to start again and no output to keep."""
+        needs_agent = self.rdzv_endpoint or self.max_restarts or self.log_dir
+        return self.processes == 1 and not needs_agent and not self.hidden_streams
+
+    @property
+    def threads_per_process(self) -> int:
+        """The cores of this node over its ranks, at least one: what OMP_NUM_THREADS should be."""
+        allowed = getattr(os, "sched_getaffinity", None)  # not on macOS and Windows
+        cores = len(allowed(0)) if allowed is not None else os.cpu_count() or 1
+        return max(1, cores // self.processes)
+
+
+def read_node_counts(text: str) -> tuple[int, int]:
+    """Return the fewest and the most nodes that ``--nnodes`` names: ``"2"``, or ``"1:4"``.
+
+    Raises:
+        GroupOptionError: the text is neither.
+    """
+    fewest, colon, most = text.partition(":")
+    texts = (fewest, most if colon else fewest)
+    if all(_COUNT.fullmatch(each) for each in texts):
+        counts = int(texts[0]), int(texts[1])
+        if 1 <= counts[0] <= counts[1] <= _MOST_NODES:
+            return counts
+    raise GroupOptionError(
+        f"--nnodes is {shown(text)}, and must be a number of nodes from 1 to {_MOST_NODES}, or "
+        "the fewest and the most: write 2, or 1:4 for one to four"
+    )
+
+
+def _check_endpoint(text: str) -> None:
+    host, _, port = text.rpartition(":")
+    if not (is_host(host) and _PORT.fullmatch(port) and 1 <= int(port) <= 65535):
+        raise GroupOptionError(
+            f"--rdzv-endpoint is {shown(text)}, and must be HOST:PORT, with a port from 1 to "
+            "65535, the same on every node: write for example node0:29400"
+        )
+
+
+def is_host(text: str) -> bool:
+    """Return whether `text` can be the address or the name of a node."""
+    with suppress(ValueError):
+        ipaddress.ip_address(text)
+        return True
+    return _HOST_NAME.fullmatch(text) is not None
+
+
+def _check_seconds(flag: str, seconds: float) -> None:
+    if not 0 < seconds <= MOST_SECONDS:  # also of NaN
+        raise GroupOptionError(
+            f"{flag} is {seconds:g}, and must be a number of seconds above 0, and not above "
+            f"{MOST_SECONDS:.0f} (eleven days), since PyTorch counts it in milliseconds"
+        )
+
+
+def _check_folder(folder: Path) -> None:
+    """Refuse a path that is not a folder and cannot become one."""
+    try:
+        if "\0" in str(folder):
+            raise ValueError("a path has no zero byte")
+        nearest = next(each for each in (folder, *folder.absolute().parents) if each.exists())
+        if nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK):
+            return
+        why = f"{shown(nearest)} is {'not writable' if nearest.is_dir() else 'no folder'}"
+    except (OSError, ValueError) as error:  # such as too long a name
+        why = getattr(error, "strerror", None) or str(error)
+    raise GroupOptionError(
+        f"--log-dir is {shown(folder)}, and must be a folder, or the path of a new one: {why}"
+    )
+
+
+def shown(value: object) -> str:
+    """Return a value for a message: quoted, and not a page of it."""
+    text = repr(str(value))
+    return text if len(text) <= 80 else f"{text[:60]}…{text[-1]} ({len(str(value))} characters)"

@@ -1,0 +1,140 @@
+"""What this machine lets the ranks have: memory of all kinds, open files, logs, peer access."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from ...devices.activity import read
+from ...devices.inventory import survey
+from ...devices.link import Link
+from ...units import format_bytes, format_count
+from ..options import RunOptions
+from .finding import Finding, bad, doubtful, good
+
+# A rank opens a connection to every other one, and a loader's worker a file for each batch on its
+# way; 1024, the usual soft limit, is enough for one machine.
+_FEW_FILES = 1024
+
+# A process that has imported torch and opened a process group, rounded up.
+_RANK_BYTES = 512 * 2**20
+
+# What loaders' workers hand over lies here. A container gets 64 MiB unless it is told otherwise.
+_LITTLE_SHARED_BYTES = 1 * 2**30
+_SHARED_MEMORY = "/dev/shm"  # noqa: S108 - where Linux has it
+
+
+def check_limits(options: RunOptions) -> Iterator[Finding]:
+    """Look at the limits of this process, which hold for the ranks that it starts, too."""
+    ranks = options.processes
+    yield judge_memory(read(survey()[-1]).free_bytes or 0, ranks)
+    if sys.platform != "win32":
+        import resource
+
+        def known(limit: int) -> int | None:
+            return None if limit == resource.RLIM_INFINITY else limit
+
+        soft, hard = map(known, resource.getrlimit(resource.RLIMIT_NOFILE))
+        yield judge_open_files(soft, hard, ranks)
+        if Path(_SHARED_MEMORY).is_dir():
+            shared = os.statvfs(_SHARED_MEMORY)
+            block = shared.f_frsize
+            yield judge_shared_memory(block * shared.f_bavail, block * shared.f_blocks)
+        yield judge_address_space(known(resource.getrlimit(resource.RLIMIT_AS)[0]))
+        locked_bytes = known(resource.getrlimit(resource.RLIMIT_MEMLOCK)[0])
+        yield judge_locked_memory(locked_bytes, Path("/sys/class/infiniband").is_dir())
+    if options.log_dir is not None:
+        yield _log_folder(options.log_dir)
+
+
+def judge_memory(free_bytes: int, ranks: int) -> Finding:
+    """Say whether so much of the host's memory is enough for so many ranks."""
+    return _enough(
+        free_bytes >= ranks * _RANK_BYTES,
+        "memory",
+        f"{format_bytes(free_bytes)} of the host's memory are free for "
+        f"{format_count(ranks, 'rank')}",
+        f"each takes {format_bytes(_RANK_BYTES)} before it holds any data",
+        "end what fills it, give the container more (docker run --memory), or start fewer ranks",
+    )
+
+
+def judge_open_files(soft: int | None, hard: int | None, ranks: int) -> Finding:
+    """Say whether a process may open enough files, and raise its limit; None is no limit."""
+    if soft is None or soft >= _FEW_FILES:
+        count = "any number of" if soft is None else soft
+        return good("open files", f"a process may open {count} files")
+    advice = "raise the hard limit (nofile in /etc/security/limits.conf, or the container's)"
+    if hard is None or hard >= _FEW_FILES:
+        most = min(hard or 65536, 65536)
+        advice = f"raise it in the shell that starts them: ulimit -n {most}"
+    text = f"a process may open {soft} files; {format_count(ranks, 'rank')} with loaders need more"
+    return bad("open files", text, advice)
+
+
+def judge_shared_memory(free_bytes: int, all_bytes: int) -> Finding:
+    """Say whether so much is enough in the file system of shared memory."""
+    return _enough(
+        free_bytes >= _LITTLE_SHARED_BYTES,
+        "shared memory",
+        f"{_SHARED_MEMORY} has {format_bytes(free_bytes)} free of {format_bytes(all_bytes)}",
+        "batches of loaders' workers and NCCL's buffers lie there",
+        "give the container more (docker run --shm-size=8g or --ipc=host), or clear what fills it",
+    )
+
+
+def judge_address_space(most_bytes: int | None) -> Finding:
+    """Say whether a process may map enough; None is no limit."""
+    return _enough(
+        most_bytes is None,
+        "address space",
+        f"a process may map {'all memory' if most_bytes is None else format_bytes(most_bytes)}",
+        "CUDA maps as much as all GPUs and the host have",
+        "ulimit -v unlimited in the shell that starts the ranks; limit memory by a container",
+    )
+
+
+def judge_locked_memory(most_bytes: int | None, has_infiniband: bool) -> Finding:
+    """Say whether a process may lock enough, which only InfiniBand needs; None is no limit."""
+    text = f"a process may lock {'all memory' if most_bytes is None else format_bytes(most_bytes)}"
+    if most_bytes is not None and not has_infiniband:
+        return good("locked memory", f"{text}, and there is no InfiniBand")
+    return _enough(
+        most_bytes is None,
+        "locked memory",
+        text,
+        "InfiniBand needs to lock the buffers it sends",
+        "ulimit -l unlimited in the shell that starts the ranks, or memlock in the container's",
+    )
+
+
+def _enough(is_enough: bool, check: str, text: str, why: str, advice: str) -> Finding:
+    return good(check, text) if is_enough else doubtful(check, f"{text}; {why}", advice)
+
+
+def _log_folder(folder: Path) -> Finding:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return good("log folder", f"{folder} can be written")
+    except OSError as error:
+        text = f"{folder} cannot be written: {error}"
+        return bad("log folder", text, "name another one with --log-dir")
+
+
+def check_peers(links: Sequence[Link]) -> Iterator[Finding]:
+    """Look at the path between every two cards; what is not known of one is not told."""
+    known = [link for link in links if link.peer_access is not None]
+    without = [link for link in known if not link.peer_access]
+    for link in without:
+        yield doubtful(
+            "peer access",
+            f"{link.first} and {link.second} copy through the host's memory",
+            "nothing, on cards without it; in a virtual machine, look at ACS and IOMMU",
+        )
+    if known and not without:
+        cards = {device for link in known for device in (link.first, link.second)}
+        yield good("peer access", f"{len(cards)} cards read each other's memory")

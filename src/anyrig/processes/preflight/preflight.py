@@ -1,0 +1,90 @@
+"""All checks of this machine, and with several machines of all of them together."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+
+from ...devices.rig import Rig
+from ...errors import LaunchError
+from ..options import RunOptions
+from ..route import address_towards, is_host_of
+from .bandwidth import check_all_reduce
+from .finding import Finding, Level, bad, good
+from .limits import check_limits, check_peers
+from .meeting import Meeting, probe_port, try_ports
+from .network import check_names, check_port, named_addresses
+from .node import Node, compare
+
+_LIMIT_SECONDS = 60.0  # how long each wait may take, where no --timeout is given
+
+
+def examine(rig: Rig, options: RunOptions) -> Iterator[Finding]:
+    """Yield each finding as soon as it is made. Ends where what follows could only fail.
+
+    Args:
+        rig: the devices of this machine.
+        options: the ranks on them, and where machines meet. Of a range of machines the most are
+            waited for.
+    """
+    given = options.timeout_seconds
+    limit_seconds = _LIMIT_SECONDS if given is None else given
+    yield from check_limits(options)
+    host, address = None, None
+    if options.rdzv_endpoint is not None:
+        host = options.rdzv_endpoint.rpartition(":")[0]
+        address = options.local_address or address_towards(host)
+    fails = yield from _pass_on(check_names(address, host))
+    yield from check_peers(rig.links)
+    # An address at which the others look in vain is told before they are waited for.
+    if fails:
+        return
+    with ExitStack() as meeting_place:
+        if address is not None:
+            together = _meet(rig, options, address, limit_seconds, meeting_place)
+            if (yield from _pass_on(together)):
+                return
+        limited = replace(options, rdzv_timeout_seconds=limit_seconds, max_restarts=0)
+        yield check_all_reduce(rig, limited, limit_seconds)
+
+
+def _pass_on(findings: Iterable[Finding]) -> Generator[Finding, None, bool]:
+    """Yield the findings, and return whether one of them is bad."""
+    is_bad = False
+    for finding in findings:
+        yield finding
+        is_bad |= finding.level is Level.BAD
+    return is_bad
+
+
+def _meet(
+    rig: Rig, options: RunOptions, address: str, limit_seconds: float, meeting_place: ExitStack
+) -> Iterator[Finding]:
+    host, _, port = str(options.rdzv_endpoint).rpartition(":")
+    if not is_host_of(host):
+        place = check_port(host, int(port), limit_seconds)
+        yield place
+        if place.level is Level.BAD:
+            return
+    with probe_port() as probe:
+        here = Node.here(rig, address, named_addresses(), probe)
+        try:
+            meeting = Meeting(host, int(port), *options.node_counts, limit_seconds)
+            # The ranks meet there next: were it opened anew, another machine could come before.
+            meeting_place.callback(meeting.close)
+            nodes, late = meeting.exchange(here)
+        except (LaunchError, RuntimeError) as error:
+            yield bad(
+                "meeting place",
+                str(error).partition("\n")[0],
+                f"look whether this command runs on {host}, and nothing else listens at {port}",
+            )
+            return
+        for node in nodes:
+            yield good("machines", f"{node}: {', '.join(node.devices)}")
+        yield from compare(nodes, late)
+        ports = [replace(finding, host=str(here)) for finding in try_ports(nodes)]
+        of_all = meeting.share(ports)
+    yield from (finding for finding in ports if finding.level is not Level.BAD)
+    yield from of_all

@@ -1,0 +1,98 @@
+"""By which address and interface this machine reaches the others."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+import time
+from contextlib import suppress
+
+import psutil
+
+# What tells each library the interface; without it gloo takes the one that the machine's name
+# leads to, which on many machines is the loopback.
+INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+
+
+def address_towards(host: str) -> str | None:
+    """Return this machine's address on the way to `host`; None if there is no way.
+
+    Nothing is sent: connecting a datagram socket only asks the routing table.
+    """
+    try:
+        family, kind, protocol, _, where = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.connect(where)
+            return str(probe.getsockname()[0])
+    except OSError:
+        return None
+
+
+def interface_of(address: str) -> str | None:
+    """Return the name of the interface that has `address`, or None."""
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(entry.address.partition("%")[0] == address for entry in addresses):
+            return name
+    return None
+
+
+def is_host_of(host: str) -> bool:
+    """Return whether `host` is this machine; its own name may lead to any loopback address."""
+    here = outward_addresses()
+    return any(address in here or is_loopback_address(address) for address in resolve(host))
+
+
+def is_loopback_address(address: str) -> bool:
+    """Return whether an address leads back to this machine: 127.0.0.1, 127.0.1.1 or ::1."""
+    return ipaddress.ip_address(address).is_loopback
+
+
+def resolve(name: str) -> list[str]:
+    """Return the addresses that `name` leads to, none if it leads nowhere."""
+    with suppress(socket.gaierror):
+        found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+        return list(dict.fromkeys(str(entry[4][0]).partition("%")[0] for entry in found))
+    return []
+
+
+def outward_addresses() -> list[str]:
+    """Return the IPv4 addresses of this machine by which another one may reach it."""
+    return [
+        address.address
+        for name, addresses in psutil.net_if_addrs().items()
+        if not is_loopback(name)
+        for address in addresses
+        if address.family == socket.AF_INET
+    ]
+
+
+def is_loopback(name: str) -> bool:
+    """Return whether the interface of that name leads back to this machine."""
+    return any(
+        address.family == socket.AF_INET and is_loopback_address(address.address)
+        for address in psutil.net_if_addrs().get(name, [])
+    )
+
+
+def is_down(address: str) -> bool:
+    """Return whether the interface that has `address` is down, or its cable is out."""
+    state = psutil.net_if_stats().get(interface_of(address) or "")
+    return state is not None and not state.isup
+
+
+def await_listener(host: str, port: int, seconds: float) -> None:
+    """Wait until something listens there; the store's own client gives up after a minute.
+
+    Raises:
+        OSError: nothing did within `seconds`; the last answer.
+    """
+    ends = time.monotonic() + seconds
+    while True:
+        try:
+            socket.create_connection((host, port), timeout=5).close()
+        except OSError:
+            if time.monotonic() > ends:
+                raise
+            time.sleep(0.5)
+        else:
+            return

@@ -1,0 +1,65 @@
+"""How long a rank waits for another in a collective, where the script does not say.
+
+PyTorch waits half an hour over gloo and ten minutes over NCCL. The launcher's ``--timeout`` reaches
+the ranks as a variable, which whoever joins a group may read.
+"""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+
+from ..errors import LaunchError
+
+TIME_LIMIT_VARIABLE = "ANYRIG_TIMEOUT_SECONDS"
+_DEFAULT_SECONDS = 600.0
+
+# PyTorch hands limits to system calls in milliseconds, as 32-bit numbers.
+MOST_SECONDS = 1_000_000.0
+
+
+def time_limit_seconds() -> float | None:
+    """Return the limit that the launcher was given, or None.
+
+    Raises:
+        LaunchError: the variable holds no positive number, or too large a one.
+    """
+    text = os.environ.get(TIME_LIMIT_VARIABLE)
+    if text is None:
+        return None
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds <= MOST_SECONDS:
+        raise LaunchError(
+            f"{TIME_LIMIT_VARIABLE} is {text!r}, and must be a number of seconds above 0, and not "
+            f"above {MOST_SECONDS:.0f}"
+        )
+    return seconds
+
+
+def limit_or_default(seconds: float | None) -> float:
+    """Return `seconds`; if None the launcher's limit; if it has none ten minutes.
+
+    Raises:
+        LaunchError: see `time_limit_seconds`.
+    """
+    limit = time_limit_seconds() if seconds is None else seconds
+    return _DEFAULT_SECONDS if limit is None else limit
+
+
+def set_time_limit() -> None:
+    """Make the launcher's limit the default of `init_process_group` and `new_group`.
+
+    A timeout that the script gives them counts more. Imports torch if there is a limit.
+    """
+    seconds = time_limit_seconds()
+    if seconds is None:
+        return
+    from torch.distributed import distributed_c10d
+
+    # There is no public way to set the defaults; both names are public to be read.
+    limit = timedelta(seconds=seconds)
+    distributed_c10d.default_pg_timeout = limit
+    distributed_c10d.default_pg_nccl_timeout = limit  # type: ignore[attr-defined]

@@ -1,0 +1,206 @@
+"""Which of several ends is the cause of the others."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from anyrig.errors import OtherRankError, RankWaitError
+from anyrig.processes.failure import GroupFailure, explain_failure
+from anyrig.processes.rank_end import Ending, RankEnd, note_wait, read_end
+
+GLOO = "RuntimeError: [gloo/transport/tcp/"
+TIMED_OUT = f"{GLOO}unbound_buffer.cc:78] Timed out waiting 3000ms for recv operation to complete"
+CLOSED = f"{GLOO}pair.cc:553] Connection closed by peer [127.0.0.1]:14741."
+NCCL = (
+    "terminate called after throwing an instance of 'c10::DistBackendError'\n"
+    "  what():  [PG ID 0 Rank 0] Watchdog caught collective operation timeout: "
+    "WorkNCCL(SeqNum=7, OpType=ALLREDUCE, Timeout(ms)=600000) ran for 600012 milliseconds"
+)
+VIRTUAL = (
+    "torch.distributed.DistBackendError: [Rank 0 of group 1] WorkNCCL(SeqNum=2) timed out: rank 1 "
+    "(global rank 2) did not take part within 4000 ms. Either it is still busy"
+)
+
+
+@pytest.fixture
+def ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> object:
+    """Write what a rank leaves, and read it."""
+    numbers = itertools.count()
+
+    def end(
+        code: int,
+        error: str = "",
+        *,
+        at: str = "",
+        stopped: bool = False,
+        suspended: bool = False,
+        line: int = 5,
+        because: BaseException | None = None,
+    ) -> RankEnd:
+        rank = next(numbers)
+        folder = tmp_path / str(rank)
+        folder.mkdir()
+        header = f'Traceback (most recent call last):\n  File "train.py", line {line}, in step\n'
+        (folder / "stderr.log").write_text(
+            error and f"[rank{rank}]: noise\n{header}{error}\n[W] late"
+        )
+        if because is not None:
+            monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(folder / "error.json"))
+            note_wait(because)
+        if at:
+            (folder / "stack.txt").write_text(f"Current thread 0x1 (most recent call first):\n{at}")
+        return read_end(rank, folder, code, was_stopped=stopped, suspended=suspended)
+
+    return end
+
+
+WAITS = '  File "/torch/distributed/c10d.py", line 1 in wait\n  File "train.py", line 5 in step\n'
+SLEEPS = '  File "train.py", line 9 in load\n'
+
+
+def causes(failure: GroupFailure) -> dict[int, Ending]:
+    return {end.rank: end.ending for end in failure.ends}
+
+
+def test_who_did_not_come_is_told_from_who_still_waited(ended) -> None:
+    failure = explain_failure(
+        [
+            ended(1, TIMED_OUT),
+            ended(-15, at=WAITS, stopped=True),
+            ended(-9, at=SLEEPS, stopped=True),
+        ]
+    )
+    assert causes(failure) == {2: Ending.MISSING, 0: Ending.TIMED_OUT, 1: Ending.STOPPED}
+    assert failure.first is not None
+    assert failure.first.place == "train.py:9 in load"
+
+
+def test_who_waited_elsewhere_did_not_come(ended) -> None:
+    elsewhere = ended(1, CLOSED, line=7)
+    failure = explain_failure([elsewhere, ended(1, TIMED_OUT), ended(1, TIMED_OUT)])
+    assert causes(failure)[0] is Ending.MISSING
+    all_in_vain = [ended(1, TIMED_OUT, line=line) for line in (5, 7, 5)]
+    assert causes(explain_failure(all_in_vain))[4] is Ending.MISSING
+    cut_short = [
+        ended(1, error, line=line)
+        for error, line in zip((CLOSED, TIMED_OUT, TIMED_OUT), (5, 7, 5), strict=True)
+    ]
+    assert causes(explain_failure(cut_short))[7] is Ending.MISSING
+    alone_in_vain = [
+        ended(1, error, line=line)
+        for error, line in zip((CLOSED, TIMED_OUT, CLOSED), (5, 7, 5), strict=True)
+    ]
+    assert causes(explain_failure(alone_in_vain))[10] is Ending.MISSING
+    unknown = [ended(1, TIMED_OUT), ended(-15, stopped=True), ended(-15, stopped=True)]
+    assert causes(explain_failure(unknown))[12] is Ending.TIMED_OUT
+
+
+def test_who_was_suspended_did_not_come_wherever_it_woke(ended) -> None:
+    woken = {"at": WAITS, "stopped": True}
+    failure = explain_failure(
+        [ended(1, TIMED_OUT), ended(-15, **woken), ended(-15, suspended=True, **woken)]
+    )
+    assert causes(failure) == {2: Ending.MISSING, 0: Ending.TIMED_OUT, 1: Ending.STOPPED}
+
+
+def test_a_name_in_the_message_counts_most(ended) -> None:
+    failure = explain_failure(
+        [
+            ended(1, VIRTUAL),
+            ended(-15, at=SLEEPS, stopped=True),
+            ended(-15, at=WAITS, stopped=True),
+        ]
+    )
+    assert causes(failure)[2] is Ending.MISSING
+    assert causes(failure)[1] is Ending.STOPPED
+
+
+def test_the_watchdog_of_nccl_is_a_time_limit_though_it_aborts(ended) -> None:
+    failure = explain_failure([ended(-6, NCCL), ended(-15, at=SLEEPS, stopped=True)])
+    assert causes(failure) == {1: Ending.MISSING, 0: Ending.TIMED_OUT}
+
+
+def test_what_anyrig_raises_for_another_rank_is_no_cause(ended) -> None:
+    because = OtherRankError("rank 1 on here raised within only_first_rank()")
+    failure = explain_failure([ended(1, "mine", because=because), ended(1, "ValueError: 3")])
+    assert causes(failure) == {1: Ending.FAILED, 0: Ending.FOLLOWED}
+    late = RankWaitError("in words that nobody reads", [3])
+    failure = explain_failure([ended(1, "mine", because=late), ended(-15, at=WAITS, stopped=True)])
+    assert causes(failure) == {3: Ending.MISSING, 2: Ending.TIMED_OUT}
+    lost = RankWaitError("the store is lost")
+    failure = explain_failure([ended(1, "mine", because=lost), ended(-9)])
+    assert causes(failure) == {5: Ending.KILLED, 4: Ending.LOST_CONNECTION}
+
+
+def test_a_program_that_leaves_because_of_another_rank_is_no_cause_either(ended) -> None:
+    leaving = SystemExit(1)
+    leaving.__context__ = OtherRankError("rank 0 failed")  # as `sys.exit(1)` where it is handled
+    assert ended(1, because=leaving).ending is Ending.FOLLOWED
+    assert ended(1, because=SystemExit(1)).ending is Ending.FAILED
+    assert ended(1, because=ValueError("3")).ending is Ending.FAILED
+    # One that was killed while it waited did not leave.
+    assert ended(-9, because=OtherRankError()).ending is Ending.KILLED
+
+
+def test_a_time_limit_of_something_else_is_an_error_of_the_rank(ended) -> None:
+    error = "requests.exceptions.ReadTimeout: HTTPSConnectionPool: Read timed out."
+    failure = explain_failure([ended(1, error), ended(-15, at=SLEEPS, stopped=True)])
+    assert causes(failure) == {0: Ending.FAILED, 1: Ending.STOPPED}
+    assert "last error: requests.exceptions.ReadTimeout" in str(failure)
+
+
+def test_who_has_ended_well_is_to_blame_only_if_somebody_waited(ended) -> None:
+    waited = explain_failure([ended(1, CLOSED), ended(0)])
+    assert causes(waited) == {1: Ending.LEFT, 0: Ending.LOST_CONNECTION}
+    failed = explain_failure([ended(1, "ValueError: 3"), ended(0)])
+    assert causes(failed) == {2: Ending.FAILED, 3: Ending.DONE}
+    killed = explain_failure([ended(-9), ended(1, CLOSED), ended(0)])
+    assert causes(killed) == {4: Ending.KILLED, 5: Ending.LOST_CONNECTION, 6: Ending.DONE}
+
+
+def test_the_last_line_is_what_a_progress_bar_shows_at_the_end(tmp_path: Path) -> None:
+    (tmp_path / "stdout.log").write_bytes(b"begin\n 10 %|#   |\r 20 %|##  |\r\n\n")
+    end = read_end(0, tmp_path, 1, was_stopped=False, suspended=False)
+    assert end.last_output == "20 %|##  |"
+
+
+def test_a_lost_machine_comes_before_what_follows_from_it(ended) -> None:
+    lost = "node1 no longer answers"
+    assert explain_failure([ended(1, CLOSED)], [lost]).cause == lost
+    assert explain_failure([ended(1, "ValueError: 3")], [lost]).cause.startswith("rank 1 ")
+    assert str(explain_failure([], [lost])) == lost
+
+
+def test_a_traceback_comes_with_what_led_to_it(tmp_path: Path) -> None:
+    (tmp_path / "stderr.log").write_text(
+        'Traceback (most recent call last):\n  File "old.py", line 1, in f\nKeyError: 0\n'
+        "retrying\n"
+        'Traceback (most recent call last):\n  File "a.py", line 1, in f\nKeyError: 1\n'
+        "\nDuring handling of the above exception, another exception occurred:\n\n"
+        'Traceback (most recent call last):\n  File "b.py", line 2, in g\nmine.Bad: two\nlines\n'
+    )
+    end = read_end(0, tmp_path, 1, was_stopped=False, suspended=False)
+    assert end.last_error == "mine.Bad: two"
+    assert end.place == "b.py:2 in g"
+    assert end.traceback is not None
+    assert "a.py" in end.traceback
+    assert "old.py" not in end.traceback
+
+
+@pytest.mark.parametrize(("ranks", "told", "more"), [(16, 16, None), (17, 16, 1), (40, 16, 24)])
+def test_of_many_ranks_sixteen_are_told_and_the_others_counted(
+    ranks: int, told: int, more: int | None
+) -> None:
+    failed = RankEnd(5, "node0", 1, Ending.FAILED, None, None, None, None, None, None, False, None)
+    others = [replace(failed, rank=rank, ending=Ending.STOPPED) for rank in range(ranks)]
+    text = str(explain_failure([*others[:5], failed, *others[6:]], names_hosts=False))
+    lines = text.splitlines()
+    assert lines[0].startswith("rank 5 failed")
+    assert sum(line.startswith("rank ") for line in lines) == told
+    assert [line for line in lines if line.startswith("and ")] == (
+        [] if more is None else [f"and {more} more ranks"]
+    )

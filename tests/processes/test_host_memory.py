@@ -1,0 +1,67 @@
+"""Ranks on the CPU keep freed memory, which glibc would give back after every step."""
+
+import os
+import platform
+import resource
+
+import pytest
+
+import anyrig
+from anyrig.processes.host_memory import keep_freed_memory
+
+NAMES = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_")
+KEPT = {"MALLOC_TRIM_THRESHOLD_": str(512 * 2**20), "MALLOC_MMAP_THRESHOLD_": str(32 * 2**20)}
+
+
+@pytest.fixture(autouse=True)
+def _nothing_adjusted(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [*os.environ]:
+        if name.startswith("MALLOC_") or name == "GLIBC_TUNABLES":
+            monkeypatch.delenv(name)
+
+
+@pytest.mark.parametrize(
+    ("device", "user", "kept"),
+    [
+        ("cpu", {}, True),
+        ("cpu", {"PATH": "/bin", "GLIBC_TUNABLES": "glibc.cpu.x86_shstk=on"}, True),
+        ("cuda:0", {}, False),
+        ("GPU-8932f937", {}, False),
+        (None, {}, True),
+        ("cpu", {"MALLOC_ARENA_MAX": "2"}, False),
+        ("cpu", {"MALLOC_TRIM_THRESHOLD_": "1"}, False),
+        ("cpu", {"GLIBC_TUNABLES": "glibc.malloc.arena_max=2"}, False),
+    ],
+)
+def test_only_on_the_cpu_and_only_where_the_user_has_said_nothing(
+    device: str | None, user: dict[str, str], kept: bool
+) -> None:
+    rank = {} if device is None else {"ANYRIG_DEVICE": device}
+    assert keep_freed_memory(rank, user) == (KEPT if kept else {})
+
+
+def _train() -> tuple[dict[str, str | None], float]:
+    """Return the variables, and the page faults of taking and freeing eight times 24 MiB."""
+    for _ in range(3):
+        blocks = [bytearray(24 * 2**20) for _ in range(8)]
+        del blocks
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(5):
+        blocks = [bytearray(24 * 2**20) for _ in range(8)]
+        del blocks
+    faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+    return {name: os.environ.get(name) for name in NAMES}, faults / 5
+
+
+def test_ranks_have_no_page_faults_where_memory_is_used_again() -> None:
+    variables, faults = anyrig.launch(_train, rig="cpu", nproc_per_device=2)
+    assert variables == KEPT
+    if platform.libc_ver()[0] == "glibc":
+        # 192 MiB are 49,152 pages.
+        assert faults < 5_000
+
+
+def test_what_the_user_has_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", "1048576")
+    variables, _ = anyrig.launch(_train, rig="cpu", nproc_per_device=2)
+    assert variables == {"MALLOC_TRIM_THRESHOLD_": None, "MALLOC_MMAP_THRESHOLD_": "1048576"}

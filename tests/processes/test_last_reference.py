@@ -1,0 +1,60 @@
+"""A group over gloo must not die with a model: whoever lets go of it last may wait for ever."""
+
+import subprocess
+import sys
+
+PROGRAM = """
+import gc, weakref
+import torch.distributed as dist
+from anyrig.processes.torch_faults import hold_destroyed_groups, keep_until_exit
+
+def use_group(keep=False):
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    group = weakref.ref(dist.group.WORLD)
+    if keep:
+        keep_until_exit(dist.group.WORLD)
+    dist.destroy_process_group()
+    return group
+
+def tell(*groups):
+    gc.collect()
+    print(*("gone" if group() is None else "here" for group in groups))
+
+tell(use_group())
+tell(use_group(keep=True))
+hold_destroyed_groups()
+groups = [use_group() for _ in range(20)]
+tell(groups[0], groups[-1])
+"""
+
+
+def test_which_destroyed_groups_live_on() -> None:
+    command = [sys.executable, "-c", PROGRAM]
+    ended = subprocess.run(command, timeout=60, capture_output=True, text=True, check=True)
+    # A rank holds the last ones only.
+    assert ended.stdout.splitlines() == ["gone", "here", "gone here"]
+
+
+# A collective that is still going on, and then a call that keeps the GIL until Python ends.
+ENDING = """
+import atexit, ctypes
+import torch
+import torch.distributed as dist
+from anyrig.processes.torch_faults import keep_until_exit
+
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+keep_until_exit(dist.group.WORLD)
+
+def gather():
+    numbers = torch.ones(2**24)
+    dist.all_gather([torch.empty_like(numbers)], numbers, async_op=True)
+
+atexit.register(ctypes.PyDLL(None).usleep, 500_000)
+atexit.register(gather)
+"""
+
+
+def test_python_ends_after_the_threads_of_a_group() -> None:
+    command = [sys.executable, "-c", ENDING]
+    ended = subprocess.run(command, timeout=60, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr

@@ -1,0 +1,82 @@
+"""Where a rank was is written by its main thread, before that goes on."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from anyrig.processes.places import ask_for_places, read_place
+
+# Woken by a signal that any thread may take, about one in four would tell of `go_on`.
+PROGRAM = """
+import os, signal, threading, time
+from anyrig.processes.places import write_place_when_stopped
+
+def suspend():
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+def go_on():
+    while True:
+        pass
+
+write_place_when_stopped()
+for _ in range(8):
+    threading.Thread(target=time.sleep, args=(30,), daemon=True).start()
+suspend()
+go_on()
+"""
+TRIES = 12
+
+
+def test_a_suspended_rank_tells_where_it_was_suspended(tmp_path: Path) -> None:
+    for number in range(TRIES):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        rank = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM],
+            env={**os.environ, "TORCHELASTIC_ERROR_FILE": str(folder / "error.json")},
+        )
+        try:
+            os.waitid(os.P_PID, rank.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+            ask_for_places({rank.pid: folder})
+            place = read_place(folder)
+        finally:
+            rank.kill()
+            rank.wait()
+        assert place is not None
+        assert place.line.endswith("in suspend")
+
+
+WAITING = """
+import sys, time
+from anyrig.processes.places import write_place_when_stopped
+from anyrig.processes.waits import waits_for_ranks
+
+write_place_when_stopped()
+print("ready", flush=True)
+(waits_for_ranks(time.sleep) if sys.argv[1] == "wait" else time.sleep)(30)
+"""
+
+
+@pytest.mark.parametrize("way", ["wait", "work"])
+def test_a_marked_function_counts_as_a_wait(way: str, tmp_path: Path) -> None:
+    rank = subprocess.Popen(
+        [sys.executable, "-c", WAITING, way],
+        env={**os.environ, "TORCHELASTIC_ERROR_FILE": str(tmp_path / "error.json")},
+        stdout=subprocess.PIPE,
+    )
+    assert rank.stdout is not None
+    with rank, rank.stdout as output:
+        try:
+            assert output.readline() == b"ready\n"
+            place = None
+            while place is None or place.line != "<string>:8 in <module>":  # it may still print
+                ask_for_places({rank.pid: tmp_path})
+                place = read_place(tmp_path)
+        finally:
+            rank.kill()
+    assert place.waits is (way == "wait")

@@ -1,0 +1,354 @@
+"""The parts of `anyrig doctor`, one by one."""
+
+from __future__ import annotations
+
+import json
+import platform
+import re
+import resource
+import shutil
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+import torch
+
+import anyrig
+from anyrig.devices.device import Device
+from anyrig.devices.link import Link
+from anyrig.devices.rig import Rig
+from anyrig.errors import LaunchError
+from anyrig.processes.options import RunOptions
+from anyrig.processes.preflight import bandwidth
+from anyrig.processes.preflight.bandwidth import (
+    check_all_reduce,
+    link_bytes_per_second,
+    refuse_wrong_sum,
+    seconds_of,
+)
+from anyrig.processes.preflight.finding import Finding, Level
+from anyrig.processes.preflight.limits import (
+    check_limits,
+    check_peers,
+    judge_address_space,
+    judge_locked_memory,
+    judge_memory,
+    judge_open_files,
+    judge_shared_memory,
+)
+from anyrig.processes.preflight.network import (
+    check_names,
+    check_port,
+    match_interfaces,
+    named_addresses,
+)
+from anyrig.processes.preflight.node import Node, compare, read_node
+from anyrig.processes.route import is_host_of, outward_addresses
+from anyrig.units import format_bytes
+
+MIB, GIB = 2**20, 2**30
+
+
+def only(findings: Iterator[Finding], check: str) -> Finding:
+    (found,) = [finding for finding in findings if finding.check == check]
+    return found
+
+
+# The all-reduce -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("ranks", "bytes_per_second"), [(2, 640 * MIB), (4, 960 * MIB), (8, 1120 * MIB)]
+)
+def test_each_link_of_a_ring_carries_its_part(ranks: int, bytes_per_second: float) -> None:
+    # 64 MiB in 0.1 s; with two ranks each half goes each way once.
+    assert link_bytes_per_second(64 * MIB, ranks, 0.1) == pytest.approx(bytes_per_second)
+
+
+@pytest.mark.gpus(2)
+def test_the_time_is_until_the_device_is_done() -> None:
+    device = torch.device("cuda:1")
+    with torch.cuda.device(device):
+        torch.cuda._sleep(1000)  # what was queued before does not count
+        seconds = seconds_of(lambda: torch.cuda._sleep(int(1.41e9)), device)
+    assert 0.5 < seconds < 2, seconds
+    assert seconds_of(lambda: time.sleep(0.02), torch.device("cpu")) >= 0.02
+
+
+@pytest.mark.parametrize("index", [0, 2, 4])
+@pytest.mark.parametrize("value", [7.0, 9.0, float("nan")])
+def test_a_wrong_sum_is_shown_wherever_it_lies(
+    index: int, value: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", "3")
+    numbers = torch.full((5,), 8.0)
+    refuse_wrong_sum(numbers, 8.0)
+    numbers[index] = value
+    with pytest.raises(RuntimeError, match=rf"^rank 3 has {value} where 8\.0 is right$"):
+        refuse_wrong_sum(numbers, 8.0)
+
+
+def test_what_the_ranks_measured_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig, options = Rig.detect(), RunOptions(processes=4)
+    given = []
+
+    def answer(*call: object) -> object:
+        given.append(call)
+        if isinstance(measured, LaunchError):
+            raise measured
+        return measured
+
+    monkeypatch.setattr(bandwidth, "call_in_ranks", answer)
+    measured: object = (0.1, 4, "gloo")
+    assert check_all_reduce(rig, options, 7.0) == Finding(
+        "all-reduce",
+        Level.GOOD,
+        "64.00 MiB over 4 ranks by gloo in 100.0 ms: 960.00 MiB/s on each link of a ring",
+    )
+    assert given[0][1:] == ((7.0,), {}, rig, options)
+    measured = None
+    here = check_all_reduce(rig, options, 7.0)
+    assert here == Finding("all-reduce", Level.GOOD, "this machine's ranks came through")
+    measured = LaunchError("rank 1 fell")
+    fallen = check_all_reduce(rig, options, 7.0)
+    assert (fallen.check, fallen.level) == ("all-reduce", Level.BAD)
+    assert fallen.text.endswith("did not come through an all-reduce: rank 1 fell")
+    assert "NCCL_DEBUG=INFO" in (fallen.advice or "")
+    alone = check_all_reduce(rig, RunOptions(processes=1), 7.0)
+    assert (alone.level, alone.text) == (Level.GOOD, "one rank has nobody to talk to")
+    assert len(given) == 3  # no rank is started for one alone
+
+
+# Limits -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("free_bytes", "processes", "level"),
+    [
+        (512 * MIB, 1, Level.GOOD),
+        (512 * MIB - 1, 1, Level.DOUBTFUL),
+        (4 * GIB, 8, Level.GOOD),  # 512 MiB each
+        (4 * GIB - 1, 8, Level.DOUBTFUL),
+        (4 * GIB, 9, Level.DOUBTFUL),
+    ],
+)
+def test_memory_is_that_of_all_ranks(free_bytes: int, processes: int, level: Level) -> None:
+    memory = judge_memory(free_bytes, processes)
+    assert memory.check == "memory"
+    assert memory.level is level
+    assert re.search(
+        "free for 1 rank(;|$)" if processes == 1 else f"free for {processes} ranks", memory.text
+    )
+    assert bool(memory.advice) is (level is Level.DOUBTFUL)
+
+
+@pytest.mark.parametrize(
+    ("finding", "check", "level", "words"),
+    [
+        (judge_open_files(1024, None, 4), "open files", Level.GOOD, "may open 1024 files"),
+        (judge_open_files(None, None, 4), "open files", Level.GOOD, "any number of files"),
+        (judge_open_files(1023, None, 4), "open files", Level.BAD, "ulimit -n 65536"),
+        (judge_open_files(1023, None, 4), "open files", Level.BAD, "files; 4 ranks with loaders"),
+        (judge_open_files(1023, 4096, 4), "open files", Level.BAD, "ulimit -n 4096"),
+        (judge_open_files(256, 1023, 4), "open files", Level.BAD, "raise the hard limit"),
+        (judge_shared_memory(GIB, GIB), "shared memory", Level.GOOD, "1.00"),
+        (judge_shared_memory(GIB - 1, 8 * GIB), "shared memory", Level.DOUBTFUL, "--shm-size"),
+        (judge_address_space(None), "address space", Level.GOOD, "all memory"),
+        (judge_address_space(80 * GIB), "address space", Level.DOUBTFUL, "80.00 GiB"),
+        (judge_locked_memory(None, False), "locked memory", Level.GOOD, "all memory"),
+        (judge_locked_memory(None, True), "locked memory", Level.GOOD, "all memory"),
+        (judge_locked_memory(MIB, False), "locked memory", Level.GOOD, "no InfiniBand"),
+        (judge_locked_memory(MIB, True), "locked memory", Level.DOUBTFUL, "ulimit -l unlimited"),
+    ],
+)
+def test_limits_and_what_is_too_little(
+    finding: Finding, check: str, level: Level, words: str
+) -> None:
+    assert (finding.check, finding.level) == (check, level)
+    assert words in f"{finding.text} {finding.advice}"
+    assert bool(finding.advice) is (level is not Level.GOOD)
+
+
+@contextmanager
+def limited(which: int, most: int) -> Iterator[None]:
+    before = resource.getrlimit(which)
+    resource.setrlimit(which, (most, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(which, before)
+
+
+def test_limits_are_read_from_this_process(tmp_path: Path) -> None:
+    alone = RunOptions(processes=1)
+    with limited(resource.RLIMIT_NOFILE, 777), limited(resource.RLIMIT_MEMLOCK, 12288):
+        found = {finding.check: finding for finding in check_limits(alone)}
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    open_files = judge_open_files(777, None if hard == resource.RLIM_INFINITY else hard, 1)
+    assert found["open files"] == open_files
+    has_infiniband = Path("/sys/class/infiniband").is_dir()
+    assert found["locked memory"] == judge_locked_memory(12288, has_infiniband)
+    space = resource.getrlimit(resource.RLIMIT_AS)[0]
+    is_limited = space != resource.RLIM_INFINITY
+    assert found["address space"] == judge_address_space(space if is_limited else None)
+    if Path("/dev/shm").is_dir():
+        size = re.escape(format_bytes(shutil.disk_usage("/dev/shm").total))
+        assert re.search(rf"has [\d.]+ \w+ free of {size}(;|$)", found["shared memory"].text)
+    assert re.match(r"[\d.]+ [MGT]iB of the host's memory are free", found["memory"].text)
+    options = RunOptions(processes=1, log_dir=tmp_path / "logs")
+    assert only(check_limits(options), "log folder").level is Level.GOOD
+    options = RunOptions(processes=1, log_dir=tmp_path / "file" / "logs")
+    (tmp_path / "file").touch()  # since the flags were checked
+    unwritable = only(check_limits(options), "log folder")
+    assert (unwritable.level, unwritable.advice) == (Level.BAD, "name another one with --log-dir")
+
+
+# Other nodes --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("apart_seconds", "late_seconds", "is_found"),
+    [
+        (1.9, 0.0, False),
+        (2.1, 0.0, True),
+        (-2.1, 0.0, True),
+        (7.0, 0.5, True),
+        (7.0, 6.0, False),  # its word may have been on the way so long
+        (8.5, 6.0, True),
+        (-8.5, 6.0, True),
+    ],
+)
+def test_clocks_that_differ(apart_seconds: float, late_seconds: float, is_found: bool) -> None:
+    here = Node("node0", "10.0.0.1", 1, unix_seconds=1000.0)
+    there = Node("node1", "10.0.0.2", 1, unix_seconds=1000.0 + apart_seconds)
+    clocks = [f for f in compare([here, there], [0.0, late_seconds]) if f.check == "clocks"]
+    assert [f.level for f in clocks] == [Level.DOUBTFUL] * is_found
+    if is_found:
+        assert f"some {abs(apart_seconds):.0f} s apart" in clocks[0].text
+        assert "node1 (10.0.0.2)" in clocks[0].text
+
+
+def test_what_this_machine_says_of_itself() -> None:
+    rig = Rig.detect()
+    before = time.time()
+    here = Node.here(rig, "10.0.0.1", {"10.0.0.2": "GLOO"}, 4711)
+    assert before <= here.unix_seconds <= time.time()
+    assert (here.host, here.address, here.probe_port) == (socket.gethostname(), "10.0.0.1", 4711)
+    assert here.interfaces == {"10.0.0.2": "GLOO"}
+    assert here.devices == tuple(map(str, rig))
+    assert here.versions["torch"] == torch.__version__
+    assert here.versions["python"] == platform.python_version()
+    assert here.versions["anyrig"] == anyrig.__version__
+    assert here.versions.get("cuda") == torch.version.cuda
+
+
+@pytest.mark.parametrize(("port", "is_one"), [(0, False), (1, True), (65535, True), (65536, False)])
+def test_a_machine_listens_at_a_port(port: int, is_one: bool) -> None:
+    said = json.dumps(asdict(Node("node0", "10.0.0.1", port))).encode()
+    if is_one:
+        assert read_node(said).probe_port == port
+    else:
+        with pytest.raises(LaunchError, match="describes no machine"):
+            read_node(said)
+
+
+def test_versions_that_differ() -> None:
+    nodes = [
+        Node(f"node{i}", f"10.0.0.{i}", 1, versions={"torch": "2.13.0", "python": "3.11.2"})
+        for i in range(3)
+    ]
+    assert [f.text for f in compare(nodes, [0.0] * 3)] == ["torch 2.13.0", "python 3.11.2"]
+    nodes[1].versions.update(torch="2.12.0")
+    nodes[2].versions.update(python="3.12.0", driver="570")
+    found = {f.text.split()[0]: f for f in compare(nodes, [0.0] * 3)}
+    assert found["torch"].level is Level.BAD
+    assert "torch differs: 2.13.0 on node0 (10.0.0.0), 2.12.0 on node1" in found["torch"].text
+    assert found["torch"].advice == "install one torch everywhere"
+    assert found["python"].level is found["driver"].level is Level.DOUBTFUL
+    assert "none on node0 (10.0.0.0), none on node1 (10.0.0.1), 570" in found["driver"].text
+
+
+THERE = ["lo", "eth0", "eth01", "ib0", "docker0", "docker_gw"]
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "names"),
+    [
+        ("GLOO_SOCKET_IFNAME", "eth0", ["eth0"]),
+        ("GLOO_SOCKET_IFNAME", "eth", []),
+        ("GLOO_SOCKET_IFNAME", "eth0,ib0", ["eth0", "ib0"]),
+        ("GLOO_SOCKET_IFNAME", "^docker", []),
+        ("NCCL_SOCKET_IFNAME", "eth", ["eth0", "eth01"]),
+        ("NCCL_SOCKET_IFNAME", "eth0", ["eth0", "eth01"]),
+        ("NCCL_SOCKET_IFNAME", "=eth0", ["eth0"]),
+        ("NCCL_SOCKET_IFNAME", "=eth0,ib0", ["eth0", "ib0"]),
+        ("NCCL_SOCKET_IFNAME", "^docker", ["eth0", "eth01", "ib0"]),
+        ("NCCL_SOCKET_IFNAME", "^docker,eth", ["ib0"]),
+        ("NCCL_SOCKET_IFNAME", "^=docker0", ["eth0", "eth01", "ib0", "docker_gw"]),
+        ("NCCL_SOCKET_IFNAME", "lo", ["lo"]),
+    ],
+)
+def test_interfaces_that_a_variable_names(variable: str, value: str, names: list[str]) -> None:
+    assert match_interfaces(variable, value, THERE, ["lo"]) == names
+
+
+def test_interfaces_that_lead_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "wlan77")
+    monkeypatch.setenv("NCCL_SOCKET_IFNAME", "lo")
+    address = next(iter(outward_addresses()), "192.0.2.1")
+    found = check_names(address, "192.0.2.9")
+    missing, loopback = [finding for finding in found if finding.check == "interface"]
+    assert missing.level is loopback.level is Level.BAD
+    assert "GLOO_SOCKET_IFNAME=wlan77, and this machine has only " in missing.text
+    assert "NCCL_SOCKET_IFNAME=lo leads to no other machine" in loopback.text
+    assert missing.advice
+    assert loopback.advice
+    # On one machine the loopback is as good as any.
+    alone = [finding.level for finding in check_names(None, None) if finding.check == "interface"]
+    assert alone == [Level.BAD, Level.GOOD]
+    assert named_addresses() == {}
+
+
+def test_a_name_that_leads_to_the_loopback() -> None:
+    address = only(check_names("localhost", "localhost"), "address")
+    assert address.level is Level.BAD
+    assert address.text.startswith("localhost leads from here to 127.0.0.1")
+    assert "--local-addr" in str(address.advice)
+    nowhere = only(check_names(None, "node0"), "address")
+    assert nowhere.text == "there is no way from here to 'node0', or no such name"
+    good = only(check_names("192.0.2.7", "192.0.2.1"), "address")
+    assert (good.level, good.text) == (Level.GOOD, "the others find this machine at 192.0.2.7")
+
+
+def test_a_machine_is_the_host_of_its_loopback_addresses() -> None:
+    assert is_host_of("127.0.1.1")  # to which an installer has its name lead
+    assert is_host_of("localhost")
+    assert not is_host_of("192.0.2.1")
+
+
+def test_a_port_where_something_listens_and_then_nothing() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+        assert check_port("127.0.0.1", port, 5.0).level is Level.GOOD
+    started = time.monotonic()
+    nothing = check_port("127.0.0.1", port, 0.5)
+    assert time.monotonic() - started >= 0.5  # it may still come
+    assert nothing.level is Level.BAD
+    assert f"nothing listened at port {port}" in nothing.text
+    assert "start the same command on that host" in str(nothing.advice)
+    nowhere = check_port("no-such-host.invalid", port, 0.5)
+    assert "leads to no address" in nowhere.text
+
+
+def test_cards_without_peer_access() -> None:
+    first, second = (Device("cuda", index, "Tesla T4") for index in range(2))
+    (bad,) = check_peers([Link(first, second, False, None, None)])
+    assert bad.level is Level.DOUBTFUL
+    assert bad.text.startswith("cuda:0 (Tesla T4) and cuda:1 (Tesla T4) copy through the host")
+    assert list(check_peers([Link(first, second, None, None, None)])) == []
+    (good,) = check_peers([Link(first, second, True, None, None)])
+    assert good.text == "2 cards read each other's memory"
