@@ -54,8 +54,8 @@ def install(
 ) -> Installation:
     """Make the devices of `rig` the CUDA devices of this process, for the rest of its life.
 
-    Call `install` before anything uses CUDA. A second call with the same arguments does nothing,
-    and neither does a call in a process that inherited the same rig.
+    Call `install` before anything uses CUDA. A repeated call with the same arguments has
+    no effect. The same holds in a process that inherited the same rig.
 
     Args:
         rig: the rig, or its text such as ``"4xA100-80GB"``.

@@ -6,7 +6,7 @@
 // fcntl's record locks belong to a process: the kernel drops them however the process ends, and a
 // forked child inherits none. A slot whose lock is not held is therefore free, and its bytes no
 // longer count. The last process that exits normally removes the folder. If all processes were
-// killed, the next rehearsal removes it at its start (card_folder.py).
+// killed, the next rehearsal removes it at its start (rehearsal_folder.py).
 #pragma once
 
 #include <atomic>
