@@ -278,7 +278,7 @@ def test_what_the_doctor_reads_at_the_meeting_place() -> None:
     for text in messages(2000):
         finding = _finding(text.decode(errors="replace"))
         assert finding.level is Level.BAD
-        assert finding.text == "a machine reported what is no finding"
+        assert finding.text == "a node reported a malformed finding"
 
 
 def test_a_job_of_two_launchers_goes_on(tmp_path: Path) -> None:
