@@ -114,5 +114,5 @@ def main(model: str, engine: str, address: str, port: str) -> None:
 
 if __name__ == "__main__":
     main(*sys.argv[1:])
-    # Where PyTorch 2.13 is taken apart after gloo it hangs now and then; see docs/distributed.md.
+    # Where PyTorch 2.13 is taken apart after gloo it hangs now and then; see docs/processes.md.
     os._exit(0)

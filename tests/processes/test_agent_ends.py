@@ -103,7 +103,7 @@ def test_a_stopped_node_says_so_first_and_keeps_no_output() -> None:
         "heard",
     ]
     # That this one was stopped is the cause of what the others then suffer.
-    told = (sentence, "gone", "node3 has not said how its ranks ended")
+    told = (sentence, "gone", "node3 has not reported how its ranks ended")
     assert agent.failure.troubles == told
 
 

@@ -115,7 +115,7 @@ def test_another_process_with_the_number_of_a_leader_lives_on(
     bystander: subprocess.Popen[str],
 ) -> None:
     with Guardian() as guardian:
-        guardian._tell(f"watch {bystander.pid} 1")  # what had the number started earlier
+        guardian._send(f"watch {bystander.pid} 1")  # what had the number started earlier
         guardian.end(0)
     assert bystander.poll() is None
 

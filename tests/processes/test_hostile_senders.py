@@ -196,7 +196,7 @@ def test_the_token_is_needed_whole_and_a_node_comes_once() -> None:
         assert not hub.must_end(), hub.troubles
 
 
-def test_a_launcher_that_sends_what_is_no_message_is_named(
+def test_a_launcher_that_sends_a_malformed_message_is_named(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     for line in (b"1", b"[" * 200_000, Message(0, "done").line()[:-1]):
@@ -204,7 +204,7 @@ def test_a_launcher_that_sends_what_is_no_message_is_named(
             one._loop.call_soon_threadsafe(one._links[0]._transport.write, line + b"\n")
             assert until(hub.must_end)
             (trouble,) = hub.troubles
-            assert trouble.startswith("the launcher on node1 sent what is no message"), trouble
+            assert trouble.startswith("the launcher on node1 sent a malformed message"), trouble
             assert "network" not in trouble
 
 

@@ -17,7 +17,7 @@ from torch.distributed import distributed_c10d
 from anyrig.devices.rig import Rig
 from anyrig.errors import LaunchError
 from anyrig.processes.launch import launch
-from anyrig.processes.launcher import _hushed_agent
+from anyrig.processes.launcher import _quiet_agent
 
 # What a notebook's cell and a script without a guard have in common: __main__ cannot be imported.
 UNGUARDED = """
@@ -181,7 +181,7 @@ def test_two_launches_at_once_leave_the_loggers_as_they_are() -> None:
     handler = logging.Handler()
     handler.emit = lambda record: records.append(record.getMessage())
     elastic.addHandler(handler)
-    first, second = _hushed_agent(), _hushed_agent()
+    first, second = _quiet_agent(), _quiet_agent()
     try:
         first.__enter__()
         second.__enter__()

@@ -1,4 +1,4 @@
-"""Launchers of several machines hear of each other's ends."""
+"""Launchers of several nodes report how their ranks ended."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ def test_a_launcher_that_is_gone() -> None:
         assert until(hub.must_end)
         assert until(two.must_end)
         assert hub.troubles == two.troubles
-        assert hub.troubles[0].startswith("the launcher on node1 was killed, or its machine")
+        assert hub.troubles[0].startswith("the launcher on node1 was killed, or its node")
         assert until(one.must_end)
 
 
@@ -206,14 +206,14 @@ def test_a_launcher_that_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
         assert not hub.must_end()
         monkeypatch.setattr(node_watch, "SILENCE_SECONDS", 0.5)
         assert until(hub.must_end)
-        assert "node1 no longer answers: nothing was heard of it" in hub.troubles[0]
+        assert "node1 no longer answers: it has sent nothing" in hub.troubles[0]
 
 
 def test_a_silent_launcher_is_given_up_after_ten_seconds() -> None:
     assert node_watch.SILENCE_SECONDS == 10
 
 
-def test_a_stranger_is_not_heard() -> None:
+def test_a_stranger_is_not_admitted() -> None:
     with watching(2) as (hub, one):
         assert hub._newcomers is not None
         with socket.create_connection(("127.0.0.1", hub._newcomers.port)) as stranger:
@@ -225,7 +225,7 @@ def test_a_stranger_is_not_heard() -> None:
 
 
 @pytest.mark.parametrize("event", ["raise", "cut"])
-def test_two_machines_tell_the_same(event: str, tmp_path: Path) -> None:
+def test_two_nodes_report_the_same(event: str, tmp_path: Path) -> None:
     reason = lack()
     if reason is not None:
         pytest.skip(reason)
@@ -246,7 +246,7 @@ def test_two_machines_tell_the_same(event: str, tmp_path: Path) -> None:
             other = machines[1 - number]
             line, *rest = group.message(number)
             if event == "cut":
-                expected = f"error: {other.host} ({other.address}) no longer answers: nothing was"
+                expected = f"error: {other.host} ({other.address}) no longer answers: it has sent nothing"
                 assert f"rank {number} on {machines[number].host} was stopped" in rest[0]
             else:
                 expected = f"error: rank 1 on {machines[1].host} failed (exit code 1)"

@@ -112,5 +112,5 @@ def test_node_0_is_asked_again_and_named_when_it_does_not_answer(
     with pytest.raises(OSError, match="Connection refused") as raised:
         join(address, "token", 12)
     assert str(raised.value).startswith(
-        f"the launcher of node 0 at 127.0.0.1:{address[1]} did not take this node in within 0 s: "
+        f"the launcher of node 0 at 127.0.0.1:{address[1]} did not admit this node within 0 s: "
     )
