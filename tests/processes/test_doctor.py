@@ -62,7 +62,7 @@ def examine(
 
 
 def bad_of(*processes: subprocess.Popen[str]) -> list[list[dict[str, str]]]:
-    """What each of the processes finds bad; all of it says what to do."""
+    """Return the bad findings of each process; each finding has advice."""
     found = []
     for process in processes:
         output, errors = process.communicate(timeout=90)
@@ -73,7 +73,7 @@ def bad_of(*processes: subprocess.Popen[str]) -> list[list[dict[str, str]]]:
     return found
 
 
-def test_two_good_nodes_one_of_which_is_slow(machines: tuple[Machine, Machine]) -> None:
+def test_two_good_nodes_with_a_slow_one(machines: tuple[Machine, Machine]) -> None:
     place = ["--nnodes", "2", "--rdzv-endpoint", f"{machines[0].address}:{PORT}"]
     host = machines[0].popen(sys.executable, "-c", A_SLOW_MACHINE, *DOCTOR[3:], *place)
     for process in (examine(machines[1], machines[0].address), host):

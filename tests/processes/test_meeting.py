@@ -79,7 +79,7 @@ def test_every_port_of_the_others_is_tried() -> None:
 
 
 @pytest.mark.parametrize(("given", "limit"), [(None, 60.0), (7.0, 7.0)])
-def test_the_ranks_of_the_doctor_start_once_and_each_wait_is_bounded(
+def test_the_doctor_s_ranks_start_once_and_waits_are_bounded(
     given: float | None, limit: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[tuple[RunOptions, float]] = []

@@ -81,9 +81,7 @@ def test_the_time_includes_the_device_s_work() -> None:
 
 @pytest.mark.parametrize("index", [0, 2, 4])
 @pytest.mark.parametrize("value", [7.0, 9.0, float("nan")])
-def test_a_wrong_sum_is_shown_wherever_it_lies(
-    index: int, value: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wrong_sum_is_shown(index: int, value: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "3")
     numbers = torch.full((5,), 8.0)
     refuse_wrong_sum(numbers, 8.0)
@@ -138,7 +136,7 @@ def test_the_measured_bandwidth_is_reported(monkeypatch: pytest.MonkeyPatch) -> 
         (4 * GIB, 9, Level.DOUBTFUL),
     ],
 )
-def test_memory_is_that_of_all_ranks(free_bytes: int, processes: int, level: Level) -> None:
+def test_the_memory_of_all_ranks_counts(free_bytes: int, processes: int, level: Level) -> None:
     memory = judge_memory(free_bytes, processes)
     assert memory.check == "memory"
     assert memory.level is level

@@ -16,7 +16,7 @@ import torch
 
 from ..errors import LaunchError
 from .places import write_place_when_stopped
-from .rank_end import note_wait
+from .rank_end import note_exception
 from .time_limit import set_time_limit
 from .torch_faults import end_process, hold_destroyed_groups
 from .whole_lines import write_whole_lines
@@ -93,18 +93,18 @@ def main() -> NoReturn:
         _make_call(Path(sys.argv[1]))
         status = 0
     except SystemExit as leaving:
-        note_wait(leaving)
+        note_exception(leaving)
         if leaving.code is None or isinstance(leaving.code, int):
             status = leaving.code or 0
         else:
             sys.stderr.write(f"{leaving.code}\n")
     except BaseException as error:
-        note_wait(error)
         # The frames of this file do not help the user.
         frames = error.__traceback__
         while frames is not None and frames.tb_frame.f_code.co_filename == __file__:
             frames = frames.tb_next
-        traceback.print_exception(type(error), error, frames)
+        note_exception(error.with_traceback(frames))
+        traceback.print_exception(error)
     end_process(status)
 
 

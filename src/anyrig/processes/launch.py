@@ -13,7 +13,7 @@ from typing import Any, TypeVar, cast
 from ..devices.environment import environments_of_ranks
 from ..devices.place import Places, as_rig
 from ..devices.rig import Rig
-from ..errors import GroupOptionError, LaunchError
+from ..errors import LaunchError
 from .call import read_result, write_call
 from .failure import GroupFailure
 from .launcher import run_group
@@ -65,10 +65,6 @@ def launch(
             f"anyrig.launch was called in rank {os.environ.get('RANK')} of a group of "
             f"{os.environ['WORLD_SIZE']}, so each rank would start a group of its own. Run the "
             "program with `python` instead of a launcher, or call the function itself"
-        )
-    if nproc_per_device < 1:
-        raise GroupOptionError(
-            f"--nproc-per-device is {nproc_per_device}, and must be a number of ranks from 1 up"
         )
     rig = as_rig("auto" if rig is None else rig)
     options = RunOptions(

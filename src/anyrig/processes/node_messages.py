@@ -21,7 +21,7 @@ from typing import Any, get_type_hints
 
 from .rank_end import Ending, RankEnd
 
-# The longest line is an end: three texts of up to 64 KiB, of which JSON makes up to six times.
+# The longest line is an end: three texts of up to 2**16 characters, each up to 12 bytes in JSON.
 MOST_LINE_BYTES = 2**21
 
 _EVENTS = ("alive", "done", "failing", "meeting again", "trouble", "end", "over")

@@ -7,16 +7,18 @@ import os
 import re
 import signal
 import socket
+import traceback
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import Enum
 from pathlib import Path
 
 from ..errors import OtherRankError, RankWaitError
 from .places import ERROR_FILE, place_of, read_place
 
-# The file, next to its log, in which a rank notes that it ends because of other ranks.
-_WAIT = "waited.json"
+# The file, next to its log, in which a rank notes the exception that ends it.
+_NOTE = "exception.json"
 
 # How much of the end of a log is read.
 _TAIL_BYTES = 64 * 2**10
@@ -35,15 +37,8 @@ _LOST_CONNECTION = re.compile(
 # How NCCL on virtual GPUs names the ranks that it waited for.
 _ABSENT = re.compile(r"ranks? ((?:\d+(?: \(\d+ of all\))?(?:, | and )?)+) did not take part")
 _NUMBER = re.compile(r"(\d+)(?: \((\d+) of all\))?")
-# PyTorch's prefix of each line of a traceback once there is a process group.
-_LABEL = re.compile(r"^\[rank\d+\]: ?", re.MULTILINE)
-# At the beginning of a line: another process's traceback, quoted in an exception, is indented.
-_TRACEBACK = re.compile(r"^Traceback \(most recent call last\):", re.MULTILINE)
-
-# What the C++ runtime writes before it aborts; and the first line after a traceback's frames, such
-# as "torch.distributed.DistBackendError: …".
-_UNCAUGHT_IN_C = re.compile(r"^  what\(\):  (.*)$", re.MULTILINE)
-_EXCEPTION = re.compile(r"^[A-Za-z_][\w.]*(: .*)?$")
+# What the C++ runtime writes before it aborts the process.
+_ABORTED = re.compile(r"^  what\(\):  (.*)$", re.MULTILINE)
 
 
 class Ending(Enum):
@@ -58,6 +53,16 @@ class Ending(Enum):
     FOLLOWED = "waited for the rank that failed"
     STOPPED = "was stopped"
     DONE = "had done its work"
+
+
+@dataclass
+class _Note:
+    """What a rank notes of the exception that ends it; the fields are those of `RankEnd`."""
+
+    ending: str | None = None  # the name of an `Ending` that other ranks caused
+    absent: Sequence[int] = ()
+    error: str | None = None
+    traceback: str | None = None
 
 
 @dataclass(frozen=True)
@@ -109,27 +114,35 @@ class RankEnd:
         return "\n".join(lines)
 
 
-def note_wait(error: BaseException) -> None:
-    """Note for this rank's launcher if other ranks caused the `error` that ends this rank."""
-    if isinstance(error, SystemExit) and error.code:
-        error = error.__context__ or error  # the exception that the program handled
+def note_exception(error: BaseException) -> None:
+    """Note for this rank's launcher the exception that ends this rank."""
     file = os.environ.get(ERROR_FILE)
-    if file is None or not isinstance(error, (RankWaitError, OtherRankError)):
+    if file is None:
         return
-    absent = error.ranks if isinstance(error, RankWaitError) else ()
-    ending = Ending.TIMED_OUT if absent else Ending.LOST_CONNECTION
-    if isinstance(error, OtherRankError):
-        ending = Ending.FOLLOWED
+    cause: BaseException | None = error
+    note = _Note()
+    if isinstance(error, SystemExit):
+        cause = error.__context__ if error.code else None  # the exception that the program handled
+    else:
+        lines = traceback.TracebackException.from_exception(error).format_exception_only()
+        # A SyntaxError begins with indented lines of the program.
+        first = next(line for line in lines if not line.startswith(" "))
+        note.error = first.partition("\n")[0][:_TAIL_BYTES]
+        note.traceback = "".join(traceback.format_exception(error)).rstrip()[-_TAIL_BYTES:]
+    if isinstance(cause, RankWaitError):
+        note.absent = tuple(cause.ranks)
+        note.ending = (Ending.TIMED_OUT if cause.ranks else Ending.LOST_CONNECTION).name
+    elif isinstance(cause, OtherRankError):
+        note.ending = Ending.FOLLOWED.name
     with suppress(OSError):
-        Path(file).with_name(_WAIT).write_text(json.dumps([ending.name, absent]))
+        Path(file).with_name(_NOTE).write_text(json.dumps(asdict(note)))
 
 
-def _read_wait(folder: Path) -> tuple[Ending, tuple[int, ...]] | None:
-    """Return what `note_wait` wrote; None if it wrote nothing, or not all of it."""
-    with suppress(OSError, ValueError):
-        ending, absent = json.loads((folder / _WAIT).read_text())
-        return Ending[ending], tuple(absent)
-    return None
+def _read_note(folder: Path) -> _Note:
+    """Return what `note_exception` wrote; an empty note if it wrote nothing, or not all of it."""
+    with suppress(OSError, ValueError, TypeError):
+        return _Note(**json.loads((folder / _NOTE).read_text()))
+    return _Note()
 
 
 def read_end(
@@ -144,17 +157,19 @@ def read_end(
         was_stopped: it was still running when the group was ended.
         suspended: it was found suspended then.
     """
-    log = folder / "stderr.log"
-    errors = _LABEL.sub("", _tail(log))
-    last_error = _exception(errors) or _last_line(errors)
+    log, note = folder / "stderr.log", _read_note(folder)
+    errors = _tail(log)
+    aborted = _ABORTED.findall(errors)
+    last_error = aborted[-1] if aborted else note.error or _last_line(errors)
     asked = read_place(folder) if was_stopped else None
-    traceback = _traceback(errors)
     # If the rank wrote its stack while it raised, the traceback is more exact.
-    raised = None if traceback is None else place_of(traceback)
+    raised = None if note.traceback is None else place_of(note.traceback)
     place = raised if asked is None or (raised is not None and asked.waits) else asked
-    ending, absent = _read_wait(folder) or (None, _absent(last_error or ""))
-    if ending is None or exit_code <= 0:
+    if note.ending is not None and note.ending in Ending.__members__ and exit_code > 0:
+        ending, absent = Ending[note.ending], tuple(note.absent)
+    else:
         ending = _ending(exit_code, last_error or "", was_stopped=was_stopped)
+        absent = _absent(last_error or "")
     return RankEnd(
         rank=rank,
         host=socket.gethostname(),
@@ -162,7 +177,7 @@ def read_end(
         ending=ending,
         last_output=_last_line(_tail(folder / "stdout.log")),
         last_error=last_error,
-        traceback=traceback,
+        traceback=note.traceback,
         place=None if place is None else place.line,
         inside=None if place is None else place.inside,
         waits=None if asked is None else asked.waits,
@@ -193,29 +208,6 @@ def _ending(exit_code: int, last_error: str, *, was_stopped: bool) -> Ending:
     if exit_code < 0:
         return Ending.KILLED
     return Ending.FAILED if exit_code else Ending.DONE
-
-
-def _exception(errors: str) -> str | None:
-    """Return the first line of the exception at the end of the last traceback."""
-    if uncaught := _UNCAUGHT_IN_C.findall(errors):
-        return str(uncaught[-1])
-    after = _TRACEBACK.split(errors)
-    lines = after[-1].splitlines()[1:] if len(after) > 1 else []
-    return next((line.strip() for line in lines if _EXCEPTION.match(line)), None)
-
-
-def _traceback(errors: str) -> str | None:
-    """Return the last traceback, with those of its causes and contexts."""
-    starts = [found.start() for found in _TRACEBACK.finditer(errors)]
-    if not starts:
-        return None
-    first = len(starts) - 1
-    # "The above exception was the direct cause …", or "During handling of …".
-    while first > 0 and re.search(
-        r"exception(:|,| was the direct)[^\n]*\n\s*$", errors[starts[first - 1] : starts[first]]
-    ):
-        first -= 1
-    return errors[starts[first] :].rstrip()
 
 
 def _shorten(text: str) -> str:

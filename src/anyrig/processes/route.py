@@ -80,19 +80,20 @@ def is_down(address: str) -> bool:
     return state is not None and not state.isup
 
 
-def await_listener(host: str, port: int, seconds: float) -> None:
+def await_listener(host: str, port: int, seconds: float, retried: type[OSError] = OSError) -> None:
     """Wait until something listens there; the store's own client stops after a minute.
 
     Raises:
-        OSError: nothing listened within `seconds`; the last error.
+        OSError: connecting failed with another error than `retried`, or for `seconds`.
     """
     ends = time.monotonic() + seconds
     while True:
         try:
-            socket.create_connection((host, port), timeout=5).close()
-        except OSError:
+            left = max(0.1, ends - time.monotonic())
+            socket.create_connection((host, port), timeout=min(5.0, left)).close()
+        except retried:
             if time.monotonic() > ends:
                 raise
-            time.sleep(0.5)
+            time.sleep(0.2)
         else:
             return

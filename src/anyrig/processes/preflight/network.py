@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import socket
-import time
 from collections.abc import Collection, Iterator, Sequence
 
 import psutil
 
 from ..route import (
     INTERFACE_VARIABLES,
+    await_listener,
     is_loopback,
     is_loopback_address,
     outward_addresses,
@@ -137,31 +137,25 @@ def _interface(variable: str, value: str, names: list[str], several_nodes: bool)
 
 def check_port(host: str, port: int, limit_seconds: float) -> Finding:
     """Wait until something listens there, for `limit_seconds` at most."""
-    ends = time.monotonic() + limit_seconds
-    while True:
-        left = ends - time.monotonic()
-        try:
-            socket.create_connection((host, port), timeout=max(0.1, left)).close()
-            return good("meeting place", f"{host}:{port} can be reached")
-        except ConnectionRefusedError:
-            if left <= 0:
-                return bad(
-                    "meeting place",
-                    f"{host} answers, but nothing listened at port {port} for "
-                    f"{limit_seconds:.0f} s",
-                    "start the same command on that host too, or correct --rdzv-endpoint",
-                )
-            time.sleep(0.2)
-        except socket.gaierror as error:
-            return bad(
-                "meeting place",
-                f"{host!r} leads to no address ({error})",
-                "use a host name that every node can resolve, or the address",
-            )
-        except OSError as error:
-            return bad(
-                "meeting place",
-                f"{host}:{port} cannot be reached: {error}",
-                "open the port in the firewall between the nodes, and check whether they share a "
-                f"network: ip route get {host}",
-            )
+    try:
+        await_listener(host, port, limit_seconds, retried=ConnectionRefusedError)
+    except ConnectionRefusedError:
+        return bad(
+            "meeting place",
+            f"{host} answers, but nothing listened at port {port} for {limit_seconds:.0f} s",
+            "start the same command on that host too, or correct --rdzv-endpoint",
+        )
+    except socket.gaierror as error:
+        return bad(
+            "meeting place",
+            f"{host!r} leads to no address ({error})",
+            "use a host name that every node can resolve, or the address",
+        )
+    except OSError as error:
+        return bad(
+            "meeting place",
+            f"{host}:{port} cannot be reached: {error}",
+            "open the port in the firewall between the nodes, and check whether they share a "
+            f"network: ip route get {host}",
+        )
+    return good("meeting place", f"{host}:{port} can be reached")
