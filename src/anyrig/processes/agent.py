@@ -87,15 +87,9 @@ class RankAgent(LocalElasticAgent):
         folder: Path,
         guardian: Guardian,
     ) -> None:
-        """Make the agent.
+        """See `run_group`. With several nodes, `options` includes this node's address.
 
-        Args:
-            options: see `run_group`; with several nodes, they include this node's address.
-            rendezvous: where the nodes meet.
-            command: see `run_group`.
-            environments: see `run_group`.
-            folder: for the output of the ranks.
-            guardian: kills ranks that do not end.
+        `folder` gets the output of the ranks, and `guardian` kills ranks that do not end.
         """
         super().__init__(
             WorkerSpec(

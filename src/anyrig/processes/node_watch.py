@@ -187,7 +187,7 @@ class NodeWatch:
             await self._closing.wait()
         else:
             admitting = self._loop.create_task(self._newcomers.admit(self._connect))
-            # What a callback raises reaches the loop's exception handler.
+            # The loop's exception handler gets what the callback raises.
             admitting.add_done_callback(lambda task: task.cancelled() or task.result())
             await self._closing.wait()
             admitting.cancel()

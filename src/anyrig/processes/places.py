@@ -71,12 +71,8 @@ def write_place_when_stopped() -> None:
     if error_file is None or not hasattr(faulthandler, "register"):  # not on Windows
         return
     # The file stays open for the rest of the process: the handler must not open files.
-    file = Path(error_file).with_name(_NAME).open("w")
+    file = os.open(Path(error_file).with_name(_NAME), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     faulthandler.register(signal.SIGURG, file=file, all_threads=True)
-    _kept.append(file)
-
-
-_kept: list[object] = []
 
 
 def ask_for_places(ranks: Mapping[int, Path]) -> None:

@@ -148,14 +148,10 @@ def _read_note(folder: Path) -> _Note:
 def read_end(
     rank: int, folder: Path, exit_code: int, *, was_stopped: bool, suspended: bool
 ) -> RankEnd:
-    """Return how a rank of this node ended.
+    """Return how a rank of this node ended, whose log files are in `folder`.
 
-    Args:
-        rank: its global rank.
-        folder: has its log files.
-        exit_code: negative for a signal.
-        was_stopped: it was still running when the group was ended.
-        suspended: it was found suspended then.
+    `was_stopped` if it was still running when the group was ended, `suspended` if it was suspended
+    then.
     """
     log, note = folder / "stderr.log", _read_note(folder)
     errors = _tail(log)
