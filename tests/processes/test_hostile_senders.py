@@ -24,13 +24,9 @@ from test_node_watch import KILLED, until
 
 from anyrig.errors import LaunchError
 from anyrig.processes import newcomers
+from anyrig.processes.checked_json import BadMessageError
 from anyrig.processes.node_link import NodeLink
-from anyrig.processes.node_messages import (
-    MOST_LINE_BYTES,
-    BadMessageError,
-    Message,
-    read_message,
-)
+from anyrig.processes.node_messages import MOST_LINE_BYTES, Message, read_message
 from anyrig.processes.node_watch import NodeWatch
 from anyrig.processes.preflight.finding import Level
 from anyrig.processes.preflight.meeting import _finding, probe_port

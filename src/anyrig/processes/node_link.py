@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from .node_messages import MOST_LINE_BYTES, BadMessageError, Message, read_message
+from .checked_json import BadMessageError
+from .node_messages import MOST_LINE_BYTES, Message, read_message
 
 
 class NodeLink(asyncio.Protocol):

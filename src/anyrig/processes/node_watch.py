@@ -30,9 +30,10 @@ from typing import Any
 
 import torch.distributed as dist
 
+from .checked_json import BadMessageError
 from .newcomers import Newcomers, join
 from .node_link import NodeLink
-from .node_messages import BadMessageError, Message
+from .node_messages import Message
 from .rank_end import RankEnd
 from .route import is_down
 

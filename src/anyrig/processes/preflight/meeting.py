@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import socket
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import replace
 from datetime import timedelta
 
 import torch.distributed as dist
 
 from ...errors import LaunchError
+from ..checked_json import BadMessageError, read_json, write_json
 from ..route import is_host_of
 from .finding import Finding, Level, bad, good
 from .node import Node, read_node
@@ -80,7 +80,7 @@ class Meeting:
         """
         started = time.monotonic()
         place = self._store.add(f"{_KEY}/came", 1) - 1
-        self._store.set(f"{_KEY}/{place}", json.dumps(asdict(node)))
+        self._store.set(f"{_KEY}/{place}", write_json(node))
         nodes: list[Node] = []
         late: list[float] = []
         for other in range(self._count):
@@ -105,7 +105,7 @@ class Meeting:
 
         No node closes its port before, and each node then knows whether to go on.
         """
-        lines = [f"{json.dumps(asdict(each))}\n" for each in findings if each.level is Level.BAD]
+        lines = [f"{write_json(each)}\n" for each in findings if each.level is Level.BAD]
         self._store.append(f"{_KEY}/bad", "".join(lines))  # type: ignore[attr-defined]
         self._come_to("done", waits=True)
         heard = self._store.get(f"{_KEY}/bad").decode(errors="replace").splitlines()
@@ -154,14 +154,10 @@ def try_ports(nodes: Sequence[Node]) -> Iterator[Finding]:
 def _finding(line: str) -> Finding:
     """Return another node's finding, or a bad finding if `line` is malformed."""
     try:
-        said = json.loads(line)
-        texts = {name: said[name] for name in ("check", "text", "advice", "host")}
-    except (ValueError, TypeError, LookupError, RecursionError):
-        texts = {}
-    if not texts or not all(isinstance(text, str | None) for text in texts.values()):
+        return replace(read_json(Finding, line), level=Level.BAD)
+    except BadMessageError:
         return bad(
             "meeting place",
             "a node reported a malformed finding",
             "run the same version of anyrig on every node, and keep others from the meeting place",
         )
-    return Finding(level=Level.BAD, **texts)

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import platform
 import socket
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import chain
 
 from ...devices.nvml_session import session
 from ...devices.rig import Rig
 from ...errors import LaunchError
+from ..checked_json import BadMessageError, read_json
 from .finding import Finding, bad, doubtful, good
 
 # With clocks further apart, the logs of two nodes are hard to compare.
@@ -76,22 +75,14 @@ def read_node(text: bytes) -> Node:
     Raises:
         LaunchError: `text` is malformed; no other exception is raised.
     """
-    try:
-        said = json.loads(text)
-        node = Node(**{**said, "devices": tuple(said["devices"])})
-        pairs = [*node.interfaces.items(), *node.versions.items()]
-        words = [node.host, node.address, *node.devices, *chain(*pairs)]
-        is_one = all(isinstance(word, str) for word in words)
-        is_one = is_one and isinstance(node.probe_port, int) and 0 < node.probe_port < 2**16
-        is_one = is_one and isinstance(node.unix_seconds, float)
-    except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
-        is_one = False
-    if not is_one:
-        raise LaunchError(
-            "the description of a node at the meeting place is malformed. Run the same version of "
-            "anyrig doctor on every node, and keep others from the meeting place"
-        )
-    return node
+    with suppress(BadMessageError):
+        node = read_json(Node, text)
+        if 0 < node.probe_port < 2**16:
+            return node
+    raise LaunchError(
+        "the description of a node at the meeting place is malformed. Run the same version of "
+        "anyrig doctor on every node, and keep others from the meeting place"
+    )
 
 
 def compare(nodes: Sequence[Node], heard_after_seconds: Sequence[float]) -> Iterator[Finding]:
