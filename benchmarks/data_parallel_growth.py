@@ -1,8 +1,8 @@
-"""Whether data parallelism leaves anything behind: 1,000 steps, and 100 wrappers made and dropped.
+"""Check data parallelism for leaks: 1,000 training steps, and 100 wrappers created and dropped.
 
-On four virtual GPUs with data. Counted before and after: resident memory of the process, bytes on
-each device, objects of Python, threads, open files. Nothing may grow; of resident memory, which the
-C library does not always give back, 8 MiB are let pass. Each measurement warms up first.
+The benchmark runs on four virtual GPUs with data. It counts resident memory, bytes on the devices,
+Python objects, threads and open files before and after, with a warm-up first. None may grow, except
+that resident memory may grow by 8 MiB, because the C library does not always return memory.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ STEPS, CYCLES = 1000, 100
 RESIDENT_SLACK_BYTES = 8 * 2**20
 
 
-def take_stock() -> dict[str, int]:
+def count_resources() -> dict[str, int]:
     gc.collect()
     process = psutil.Process()
     return {
@@ -42,14 +42,14 @@ def take_stock() -> dict[str, int]:
     }
 
 
-def grown(action: Callable[[], None], warm_up: int, times: int) -> dict[str, tuple[int, int]]:
-    """Return each count before and after `times` times `action`."""
+def measure(action: Callable[[], None], warm_up: int, times: int) -> dict[str, tuple[int, int]]:
+    """Return each count before and after `times` calls of `action`."""
     for _ in range(warm_up):
         action()
-    before = take_stock()
+    before = count_resources()
     for _ in range(times):
         action()
-    after = take_stock()
+    after = count_resources()
     return {name: (before[name], after[name]) for name in before}
 
 
@@ -59,14 +59,15 @@ def module() -> nn.Module:
     ).cuda()
 
 
-def steps() -> Callable[[], None]:
+def make_step() -> Callable[[], None]:
+    """Return a training step with a new wrapper."""
     model = anyrig.spread(module(), anyrig.Rig.parse("all"), loss=nn.CrossEntropyLoss())
     optimizer = torch.optim.Adam(model.parameters())
     x, y = torch.randn(64, 64, device="cuda"), torch.randint(10, (64,), device="cuda")
     sizes = iter(range(10**9))
 
     def step() -> None:
-        size = 40 + next(sizes) % 24  # last batches are smaller, so that shares change
+        size = 40 + next(sizes) % 24  # batch sizes vary, so that the shares change
         optimizer.zero_grad()
         model(x[:size], target=y[:size]).backward()
         optimizer.step()
@@ -75,7 +76,7 @@ def steps() -> Callable[[], None]:
 
 
 def cycle() -> None:
-    step = steps()
+    step = make_step()
     step()
     step()
 
@@ -84,15 +85,15 @@ def main() -> int:
     torch.set_num_threads(1)
     install("4xA100-80GB")
     measured = {
-        f"{STEPS} steps": grown(steps(), 100, STEPS),
-        f"{CYCLES} wrappers": grown(cycle, 20, CYCLES),
+        f"{STEPS} steps": measure(make_step(), 100, STEPS),
+        f"{CYCLES} wrappers": measure(cycle, 20, CYCLES),
     }
-    table = Table("what", "count", "before", "after", "bar", title="growth")
+    table = Table("action", "count", "before", "after", "bar", title="growth")
     rows: list[dict[str, Any]] = []
     for what, counts in measured.items():
         for name, (before, after) in counts.items():
             slack = RESIDENT_SLACK_BYTES if name == "resident bytes" else 0
-            # A handful of objects belong to caches of PyTorch and to this loop.
+            # A few objects are in caches of PyTorch or belong to this loop.
             slack = 100 if name == "objects" else slack
             holds = after - before <= slack
             rows.append(

@@ -1,8 +1,8 @@
-"""How evenly the memory of data parallelism lies: the lead's peak against the other devices'.
+"""Measure the memory balance of data parallelism: the lead's peak against the other devices'.
 
-A language model with 32,000 words on four virtual A100, without data. With `loss=` the lead may
-hold at most 1.05 of what the others hold. Stock `nn.DataParallel` and anyrig without `loss=` are
-beside it.
+The model is a language model with 32,000 words on four virtual A100s, shape-only. With `loss=`, the
+lead's peak may be at most 1.05 times the largest of the others. Stock `nn.DataParallel` and anyrig
+without `loss=` are measured for comparison.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from workloads.training import Training, rehearse
 
 BAR = 1.05
 RIG = "4xA100-80GB"
-# Shares by memory are known after three steps.
+# Shares by memory settle after three steps.
 FUSED = Training("language", "anyrig", batch=64, devices=4, warm_up_steps=5, steps=1)
 VARIANTS = {
     "anyrig, loss=": FUSED,

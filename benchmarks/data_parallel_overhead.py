@@ -1,9 +1,9 @@
-"""What a spread model costs on one device, where it should step aside: microseconds a step.
+"""Measure the overhead of `anyrig.spread` on one device, in microseconds per step.
 
-A step is forward and backward of a small layer, alone and behind the wrapper of anyrig, of
-Lightning's Fabric and of accelerate (those that are installed), on the CPU and on a virtual GPU. At
-most 10 microseconds over the bare module. Blocks of steps in turn, in one process; the figure is
-the median over turns of the difference in processor time within a turn.
+A step is the forward and backward pass of a small layer: bare, and wrapped by anyrig, Lightning's
+Fabric and accelerate (if installed), on the CPU and on a virtual GPU. anyrig may add at most 10
+microseconds. The variants take turns in blocks of steps in one process. The figure is the median
+over the turns of the difference in processor time within a turn.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ def wrap_with_accelerate(module: nn.Module, device: str) -> Callable[..., Any] |
     return Accelerator(cpu=device == "cpu").prepare(module)
 
 
-def steps_of(device: str) -> dict[str, Callable[[], None] | None]:
-    """Return each step by its name, the bare ones first; None where a wrapper is not installed."""
+def make_steps(device: str) -> dict[str, Callable[[], None] | None]:
+    """Return the step of each engine; None for an engine that is not installed."""
     module = Regression().to(device)
     criterion = nn.MSELoss()
     here, y = torch.randn(8, 16, device=device), torch.randn(8, 4, device=device)
@@ -86,12 +86,12 @@ def steps_of(device: str) -> dict[str, Callable[[], None] | None]:
     return steps
 
 
-# What each step is compared with, where it is not "bare".
-COMPARED = {"anyrig, moved": "bare, moved by hand"}
+# The baseline of an engine, where the baseline is not "bare".
+BASELINES = {"anyrig, moved": "bare, moved by hand"}
 
 
 def measure(device: str) -> list[dict[str, Any]]:
-    steps = steps_of(device)
+    steps = make_steps(device)
     present = {name: step for name, step in steps.items() if step is not None}
     readings: dict[str, list[float]] = {name: [] for name in present}
     for turn in range(TURNS + 3):
@@ -105,10 +105,10 @@ def measure(device: str) -> list[dict[str, Any]]:
     for name in steps:
         row: dict[str, Any] = {"device": device, "engine": name}
         if name in present:
-            compared = readings[COMPARED.get(name, "bare")]
+            baseline = readings[BASELINES.get(name, "bare")]
             row["step_microseconds"] = statistics.median(readings[name])
             row["over_bare_microseconds"] = statistics.median(
-                mine - bare for mine, bare in zip(readings[name], compared, strict=True)
+                own - base for own, base in zip(readings[name], baseline, strict=True)
             )
             if name.startswith("anyrig"):
                 row["holds"] = row["over_bare_microseconds"] <= BAR_MICROSECONDS
@@ -117,7 +117,7 @@ def measure(device: str) -> list[dict[str, Any]]:
 
 
 def measure_apart(device: str) -> list[dict[str, Any]]:
-    """Measure in a process of its own: accelerate decides once a process where everything is."""
+    """Measure in a new process, because accelerate fixes the device once per process."""
     command = [sys.executable, __file__, device]
     finished = subprocess.run(command, check=True, stdout=subprocess.PIPE, timeout=300)
     return json.loads(finished.stdout.splitlines()[-1])
@@ -130,7 +130,7 @@ def main() -> int:
         print(json.dumps(measure(sys.argv[1])))
         return 0
     rows = [*measure_apart("cpu"), *measure_apart("cuda:0")]
-    table = Table("device", "engine", "µs a step", "over bare", "bar", title="one device")
+    table = Table("device", "engine", "µs per step", "over bare", "bar", title="one device")
     for row in rows:
         if "step_microseconds" not in row:
             table.add_row(row["device"], row["engine"], NOT_INSTALLED)

@@ -1,10 +1,10 @@
-"""The speed of data parallelism, over one device and beside stock `nn.DataParallel`.
+"""Measure the speed of data parallelism against one device and against stock `nn.DataParallel`.
 
-(a) By the virtual clock, without data, on 1, 2, 4 and 8 A100 of 80 GB with NVLink: the speed-up of
-    a training step, optimizer included, over the bare module on one. In float32, which the bars are
-    for, and in bfloat16 by autocast, where there is less computing to hide copies behind.
-(b) By the clock on the wall, with data, small models on two and four virtual GPUs of this machine:
-    at most stock's time. Steps of both in turn, in one process.
+(a) On the virtual clock, shape-only, with 1, 2, 4 and 8 A100s of 80 GB and NVLink: the speed-up of
+    a training step, including the optimizer, over the bare module on one device. The bars apply to
+    float32. With autocast to bfloat16, there is less computation to overlap the copies with.
+(b) In wall time, with data, for small models on two and four virtual GPUs: anyrig may take at most
+    as long as stock. The steps of both alternate in one process.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def show_speed_up(rows: list[dict[str, Any]]) -> Table:
     table = Table(
         "model", "dtype", "devices", "engine", "step ms", "speed-up", "peak of lead, others", "bar"
     )
-    table.title = "a step by the virtual clock"
+    table.title = "step time on the virtual clock"
     for row in rows:
         dtype = "bfloat16" if row["autocast"] else "float32"
         names = row["model"], dtype, str(row["devices"]), row["engine"]
@@ -90,7 +90,7 @@ def wall_models() -> dict[str, tuple[Any, Any, Any]]:
 
 
 def measure_wall(devices: int) -> list[dict[str, Any]]:
-    """Return one row a model. Runs in a process of its own."""
+    """Return one row per model and engine. Call once in a new process."""
     from anyrig.virtual import install
 
     install(f"{devices}xA100-80GB")
@@ -168,9 +168,9 @@ def measure_wall_apart(devices: int) -> list[dict[str, Any]]:
 
 def show_wall(rows: list[dict[str, Any]]) -> Table:
     table = Table(
-        "model", "GPUs", "engine", "stock ms", "step ms", "ratio", "of processor time", "bar"
+        "model", "GPUs", "engine", "stock ms", "step ms", "ratio", "processor ratio", "bar"
     )
-    table.title = "a step by the clock on the wall, virtual GPUs, one thread a replica"
+    table.title = "wall time of a step, virtual GPUs, one thread per replica"
     for row in rows:
         table.add_row(
             row["model"],

@@ -1,10 +1,11 @@
-"""Unequal GPUs: a step's simulated time against what the sum of their speeds allows.
+"""Measure data parallelism on unequal GPUs against the ideal step time, on the virtual clock.
 
-The speed of each card is measured alone, on as many rows as the smallest card holds. Two cards
-with the speeds `a` and `b` could at best take `batch / (a + b)`; with shares by speed a step may
-take 1.1 of that. The even split is beside it, and stock `nn.DataParallel`, which knows no other.
-The language model is measured on two batches: these cards have no NVLink, and what 0.7 GB of
-parameters take over PCIe does not shrink with the batch.
+The speed of each GPU is first measured alone, with a batch that fits the smallest GPU. Two GPUs
+with the speeds `a` and `b` (samples per second) could at best take ``batch / (a + b)``. With shares
+by speed, a step may take 1.1 times that. An even split and stock `nn.DataParallel`, which always
+splits evenly, are measured for comparison. The language model is measured with two batch sizes:
+these GPUs have no NVLink, and the copies of 0.7 GB of parameters over PCIe take the same time
+whatever the batch size.
 """
 
 from __future__ import annotations
@@ -25,26 +26,26 @@ RIGS = {
     "A100-80GB+T4": ("A100-80GB", "T4"),
     "RTX-4090+RTX-3090": ("RTX-4090", "RTX-3090"),
 }
-# Rows that fit the smallest card, and the batches to be divided.
+# Samples that fit the smallest GPU, and the batch sizes to split.
 ALONE_BATCH = {"language": 24, "images": 128}
 BATCHES = {"language": (24, 48), "images": (128,)}
-# Shares are corrected in the first steps; the figure is of those after.
+# The first steps correct the shares. The figure is measured afterwards.
 WARM_UP_STEPS = 12
 
 
 def compare(rig: str) -> list[dict[str, Any]]:
     models = [Training(model, "bare", batch) for model, batch in ALONE_BATCH.items()]
-    of_cards = [rehearse(card, models) for card in RIGS[rig]]
+    rows_of_gpus = [rehearse(gpu, models) for gpu in RIGS[rig]]
     rows = []
-    for alone, *of_model in zip(models, *of_cards, strict=True):
+    for alone, *gpu_rows in zip(models, *rows_of_gpus, strict=True):
         for batch in BATCHES[alone.model]:
-            seconds = [row["step_seconds"] * batch / alone.batch for row in of_model]
+            seconds = [row["step_seconds"] * batch / alone.batch for row in gpu_rows]
             rows += compare_engines(rig, replace(alone, batch=batch), seconds)
     return rows
 
 
 def compare_engines(rig: str, alone: Training, seconds: list[float]) -> list[dict[str, Any]]:
-    allowed_seconds = 1 / sum(1 / each for each in seconds)
+    allowed_seconds = 1 / sum(1 / gpu_seconds for gpu_seconds in seconds)
     even = replace(alone, engine="anyrig", devices=2, shares=[1, 1])
     variants = {
         BY_SPEED: replace(even, shares="speed", warm_up_steps=WARM_UP_STEPS),
@@ -63,10 +64,10 @@ def compare_engines(rig: str, alone: Training, seconds: list[float]) -> list[dic
 
 def main() -> int:
     table = Table("rig", "model", "engine", "step ms", "allowed ms", "ratio", "bar")
-    table.title = "a step by the virtual clock"
+    table.title = "step time on the virtual clock"
     rows = [row for rig in RIGS for row in compare(rig)]
     for row in rows:
-        names = row["rig"], f"{row['model']}, {row['batch']} rows", row["name"]
+        names = row["rig"], f"{row['model']}, {row['batch']} samples", row["name"]
         if "error" in row:
             table.add_row(*names, row["error"])
             continue

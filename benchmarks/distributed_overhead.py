@@ -1,14 +1,14 @@
-"""Two ranks on the CPU: what `anyrig run` and `spread` cost over torchrun and DDP written by hand.
+"""Measure the overhead of `anyrig run` and `spread` over torchrun and DDP, for two CPU ranks.
 
-(a) The time of a step, of a transformer and a convolutional network, one thread a rank: at most
-    1.02 of DDP's. The groups of all launchers are up at once and take turns, a block of steps each,
-    in one order and then in the other; a figure is the median over turns of the ratio within a
-    turn. Beside it accelerate and Lightning's Fabric, where they are installed, and one process
-    with two threads, which has the batches of both ranks.
-(b) From the launcher's start to the end of the first step of a small model: at most 0.3 s more than
-    torchrun and DDP. Launched in turn; the median of the difference within a turn. Processor time,
-    of the launcher and all it started, stands beside it: it does not count what others do on the
-    machine meanwhile.
+(a) The step time of a transformer and a convolutional network with one thread per rank: at most
+    1.02 of DDP's. The groups of all launchers run concurrently and take turns, one block of steps
+    each, in alternating order. The figure is the median over the turns of the ratio within a turn.
+    accelerate and Lightning's Fabric (if installed) and one process with two threads and the
+    batches of both ranks are measured for comparison.
+(b) The time from the launcher's start to the end of the first step of a small model: at most 0.3 s
+    more than with torchrun and DDP. The launchers take turns, and the figure is the median of the
+    difference within a turn. The processor time of the launcher and its child processes is reported
+    in addition, because other programs on the machine affect it less.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ class Group:
     """The processes of one launcher, and a connection to each rank.
 
     Attributes:
-        first_step_seconds: from the launcher's start to the end of the last rank's first step.
+        first_step_seconds: the time from the launcher's start to the end of the last rank's first
+            step.
     """
 
     def __init__(self, model: str, engine: str) -> None:
@@ -86,20 +87,24 @@ class Group:
                     errors.seek(0)
                     sys.exit(f"{engine} did not start:\n{errors.read().decode()}")
         self._files: list[TextIO] = [link.makefile("rw") for link in self._links]
-        came = [json.loads(file.readline()) for file in self._files]
-        self.first_step_seconds = max(each["time"] for each in came) - started
+        first_steps = [json.loads(file.readline()) for file in self._files]
+        self.first_step_seconds = max(rank["time"] for rank in first_steps) - started
 
     def train(self, steps: int) -> tuple[float, float]:
-        """Return the seconds a step of the slower rank, and the processor seconds of all."""
+        """Train for `steps` steps.
+
+        Return two times per step: the wall time of the slowest rank and the processor time of all
+        ranks together.
+        """
         for file in self._files:
             file.write(f"{steps}\n")
             file.flush()
-        took = [json.loads(file.readline()) for file in self._files]
-        wall = max(each["wall"] for each in took)
-        return wall / steps, sum(each["processor"] for each in took) / steps
+        seconds = [json.loads(file.readline()) for file in self._files]
+        wall = max(rank["wall"] for rank in seconds)
+        return wall / steps, sum(rank["processor"] for rank in seconds) / steps
 
     def end(self) -> float:
-        """End the processes, and return the processor seconds of the whole group."""
+        """End the processes and return the processor seconds of the whole group."""
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         for file, link in zip(self._files, self._links, strict=True):
             file.close()
@@ -109,8 +114,8 @@ class Group:
         return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-def engines() -> dict[str, bool]:
-    """Return whether each engine is installed."""
+def find_engines() -> dict[str, bool]:
+    """Return for each engine whether it is installed."""
     return {
         engine: engine not in PACKAGES or importlib.util.find_spec(PACKAGES[engine]) is not None
         for engine in LAUNCHERS
@@ -118,7 +123,8 @@ def engines() -> dict[str, bool]:
 
 
 def measure_steps(model: str) -> list[dict[str, Any]]:
-    groups = {engine: Group(model, engine) for engine, there in engines().items() if there}
+    installed = find_engines()
+    groups = {engine: Group(model, engine) for engine in installed if installed[engine]}
     wall: dict[str, list[float]] = {engine: [] for engine in groups}
     processor: dict[str, list[float]] = {engine: [] for engine in groups}
     groups["DDP"].train(5)
@@ -127,7 +133,7 @@ def measure_steps(model: str) -> list[dict[str, Any]]:
         order = list(groups) if turn % 2 else list(reversed(groups))
         for engine in order:
             seconds = groups[engine].train(steps)
-            if turn:  # the first is to warm up
+            if turn:  # the first turn is a warm-up
                 wall[engine].append(seconds[0])
                 processor[engine].append(seconds[1])
     for group in groups.values():
@@ -135,12 +141,12 @@ def measure_steps(model: str) -> list[dict[str, Any]]:
 
     def ratio(readings: dict[str, list[float]], engine: str) -> float:
         pairs = zip(readings[engine], readings["DDP"], strict=True)
-        return statistics.median(mine / theirs for mine, theirs in pairs)
+        return statistics.median(own / ddp for own, ddp in pairs)
 
     rows: list[dict[str, Any]] = []
-    for engine, there in engines().items():
+    for engine in installed:
         row: dict[str, Any] = {"measured": "step", "model": model, "engine": engine}
-        if there:
+        if installed[engine]:
             row["step_seconds"] = statistics.median(wall[engine])
             row["over_ddp"] = ratio(wall, engine)
             row["processor_seconds"] = statistics.median(processor[engine])
@@ -167,7 +173,7 @@ def measure_starts() -> list[dict[str, Any]]:
         row: dict[str, Any] = {"measured": "start", "model": "perceptron", "engine": engine}
         row["first_step_seconds"] = statistics.median(wall[engine])
         row["over_ddp_seconds"] = statistics.median(
-            mine - theirs for mine, theirs in zip(wall[engine], wall["DDP"], strict=True)
+            own - ddp for own, ddp in zip(wall[engine], wall["DDP"], strict=True)
         )
         row["processor_seconds"] = statistics.median(processor[engine])
         if engine == "anyrig":
@@ -178,7 +184,7 @@ def measure_starts() -> list[dict[str, Any]]:
 
 def show_steps(rows: list[dict[str, Any]]) -> Table:
     table = Table("model", "engine", "step ms", "over DDP", "processor ms", "over DDP", "bar")
-    table.title = "a step of two ranks"
+    table.title = "step time of two ranks"
     for row in rows:
         if "step_seconds" not in row:
             table.add_row(row["model"], row["engine"], NOT_INSTALLED)

@@ -1,12 +1,13 @@
-"""Two ranks on the CPU, of which one is slowed to half its speed: the time of a global batch.
+"""Measure the time of a global batch on two CPU ranks, one of which runs at half speed.
 
-The slow rank computes everything twice. Both ranks first compute global batches by themselves, at
-the same time and without exchanging anything; if that takes them `a` and `b`, together they could
-at best be through one in ``1 / (1 / a + 1 / b)``. With `anyrig.spread` and `anyrig.distribute`,
-which measures the ranks in the first steps, it may take 1.1 of that. Beside it plain DDP, which
-knows even parts only.
+The slow rank computes everything twice. First, both ranks train concurrently on whole global
+batches without communication. If a batch takes them `a` and `b` seconds, the two ranks together
+could at best take ``1 / (1 / a + 1 / b)``. With `anyrig.spread` and `anyrig.distribute`, which
+measures the speed of the ranks in the first steps, a batch may take 1.1 times that. Plain DDP,
+which always splits evenly, is measured for comparison.
 
-The ways run in turns, in blocks of a few steps; figures are medians. Each rank has one thread.
+The variants take turns in blocks of a few steps, and the figures are medians. Each rank has one
+thread.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ from workloads.figures import bar_text, write_figures
 BAR = 1.1
 BY_SPEED, PLAIN = "anyrig, measured shares", "plain DDP, even"
 GLOBAL_BATCH = {"transformer": 48, "convolutional": 48}
-# Enough for the shares to be held; they are after some twenty steps.
+# The shares settle after about twenty steps.
 WARM_UP_STEPS = 60
 
 
 def train(model: str, repeats: int, block: int) -> dict[str, Any]:
-    """Run on each rank; return the medians, which rank 0 has of all."""
+    """Run the benchmark on one rank; return the figures, which cover all ranks."""
     import torch
     import torch.distributed as dist
     from torch import nn
@@ -58,18 +59,21 @@ def train(model: str, repeats: int, block: int) -> dict[str, Any]:
         return nn.Sequential(*layers[:-1], nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10))
 
     class ComputesTwice(nn.Module):
-        """At half its speed, forward and backward. What it computes beside is no part of it."""
+        """A wrapper that halves the speed of a module, forward and backward.
+
+        The second copy of the module is not registered, so it has no part in the training.
+        """
 
         def __init__(self, module: nn.Module) -> None:
             super().__init__()
             self.module = module
-            self.__dict__["beside"] = copy.deepcopy(module)
+            self.__dict__["copy"] = copy.deepcopy(module)
 
         def forward(self, x: Any) -> Any:
             output = self.module(x)
             if len(x) and output.requires_grad:
-                beside = self.__dict__["beside"](x).sum()
-                output.register_hook(lambda gradient: beside.backward())
+                second = self.__dict__["copy"](x).sum()
+                output.register_hook(lambda gradient: second.backward())
             return output
 
     class Once(nn.Module):
@@ -131,9 +135,9 @@ def train(model: str, repeats: int, block: int) -> dict[str, Any]:
             ways[way](block)
             taken = (time.perf_counter() - started) / block
             seconds[way].append(anyrig.gather_over_ranks(taken))
-    alone = [statistics.median(of_rank) for of_rank in zip(*seconds["alone"], strict=True)]
-    # By turns: what slows the machine for a while slows all ways alike.
-    allowed = [1 / sum(1 / each for each in turn) for turn in seconds["alone"]]
+    alone = [statistics.median(rank) for rank in zip(*seconds["alone"], strict=True)]
+    # Ratios are taken within a turn, because load on the machine slows all variants of a turn.
+    allowed = [1 / sum(1 / rank for rank in turn) for turn in seconds["alone"]]
     rows = []
     for way in (BY_SPEED, PLAIN):
         taken = [max(turn) for turn in seconds[way]]
@@ -149,7 +153,7 @@ def train(model: str, repeats: int, block: int) -> dict[str, Any]:
                 "ratio": statistics.median(ratios),
             }
         )
-    rows[0]["rows"] = loader.rows_of_batches[-2]
+    rows[0]["rows"] = loader.samples_of_batches[-2]
     rows[0]["explanation"] = str(loader.shares)
     dist.destroy_process_group()
     return {"rows": rows}
@@ -158,14 +162,14 @@ def train(model: str, repeats: int, block: int) -> dict[str, Any]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repeats", type=int, default=15)
-    parser.add_argument("--block", type=int, default=8, help="steps of a way in a row")
+    parser.add_argument("--block", type=int, default=8, help="consecutive steps of a variant")
     parser.add_argument("--model", choices=GLOBAL_BATCH, action="append")
     options = parser.parse_args()
     rows = []
     for model in options.model or GLOBAL_BATCH:
         given = (model, options.repeats, options.block)
         rows += anyrig.launch(train, given, rig="cpu", nproc_per_device=2)["rows"]
-    table = Table("model", "way", "rows", "ms a global batch", "allowed ms", "ratio", "bar")
+    table = Table("model", "variant", "samples", "ms per batch", "allowed ms", "ratio", "bar")
     for row in rows:
         if row["name"] == BY_SPEED:
             row["holds"] = row["ratio"] <= BAR

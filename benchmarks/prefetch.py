@@ -1,11 +1,11 @@
-"""What prefetch() costs on the CPU, and what it hides on an accelerator.
+"""Measure the overhead of prefetch() on the CPU, and its overlap of copies on an accelerator.
 
-(a) A loop over a CPU loader with prefetch against the same loop without: at most 1.01.
-(b) On an accelerator, a step whose copy and computation take equally long: with prefetch at most
-    1.1 of the longer one. The plain loop, which copies and then computes, takes about 2.
+(a) On the CPU, a loop over a loader with prefetch may take at most 1.01 of the same loop without.
+(b) On an accelerator, in a step whose copy and computation take equally long, prefetch may take at
+    most 1.1 of the longer one. The plain loop, which copies and then computes, takes about 2.
 
-The loops compared run interleaved in one process; figures are medians. On the accelerator time is
-read from its own events, so that a virtual clock is measured as a real one is.
+The compared loops take turns in one process, and the figures are medians. Times on the accelerator
+come from its events, which read the virtual clock on a virtual GPU.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ OVERLAP_BAR = 1.1
 
 @dataclass(frozen=True)
 class Row:
-    """One measured loop against what it is compared with, in milliseconds a step."""
+    """The time of one loop and of the loop that it is compared with, in milliseconds per step."""
 
     loop: str
     step_ms: float
@@ -53,7 +53,7 @@ class Row:
 
 
 class CpuBatches:
-    """`steps` batches in pageable or pinned memory, made before the clock starts."""
+    """A loader of `steps` batches in pageable or pinned memory, created in advance."""
 
     def __init__(self, steps: int, batch_bytes: int, pinned: bool) -> None:
         distinct = [torch.ones(batch_bytes // 4) for _ in range(4)]
@@ -74,7 +74,7 @@ def measure_cpu(repeats: int) -> list[Row]:
     weight = torch.randn(64, 64)
 
     def run(batches: Iterable[list[torch.Tensor]]) -> float:
-        # CPU time: this loop waits for nothing, and other programs on the machine do not count.
+        # Processor time, because this loop never waits and other programs hardly affect it.
         start = time.process_time()
         for inputs, _ in batches:
             inputs @ weight
@@ -136,7 +136,7 @@ def measure_overlap(
 
 
 def interleave(loops: dict[str, Callable[[], float]], repeats: int) -> dict[str, float]:
-    """Return the median of each loop's readings, taken in turns after one turn to warm up."""
+    """Run the loops in turns, after one turn of warm-up; return the median reading of each."""
     readings: dict[str, list[float]] = {name: [] for name in loops}
     for turn in range(repeats + 1):
         order = list(loops) if turn % 2 else list(reversed(loops))
@@ -152,7 +152,7 @@ def device_ms(device: torch.device, action: Callable[[], object], repeats: int) 
 
 
 def time_on_device(device: torch.device, action: Callable[[], object]) -> float:
-    """Return milliseconds from the first to the last kernel of the current stream."""
+    """Return the time of `action` on the current stream of `device`, in milliseconds."""
     start, end = (torch.Event(device=device, enable_timing=True) for _ in range(2))
     torch.accelerator.synchronize(device)
     start.record(torch.accelerator.current_stream(device))
@@ -162,8 +162,8 @@ def time_on_device(device: torch.device, action: Callable[[], object]) -> float:
     return start.elapsed_time(end)
 
 
-def report(rows: list[Row], card: str) -> dict[str, object]:
-    table = Table(title=f"prefetch on {card}")
+def report(rows: list[Row], device: str) -> dict[str, object]:
+    table = Table(title=f"prefetch on {device}")
     for heading in ("loop", "ms/step", "compared with", "ms", "ratio", "bar"):
         table.add_column(
             heading, justify="left" if heading in ("loop", "compared with") else "right"
@@ -181,7 +181,7 @@ def report(rows: list[Row], card: str) -> dict[str, object]:
     Console().print(table)
     return {
         "benchmark": "prefetch",
-        "card": card,
+        "card": device,
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "versions": {
             "anyrig": anyrig.__version__,
@@ -196,13 +196,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repeats", type=int, default=31)
     parser.add_argument("--cpu-repeats", type=int, default=201)
-    parser.add_argument("--steps", type=int, default=30, help="batches of a loop on the device")
+    parser.add_argument("--steps", type=int, default=30, help="batches per loop on the device")
     parser.add_argument("--batch-mib", type=int, default=64)
-    parser.add_argument("--side", type=int, default=2048, help="of the matrices multiplied")
+    parser.add_argument("--side", type=int, default=2048, help="rows of the multiplied matrices")
     options = parser.parse_args()
 
     lead = anyrig.Rig.detect().lead
-    card = lead.name
     rows = measure_cpu(options.cpu_repeats)
     if lead.kind != "cpu":
         rows += measure_overlap(
@@ -213,10 +212,10 @@ def main() -> int:
             options.side,
         )
     else:
-        print("no accelerator here: the overlap of copy and computation is not measured")
-    result = report(rows, card)
+        print("no accelerator found: the overlap of copy and computation is not measured")
+    result = report(rows, lead.name)
     RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / f"prefetch-{'-'.join(re.findall('[a-z0-9]+', card.lower()))}.json"
+    path = RESULTS / f"prefetch-{'-'.join(re.findall('[a-z0-9]+', lead.name.lower()))}.json"
     path.write_text(json.dumps(result, indent=2) + "\n")
     print(f"written to {path}")
     return 0 if all(row.holds for row in rows) else 1

@@ -1,9 +1,10 @@
-"""The virtual clock against published figures of real cards: how far off it is, and which way.
+"""Compare the virtual clock with published figures of real GPUs.
 
-Training ResNet-50 v1.5 as in NVIDIA's DeepLearningExamples (ConvNets/resnet50v1.5, container
-21.03), to which nothing here was fitted; and a matrix product, of which the clock has its
-fraction. What is left out makes the clock too fast: reading data, the scaling of gradients, what
-Python takes, and that small kernels do not reach what large ones reach. Writes to `results`.
+The workloads are training ResNet-50 v1.5 as in NVIDIA's DeepLearningExamples
+(ConvNets/resnet50v1.5, container 21.03), which the clock was not fitted to, and a matrix product,
+whose efficiency the clock was fitted to. The clock is too fast because it ignores data loading,
+gradient scaling, Python's run time and the lower efficiency of small kernels. The figures go to
+`results`.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ STEPS = 3
 
 
 class Bottleneck(nn.Module):
-    """1x1, 3x3 (with the stride) and 1x1 convolution around a shortcut."""
+    """A residual block of a 1x1, a 3x3 (with the stride) and a 1x1 convolution."""
 
     def __init__(self, channels: int, width: int, stride: int) -> None:
         super().__init__()
@@ -67,7 +68,7 @@ def resnet50() -> nn.Module:
 
 
 def images_per_second(batch: int, half: bool) -> float:
-    """Train ResNet-50 on images of 224 x 224 with SGD and momentum."""
+    """Return the speed of training ResNet-50 on 224 x 224 images with SGD and momentum."""
     torch.backends.cuda.matmul.allow_tf32 = True
     order = torch.channels_last if half else torch.contiguous_format
     model = resnet50().cuda().to(memory_format=order)
@@ -91,7 +92,7 @@ def product_tflops(size: int) -> float:
 
 
 def seconds(step: Callable[[], object]) -> float:
-    """One step of the virtual clock, once it has warmed up."""
+    """Return the virtual time of one step, after one step of warm-up."""
     step()
     torch.cuda.synchronize()
     before = clock().done_seconds
@@ -103,7 +104,7 @@ def seconds(step: Callable[[], object]) -> float:
 
 @dataclass(frozen=True)
 class Figure:
-    """A published figure, and what it is measured in."""
+    """A published figure, and the function that measures it on the virtual clock."""
 
     what: str
     rig: str
@@ -129,8 +130,8 @@ FIGURES = (
 )
 
 
-def measured(index: int) -> float:
-    """What the virtual clock says, in a process of its own: a process has one rig."""
+def measure_apart(index: int) -> float:
+    """Measure a figure on the virtual clock in a new process, since a process has only one rig."""
     command = [sys.executable, __file__, str(index)]
     finished = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
     return float(finished.stdout)
@@ -138,8 +139,8 @@ def measured(index: int) -> float:
 
 def report(values: list[float]) -> None:
     table = Table(title="the virtual clock against published figures")
-    for heading in ("what", "card", "published", "virtual", "unit", "virtual / published"):
-        table.add_column(heading, justify="left" if heading in ("what", "card") else "right")
+    for heading in ("workload", "GPU", "published", "virtual", "unit", "virtual / published"):
+        table.add_column(heading, justify="left" if heading in ("workload", "GPU") else "right")
     rows = []
     for figure, value in zip(FIGURES, values, strict=True):
         ratio = value / figure.published
@@ -157,7 +158,7 @@ def main() -> int:
         install(figure.rig, shape_only=True)
         print(figure.run())
         return 0
-    report([measured(index) for index in range(len(FIGURES))])
+    report([measure_apart(index) for index in range(len(FIGURES))])
     return 0
 
 

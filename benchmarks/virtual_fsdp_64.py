@@ -1,12 +1,12 @@
-"""FSDP2 over 64 ranks in shape-only mode: seconds a step, memory of the host, bytes of a rank.
+"""Measure FSDP2 over 64 ranks in shape-only mode: step time, host memory and bytes per rank.
 
-PyTorch's `fake` process group lets one process stand for all ranks. The transformer of 69 billion
-parameters of `virtual_shape_only.py` is made on meta, sharded layer by layer, computed in bfloat16,
-reduced in float32, recomputed in the backward pass, clipped and stepped by AdamW: by `fully_shard`
-called by hand, and by `anyrig.spread(how="shard")`, which finds the layers. Each way runs in a
-process of its own. The first step is apart: in it DTensor works out how each operator is
-sharded, in Python and for every pair of parameters. Times are processor time of the one thread that
-works, which others on the machine do not change. Writes the figures to `results`.
+PyTorch's `fake` process group lets one process act as one of 64 ranks. The workload trains the
+transformer of `virtual_shape_only.py` (69 billion parameters): created on meta, sharded layer by
+layer, computed in bfloat16, reduced in float32, with activation checkpointing, gradient clipping
+and AdamW. It is sharded either by hand with `fully_shard`, or by `anyrig.spread(how="shard")`,
+which finds the layers. Each variant runs in a process of its own. The first step is reported
+separately, because DTensor then derives the sharding of each operator. Times are processor times
+of the process, which other programs on the machine hardly affect. The figures go to `results`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ WAYS = ("by hand, foreach", "by hand, fused", "spread, fused")
 
 
 def train(way: str) -> dict[str, object]:
-    """Train for `STEPS` steps as rank 0 of `RANKS`; return what was seen."""
+    """Train for `STEPS` steps as rank 0 of `RANKS`; return the figures."""
     from anyrig.virtual import install
 
     install(RIG, shape_only=True)
@@ -52,7 +52,7 @@ def train(way: str) -> dict[str, object]:
     with torch.device("meta"):
         model = Transformer()
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    # By hand: float32, each parameter's first dimension divided among the ranks.
+    # The expected bytes: float32, each parameter split along its first dimension, rounded up.
     computed_bytes = sum(
         -(-parameter.shape[0] // RANKS) * parameter[0].numel() * 4
         for parameter in model.parameters()
@@ -68,7 +68,7 @@ def train(way: str) -> dict[str, object]:
             fully_shard(layer, mp_policy=policy)
         fully_shard(model, mp_policy=policy)
     model.to_empty(device="cuda")
-    # As asked for: the allocator leaves up to 1 MiB at the end of a large block.
+    # The requested bytes, because the allocator may round a large block up by up to 1 MiB.
     sharded_bytes = torch.cuda.memory_stats()["requested_bytes.all.current"]
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.02)
@@ -108,11 +108,11 @@ def main() -> int:
     table = Table(
         "sharded, AdamW",
         "first step",
-        "a step",
+        "step",
         "host",
-        "bytes of a rank",
-        "computed",
-        "peak of the card",
+        "bytes per rank",
+        "expected",
+        "GPU peak",
     )
     table.title = f"{rows[0]['parameters'] / 1e9:.1f}e9 parameters, FSDP2 on {RANKS} ranks"
     for row in rows:
@@ -132,7 +132,7 @@ def main() -> int:
         and row["sharded_bytes"] == row["computed_sharded_bytes"]
         for row in rows
     )
-    bars = f"under {STEP_BAR_SECONDS:g} s a step and 1 GiB of host memory, equal bytes"
+    bars = f"under {STEP_BAR_SECONDS:g} s per step and 1 GiB of host memory, equal bytes"
     print(f"{bars}: {'holds' if holds else 'MISSED'}")
     write_figures("virtual_fsdp_64", rows, rig=RIG, ranks=RANKS)
     return 0 if holds else 1

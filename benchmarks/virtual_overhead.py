@@ -1,11 +1,10 @@
-"""What a virtual GPU costs: the time of a training step on `cuda:0` against the plain CPU.
+"""Measure the overhead of a virtual GPU: a training step on `cuda:0` against the plain CPU.
 
-One thread, steps of both kinds in turn, so that both meet the same machine, and so many that a
-spell in which it is busy with something else does not decide. That in several processes, one after
-the other: where the memory of a process came to lie, and on which cores its threads, moves the
-ratio by some percent either way for as long as it lives. Prints the median of the processes'
-ratios, the lowest and the highest, and the bar that the median is to stay under; writes them to
-`results`.
+Each process runs one thread and alternates between the two kinds of steps, so that load on the
+machine affects both alike, and takes the medians of many steps. The measurement is repeated in
+several processes, one after the other, because the placement of a process's memory and threads
+changes the ratio by a few percent. Prints the median, lowest and highest ratio of the processes
+and the bar for the median, and writes them to `results`.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ def training_step(model: nn.Module, x: Tensor, device: str) -> Callable[[], None
 
 @dataclass(frozen=True)
 class Medians:
-    """One model's training step in one process, in milliseconds: by the clock and the processor."""
+    """The median wall and processor times of one model's training step, in milliseconds."""
 
     cpu_ms: float
     virtual_ms: float
@@ -72,7 +71,10 @@ class Medians:
 
 @dataclass(frozen=True)
 class Row:
-    """One model's medians over all processes, and its ratios of the time by the clock."""
+    """One model's medians over all processes, and its ratios of virtual GPU to CPU.
+
+    The ratios are of wall time, except for `processor_ratio`.
+    """
 
     model: str
     medians: Medians
@@ -85,7 +87,7 @@ class Row:
 
 
 def milliseconds(step: Callable[[], None]) -> tuple[float, float]:
-    """Run `step`; return the time it took, and the processor time, which other programs spare."""
+    """Run `step`; return its wall time and its processor time in milliseconds."""
     start, processor_start = time.perf_counter(), time.process_time()
     step()
     return 1e3 * (time.perf_counter() - start), 1e3 * (time.process_time() - processor_start)
@@ -97,15 +99,15 @@ def compare(model: nn.Module, x: Tensor, steps: int) -> Medians:
     for _ in range(5):
         plain()
         virtual()
-    turns = [(*milliseconds(plain), *milliseconds(virtual)) for _ in range(steps)]
-    cpu, cpu_processor, on_virtual, virtual_processor = map(
-        statistics.median, zip(*turns, strict=True)
+    readings = [(*milliseconds(plain), *milliseconds(virtual)) for _ in range(steps)]
+    cpu_ms, cpu_processor_ms, virtual_ms, virtual_processor_ms = map(
+        statistics.median, zip(*readings, strict=True)
     )
-    return Medians(cpu, on_virtual, cpu_processor, virtual_processor)
+    return Medians(cpu_ms, virtual_ms, cpu_processor_ms, virtual_processor_ms)
 
 
 def measure(_process: int) -> dict[str, Medians]:
-    """Compare each model; to be called once in a fresh process."""
+    """Compare the two kinds of steps for each model. Call once in a new process."""
     torch.set_num_threads(1)
     install("1xA100-80GB")
     torch.manual_seed(0)
@@ -117,24 +119,28 @@ def measure(_process: int) -> dict[str, Medians]:
     return dict(zip(BARS, medians, strict=True))
 
 
-def row_of(model: str, seen: list[Medians]) -> Row:
-    ratios = [one.virtual_ms / one.cpu_ms for one in seen]
+def summarize(model: str, medians: list[Medians]) -> Row:
+    """Return the row of `model` from the medians of each process."""
+    ratios = [process.virtual_ms / process.cpu_ms for process in medians]
     ratio, bar = statistics.median(ratios), BARS[model]
+    columns = zip(*map(astuple, medians), strict=True)
     return Row(
         model,
-        Medians(*(statistics.median(column) for column in zip(*map(astuple, seen), strict=True))),
+        Medians(*(statistics.median(column) for column in columns)),
         ratio,
         min(ratios),
         max(ratios),
-        statistics.median(one.virtual_processor_ms / one.cpu_processor_ms for one in seen),
+        statistics.median(
+            process.virtual_processor_ms / process.cpu_processor_ms for process in medians
+        ),
         bar,
         ratio <= bar,
     )
 
 
 def report(rows: list[Row]) -> None:
-    table = Table(title="a training step on a virtual GPU against the plain CPU, one thread")
-    headings = ("model", "cpu ms", "virtual ms", "ratio", "of processes", "processor time", "bar")
+    table = Table(title="training step on a virtual GPU against the plain CPU, one thread")
+    headings = ("model", "cpu ms", "virtual ms", "ratio", "range", "processor ratio", "bar")
     for heading in headings:
         is_name = heading == "model"
         table.add_column(heading, justify="left" if is_name else "right", no_wrap=is_name)
@@ -155,8 +161,8 @@ def report(rows: list[Row]) -> None:
 def main() -> int:
     with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
         processes = pool.imap(measure, range(PROCESSES))
-        seen = list(track(processes, "processes", total=PROCESSES))
-    rows = [row_of(model, [process[model] for process in seen]) for model in BARS]
+        medians = list(track(processes, "processes", total=PROCESSES))
+    rows = [summarize(model, [process[model] for process in medians]) for model in BARS]
     report(rows)
     return 0 if all(row.holds for row in rows) else 1
 

@@ -1,7 +1,8 @@
-"""A transformer of 69 billion parameters in shape-only mode: seconds a step, memory of the host.
+"""Measure a transformer of 69 billion parameters in shape-only mode: step time and host memory.
 
-Forward, backward and AdamW in bfloat16 on one virtual card of 700 GiB, in a process of its own; and
-the same on one A100 of 80 GB, where it must run out of memory. Writes the figures to `results`.
+The workload is a training step with AdamW in bfloat16 on one virtual GPU of 700 GiB. The same step
+on one A100 of 80 GB must run out of memory. Each runs in a process of its own. The figures go to
+`results`.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import anyrig
-from workloads.figures import write_figures
+from workloads.figures import bar_text, write_figures
 
 STEP_BAR_SECONDS = 2.0
 HOST_BAR_BYTES = 2**30
 
-# The sizes of the 70-billion Llama 2 (arXiv:2307.09288).
+# The sizes of Llama 2 70B (arXiv:2307.09288).
 WIDTH, FEED_FORWARD, LAYERS, HEADS, WORDS = 8192, 28672, 80, 64, 32000
 BATCH, LENGTH = 1, 2048
 
@@ -33,7 +34,7 @@ class Layer(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.norms = nn.ModuleList(nn.RMSNorm(WIDTH) for _ in range(2))
-        # Keys and values have 8 heads, each for 8 of the queries'.
+        # Grouped-query attention: each of the 8 key and value heads serves 8 query heads.
         self.query, self.out = (nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(2))
         self.key, self.value = (nn.Linear(WIDTH, WIDTH // 8, bias=False) for _ in range(2))
         self.gate, self.up = (nn.Linear(WIDTH, FEED_FORWARD, bias=False) for _ in range(2))
@@ -68,7 +69,7 @@ class Transformer(nn.Module):
 
 
 def train(rig: str, steps: int) -> dict[str, object]:
-    """Train for `steps` steps on `rig`; return what was seen. Runs in a process of its own."""
+    """Train for `steps` steps on `rig`; return the figures. Call once in a new process."""
     from anyrig.virtual import install
 
     install(rig, shape_only=True)
@@ -117,23 +118,18 @@ def main() -> int:
     fast = large["step_seconds"] < STEP_BAR_SECONDS
     slim = large["host_bytes"] < HOST_BAR_BYTES
     full = "out_of_memory" in small
-    table = Table("what", "seen", "bar", title="AdamW on a transformer, shape-only")
+    table = Table("quantity", "measured", "bar", title="AdamW on a transformer, shape-only")
     table.add_row("parameters", f"{large['parameters'] / 1e9:.1f}e9", "")
-    table.add_row("peak of the card", anyrig.units.format_bytes(large["peak_bytes"]), "")
-    table.add_row("a step", f"{large['step_seconds']:.2f} s", _bar("2 s", fast))
+    table.add_row("GPU peak", anyrig.units.format_bytes(large["peak_bytes"]), "")
+    table.add_row("step", f"{large['step_seconds']:.2f} s", bar_text("2 s", fast))
+    host_bytes = anyrig.units.format_bytes(large["host_bytes"])
+    table.add_row("host memory", host_bytes, bar_text("1 GiB", slim))
     table.add_row(
-        "memory of the host", anyrig.units.format_bytes(large["host_bytes"]), _bar("1 GiB", slim)
-    )
-    table.add_row(
-        "on 1xA100-80GB", "out of memory" if full else "it ran", _bar("must not fit", full)
+        "on 1xA100-80GB", "out of memory" if full else "it ran", bar_text("must not fit", full)
     )
     Console().print(table)
     write_figures("virtual_shape_only", [large, small])
     return 0 if fast and slim and full else 1
-
-
-def _bar(text: str, holds: bool) -> str:
-    return f"{text} {'holds' if holds else 'MISSED'}"
 
 
 if __name__ == "__main__":

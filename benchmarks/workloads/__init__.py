@@ -1,1 +1,1 @@
-"""What the benchmarks of data parallelism train, and how a training is measured."""
+"""The models and training loops of the benchmarks, and the output of their figures."""

@@ -1,4 +1,4 @@
-"""Writing what a benchmark measured, with what it was measured on."""
+"""Output of a benchmark's figures, with the versions that they were measured with."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RESULTS = Path(__file__).parents[1] / "results"
 
 
 def write_figures(benchmark: str, rows: Sequence[dict[str, Any]], **about: Any) -> None:
-    """Write `rows` to ``results/<benchmark>.json``, beside date, versions and `about`; say so."""
+    """Write `rows`, the date, the versions and `about` to ``results/<benchmark>.json``."""
     figures = {
         "benchmark": benchmark,
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -36,5 +36,5 @@ def write_figures(benchmark: str, rows: Sequence[dict[str, Any]], **about: Any) 
 
 
 def bar_text(bar: str, holds: bool | None) -> str:
-    """Return `bar` with whether it holds; None is a figure that could not be measured."""
+    """Return `bar` followed by "holds", "MISSED", or "not measured" if `holds` is None."""
     return f"{bar} {'not measured' if holds is None else 'holds' if holds else 'MISSED'}"

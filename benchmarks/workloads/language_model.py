@@ -1,4 +1,4 @@
-"""A language model of the usual form: causal attention, a feed-forward part, a head over words."""
+"""A decoder-only language model: causal attention, feed-forward layers and an output head."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.nn import functional
 
 @dataclass(frozen=True)
 class LanguageModelSize:
-    """166 million parameters as it stands."""
+    """The sizes of a `LanguageModel`; the defaults give 166 million parameters."""
 
     words: int = 32_000
     width: int = 1024
@@ -40,9 +40,9 @@ class Layer(nn.Module):
 
 
 class LanguageModel(nn.Module):
-    """Words of shape (batch, tokens) to logits of shape (batch, words, tokens).
+    """A language model that maps words of shape (batch, tokens) to logits.
 
-    The logits have the words second, as `nn.CrossEntropyLoss` wants them.
+    The logits have the shape (batch, words, tokens), as `nn.CrossEntropyLoss` expects.
     """
 
     def __init__(self, size: LanguageModelSize) -> None:

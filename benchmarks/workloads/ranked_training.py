@@ -1,13 +1,13 @@
-"""A rank that trains when it is told to: ``ranked_training.py MODEL ENGINE ADDRESS PORT``.
+"""A rank that trains on request: ``ranked_training.py MODEL ENGINE ADDRESS PORT``.
 
 ::
 
     benchmark                       each rank
        │ <── {"rank", "time"} ───────── after its first step
-       │ ─── steps ───────────────────> a barrier, then so many steps
-       │ <── {"wall", "processor"} ──── seconds of these
+       │ ─── number of steps ─────────> a barrier, then the steps
+       │ <── {"wall", "processor"} ──── seconds of the steps
 
-So groups of several launchers can take turns, each with its processes up and warm.
+The groups of several launchers stay running and take turns, so each turn starts warm.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-BATCH = {"language": 8, "images": 16, "perceptron": 8}  # of a rank
+BATCH = {"language": 8, "images": 16, "perceptron": 8}  # samples per rank
 
 NOT_INSTALLED = "not installed"
 
@@ -55,7 +55,7 @@ def batch_of(model: str, samples: int) -> tuple[Tensor, Tensor]:
 
 
 def training_step(model: str, engine: str) -> Callable[[], None]:
-    """Return a step as a script would write it with that engine."""
+    """Return a training step as a script would write it with `engine`."""
     torch.manual_seed(0)
     module, criterion = build(model), nn.CrossEntropyLoss()
     optimizer: Any = torch.optim.SGD(module.parameters(), 0.01)
@@ -77,7 +77,7 @@ def training_step(model: str, engine: str) -> Callable[[], None]:
         fabric = Fabric(accelerator="cpu", devices=int(os.environ["WORLD_SIZE"]), strategy="ddp")
         fabric.launch()
         net, optimizer = fabric.setup(module, optimizer)
-    else:  # one process, which has the batches of two
+    else:  # one process with the batches of two ranks
         net = module
     torch.manual_seed(int(os.environ.get("RANK", "0")))
     x, y = batch_of(model, BATCH[model] * (2 if net is module else 1))
@@ -97,11 +97,11 @@ def main(model: str, engine: str, address: str, port: str) -> None:
     first = {"rank": int(os.environ.get("RANK", "0")), "time": time.time()}
     with socket.create_connection((address, int(port))) as link:
         link.sendall(json.dumps(first).encode() + b"\n")
-        for order in link.makefile():
+        for steps in link.makefile():
             if dist.is_initialized():
                 dist.barrier()
             wall, processor = time.perf_counter(), time.process_time()
-            for _ in range(int(order)):
+            for _ in range(int(steps)):
                 step()
             seconds = {
                 "wall": time.perf_counter() - wall,
@@ -114,5 +114,5 @@ def main(model: str, engine: str, address: str, port: str) -> None:
 
 if __name__ == "__main__":
     main(*sys.argv[1:])
-    # Where PyTorch 2.13 is taken apart after gloo it hangs now and then; see docs/processes.md.
+    # PyTorch 2.13 sometimes hangs at exit after using gloo; see docs/processes.md.
     os._exit(0)

@@ -35,7 +35,7 @@ def _normed(channels: int, width: int, side: int, stride: int = 1) -> tuple[nn.M
 
 
 class ResidualNetwork(nn.Sequential):
-    """Images of shape (batch, 3, 224, 224) to logits of shape (batch, classes)."""
+    """ResNet-50: maps images of shape (batch, 3, 224, 224) to logits of shape (batch, classes)."""
 
     def __init__(self, classes: int = 1000) -> None:
         channels = STAGES[0][0]

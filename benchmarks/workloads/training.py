@@ -1,9 +1,9 @@
-"""Trainings on a virtual rig without data, in a process of their own: `rehearse`.
+"""`rehearse`, which measures training runs on a shape-only virtual rig in a child process.
 
 ::
 
     benchmark ── rehearse(rig, [Training(...), ...]) ──▶ child: install(rig), build, step, step, ...
-              ◀── JSON: seconds by the virtual clock, peak bytes of each device, shares ──
+              ◀── JSON: step time on the virtual clock, peak bytes, explanation ──
 """
 
 from __future__ import annotations
@@ -19,23 +19,24 @@ from pathlib import Path
 from typing import Any
 
 BENCHMARKS = Path(__file__).parents[1]
-TIMEOUT_SECONDS = 1800  # on a machine that does much else
+TIMEOUT_SECONDS = 1800  # ample, for a busy machine
 
 
 @dataclass(frozen=True)
 class Training:
-    """What is trained, and by whom.
+    """The description of one training run.
 
     Attributes:
         model: ``"language"`` or ``"images"``.
         engine: ``"bare"`` (the module itself on the first device), ``"stock"`` (nn.DataParallel) or
             ``"anyrig"``.
-        batch: samples of a step, over all devices.
-        devices: how many of the rig take part, the first ones.
-        fused_loss: whether the loss is computed in the replicas; only anyrig can.
-        shares: as `anyrig.spread` takes them.
-        autocast: whether it computes in bfloat16; the parameters stay in float32.
-        warm_up_steps, steps: not measured, and measured.
+        batch: samples per step, over all devices.
+        devices: the number of devices, the first of the rig.
+        fused_loss: whether the replicas compute the loss, which only anyrig supports.
+        shares: the `shares` of `anyrig.spread`.
+        autocast: whether to compute in bfloat16 with parameters in float32.
+        warm_up_steps: steps before the measurement.
+        steps: measured steps.
     """
 
     model: str
@@ -50,19 +51,19 @@ class Training:
 
 
 def rehearse(rig: str, trainings: Sequence[Training]) -> list[dict[str, Any]]:
-    """Train without data in a child process; return the figures of each training.
+    """Run `trainings` one after the other in a child process; return the figures of each.
 
     Args:
         rig: the virtual rig, such as ``"4xA100-80GB"``.
-        trainings: one after the other.
+        trainings: the training runs.
 
     Returns:
-        For each its own description, ``step_seconds`` by the virtual clock, ``peak_bytes`` a
-        device, and the ``explanation`` of the spreading; or ``error`` if it failed.
+        For each training: its attributes, ``step_seconds`` on the virtual clock, ``peak_bytes`` of
+        each device, and the ``explanation`` of `anyrig.explain`; or ``error`` if the run failed.
     """
-    given = [asdict(training) for training in trainings]
+    descriptions = [asdict(training) for training in trainings]
     finished = subprocess.run(
-        [sys.executable, "-m", "workloads.training", rig, json.dumps(given)],
+        [sys.executable, "-m", "workloads.training", rig, json.dumps(descriptions)],
         check=True,
         cwd=BENCHMARKS,
         stdout=subprocess.PIPE,
@@ -71,7 +72,8 @@ def rehearse(rig: str, trainings: Sequence[Training]) -> list[dict[str, Any]]:
     )
     figures = json.loads(finished.stdout.splitlines()[-1])
     return [
-        {"rig": rig, **training, **of_one} for training, of_one in zip(given, figures, strict=True)
+        {"rig": rig, **description, **measured}
+        for description, measured in zip(descriptions, figures, strict=True)
     ]
 
 
@@ -120,7 +122,7 @@ def _train(training: Training) -> dict[str, Any]:
 def training_step(
     training: Training, module: Any, x: Any, y: Any
 ) -> tuple[Callable[[], None], Any]:
-    """Return a training step as a script would write it, and the model it trains."""
+    """Return a training step as a script would write it, and the model that it trains."""
     import torch
     from torch import nn
 

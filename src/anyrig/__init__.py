@@ -1,8 +1,8 @@
 """anyrig runs a PyTorch model on any rig: no GPU, one, several unequal ones, several machines.
 
 What a script uses is here; the rest is in `anyrig.devices`, `anyrig.transfer`, `anyrig.parallel`,
-`anyrig.units` and `anyrig.errors`. Importing anyrig does nothing and is fast: each name is loaded
-when it is first used, and PyTorch with it.
+`anyrig.memory`, `anyrig.units` and `anyrig.errors`. Importing anyrig does nothing and is fast: each
+name is loaded when it is first used, and PyTorch with it.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from .late_names import load_late
 if TYPE_CHECKING:
     from . import devices as devices
     from . import errors as errors
+    from . import memory as memory
     from . import parallel as parallel
     from . import transfer as transfer
     from . import units as units
@@ -73,6 +74,7 @@ _MODULE_OF_NAME = {
 _ROOMS = {
     "devices": ".devices",
     "errors": ".errors",
+    "memory": ".memory",
     "parallel": ".parallel",
     "transfer": ".transfer",
     "units": ".units",

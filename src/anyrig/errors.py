@@ -24,6 +24,7 @@
     ├── RankWaitError        (TimeoutError)  other ranks did not come in time
     ├── OtherRankError       (RuntimeError)  another rank failed in what this one waited for
     ├── RankMismatchError    (ValueError)    what the ranks gave does not fit together
+    ├── MemoryTrackingError  (RuntimeError)  memory cannot be tracked or reported in this way
     └── ValueNeededError     (RuntimeError)  a shape-only rehearsal came to where a value decides
 
 Each message says what happened, the values seen, and what to do next. Each class also derives
@@ -121,6 +122,10 @@ class VirtualRigError(AnyrigError, RuntimeError):
 
 class ValueNeededError(AnyrigError, RuntimeError):
     """A shape-only rehearsal came to an operator whose result depends on values."""
+
+
+class MemoryTrackingError(AnyrigError, RuntimeError):
+    """Memory cannot be tracked, or a footprint cannot be written, in the way that was asked."""
 
 
 class LaunchError(AnyrigError, RuntimeError):

@@ -27,11 +27,9 @@ ROOMS = ("parallel", "processes")
 # Functions that call themselves, and why they are not `transfer.tree`'s walk.
 OWN_WALKS = {
     "parallel/group/blocks.py: _repeated": "over modules",
-    "parallel/group/leaves.py: _walk": "numbers are leaves, and what appears twice is two leaves",
-    "parallel/group/leaves.py: _replace": "the same",
-    "parallel/group/loaders/batch_text.py: _outline": "writes the structure itself, as JSON",
-    "parallel/group/loaders/batch_text.py: _batch": "reads it",
-    "parallel/group/loaders/part.py: _map": "a list of samples is cut before its entries are",
+    "parallel/group/loaders/batch_bytes.py: _outline": "writes the structure itself, as JSON",
+    "parallel/group/loaders/batch_bytes.py: _build": "reads it",
+    "parallel/group/leaves.py: replace_parts": "a list of samples is cut before its entries are",
     "parallel/losses/loss.py: _name": "over functools.partial",
     "parallel/replicas/mirror.py: translate": "over attributes of modules",
 }

@@ -399,7 +399,7 @@ def case_gathering_a_whole_epoch_in_order() -> None:
         assert anyrig.gather_over_ranks(x).tolist() == list(whole)
     refuses(
         lambda: anyrig.gather_over_ranks(torch.ones(2), loader=loader),
-        "these are not those of the loader's first batches",
+        "but the loader's first batches gave them",
     )
 
 
@@ -440,7 +440,7 @@ def case_every_sample_once_in_the_order_of_one_process() -> None:
         assert sorted(epochs[-1]) == list(range(23)), epoch
         expected = [(3, 2, 0), (3, 2, 0), (3, 2, 0), (3, 2, 0), (3, 0, 0)]
         if ranks() == 3:
-            assert loader.rows_of_batches == expected
+            assert loader.samples_of_batches == expected
     assert epochs[0] != epochs[1]
     alone = draw_alike(
         DataLoader(numbers(23), batch_size=5, shuffle=True).batch_sampler, mix_seed(5, 0)
@@ -646,16 +646,16 @@ def case_no_rank_has_a_single_sample_of_several() -> None:
         for shares in ("even", [8, 1, 1][: ranks()]):
             loader = anyrig.distribute(given, shares=shares)
             mine = [len(x) for x, _ in loader]
-            assert mine == [loader.rows_of_batches[0][rank()]]
-            assert anyrig.gather_over_ranks(mine[0]) == list(loader.rows_of_batches[0])
-            parts[rows] = loader.rows_of_batches[0]
+            assert mine == [loader.samples_of_batches[0][rank()]]
+            assert anyrig.gather_over_ranks(mine[0]) == list(loader.samples_of_batches[0])
+            parts[rows] = loader.samples_of_batches[0]
             assert rows == 1 or 1 not in parts[rows]
     assert parts[10] == {2: (10, 0), 3: (8, 2, 0)}[ranks()]
     # One for each rank is meant, and so is what is asked for.
     for batch, singles in ((ranks(), None), (2 * ranks() - 1, True)):
         loader = anyrig.distribute(DataLoader(numbers(batch), batch), singles=singles)
         list(loader)
-        assert 1 in loader.rows_of_batches[0]
+        assert 1 in loader.samples_of_batches[0]
 
 
 def case_batch_normalization_trains_on_every_last_batch() -> None:
@@ -722,10 +722,10 @@ def case_a_slow_rank_gets_fewer_rows() -> None:
     assert loader.shares.held, loader.shares
     assert "by speed" in loader.shares.reason
     assert "12 rows" not in loader.shares.reason  # steps from before the last change
-    sums = [sum(rows) for rows in loader.rows_of_batches]
+    sums = [sum(rows) for rows in loader.samples_of_batches]
     assert sums == [12 * ranks()] * len(loader)
     expected = {2: (8, 16), 3: (7, 14, 15)}[ranks()]
-    found = loader.rows_of_batches[-1]
+    found = loader.samples_of_batches[-1]
     assert all(abs(a - b) <= 1 for a, b in zip(found, expected, strict=True)), found
     assert global_order(loader) == list(range(len(loader) * 12 * ranks()))
     assert current_context().measuring is None
@@ -760,7 +760,7 @@ def case_nothing_is_measured_unless_asked() -> None:
     for _ in range(2):
         train(loader, 1e-3 * (2 if rank() == 0 else 1))
         assert current_context().measuring is None
-        assert {count for rows in loader.rows_of_batches[:-1] for count in rows} == {12}
+        assert {count for rows in loader.samples_of_batches[:-1] for count in rows} == {12}
 
 
 def case_unequal_cards_that_are_unknown_share_evenly() -> None:
@@ -768,7 +768,7 @@ def case_unequal_cards_that_are_unknown_share_evenly() -> None:
     assert loader.shares.held
     assert loader.shares.reason.startswith("even: the devices differ, and the rates of "), loader
     list(loader)
-    assert loader.rows_of_batches == [(5, 5)] * 4
+    assert loader.samples_of_batches == [(5, 5)] * 4
 
 
 class Costly(nn.Module):
@@ -795,7 +795,7 @@ def rows_learned(policy: str, module: nn.Module) -> tuple[int, ...]:
         model(x).sum().backward()
     assert loader.shares.held, loader.shares
     assert loader.shares.reason.startswith(f"by {policy}: ")
-    return loader.rows_of_batches[-1]
+    return loader.samples_of_batches[-1]
 
 
 def case_cards_learn_shares_by_speed() -> None:

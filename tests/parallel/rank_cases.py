@@ -28,8 +28,7 @@ from trained_models import CLASSES, EXAMPLES, OPTIMIZERS, WIDTH, perceptron
 
 import anyrig
 from anyrig.errors import BatchError, RankMismatchError, ShardSaveError, SpreadError
-from anyrig.parallel.group.announcement import Phase
-from anyrig.parallel.group.exchange import Exchange
+from anyrig.parallel.group.exchange import Exchange, Phase
 from anyrig.parallel.group.membership import current_context
 from anyrig.parallel.sharded import Sharding
 

@@ -30,13 +30,13 @@ import anyrig
 from anyrig.errors import BatchError, RankMismatchError
 from anyrig.parallel.group.balance import Balance
 from anyrig.parallel.group.loaders.agreed_order import draw_alike
-from anyrig.parallel.group.loaders.batch_text import fingerprint, read_outline, write_outline
+from anyrig.parallel.group.loaders.batch_bytes import decode_empty, encode_empty, fingerprint
 from anyrig.parallel.group.loaders.distribute import allows_singles, global_batches_of
-from anyrig.parallel.group.loaders.part import part_of, rows_of, without_rows
+from anyrig.parallel.group.loaders.part import count_samples, part_of, remove_sample
 from anyrig.parallel.group.loaders.sampled import RankBatches
-from anyrig.parallel.group.loaders.turns import Progress, Turns, part_of_rank, rows_of_ranks
+from anyrig.parallel.group.loaders.turns import Progress, Turns, part_of_rank, split_samples
 from anyrig.parallel.group.membership import Group
-from anyrig.parallel.group.metrics.row_order import order_of_batches, row_order
+from anyrig.parallel.group.metrics.gather import order_of_batches, order_samples
 from anyrig.parallel.shares.shares import Shares
 
 weights = st.lists(st.floats(0, 1e6), min_size=1, max_size=9).filter(any)
@@ -45,7 +45,7 @@ weights = st.lists(st.floats(0, 1e6), min_size=1, max_size=9).filter(any)
 @settings(deadline=None)
 @given(weights, st.integers(0, 1000))
 def test_the_ranks_have_every_row_once_and_in_order(weights: list[float], rows: int) -> None:
-    counts = rows_of_ranks(Shares(tuple(weights), "given"), rows)
+    counts = split_samples(Shares(tuple(weights), "given"), rows)
     parts = [part_of_rank(counts, rank) for rank in range(len(weights))]
     assert [row for part in parts for row in range(part.start, part.stop)] == list(range(rows))
 
@@ -54,7 +54,7 @@ def test_the_ranks_have_every_row_once_and_in_order(weights: list[float], rows: 
 @given(weights, st.integers(0, 1000))
 def test_no_rank_is_a_row_off_its_share(weights: list[float], rows: int) -> None:
     total = sum(weights)
-    counts = rows_of_ranks(Shares(tuple(weights), "given"), rows)
+    counts = split_samples(Shares(tuple(weights), "given"), rows)
     for weight, count in zip(weights, counts, strict=True):
         assert abs(count - rows * weight / total) < 1 + 1e-6
 
@@ -62,7 +62,7 @@ def test_no_rank_is_a_row_off_its_share(weights: list[float], rows: int) -> None
 @settings(deadline=None)
 @given(st.integers(1, 9), st.integers(0, 100))
 def test_even_shares_leave_no_rank_without_rows_but_for_lack_of_them(ranks: int, rows: int) -> None:
-    counts = rows_of_ranks(Shares((1.0,) * ranks, "even"), rows)
+    counts = split_samples(Shares((1.0,) * ranks, "even"), rows)
     assert max(counts) - min(counts) <= 1
 
 
@@ -117,10 +117,10 @@ def test_rows_are_put_back_into_the_order_of_their_samples(batches: list[list[in
 
 
 def test_rows_that_are_not_the_loader_s_are_refused() -> None:
-    with pytest.raises(RankMismatchError, match=r"gave \[2, 3\] rows.* gave them \[3, 2\]"):
+    with pytest.raises(RankMismatchError, match=r"gave \[2, 3\] samples.* gave them \[3, 2\]"):
         order_of_batches([[3, 2]], [2, 3])
     with pytest.raises(TypeError, match="a list does not say which rank had which samples"):
-        row_order([], [1, 1])
+        order_samples([], [1, 1])
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_what_a_distributed_sampler_repeats_is_left_out(samples: int, drop_last:
     samplers = [DistributedSampler(data, 3, rank, False, drop_last=drop_last) for rank in range(3)]
     rows = [list(sampler) for sampler in samplers]
     loader = DataLoader(data, sampler=samplers[0])
-    order = row_order(loader, [len(of_rank) for of_rank in rows])
+    order = order_samples(loader, [len(of_rank) for of_rank in rows])
     joined = torch.tensor([row for of_rank in rows for row in of_rank])
     assert joined[order].tolist() == list(range(samples - samples % 3 if drop_last else samples))
 
@@ -180,7 +180,9 @@ def test_alone_the_batches_are_whole_and_the_loader_is_as_it_was() -> None:
     assert repr(loader).startswith("distribute(<torch.utils.data.dataloader.DataLoader")
     batches = list(loader)
     assert (
-        [len(x) for x, _ in batches] == [4, 4, 2] == [sum(rows) for rows in loader.rows_of_batches]
+        [len(x) for x, _ in batches]
+        == [4, 4, 2]
+        == [sum(rows) for rows in loader.samples_of_batches]
     )
     assert sorted(torch.cat([y for _, y in batches]).tolist()) == list(range(10))
 
@@ -324,7 +326,7 @@ def test_some_rows_of_a_batch_of_any_structure() -> None:
         "scale": torch.tensor(2.0),
         "epoch": 3,
     }
-    assert rows_of(batch) == 3
+    assert count_samples(batch) == 3
     part = part_of(batch, slice(1, 3), 3)
     assert part["x"].tolist() == [[2, 3], [4, 5]]
     assert part["x"].data_ptr() == x[1:].data_ptr()
@@ -334,37 +336,37 @@ def test_some_rows_of_a_batch_of_any_structure() -> None:
     assert lengths.tolist() == [2, 3]
     assert [len(row) for row in part["nested"].unbind()] == [2, 3]
     assert (part["scale"], part["epoch"]) == (batch["scale"], 3)
-    none = without_rows(part_of(batch | {"nested": None}, slice(0, 1), 3))
+    none = remove_sample(part_of(batch | {"nested": None}, slice(0, 1), 3))
     assert none["x"].shape == (0, 2)
     assert none["names"] == []
     assert isinstance(none["packed"], PackedSequence)
     assert none["x"].untyped_storage().nbytes() == 0  # it goes to other ranks
 
 
-def test_a_batch_without_rows_as_text() -> None:
+def test_a_batch_without_samples_as_bytes() -> None:
     batch = {
         "x": torch.zeros(0, 3, dtype=torch.bfloat16),
         "names": [],
         "rest": (torch.tensor(2.5), torch.tensor(True), None, float("inf"), "text"),
     }
-    text = write_outline(batch)
-    assert text is not None
-    again = read_outline(text)
+    data = encode_empty(batch)
+    assert data is not None
+    again = decode_empty(data)
     assert (again["x"].shape, again["x"].dtype) == ((0, 3), torch.bfloat16)
     assert again["names"] == []
     assert again["rest"] == batch["rest"]
     for other in (torch.ones(2), {1: 2}, [object()], pack_sequence([torch.ones(1)])):
-        assert write_outline(other) is None
+        assert encode_empty(other) is None
 
 
 def test_a_batch_that_lists_its_samples() -> None:
     image, target = torch.ones(3, 8, 8), {"boxes": torch.ones(2, 4)}
-    assert without_rows([(image, target)]) == []
-    assert without_rows(((image,), (target,))) == ((), ())
-    padded = without_rows({"pixels": torch.ones(1, 3, 8, 8), "labels": [target], "scale": 2})
+    assert remove_sample([(image, target)]) == []
+    assert remove_sample(((image,), (target,))) == ((), ())
+    padded = remove_sample({"pixels": torch.ones(1, 3, 8, 8), "labels": [target], "scale": 2})
     assert padded["pixels"].shape == (0, 3, 8, 8)
     assert (padded["labels"], padded["scale"]) == ([], 2)
-    assert without_rows({"names": ["a"]}) == {"names": []}
+    assert remove_sample({"names": ["a"]}) == {"names": []}
 
 
 def test_a_batch_that_does_not_tell_its_rows() -> None:
@@ -372,11 +374,11 @@ def test_a_batch_that_does_not_tell_its_rows() -> None:
     with pytest.raises(
         BatchError, match=r"\['boxes'\] has shape \(5, 4\).*empty=lambda: \(\[\], \[\]\)"
     ):
-        without_rows(joined)
+        remove_sample(joined)
     with pytest.raises(BatchError, match="nothing in it counts samples"):
-        without_rows({"a": 1})
+        remove_sample({"a": 1})
     with pytest.raises(BatchError, match="divided=True"):
-        rows_of({"a": 1})
+        count_samples({"a": 1})
 
 
 @pytest.mark.parametrize("loader", [DataLoader(numbers(20), 4), [torch.ones(2)]], ids=["", "list"])
@@ -439,7 +441,7 @@ def test_batches_without_values_are_told_apart_by_their_shapes() -> None:
         import anyrig.virtual
         anyrig.virtual.install("T4", shape_only=True)
         import torch
-        from anyrig.parallel.group.loaders.batch_text import fingerprint
+        from anyrig.parallel.group.loaders.batch_bytes import fingerprint
         found = [fingerprint(torch.full((n,), float(n), device="cuda")) for n in (2, 2, 3)]
         assert found[0] == found[1] != found[2]
     """

@@ -103,7 +103,7 @@ HALF = [
         "RANK=0, WORLD_SIZE=2, but no MASTER_ADDR and no MASTER_PORT",
     ),
     ({"RANK": "1", "MASTER_ADDR": "a", "MASTER_PORT": "1"}, "but no WORLD_SIZE"),
-    ({"RANK": "2", "WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "1"}, "name no rank"),
+    ({"RANK": "2", "WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "1"}, "not name a rank"),
     ({"RANK": "x", "WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "1"}, "RANK=x"),
 ]
 

@@ -7,8 +7,12 @@ from typing import Any
 import pytest
 import torch
 
-from anyrig.parallel.group.no_rows import compute_without_rows
-from anyrig.parallel.group.samples import count_samples, put_samples, take_samples
+from anyrig.errors import SpreadError
+from anyrig.parallel.group.without_samples import (
+    compute_without_samples,
+    count_listed,
+    first_samples,
+)
 
 IMAGE, TARGET = torch.ones(3, 4, 5), {"boxes": torch.ones(2, 4)}
 
@@ -28,17 +32,30 @@ IMAGE, TARGET = torch.ones(3, 4, 5), {"boxes": torch.ones(2, 4)}
     ],
 )
 def test_what_counts(inputs: Any, kwargs: Any, samples: int | None) -> None:
-    assert count_samples((inputs, kwargs)) == samples
+    assert count_listed((inputs, kwargs)) == samples
 
 
 def test_a_sample_stands_in() -> None:
     arguments = (([IMAGE, IMAGE], (TARGET, TARGET)), {"names": ["a", "b"], "sizes": [1, 2, 3]})
-    one = take_samples(arguments, 2, 1)
-    assert one == (([IMAGE], (TARGET,)), {"names": ["a"], "sizes": [1, 2, 3]})
-    none = take_samples(arguments, 2, 0)
+    one = first_samples(arguments, 1, 0)
+    (images, targets), others = one
+    assert torch.equal(images[0], IMAGE)
+    assert images[0] is not IMAGE
+    assert torch.equal(targets[0]["boxes"], TARGET["boxes"])
+    assert (len(images), len(targets)) == (1, 1)
+    assert others == {"names": ["a"], "sizes": [1, 2, 3]}
+    none = first_samples(arguments, 0, 0)
     assert none == (([], ()), {"names": [], "sizes": [1, 2, 3]})
-    stand_in = put_samples((([], ()), {}), one, 2)
-    assert stand_in == (([IMAGE, IMAGE], (TARGET, TARGET)), {})
+    seen: list[Any] = []
+
+    def compute(given: Any) -> list[Any]:
+        seen.append(given)
+        return [TARGET, TARGET]
+
+    assert compute_without_samples(torch.nn.Identity(), compute, (([], ()), {}), one, 0) == []
+    assert seen == [(([images[0]] * 2, (targets[0],) * 2), {})]
+    with pytest.raises(SpreadError, match="no samples in its first step"):
+        compute_without_samples(torch.nn.Identity(), compute, (([], ()), {}), None, 0)
 
 
 @pytest.mark.parametrize("like", [None, torch.full((1, 3), 7.0)])
@@ -54,7 +71,7 @@ def test_rows_stand_in_that_every_layer_takes(like: torch.Tensor | None) -> None
         output: torch.Tensor = arguments[0][0] * 2
         return output
 
-    output = compute_without_rows(torch.nn.Identity(), compute, (given, mask), before, 0)
+    output = compute_without_samples(torch.nn.Identity(), compute, (given, mask), before, 0)
     assert output.shape == (0, 3)
     row, numbers, hidden = seen
     assert torch.equal(row, (torch.ones(1, 3) if like is None else like).expand(2, 3))

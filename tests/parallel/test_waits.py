@@ -1,10 +1,9 @@
 """Functions in which a rank waits for others are marked, so that no waiting rank is blamed."""
 
-from anyrig.parallel.group.board import Board
-from anyrig.parallel.group.host_wait import wait_for_hosts
+from anyrig.parallel.group.board import Board, wait_for_hosts
 from anyrig.processes import waits
 
 
 def test_waits_are_marked() -> None:
-    for function in (Board.wait_for, wait_for_hosts):
+    for function in (Board.wait_until, wait_for_hosts):
         assert function.__code__.co_filename == waits.__file__

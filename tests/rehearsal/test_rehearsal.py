@@ -9,7 +9,7 @@ from anyrig.virtual.rig import VirtualRig
 
 def test_values_are_assumed_only_where_none_are_computed() -> None:
     program, rig = Program("train.py"), VirtualRig.parse("T4")
-    with pytest.raises(ValueError, match=r"assume_values without shape_only: .*add shape_only"):
+    with pytest.raises(ValueError, match=r"assume_values needs shape_only, .*add shape_only"):
         Rehearsal(program, rig, assume_values=True)
     assert Rehearsal(program, rig, shape_only=True, assume_values=True).assume_values
     plain = Rehearsal(program, rig)

@@ -34,19 +34,19 @@ def test_parts_on_several_devices_are_named() -> None:
         device_of({"models": [model]})
     assert str(error.value) == (
         "this dict lies on 2 devices: ['models'][0].0.weight on cpu, "
-        "['models'][0].1.weight on meta. Bring it together with move(value, device)"
+        "['models'][0].1.weight on meta. Move all of it to one with move(value, device)"
     )
 
 
 @pytest.mark.parametrize("value", [3, "text", [], nn.ReLU(), {"a": None}])
 def test_nothing_that_lies_anywhere(value: object) -> None:
-    with pytest.raises(MixedDevicesError, match="lies on no device"):
+    with pytest.raises(MixedDevicesError, match="has no device"):
         device_of(value)
 
 
 def test_an_object_lies_where_it_says() -> None:
     assert device_of(SimpleNamespace(device=META)) == META
     assert device_of([SimpleNamespace(device="meta"), torch.zeros(1)]) == CPU
-    words = r"this list lies on 2 devices: \[0\] on meta, \[1\]\.running_mean on cpu\. Bring it"
+    words = r"this list lies on 2 devices: \[0\] on meta, \[1\]\.running_mean on cpu\. Move all"
     with pytest.raises(MixedDevicesError, match=words):
         device_of([torch.zeros(1, device="meta"), nn.BatchNorm1d(2, affine=False)])

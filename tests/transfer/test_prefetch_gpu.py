@@ -357,7 +357,7 @@ def test_a_copy_that_takes_too_long(gpu: torch.device) -> None:
 
     slow = Slow()
     iterator = iter(prefetch([slow], gpu, timeout_seconds=0.05))
-    with pytest.raises(TimeoutError, match=r"not on its way to \w+:0 after 0.05 s"):
+    with pytest.raises(TimeoutError, match=r"not queued for copying to \w+:0 after 0.05 s"):
         next(iterator)
     time.sleep(0.4)
     assert next(iterator) is slow

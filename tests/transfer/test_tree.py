@@ -272,7 +272,7 @@ def test_tensor_as_key() -> None:
 
 
 def test_container_that_cannot_be_built_again() -> None:
-    with pytest.raises(MoveError, match=r"Unbuildable at \[0\] cannot be built again"):
+    with pytest.raises(MoveError, match=r"Unbuildable at \[0\] cannot be rebuilt"):
         map_leaves([Unbuildable(1, 2)], negate)
     assert map_leaves(unchanged := [Unbuildable(1, 2)], keep) is unchanged
 

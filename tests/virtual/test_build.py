@@ -20,7 +20,7 @@ import pytest
 from filelock import FileLock
 
 from anyrig.errors import BuildError, NoCompilerError
-from anyrig.virtual import build, kept_library
+from anyrig.virtual import build, library_cache
 from anyrig.virtual.compiler import Compiler
 
 SOURCE = """
@@ -121,21 +121,21 @@ def test_a_build_is_its_users_alone_whatever_the_umask(sources: Path) -> None:
     made = [library.parent, *library.parent.iterdir()]
     assert len(made) == 3
     assert [file.stat().st_mode & 0o022 for file in made] == [0, 0, 0]
-    assert kept_library.is_whole(library)
+    assert library_cache.is_intact(library)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root has files of root")
 def test_what_root_keeps_for_all_is_loaded_unless_others_may_write(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kept_library.os, "geteuid", lambda: 1234)
+    monkeypatch.setattr(library_cache.os, "geteuid", lambda: 1234)
     tmp_path.chmod(0o755)
-    assert kept_library._only_this_user_writes(tmp_path)
+    assert library_cache._only_this_user_writes(tmp_path)
     for mode in (0o775, 0o757):
         tmp_path.chmod(mode)
         words = f"belongs to user 0 and has the mode {mode:o}, .* not loaded for user 1234"
         with pytest.raises(BuildError, match=words):
-            kept_library._only_this_user_writes(tmp_path)
+            library_cache._only_this_user_writes(tmp_path)
 
 
 def test_a_build_again_replaces_the_kept_one(
@@ -170,12 +170,12 @@ def test_a_cache_that_all_may_write_to_is_built_again_and_closed(
     sources: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     library = build.build_extension(sources)
-    kept_library.cache_folder().parent.chmod(0o777)
-    assert not kept_library.is_whole(library)
+    library_cache.cache_folder().parent.chmod(0o777)
+    assert not library_cache.is_intact(library)
     build.build_extension(sources)
-    assert kept_library.is_whole(library)
+    assert library_cache.is_intact(library)
     err = capfd.readouterr().err
-    assert f"other users may write to {kept_library.cache_folder().parent}; what was kept" in err
+    assert f"other users can write to {library_cache.cache_folder().parent}; removing" in err
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
@@ -189,7 +189,7 @@ def test_a_library_of_another_user_is_not_loaded(sources: Path) -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become a user without a name")
 def test_a_user_without_a_home_is_an_error() -> None:
     # Imported before: this Python may lie where only root reads.
-    source = "from anyrig.virtual.kept_library import cache_folder; import os, pwd, socket; "
+    source = "from anyrig.virtual.library_cache import cache_folder; import os, pwd, socket; "
     source += "import traceback; os.setuid(54321); cache_folder()"
     inside = {**os.environ}
     for name in ("HOME", "XDG_CACHE_HOME"):
@@ -198,8 +198,8 @@ def test_a_user_without_a_home_is_an_error() -> None:
         [sys.executable, "-c", source], env=inside, capture_output=True, text=True, check=False
     )
     assert done.stderr.splitlines()[-1] == (
-        "anyrig.errors.BuildError: there is no place for the virtual GPUs: HOME is not set, and "
-        "the user 54321 has no home folder in /etc/passwd; name a folder with XDG_CACHE_HOME"
+        "anyrig.errors.BuildError: there is no cache folder for the virtual GPUs: HOME is not set, "
+        "and the user 54321 has no home folder in /etc/passwd; set XDG_CACHE_HOME to a folder"
     )
 
 
@@ -233,7 +233,7 @@ def test_a_killed_build_is_not_taken_for_whole(sources: Path) -> None:
     killed.send_signal(signal.SIGKILL)
     killed.communicate(timeout=30)
     wait_until(lambda: not compilers(sources))
-    versions = next(kept_library.cache_folder().iterdir())
+    versions = next(library_cache.cache_folder().iterdir())
     assert list(versions.glob("*.building-*"))
     assert not list(versions.glob("*/*.so"))
 
@@ -244,7 +244,7 @@ def test_what_a_killed_build_left_is_removed_by_the_next(sources: Path, tmp_path
     plain = (sources / "other.cpp").read_text()
     make_endless(sources)
     killed = start_build(sources, TMPDIR=str(temporary), CXX="g++")
-    cache = kept_library.cache_folder()
+    cache = library_cache.cache_folder()
     wait_until(lambda: bool(list(cache.glob("*/*.building-*/cc*"))), seconds=60)
     killed.send_signal(signal.SIGKILL)
     killed.communicate(timeout=30)
@@ -262,7 +262,7 @@ def test_what_another_process_builds_is_left_alone(sources: Path) -> None:
     other = library.parent.with_name("other")
     building = other.with_name("other.building-1")
     building.mkdir()
-    killed = kept_library.cache_folder() / "other.building-2"
+    killed = library_cache.cache_folder() / "other.building-2"
     killed.mkdir()
     with FileLock(f"{other}.lock"):
         build.build_extension(sources, again=True)
@@ -280,8 +280,8 @@ def test_waiting_has_an_end_and_names_who_builds(
     try:
         assert builder.stderr is not None
         assert "building" in builder.stderr.readline()
-        monkeypatch.setattr(kept_library, "LONGEST_WAIT_SECONDS", 0.2)
-        with pytest.raises(BuildError, match=rf"being built by process {builder.pid} on .* 0 s"):
+        monkeypatch.setattr(library_cache, "LONGEST_WAIT_SECONDS", 0.2)
+        with pytest.raises(BuildError, match=rf"process {builder.pid} on .* not done after 0 s"):
             build.build_extension(sources)
         assert f"which process {builder.pid} on" in capfd.readouterr().err
     finally:
@@ -298,7 +298,7 @@ def test_an_interrupted_build_ends_its_compilers_and_leaves_nothing(sources: Pat
     builder.send_signal(signal.SIGINT)
     builder.communicate(timeout=30)
     assert not compilers(sources)
-    versions = next(kept_library.cache_folder().iterdir())
+    versions = next(library_cache.cache_folder().iterdir())
     assert not list(versions.glob("*.building-*"))
 
 
@@ -351,7 +351,7 @@ def test_a_cache_that_cannot_be_written_is_an_error(
     sources: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(sources / "module.cpp"))
-    with pytest.raises(BuildError, match=r"cannot be kept in .* with XDG_CACHE_HOME"):
+    with pytest.raises(BuildError, match=r"cannot be stored in .* set XDG_CACHE_HOME"):
         build.build_extension(sources)
 
 
@@ -370,28 +370,28 @@ def test_a_library_that_cannot_be_read_is_an_error(sources: Path) -> None:
         build.build_extension(sources)
     assert str(refused.value).startswith(f"{library} cannot be read: ")
     assert str(refused.value).endswith(
-        f"; remove {library.parent}, or name another folder with XDG_CACHE_HOME"
+        f"; remove {library.parent}, or set XDG_CACHE_HOME to another folder"
     )
 
 
 def test_a_builder_that_has_not_named_itself_is_another_process(tmp_path: Path) -> None:
     builder = tmp_path / "x.builder"
-    assert kept_library._read_builder(builder) == "another process"
+    assert library_cache._read_builder(builder) == "another process"
     builder.touch()
-    assert kept_library._read_builder(builder) == "another process"
+    assert library_cache._read_builder(builder) == "another process"
     builder.write_text("process 7 on host")
-    assert kept_library._read_builder(builder) == "process 7 on host"
+    assert library_cache._read_builder(builder) == "process 7 on host"
 
 
 def test_libraries_are_kept_where_the_system_keeps_caches(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "named"))
-    assert kept_library.cache_folder() == tmp_path / "named" / "anyrig" / "virtual"
+    assert library_cache.cache_folder() == tmp_path / "named" / "anyrig" / "virtual"
     monkeypatch.setenv("XDG_CACHE_HOME", "")
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert kept_library.cache_folder() == tmp_path / ".cache" / "anyrig" / "virtual"
-    assert kept_library.LONGEST_WAIT_SECONDS == 900
+    assert library_cache.cache_folder() == tmp_path / ".cache" / "anyrig" / "virtual"
+    assert library_cache.LONGEST_WAIT_SECONDS == 900
 
 
 def test_a_library_that_is_none_is_an_error_with_the_command_that_mends_it(
@@ -403,4 +403,4 @@ def test_a_library_that_is_none_is_an_error_with_the_command_that_mends_it(
     with pytest.raises(BuildError) as refused:
         build.load_extension.__wrapped__()
     assert str(refused.value).startswith(f"the virtual backend {library} cannot be loaded: ")
-    assert str(refused.value).endswith("; build it anew with: anyrig virtual build --again")
+    assert str(refused.value).endswith("; rebuild it with: anyrig virtual build --again")

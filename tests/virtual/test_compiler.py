@@ -52,8 +52,8 @@ def test_the_first_compiler_that_answers_is_taken(
     with pytest.raises(NoCompilerError) as refused:
         Compiler.find()
     assert str(refused.value).startswith(
-        "virtual GPUs need the compiler 'icpx', which CXX names, once, and none was found on this "
-        "machine; install one with: "
+        "virtual GPUs must be built once, and the compiler 'icpx', which CXX names, was not found "
+        "on this machine; install one with: "
     )
 
 
@@ -141,7 +141,7 @@ def test_the_sources_are_shared_out_evenly_and_once_each(tmp_path: Path) -> None
 
 def test_windows_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiler.sys, "platform", "win32")
-    with pytest.raises(BuildError, match="need Linux or macOS; on Windows use them within WSL"):
+    with pytest.raises(BuildError, match="need Linux or macOS; on Windows, use them in WSL"):
         compile_flags()
 
 

@@ -150,17 +150,17 @@ def test_too_many_devices_in_all_are_refused() -> None:
         VirtualRig.parse("40xT4+40xL4")
     with pytest.raises(DeviceTextError, match=f"1 to {MOST_DEVICES} devices.* have 65"):
         VirtualRig.parse("(T4)+(64xT4+L4)")
-    with pytest.raises(DeviceTextError, match=f"2000 times a node.* 1 to {MOST_NODES} nodes"):
+    with pytest.raises(DeviceTextError, match=f"a node 2000 times.* 1 to {MOST_NODES} nodes"):
         VirtualRig.parse("2000x(T4)")
 
 
 def test_a_number_without_a_unit_is_told_its_unit() -> None:
-    with pytest.raises(DeviceTextError, match="write 16GiB for a plain card"):
+    with pytest.raises(DeviceTextError, match="write 16GiB for a plain GPU"):
         VirtualRig.parse("2x16")
 
 
 def test_a_card_too_small_for_the_allocator_is_refused() -> None:
-    with pytest.raises(DeviceTextError, match=r"could hold nothing: .* 2\.00 MiB at least"):
+    with pytest.raises(DeviceTextError, match=r"is too small: .* at least 2\.00 MiB"):
         VirtualRig.parse("1MiB")
 
 
@@ -172,13 +172,13 @@ def test_an_unknown_card_is_refused_with_the_nearest_names() -> None:
 
 
 def test_a_card_that_cuda_does_not_drive_is_refused() -> None:
-    with pytest.raises(UnknownHardwareError, match="MI300X is not a CUDA card"):
+    with pytest.raises(UnknownHardwareError, match="MI300X is not a CUDA GPU"):
         VirtualRig.parse("8xMI300X")
 
 
 @pytest.mark.parametrize("text", ["1x20000000000GiB", "2x1025TiB", f"{'9' * 400}B"])
 def test_a_card_too_large_to_count_is_refused(text: str) -> None:
-    with pytest.raises(DeviceTextError, match=r"1024\.00 TiB at most|no amount of memory"):
+    with pytest.raises(DeviceTextError, match=r"at most 1024\.00 TiB|no amount of memory"):
         VirtualRig.parse(text)
 
 

@@ -122,11 +122,11 @@ def test_another_python_without_anyrig_goes_on_until_it_imports_torch(
     [
         (
             "yes",
-            "='yes' is not what a rehearsal hands down to its processes (JSONDecodeError: "
+            "='yes' is not what a rehearsal passes on to its processes (JSONDecodeError: "
             "Expecting value: line 1 column 1 (char 0)); unset it\n",
         ),
         ("{}", "(KeyError: 'cards'); unset it\n"),
-        ('{"rig": "2xT4", "cards": "/tmp/x"}', "let all processes of a rehearsal use one version"),
+        ('{"rig": "2xT4", "cards": "/tmp/x"}', "use one version of anyrig in all processes"),
     ],
 )
 def test_a_word_that_cannot_be_read_ends_the_process_at_its_import_of_torch(

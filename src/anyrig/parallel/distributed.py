@@ -13,13 +13,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ..errors import SpreadError
 from ..processes.torch_faults import keep_until_exit
-from .group.announcement import Phase
-from .group.exchange import Exchange
+from .group.exchange import Exchange, Phase
 from .group.fixed_parameters import FixedParameters, Freezing
-from .group.no_rows import without_rows
 from .group.states import broadcast_states
 from .group.unused import explain_unfinished
 from .group.weighing import tensors_with_gradients
+from .group.without_samples import first_samples
 from .layout import Layout
 from .losses.loss import Criterion
 from .rank_module import RankModule, Run, queue_callback
@@ -66,7 +65,7 @@ class DistributedModule(RankModule):
             options = {"gradient_as_bucket_view": self._device.type != "cpu", **self._options}
             ddp = DistributedDataParallel(self.module, **options)
             ddp.broadcast_buffers = False  # from now on: this class does so, beside the backward
-            run.buffers.agree()
+            run.buffers.note_versions()
             run.engine = ddp
             keep_until_exit(ddp.process_group)
         else:
@@ -229,7 +228,7 @@ class DistributedModule(RankModule):
                 f"{exchange.active_ranks[0]} had some: it does not know what to compute without "
                 "rows. Give every rank a batch, or take anyrig.distribute(loader)"
             )
-        inputs, kwargs = without_rows(row, self._layout.dim)
+        inputs, kwargs = first_samples(row, 0, self._layout.dim)
         before, self._reduces = self._reduces, exchange.reduces
         try:
             output = self._learn(

@@ -17,19 +17,16 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ..errors import SpreadError
 from ..transfer.tree import ATOM_TYPES, map_leaves
-from .batch.rows import rows_of_first
+from .batch.samples import find_sample_count
 from .compiling import leave_to_modules
-from .group.announcement import Phase
-from .group.channel import open_carrier
-from .group.exchange import Exchange
+from .group.exchange import Exchange, Phase
 from .group.fixed_parameters import FixedParameters
-from .group.membership import Context, current_context, current_group
-from .group.no_rows import compute_without_rows, one_row
-from .group.samples import count_samples
+from .group.membership import Context, current_context, current_group, open_carrier
 from .group.states import Broadcast, Buffers
 from .group.step_time import Pace
 from .group.weighing import put_weight_on, take_weight_off
 from .group.whole_loss import whole_loss
+from .group.without_samples import compute_without_samples, count_listed, first_samples
 from .layout import Layout
 from .losses.loss import Criterion, explain_loss, loss_for_target
 from .losses.mistakes import explain_call
@@ -189,7 +186,7 @@ class RankModule(TransparentModule):
         inputs, kwargs, rows = self._bring(inputs, kwargs, None)
         target = kwargs.pop("target") if loss is not None else None
         exchange = self._new_exchange(rows, loss)
-        if exchange.meets_in_forward:
+        if exchange.forward:  # ranks meet in the forward
             exchange.start(Phase.FORWARD, learns=False)
             exchange.finish()
         output = self._compute_rows(self.module, inputs, kwargs, rows, loss is not None)
@@ -214,15 +211,15 @@ class RankModule(TransparentModule):
         inputs, kwargs, rows = self._bring(inputs, kwargs, exchange)
         moves_buffers = self.module.training and reduces and bool(run.buffers)
         if not has_left:
-            exchange.rows = rows
+            exchange.samples = rows
             exchange.time = run.pace.start(rows)
             exchange.is_armed = run.is_armed
-            if exchange.meets_in_forward and not self._meets_at_loss(run, loss):
+            if exchange.forward and not self._meets_at_loss(run, loss):
                 exchange.start(Phase.FORWARD)
         if joining:
             run.last = exchange
         if rows and (loss is not None) not in run.row_of:
-            run.row_of[loss is not None] = one_row((inputs, kwargs), self._layout.dim)
+            run.row_of[loss is not None] = first_samples((inputs, kwargs), 1, self._layout.dim)
 
         def begin() -> None:
             if not joining:  # else a rank that has left would have to come here, too
@@ -251,8 +248,8 @@ class RankModule(TransparentModule):
             run.context,
             run.number,
             rows,
-            with_loss=loss is not None,
-            reduces=self._reduces,
+            own_loss=loss is not None,
+            own_reduces=self._reduces,
             forward=run.forwards if meets else 0,
         )
 
@@ -270,7 +267,7 @@ class RankModule(TransparentModule):
             except ValueError as error:
                 explain_single_sample(error)
                 raise
-        return compute_without_rows(
+        return compute_without_samples(
             self.module,
             lambda given: module(*given[0], **given[1]),
             (inputs, kwargs),
@@ -299,9 +296,9 @@ class RankModule(TransparentModule):
         if simple:
             return inputs, kwargs, 1 if rows is None else rows
         if rows is None:
-            rows = count_samples((inputs, kwargs))
+            rows = count_listed((inputs, kwargs))
         if rows is None:
-            rows = rows_of_first((inputs, kwargs), dim)
+            rows = find_sample_count((inputs, kwargs), dim)
 
         def bring(leaf: Any, path: Any) -> Any:
             if not isinstance(leaf, Tensor):
@@ -379,7 +376,7 @@ class RankModule(TransparentModule):
                 return
             self._take_buffers()  # of a backward pass that failed on this rank
         run.sent_in = backward
-        run.arriving = run.buffers.send(exchange.first_with_rows)
+        run.arriving = run.buffers.send(exchange.first_with_samples)
         queue_callback(self._take_buffers)
 
     def _take_buffers(self) -> None:

@@ -31,7 +31,10 @@ _NAME = "stack.txt"
 _FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+),? in (?P<function>.*)')
 
 # Frames that are not the program's own.
-_NOT_THE_PROGRAM = ("/torch/", "/anyrig/", "<frozen ", "/threading.py", "/runpy.py")
+_NOT_THE_PROGRAM = (
+    *("/torch/", "/anyrig/", "<frozen "),
+    *("/threading.py", "/runpy.py", "/contextlib.py"),
+)
 
 # A rank that waits for others has a frame of these files above the program's own frames. In a
 # backward pass only DistributedDataParallel waits.

@@ -35,8 +35,8 @@ _LOST_CONNECTION = re.compile(
     re.I,
 )
 # How NCCL on virtual GPUs names the ranks that it waited for.
-_ABSENT = re.compile(r"ranks? ((?:\d+(?: \(\d+ of all\))?(?:, | and )?)+) did not take part")
-_NUMBER = re.compile(r"(\d+)(?: \((\d+) of all\))?")
+_ABSENT = re.compile(r"ranks? ((?:\d+(?: \(global rank \d+\))?(?:, | and )?)+) did not take part")
+_NUMBER = re.compile(r"(\d+)(?: \(global rank (\d+)\))?")
 # What the C++ runtime writes before it aborts the process.
 _ABORTED = re.compile(r"^  what\(\):  (.*)$", re.MULTILINE)
 

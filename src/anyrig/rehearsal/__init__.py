@@ -1,1 +1,1 @@
-"""An unchanged script on GPUs that are not there."""
+"""Running an unchanged script on virtual GPUs."""

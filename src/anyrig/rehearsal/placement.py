@@ -1,7 +1,7 @@
-"""Which ranks are on which of a rig's machines, and with which of their devices.
+"""The placement of ranks on the nodes of a virtual rig and on their devices.
 
-On a rig of several nodes all ranks are processes of this machine, children of one launcher. Each is
-told that it is on its virtual node, as the agent of that node would tell it::
+On a rig of several nodes, all ranks are processes of this machine, started by one launcher. The
+launcher sets the variables that torchrun's agent would set on each rank's node::
 
     rig (2xA100-80GB)+(T4)    RANK             0         1         2
                               GROUP_RANK       0         0         1
@@ -28,26 +28,27 @@ from ..virtual.rig import VirtualDevice, VirtualRig
 
 @dataclass(frozen=True)
 class NodeRanks:
-    """The ranks of one virtual machine.
+    """The ranks of one virtual node.
 
     Attributes:
-        environments: for each chosen device, the variables of its ranks. They show a rank all
-            chosen devices and name its own.
-        processes: how many ranks there are; neighbours share a device.
+        environments: for each selected device, the environment variables of its ranks, which make
+            all selected devices visible and name the rank's own.
+        processes: the number of ranks on the node. With more ranks than devices, consecutive ranks
+            share a device.
     """
 
     environments: tuple[Mapping[str, str], ...]
     processes: int
 
     def environment_of(self, local_rank: int) -> Mapping[str, str]:
-        """Return the variables that show a rank the devices, and its own."""
+        """Return the environment variables of the rank with the number `local_rank`."""
         own = LocalRank(local_rank, self.processes).device_index(len(self.environments))
         return self.environments[own]
 
 
 @dataclass(frozen=True)
 class Placement:
-    """The ranks of each virtual machine; ranks are numbered from the first machine on."""
+    """The ranks of each virtual node. Ranks are numbered node by node."""
 
     nodes: tuple[NodeRanks, ...]
 
@@ -60,18 +61,18 @@ class Placement:
         nodes: int = 1,
         environment: Mapping[str, str] = os.environ,
     ) -> Placement:
-        """Return the ranks on the first `nodes` machines of `rig`.
+        """Return the placement on the first `nodes` nodes of `rig`.
 
         Args:
-            rig: the virtual machines and their cards.
-            device: what `Rig.parse` reads, the same text for each of the machines.
-            count_ranks: how many ranks a machine has of which these devices were chosen.
-            nodes: how many machines take part.
-            environment: its ``CUDA_VISIBLE_DEVICES`` hides cards of each of the machines.
+            rig: the virtual nodes and their GPUs.
+            device: the devices to use on each node, in the syntax of `Rig.parse`.
+            count_ranks: a function from the selected devices of a node to its number of ranks.
+            nodes: the number of nodes that take part.
+            environment: variables whose ``CUDA_VISIBLE_DEVICES`` hides GPUs on each node.
 
         Raises:
-            DeviceTextError: a machine has no such device.
-            DeviceFailedError: the device is hidden.
+            DeviceTextError: a node has no such device.
+            DeviceFailedError: a selected device is hidden.
         """
         visibility = read_visibility(environment)
         placed = []
@@ -82,16 +83,16 @@ class Placement:
 
     @property
     def processes(self) -> int:
-        """How many ranks there are in all."""
+        """The number of ranks on all nodes."""
         return sum(node.processes for node in self.nodes)
 
     @property
     def local_ranks(self) -> list[int]:
-        """The number of each rank on its own machine."""
+        """The local rank of each rank, in the order of ranks."""
         return [rank for node in self.nodes for rank in range(node.processes)]
 
     def environment_of(self, rank: int) -> dict[str, str]:
-        """Return what tells a rank its machine and its place there, and shows it the devices."""
+        """Return the environment variables that give `rank` its node, local rank and devices."""
         before = 0
         for number, node in enumerate(self.nodes):
             if rank < before + node.processes:
@@ -103,11 +104,11 @@ class Placement:
                     "GROUP_WORLD_SIZE": str(len(self.nodes)),
                 }
             before += node.processes
-        raise ValueError(f"rank {rank} of {self.processes}, counted from 0")
+        raise ValueError(f"there is no rank {rank}; the ranks are 0 to {self.processes - 1}")
 
     @classmethod
     def parse(cls, text: str) -> Placement:
-        """Return the placement that `str` made a text of."""
+        """Return the placement whose `str` is `text`."""
         return cls(
             tuple(
                 NodeRanks(tuple(node["environments"]), node["processes"])
@@ -120,20 +121,20 @@ class Placement:
 
 
 def _choose(
-    text: str, cards: tuple[VirtualDevice, ...], visibility: Visibility
+    text: str, gpus: tuple[VirtualDevice, ...], visibility: Visibility
 ) -> tuple[Device, ...]:
-    """Return what `Rig.parse` would in a process that has these cards.
+    """Return the devices that `Rig.parse` would select in a process with `gpus`.
 
-    `Rig.parse` itself asks PyTorch, which is the script's to import.
+    `Rig.parse` itself imports torch, which the script must do first.
     """
-    by_uuid = {card.uuid: card for card in cards}
+    by_uuid = {gpu.uuid: gpu for gpu in gpus}
     shown = visibility.select(tuple(by_uuid))
     present = (
         *(_as_device(by_uuid[uuid], index) for index, uuid in enumerate(shown)),
         *(
-            _as_device(card, None, error=f"hidden by {VARIABLE}={visibility.text!r}")
-            for card in cards
-            if card.uuid not in shown
+            _as_device(gpu, None, error=f"hidden by {VARIABLE}={visibility.text!r}")
+            for gpu in gpus
+            if gpu.uuid not in shown
         ),
         Device("cpu", None, "CPU"),
     )
@@ -145,14 +146,14 @@ def _choose(
     return order_by_strength(chosen)[0] if text == "all" else chosen
 
 
-def _as_device(card: VirtualDevice, index: int | None, error: str | None = None) -> Device:
+def _as_device(gpu: VirtualDevice, index: int | None, error: str | None = None) -> Device:
     return Device(
         "cuda",
         index,
-        card.name,
-        uuid=card.uuid,
-        capability=card.capability,
-        total_bytes=card.memory_bytes,
-        spec=card.spec,
+        gpu.name,
+        uuid=gpu.uuid,
+        capability=gpu.capability,
+        total_bytes=gpu.memory_bytes,
+        spec=gpu.spec,
         error=error,
     )

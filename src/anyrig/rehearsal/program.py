@@ -1,4 +1,4 @@
-"""A Python program, run in this process as the interpreter would run it in its own."""
+"""`Program`, which runs a Python script or module in this process like the interpreter."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
 
-# What a shell reports of a program that Ctrl-C ended: 128 and the number of SIGINT.
+# The exit status that a shell reports after Ctrl-C: 128 plus the number of SIGINT.
 INTERRUPTED = 130
 
 
@@ -26,7 +26,7 @@ class Program:
         name: the path of a script (or of a folder or zip file with a ``__main__.py``), as after
             ``python``; or the name of a module, as after ``python -m``.
         arguments: the rest of ``sys.argv``.
-        is_module: `name` is a module's.
+        is_module: whether `name` is the name of a module.
     """
 
     name: str
@@ -36,24 +36,26 @@ class Program:
     def run(self, note_error: Callable[[BaseException], object] | None = None) -> int:
         """Run the program as ``__main__`` and return its exit status.
 
-        ``sys.argv``, ``sys.path[0]`` and ``sys.modules["__main__"]`` become the program's and stay
-        so, because its threads and exit handlers may outlive it. An exception that it does not
-        catch is shown as the interpreter shows it, without a frame of anyrig's, and gives 1;
-        `note_error` is called with it before that.
+        ``sys.argv``, ``sys.path[0]`` and ``sys.modules["__main__"]`` are set for the program and
+        not restored, because threads and exit handlers may outlive this call. An uncaught exception
+        is printed as the interpreter prints it, without frames of anyrig, and the exit status is 1.
+
+        Args:
+            note_error: a function that is called with an uncaught exception before it is printed.
         """
         try:
             main, code = self._enter()
-            exec(code, main.__dict__)  # noqa: S102 - to run the program is the point
+            exec(code, main.__dict__)  # noqa: S102 - runs the user's program
             return 0
         except BaseException as error:
             ended_by = error.with_traceback(_own_frames(error.__traceback__))
-        # Outside the handler, where an error of the program's own hook gets no context.
+        # Outside the handler, so that an error in the program's `sys.excepthook` has no context.
         if note_error is not None:
             note_error(ended_by)
         return _status_of(ended_by)
 
     def _enter(self) -> tuple[ModuleType, CodeType]:
-        """Make this process the program's; return the module to run and its code."""
+        """Set up `sys` for the program; return the module ``__main__`` and its code."""
         sys.argv = [self.name, *self.arguments]
         main = ModuleType("__main__")
         main.__dict__["__builtins__"] = builtins
@@ -83,17 +85,18 @@ def _enter_script(main: ModuleType, path: str) -> tuple[ModuleType, CodeType]:
 
 
 def _absolute(path: str) -> str:
-    return os.path.abspath(path)  # noqa: PTH100 - links are kept, as the interpreter keeps them
+    return os.path.abspath(path)  # noqa: PTH100 - the interpreter does not resolve links either
 
 
 def _find_module(name: str) -> ModuleSpec:
-    """Return where the module's code is, or that of a package's ``__main__``."""
+    """Return the spec of the module `name`, or of ``__main__`` if `name` is a package."""
     try:
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.submodule_search_locations is not None:
             spec = importlib.util.find_spec(f"{name}.__main__")
     except ModuleNotFoundError as error:
-        # A missing parent; a module that an existing parent needs is that parent's own error.
+        # Handle only a missing module `name` or parent of it. An import that fails inside an
+        # existing parent is the program's error.
         if not f"{name}.".startswith(f"{error.name}."):
             raise
         spec = None
@@ -111,20 +114,20 @@ def _code_of(spec: ModuleSpec) -> CodeType:
 
 
 def _set_first_path(folder: str) -> None:
-    # With -P or PYTHONSAFEPATH the interpreter adds no such entry. (Python 3.10 knows neither.)
+    # With -P or PYTHONSAFEPATH (Python 3.11 and later), the interpreter adds no such entry.
     if not getattr(sys.flags, "safe_path", False):
         sys.path[0:1] = [folder]
 
 
 def _own_frames(frames: TracebackType | None) -> TracebackType | None:
-    """Return the frames of the program, without those of this file that called it."""
+    """Return `frames` without the leading frames of this file."""
     while frames is not None and frames.tb_frame.f_code.co_filename == __file__:
         frames = frames.tb_next
     return frames
 
 
 def _status_of(error: BaseException) -> int:
-    """Return the exit status that `error` means for a program, and print what it prints."""
+    """Print `error` as the interpreter does and return the program's exit status."""
     if isinstance(error, SystemExit):
         if error.code is None or isinstance(error.code, int):
             return error.code or 0

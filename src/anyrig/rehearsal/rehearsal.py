@@ -1,4 +1,4 @@
-"""`Rehearsal`: a program, the rig it is to run on, and how faithfully."""
+"""`Rehearsal`, a run of a program on a virtual rig."""
 
 from __future__ import annotations
 
@@ -19,14 +19,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """An unchanged program on virtual GPUs.
+    """An unchanged program and the virtual rig on which it runs.
 
     Attributes:
-        program: what runs.
-        rig: the GPUs it finds.
+        program: the program.
+        rig: the GPUs that the program sees.
         shape_only: keep no data and compute nothing; bytes, shapes and errors stay the same.
-        assume_values: with `shape_only`, go on with a constant where the program needs a value
-            that was never computed, instead of stopping there.
+        assume_values: with `shape_only`, continue with a constant where the program needs a value
+            that was never computed, instead of raising an error.
+
+    Raises:
+        ValueError: `assume_values` is set without `shape_only`.
     """
 
     program: Program
@@ -37,20 +40,20 @@ class Rehearsal:
     def __post_init__(self) -> None:
         if self.assume_values and not self.shape_only:
             raise ValueError(
-                "assume_values without shape_only: a rehearsal that computes has every value; "
-                "leave assume_values out, or add shape_only"
+                "assume_values needs shape_only, because a rehearsal that computes has all values; "
+                "remove assume_values or add shape_only"
             )
 
     def run(self) -> int:
-        """Run the program in this process, once; return its exit status.
+        """Run the program in this process and return its exit status.
 
-        The GPUs appear when the program imports torch, and so they do in every Python process
-        that it starts; all of them share the cards.
+        The GPUs appear when the program imports torch, in this process and in every Python process
+        that the program starts. All of these processes share the GPUs. Call `run` at most once.
 
         Raises:
-            NoCompilerError: virtual GPUs must be built first, and there is no compiler.
-            BuildError: they cannot be built.
-            AnyrigError: they cannot be installed: a real GPU is present, or another rig is.
+            NoCompilerError: the virtual backend must be built, and there is no compiler.
+            BuildError: the virtual backend cannot be built.
+            VirtualRigError: the rig cannot be installed: a real GPU or another rig is present.
         """
         from ..virtual.installed import install
 
@@ -62,10 +65,10 @@ class Rehearsal:
             except AnyrigError as error:
                 refusals.append(error)
                 raise SystemExit(error.exit_code) from None
-            except KeyboardInterrupt:  # during a build; the program itself has not begun
+            except KeyboardInterrupt:  # during a build, within the program's import of torch
                 raise SystemExit(INTERRUPTED) from None
 
-        self._hand_down()  # the program may start processes and never import torch itself
+        self._hand_down()  # the program may start processes without importing torch itself
         when_torch_is_imported(install_rig)
         status = self.program.run()
         if refusals:
@@ -74,12 +77,12 @@ class Rehearsal:
 
     @contextmanager
     def of_processes(self) -> Iterator[None]:
-        """Give the rig to the Python processes started within the block, in place of this one.
+        """Give the rig to the Python processes started within the block, but not to this process.
 
-        They must have ended at its end: what they shared the cards through is then removed, in
-        whatever way they ended.
+        The processes must end before the block does: its end removes the folder through which they
+        shared the GPUs.
         """
-        from ..virtual.card_folder import remove_unless_used
+        from ..virtual.rehearsal_folder import remove_unless_used
 
         inherited = self._hand_down()
         try:
@@ -89,8 +92,8 @@ class Rehearsal:
                 remove_unless_used(Path(inherited.cards))
 
     def _hand_down(self) -> Inheritance | None:
-        from ..virtual.installed import Installation, inherit_from_here
+        from ..virtual.installed import Installation, hand_down_before_install
 
-        return inherit_from_here(
+        return hand_down_before_install(
             Installation(self.rig, self.shape_only, self.assume_values, clock=True)
         )

@@ -1,4 +1,4 @@
-"""Moving nested batches and modules: pinned, asynchronous, prefetched."""
+"""Move nested batches and modules: pinned, asynchronous, prefetched."""
 
 from .host_copy import HostCopy, copy_to_host
 from .location import device_of

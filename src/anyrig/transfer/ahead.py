@@ -1,17 +1,17 @@
-"""Batches on their way to a device while the one before is computed on.
+"""Copies of batches to a device that overlap with the computation on the previous batch.
 
 ::
 
     caller's thread    next(loader) k+2 │ wait for copy k │ compute k …        (its current stream)
     worker thread           pin k+1, queue its copy │ pin k+2, queue its copy  (the copy stream)
                                                     ▲
-                        the current stream waits for the event behind copy k, not the host
+                        the current stream, not the host, waits for the event behind copy k
 
 The loader runs in the caller's thread, so that it draws random numbers in a fixed order and sees
-the caller's thread-local state. The worker takes only what no thread-local state can change:
-dense CPU tensors outside any graph, and objects that know about streams (`to` and
-`record_stream`). Whatever else a batch holds is moved in the caller's thread when it is handed
-over, in the caller's modes and on its current stream.
+the caller's thread-local state. The worker copies only objects that thread-local state does not
+affect: dense CPU tensors outside any graph, and objects with `to` and `record_stream`. All other
+objects are moved in the caller's thread when the batch is returned, in the caller's modes and on
+its current stream.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class _Copies:
-    """What the worker did with one batch."""
+    """One batch as the worker has copied it."""
 
     batch: Any
     ahead: tuple[Any, ...]  # each has a method `record_stream`
-    complete: bool  # False if something is left for the caller's thread
-    event: torch.Event  # has happened when the copies have
+    complete: bool  # False if the caller's thread has more to move
+    event: torch.Event  # follows the copies
 
 
 class CopiesAhead(Iterator[T], Generic[T]):
-    """An iterator over batches on a device that keeps `depth` more of them on the way.
+    """An iterator over batches on a device that copies `depth` batches ahead.
 
-    Its thread ends with the last batch, with `close`, and when the iterator is dropped, which is
-    what a ``for`` loop does that is left by ``break``, ``return`` or an exception.
+    Its thread ends after the last batch, on `close`, and when the iterator is deleted, as a ``for``
+    loop does when ``break``, ``return`` or an exception leaves it.
     """
 
     def __init__(
@@ -68,15 +68,15 @@ class CopiesAhead(Iterator[T], Generic[T]):
         self._pending: deque[Future[_Copies] | Exception] = deque()
         self._drained = False
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="anyrig-prefetch")
-        # It may run in any thread, the worker included, so it must not wait for the worker.
+        # The finalizer may run in any thread, including the worker, so it must not wait for it.
         weakref.finalize(self, self._worker.shutdown, wait=False, cancel_futures=True)
 
     def __next__(self) -> T:
         """Return the next batch.
 
         Raises:
-            TimeoutError: it was not pinned and queued for copying within the time limit.
-            Exception: whatever the loader raised at this place, as itself.
+            TimeoutError: the batch was not pinned and queued for copying within the time limit.
+            Exception: the exception that the loader raised for this batch, unchanged.
         """
         self._fill()
         if not self._pending:
@@ -89,14 +89,14 @@ class CopiesAhead(Iterator[T], Generic[T]):
         return self._hand_over(self._take(first))
 
     def close(self) -> None:
-        """Drop the batches on the way and end the thread."""
+        """Discard the batches that were copied ahead and end the thread."""
         self._drained = True
         self._pending.clear()
         self._batches = iter(())
         self._worker.shutdown(wait=True, cancel_futures=True)
 
     def _fill(self) -> None:
-        # An error of the loader ends the look ahead until the caller has met it.
+        # After an error of the loader, copy nothing more until the caller has received the error.
         while (
             not self._drained
             and len(self._pending) <= self._depth
@@ -114,10 +114,11 @@ class CopiesAhead(Iterator[T], Generic[T]):
                 )
 
     def _take(self, first: Future[_Copies]) -> _Copies:
-        # It leaves the queue only when it is done, so that Ctrl-C in this wait loses nothing.
+        # The batch leaves the queue only when done, so that Ctrl-C in this wait loses nothing.
         if not concurrent.futures.wait([first], self._timeout_seconds).done:
             raise TimeoutError(
-                f"a batch was not on its way to {self._device} after {self._timeout_seconds:g} s; "
+                f"a batch was not queued for copying to {self._device} after "
+                f"{self._timeout_seconds:g} s; "
                 "the device may hang, or the host may have no memory left to pin. "
                 "Allow more with prefetch(…, timeout_seconds=…)"
             )
@@ -128,7 +129,7 @@ class CopiesAhead(Iterator[T], Generic[T]):
         consumer = torch.accelerator.current_stream(self._device)
         consumer.wait_event(copies.event)
         for copied in copies.ahead:
-            # Its memory belongs to the copy stream's pool; it must not be reused there before the
+            # The memory belongs to the copy stream's pool. It must not be reused there before the
             # caller's kernels, which run on another stream, have read it.
             copied.record_stream(consumer)
         batch: T = copies.batch
@@ -145,7 +146,7 @@ def _copy_ahead(batch: Any, device: torch.device, stream: torch.Stream) -> _Copi
     def copy(leaf: Any, path: Path) -> Any:
         nonlocal complete
         if isinstance(leaf, torch.Tensor) and is_plain_host_tensor(leaf):
-            source = leaf.pin_memory() if pins else leaf  # itself if it is pinned already
+            source = leaf.pin_memory() if pins else leaf  # returns a pinned tensor itself
             copied = source.to(device, non_blocking=True)
         elif _follows_streams(leaf):
             copied = move_by_own_method(leaf, device, non_blocking=True)
@@ -155,14 +156,14 @@ def _copy_ahead(batch: Any, device: torch.device, stream: torch.Stream) -> _Copi
         ahead.append(copied)
         return copied
 
-    with using(stream):  # which makes its device the thread's current one as well
+    with using(stream):  # also makes its device the current one of this thread
         moved = map_leaves(batch, copy)
         event = stream.record_event()
     return _Copies(moved, tuple(ahead), complete, event)
 
 
 def _follows_streams(leaf: Any) -> bool:
-    """Say whether an object takes part in stream order, as TensorDict and PyG's Data do."""
+    """Return whether an object has `record_stream`, as TensorDict and PyG's Data do."""
     return (
         not isinstance(leaf, torch.Tensor)
         and has_method(leaf, "to")

@@ -1,4 +1,4 @@
-"""One tensor to another device, on a stream of its own, safe to use as soon as it is returned."""
+"""Copy one tensor to another device on a separate stream; the result may be used at once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from .streams import copy_stream, using
 
 
 def copy_beside(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Return `tensor` on `device`, itself if it is there, copied beside what the devices compute.
+    """Return `tensor` on `device`, copied concurrently with what the devices compute.
+
+    A tensor that is already on `device` is returned itself.
 
     ::
 
@@ -19,8 +21,8 @@ def copy_beside(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
                          "to peer" stream of it        └──copy──┐
                          current stream of the target           └▶ waits, then uses it
 
-    Host memory is pinned on the way if that helps. The host does not wait, except for a copy to
-    the CPU, whose memory could be read before it is written.
+    Host memory is pinned first if that makes the copy faster. The host waits only for a copy to the
+    CPU, which could otherwise be read before it is written.
     """
     source = tensor.device
     if source == device:
@@ -34,7 +36,7 @@ def copy_beside(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
         return tensor.to(device, non_blocking=True)
     stream.wait_event(torch.accelerator.current_stream(source).record_event())
     with using(stream):
-        # PyTorch runs it on the source's current stream, which is now the one beside, and has the
+        # PyTorch runs the copy on the source's current stream, here the separate one, and makes the
         # target's current stream wait for it.
         copied = tensor.to(device, non_blocking=True)
     _keep_for(tensor, stream)
@@ -56,7 +58,7 @@ def _from_host(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 
 def _keep_for(tensor: torch.Tensor, stream: torch.Stream) -> None:
-    # Its memory belongs to another stream's pool, and must not be used again there before this
-    # stream has come past its last use here. Sparse and nested tensors are several tensors.
+    # The memory belongs to another stream's pool, and must not be reused there before this stream
+    # has finished with it. Sparse and nested tensors consist of several tensors.
     if tensor.layout is torch.strided and not tensor.is_nested:
         tensor.record_stream(stream)

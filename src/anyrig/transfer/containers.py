@@ -1,4 +1,4 @@
-"""Taking a container apart into items and attributes, and building it again with others."""
+"""Take a container apart into items and attributes, and rebuild it with others."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-# How a step of a path is written, and with what; formatted only when an error needs it.
+# The format and the value of one step of a path; formatted only for an error.
 Part = tuple[str, object]
 
 _ITEM_TYPES = (Mapping, list, tuple, set, frozenset, deque)
@@ -19,9 +19,9 @@ _WITHOUT_ATTRIBUTES = frozenset({dict, list, tuple, set, frozenset, deque})
 
 
 def is_container(value: object) -> bool:
-    """Say whether `value` is a container: see `anyrig.transfer.tree` for what counts as one."""
+    """Return whether `value` is a container; see `anyrig.transfer.tree` for the list."""
     if isinstance(value, (UserDict, UserList)):
-        return True  # with or without a `to` of its own: its layout is known
+        return True  # even if it has a method `to`: its layout is known
     if isinstance(value, torch.Tensor) or has_method(value, "to"):
         return False
     if isinstance(value, _ITEM_TYPES):
@@ -30,16 +30,16 @@ def is_container(value: object) -> bool:
 
 
 def has_method(value: object, name: str) -> bool:
-    """Say whether the class of `value` defines a method `name`.
+    """Return whether the class of `value` defines a method `name`.
 
-    Asked of the class, because an instance may answer for any name (a dictionary with attribute
-    access), and because a class is itself a value that may lie in a tree.
+    The class is asked, not the instance: an instance may have any attribute (a dictionary with
+    attribute access), and a class may itself be a value in a tree.
     """
     return not isinstance(value, type) and callable(getattr(type(value), name, None))
 
 
 def items_of(container: Any) -> Iterator[tuple[Part, Any]]:
-    """Yield what a container contains, in order; nothing if its attributes say all."""
+    """Yield the items of a container, in order; none if its attributes hold everything."""
     if isinstance(container, (UserDict, UserList)) or not isinstance(container, _ITEM_TYPES):
         return
     if isinstance(container, Mapping):
@@ -61,7 +61,7 @@ def attributes_of(value: object) -> dict[str, Any]:
     if type(value) in _WITHOUT_ATTRIBUTES or _is_structure_sequence(value):
         return {}
     stored = getattr(value, "__dict__", None)
-    # A dictionary whose __dict__ is itself has its items as attributes: they are met as items.
+    # A dictionary that is its own __dict__ has its items as attributes: they are walked as items.
     attributes = dict(stored) if isinstance(stored, dict) and stored is not value else {}
     for cls in type(value).__mro__:
         for name, member in cls.__dict__.items():
@@ -74,16 +74,16 @@ def attributes_of(value: object) -> dict[str, Any]:
 
 
 def children_of(value: object) -> list[tuple[Part, Any]]:
-    """Return what a container contains and the attributes that it stores, with their places."""
+    """Return the items and the stored attributes of a container, with their places."""
     attributes = attributes_of(value).items()
     return [*items_of(value), *(((".{}", name), attribute) for name, attribute in attributes)]
 
 
 def with_children(container: Any, before: list[tuple[Part, Any]], children: list[Any]) -> Any:
-    """Return a container with `children` in place of those `before`; itself if they are the same.
+    """Return a container with `children` in place of `before`; itself if they are the same.
 
     Raises:
-        Exception: the class does not let it; any that its code raises.
+        Exception: the class's code raised it, or does not support a copy with other items.
     """
     if all(new is old for new, (_, old) in zip(children, before, strict=True)):
         return container
@@ -95,11 +95,11 @@ def with_children(container: Any, before: list[tuple[Part, Any]], children: list
 def rebuild(container: Any, items: list[Any], attributes: dict[str, Any]) -> Any:
     """Return a container of the same class with other items and attributes, given in full.
 
-    No constructor runs, except of mappings that are no dict: what a constructor checks or converts
-    was checked and converted when `container` was made.
+    No constructor runs, except for mappings that are not a dict: the values were already checked
+    and converted when `container` was made.
 
     Raises:
-        Exception: the class does not let it; any that its code raises.
+        Exception: the class's code raised it, or does not support a copy with other items.
     """
     if type(container) is dict:
         return dict(zip(container, items, strict=True))
@@ -117,7 +117,7 @@ def _builder(container: Any) -> Callable[[Any, list[Any]], Any]:
     for base, build in _BUILDERS.items():
         if isinstance(container, base):
             return build
-    raise TypeError(f"no container: {type(container).__name__}")
+    raise TypeError(f"not a container: {type(container).__name__}")
 
 
 def _build_blank(container: Any, items: list[Any]) -> Any:
@@ -126,13 +126,13 @@ def _build_blank(container: Any, items: list[Any]) -> Any:
 
 def _copy(container: Any) -> Any:
     clone = copy.copy(container)
-    if clone is container:  # which must not be written to
+    if clone is container:  # the original must not be changed
         raise TypeError("copy.copy() returns the object itself")
     return clone
 
 
 def _build_dict(container: Any, items: list[Any]) -> Any:
-    # The copy keeps what a dict subclass knows beside its items, such as a default factory.
+    # The copy keeps the other attributes of a dict subclass, such as a default factory.
     clone = _copy(container)
     for key, item in zip(container, items, strict=True):
         dict.__setitem__(clone, key, item)
@@ -184,7 +184,7 @@ _BUILDERS: dict[type, Callable[[Any, list[Any]], Any]] = {
 
 
 def _is_structure_sequence(value: object) -> bool:
-    """Say whether a value is one of C's named tuples, such as those of torch.return_types."""
+    """Return whether a value is a named tuple defined in C, such as those of torch.return_types."""
     return isinstance(value, tuple) and hasattr(type(value), "n_sequence_fields")
 
 
@@ -193,6 +193,6 @@ def _set_attribute(clone: Any, name: str, attribute: Any) -> None:
     if isinstance(stored, dict) and not isinstance(
         getattr(type(clone), name, None), MemberDescriptorType
     ):
-        stored[name] = attribute  # past frozen dataclasses and overridden __setattr__
+        stored[name] = attribute  # bypasses frozen dataclasses and an overridden __setattr__
     else:
         object.__setattr__(clone, name, attribute)

@@ -1,4 +1,4 @@
-"""Copies to the host that run while the host goes on, and cannot be read before they are done."""
+"""Asynchronous copies to the host that cannot be read before they are done."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LONGEST_PAUSE_SECONDS = 1e-3
 
 
 class HostCopy(Generic[T]):
-    """The copy of a tree on the host, perhaps still being written. `value` waits for it."""
+    """An asynchronous copy of a tree to the host. Reading `value` waits for it."""
 
     __slots__ = ("_events", "_tree")
 
@@ -30,17 +30,17 @@ class HostCopy(Generic[T]):
 
     @property
     def value(self) -> T:
-        """The tree on the CPU. Waits until it is written; afterwards the same object each time."""
+        """The tree on the CPU, the same object each time. The first access waits for the copy."""
         return self.wait()
 
     def wait(self, timeout_seconds: float | None = None) -> T:
-        """Return the tree on the CPU as soon as it is written.
+        """Wait for the copy and return the tree on the CPU.
 
         Args:
-            timeout_seconds: how long to wait at most, in seconds; None waits as long as it takes.
+            timeout_seconds: the longest wait, in seconds; None for no limit.
 
         Raises:
-            TimeoutError: it was not written by then. It may be waited for again.
+            TimeoutError: the copy was not done by then. `wait` may be called again.
         """
         if timeout_seconds is None:
             for event in self._events:
@@ -54,12 +54,12 @@ class HostCopy(Generic[T]):
         return self._tree
 
     def done(self) -> bool:
-        """Say whether the value is there, without waiting."""
+        """Return whether the copy is done, without waiting."""
         return all(event.query() for event in self._events)
 
     def _wait_until(self, deadline: float) -> bool:
-        # An event cannot be waited for with a limit; asking more and more seldom costs the host
-        # little and the caller at most a millisecond.
+        # Events have no wait with a time limit. Polling at growing intervals costs the host little
+        # and delays the caller by a millisecond at most.
         pause_seconds = 1e-5
         while not self.done():
             if time.monotonic() >= deadline:
@@ -73,24 +73,24 @@ class HostCopy(Generic[T]):
 
 
 def copy_to_host(tree: T, *, beside: bool = False) -> HostCopy[T]:
-    """Start to copy `tree` as it is now to the host, and return without waiting.
+    """Start to copy `tree` to the host, and return without waiting.
 
-    The copy is a snapshot: what the program writes into the tensors afterwards, an optimizer's
-    step for instance, is not in it. It is detached from the graph, on the CPU as well, where it is
-    a clone made at once. Devices that cannot copy by themselves (mps) are waited for here.
+    The copy is a snapshot: later writes to the tensors, such as an optimizer's step, do not change
+    it. It is detached from the graph. On the CPU it is a clone, made at once. Devices without
+    asynchronous copies (mps) are synchronized here.
 
     Args:
-        tree: tensors in containers, as `move` takes them, a ``state_dict()`` for instance. What is
-            no tensor is kept as it is, not copied.
-        beside: False puts the copy in the tensors' current stream: later kernels of that stream
-            wait for it, and no device memory is needed. True clones the tensors on the device and
-            copies the clones on a stream of its own while later kernels run: the device needs room
+        tree: tensors in containers, as for `move`, for example a ``state_dict()``. Other values are
+            kept, not copied.
+        beside: False copies on the tensors' current stream: later kernels of that stream wait for
+            the copy, and no device memory is needed. True clones the tensors on the device and
+            copies the clones on a separate stream while later kernels run: the device needs memory
             for the clones until the copy is done.
 
     Raises:
-        MoveError: the tree holds a module or another object that would have to move itself, or
-            carries tensors out of reach.
-        torch.OutOfMemoryError: there is no room for the clones.
+        MoveError: the tree holds a module, another object with a method `to`, or tensors that
+            cannot be reached.
+        torch.OutOfMemoryError: the device has no memory for the clones.
     """
     copier = _HostCopier(beside)
     copied = map_leaves(tree, copier.copy)
@@ -98,7 +98,7 @@ def copy_to_host(tree: T, *, beside: bool = False) -> HostCopy[T]:
 
 
 class _HostCopier:
-    """Copies leaves to the host and knows which streams the copies are on."""
+    """Copies leaves to the host and records the streams of the copies."""
 
     def __init__(self, beside: bool) -> None:
         self._beside = beside
@@ -110,13 +110,13 @@ class _HostCopier:
         if has_method(leaf, "to"):
             raise MoveError(
                 f"cannot copy {type(leaf).__name__} at {format_path(path)} to the host: its method "
-                "`to` may move the original. Pass its tensors, of a module its state_dict()"
+                "`to` may move the original. Pass its tensors; for a module, its state_dict()"
             )
         refuse_unreachable(leaf, path)
         return leaf
 
     def record_events(self) -> tuple[torch.Event, ...]:
-        """Return an event for each stream that has happened when the copies on it have."""
+        """Return one event for each stream, which follows the copies on that stream."""
         return tuple(stream.record_event() for stream in self._streams.values())
 
     def _copy_tensor(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -131,7 +131,7 @@ class _HostCopier:
             self._streams[tensor.device] = current
             return host.copy_(tensor, non_blocking=True)
         self._streams[tensor.device] = side
-        # Without the clone a kernel queued later could write into the source while it is read.
+        # Without the clone, a kernel queued later could write to the source while it is read.
         clone = tensor.clone()
         side.wait_event(current.record_event())
         with using(side):
@@ -142,7 +142,7 @@ class _HostCopier:
 
 
 def _copies_by_itself(tensor: torch.Tensor) -> bool:
-    """Say whether a device can write this tensor to pinned memory on its own."""
+    """Return whether a device can copy this tensor to pinned memory asynchronously."""
     return (
         pinning_helps(tensor.device.type)
         and tensor.layout is torch.strided

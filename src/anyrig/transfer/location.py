@@ -1,4 +1,4 @@
-"""Where a value lies."""
+"""Find the device of a value."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from .tree import Path, format_path, map_leaves
 
 
 def device_of(value: Any) -> torch.device:
-    """Return the one device on which a tensor, a module or a batch lies.
+    """Return the device of a tensor, a module or a batch.
 
-    A module lies where its parameters and buffers lie, a batch where its tensors and modules do;
-    an object with an attribute `device` lies there.
+    The device of a module is that of its parameters and buffers; the device of a batch is that of
+    its tensors and modules. An object may have an attribute `device`.
 
     Raises:
-        MixedDevicesError: the parts lie on several devices, or there is none that lies anywhere;
-            the message says which part is where.
+        MixedDevicesError: the parts are on several devices, or no part has a device; the message
+            gives the device of each part.
         MoveError: the value contains itself, or has a tensor as a key.
     """
     first_on: dict[torch.device, str] = {}
@@ -34,13 +34,13 @@ def device_of(value: Any) -> torch.device:
         return next(iter(first_on))
     if not first_on:
         raise MixedDevicesError(
-            f"this {type(value).__name__} lies on no device: it holds no tensor and no module. "
+            f"this {type(value).__name__} has no device: it contains no tensor and no module. "
             "Pass the batch or the model itself"
         )
     places = ", ".join(f"{where} on {device}" for device, where in first_on.items())
     raise MixedDevicesError(
         f"this {type(value).__name__} lies on {len(first_on)} devices: {places}. "
-        "Bring it together with move(value, device)"
+        "Move all of it to one with move(value, device)"
     )
 
 

@@ -1,4 +1,4 @@
-"""Moving a value, whatever its structure, to a device."""
+"""Move a value of any structure to a device."""
 
 from __future__ import annotations
 
@@ -21,24 +21,23 @@ T = TypeVar("T")
 def move(tree: T, device: Place, non_blocking: bool = False) -> T:
     """Return `tree` with every tensor in it on `device`.
 
-    Structure, sharing and values that are not tensors are kept: a tensor that appears twice is
-    copied once. What is on the device already is returned as itself. Modules are moved in place,
-    as `torch.nn.Module.to` does, and before everything else, so that a parameter or buffer that
-    also lies elsewhere in the tree is still the module's afterwards. An object with a method `to`
-    moves itself.
+    Structure, sharing and values other than tensors are kept: a tensor that appears twice is copied
+    once. A tensor that is already on the device is returned itself. Modules are moved in place, as
+    by `torch.nn.Module.to`, and first, so that a parameter or buffer that appears elsewhere in the
+    tree is still the module's afterwards. For an object with a method `to`, that method is called.
 
     Args:
         tree: a tensor, a module, an object with a method `to`, or containers of such: see
             `anyrig.transfer.tree`.
-        device: where to.
-        non_blocking: let the host go on while a copy from pinned memory to an accelerator runs.
-            A copy to the CPU waits nevertheless, since its memory could be read before it is
-            written; `copy_to_host` does it without waiting.
+        device: the target.
+        non_blocking: do not wait for copies from pinned memory to an accelerator. A copy to the CPU
+            waits nevertheless, since it could be read before it is written; `copy_to_host` does not
+            wait.
 
     Raises:
-        MoveError: there is nothing to move; or something in the tree carries tensors that cannot
-            be reached (an optimizer, a generator, a loader, an object without `to`); or a
-            container has a cycle or a tensor as a key. Nothing has moved then.
+        MoveError: there is nothing to move; or an object in the tree has tensors that cannot be
+            replaced (an optimizer, a generator, a loader, an object without `to`); or a container
+            has a cycle or a tensor as a key. In that case nothing has moved.
     """
     if isinstance(tree, (str, Rig, Device, torch.device)) and not isinstance(device, str | int):
         raise MoveError(
@@ -66,17 +65,17 @@ def resolve_device(device: Place) -> torch.device:
 
 
 class Mover:
-    """Moves trees to one device and remembers whether there was anything to move."""
+    """Moves trees to one device and records whether there was anything to move."""
 
     def __init__(self, device: torch.device, non_blocking: bool) -> None:
         self.moved_any = False
         self._device = device
         self._non_blocking = non_blocking and device.type != "cpu"
-        # The tensors of modules that moved, before and after, by the id of the one before.
+        # Tensors of moved modules, before and after, by the id of the tensor before.
         self._replaced: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def map(self, tree: Any) -> Any:
-        """Return `tree` on the device; see `move`. Nothing has moved if it raises `MoveError`."""
+        """Return `tree` on the device; see `move`. After a `MoveError`, nothing has moved."""
         modules: list[torch.nn.Module] = []
 
         def look(leaf: Any, path: Path) -> Any:
@@ -121,9 +120,9 @@ def _tensors_of(module: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 
 def move_by_own_method(value: Any, device: torch.device, non_blocking: bool) -> Any:
-    """Call the method `to` of an object, with `non_blocking` only if it takes that.
+    """Call the method `to` of an object, with `non_blocking` only if the method accepts it.
 
-    A method that returns None has moved the object in place.
+    If the method returns None, it has moved the object in place.
     """
     if non_blocking and _takes_non_blocking(value.to):
         moved = value.to(device, non_blocking=True)

@@ -1,4 +1,4 @@
-"""Page-locked host memory, from which and into which an accelerator copies by itself."""
+"""Page-locked host memory, which an accelerator can copy from and to asynchronously."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ T = TypeVar("T")
 
 
 def pin(tree: T) -> T:
-    """Return `tree` with its CPU tensors in page-locked memory, if that helps on this machine.
+    """Return `tree` with its CPU tensors in page-locked memory, if that makes copies faster.
 
-    Where there is no accelerator, or one that shares the host's memory (mps), the tree itself is
-    returned. Tensors that are pinned already, live on a device, are sparse or nested, or require
-    grad are kept. An object with a method `pin_memory`, as `torch.utils.data.DataLoader` asks of
-    batches of one's own type, is replaced by what that returns.
+    Without an accelerator, or with one that shares the host's memory (mps), the tree itself is
+    returned. Tensors that are pinned, on a device, sparse or nested, or that require grad are kept.
+    An object with a method `pin_memory`, as `torch.utils.data.DataLoader` expects of custom batch
+    types, is replaced by the method's result.
 
-    Page-locked memory cannot be swapped out and is slow to allocate; PyTorch keeps and reuses it.
+    Page-locked memory cannot be swapped out and is slow to allocate; PyTorch caches and reuses it.
     """
     accelerator = torch.accelerator.current_accelerator(check_available=True)
     if accelerator is None or not pinning_helps(accelerator.type):
@@ -32,10 +32,10 @@ def pin(tree: T) -> T:
 
 @cache
 def pinning_helps(kind: str) -> bool:
-    """Say whether copies between pinned memory and an accelerator of this kind are faster.
+    """Return whether pinned memory makes copies to and from this kind of accelerator faster.
 
-    PyTorch has no query for it, so one element is pinned to see. On mps host and device share one
-    memory, and `torch.utils.data.DataLoader` does not pin either.
+    PyTorch has no query for it, so this function tries to pin one element. On mps the host and the
+    device share one memory, and `torch.utils.data.DataLoader` does not pin either.
     """
     if kind in ("cpu", "mps", "meta"):
         return False
@@ -46,10 +46,10 @@ def pinning_helps(kind: str) -> bool:
 
 
 def is_plain_host_tensor(tensor: torch.Tensor) -> bool:
-    """Say whether a tensor is dense memory of the CPU outside any graph and any tracing.
+    """Return whether a tensor is dense CPU memory outside any graph and any tracing.
 
-    Others (sparse, nested, distributed, fake tensors, those that require grad) have rules of their
-    own for copies, which hold in the caller's thread and modes.
+    Sparse, nested, distributed and fake tensors, and those that require grad, are copied in the
+    caller's thread and modes.
     """
     return (
         tensor.device.type == "cpu"

@@ -1,4 +1,4 @@
-"""A loader whose batches arrive on the device, copied while the step before computes."""
+"""A loader whose batches are copied to the device while the previous step computes."""
 
 from __future__ import annotations
 
@@ -25,33 +25,33 @@ def prefetch(
 ) -> LoaderT:
     """Return a loader whose batches are on the lead of `rig`, copied ahead of their use.
 
-    On the CPU it is `loader` itself. Elsewhere it can be iterated over as often as `loader`, has
-    its length if it has one, and gives and takes its attributes. Batches are pinned (unless they
-    are) and copied on a stream of their own by one thread; `next(loader)` runs in the caller's
-    thread, up to ``depth + 1`` batches early. An exception of the loader comes after the batches
-    before it, unchanged. Batches without tensors pass as they are.
+    On the CPU it is `loader` itself. Otherwise it can be iterated as often as `loader`, has its
+    length if it has one, and reads and writes its attributes. One thread pins the batches and
+    copies them on a separate stream; `next(loader)` runs in the caller's thread, up to
+    ``depth + 1`` batches early. An exception of the loader is raised unchanged, after the batches
+    that precede it. Batches without tensors are passed through.
 
-    A loader that fills one buffer again and again must yield copies of it.
+    A loader that reuses one buffer must yield copies of it.
 
     Args:
-        loader: anything that can be iterated over, such as a `torch.utils.data.DataLoader`.
-        rig: a rig, whose lead is taken, or a device.
-        depth: how many batches are on the way beside the one in use, at least 1. Up to
-            ``depth + 2`` batches lie on the device at a time.
-        timeout_seconds: how long to wait for a batch to be pinned and its copy queued.
+        loader: any iterable, such as a `torch.utils.data.DataLoader`.
+        rig: a rig, whose lead is used, or a device.
+        depth: the number of batches to copy ahead of the one in use, at least 1. At most
+            ``depth + 2`` batches are on the device at a time.
+        timeout_seconds: the longest wait for a batch to be pinned and its copy queued.
 
     Raises:
-        MoveError: `loader` cannot be iterated over.
+        MoveError: `loader` is not iterable.
         ValueError: `depth` is below 1.
     """
     if depth < 1:
         raise ValueError(
-            f"depth is how many batches are on the way, at least 1; got {depth}. "
-            "Leave prefetch() out to have none"
+            f"depth is the number of batches to copy ahead, at least 1; got {depth}. "
+            "To copy none ahead, do not call prefetch()"
         )
     if not hasattr(type(loader), "__iter__") and not hasattr(type(loader), "__getitem__"):
         raise MoveError(
-            f"cannot prefetch from {type(loader).__name__}: it cannot be iterated over. "
+            f"cannot prefetch from {type(loader).__name__}: it is not iterable. "
             "Pass the loader that yields the batches"
         )
     device = resolve_device(rig)
@@ -62,7 +62,7 @@ def prefetch(
 
 
 class PrefetchedLoader:
-    """Stands before a loader; what it does not have itself, the loader has."""
+    """A proxy for a loader: all other attributes are the loader's."""
 
     __slots__ = ("_depth", "_device", "_loader", "_timeout_seconds")
 
@@ -94,7 +94,7 @@ class PrefetchedLoader:
             yield Mover(self._device, non_blocking=True).map(batch)
 
     def __getattr__(self, name: str) -> Any:
-        if name == "__deepcopy__":  # that of the loader would copy the loader alone
+        if name == "__deepcopy__":  # the loader's method would copy only the loader
             raise AttributeError(name)
         return getattr(self._loader, name)
 
@@ -102,7 +102,7 @@ class PrefetchedLoader:
         setattr(self._loader, name, value)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # By default a copy is given its attributes one by one, and hands them to its loader.
+        # By default, copying sets each attribute on the copy, which would set it on the loader.
         return type(self), (self._loader, self._device, self._depth, self._timeout_seconds)
 
     def __repr__(self) -> str:
@@ -110,7 +110,7 @@ class PrefetchedLoader:
 
 
 class SizedPrefetchedLoader(PrefetchedLoader):
-    """A prefetched loader with a length. `len` asks the class, so it takes a class of its own."""
+    """A prefetched loader with a length. `len` looks at the class, so this is a separate class."""
 
     __slots__ = ()
 

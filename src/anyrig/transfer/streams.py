@@ -1,4 +1,4 @@
-"""The streams on which copies run beside the computation."""
+"""Streams for copies that run concurrently with the computation."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ def copy_stream(
 ) -> torch.Stream | None:
     """Return the stream for copies in one direction, or None if the device has no second stream.
 
-    There is one stream for each device and direction, as there is one copy engine for each: copies
-    in one direction would share the link anyway, and the caching allocator keeps a pool of memory
-    for each stream, so that a stream for each epoch would keep the memory of each.
+    There is one stream for each device and direction. Copies in one direction share one copy engine
+    and one link anyway. The caching allocator keeps a memory pool for each stream, so a new stream
+    for each epoch would keep the memory of each.
     """
     try:
         stream = torch.Stream(device)
     except RuntimeError:
         return None
-    # A backend with one stream (mps, cpu) either refuses or hands out that one, whose id is 0.
+    # A backend with one stream (mps, cpu) raises an error or returns that stream, whose id is 0.
     return stream if stream.stream_id != 0 else None
 
 
 @contextmanager
 def using(*streams: torch.Stream) -> Iterator[None]:
-    """Make streams current, each on its device, and the last one's device current.
+    """Make each stream the current one of its device, and the last stream's device current.
 
-    A `torch.Stream` is a context manager too, but keeps what it replaced in itself, so that two
-    threads cannot use one at a time.
+    A `torch.Stream` is a context manager too, but stores the previous stream in itself, so two
+    threads cannot use one stream at the same time.
     """
     index = torch.accelerator.current_device_index()
     before = [torch.accelerator.current_stream(stream.device) for stream in streams]

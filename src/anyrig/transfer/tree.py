@@ -1,15 +1,15 @@
-"""Mapping the leaves of a nested structure and keeping the rest as it is.
+"""Map the leaves of a nested structure and keep the rest.
 
 ::
 
     {"image": [a, b],        map_leaves(f)       {"image": [f(a), f(b)],
-     "again": a,          ─────────────────▶      "again": f(a),        the same object as above
+     "again": a,          ─────────────────▶      "again": f(a),        the same object, f(a)
      "name": "seven"}                             "name": "seven"}
 
 Containers are mappings, lists, tuples, named tuples, sets, deques, dataclasses, `UserDict`,
 `UserList` and `PackedSequence`, with their subclasses and the attributes of these. Everything else
-is a leaf, and so is any object whose class has a method `to`: it knows best how to move itself.
-A container in which nothing changed is returned as itself, as `torch.Tensor.to` does.
+is a leaf, and so is any object whose class has a method `to`, which moves the object itself.
+A container in which nothing changed is returned itself, as by `torch.Tensor.to`.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ def map_leaves(tree: Any, map_leaf: LeafMap, whole: tuple[type, ...] = ()) -> An
     """Return `tree` with each leaf replaced by ``map_leaf(leaf, path)``.
 
     An object that appears twice, leaf or container, is mapped once and is one object afterwards.
-    Numbers, texts and None are kept without asking `map_leaf`.
+    Numbers, texts and None are kept without a call of `map_leaf`.
 
     Args:
-        tree: any value; it is not changed.
+        tree: any value. It is not changed.
         map_leaf: called once for each leaf, in order, with the leaf and its path.
         whole: containers of these types are leaves here.
 
@@ -47,7 +47,7 @@ def map_leaves(tree: Any, map_leaf: LeafMap, whole: tuple[type, ...] = ()) -> An
 
 
 def list_leaves(tree: Any, whole: tuple[type, ...] = ()) -> list[tuple[Any, Path]]:
-    """Return the leaves that `map_leaves` asks for, in order and each once, with their paths."""
+    """Return the leaves that `map_leaves` maps, in order, each once, with their paths."""
     found: list[tuple[Any, Path]] = []
 
     def note(leaf: Any, path: Path) -> Any:
@@ -61,7 +61,7 @@ def list_leaves(tree: Any, whole: tuple[type, ...] = ()) -> list[tuple[Any, Path
 def walk_leaves(
     value: Any, whole: tuple[type, ...] = (), path: Path = ()
 ) -> Iterator[tuple[Path, Any]]:
-    """Yield every leaf with its path as often as it is there, numbers, texts and None too."""
+    """Yield every leaf with its path, repeated ones too, including numbers, texts and None."""
     if not is_container(value) or isinstance(value, whole):
         yield path, value
         return
@@ -75,12 +75,12 @@ def format_path(path: Path) -> str:
 
 
 class _Walk:
-    """One pass over one tree: what was met already, and what is being entered."""
+    """One pass over one tree: the objects already mapped, and the containers being entered."""
 
     def __init__(self, map_leaf: LeafMap, whole: tuple[type, ...]) -> None:
         self._map_leaf = map_leaf
         self._whole = whole
-        # The originals are kept beside the results, so that no id is given to a second object.
+        # The originals are kept with the results, so that no id is reused by another object.
         self._done: dict[int, tuple[Any, Any]] = {}
         self._entered: set[int] = set()
 
@@ -119,7 +119,7 @@ class _Walk:
         try:
             return with_children(container, before, children)
         except Exception as error:
-            failure = f"built again with its tensors replaced ({type(error).__name__}: {error})"
+            failure = f"rebuilt with its tensors replaced ({type(error).__name__}: {error})"
             kind = type(container).__name__
             refusal = MoveError(
                 f"{kind} at {format_path(path)} cannot be {failure}; "
@@ -129,7 +129,7 @@ class _Walk:
             raise refusal from error
 
     def _map_packed(self, packed: PackedSequence, path: Path) -> PackedSequence:
-        # batch_sizes stays on the CPU by the class's own rule; torch.nn.RNN reads it there.
+        # PackedSequence keeps batch_sizes on the CPU, where torch.nn.RNN reads it.
         data, sorted_indices, unsorted_indices = (
             self.map(getattr(packed, name), (*path, (".{}", name)))
             for name in ("data", "sorted_indices", "unsorted_indices")

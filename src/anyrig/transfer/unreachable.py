@@ -1,4 +1,4 @@
-"""Values that carry tensors which cannot be moved from outside, and what to do about them."""
+"""Objects with tensors that cannot be replaced from outside, and the remedies."""
 
 from __future__ import annotations
 
@@ -14,18 +14,20 @@ from ..errors import MoveError
 from .containers import Part, attributes_of
 from .tree import ATOM_TYPES, Path, format_path
 
-# An object may hang on half the program (a logger, a configuration). What has not shown a tensor
-# among this many objects, the nearest first, is taken to have none.
+# An object may refer to half of the program (a logger, a configuration). If the nearest objects, up
+# to this many, contain no tensor, assume that there is none.
 _OBJECTS_SEARCHED = 1000
 _NEVER_SEARCHED = (type, ModuleType, FunctionType)
 
 
 def refuse_unreachable(leaf: object, path: Path) -> None:
-    """Do nothing for a leaf without tensors, such as a text, a date or a NumPy array.
+    """Raise an error for a leaf that contains tensors which cannot be replaced.
+
+    A leaf without tensors, such as a text, a date or a NumPy array, passes.
 
     Raises:
-        MoveError: `leaf` carries tensors, or hands them out when it is iterated over; the message
-            names its type, its place and what to do.
+        MoveError: `leaf` contains tensors, or yields them when it is iterated; the message names
+            its type, its place and the remedy.
     """
     reason = _reason(leaf)
     if reason is not None:
@@ -35,26 +37,26 @@ def refuse_unreachable(leaf: object, path: Path) -> None:
 def _reason(leaf: object) -> str | None:
     if isinstance(leaf, torch.optim.Optimizer):
         return (
-            "an optimizer keeps its state beside the parameters it was given. Move the model "
-            "first and build the optimizer from its parameters; for a saved state, "
-            "load_state_dict() puts it where the parameters are"
+            "an optimizer keeps its state on the device of the parameters it was given. Move the "
+            "model first and build the optimizer from its parameters; load_state_dict() puts a "
+            "saved state on the device of the parameters"
         )
     if isinstance(leaf, torch.utils.data.DataLoader):
         return (
-            "a loader has no device, its batches have. "
+            "a loader has no device; only its batches do. "
             "Use anyrig.prefetch(loader, rig), or move each batch"
         )
     if isinstance(leaf, Iterator) and not isinstance(leaf, io.IOBase):
         return (
-            "its values do not exist yet, and looking at them would use them up. "
-            "Move each value as it comes, or make a list of them first"
+            "its values do not exist yet, and reading them would consume them. "
+            "Move each value when it is yielded, or make a list of them first"
         )
     found = _find_tensor(leaf)
     if found is not None:
         return (
             f"it holds a {found[1]} in {format_path(found[0])} and has no method `to`. "
             "Give its class a method `to(device)` that returns the moved object, make it a "
-            "dataclass, or pass what it holds"
+            "dataclass, or pass its contents"
         )
     return None
 
@@ -79,7 +81,7 @@ def _find_tensor(leaf: object) -> tuple[Path, str] | None:
 
 def _inside(value: Any) -> Iterable[tuple[Part, Any]]:
     yield from (((".{}", name), child) for name, child in attributes_of(value).items())
-    # Only built-in containers are looked into: to iterate over others may compute, or consume.
+    # Look only into built-in containers: iterating over others may compute or consume values.
     if type(value) in (list, tuple, set, frozenset, deque):
         yield from ((("[{}]", index), child) for index, child in enumerate(value))
     elif isinstance(value, dict):

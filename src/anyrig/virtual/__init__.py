@@ -1,6 +1,6 @@
-"""GPUs that are not there: CUDA devices that PyTorch takes for real, on a machine without any.
+"""Virtual GPUs: CUDA devices for PyTorch on a machine that has none.
 
-Importing this package imports neither torch nor a compiler; `install` does.
+Importing this package does not import torch or build anything. `install` does both.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from .rig import VirtualDevice as VirtualDevice
     from .rig import VirtualRig as VirtualRig
 
-# Each public name and the file that holds it. No file may have the name of a function here: when it
-# is imported, the file would take the function's place.
+# Each public name and the submodule that defines it. No submodule may share a function's name:
+# importing the submodule would replace the function in this package.
 _FILE_OF_NAME = {
     "ClockReading": "clock_reading",
     "Installation": "installed",

@@ -1,4 +1,4 @@
-"""The functions of `torch._C` that say which attention operators a card could run."""
+"""The functions of `torch._C` that report which attention kernels a GPU can run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def bindings(core: ModuleType) -> dict[str, Callable[..., Any]]:
-    """Return the functions by their names in `torch._C`; without CUDA, those there say no."""
+    """Return the functions by their names in `torch._C`; a CPU build's own return False."""
     return {
         "_is_flash_attention_available": lambda: True,
         "_can_use_flash_attention": core.can_use_flash_attention,

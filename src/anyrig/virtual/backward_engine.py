@@ -1,13 +1,13 @@
-"""In which thread a backward pass computes.
+"""The thread that runs a backward pass.
 
-PyTorch gives each CUDA device a thread for backward passes, so that devices work side by side. On
-one virtual device nothing works side by side: the caller only waits, while another core computes
-with what lies in the caller's cache. That made a step of a small network 5 % slower.
+PyTorch runs the backward pass of each CUDA device in a thread of its own, so that devices work
+concurrently. With one virtual GPU there is no concurrency to gain: the calling thread only waits,
+and the other thread runs on a core whose cache is cold. A step of a small network was 5 % slower.
 
-A pass that runs code of the program keeps the device's thread, as on a card: hooks and functions
-of the program see which thread they are in, and may rely on it. What is left for the caller's
-thread, PyTorch's own nodes on one device, looks the same from either. Hooks that unpack saved
-tensors do not show in the graph, and run in either.
+A backward pass that runs Python code of the program (hooks, custom functions) stays in the
+device's thread, as on a real GPU, because that code can observe its thread. A pass of PyTorch's own
+nodes on one device runs in the calling thread. Saved-tensor hooks do not appear in the graph and
+may run in either thread.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from typing import Any
 import torch
 from torch.autograd.grad_mode import set_multithreading_enabled
 
-# PyTorch's engine, behind all of torch.autograd's functions.
+# The engine behind all functions of torch.autograd.
 _Engine: Any = torch._C._ImperativeEngine
 
 
 def patch(core: ModuleType) -> None:
-    """Have backward passes compute in the thread that calls them, where nobody can tell."""
+    """Run backward passes in the calling thread where the program cannot observe the thread."""
 
     class Engine(_Engine):  # type: ignore[misc]
         def run_backward(self, tensors: Any, *arguments: Any, **options: Any) -> Any:

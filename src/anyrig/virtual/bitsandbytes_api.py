@@ -1,8 +1,8 @@
-"""The library bitsandbytes, where it is installed: weights and optimiser states of 4 and 8 bits.
+"""bitsandbytes on virtual GPUs: weights and optimizer states of 4 and 8 bits.
 
-Its kernels for CUDA start real ones, and end the process when they find no card. It has others, for
-the CPU and in PyTorch alone; they run here, each operator whole on the host. So a card's memory
-counts what an operator takes and gives, as with bitsandbytes' own kernels.
+The library's CUDA kernels end the process when they find no GPU. Its kernels for the CPU and in
+plain PyTorch run instead, each operator entirely on the host. So the temporaries inside an operator
+use no GPU memory; only its inputs and results do, as with bitsandbytes' CUDA kernels.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ KERNELS = f"{LIBRARY}.backends.cuda.ops"
 
 
 def patch(core: ModuleType) -> None:
-    """Let bitsandbytes compute on the host, whether it has been imported or will be."""
+    """Make bitsandbytes compute on the host, whether it is imported before or after this call."""
     if LOADER in sys.modules:
         _compute_on_host(core)
         return
@@ -35,21 +35,25 @@ def patch(core: ModuleType) -> None:
     def compute_on_host_instead(_load: Callable[[], None]) -> None:
         _compute_on_host(core)
 
-    # The library may be half imported: it imports torch before these two, and the kernels last.
+    # This may run in the middle of the library's import, which imports torch before these two
+    # modules and the kernels last.
     sys.meta_path.insert(0, ImportWatch(LOADER, load_without_cuda))
     sys.meta_path.insert(0, ImportWatch(KERNELS, compute_on_host_instead))
 
 
 @contextmanager
 def _cuda_hidden_from_library() -> Iterator[None]:
-    """Let the library load its code for the CPU; other modules that it imports see the cards."""
+    """Within the block, report no CUDA to bitsandbytes, so that it loads its CPU library.
+
+    Other modules that bitsandbytes imports still see the GPUs.
+    """
     is_available = torch.cuda.is_available
 
-    def is_available_elsewhere() -> bool:
-        asked_by = sys._getframe(1).f_globals.get("__name__", "")
-        return asked_by.partition(".")[0] != LIBRARY and is_available()
+    def is_available_to_others() -> bool:
+        caller = sys._getframe(1).f_globals.get("__name__", "")
+        return caller.partition(".")[0] != LIBRARY and is_available()
 
-    torch.cuda.is_available = is_available_elsewhere
+    torch.cuda.is_available = is_available_to_others
     try:
         yield
     finally:
@@ -61,7 +65,7 @@ def _compute_on_host(core: ModuleType) -> None:
     functional: Any = sys.modules.get(f"{LIBRARY}.functional")
     if functional is None:
         return
-    # Pages come from CUDA's managed memory, which the host reads and writes as its own.
+    # bitsandbytes takes pages from CUDA's managed memory, which the host can read and write.
     functional.get_paged = _pages
     functional.fill = _fill
     functional.prefetch_tensor = _prefetch
@@ -70,7 +74,7 @@ def _compute_on_host(core: ModuleType) -> None:
 def _pages(
     *shape: int,
     dtype: torch.dtype = torch.float32,
-    device: torch.device = torch.device("cuda", 0),  # noqa: B008 - as bitsandbytes has it
+    device: torch.device = torch.device("cuda", 0),  # noqa: B008 - bitsandbytes' default
 ) -> torch.Tensor:
     pages: Any = torch.empty(shape, dtype=dtype, device="cpu")
     pages.is_paged = True
@@ -91,4 +95,4 @@ def _prefetch(
     A: torch.Tensor,  # noqa: N803 - as bitsandbytes has it
     to_cpu: bool = False,
 ) -> None:
-    """Leave the pages where they are."""
+    """Do nothing: the pages stay in host memory."""

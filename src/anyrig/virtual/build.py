@@ -1,14 +1,14 @@
-"""The virtual backend as a loaded module: built on first use, kept, shared between processes.
+"""Building and loading the virtual backend's C++ extension, once for each PyTorch and compiler.
 
 ::
 
     ~/.cache/anyrig/virtual/
         2.13.0+cpu-cpython-311-x86_64-linux-gnu-0f3c…/      PyTorch, Python, hash of the sources
             51b2…/anyrig_virtual_extension.so               hash of compiler and flags
-        driver-77e0…/                                       of driver/library.py
-        jiterator/                                          of host_kernel.py
+        driver-77e0…/                                       see driver/library.py
+        jiterator/                                          see host_kernel.py
 
-How a library is built once and found whole: `kept_library`.
+`library_cache` builds each library once and checks that it is intact.
 """
 
 from __future__ import annotations
@@ -31,18 +31,19 @@ from .compiler import (
     count_units,
     estimate_seconds,
 )
-from .kept_library import cache_folder, is_whole, keep
+from .library_cache import build_once, cache_folder, is_intact
 
 SOURCES = Path(__file__).parent / "csrc"
 
 
 @functools.cache
 def load_extension() -> ModuleType:
-    """Return the virtual backend's module, built first if this machine has not built it yet.
+    """Return the virtual backend's module; build it first if there is no intact copy.
 
     Raises:
-        NoCompilerError: it must be built, and a compiler or Python's headers are not installed.
-        BuildError: it cannot be built or loaded, or another process takes too long to build it.
+        NoCompilerError: the backend must be built, and a compiler or Python's headers are missing.
+        BuildError: the backend cannot be built or loaded, or another process takes too long to
+            build it.
     """
     library = build_extension()
     spec = importlib.util.spec_from_file_location(MODULE_NAME, library)
@@ -54,32 +55,32 @@ def load_extension() -> ModuleType:
     except ImportError as error:
         raise BuildError(
             f"the virtual backend {library} cannot be loaded: {error}; "
-            "build it anew with: anyrig virtual build --again"
+            "rebuild it with: anyrig virtual build --again"
         ) from error
     sys.modules[MODULE_NAME] = module
     return module
 
 
 def build_extension(sources: Path = SOURCES, *, again: bool = False) -> Path:
-    """Return the library of the C++ files below `sources`, compiled if there is no whole one.
+    """Return the path of the library; compile the C++ files below `sources` if necessary.
 
     Args:
-        sources: where the C++ files are.
-        again: compile it even if there is one.
+        sources: the folder of the C++ files.
+        again: compile even if an intact library exists.
 
     Raises:
-        NoCompilerError: it must be built, and a compiler or Python's headers are not installed.
-        BuildError: it cannot be built, or another process takes too long to build it.
+        NoCompilerError: the library must be built, and a compiler or Python's headers are missing.
+        BuildError: the library cannot be built, or another process takes too long to build it.
     """
     versions = cache_folder() / _versions_key(sources)
     try:
         compiler = Compiler.find()
     except NoCompilerError as error:
-        # Built elsewhere and copied here, as in the second stage of a container's image.
+        # The library may have been built elsewhere and copied here, as in a multi-stage image.
         copies = list(versions.glob(f"*/{MODULE_NAME}.so"))
-        whole = next(filter(is_whole, copies), None)
-        if whole is not None and not again:
-            return whole
+        intact = next(filter(is_intact, copies), None)
+        if intact is not None and not again:
+            return intact
         if copies and not again:
             raise NoCompilerError(
                 f"{copies[0]} is damaged, or another user could have changed it: {error}"
@@ -94,11 +95,11 @@ def build_extension(sources: Path = SOURCES, *, again: bool = False) -> Path:
         with BuildProgress(compiler.version, estimate_seconds(units)):
             return compile_extension(compiler, sources, units, flags, folder)
 
-    return keep(library, build, again=again)
+    return build_once(library, build, again=again)
 
 
 def _versions_key(sources: Path) -> str:
-    """Return what must agree for a library to fit: PyTorch, Python and its own sources."""
+    """Return the name of the folder for this PyTorch, this Python and these sources."""
     import torch
 
     files = sorted(file for file in sources.rglob("*") if file.is_file())

@@ -1,4 +1,4 @@
-"""What a person sees while the virtual backend is built: a bar on a terminal, else lines."""
+"""Progress of the virtual backend's build: a bar on a terminal, otherwise lines of text."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-# How often a line is written where there is no terminal.
+# The interval between lines where standard error is not a terminal.
 SECONDS_BETWEEN_LINES = 5.0
 
 _SECONDS_BETWEEN_TICKS = 0.5
 
-# A bar that is full before the work is done would lie.
+# The bar must not look full before the build is done.
 _FULLEST = 0.95
 
 
 class BuildProgress:
-    """Shows on standard error how far a build is; standard output belongs to the program.
+    """A context manager that shows the progress of a build on standard error.
 
-    A build is a few compilers that each run for most of a minute and say nothing, so progress is
-    the time that has passed of the time that was estimated.
+    A build runs a few compilers for most of a minute each, and compilers report no progress. So the
+    progress is the elapsed time as a fraction of the estimated time.
 
     Args:
-        compiler: the first line of its ``--version``.
-        estimated_seconds: how long the build takes on a machine like those it was measured on.
+        compiler: the first line of the compiler's ``--version``.
+        estimated_seconds: the expected duration of the build.
     """
 
     def __init__(self, compiler: str, estimated_seconds: float) -> None:
@@ -44,7 +44,8 @@ class BuildProgress:
         )
         self._done = threading.Event()
         on_terminal = self._bar.console.is_terminal
-        # Ctrl-C may come between its start and the block, which then nobody leaves.
+        # A daemon: Ctrl-C may come between the thread's start and the block, and then nothing would
+        # ever stop the thread.
         self._ticks = threading.Thread(
             target=self._fill if on_terminal else self._repeat, daemon=True
         )
@@ -81,7 +82,7 @@ class BuildProgress:
     @staticmethod
     @contextmanager
     def waiting_for(builder: str) -> Iterator[None]:
-        """Say, while the block runs, that `builder` builds and this process waits."""
+        """Report, while the block runs, that this process waits for the build of `builder`."""
         from rich.console import Console
 
         console = Console(stderr=True)

@@ -1,4 +1,4 @@
-"""What the virtual clock says: `clock()`."""
+"""`clock()`, which reads the virtual clock of this process."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from .installed import installation
 
 @dataclass(frozen=True)
 class StreamReading:
-    """One stream of a device.
+    """The times of one stream, in seconds of virtual time.
 
     Attributes:
-        stream_id: 0 for the default stream.
-        done_seconds: the moment at which all that was launched on it is done.
-        busy_seconds: how long it has worked.
+        stream_id: the id of the stream; 0 for the default stream.
+        done_seconds: when all work launched on the stream ends.
+        busy_seconds: the total time in which the stream was busy.
     """
 
     stream_id: int
@@ -26,20 +26,19 @@ class StreamReading:
 
 @dataclass(frozen=True)
 class DeviceReading:
-    """One device, as this process has used it until now.
+    """The work of this process on one device so far.
 
-    Copies and collectives may run beside kernels, so the seconds need not add up to those that
-    have passed.
+    Copies and collectives can overlap kernels, so the seconds need not add up to the elapsed time.
 
     Attributes:
-        index: its CUDA index.
-        compute_seconds: in which kernels ran.
-        copy_seconds: in which copies to or from it ran, to and from the host included.
-        collective_seconds: in which it took part in collectives.
+        index: the CUDA index of the device.
+        compute_seconds: the time in which kernels ran.
+        copy_seconds: the time in which copies to or from the device ran, including host copies.
+        collective_seconds: the time in which the device took part in collectives.
         flops: multiplications and additions of matrix products, convolutions and attention, as
             `torch.utils.flop_counter` counts them.
-        memory_bytes: what kernels read and wrote of the card's memory.
-        streams: the streams that have been used, by their id.
+        memory_bytes: the bytes of GPU memory that kernels read and wrote.
+        streams: the streams that have been used, ordered by id.
     """
 
     index: int
@@ -52,19 +51,21 @@ class DeviceReading:
 
     @property
     def done_seconds(self) -> float:
-        """The moment at which all that was launched on the device is done."""
+        """When all work launched on the device ends, in seconds of virtual time."""
         return max((stream.done_seconds for stream in self.streams), default=0.0)
 
 
 @dataclass(frozen=True)
 class ClockReading:
-    """The virtual clock of this process. Moments are seconds since its start; it is never reset,
-    so take the difference of two readings.
+    """A reading of this process's virtual clock.
+
+    Times are seconds since the clock started. The clock is never reset, so subtract two readings to
+    measure a duration.
 
     Attributes:
-        host_seconds: the moment that the program has reached. It moves on with launches and waits;
-            what Python itself takes is not counted.
-        devices: each device that the process sees, by its CUDA index.
+        host_seconds: the time that the program has reached. Launches and waits advance it; Python's
+            own run time does not count.
+        devices: the devices that the process sees, in the order of their CUDA indices.
     """
 
     host_seconds: float
@@ -72,7 +73,7 @@ class ClockReading:
 
     @property
     def done_seconds(self) -> float:
-        """The moment at which the host and all devices are done."""
+        """When the host and all devices are done, in seconds of virtual time."""
         return max([self.host_seconds, *(device.done_seconds for device in self.devices)])
 
     def __str__(self) -> str:
@@ -91,10 +92,10 @@ class ClockReading:
 
 
 def clock() -> ClockReading:
-    """Read the virtual clock of this process, without moving it.
+    """Return a reading of this process's virtual clock. Reading does not advance the clock.
 
     Raises:
-        VirtualRigError: no virtual rig is installed, or one without a clock.
+        VirtualRigError: no virtual rig is installed, or the rig has no clock.
     """
     installed = installation()
     if installed is None or not installed.clock:

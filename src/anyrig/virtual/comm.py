@@ -1,6 +1,6 @@
-"""Copies between the devices of one process: what `nn.DataParallel` and `torch.cuda.comm` call.
+"""Copies between the devices of one process, for `nn.DataParallel` and `torch.cuda.comm`.
 
-The steps are those of `torch/csrc/cuda/comm.cpp`, since their temporaries count as memory.
+The steps follow `torch/csrc/cuda/comm.cpp`, because its temporary tensors use GPU memory.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from . import nccl
 
 _HOST = -1
 
-# Its functions on lists of tensors, which have no types.
+# Functions on lists of tensors, which have no type annotations.
 _lists: Any = torch._utils
 
 
 def broadcast(core: ModuleType, tensor: Tensor, devices: Sequence[int]) -> list[Tensor]:
-    """Return `tensor` on each of `devices`; where it already is, itself."""
+    """Return a copy of `tensor` on each of `devices`; on its own device, `tensor` itself."""
     results = []
     for device in devices:
         if tensor.is_cuda and tensor.get_device() == device:
@@ -35,7 +35,11 @@ def broadcast(core: ModuleType, tensor: Tensor, devices: Sequence[int]) -> list[
 
 
 def broadcast_out(core: ModuleType, tensor: Tensor, outputs: Sequence[Tensor]) -> Sequence[Tensor]:
-    """Copy `tensor` into each of `outputs`."""
+    """Copy `tensor` into each of `outputs` and return `outputs`.
+
+    Raises:
+        RuntimeError: an output is not on a CUDA device or has another shape.
+    """
     for index, output in enumerate(outputs):
         _require_output(output, index)
         if output.shape != tensor.shape:
@@ -53,7 +57,10 @@ def broadcast_coalesced(
 ) -> list[list[Tensor]]:
     """Return `tensors` on each of `devices`, copied in buffers of up to `buffer_size` bytes.
 
-    On the first device they are the caller's own.
+    The result for ``devices[0]`` holds the caller's tensors.
+
+    Raises:
+        RuntimeError: a tensor is not on ``devices[0]``.
     """
     if any(tensor.get_device() != devices[0] for tensor in tensors):
         raise RuntimeError("All tensors must be on devices[0]: " + str(devices[0]))
@@ -70,9 +77,10 @@ def broadcast_coalesced(
         else:
             copies_dense = broadcast(core, _lists._flatten_dense_tensors(chunk), devices)
             parts = [_lists._unflatten_dense_tensors(flat, chunk) for flat in copies_dense]
-        for result, of_device in zip(results, parts[1:], strict=True):
-            # Each is a tensor of its own: writing to one leaves the version of the others.
-            result.extend(part.data for part in of_device)
+        for result, device_parts in zip(results, parts[1:], strict=True):
+            # `data` gives each part its own version counter: the parts are views of one buffer, and
+            # writing to one must not bump the version of the others.
+            result.extend(part.data for part in device_parts)
     return [list(tensors)] + [
         list(_lists._reorder_tensors_as(result, tensors)) for result in results
     ]
@@ -85,7 +93,18 @@ def scatter(
     dim: int = 0,
     streams: Sequence[torch.cuda.Stream | None] | None = None,
 ) -> list[Tensor]:
-    """Return the parts of `tensor` along `dim`, each on its device."""
+    """Split `tensor` along `dim` and return each part on its device.
+
+    Args:
+        tensor: the tensor to split.
+        devices: CUDA indices, one per part.
+        sizes: the length of each part along `dim`; without sizes, `Tensor.chunk` decides.
+        dim: the dimension to split.
+        streams: the stream of each copy; None for the current stream.
+
+    Raises:
+        RuntimeError: `devices` is empty, or `sizes` or a stream does not match `devices`.
+    """
     if not devices:
         raise RuntimeError("Expected at least one device to scatter to")
     if sizes is not None and len(sizes) != len(devices):
@@ -93,7 +112,7 @@ def scatter(
             "Expected devices and chunk_sizes to be of same length, but got len(devices) = "
             f"{len(devices)} and len(chunk_sizes) = {len(sizes)}"
         )
-    dim = _wrap(dim, tensor)
+    dim = _normalize_dim(dim, tensor)
     parts = (
         tensor.chunk(len(devices), dim)
         if sizes is None
@@ -101,7 +120,7 @@ def scatter(
     )
     results = []
     for index, (part, device) in enumerate(zip(parts, devices)):  # noqa: B905 - may be fewer parts
-        with _on(streams, index, device):
+        with _stream_context(streams, index, device):
             target = torch.device("cuda", device)
             results.append(part.to(target, non_blocking=True, memory_format=torch.preserve_format))
     return results
@@ -113,13 +132,20 @@ def scatter_out(
     dim: int = 0,
     streams: Sequence[torch.cuda.Stream | None] | None = None,
 ) -> Sequence[Tensor]:
-    """Copy the parts of `tensor` along `dim` into `outputs`."""
+    """Split `tensor` along `dim` and copy each part into its output; return `outputs`.
+
+    Raises:
+        RuntimeError: the shapes of `outputs` do not add up to that of `tensor`, an output is not on
+            a CUDA device, or a stream is on another device than its output.
+    """
     if not outputs:
         raise RuntimeError("Expected at least one output tensor to scatter to")
-    dim = _wrap(dim, tensor)
+    dim = _normalize_dim(dim, tensor)
     for index, output in enumerate(outputs):
         _require_output(output, index)
-        if output.dim() != tensor.dim() or _without(output, dim) != _without(tensor, dim):
+        if output.dim() != tensor.dim() or _shape_without(output, dim) != _shape_without(
+            tensor, dim
+        ):
             raise RuntimeError(
                 f"Output tensor at index {index} has incorrect shape: {list(output.shape)}. "
                 f"Expected same shape except for scatter dim {dim} as the source tensor: "
@@ -134,13 +160,22 @@ def scatter_out(
         )
     parts = tensor.split_with_sizes(sizes, dim)
     for index, (part, output) in enumerate(zip(parts, outputs, strict=True)):
-        with _on(streams, index, output.get_device()):
+        with _stream_context(streams, index, output.get_device()):
             output.copy_(part, non_blocking=True)
     return outputs
 
 
 def gather(tensors: Sequence[Tensor], dim: int, destination: int | None = None) -> Tensor:
-    """Return `tensors` joined along `dim` on `destination`: a device, -1 for the host."""
+    """Concatenate `tensors` along `dim` on one device.
+
+    Args:
+        tensors: tensors on CUDA devices, equal in all dimensions but `dim`.
+        dim: the dimension to concatenate.
+        destination: a CUDA index, -1 for the host, or None for the current device.
+
+    Raises:
+        RuntimeError: a tensor is on the host, or the shapes do not match.
+    """
     size = _gathered_size(tensors, dim)
     memory_format = torch.contiguous_format
     if all(tensor.is_contiguous(memory_format=torch.channels_last) for tensor in tensors):
@@ -151,17 +186,22 @@ def gather(tensors: Sequence[Tensor], dim: int, destination: int | None = None) 
         index = torch.cuda.current_device() if destination is None else destination
         device = torch.device("cuda", index)
     output = torch.empty(size, dtype=tensors[0].dtype, device=device, memory_format=memory_format)
-    return _fill(output, tensors, dim)
+    return _copy_parts(output, tensors, dim)
 
 
 def gather_out(tensors: Sequence[Tensor], output: Tensor, dim: int = 0) -> Tensor:
-    """Copy `tensors` one after another along `dim` into `output`."""
+    """Concatenate `tensors` along `dim` into `output` and return `output`.
+
+    Raises:
+        RuntimeError: `output` does not have the concatenated shape, a tensor is on the host, or the
+            shapes do not match.
+    """
     size = _gathered_size(tensors, dim)
     if list(output.shape) != size:
         raise RuntimeError(
             f"Expected out tensor to have shape {size}, but got {list(output.shape)}"
         )
-    return _fill(output, tensors, dim)
+    return _copy_parts(output, tensors, dim)
 
 
 def bindings(core: ModuleType) -> dict[str, Callable[..., Any]]:
@@ -175,21 +215,22 @@ def bindings(core: ModuleType) -> dict[str, Callable[..., Any]]:
         "_gather": gather,
         "_gather_out": gather_out,
     }
-    return {name: _below_subclasses(function) for name, function in functions.items()}
+    return {name: _without_torch_function(function) for name, function in functions.items()}
 
 
-def _below_subclasses(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `function` as C++ would be: for it, subclasses of `Tensor` are tensors.
+def _without_torch_function(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `function` with `__torch_function__` disabled, as for a function in C++.
 
-    The parameters of a lazy module, for one, refuse every function of a tensor in Python.
+    Otherwise tensor subclasses would intercept its steps. The parameters of a lazy module, for
+    example, reject every tensor function called from Python.
     """
 
     @functools.wraps(function)
-    def below(*arguments: Any, **options: Any) -> Any:
+    def call(*arguments: Any, **options: Any) -> Any:
         with torch._C.DisableTorchFunctionSubclass():
             return function(*arguments, **options)
 
-    return below
+    return call
 
 
 def _copy_to_all(core: ModuleType, tensor: Tensor, outputs: Sequence[Tensor]) -> None:
@@ -197,7 +238,7 @@ def _copy_to_all(core: ModuleType, tensor: Tensor, outputs: Sequence[Tensor]) ->
         for output in outputs:
             output.copy_(tensor, non_blocking=True)
 
-    if outputs and nccl.takes([tensor, *outputs]):
+    if outputs and nccl.can_transfer([tensor, *outputs]):
         nccl.run(core, core.CollectiveKind.BROADCAST, [tensor, *outputs], copy)
     else:
         copy()
@@ -211,13 +252,13 @@ def _require_output(output: Tensor, index: int) -> None:
         )
 
 
-def _wrap(dim: int, tensor: Tensor) -> int:
+def _normalize_dim(dim: int, tensor: Tensor) -> int:
     if tensor.dim() > 0:
         tensor.size(dim)  # raises PyTorch's IndexError
     return dim % max(tensor.dim(), 1)
 
 
-def _without(tensor: Tensor, dim: int) -> tuple[int, ...]:
+def _shape_without(tensor: Tensor, dim: int) -> tuple[int, ...]:
     return (*tensor.shape[:dim], *tensor.shape[dim + 1 :])
 
 
@@ -225,7 +266,7 @@ def _gathered_size(tensors: Sequence[Tensor], dim: int) -> list[int]:
     if not tensors:
         raise RuntimeError("Expected at least one tensor to gather from")
     first = tensors[0]
-    dim = _wrap(dim, first)
+    dim = _normalize_dim(dim, first)
     size = list(first.shape)
     for index, tensor in enumerate(tensors):
         if not tensor.is_cuda:
@@ -248,14 +289,14 @@ def _gathered_size(tensors: Sequence[Tensor], dim: int) -> list[int]:
     return size
 
 
-def _fill(output: Tensor, tensors: Sequence[Tensor], dim: int) -> Tensor:
+def _copy_parts(output: Tensor, tensors: Sequence[Tensor], dim: int) -> Tensor:
     parts = output.split_with_sizes([tensor.size(dim) for tensor in tensors], dim)
     for tensor, part in zip(tensors, parts, strict=True):
         part.copy_(tensor, non_blocking=output.is_cuda)
     return output
 
 
-def _on(
+def _stream_context(
     streams: Sequence[torch.cuda.Stream | None] | None, index: int, device: int
 ) -> AbstractContextManager[Any]:
     stream = streams[index] if streams is not None and index < len(streams) else None

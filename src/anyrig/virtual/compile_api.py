@@ -1,8 +1,8 @@
 """`torch.compile` with its default backend, without Triton.
 
-Inductor writes Triton kernels for a card. A graph on virtual devices goes through PyTorch's backend
-"aot_eager" instead: traced and differentiated ahead just so, then run operator by operator. In
-modes in which Inductor captures CUDA graphs it is "cudagraphs", which captures them just so, too.
+Inductor generates Triton kernels for a real GPU. A graph on virtual GPUs uses PyTorch's backend
+"aot_eager" instead, which traces and differentiates the graph in the same way and runs it operator
+by operator. In modes in which Inductor captures CUDA graphs, the backend is "cudagraphs".
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ import torch
 
 
 def patch() -> None:
-    """Let Inductor take the graphs of the CPU alone."""
-    # Private, and the one place that `torch.compile` and `Module.compile` both pass.
+    """Make Inductor compile only graphs without CUDA tensors."""
+    # A private class, but `torch.compile` and `Module.compile` have no other place in common.
     torch_module: Any = torch
     wrapper: Any = torch_module._TorchCompileInductorWrapper
-    compile_elsewhere = wrapper.__call__
+    original_compile = wrapper.__call__
 
     def compile_graph(self: Any, graph: Any, inputs: list[torch.Tensor], **options: Any) -> Any:
         if not any(tensor.is_cuda for tensor in _tensors(graph, inputs)):
-            return compile_elsewhere(self, graph, inputs, **options)
+            return original_compile(self, graph, inputs, **options)
         from torch._dynamo.backends import cudagraphs, debugging
 
         captures = self.config.get("triton.cudagraphs", False)
@@ -32,7 +32,7 @@ def patch() -> None:
 
 
 def _tensors(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Iterator[torch.Tensor]:
-    """Yield what goes into `graph` and what it makes."""
+    """Yield the inputs, parameters, buffers and intermediate results of `graph`."""
     results = [node.meta.get("example_value") for node in graph.graph.nodes]
     for value in (*inputs, *graph.parameters(), *graph.buffers(), *results):
         for part in value if isinstance(value, tuple | list) else (value,):

@@ -1,10 +1,10 @@
-"""The C++ compiler of this machine, and how the virtual backend is compiled with it.
+"""The C++ compiler of this machine, and the compilation of the virtual backend.
 
-PyTorch's headers alone take 9 s of processor time in a file that includes few of them and 25 s in
-one that includes all that the backend does. So the sources are put together into units, one a core
-and at least two, which are compiled at once (see `estimate_seconds`). A name that a file keeps to
-itself must therefore be its own in the whole backend. The compiler is called directly; neither
-ninja nor setuptools needs to be installed.
+PyTorch's headers alone take 9 s of processor time in a file that includes few of them, and 25 s in
+a file with all of the backend's includes. So the sources are merged into translation units, one per
+core and at least two, which compile concurrently (see `estimate_seconds`). Names with internal
+linkage must therefore be unique across the backend. The compiler is called directly: neither ninja
+nor setuptools needs to be installed.
 """
 
 from __future__ import annotations
@@ -28,16 +28,17 @@ from .compiler_processes import CompilerProcesses
 
 MODULE_NAME = "anyrig_virtual_extension"
 
-# One alone would take twice as much memory; beyond eight, PyTorch's headers are most of each.
+# A single unit would take twice as much memory. With more than eight, most of the time would go to
+# PyTorch's headers.
 _LEAST_UNITS, _MOST_UNITS = 2, 8
 
-# Processor time on an AMD EPYC of 2024 with g++ 12: of each unit's headers, and of all sources.
+# Processor time of the headers of one unit, and of all sources (AMD EPYC of 2024, g++ 12).
 _SECONDS_OF_HEADERS, _SECONDS_OF_SOURCES = 20.0, 50.0
 
-# A unit takes less than this while it compiles; PyTorch's headers are most of it.
-_BYTES_A_UNIT = 1.5 * 2**30
+# Upper bound of the compiler's memory for one unit, mostly for PyTorch's headers.
+_BYTES_PER_UNIT = 1.5 * 2**30
 
-# How to install a compiler, and the headers of Python, by the family of the system.
+# The commands that install a compiler and Python's headers, by operating system family.
 _INSTALL = {
     "debian": ("sudo apt-get install g++", "sudo apt-get install python{version}-dev"),
     "fedora": ("sudo dnf install gcc-c++", "sudo dnf install python{version}-devel"),
@@ -50,11 +51,11 @@ _INSTALL_ANYWHERE = ("conda install cxx-compiler", "conda install python={versio
 
 @dataclass(frozen=True)
 class Compiler:
-    """A C++ compiler that answers.
+    """A working C++ compiler.
 
     Attributes:
-        command: the words it is called by, such as ``("g++",)`` or ``("ccache", "g++")``.
-        version: the first line of its ``--version``.
+        command: the words of the command, such as ``("g++",)`` or ``("ccache", "g++")``.
+        version: the first line of the output of ``--version``.
     """
 
     command: tuple[str, ...]
@@ -65,7 +66,7 @@ class Compiler:
         """Return the compiler that ``$CXX`` names, else the first of g++, clang++ and c++.
 
         Raises:
-            NoCompilerError: there is none; the message holds the command that installs one.
+            NoCompilerError: there is no compiler; the message contains the command to install one.
         """
         chosen = os.environ.get("CXX")
         for candidate in [chosen] if chosen else ["g++", "clang++", "c++"]:
@@ -77,9 +78,9 @@ class Compiler:
             )
             if asked.returncode == 0 and asked.stdout:
                 return cls(command, asked.stdout.splitlines()[0])
-        looked_for = f"the compiler {chosen!r}, which CXX names," if chosen else "a C++ compiler"
+        missing = f"the compiler {chosen!r}, which CXX names," if chosen else "a C++ compiler"
         raise NoCompilerError(
-            f"virtual GPUs need {looked_for} once, and none was found on this machine; "
+            f"virtual GPUs must be built once, and {missing} was not found on this machine; "
             f"install one with: {_install_commands()[0]}"
         )
 
@@ -91,13 +92,20 @@ def compile_extension(
     flags: Sequence[str],
     folder: Path,
 ) -> Path:
-    """Compile the files below `sources`, link them, and return the library, placed in `folder`.
+    """Compile and link the C++ files below `sources`; return the path of the library.
+
+    Args:
+        compiler: the compiler.
+        sources: the folder of the C++ files.
+        units: the number of translation units (`count_units`).
+        flags: the compiler's flags (`compile_flags`).
+        folder: the folder for the objects and the library.
 
     Raises:
-        BuildError: the compiler refused a file; the message holds its first errors.
+        BuildError: a file does not compile or link; the message contains the first errors.
         NoCompilerError: the headers of this Python are not installed.
     """
-    # Quoted names start at `sources`; a folder there may be called as a standard header is.
+    # `-iquote` rather than `-I`: a folder of the sources may have the name of a standard header.
     flags = [*flags, "-iquote", str(sources), *_header_flags()]
     texts = _write_units(sorted(sources.rglob("*.cpp")), units, folder)
     objects = [text.with_suffix(".o") for text in texts]
@@ -120,18 +128,18 @@ def compile_extension(
 
 
 def count_units() -> int:
-    """Return how many units the sources are best put into on this machine."""
+    """Return the best number of translation units for this machine."""
     return min(max(_possible_jobs(), _LEAST_UNITS), _MOST_UNITS)
 
 
 def estimate_seconds(units: int) -> float:
-    """Return about how long `compile_extension` takes for `units` on this machine, in seconds."""
+    """Return the estimated duration of `compile_extension` on this machine, in seconds."""
     rounds = math.ceil(units / _possible_jobs())
     return rounds * (_SECONDS_OF_HEADERS + _SECONDS_OF_SOURCES / units)
 
 
 def _write_units(sources: Sequence[Path], count: int, folder: Path) -> list[Path]:
-    """Write `count` files that include all `sources` between them, about as much in each."""
+    """Write `count` files of about equal size that together include all `sources`."""
     units: list[list[Path]] = [[] for _ in range(count)]
     for source in sorted(sources, key=lambda source: source.stat().st_size, reverse=True):
         min(units, key=lambda unit: sum(file.stat().st_size for file in unit)).append(source)
@@ -142,20 +150,20 @@ def _write_units(sources: Sequence[Path], count: int, folder: Path) -> list[Path
 
 
 def compile_flags() -> list[str]:
-    """Return the flags that decide what a library of this PyTorch contains.
+    """Return the compiler flags for this PyTorch.
 
     Raises:
-        BuildError: on Windows, where virtual GPUs do not run.
+        BuildError: this is Windows, which virtual GPUs do not support.
     """
     import torch
     import torch.distributed
 
     if sys.platform == "win32":
-        raise BuildError("virtual GPUs need Linux or macOS; on Windows use them within WSL")
+        raise BuildError("virtual GPUs need Linux or macOS; on Windows, use them in WSL")
     flags = ["-std=c++20", "-fPIC", "-O2", "-g0", "-fvisibility=hidden", "-w"]
     flags += [f"-DTORCH_EXTENSION_NAME={MODULE_NAME}", "-DTORCH_API_INCLUDE_EXTENSION_H"]
     flags += [f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"]
-    # PyTorch's own headers hide the process groups from whoever does not define these.
+    # Without these macros, PyTorch's headers do not declare the process groups.
     if torch.distributed.is_available():
         flags += ["-DUSE_DISTRIBUTED"]
         flags += ["-DUSE_C10D_GLOO"] if torch.distributed.is_gloo_available() else []
@@ -163,27 +171,27 @@ def compile_flags() -> list[str]:
 
 
 def _possible_jobs() -> int:
-    """Return how many compilers may run at once: one a core, as far as memory goes."""
+    """Return how many compilers can run concurrently: one per core, if the memory suffices."""
     import psutil
 
     cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-    fitting = int(psutil.virtual_memory().available / _BYTES_A_UNIT)
+    fitting = int(psutil.virtual_memory().available / _BYTES_PER_UNIT)
     return max(1, min(cores, fitting))
 
 
 def _link_flags() -> list[str]:
     flags = ["-shared", f"-L{_pytorch_folder() / 'lib'}"]
     flags += ["-lc10", "-ltorch_cpu", "-ltorch", "-ltorch_python"]
-    # Python's own symbols are found when the library is loaded; only this linker must be told.
+    # Python's symbols resolve when the library is loaded. Only the linker of macOS needs a flag.
     return [*flags, "-undefined", "dynamic_lookup"] if sys.platform == "darwin" else flags
 
 
 def _header_flags() -> list[str]:
-    """Return where the headers of PyTorch and Python lie."""
+    """Return the flags with the include folders of PyTorch and Python."""
     python_headers = Path(sysconfig.get_path("include"))
     if not (python_headers / "Python.h").is_file():
         raise NoCompilerError(
-            f"virtual GPUs are compiled once, which needs the headers of Python "
+            f"virtual GPUs must be built once, which needs the headers of Python "
             f"{platform.python_version()}, and {python_headers} has no Python.h; "
             f"install them with: {_install_commands()[1]}"
         )
@@ -193,7 +201,7 @@ def _header_flags() -> list[str]:
 
 
 def _pytorch_folder() -> Path:
-    """Return where PyTorch lies; its `cpp_extension` knows too, but looks for a CUDA toolkit."""
+    """Return PyTorch's folder, without `torch.utils.cpp_extension`, which searches for CUDA."""
     import torch
 
     return Path(torch.__file__).parent
@@ -201,7 +209,7 @@ def _pytorch_folder() -> Path:
 
 @functools.cache
 def _install_commands() -> tuple[str, str]:
-    """Return what installs a compiler here, and what installs the headers of this Python."""
+    """Return the commands that install a compiler and the headers of this Python."""
     families = ["darwin"] if sys.platform == "darwin" else _linux_families()
     compiler, headers = next(
         (_INSTALL[family] for family in families if family in _INSTALL), _INSTALL_ANYWHERE
@@ -215,5 +223,5 @@ def _linux_families() -> list[str]:
         release = platform.freedesktop_os_release()
     except OSError:
         return []
-    # openSUSE calls itself "opensuse-leap" and says that it is like "suse".
+    # openSUSE has the ID "opensuse-leap" and lists "suse" in ID_LIKE.
     return [release.get("ID", ""), *release.get("ID_LIKE", "").split()]

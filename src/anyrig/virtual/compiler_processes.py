@@ -1,4 +1,4 @@
-"""The compilers of a build as processes, none of which outlives the build."""
+"""The compiler processes of a build, which end with the build."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from pathlib import Path
 
 from ..errors import BuildError
 
-# The compiler beside a watcher, which ends both once no writer is left at the pipe on standard
-# input: when the builder closes it, and when the builder is gone, killed for example. The watcher
-# ends the whole group, since a compiler is a driver with children of its own.
+# Runs the compiler together with a watcher. The watcher reads the pipe on standard input and gets
+# end of file when the builder closes the pipe or dies. It then kills the process group, because a
+# compiler starts child processes.
 _WATCHED = 'exec 3<&0 </dev/null; (read _ <&3; kill -KILL 0) >/dev/null 2>&1 & "$@" 3<&-'
 
 
 class CompilerProcesses(contextlib.AbstractContextManager["CompilerProcesses"]):
-    """The compilers of a build, at most `at_once` at a time; leaving ends them all.
+    """A pool of compiler processes. Leaving the context kills those that still run.
 
     Args:
-        at_once: how many run at a time.
-        folder: where they write their temporary files. A compiler that is killed leaves them, and
-            whoever made the folder removes it.
+        at_once: the number of compilers that run concurrently.
+        folder: the folder for their temporary files. A killed compiler leaves its files behind, so
+            the caller must remove the folder.
     """
 
     def __init__(self, at_once: int, folder: Path) -> None:
@@ -38,7 +38,7 @@ class CompilerProcesses(contextlib.AbstractContextManager["CompilerProcesses"]):
         os.close(self._watched_end)
 
     def start(self, command: Sequence[str], failure: str) -> Future[None]:
-        """Run `command`; the result is a `BuildError` that starts with `failure` if it fails."""
+        """Start `command`; on failure the future raises a `BuildError` beginning with `failure`."""
         return self._threads.submit(self._run, command, failure)
 
     def _run(self, command: Sequence[str], failure: str) -> None:
@@ -60,7 +60,7 @@ class CompilerProcesses(contextlib.AbstractContextManager["CompilerProcesses"]):
 
 
 def _first_errors(output: str, most: int = 12) -> str:
-    """Return the lines of a compiler's `output` that say what is wrong, without what follows."""
+    """Return the first `most` lines of `output` with an error, or its last `most` lines."""
     lines = output.splitlines()
     wrong = [line for line in lines if "error" in line]
     return "\n".join(wrong[:most] or lines[-most:])

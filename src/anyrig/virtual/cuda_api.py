@@ -1,4 +1,4 @@
-"""The functions of `torch._C` behind `torch.cuda` that concern devices."""
+"""The device functions of `torch._C` that `torch.cuda` calls."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import torch
 
 from .device_properties import DeviceProperties
 
-# What a build for the CPU passes for: the toolkit of the wheels most people have.
+# The CUDA toolkit version that a CPU build reports: that of PyTorch's default wheels.
 _TOOLKIT = "12.8"
 
-# Architectures that the wheels of CUDA 12.8 are compiled for, and Volta, which older ones are: no
-# card of a rig is refused for being too new or too old for a build that does not exist.
+# The architectures of PyTorch's wheels for CUDA 12.8, and Volta, which older wheels support. The
+# list covers every GPU of a rig, so that no program rejects one as unsupported by the build.
 _ARCHITECTURES = "sm_70 sm_75 sm_80 sm_86 sm_89 sm_90 sm_100 sm_120"
 
-# Cycles a second that `torch.cuda._sleep` counts: the boost clock of an A100.
+# The clock rate of `torch.cuda._sleep`: the boost clock of an A100.
 _CYCLES_PER_SECOND = 1.41e9
 
 
@@ -38,8 +38,8 @@ def bindings(core: ModuleType) -> dict[str, Callable[..., Any]]:
     compiled_version = int(major) * 1000 + int(minor) * 10
 
     def count_devices() -> int:
-        # CUDA's runtime starts the driver to count, and that does not survive a fork.
-        # torch.cuda.is_available() asks here, torch.cuda.device_count() need not.
+        # Counting initializes CUDA's driver, which does not survive a fork. This function serves
+        # torch.cuda.is_available(); torch.cuda.device_count() may use NVML instead.
         core.watch_forks()
         count: int = core.device_count()
         return count
@@ -55,7 +55,7 @@ def bindings(core: ModuleType) -> dict[str, Callable[..., Any]]:
         "_cuda_getDevice": core.current_device,
         "_cuda_setDevice": core.set_device,
         "_cuda_exchangeDevice": core.exchange_device,
-        # An object of its own: Dynamo refuses two names for one function.
+        # A separate function object: Dynamo rejects two names for one function.
         "_cuda_maybeExchangeDevice": lambda device: core.exchange_device(device),
         "_cuda_synchronize": lambda: core.synchronize(core.current_device()),
         "_cuda_canDeviceAccessPeer": lambda device, peer: device != peer,
@@ -76,15 +76,15 @@ def bindings(core: ModuleType) -> dict[str, Callable[..., Any]]:
 
 
 def patch(core: ModuleType) -> None:
-    """Put in place what `torch.cuda` looked for while it was imported, and did not find."""
+    """Set the attributes that `torch.cuda` looked up, without success, when it was imported."""
     cuda: Any = torch.cuda
 
-    @functools.cache  # CUDA gives the same object each time
+    @functools.cache  # CUDA returns the same object each time
     def device_properties(index: int) -> DeviceProperties:
         return DeviceProperties(core.devices()[index])
 
     def count_visible() -> int:
-        # Unlike the first use of CUDA, counting does not settle CUDA_VISIBLE_DEVICES.
+        # Counting does not fix CUDA_VISIBLE_DEVICES; the first use of CUDA does.
         return len(core.visible_positions(os.environ.get("CUDA_VISIBLE_DEVICES")))
 
     bindings: Any = torch._C
@@ -95,10 +95,10 @@ def patch(core: ModuleType) -> None:
     cuda._maybe_exchange_device = torch._C._cuda_maybeExchangeDevice
     cuda._is_in_bad_fork = core.forked_after_use
     cuda._device_count_nvml = count_visible
-    # Code asks for the toolkit's version to see whether this is a CUDA build.
+    # Programs check this version to detect a CUDA build.
     torch.version.cuda = _toolkit()
 
 
 def _toolkit() -> str:
-    """Return the version of CUDA's toolkit that PyTorch was built with, or passes for."""
+    """Return the CUDA toolkit version of this PyTorch, or the one that a CPU build reports."""
     return torch.version.cuda or _TOOLKIT

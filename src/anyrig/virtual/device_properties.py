@@ -1,12 +1,12 @@
-"""What `torch.cuda.get_device_properties` says of a virtual GPU."""
+"""The result of `torch.cuda.get_device_properties` for a virtual GPU."""
 
 from __future__ import annotations
 
 import uuid
 from typing import Any
 
-# CUDA C++ programming guide, "technical specifications per compute capability": resident threads
-# of a multiprocessor, and bytes of shared memory a block can opt in to.
+# CUDA C++ programming guide, "technical specifications per compute capability": the most resident
+# threads of a multiprocessor, and the most bytes of shared memory that a block can opt in to.
 _THREADS_PER_MULTIPROCESSOR = {(7, 5): 1024, (8, 6): 1536, (8, 7): 1536, (8, 9): 1536}
 _SHARED_MEMORY_OPT_IN = {
     (7, 0): 96 * 1024,
@@ -20,20 +20,20 @@ _SHARED_MEMORY_OPT_IN = {
 }
 
 
-# What the data sheets that these facts are from do not give.
+# Properties that the data sheets behind anyrig's hardware facts do not give.
 _UNKNOWN = frozenset({"L2_cache_size", "clock_rate", "memory_clock_rate", "memory_bus_width"})
 
 
 class DeviceUuid:
-    """What `torch.cuda.get_device_properties` has as `uuid`: its bytes and, as text, its digits."""
+    """The UUID of a virtual GPU: 16 bytes, and hexadecimal digits as text."""
 
     def __init__(self, text: str) -> None:
-        # As CUDA prints it: without the "GPU-" of the driver.
+        # CUDA prints a UUID without the driver's prefix "GPU-".
         self._uuid = uuid.UUID(text.removeprefix("GPU-"))
 
     @property
     def bytes(self) -> list[int]:
-        """The 16 bytes, as the list that PyTorch makes of them."""
+        """The 16 bytes, as a list like PyTorch's."""
         return list(self._uuid.bytes)
 
     def __str__(self) -> str:
@@ -41,7 +41,7 @@ class DeviceUuid:
 
 
 class DeviceProperties:
-    """What `torch.cuda.get_device_properties` returns."""
+    """The properties of one virtual GPU, under PyTorch's names."""
 
     warp_size = 32
     regs_per_multiprocessor = 65536
@@ -58,15 +58,15 @@ class DeviceProperties:
         self.minor: int = facts.capability_minor
         self.total_memory: int = facts.memory_bytes
         self.multi_processor_count: int = facts.multiprocessors
-        self.gcnArchName: str = facts.name  # which is the name where it is not AMD's
+        self.gcnArchName: str = facts.name  # PyTorch repeats the name where the GPU is not AMD's
         self.uuid = DeviceUuid(facts.uuid)
-        self.pci_bus_id: int = facts.position + 1  # bus 0 is the host's own
+        self.pci_bus_id: int = facts.position + 1  # bus 0 belongs to the host
         capability = (self.major, self.minor)
         self.max_threads_per_multi_processor = _THREADS_PER_MULTIPROCESSOR.get(
             capability, 1536 if self.major == 12 else 2048
         )
         self.shared_memory_per_block_optin = _SHARED_MEMORY_OPT_IN.get(capability, 48 * 1024)
-        # From Ampere on the system keeps 1 KiB of it for each block.
+        # From Ampere on, CUDA reserves 1 KiB of shared memory for each block.
         self.shared_memory_per_multiprocessor = self.shared_memory_per_block_optin + (
             1024 if self.major >= 8 else 0
         )
@@ -74,8 +74,8 @@ class DeviceProperties:
     def __getattr__(self, name: str) -> Any:
         if name in _UNKNOWN:
             raise AttributeError(
-                f"{name} of {self.name} is not known to virtual GPUs: the data sheets that the "
-                f"facts of cards are from do not give it. Take a value of your own, as in "
+                f"virtual GPUs do not know the {name} of {self.name}: the data sheets behind "
+                f"anyrig's hardware facts do not give it. Supply a value, as in "
                 f"getattr(properties, {name!r}, value)."
             )
         raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")

@@ -1,7 +1,7 @@
-"""NCCL's flight recorder, as `torch._C._distributed_c10d` has it in a PyTorch built for CUDA.
+"""The functions of NCCL's flight recorder, which `torch._C._distributed_c10d` has in a CUDA build.
 
-What is recorded, and when, is in `csrc/collectives/flight_recorder.h`; here it gets the shape in
-which PyTorch's `FlightRecorderDetail.hpp` writes it, pickled or as JSON.
+`csrc/collectives/flight_recorder.h` documents what is recorded and when. This file converts the
+record to the formats of PyTorch's `FlightRecorderDetail.hpp`: pickle and JSON.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ _TIMES = ("time_discovered_started_ns", "time_discovered_completed_ns")
 
 
 def patch(core: ModuleType, bindings: Any) -> None:
-    """Put the functions that dump and forget the record into `bindings`."""
+    """Add the functions that dump and reset the record to `bindings`."""
 
     def dump(
-        includeCollectives: bool = True,  # noqa: N803, PyTorch's names
+        includeCollectives: bool = True,  # noqa: N803 - PyTorch's names
         includeStackTraces: bool = True,  # noqa: N803
         onlyActive: bool = False,  # noqa: N803
     ) -> bytes:
@@ -57,7 +57,7 @@ def patch(core: ModuleType, bindings: Any) -> None:
 
 
 def _common(bindings: Any) -> dict[str, Any]:
-    # PyTorch's recorder of other backends, whose dumps have the same version.
+    # The recorder of the other backends writes the same version of the format.
     others = json.loads(bindings._dump_fr_trace_json(includeCollectives=False))
     nccl: Any = torch.cuda.nccl
     return {

@@ -1,4 +1,4 @@
-"""The classes under `torch.cuda.CUDAGraph` and `torch.cuda.MemPool`, and their functions."""
+"""The base classes of `torch.cuda.CUDAGraph` and `torch.cuda.MemPool`, and their functions."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import torch
 
 from .rebinding import replace_in_torch
 
-# Classes of PyTorch that derive from those bound here, and the modules that define them.
+# Modules of PyTorch, and the class in each that derives from a class bound here.
 _DERIVED = {"torch.cuda.graphs": "CUDAGraph", "torch.cuda.memory": "MemPool"}
 
 
 def bindings(core: ModuleType) -> dict[str, Any]:
     """Return the functions and classes by their names in `torch._C`.
 
-    Storages are given by `torch.UntypedStorage._cdata`, as the graph trees of compiled code do.
+    The functions take a storage as `torch.UntypedStorage._cdata`, like Inductor's graph trees.
     """
 
     def are_at(tensors: Sequence[Any], addresses: Sequence[int], indices: Sequence[int]) -> bool:
@@ -53,20 +53,25 @@ def bindings(core: ModuleType) -> dict[str, Any]:
 
 
 def patch() -> None:
-    """Derive PyTorch's classes from those here; its modules took other bases when they began."""
+    """Redefine PyTorch's classes on the base classes here.
+
+    PyTorch's modules defined them on other base classes when torch was imported.
+    """
     for module_name, name in _DERIVED.items():
         module = importlib.import_module(module_name)
-        before = dict(vars(module))
+        old_attributes = dict(vars(module))
         importlib.reload(module)
         derived = {name: getattr(module, name)}
-        vars(module).update(before)  # the rest stays what others took of it
-        replace_in_torch({name: before[name]}, derived)
+        vars(module).update(
+            old_attributes
+        )  # other modules hold the rest of the old module's objects
+        replace_in_torch({name: old_attributes[name]}, derived)
     graphs: Any = torch.cuda.graphs
-    # Private: what PyTorch 2.14 and later write a graph with asks CUDA's own library.
+    # PyTorch 2.14 and later draw a graph with this private function, which calls CUDA's library.
     if hasattr(graphs, "_dump_graph_dot"):
-        graphs._dump_graph_dot = _write_as_picture
+        graphs._dump_graph_dot = _dump_graph_dot
 
 
-def _write_as_picture(graph: Any, path: str, *, verbose: bool = True) -> None:
+def _dump_graph_dot(graph: Any, path: str, *, verbose: bool = True) -> None:
     bindings_of_torch: Any = torch._C
     bindings_of_torch._CUDAGraph.debug_dump(graph, path)

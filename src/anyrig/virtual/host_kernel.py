@@ -1,7 +1,7 @@
-"""An elementwise function in CUDA's C++ as a library for the host, compiled once and kept.
+"""Elementwise functions in CUDA C++, compiled for the host once and cached.
 
-The text is a template in one type, as `torch.cuda.jiterator` takes it. Around it come a loop over
-the elements and those of CUDA's functions that C++ has not.
+The source is a template with one type parameter, as `torch.cuda.jiterator` takes it. `HostKernel`
+adds a loop over the elements and the CUDA functions that standard C++ does not have.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 
 from .compiler import Compiler
 from .compiler_processes import CompilerProcesses
-from .kept_library import cache_folder, keep
+from .library_cache import build_once, cache_folder
 
 Number = bool | int | float | complex
 
@@ -61,7 +61,7 @@ template <typename T> T cospi(T x) { return std::cos(x * T(M_PI)); }
 """
 
 
-# What a number is in C++, and what hands it there.
+# The C++ type of each Python number, and the ctypes type that passes it.
 _NUMBERS: dict[type, tuple[str, Any]] = {
     bool: ("bool", ctypes.c_bool),
     int: ("std::int64_t", ctypes.c_int64),
@@ -72,16 +72,16 @@ _NUMBERS: dict[type, tuple[str, Any]] = {
 
 @dataclass(frozen=True)
 class HostKernel:
-    """One instance of a kernel's text.
+    """One instantiation of a kernel template.
 
     Attributes:
-        text: the C++ of the template, and of what it calls.
-        name: the template's name.
-        dtype: the type that it computes in, and of all operands.
-        inputs: how many tensors it takes.
-        outputs: how many it gives.
-        by_reference: whether it takes its results as references, after all else.
-        number_types: of what it takes after the inputs, the same for each element.
+        text: the C++ source of the template and of the functions that it calls.
+        name: the name of the template.
+        dtype: the dtype of the computation and of all operands.
+        inputs: the number of input tensors.
+        outputs: the number of output tensors.
+        by_reference: whether the template takes its results as references, after all arguments.
+        number_types: the types of the scalar arguments, which follow the inputs.
     """
 
     text: str
@@ -98,10 +98,12 @@ class HostKernel:
         inputs: Sequence[torch.Tensor],
         numbers: Sequence[Number],
     ) -> None:
-        """Compute `outputs`. All tensors are the CPU's, of `dtype`, and lie in memory alike.
+        """Compute `outputs` from `inputs` and `numbers`.
+
+        All tensors are on the CPU, with the same dtype, shape and strides and without gaps.
 
         Raises:
-            BuildError: the compiler refuses the text; the message holds its errors.
+            BuildError: the source does not compile; the message contains the compiler's errors.
         """
         values = [_value(number) for number in numbers]
         pointers = [tensor.data_ptr() for tensor in (*outputs, *inputs)]
@@ -116,13 +118,13 @@ class HostKernel:
         types = [scalar] * (self.outputs + self.inputs)
         types += [_NUMBERS[kind][0] for kind in self.number_types]
         declared = [
-            f"auto* {pointer} = static_cast<{type_}*>(operands[{place}]);"
-            for place, (pointer, type_) in enumerate(
+            f"auto* {pointer} = static_cast<{type_}*>(operands[{index}]);"
+            for index, (pointer, type_) in enumerate(
                 zip(outputs + inputs + numbers, types, strict=True)
             )
         ]
-        arguments = [f"{each}[element]" for each in inputs] + [f"*{each}" for each in numbers]
-        results = [f"{each}[element]" for each in outputs]
+        arguments = [f"{name}[element]" for name in inputs] + [f"*{name}" for name in numbers]
+        results = [f"{name}[element]" for name in outputs]
         call = f"{self.name}<{scalar}>"
         if self.by_reference:
             statement = f"{call}({', '.join(arguments + results)});"
@@ -153,7 +155,7 @@ def _load(source: str) -> Callable[[int, Any], None]:
     parts = (*compiler.command, compiler.version, *_FLAGS, source)
     key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
     library = cache_folder() / "jiterator" / key / "kernel.so"
-    keep(library, functools.partial(_compile, compiler, source))
+    build_once(library, functools.partial(_compile, compiler, source))
     run = ctypes.CDLL(os.fspath(library)).run
     run.argtypes = [ctypes.c_int64, ctypes.c_void_p]
     run.restype = None
@@ -165,5 +167,5 @@ def _compile(compiler: Compiler, source: str, folder: Path) -> Path:
     text.write_text(source)
     command = [*compiler.command, *_FLAGS, str(text), "-o", str(built)]
     with CompilerProcesses(1, folder) as processes:
-        processes.start(command, "the jiterator's kernel could not be compiled").result()
+        processes.start(command, "the jiterator kernel could not be compiled").result()
     return built

@@ -1,4 +1,4 @@
-"""Something to do when a module is imported for the first time, and not before."""
+"""Wrapping the first import of a module, without importing the module early."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from types import ModuleType
 
 
 class ImportWatch(MetaPathFinder):
-    """Finds a module through the finders behind it, and lets `execute(load)` run it.
+    """A finder that calls `execute(load)` in place of running a module's code.
 
-    `load` runs the module's own code. The watch belongs on ``sys.meta_path`` and takes itself off
-    when the code has run, or when `execute` did without it.
+    `load` runs the module's code. Insert the watch into ``sys.meta_path``. It delegates the search
+    to the finders behind it, and removes itself once `load` or `execute` has returned.
     """
 
     def __init__(self, module: str, execute: Callable[[Callable[[], None]], None]) -> None:
@@ -33,7 +33,7 @@ class ImportWatch(MetaPathFinder):
         return spec
 
     def execute(self, loader: Loader, module: ModuleType) -> None:
-        """Run the module found, whose own loader is `loader`."""
+        """Call the watch's `execute` for `module`, whose original loader is `loader`."""
 
         def load() -> None:
             loader.exec_module(module)
@@ -53,7 +53,7 @@ class _Loader(Loader):
         return self._loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
-        # From here on the module has its own loader, so that nothing of this is left to be seen.
+        # Give the module its original loader back, so that the watch leaves no trace.
         module.__loader__ = self._loader
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader

@@ -1,17 +1,18 @@
-"""What the processes of a rehearsal have from the one that started them.
+"""The environment variables by which the processes of a rehearsal inherit the rig.
 
-Three variables of the environment make a Python process virtual:
+Three variables give a Python process the virtual GPUs:
 
-- ``ANYRIG_REHEARSAL``: the arguments of `install`, and the folder through which the processes share
-  the cards, as JSON: ``{"rig": "4xA100-80GB", "shape_only": false, …, "cards": "/tmp/…"}``.
+- ``ANYRIG_REHEARSAL``: JSON with the arguments of `install` and the folder through which the
+  processes share the GPUs:
+  ``{"rig": "4xA100-80GB", "shape_only": false, …, "cards": "/tmp/…", "started": 1764…}``.
 - ``PYTHONPATH``: begins with the folder `startup`, whose `sitecustomize` Python runs at its start.
-- ``ANYRIG_LEASE_DIRECTORY``: a folder beside the cards, since the cards of two rehearsals have the
-  same UUIDs.
+- ``ANYRIG_LEASE_DIRECTORY``: a folder of the rehearsal, because the GPUs of two rehearsals can have
+  the same UUIDs.
 
-A process that is started without them, or with ``-I``, ``-E`` or ``-S``, is not virtual.
+A process started without these variables, or with ``-I``, ``-E`` or ``-S``, has no virtual GPUs.
 
-Three more, of `driver`, are for programs that ask NVML or `nvidia-smi`, in whatever language:
-``ANYRIG_DRIVER``, ``LD_LIBRARY_PATH`` and ``PATH``.
+`driver` adds ``ANYRIG_DRIVER``, ``LD_LIBRARY_PATH`` and ``PATH``, by which programs in any language
+find NVML and `nvidia-smi`.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from pathlib import Path
 from ..devices.lease_file import DIRECTORY_VARIABLE as LEASE_VARIABLE
 from ..errors import VirtualRigError
 from .driver.facts import facts_of
-from .driver.library import answer_here, driver_environment
+from .driver.library import driver_environment, load_nvml
 from .rig import VirtualRig
 
 VARIABLE = "ANYRIG_REHEARSAL"
@@ -40,11 +41,11 @@ _STARTED = "started"
 
 @dataclass(frozen=True)
 class Inheritance:
-    """The rig of a rehearsal, as its processes hand it down.
+    """The rig of a rehearsal, as a process passes it on to the processes that it starts.
 
     Attributes:
-        arguments: of `install`, the rig as text.
-        cards: the folder through which the processes share the cards.
+        arguments: the arguments of `install`, with the rig as text.
+        cards: the folder through which the processes share the GPUs.
         started: when the rehearsal started, in seconds since 1970.
     """
 
@@ -57,28 +58,29 @@ class Inheritance:
         """Return what this process inherited, or None if it was started outside a rehearsal.
 
         Raises:
-            VirtualRigError: the variable holds something else.
+            VirtualRigError: ``ANYRIG_REHEARSAL`` cannot be parsed.
         """
         text = os.environ.get(VARIABLE)
         if text is None:
             return None
         try:
-            word = dict(json.loads(text))
-            cards, started = str(word.pop(_CARDS)), float(word.pop(_STARTED, time.time()))
-            return cls(word, cards, started)
+            arguments = dict(json.loads(text))
+            cards = str(arguments.pop(_CARDS))
+            started = float(arguments.pop(_STARTED, time.time()))
+            return cls(arguments, cards, started)
         except (ValueError, TypeError, KeyError) as error:
             raise VirtualRigError(
-                f"{VARIABLE}={text!r} is not what a rehearsal hands down to its processes "
+                f"{VARIABLE}={text!r} is not what a rehearsal passes on to its processes "
                 f"({type(error).__name__}: {error}); unset it"
             ) from None
 
     def hand_down(self) -> None:
-        """Make the processes that are started from here on virtual."""
+        """Give the rig to the processes that this process starts from now on."""
         os.environ.update(self._environment())
 
-    def answer_nvml_here(self) -> None:
-        """Let NVML know the rig in this process, which was not started with its environment."""
-        answer_here(self._facts)
+    def load_nvml(self) -> None:
+        """Make NVML report the rig in this process, which was started without the variables."""
+        load_nvml(self._facts)
 
     @functools.cached_property
     def _facts(self) -> str:
@@ -87,7 +89,7 @@ class Inheritance:
 
     @contextmanager
     def handed_down(self) -> Iterator[None]:
-        """Make the processes virtual that are started within the block."""
+        """Give the rig to the processes that are started within the block."""
         variables = self._environment()
         before = {name: os.environ.get(name) for name in variables}
         os.environ.update(variables)

@@ -1,4 +1,4 @@
-"""Put a virtual rig into this process: from then on PyTorch has CUDA devices."""
+"""Installation of a virtual rig in this process: PyTorch then has CUDA devices."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, cast
 from ..errors import AnyrigError, BuildError, VirtualRigError
 from .build import load_extension
 from .inheritance import VARIABLE, Inheritance
-from .nodes import own_node
+from .nodes import node_of_process
 from .operators import read_operators
 from .rates import rates_of
 from .rig import VirtualDevice, VirtualRig
@@ -22,7 +22,7 @@ from .scratch import Scratch
 
 @dataclass(frozen=True)
 class Installation:
-    """What is installed in this process."""
+    """A virtual rig and the options it is installed with; the attributes are those of `install`."""
 
     rig: VirtualRig
     shape_only: bool
@@ -30,7 +30,7 @@ class Installation:
     clock: bool
 
     def arguments(self) -> dict[str, object]:
-        """The arguments of `install` that ask for this, the rig as text."""
+        """Return the arguments of `install` for this installation, with the rig as text."""
         return {**vars(self), "rig": str(self.rig)}
 
 
@@ -40,7 +40,7 @@ _inheritance: Inheritance | None = None
 
 
 def installation() -> Installation | None:
-    """Return what `install` put into this process, or None before it."""
+    """Return the installation of this process, or None before `install`."""
     return _installation
 
 
@@ -54,25 +54,25 @@ def install(
 ) -> Installation:
     """Make the devices of `rig` the CUDA devices of this process, for the rest of its life.
 
-    Call it before anything uses CUDA. A second call with the same arguments does nothing; so does
-    a call in a process that has the rig from the one that started it.
+    Call `install` before anything uses CUDA. A second call with the same arguments does nothing,
+    and neither does a call in a process that inherited the same rig.
 
     Args:
         rig: the rig, or its text such as ``"4xA100-80GB"``.
-        shape_only: hold no data and compute nothing: bytes, shapes and times are right, and what
-            needs a value raises `ValueNeededError`.
-        assume_values: with `shape_only`, take every value that is needed to be one.
-        clock: keep the virtual time that events report; without it all work takes no time.
-        children: the Python processes that this one starts from here on have the same rig, and
-            share the memory of its cards with it. Three variables of the environment tell them.
+        shape_only: hold no data and compute nothing. Bytes, shapes and times stay correct, and an
+            operation that needs a value raises `ValueNeededError`.
+        assume_values: with `shape_only`, assume that every value a program reads is 1.
+        clock: keep the virtual time that events report. Without the clock, work takes no time.
+        children: give the rig to the Python processes that this process starts from now on, through
+            environment variables. All of them share the memory of the GPUs.
 
     Raises:
-        VirtualRigError: another rig is installed, CUDA is in use already, there is a real GPU, or
-            the cards cannot be shared.
-        BuildError: the C++ part cannot be built here.
+        VirtualRigError: another rig is installed, CUDA is already in use, a real GPU is present, or
+            the processes cannot share the GPUs.
+        BuildError: the C++ backend cannot be built.
     """
     global _installation, _inheritance
-    # Before the lock: in a process that inherits a rig, this is what installs it.
+    # Not under the lock: in a process that inherits a rig, importing torch installs the rig.
     import_module("torch")
     rig = VirtualRig.parse(rig) if isinstance(rig, str) else rig
     wanted = Installation(rig, shape_only, assume_values, clock)
@@ -94,10 +94,10 @@ def install(
 
 
 def install_inherited() -> None:
-    """Install the rig that this process has from the one that started it, if it has one.
+    """Install the rig that this process inherited, if there is one.
 
-    Where that cannot be done the process ends, with the status of the error: torch without the GPUs
-    that the rest of the rehearsal has would do something else than was asked.
+    If the installation fails, report the error and end the process with the error's exit status:
+    without the GPUs of the rehearsal, the program would take a different path.
     """
     try:
         inherited = Inheritance.read()
@@ -106,8 +106,9 @@ def install_inherited() -> None:
         names = {field.name for field in fields(Installation)}
         if inherited.arguments.keys() != names:
             raise VirtualRigError(
-                f"{VARIABLE} names {', '.join(inherited.arguments)}, and this anyrig reads "
-                f"{', '.join(sorted(names))}; let all processes of a rehearsal use one version"
+                f"{VARIABLE} has the options {', '.join(inherited.arguments)}, and this version of "
+                f"anyrig expects {', '.join(sorted(names))}; use one version of anyrig in all "
+                "processes of a rehearsal"
             )
         install(**cast("Any", inherited.arguments))
     except AnyrigError as error:
@@ -115,28 +116,28 @@ def install_inherited() -> None:
         raise SystemExit(error.exit_code) from None
 
 
-def inherit_from_here(wanted: Installation) -> Inheritance | None:
-    """Give processes started from here on the rig that this one will install once it needs it.
+def hand_down_before_install(wanted: Installation) -> Inheritance | None:
+    """Give `wanted` to the processes that this process starts, before this process installs it.
 
-    Returns what they have of it, or None where this process has a rig, which they have then too.
+    Return what the processes inherit, or None if this process already has a rig.
     """
     with _lock:
         if _installation is not None:
             return None
-        handed_down = _new_inheritance(wanted)
-        handed_down.hand_down()
-        with suppress(BuildError):  # the program may need neither NVML nor torch
-            handed_down.answer_nvml_here()
-        return handed_down
+        new = _new_inheritance(wanted)
+        new.hand_down()
+        with suppress(BuildError):  # not an error if the program uses neither NVML nor torch
+            new.load_nvml()
+        return new
 
 
 def inheritance() -> Inheritance | None:
-    """Return what processes started by this one would need to have its rig; None without a rig."""
+    """Return what a process needs to inherit this process's rig, or None without a rig."""
     return _inheritance
 
 
 def _inheritance_of(wanted: Installation) -> Inheritance:
-    """Return what this process inherited, if that is what is wanted, else something new."""
+    """Return what this process inherited if it matches `wanted`, else a new `Inheritance`."""
     inherited = Inheritance.read()
     if inherited is not None and inherited.arguments == wanted.arguments():
         return inherited
@@ -144,12 +145,12 @@ def _inheritance_of(wanted: Installation) -> Inheritance:
 
 
 def _new_inheritance(wanted: Installation) -> Inheritance:
-    from .card_folder import new_card_folder  # there is no fcntl on Windows
+    from .rehearsal_folder import new_rehearsal_folder  # fcntl does not exist on Windows
 
-    return Inheritance(wanted.arguments(), str(new_card_folder()))
+    return Inheritance(wanted.arguments(), str(new_rehearsal_folder()))
 
 
-def _install(wanted: Installation, handed_down: Inheritance) -> None:
+def _install(wanted: Installation, inherited: Inheritance) -> None:
     from . import (
         attention_api,
         backward_engine,
@@ -181,17 +182,17 @@ def _install(wanted: Installation, handed_down: Inheritance) -> None:
     )
 
     if wanted.shape_only:
-        # The shapes of what C++ has no Meta kernel for.
+        # Shape functions of the operators that have no Meta kernel in C++.
         import_module("torch._meta_registrations")
 
-    # What may have to be built comes first: where that fails, nothing has changed.
+    # First the steps that may have to build: a failure then leaves the process unchanged.
     core = load_extension()
-    handed_down.answer_nvml_here()
-    node = own_node(wanted.rig)
+    inherited.load_nvml()
+    node = node_of_process(wanted.rig)
     try:
-        core.share_cards(handed_down.cards, len(wanted.rig.devices))
+        core.share_cards(inherited.cards, len(wanted.rig.devices))
     except RuntimeError as error:
-        raise VirtualRigError(f"{error}; name a folder that can be written with TMPDIR") from None
+        raise VirtualRigError(f"{error}; set TMPDIR to a writable folder") from None
     core.install(
         [
             _facts(core, device, position, wanted.rig.network_bytes_per_second)
@@ -242,7 +243,7 @@ def _install(wanted: Installation, handed_down: Inheritance) -> None:
     bitsandbytes_api.patch(core)
     if wanted.shape_only:
         printing.patch()
-        scratch = Scratch.beside(handed_down.cards, handed_down.started)
+        scratch = Scratch.for_rehearsal(inherited.cards, inherited.started)
         redirected_files.redirect(scratch)
         tensor_files.redirect(scratch)
         refused_writes.refuse_writes(scratch)
@@ -269,18 +270,19 @@ def _refuse_real_devices() -> None:
     cuda: Any = torch.cuda
     if cuda.is_initialized():
         raise VirtualRigError(
-            "CUDA is in use already; install a virtual rig before the first use of CUDA"
+            "CUDA is already in use; install a virtual rig before the first use of CUDA"
         )
-    # What torch.cuda.is_available asks. It may ask NVML instead, which knows virtual cards already
-    # in a process of a rehearsal. A build for the CPU has no such function.
+    # The call behind torch.cuda.is_available, which a CPU build does not have. is_available may ask
+    # NVML instead, and in a process of a rehearsal NVML already reports the virtual GPUs.
     count = getattr(torch._C, "_cuda_getDeviceCount", None)
     if count is not None and count() > 0:
         names = ", ".join(
             torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())
         )
         raise VirtualRigError(
-            f"this machine has real CUDA devices ({names}), and virtual ones cannot stand beside "
-            "them; hide them with CUDA_VISIBLE_DEVICES= in the environment, or use them"
+            f"this machine has real CUDA devices ({names}), and a process cannot have real and "
+            "virtual ones; hide the real ones with CUDA_VISIBLE_DEVICES= in the environment, or "
+            "use them"
         )
 
 

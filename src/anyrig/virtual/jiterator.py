@@ -1,8 +1,8 @@
-"""Kernels that a program writes for `torch.cuda.jiterator`.
+"""`torch.cuda.jiterator`: elementwise kernels that a program writes in CUDA C++.
 
-CUDA compiles their text when they are first called. So does a virtual GPU, for the host, with the
-compiler that built it (`host_kernel`). An operator calls them on tensors of the CPU and tells sizes
-without data; the device runs it as it runs operators of other libraries.
+PyTorch compiles the source when a kernel is first called. Here the host's C++ compiler does
+(`host_kernel`). Each launch is an operator with a CPU kernel, which calls the compiled code, and a
+Meta kernel. Virtual GPUs run this operator like those of other libraries.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-# Private: PyTorch's own rules for elementwise operators, which Python has nowhere else. Results
-# that came to differ from a sum's in dtype or strides would fail `on_rig/test_jiterator.py`.
+# A private module, the only one with PyTorch's rules for elementwise operators in Python.
+# `on_rig/test_jiterator.py` compares the dtypes and strides with those of a sum.
 from torch._prims_common import (
     ELEMENTWISE_TYPE_PROMOTION_KIND,
     compute_elementwise_output_strides,
@@ -31,10 +31,10 @@ _library: Any = torch.library.Library("anyrig_jiterator", "DEF")  # type: ignore
 
 
 def bindings() -> dict[str, Any]:
-    """Return what PyTorch calls."""
+    """Register the launch operator and return the function that `torch.cuda.jiterator` calls."""
     _library.define(_SCHEMA)
     _library.impl("launch", _compute, "CPU")
-    _library.impl("launch", _tell_sizes, "Meta")
+    _library.impl("launch", _allocate_results, "Meta")
     return {"_cuda_jiterator_compile_and_launch_kernel": _launch}
 
 
@@ -51,7 +51,7 @@ def _launch(
     return results[0] if outputs == 1 else tuple(results)
 
 
-def _tell_sizes(
+def _allocate_results(
     inputs: Sequence[torch.Tensor],
     text: str,
     name: str,
@@ -59,7 +59,7 @@ def _tell_sizes(
     outputs: int,
     numbers: Sequence[Number],
 ) -> list[torch.Tensor]:
-    """Return results without values, laid out as those of PyTorch's own elementwise operators."""
+    """Allocate the results, with the dtype and strides of PyTorch's elementwise operators."""
     _, dtype = _dtypes(inputs)
     expanded = torch.broadcast_tensors(*inputs)  # type: ignore[no-untyped-call]
     strides = compute_elementwise_output_strides(*expanded)
@@ -79,10 +79,10 @@ def _compute(
     numbers: Sequence[Number],
 ) -> list[torch.Tensor]:
     dtype, _ = _dtypes(inputs)
-    results = _tell_sizes(inputs, text, name, by_reference, outputs, numbers)
+    results = _allocate_results(inputs, text, name, by_reference, outputs, numbers)
     kinds = tuple(type(number) for number in numbers)
     kernel = HostKernel(text, name, dtype, len(inputs), outputs, by_reference, kinds)
-    # The kernel goes through memory, so all operands lie there as the results do.
+    # The kernel runs linearly through memory, so the operands need the layout of the results.
     operands = [torch.empty_like(results[0], dtype=dtype).copy_(tensor) for tensor in inputs]
     computed = [torch.empty_like(result, dtype=dtype) for result in results]
     kernel.run(computed, operands, numbers)
@@ -90,7 +90,7 @@ def _compute(
 
 
 def _dtypes(inputs: Sequence[torch.Tensor]) -> tuple[torch.dtype, torch.dtype]:
-    """Return what a kernel computes in, float32 for narrower floats, and the dtype of results."""
+    """Return the dtype of the computation (float32 for narrower floats) and of the results."""
     kind = ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT
     computed, result = elementwise_dtypes(*inputs, type_promotion_kind=kind)
     return computed, result

@@ -1,7 +1,7 @@
-"""Libraries of operators that a program loads, such as torchvision's.
+"""Operator libraries that a program loads, such as torchvision's.
 
-Those that are built for CUDA bring kernels for real cards. Where they bring one for the CPU too, it
-is the one that runs.
+A library built for CUDA registers CUDA kernels, which need a real GPU. Virtual GPUs run the
+library's CPU kernel of the same operator instead, if it has one.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import torch
 
 
 def patch(core: ModuleType) -> None:
-    """Let `torch.ops.load_library` replace the kernels for CUDA that a library brings."""
+    """Make `torch.ops.load_library` replace the CUDA kernels that a library registers."""
     operators: Any = torch.ops
-    load_elsewhere = operators.load_library
+    original_load_library = operators.load_library
 
     def load_library(path: Any) -> None:
         core.note_operators()
-        load_elsewhere(path)
+        original_load_library(path)
         core.take_over_operators()
 
     operators.load_library = load_library

@@ -1,4 +1,4 @@
-"""The functions of `torch._C` behind `torch.cuda` that concern memory."""
+"""The memory functions of `torch._C` that `torch.cuda` calls."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
-# Levels of c10's RecordContext: stacks of live allocations, of all allocations, of frees too.
+# Levels of c10's RecordContext. "state" records the stacks of live allocations,
+# "alloc" those of all allocations, and "all" those of frees, too.
 _STACK_LEVELS = {None: 0, "state": 1, "alloc": 2, "all": 3}
 
 
@@ -33,7 +34,7 @@ def bindings(core: ModuleType) -> dict[str, Callable[..., Any]]:
         record_pinned_host_memory: bool = False,
         record_cuda: bool = True,
     ) -> None:
-        """Check the options as `torch::cuda::_record_memory_history` does, and record."""
+        """Check the options as `torch::cuda::_record_memory_history` does, then start recording."""
         if enabled not in (None, "state", "all"):
             raise RuntimeError("expected state to be 'state', 'all', or None")
         if context not in _STACK_LEVELS:
@@ -41,7 +42,7 @@ def bindings(core: ModuleType) -> dict[str, Callable[..., Any]]:
         if stacks not in ("python", "all"):
             raise RuntimeError("expected stacks to be 'python', or 'all'")
         if not record_cuda:
-            return  # pinned memory, which has no history here
+            return  # the request is for pinned memory only, which has no history here
         core.record_history(
             enabled is not None,
             _STACK_LEVELS[context],
@@ -68,8 +69,8 @@ def bindings(core: ModuleType) -> dict[str, Callable[..., Any]]:
     def set_caching(enabled: bool) -> None:
         if not enabled:
             raise RuntimeError(
-                "CUDA error: the caching allocator of a virtual GPU cannot be turned off: its "
-                "bytes are what is modelled"
+                "CUDA error: the caching allocator of a virtual GPU cannot be turned off, because "
+                "anyrig models the memory of that allocator"
             )
 
     return {

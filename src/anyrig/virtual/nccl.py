@@ -1,6 +1,6 @@
-"""Collectives among the devices of one process: the functions under `torch.cuda.nccl`.
+"""Collectives among the devices of one process: the functions behind `torch.cuda.nccl`.
 
-Several processes meet in a process group instead. The checks are those of
+`process_group` provides the collectives among several processes. The checks are those of
 `torch/csrc/cuda/nccl.cpp`.
 """
 
@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
-# The version that torch 2.13's wheels for CUDA 12.8 carry, as (major << 32 | minor << 16 | patch).
+# The NCCL version of torch 2.13's wheels for CUDA 12.8: major << 32 | minor << 16 | patch.
 _VERSION = (2 << 32) | (27 << 16) | 5
 
 _ID_BYTES = 128  # NCCL_UNIQUE_ID_BYTES
@@ -28,21 +28,21 @@ def bindings(core: ModuleType) -> dict[str, Callable[..., Any]]:
     kinds = core.CollectiveKind
 
     def reduce(inputs: Tensors, output: Tensor, root: int, op: int, *_: object) -> None:
-        parts = _one_a_device(inputs)
-        run(core, kinds.REDUCE, parts, lambda: output.copy_(_combined(parts, root, op)))
+        parts = _check_tensors(inputs)
+        run(core, kinds.REDUCE, parts, lambda: output.copy_(_reduce(parts, root, op)))
 
     def all_reduce(inputs: Tensors, outputs: Tensors, op: int, *_: object) -> None:
-        parts, results = _one_a_device(inputs), _one_a_device(outputs)
+        parts, results = _check_tensors(inputs), _check_tensors(outputs)
 
         def work() -> None:
-            total = _combined(parts, 0, op)
+            total = _reduce(parts, 0, op)
             for result in results:
                 result.copy_(total, non_blocking=True)
 
         run(core, kinds.ALL_REDUCE, parts, work)
 
     def broadcast(inputs: Tensors, root: int, *_: object) -> None:
-        tensors = _one_a_device(inputs)
+        tensors = _check_tensors(inputs)
 
         def work() -> None:
             for index, tensor in enumerate(tensors):
@@ -52,7 +52,7 @@ def bindings(core: ModuleType) -> dict[str, Callable[..., Any]]:
         run(core, kinds.BROADCAST, tensors, work)
 
     def all_gather(inputs: Tensors, outputs: Tensors, *_: object) -> None:
-        parts, results = _one_a_device(inputs), _one_a_device(outputs)
+        parts, results = _check_tensors(inputs), _check_tensors(outputs)
 
         def work() -> None:
             for result in results:
@@ -63,12 +63,12 @@ def bindings(core: ModuleType) -> dict[str, Callable[..., Any]]:
         run(core, kinds.ALL_GATHER, results, work)
 
     def reduce_scatter(inputs: Tensors, outputs: Tensors, op: int, *_: object) -> None:
-        parts, results = _one_a_device(inputs), _one_a_device(outputs)
+        parts, results = _check_tensors(inputs), _check_tensors(outputs)
 
         def work() -> None:
             for index, result in enumerate(results):
                 slices = [part.view(len(results), *result.shape)[index] for part in parts]
-                result.copy_(_combined(slices, index, op))
+                result.copy_(_reduce(slices, index, op))
 
         run(core, kinds.REDUCE_SCATTER, parts, work)
 
@@ -84,8 +84,8 @@ def bindings(core: ModuleType) -> dict[str, Callable[..., Any]]:
     }
 
 
-def takes(tensors: Sequence[Tensor]) -> bool:
-    """Whether NCCL would carry these from device to device: `is_available` in the same file."""
+def can_transfer(tensors: Sequence[Tensor]) -> bool:
+    """Return whether NCCL can transfer `tensors`: `is_available` of `torch/csrc/cuda/nccl.cpp`."""
     devices = {tensor.get_device() for tensor in tensors}
     return len(devices) == len(tensors) and all(
         tensor.is_cuda and not tensor.is_sparse and tensor.is_contiguous() for tensor in tensors
@@ -95,15 +95,20 @@ def takes(tensors: Sequence[Tensor]) -> bool:
 def run(
     core: ModuleType, kind: object, tensors: Sequence[Tensor], work: Callable[[], object]
 ) -> None:
-    """Do `work` as one collective of the virtual clock among the devices of `tensors`.
+    """Run `work` and charge the virtual clock for one collective among the devices of `tensors`.
 
-    Each of `tensors` is what the collective's size is counted by: csrc/time/collective_time.h.
+    Args:
+        core: the loaded extension.
+        kind: the `CollectiveKind`.
+        tensors: one tensor per device, of the size from which csrc/time/collective_time.h computes
+            the time of `kind`.
+        work: a function that moves the data; its copies take no time of their own.
     """
     devices = [tensor.get_device() for tensor in tensors]
     core.run_collective(kind, tensors[0].nbytes, devices, work)
 
 
-def _combined(parts: list[Tensor], root: int, op: int) -> Tensor:
+def _reduce(parts: list[Tensor], root: int, op: int) -> Tensor:
     total = parts[root].clone()
     for index, part in enumerate(parts):
         if index == root:
@@ -120,7 +125,7 @@ def _combined(parts: list[Tensor], root: int, op: int) -> Tensor:
     return total.div_(len(parts)) if op == _AVERAGE else total
 
 
-def _one_a_device(collection: Tensors) -> list[Tensor]:
+def _check_tensors(collection: Tensors) -> list[Tensor]:
     tensors = list(collection)
     if not tensors:
         raise RuntimeError("input sequence can't be empty")

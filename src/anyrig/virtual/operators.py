@@ -1,8 +1,8 @@
-"""What PyTorch's own table says of each operator's CUDA kernel.
+"""Facts about the CUDA kernels of PyTorch's operators, read from `native_functions.yaml`.
 
-The table, `native_functions.yaml`, comes with every wheel, in the package `torchgen`. From it the
-virtual devices know which operators a card has a kernel for (the others it composes of those), and
-how that kernel checks the devices of its operands.
+Every PyTorch wheel contains this table in the package `torchgen`. The table says which operators
+have a CUDA kernel (the others are compositions of those) and whether the generated wrapper checks
+the devices of the operands.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ from importlib import resources
 
 _ENTRY = re.compile(r"^- func: ", re.MULTILINE)
 _DISPATCH = re.compile(r"^  dispatch:\n((?:    .*\n)*)", re.MULTILINE)
-# Kernels generated for CPU and CUDA from one expression; the dispatch table does not list them.
+# A kernel generated for CPU and CUDA from one expression. The dispatch section does not list it.
 _GENERATED = re.compile(r"^  ufunc_inner_loop:", re.MULTILINE)
 _STRUCTURED = re.compile(r"^  structured: True", re.MULTILINE)
 _DELEGATE = re.compile(r"^  structured_delegate: (\S+)", re.MULTILINE)
 _NO_CHECK = re.compile(r"^  device_check: NoCheck", re.MULTILINE)
 
-# Kernels for tensors that are made of others: sparse of both kinds, nested.
+# Dispatch keys of tensors that contain other tensors: sparse (COO and compressed) and nested.
 CONTAINER_KEYS = frozenset({"SparseCUDA", "SparseCsrCUDA", "NestedTensorCUDA"})
 
 
 @dataclass(frozen=True)
 class CudaOperator:
-    """An operator as CUDA has it.
+    """An operator and the facts about its CUDA kernel.
 
     Attributes:
-        name: with its overload: ``"add.Tensor"``.
-        has_cuda_kernel: whether it is more than a composition of other operators.
-        structured: whether the kernel is structured, which decides the name its errors give.
+        name: the name with the overload: ``"add.Tensor"``.
+        has_cuda_kernel: whether the operator has a CUDA kernel of its own.
+        structured: whether the kernel is structured, which determines the name in error messages.
         checks_devices: whether the generated wrapper compares the devices of the operands.
-        container_keys: which of `CONTAINER_KEYS` it has a kernel for.
+        container_keys: the keys of `CONTAINER_KEYS` for which the operator has a kernel.
     """
 
     name: str
@@ -44,7 +44,7 @@ class CudaOperator:
 
 
 def read_operators(text: str | None = None) -> list[CudaOperator]:
-    """Return the operators of `text`, by default of the table of the installed PyTorch."""
+    """Return the operators of the table `text`, by default that of the installed PyTorch."""
     if text is None:
         table = resources.files("torchgen").joinpath("packaged/ATen/native/native_functions.yaml")
         text = table.read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""What shape-only mode says where a value would be: in printed tensors, and in errors."""
+"""Shape-only mode without values: how tensors print, and the error when a value is needed."""
 
 from __future__ import annotations
 
@@ -12,29 +12,32 @@ from ..errors import ValueNeededError
 _OWN_FOLDER = str(Path(__file__).parent)
 
 
-def raise_value_needed(operator: str, tells_sizes: bool) -> None:
-    """Raise the error for an operator that needs values where there are none.
+def raise_value_needed(operator: str, has_known_sizes: bool) -> None:
+    """Raise the error for an operator that needs values in a shape-only rehearsal.
 
     Args:
-        operator: its name.
-        tells_sizes: whether the sizes of its results are known without values.
+        operator: the operator's name.
+        has_known_sizes: whether the sizes of the results can be computed without values.
+
+    Raises:
+        ValueNeededError: always.
     """
-    place = _place(sys._getframe().f_back)
-    if not tells_sizes:
+    line = _program_line(sys._getframe().f_back)
+    if not has_known_sizes:
         raise ValueNeededError(
-            f"{operator} does not tell the sizes of its results without values, and a shape-only "
-            f"rehearsal has none; it was called {place}. Give the operator a fake kernel "
+            f"{operator} needs values to compute the sizes of its results, and a shape-only "
+            f"rehearsal has none; it was called {line}. Give the operator a fake kernel "
             "(torch.library.register_fake), or rehearse without --shape-only to compute"
         )
     raise ValueNeededError(
         f"{operator} needs the values of a tensor, and a shape-only rehearsal has none; it was "
-        f"called {place}. Rehearse with --assume-values to take every value to be one, or without "
-        "--shape-only to compute"
+        f"called {line}. Rehearse with --assume-values to assume that every value is 1, or "
+        "without --shape-only to compute"
     )
 
 
-def _place(frame: FrameType | None) -> str:
-    """Return where the program is: the innermost line that is not PyTorch's or anyrig's."""
+def _program_line(frame: FrameType | None) -> str:
+    """Return the innermost line of the program, skipping the frames of PyTorch and anyrig."""
     import torch
 
     torch_folder = str(Path(torch.__file__).parent)
@@ -51,11 +54,11 @@ def patch() -> None:
     import torch._tensor_str
 
     printer: Any = torch._tensor_str
-    print_elsewhere = printer._tensor_str
+    original_tensor_str = printer._tensor_str
 
     def tensor_str(self: torch.Tensor, indent: int) -> str:
         if self.is_cuda:
             return f"..., size={tuple(self.shape)}"
-        return str(print_elsewhere(self, indent))
+        return str(original_tensor_str(self, indent))
 
     printer._tensor_str = tensor_str

@@ -1,8 +1,7 @@
-"""NCCL's place in `torch.distributed`: the process group of virtual devices.
+"""Registration of the virtual GPUs' process group as NCCL's in `torch.distributed`.
 
-`torch.distributed` knows NCCL's process group by the name of its class. The class here has that
-name, so `init_process_group`, `new_group` and all that asks `is_nccl_available()` go their usual
-ways; nothing of them is replaced.
+`torch.distributed` finds NCCL's process group by its class name. The class here has the same name,
+so `init_process_group`, `new_group` and callers of `is_nccl_available()` work unchanged.
 """
 
 from __future__ import annotations
@@ -22,18 +21,19 @@ from . import flight_recorder, rebinding, symmetric_memory
 # torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp: kProcessGroupNCCLDefaultTimeout.
 _DEFAULT_TIMEOUT = datetime.timedelta(minutes=10)
 
-# Names of this machine, for which gloo needs no look-up.
+# Addresses of this host, for which gloo needs no name resolution.
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
-# By process and by what names them.
+# Gloo devices by (process id, whether on loopback, interface names).
 _devices: dict[tuple[int, bool, str], list[Any]] = {}
 
 
 def patch(core: ModuleType) -> None:
-    """Put the process group where `torch.distributed` looks for NCCL's."""
+    """Register the process group with `torch.distributed` in place of NCCL's."""
     if not hasattr(core, "ProcessGroupNCCL"):
-        return  # a PyTorch without torch.distributed or without gloo
-    # Looked up here: a PyTorch may be built without them. They have no types for what is set.
+        return  # PyTorch was built without torch.distributed or without gloo
+    # Imported here because PyTorch may be built without these modules. `Any`, because they do not
+    # declare the attributes set below.
     c10d: Any = importlib.import_module("torch.distributed.distributed_c10d")
     constants: Any = importlib.import_module("torch.distributed.constants")
     bindings: Any = importlib.import_module("torch._C._distributed_c10d")
@@ -41,15 +41,15 @@ def patch(core: ModuleType) -> None:
     group_class.__module__ = c10d.__name__
     for version in ("get_build_nccl_version", "get_runtime_nccl_version"):
         setattr(group_class, version, staticmethod(torch.cuda.nccl.version))
-    if hasattr(bindings, "ProcessGroupNCCL"):  # NCCL's own, in a build for CUDA
+    if hasattr(bindings, "ProcessGroupNCCL"):  # the original of a CUDA build
         rebinding.replace_in_torch(
             {"ProcessGroupNCCL": bindings.ProcessGroupNCCL}, {"ProcessGroupNCCL": group_class}
         )
     places: list[Any] = [bindings, c10d, sys.modules["torch.distributed"]]
     for module in places:
         module.ProcessGroupNCCL = group_class
-    # From 2.15 on "nccl" leads to another class, which these make; of it we have none. The way
-    # to the one here is still there; all are looked up when a backend is first asked for.
+    # From PyTorch 2.15 on, "nccl" means other classes, which these functions create and which do
+    # not exist here. Let the functions create the class above, as older versions do.
     for another in ("_create_nccl2_process_group", "_create_nccl_lazy_process_group"):
         if hasattr(c10d, another):
             setattr(c10d, another, c10d._create_nccl_process_group)
@@ -59,7 +59,7 @@ def patch(core: ModuleType) -> None:
     for module in (constants, c10d):
         if module.default_pg_nccl_timeout is None:
             module.default_pg_nccl_timeout = _DEFAULT_TIMEOUT
-    # A build without NCCL lacks what TORCH_DISTRIBUTED_DEBUG=DETAIL logs of objects.
+    # TORCH_DISTRIBUTED_DEBUG=DETAIL calls this function, which a build without NCCL does not have.
     if not hasattr(bindings, "_hash_tensors"):
         bindings._hash_tensors = _hash_tensors
     core.set_make_transport(make_transport)
@@ -71,24 +71,24 @@ def patch(core: ModuleType) -> None:
 
 
 def make_transport(store: Any, rank: int, size: int, timeout: datetime.timedelta) -> Any:
-    """Return the gloo group that carries the bytes of a group of `size` ranks."""
+    """Return the gloo group that transfers the data of a group of `size` ranks."""
     dist: Any = importlib.import_module("torch.distributed")
-    # A group that is made again meets in the same store, where the addresses of the one before
-    # still are: under torchrun the store outlives it. So each rank counts the groups it was in.
+    # Under torchrun, the store outlives a group. A new group with the same prefix would find the
+    # addresses of the old one, so the prefix includes how many groups the rank has joined.
     made = store.add(f"virtual_nccl/groups_of_rank/{rank}", 1)
     store = dist.PrefixStore(f"virtual_nccl/{made}", store)
     options = dist.ProcessGroupGloo._Options()
     options._devices = _gloo_devices(dist.ProcessGroupGloo)
-    options._threads = 1  # they run gloo's own collectives, which are not used
+    options._threads = 1  # these threads run gloo's collectives, which are not used
     options._timeout = timeout
     return dist.ProcessGroupGloo(store, rank, size, options)
 
 
 def _gloo_devices(gloo: Any) -> list[Any]:
-    """Return gloo's devices of this process, chosen as by `ProcessGroupGloo` itself.
+    """Return the gloo devices of this process, selected like those of `ProcessGroupGloo`.
 
-    They are shared by all groups, since the thread of each wakes up a hundred times a second, and
-    some programs make groups by the hundred.
+    All groups share the devices: the thread of a device wakes up a hundred times a second, and some
+    programs create hundreds of groups.
     """
     on_loopback = os.environ.get("MASTER_ADDR") in _LOOPBACK
     interfaces = "" if on_loopback else os.environ.get("GLOO_SOCKET_IFNAME", "")
@@ -109,5 +109,5 @@ def _hash_tensors(tensors: list[torch.Tensor]) -> int:
 
 
 def _close_groups(core: ModuleType) -> None:
-    # An error that ends the program was printed before this is called, and left here.
+    # The interpreter sets `sys.last_type` when an uncaught exception ends the program.
     core.close_groups(hasattr(sys, "last_type"))

@@ -1,4 +1,4 @@
-"""PyTorch's profiler, asked for CUDA: it reads the virtual clock, where it would ask CUPTI."""
+"""CUDA support of PyTorch's profiler: times come from the virtual clock instead of CUPTI."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import torch
 
 
 def patch() -> None:
-    """Let profiles of CUDA, with the CPU or without, take the times that the clock gives."""
-    # A build for CUDA would ask CUPTI, which watches cards. Without it PyTorch gives each operator
-    # the time between two events, in the same classes.
+    """Make profiles of CUDA, with or without the CPU, use the times of the virtual clock."""
+    # A CUDA build reads CUPTI, which observes real GPUs. Without CUPTI, PyTorch times each operator
+    # with two events and reports the times in the same classes.
     profiler: Any = torch.autograd.profiler
     supported = profiler._supported_activities
-    cards = torch.profiler.ProfilerActivity.CUDA
-    profiler._supported_activities = lambda: supported() - {cards}
-    # What programs ask, and what a profile is of that names no activities.
+    cuda = torch.profiler.ProfilerActivity.CUDA
+    profiler._supported_activities = lambda: supported() - {cuda}
+    # Programs call this one, and a profile without `activities` uses its result.
     autograd: Any = torch.autograd
-    autograd._supported_activities = lambda: supported() | {cards}
+    autograd._supported_activities = lambda: supported() | {cuda}
 
-    # That way has no kernels by themselves, so PyTorch would refuse a profile of CUDA alone, which
-    # cards give. It gets the operators.
+    # PyTorch refuses a profile of CUDA alone without CUPTI, because events time operators and not
+    # kernels. Real GPUs support such a profile, so record the operators in addition.
     kind = profiler.profile
     make = kind.__init__
 

@@ -1,4 +1,4 @@
-"""The rates by which the virtual clock runs a card: published ones times what is reached."""
+"""The rates of the virtual clock: a GPU's published rates times the fraction that work reaches."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from types import ModuleType
 
 from ..hardware import Spec, fraction_of
 
-# In the order of `Precision` in csrc/time/rates.h: the dtypes whose rate stands for it, the first
-# that is known. What a card has no unit for it computes in the next wider one.
+# In the order of `Precision` in csrc/time/rates.h: the dtypes whose published rate applies.
+# The first known rate counts: a GPU without hardware for a dtype computes in the next wider dtype.
 _DTYPES_OF_PRECISION = (
     ("float64", "float32"),
     ("float32",),
@@ -18,14 +18,18 @@ _DTYPES_OF_PRECISION = (
     ("int8", "float16", "float32"),
 )
 
-# In the order of `DenseKind` there.
+# In the order of `DenseKind` in csrc/time/rates.h.
 _DENSE_KINDS = ("product", "convolution", "attention")
 
 
 def rates_of(core: ModuleType, spec: Spec, network_bytes_per_second: float) -> object:
-    """Return what the clock needs to know of a card, as the extension's `Rates`.
+    """Return the extension's `Rates` for a GPU with the facts `spec`.
 
-    `network_bytes_per_second` is the published rate of its part of the network between nodes.
+    Args:
+        core: the loaded extension.
+        spec: the published facts of the GPU.
+        network_bytes_per_second: the published rate of the GPU's share of the network between
+            nodes, in one direction.
     """
 
     def reached(kind: str, bytes_per_second: float | None) -> float:
@@ -39,12 +43,12 @@ def rates_of(core: ModuleType, spec: Spec, network_bytes_per_second: float) -> o
     rates.link_bytes_per_second = reached("link", spec.link_bytes_per_second)
     rates.pcie_bytes_per_second = reached("pcie", spec.pcie_bytes_per_second)
     rates.network_bytes_per_second = reached("network", network_bytes_per_second)
-    # NVLink joins cards of one kind; all others reach each other through the host.
+    # NVLink joins GPUs of one architecture. All others copy to each other through the host.
     rates.fabric = spec.architecture if spec.link_bytes_per_second is not None else ""
     return rates
 
 
 def flops_per_second(spec: Spec, dtypes: tuple[str, ...]) -> float:
-    """Return the rate of the first of `dtypes` that is known; 0.0 if none is."""
+    """Return the FLOP/s of the first of `dtypes` with a known rate, or 0.0 if none is known."""
     known = (spec.flops_per_second[d] for d in dtypes if d in spec.flops_per_second)
     return next(known, 0.0)

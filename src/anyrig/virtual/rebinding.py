@@ -1,7 +1,7 @@
-"""Replacing objects of PyTorch where its modules took them by name.
+"""Replacement of PyTorch's objects in every module that imported them by name.
 
-While torch is imported, its modules take functions and classes from each other by name. Setting the
-name anew in the module that defines it reaches only who asks later.
+PyTorch's modules import functions and classes from each other by name. Replacing an object in the
+module that defines it does not affect modules that have already imported it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 
 
 def bind(functions: Mapping[str, object]) -> None:
-    """Set `functions` in `torch._C`, for modules too that took those of a build for CUDA."""
+    """Set `functions` in `torch._C` and in the modules that imported a CUDA build's originals."""
     old = {name: vars(torch._C)[name] for name in functions if hasattr(torch._C, name)}
     for name, function in functions.items():
         setattr(torch._C, name, function)
@@ -21,7 +21,7 @@ def bind(functions: Mapping[str, object]) -> None:
 
 
 def replace_in_torch(old: Mapping[str, object], new: Mapping[str, object]) -> None:
-    """Set `new` in each module of PyTorch that holds the object of `old` under the same name."""
+    """Replace the objects of `old` with those of `new`, by name, in all modules of PyTorch."""
     for module_name, module in list(sys.modules.items()):
         if module is None or module_name.partition(".")[0] != "torch":
             continue

@@ -1,9 +1,9 @@
-"""Python's file functions in a shape-only rehearsal: a file that was there is never changed.
+"""Redirection of Python's file functions in a shape-only rehearsal: old files never change.
 
-Each function asks the `Scratch` which file is meant. What would change a file from before the
-rehearsal goes to the script's version of it, and what reads finds that version. New files stay
-where the script puts them. What was taken from the library by name before is refused by
-`refused_writes`; files that C++ code opens by itself are not redirected.
+Each redirected function looks up its file in the `Scratch`. A write to a file from before the
+rehearsal goes to the script's version of the file, and later reads find that version. New files
+stay where the script creates them. `refused_writes` rejects writes through functions that the
+program imported by name earlier. Files that C++ code opens by itself are not redirected.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ _POSITION_OF_OPENER = 5  # among the arguments of `open` that follow the mode
 
 
 def redirect(scratch: Scratch) -> None:
-    """Send what this process writes over existing files to `scratch`, for the rest of its life."""
+    """Redirect this process's changes of old files to `scratch`, for the rest of its life."""
     files = _Files(scratch)
     opened: Any = _wrap(scratch, io.open, files.open)
     builtins.open = io.open = opened
     of_os: dict[str, Callable[..., Any]] = {
         "stat": files.stat,
-        "access": functools.partial(files.look, scratch.at),
-        "chmod": functools.partial(files.look, scratch.at),
-        "lstat": functools.partial(files.look, scratch.link_at),
-        "readlink": functools.partial(files.look, scratch.link_at),
+        "access": functools.partial(files.inspect, scratch.find),
+        "chmod": functools.partial(files.inspect, scratch.find),
+        "lstat": functools.partial(files.inspect, scratch.find_link),
+        "readlink": functools.partial(files.inspect, scratch.find_link),
         "open": files.open_descriptor,
         "truncate": files.truncate,
         "utime": files.set_times,
@@ -54,24 +54,24 @@ def redirect(scratch: Scratch) -> None:
             setattr(module, name, _wrap(scratch, getattr(module, name), redirected))
 
 
-def _wrap(scratch: Scratch, plain: Any, redirected: Callable[..., Any]) -> Any:
-    """Return a function that stands for `plain`, and calls `redirected` for paths."""
+def _wrap(scratch: Scratch, original: Any, redirected: Callable[..., Any]) -> Any:
+    """Return a function that calls `redirected` for paths, and `original` otherwise."""
 
-    @functools.wraps(plain)
+    @functools.wraps(original)
     def call(*arguments: Any, **keywords: Any) -> Any:
         if scratch.is_bypassed or any(keywords.get(name) is not None for name in _FOLDER_KEYWORDS):
-            return plain(*arguments, **keywords)
+            return original(*arguments, **keywords)
         if not arguments:
             arguments = tuple(keywords.pop(name) for name in _PATH_KEYWORDS if name in keywords)
         if "dst" in keywords:
             arguments = (*arguments, keywords.pop("dst"))
         path = os.fspath(arguments[0]) if _is_path(*arguments[:1]) else None
         if not isinstance(path, str):
-            return plain(*arguments, **keywords)
-        return redirected(plain, path, *arguments[1:], **keywords)
+            return original(*arguments, **keywords)
+        return redirected(original, path, *arguments[1:], **keywords)
 
     for able in (os.supports_dir_fd, os.supports_fd, os.supports_follow_symlinks):
-        if plain in able:
+        if original in able:
             able.add(call)
     return call
 
@@ -81,112 +81,118 @@ def _is_path(first: object = None) -> bool:
 
 
 class _Files:
-    """What the redirected functions do; each gets the system's function as its first argument."""
+    """The redirected functions. Each takes the original function as its first argument."""
 
     def __init__(self, scratch: Scratch) -> None:
         self._scratch = scratch
 
-    def look(
-        self, at: Callable[[str], str], plain: Any, path: str, *rest: Any, **words: Any
+    def inspect(
+        self, find: Callable[[str], str], original: Any, path: str, *rest: Any, **keywords: Any
     ) -> Any:
-        return plain(at(path), *rest, **words)
+        return original(find(path), *rest, **keywords)
 
-    def stat(self, plain: Any, path: str, **words: Any) -> Any:
-        at = self._scratch.at if words.get("follow_symlinks", True) else self._scratch.link_at
-        return plain(at(path), **words)
+    def stat(self, original: Any, path: str, **keywords: Any) -> Any:
+        find = (
+            self._scratch.find if keywords.get("follow_symlinks", True) else self._scratch.find_link
+        )
+        return original(find(path), **keywords)
 
-    def open(self, plain: Any, path: str, mode: str = "r", *rest: Any, **words: Any) -> Any:
-        opener = words.get("opener") or rest[_POSITION_OF_OPENER : _POSITION_OF_OPENER + 1]
+    def open(self, original: Any, path: str, mode: str = "r", *rest: Any, **keywords: Any) -> Any:
+        opener = keywords.get("opener") or rest[_POSITION_OF_OPENER : _POSITION_OF_OPENER + 1]
         if not opener and isinstance(mode, str):
             writes = bool(set(mode) & set("wax+"))
-            path = self._opened(path, writes=writes, new="x" in mode, keep="w" not in mode)
-        return plain(path, mode, *rest, **words)
+            path = self._path_to_open(path, writes=writes, new="x" in mode, keep="w" not in mode)
+        return original(path, mode, *rest, **keywords)
 
-    def open_descriptor(self, plain: Any, path: str, flags: int, *rest: Any, **words: Any) -> Any:
+    def open_descriptor(
+        self, original: Any, path: str, flags: int, *rest: Any, **keywords: Any
+    ) -> Any:
         writes = bool(flags & (os.O_WRONLY | os.O_RDWR))
-        # Without O_CREAT the version must be there to be opened.
+        # Without O_CREAT, the version must already exist, so it starts as a copy.
         new, keep = bool(flags & os.O_EXCL), flags & os.O_TRUNC == 0 or flags & os.O_CREAT == 0
-        return plain(self._opened(path, writes=writes, new=new, keep=keep), flags, *rest, **words)
+        return original(
+            self._path_to_open(path, writes=writes, new=new, keep=keep), flags, *rest, **keywords
+        )
 
-    def _opened(self, path: str, *, writes: bool, new: bool, keep: bool) -> str:
-        found = self._scratch.at(path)
+    def _path_to_open(self, path: str, *, writes: bool, new: bool, keep: bool) -> str:
+        found = self._scratch.find(path)
         if writes and not (new and found == path):
             return self._scratch.for_writing(path, keep=keep)
         return found
 
-    def truncate(self, plain: Any, path: str, length: int) -> None:
-        plain(self._scratch.for_writing(path, keep=True), length)
+    def truncate(self, original: Any, path: str, length: int) -> None:
+        original(self._scratch.for_writing(path, keep=True), length)
 
-    def set_times(self, plain: Any, path: str, *rest: Any, **words: Any) -> None:
-        follows = words.get("follow_symlinks", True)
-        found = self._scratch.at(path) if follows else self._scratch.link_at(path)
+    def set_times(self, original: Any, path: str, *rest: Any, **keywords: Any) -> None:
+        follows = keywords.get("follow_symlinks", True)
+        found = self._scratch.find(path) if follows else self._scratch.find_link(path)
         place = os.path.realpath(found) if follows else found
-        if not self._scratch.was_there(place):  # its times tell that it was
-            plain(found, *rest, **words)
-            self._scratch.note_new(place)
+        if not self._scratch.is_old(place):  # an old file keeps its times, which mark it as old
+            original(found, *rest, **keywords)
+            self._scratch.mark_new(place)
 
-    def list(self, plain: Any, path: str) -> list[str]:
+    def list(self, original: Any, path: str) -> list[str]:
         removed, own = self._scratch.differences(path)
-        return [*(name for name in plain(path) if name not in removed | own), *sorted(own)]
+        return [*(name for name in original(path) if name not in removed | own), *sorted(own)]
 
-    def scan(self, plain: Any, path: str) -> Any:
+    def scan(self, original: Any, path: str) -> Any:
         removed, own = self._scratch.differences(path)
         if not removed | own:
-            return plain(path)
-        entries = [entry for entry in plain(path) if entry.name not in removed | own]
-        versions = plain(self._scratch.version_of(os.path.realpath(path))) if own else []
+            return original(path)
+        entries = [entry for entry in original(path) if entry.name not in removed | own]
+        versions = original(self._scratch.version_of(os.path.realpath(path))) if own else []
         return _Entries([*entries, *(entry for entry in versions if entry.name in own)])
 
-    def make_folder(self, plain: Any, path: str, *rest: Any, **words: Any) -> None:
+    def make_folder(self, original: Any, path: str, *rest: Any, **keywords: Any) -> None:
         if self._scratch.is_removed(path):
-            self._scratch.unmark_removed(path)  # empty: its files are marked, too
+            self._scratch.unmark_removed(path)  # the folder is empty, since its files stay marked
         else:
-            plain(path, *rest, **words)
+            original(path, *rest, **keywords)
 
-    def remove_folder(self, plain: Any, path: str) -> None:
+    def remove_folder(self, original: Any, path: str) -> None:
         removed, own = self._scratch.differences(path)
         if removed and not own and set(_directly(self._scratch, os.listdir, path)) <= removed:
-            self._scratch.forget(path)  # the folder of versions that the script has removed
+            self._scratch.delete_versions(path)
             self._scratch.mark_removed(path)
         else:
-            plain(path)
+            original(path)
 
-    def remove(self, _plain: Any, path: str) -> None:
+    def remove(self, _original: Any, path: str) -> None:
         self._scratch.remove(path)
 
-    def remove_tree(self, plain: Any, path: str, *rest: Any, **words: Any) -> None:
+    def remove_tree(self, original: Any, path: str, *rest: Any, **keywords: Any) -> None:
         scratch = self._scratch
         found = [(folder, names) for folder, _, names in os.walk(path)]
         files = [os.path.join(folder, name) for folder, names in found for name in names]
-        kept = any(scratch.was_there(file) for file in files)
+        kept = any(scratch.is_old(file) for file in files)
         for file in files:
-            if kept or scratch.link_at(file) != file:
+            if kept or scratch.find_link(file) != file:
                 scratch.remove(file)
-        scratch.forget(path)
+        scratch.delete_versions(path)
         if kept:
             for folder, _ in found:
                 scratch.mark_removed(folder)
         else:
-            _directly(scratch, plain, path, *rest, **words)
+            _directly(scratch, original, path, *rest, **keywords)
 
-    def move(self, plain: Any, source: str, target: Any, **words: Any) -> None:
+    def move(self, original: Any, source: str, target: Any, **keywords: Any) -> None:
         scratch, target = self._scratch, os.fspath(target)
-        found = scratch.link_at(source)
-        is_plain = found == source and scratch.link_at(target) == target
+        found = scratch.find_link(source)
+        is_unversioned = found == source and scratch.find_link(target) == target
         if _directly(scratch, _is_folder, source) and found == source:
-            self._move_folder(plain, source, target)
-        elif is_plain and not scratch.was_there(source) and not scratch.was_there(target):
-            plain(source, target, **words)
+            self._move_folder(original, source, target)
+        elif is_unversioned and not scratch.is_old(source) and not scratch.is_old(target):
+            original(source, target, **keywords)
         else:
-            self._move_to_version(plain, source, target)
+            self._move_to_version(original, source, target)
 
-    def _move_to_version(self, plain: Any, source: str, target: str) -> None:
+    def _move_to_version(self, original: Any, source: str, target: str) -> None:
         scratch = self._scratch
-        found = scratch.link_at(source)
+        found = scratch.find_link(source)
         with scratch.directly():
-            os.lstat(found)  # raises if the script has none
+            os.lstat(found)  # raises FileNotFoundError if the script sees no such file
             if os.path.isdir(target):
-                plain(found, target)  # raises
+                original(found, target)  # raises the system's error
             version = scratch.new_version(target)
             if found == source:
                 shutil.copy2(found, version, follow_symlinks=False)
@@ -195,39 +201,39 @@ class _Files:
             if os.path.lexists(source) and not scratch.is_removed(source):
                 scratch.remove(source)
 
-    def _move_folder(self, plain: Any, source: str, target: str) -> None:
+    def _move_folder(self, original: Any, source: str, target: str) -> None:
         scratch = self._scratch
         folders = [(folder, names) for folder, _, names in os.walk(source)]
         files = [os.path.join(folder, name) for folder, names in folders for name in names]
-        if not any(scratch.was_there(file) for file in files):
-            versions = [file for file in files if scratch.link_at(file) != file]
+        if not any(scratch.is_old(file) for file in files):
+            versions = [file for file in files if scratch.find_link(file) != file]
             for file in versions:
                 moved = scratch.new_version(os.path.join(target, os.path.relpath(file, source)))
-                _directly(scratch, os.replace, scratch.link_at(file), moved)
-            plain(source, target)
+                _directly(scratch, os.replace, scratch.find_link(file), moved)
+            original(source, target)
             return
-        # Old files stay, so the script gets a folder of copies.
+        # Old files stay in place, so the script gets a folder of copies.
         for folder, _ in folders:
             os.makedirs(os.path.normpath(os.path.join(target, os.path.relpath(folder, source))))
         for file in files:
-            self.move(plain, file, os.path.join(target, os.path.relpath(file, source)))
+            self.move(original, file, os.path.join(target, os.path.relpath(file, source)))
         for folder, _ in folders:
             scratch.mark_removed(folder)
 
-    def copy(self, plain: Any, source: str, target: Any, **words: Any) -> Any:
-        if self._scratch.at(source) == source:
-            return plain(source, target, **words)
-        # A copy of a checkpoint without values is not put beside real files either.
-        plain(source, self._scratch.for_tensors(os.fspath(target)), **words)
+    def copy(self, original: Any, source: str, target: Any, **keywords: Any) -> Any:
+        if self._scratch.find(source) == source:
+            return original(source, target, **keywords)
+        # The source has no values, so its copy must not appear among real files either.
+        original(source, self._scratch.for_tensors(os.fspath(target)), **keywords)
         return target
 
-    def link_symbolically(self, plain: Any, source: str, target: Any, *rest: Any) -> None:
-        plain(source, self._free_name(os.fspath(target)), *rest)
+    def link_symbolically(self, original: Any, source: str, target: Any, *rest: Any) -> None:
+        original(source, self._free_name(os.fspath(target)), *rest)
 
-    def link(self, plain: Any, source: str, target: Any, **words: Any) -> None:
-        target, found = os.fspath(target), self._scratch.at(source)
+    def link(self, original: Any, source: str, target: Any, **keywords: Any) -> None:
+        target, found = os.fspath(target), self._scratch.find(source)
         place = self._free_name(target) if found == source else self._scratch.new_version(target)
-        plain(found, place, **words)
+        original(found, place, **keywords)
 
     def _free_name(self, path: str) -> str:
         return self._scratch.new_version(path) if self._scratch.is_removed(path) else path
@@ -243,7 +249,7 @@ def _directly(scratch: Scratch, function: Any, *arguments: Any, **keywords: Any)
 
 
 class _Entries:
-    """Entries of a folder, as `os.scandir` returns them."""
+    """An iterator over folder entries with the interface of `os.scandir`'s result."""
 
     def __init__(self, entries: list[os.DirEntry[str]]) -> None:
         self._entries = iter(entries)

@@ -1,7 +1,7 @@
-"""What needs a real card: it is there by name, and using it raises what CUDA code would catch.
+"""Functions and classes of `torch._C` that need a real GPU and raise a CUDA error here.
 
-Left out, each would fail as a missing attribute, which tells a program that PyTorch is broken
-rather than that its card is virtual.
+Without these stubs, a program would get an AttributeError, which suggests a broken PyTorch rather
+than a virtual GPU.
 """
 
 from __future__ import annotations
@@ -11,31 +11,35 @@ from typing import NoReturn
 
 from .rebinding import bind
 
-_ALLOCATORS = "an allocator of the program's own would need a card's memory"
+_ALLOCATORS = "a custom allocator needs the memory of a real GPU"
 
-# Names in torch._C that are called.
+# Names of functions in torch._C.
 _FUNCTIONS = {
     "_cuda_changeCurrentAllocator": _ALLOCATORS,
     "_cuda_customAllocator": _ALLOCATORS,
     "_cuda_cudaHostAllocator": _ALLOCATORS,
     "_cuda_getAllocator": _ALLOCATORS,
-    "_nccl_init_rank": "a communicator of NCCL needs cards",
+    "_nccl_init_rank": "an NCCL communicator needs real GPUs",
 }
 
-# Names in torch._C that are derived from, or made.
+# Names of classes in torch._C.
 _CLASSES = {
     "_CUDAPluggableAllocator": _ALLOCATORS,
-    "_CUDAGreenContext": "a part of a card's processors needs a card",
+    "_CUDAGreenContext": "a partition of multiprocessors needs a real GPU",
 }
 
 
 def refuse(what: str, reason: str) -> NoReturn:
-    """Raise the error of a virtual GPU for `what`."""
-    raise RuntimeError(f"CUDA error: {what} is not there on a virtual GPU: {reason}")
+    """Raise the error for `what`, which virtual GPUs do not support because of `reason`.
+
+    Raises:
+        RuntimeError: always.
+    """
+    raise RuntimeError(f"CUDA error: virtual GPUs do not support {what}: {reason}")
 
 
 def patch() -> None:
-    """Put the refusals where PyTorch looks for them."""
+    """Install the stubs in `torch._C`."""
     bind({name: _refusing(name, reason) for name, reason in _FUNCTIONS.items()})
     bind({name: _refusing_class(name, reason) for name, reason in _CLASSES.items()})
 

@@ -1,9 +1,9 @@
-"""Refusing what would change an old file and cannot be redirected, in a shape-only rehearsal.
+"""Refusal of writes to old files that cannot be redirected, in a shape-only rehearsal.
 
-`redirected_files` replaces functions of Python's library. A program that took one of them by name
-before, such as ``from os import replace`` above ``import torch``, still has the one that changes
-files; so have some modules of the library and of NumPy. Python raises an audit event before each of
-these acts, so such a call ends with an error and the file stays as it was.
+`redirected_files` replaces functions of Python's library. A program that imported a function by
+name before, such as ``from os import replace`` above ``import torch``, still has the original, and
+so do some modules of the library and of NumPy. Python raises an audit event before each such call
+changes a file. The audit hook here then raises an error, and the file stays unchanged.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ def refuse_writes(scratch: Scratch) -> None:
     Python keeps an audit hook for the rest of the process.
     """
 
-    def look(event: str, arguments: tuple[Any, ...]) -> None:
-        touched = _touched(event, arguments)
-        if touched and not scratch.is_bypassed:
-            for path in touched:
+    def check(event: str, arguments: tuple[Any, ...]) -> None:
+        paths = _changed_paths(event, arguments)
+        if paths and not scratch.is_bypassed:
+            for path in paths:
                 _refuse_old(scratch, path)
 
-    sys.addaudithook(look)
+    sys.addaudithook(check)
 
 
-def _touched(event: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the paths that an event would change."""
+def _changed_paths(event: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the paths that the call behind an audit event would change."""
     if event == "open":
         path, _, flags = arguments
-        if not isinstance(flags, int) or flags & _NEW == _NEW:  # which opens no file that is there
+        if not isinstance(flags, int) or flags & _NEW == _NEW:  # opens only files that do not exist
             return ()
         return (path,) if flags & _WRITES else ()
     if event == "os.rename":
@@ -51,17 +51,17 @@ def _touched(event: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
 def _refuse_old(scratch: Scratch, path: Any) -> None:
     if isinstance(path, bytes):
         path = os.fsdecode(path)
-    # Python itself replaces what it has compiled.
-    if not isinstance(path, str) or path.endswith(".pyc") or scratch.has(path):
+    # Python replaces its own bytecode files.
+    if not isinstance(path, str) or path.endswith(".pyc") or scratch.contains(path):
         return
     with scratch.directly():
-        is_old = scratch.was_there(path) or scratch.was_there(os.path.realpath(path))
-    if is_old:
+        old = scratch.is_old(path) or scratch.is_old(os.path.realpath(path))
+    if old:
         raise PermissionError(
             errno.EPERM,
-            "a shape-only rehearsal has no values to save and leaves this file as it is, and it "
-            "cannot redirect this call to a copy: the function was taken from Python's library "
-            "before torch was imported. Call it by its module, as in os.replace, or import torch "
-            "first; or save to a new file",
+            "a shape-only rehearsal has no values to save and does not change this file, and it "
+            "cannot redirect this call to a copy: the function was imported by name before torch "
+            "was imported. Call the function through its module, as in os.replace, import torch "
+            "first, or save to a new file",
             path,
         )

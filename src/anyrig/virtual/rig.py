@@ -1,4 +1,4 @@
-"""The rig that a rehearsal pretends to have: `VirtualRig` and the text that names one."""
+"""`VirtualRig`, the set of virtual GPUs of a rehearsal, and the text that names a rig."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from ..errors import DeviceTextError, UnknownHardwareError
 from ..hardware import Spec, is_key, spec_of_key
 from ..units import format_bytes, parse_bytes
 
-# Of one node: torch keeps a device's index in a signed byte, and CUDA's own tables hold 64.
+# Limit per node: torch keeps a device index in a signed byte, and CUDA's own tables hold 64.
 MOST_DEVICES = 64
 
-# More than any rehearsal needs; a slip of the finger in a count is caught here.
+# More than any rehearsal needs. The limit catches a mistyped count.
 MOST_NODES = 1024
 
-# What each device has of the network between nodes, in one direction: a DGX H100 has a ConnectX-7
-# of 400 Gbit/s for each GPU (NVIDIA DGX H100 data sheet).
+# Each device's share of the network between nodes, in one direction: a DGX H100 has one ConnectX-7
+# of 400 Gbit/s per GPU (NVIDIA DGX H100 data sheet).
 NETWORK_BYTES_PER_SECOND = 50 * 10**9
 
-# The smallest piece the caching allocator asks of a card: below it, nothing could be allocated.
-SMALLEST_CARD_BYTES = 2 * 2**20
+# The smallest segment of the caching allocator: a smaller GPU could not hold any tensor.
+SMALLEST_GPU_BYTES = 2 * 2**20
 
-# Thousands of times what any GPU has; sums over a rig stay within 64 bits.
-LARGEST_CARD_BYTES = 2**50
+# Thousands of times the memory of any GPU. Sums over a rig stay within 64 bits.
+LARGEST_GPU_BYTES = 2**50
 
-# What a plain card is like in everything but its memory. Compute capability 8.0 is the lowest that
-# has TF32, bfloat16 and flash attention, so a script takes the paths that most cards of today take.
-PLAIN_CARD_KEY = "A100-80GB"
+# A plain GPU has the facts of this one, apart from its memory. Compute capability 8.0 is the lowest
+# with TF32, bfloat16 and flash attention, so a script takes the code paths of most current GPUs.
+PLAIN_GPU_KEY = "A100-80GB"
 
-# A count stands before its card or after it: 4xT4, 4*T4, T4x4.
+# A count stands before or after the GPU: 4xT4, 4*T4, T4x4.
 _COUNT_FIRST = re.compile(r"(\d+)\s*[xX*]\s*(.*)")
 _COUNT_LAST = re.compile(r"(.*?)\s*[xX*]\s*(\d+)")
 _NODES = re.compile(r"\s*(?:(\d+)\s*[xX*]\s*)?\(([^()]*)\)\s*")
@@ -41,7 +41,7 @@ _RATE = re.compile(r"\s*(\d+(?:\.\d+)?\s*[A-Za-z]?i?)(B|bit)/s\s*")
 _BITS_PER_UNIT = {"B": 8, "bit": 1}
 _SIZE = re.compile(r"\d+(?:\.\d+)?\s*[A-Za-z]?i?B", re.IGNORECASE)
 
-# In which the names of cards are made into UUIDs.
+# The namespace of the GPUs' version 5 UUIDs.
 UUID_NAMESPACE = uuid.uuid5(uuid.NAMESPACE_DNS, "anyrig.virtual")
 _SIZE_UNITS = ("TiB", "GiB", "MiB", "KiB", "TB", "GB", "MB", "kB", "B")
 
@@ -51,13 +51,13 @@ class VirtualDevice:
     """One virtual GPU.
 
     Attributes:
-        name: what ``torch.cuda.get_device_name`` returns: the driver's name for a known card.
-        memory_bytes: what a program can use.
+        name: the result of ``torch.cuda.get_device_name``: the driver's name for a known GPU.
+        memory_bytes: the memory that a program can use.
         capability: CUDA compute capability ``(major, minor)``.
-        multiprocessors: streaming multiprocessors.
-        uuid: ``"GPU-"`` and 32 hexadecimal digits in five parts; a function of name and index.
-        spec: the facts of the card, or None for a plain card, which is only a size.
-        node: the machine that it is in, counted from 0.
+        multiprocessors: number of streaming multiprocessors.
+        uuid: ``"GPU-"`` and 32 hexadecimal digits in five groups; a function of name and position.
+        spec: the facts of the GPU, or None for a plain GPU, which is given by its memory alone.
+        node: the node of the GPU, counted from 0.
     """
 
     name: str
@@ -70,28 +70,32 @@ class VirtualDevice:
 
     @property
     def rates(self) -> Spec:
-        """The facts by which the virtual clock runs: the card's own, or an A100's for a plain card.
+        """The facts that drive the virtual clock: the GPU's own, or an A100's for a plain GPU.
 
-        The times of a plain card therefore say nothing of any card; its bytes do.
+        A plain GPU therefore predicts memory use, but its times predict nothing.
         """
-        return self.spec if self.spec is not None else spec_of_key(PLAIN_CARD_KEY)
+        return self.spec if self.spec is not None else spec_of_key(PLAIN_GPU_KEY)
 
     @property
     def key(self) -> str:
-        """What names this device in the text of a rig: ``"A100-80GB"``, ``"16GiB"``."""
+        """The text of this device in a rig: ``"A100-80GB"`` or, for a plain GPU, ``"16GiB"``."""
         return self.spec.key if self.spec is not None else _size_text(self.memory_bytes)
 
 
 @dataclass(frozen=True)
 class VirtualRig:
-    """The GPUs a rehearsal runs on, node by node, in the order of their CUDA indices there.
+    """The GPUs of a rehearsal.
 
     ``str(rig)`` is the shortest text that `parse` turns into the same rig.
 
     Attributes:
-        devices: all devices of all nodes.
-        network_bytes_per_second: what each device has of the network between nodes, in one
+        devices: the devices of all nodes, node by node, in the order of their CUDA indices.
+        network_bytes_per_second: each device's share of the network between nodes, in one
             direction.
+
+    Raises:
+        DeviceTextError: there are no or too many nodes or devices, or the network has no rate.
+        ValueError: the nodes of `devices` are not numbered from 0 without gaps.
     """
 
     devices: tuple[VirtualDevice, ...]
@@ -105,7 +109,7 @@ class VirtualRig:
                 f"{len(counts)}; write for example 2x(8xH100-SXM)"
             )
         if sorted(counts) != list(range(len(counts))):
-            raise ValueError(f"nodes are counted from 0, and these are {sorted(counts)}")
+            raise ValueError(f"nodes are counted from 0 without gaps, not {sorted(counts)}")
         largest = max(counts.values())
         if largest > MOST_DEVICES:
             raise DeviceTextError(
@@ -126,40 +130,39 @@ class VirtualRig:
             rig   := (node | nodes ("+" nodes)*) ["@" rate]
             nodes := [count "x"] "(" node ")"
             node  := group ("+" group)*
-            group := [count "x"] card | card "x" count
-            card  := key | size
-            key   := a card of anyrig.hardware: T4, A100-80GB, H100-SXM …
+            group := [count "x"] gpu | gpu "x" count
+            gpu   := key | size
+            key   := a GPU of anyrig.hardware: T4, A100-80GB, H100-SXM …
             size  := number unit, unit one of B kB KB MB GB TB KiB MiB GiB TiB
             rate  := size "/s", or in bits: 50GB/s, 400Gbit/s
 
-        ``*`` stands for ``x`` as well, and the case and hyphens of a key do not matter:
+        ``*`` means the same as ``x``, and the case and hyphens of a key do not matter:
         ``2*rtx4090`` is ``2xRTX-4090``. Devices are numbered from left to right.
 
-        A card given as a size is a *plain card*: it has exactly that memory and is otherwise like
-        an A100 (compute capability 8.0, 108 multiprocessors, its rates for the clock), since 8.0 is
-        the lowest capability with bfloat16, TF32 and flash attention.
+        A GPU given as a size is a *plain GPU*: it has exactly that memory and is otherwise like an
+        A100 (compute capability 8.0, 108 multiprocessors, the A100's rates for the clock).
 
-        Parentheses make nodes: machines that a network joins, where a process sees the devices of
-        its own node alone. The rate is what each device has of the network, in one direction;
-        without it 50 GB/s, which is 400 Gbit/s.
+        Parentheses make nodes, which a network joins. A process sees only the devices of its own
+        node. The rate is each device's share of the network in one direction, by default 50 GB/s
+        (400 Gbit/s).
 
         Raises:
-            DeviceTextError: the text does not follow the grammar, or names no or too many devices.
-            UnknownHardwareError: no card has that key or several share it (the message lists them,
-                or the nearest ones), or the card is not one that CUDA drives.
+            DeviceTextError: the text does not follow the grammar, or names no device or too many.
+            UnknownHardwareError: no GPU has the key, several GPUs share it (the message lists
+                them, or the nearest ones), or CUDA does not support the GPU.
         """
         layout, at, rate = text.partition("@")
-        cards = [(card, node) for node, part in enumerate(_nodes(layout)) for card in _cards(part)]
-        devices = (_device(card, index, node) for index, (card, node) in enumerate(cards))
+        gpus = [(gpu, node) for node, part in enumerate(_nodes(layout)) for gpu in _gpus(part)]
+        devices = (_device(gpu, index, node) for index, (gpu, node) in enumerate(gpus))
         return cls(tuple(devices), _rate(rate) if at else NETWORK_BYTES_PER_SECOND)
 
     @property
     def node_count(self) -> int:
-        """How many machines the devices are in."""
+        """The number of nodes."""
         return self.devices[-1].node + 1
 
     def devices_of_node(self, node: int) -> tuple[VirtualDevice, ...]:
-        """Return the devices of one machine, in the order of their CUDA indices there."""
+        """Return the devices of `node`, in the order of their CUDA indices."""
         return tuple(device for device in self.devices if device.node == node)
 
     def __repr__(self) -> str:
@@ -174,28 +177,29 @@ class VirtualRig:
 
 
 def _runs(names: Iterable[str]) -> str:
-    """Return `names` joined by ``+``, equal neighbours as a count."""
+    """Return `names` joined by ``+``, with each run of equal names written as ``count x name``."""
     runs = [(name, len(list(run))) for name, run in itertools.groupby(names)]
     return "+".join(name if count == 1 else f"{count}x{name}" for name, count in runs)
 
 
 def _nodes(text: str) -> Iterator[str]:
-    """Yield the text of each node of `text`, which is the whole of it without parentheses."""
+    """Yield the text of each node of `text`; without parentheses, `text` is one node."""
     if not set("()") & set(text):
         yield text
         return
-    # Only the pluses between nodes split: those inside come before a closing parenthesis.
+    # Split at each "+" between nodes. A "+" within a node is followed by ")" before any "(".
     for part in re.split(r"\+(?![^(]*\))", text):
         nodes = _NODES.fullmatch(part)
         if nodes is None:
             raise DeviceTextError(
-                f"{part.strip()!r} is no node in the rig {text!r}; write each node in parentheses, "
-                "with a count if there are several: 2x(8xH100-SXM) or (4xA100-80GB)+(2xT4)"
+                f"{part.strip()!r} is not a node in the rig {text!r}; write each node in "
+                "parentheses, with a count if there are several: 2x(8xH100-SXM) or "
+                "(4xA100-80GB)+(2xT4)"
             )
         count = int(nodes[1] or 1)
         if not 1 <= count <= MOST_NODES:
             raise DeviceTextError(
-                f"the rig {text!r} asks for {count} times a node; a virtual rig has 1 to "
+                f"the rig {text!r} repeats a node {count} times; a virtual rig has 1 to "
                 f"{MOST_NODES} nodes"
             )
         yield from itertools.repeat(nodes[2], count)
@@ -206,73 +210,75 @@ def _rate(text: str) -> int:
     match = _RATE.fullmatch(text)
     try:
         if match is None:
-            raise ValueError(f"{text.strip()!r} is no rate of a network")
+            raise ValueError(f"{text.strip()!r} is not a network rate")
         return parse_bytes(f"{match[1]}B") * _BITS_PER_UNIT[match[2]] // 8
     except ValueError as error:
         raise DeviceTextError(f"{error}; write for example @50GB/s or @400Gbit/s") from None
 
 
-def _cards(text: str) -> Iterator[str | int]:
-    """Yield each device of a node as the key of its card, or as the bytes of a plain one."""
+def _gpus(text: str) -> Iterator[str | int]:
+    """Yield each GPU of a node: its key, or the bytes of a plain GPU."""
     for group in text.split("+"):
-        count, card = _group(group.strip(), text)
-        yield from itertools.repeat(_card(card), count)
+        count, gpu = _group(group.strip(), text)
+        yield from itertools.repeat(_gpu(gpu), count)
 
 
 def _group(group: str, text: str) -> tuple[int, str]:
-    count, card = 1, group
+    """Return the count and the GPU of one group, such as ``(4, "T4")`` for ``"4xT4"``."""
+    count, gpu = 1, group
     if first := _COUNT_FIRST.fullmatch(group):
-        count, card = int(first[1]), first[2]
+        count, gpu = int(first[1]), first[2]
     elif not is_key(group) and (last := _COUNT_LAST.fullmatch(group)):  # RTX4090 has no count
-        count, card = int(last[2]), last[1]
-    if not card:
+        count, gpu = int(last[2]), last[1]
+    if not gpu:
         raise DeviceTextError(
-            f"the rig {text!r} has a part that names no card; write cards joined by '+', each with "
+            f"the rig {text!r} has a part that names no GPU; write GPUs joined by '+', each with "
             "a count if there are several: A100-40GB+2xT4, 4xA100-80GB or 2x16GiB"
         )
     if not 1 <= count <= MOST_DEVICES:
         raise DeviceTextError(
-            f"the rig {text!r} asks for {count} times {card}; a node of a virtual rig has 1 to "
+            f"the rig {text!r} asks for {count} times {gpu}; a node of a virtual rig has 1 to "
             f"{MOST_DEVICES} devices"
         )
-    return count, card
+    return count, gpu
 
 
-def _card(card: str) -> str | int:
-    if card.isdecimal():
+def _gpu(gpu: str) -> str | int:
+    """Return `gpu` if it is a key, or its bytes if it is a size."""
+    if gpu.isdecimal():
         raise DeviceTextError(
-            f"{card!r} is neither a card nor a size; write {card}GiB for a plain card of that size"
+            f"{gpu!r} is neither a GPU nor a size; write {gpu}GiB for a plain GPU of that size"
         )
-    if _SIZE.fullmatch(card) is None:
-        return card
+    if _SIZE.fullmatch(gpu) is None:
+        return gpu
     try:
-        memory_bytes = parse_bytes(card)
+        memory_bytes = parse_bytes(gpu)
     except ValueError as error:
         raise DeviceTextError(str(error)) from None
-    if memory_bytes < SMALLEST_CARD_BYTES:
+    if memory_bytes < SMALLEST_GPU_BYTES:
         raise DeviceTextError(
-            f"a plain card of {card} could hold nothing: CUDA's allocator asks a card for "
-            f"{format_bytes(SMALLEST_CARD_BYTES)} at least; write for example 16GiB"
+            f"a plain GPU of {gpu} is too small: CUDA's caching allocator takes at least "
+            f"{format_bytes(SMALLEST_GPU_BYTES)} from a GPU; write for example 16GiB"
         )
-    if memory_bytes > LARGEST_CARD_BYTES:
+    if memory_bytes > LARGEST_GPU_BYTES:
         raise DeviceTextError(
-            f"a plain card of {card} is larger than anyrig can count: a card has "
-            f"{format_bytes(LARGEST_CARD_BYTES)} at most; write for example 16GiB"
+            f"a plain GPU of {gpu} is too large: anyrig counts at most "
+            f"{format_bytes(LARGEST_GPU_BYTES)} of memory; write for example 16GiB"
         )
     return memory_bytes
 
 
-def _device(card: str | int, index: int, node: int) -> VirtualDevice:
-    if isinstance(card, int):
-        like = spec_of_key(PLAIN_CARD_KEY)
-        name, memory_bytes, spec = f"Virtual GPU {_size_text(card)}", card, None
+def _device(gpu: str | int, index: int, node: int) -> VirtualDevice:
+    if isinstance(gpu, int):
+        like = spec_of_key(PLAIN_GPU_KEY)
+        name, memory_bytes, spec = f"Virtual GPU {_size_text(gpu)}", gpu, None
     else:
-        like = spec = spec_of_key(card, only_cuda=True)
+        like = spec = spec_of_key(gpu, only_cuda=True)
         name, memory_bytes = spec.names[0], spec.memory_bytes
     if like.capability is None:
         raise UnknownHardwareError(
-            f"{card} is not a CUDA card, and virtual GPUs stand for CUDA cards only; for its "
-            f"memory alone, write {_size_text(like.memory_bytes)}"
+            f"{gpu} is not a CUDA GPU, and virtual GPUs model only CUDA GPUs; to rehearse with its "
+            f"memory size alone, write {_size_text(like.memory_bytes)}"
         )
     return VirtualDevice(
         name=name,
@@ -286,7 +292,7 @@ def _device(card: str | int, index: int, node: int) -> VirtualDevice:
 
 
 def _size_text(memory_bytes: int) -> str:
-    """Return the shortest whole number of a unit that is exactly `memory_bytes`."""
+    """Return `memory_bytes` as the smallest whole number of a unit, without rounding."""
     whole = [(memory_bytes // parse_bytes(f"1{unit}"), unit) for unit in _SIZE_UNITS]
     exact = [(n, unit) for n, unit in whole if n * parse_bytes(f"1{unit}") == memory_bytes]
     count, unit = min(exact, key=lambda pair: pair[0])

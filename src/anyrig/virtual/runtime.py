@@ -1,4 +1,4 @@
-"""Small libraries beside PyTorch's CUDA part: the face of the CUDA runtime, and NVTX marks."""
+"""Stand-ins for the libraries that `torch.cuda` exposes: the CUDA runtime and NVTX."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import torch
 
 _SUCCESS = 0
 
-# That of torch 2.13 for CUDA: major * 10000 + minor * 100 + patch.
+# The cuDNN version of torch 2.13 for CUDA: major * 10000 + minor * 100 + patch.
 _CUDNN_VERSION = 92000
 
-# Functions of the runtime that have nothing to do here and succeed at it.
-_DONE_AT_ONCE = ("cudaProfilerStart", "cudaProfilerStop", "cudaStreamDestroy")
+# Functions of the runtime that do nothing here and return success.
+_NO_OPERATIONS = ("cudaProfilerStart", "cudaProfilerStop", "cudaStreamDestroy")
 
-# What cudaGetErrorString says: CUDA's driver_types.h.
+# The texts of cudaGetErrorString, from CUDA's driver_types.h.
 _ERROR_TEXTS = {
     0: "no error",
     1: "invalid argument",
@@ -35,13 +35,13 @@ _ERROR_TEXTS = {
 
 
 class CudaError(int):
-    """An error number of the runtime; only success comes back from it here."""
+    """An error number of the CUDA runtime. The functions here only return `success`."""
 
     success: int = _SUCCESS
 
 
 def cuda_runtime(core: ModuleType) -> SimpleNamespace:
-    """Return what stands for the CUDA runtime: the result of `torch.cuda.cudart()`."""
+    """Return a stand-in for the CUDA runtime, the result of `torch.cuda.cudart()`."""
 
     def succeed(*arguments: object) -> int:
         return _SUCCESS
@@ -61,7 +61,7 @@ def cuda_runtime(core: ModuleType) -> SimpleNamespace:
         )
         return _SUCCESS
 
-    functions: dict[str, Callable[..., Any]] = dict.fromkeys(_DONE_AT_ONCE, succeed)
+    functions: dict[str, Callable[..., Any]] = dict.fromkeys(_NO_OPERATIONS, succeed)
     return SimpleNamespace(
         cudaError=CudaError,
         cudaGetErrorString=lambda error: _ERROR_TEXTS.get(int(error), "unrecognized error code"),
@@ -74,7 +74,7 @@ def cuda_runtime(core: ModuleType) -> SimpleNamespace:
 
 
 def nvtx_marks() -> SimpleNamespace:
-    """Return what stands for NVTX where no profiler listens: ranges nest, marks go nowhere."""
+    """Return a stand-in for NVTX without a profiler: count the nesting of ranges, drop marks."""
     depth = 0
     handles = itertools.count(1)
 
@@ -106,15 +106,15 @@ def nvtx_marks() -> SimpleNamespace:
 
 
 def patch(core: ModuleType) -> None:
-    """Put the runtime and NVTX where `torch.cuda` looks for them."""
+    """Install the runtime and NVTX in `torch.cuda`, and report cuDNN as available."""
     bindings: Any = torch._C
     cuda: Any = torch.cuda
     bindings._cudart = cuda._cudart = cuda_runtime(core)
-    # Recurrent networks take PyTorch's own kernels, not cuDNN's; programs ask whether it is there.
+    # Programs check that cuDNN is available, but recurrent networks must use PyTorch's kernels.
     cudnn: Any = torch.backends.cudnn
     cudnn.is_acceptable = lambda tensor: False
     cudnn.is_available = lambda: True
     cudnn.version = lambda: _CUDNN_VERSION
-    # A build for CUDA would compile what it fuses in scripted functions, for a card.
+    # A CUDA build would compile fused kernels of scripted functions for a real GPU.
     bindings._jit_override_can_fuse_on_gpu(False)
     bindings._nvtx = cuda.nvtx._nvtx = nvtx_marks()

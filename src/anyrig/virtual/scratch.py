@@ -1,16 +1,16 @@
-"""The scratch folder of a shape-only rehearsal: where the script's version of a file is kept.
+"""The scratch folder of a shape-only rehearsal, which holds the script's versions of files.
 
-A shape-only rehearsal computes no values, so what its script saves is not what the file should
-hold. Files that were on disk before the rehearsal therefore stay as they are, and the script works
-on a copy. All processes of the rehearsal share the folder, and each finds what another wrote::
+A shape-only rehearsal computes no values, so its script must not overwrite real files. Files from
+before the rehearsal stay unchanged, and the script works on copies, called *versions*. All
+processes of the rehearsal share the folder, so each finds what another wrote::
 
-    /tmp/anyrig-scratch-1000-5f0c…/       made for the first such file, and kept after the rehearsal
-        files/data/run/model.pt           stands for /data/run/model.pt
-        removed/data/run/old.pt.removed   the script has removed /data/run/old.pt
-        removed/data/run.reported         standard error has named the folder /data/run
+    /tmp/anyrig-scratch-1000-5f0c…/       created for the first version, kept after the rehearsal
+        files/data/run/model.pt           the version of /data/run/model.pt
+        removed/data/run/old.pt.removed   marks that the script has removed /data/run/old.pt
+        removed/data/run.reported         marks that standard error has named the folder /data/run
 
-`redirected_files` sends the functions of Python's library here, and `tensor_files` the functions
-that save tensors.
+`redirected_files` redirects the functions of Python's library to this folder, and `tensor_files`
+the functions that save tensors.
 """
 
 from __future__ import annotations
@@ -26,51 +26,54 @@ from typing import Any
 
 from ..errors import VirtualRigError
 
-_MOST_LINKS = 40  # Linux follows as many
+_MOST_LINKS = 40  # Linux follows at most 40 symbolic links, too
 
 
 class Scratch:
-    """Finds the script's version of a file.
+    """The scratch folder: finds, creates and removes the script's versions of files.
 
     Args:
-        folder: where the versions are kept; made when it is needed.
-        started: when the rehearsal started, in seconds since 1970. A file that was modified later
-            is the rehearsal's own.
+        folder: the path of the scratch folder, which is created when it is first needed.
+        started: when the rehearsal started, in seconds since 1970. A file modified later belongs to
+            the rehearsal.
     """
 
     def __init__(self, folder: str, started: float) -> None:
         self._folder = folder
         self._started = started
         self._thread = threading.local()
-        self._made: set[str] = set()  # files that this process opened where there was none
-        # Device and number of new files whose times this process has set.
+        self._made: set[str] = set()  # files that this process created by opening them
+        # (device, inode) of files of the rehearsal whose times this process has set.
         self._new: set[tuple[int, int]] = set()
 
     @classmethod
-    def beside(cls, cards: str, started: float) -> Scratch:
-        """Return the scratch of the rehearsal whose processes share `cards` (`card_folder`)."""
+    def for_rehearsal(cls, cards: str, started: float) -> Scratch:
+        """Return the scratch folder of the rehearsal whose shared folder is `cards`."""
         place, name = os.path.split(cards)
         name = name.removeprefix("anyrig-rehearsal-")
         return cls(os.path.join(os.path.realpath(place), f"anyrig-scratch-{name}"), started)
 
     @property
     def is_bypassed(self) -> bool:
-        """Whether this thread is within `directly`."""
+        """Whether this thread is inside a `directly` block."""
         return getattr(self._thread, "depth", 0) > 0
 
     @contextmanager
     def directly(self) -> Iterator[None]:
-        """Let the redirected functions reach the files themselves in this thread."""
+        """Within the block, let this thread's file functions bypass the redirection."""
         self._thread.depth = getattr(self._thread, "depth", 0) + 1
         try:
             yield
         finally:
             self._thread.depth -= 1
 
-    def at(self, path: str) -> str:
-        """Return where the script finds `path`: in the scratch folder, or `path` as given."""
+    def find(self, path: str) -> str:
+        """Return the file that the script sees at `path`: its version, or `path` itself.
+
+        Symbolic links are followed.
+        """
         with self.directly():
-            if self.has(path) or not os.path.isdir(self._folder):
+            if self.contains(path) or not os.path.isdir(self._folder):
                 return path
             place = _without_links(path)
             for _ in range(_MOST_LINKS):
@@ -86,49 +89,49 @@ class Scratch:
                 place = _without_links(os.path.join(os.path.dirname(place), target))
             return path
 
-    def link_at(self, path: str) -> str:
-        """Return where the script finds `path` itself, which may be a symbolic link."""
+    def find_link(self, path: str) -> str:
+        """Return the file that the script sees at `path`, without following a symbolic link."""
         with self.directly():
-            if self.has(path) or not os.path.isdir(self._folder):
+            if self.contains(path) or not os.path.isdir(self._folder):
                 return path
             place = _without_links(path)
             version = self.version_of(place)
             is_file = os.path.islink(version) or os.path.isfile(version)
             return version if is_file or self.is_removed(place) else path
 
-    def was_there(self, path: str) -> bool:
-        """Return whether `path` is a link or a file that is not empty from before the rehearsal."""
+    def is_old(self, path: str) -> bool:
+        """Return whether `path` is a link or a non-empty file from before the rehearsal."""
         with self.directly(), suppress(OSError):
             found = os.lstat(path)
             if (found.st_dev, found.st_ino) in self._new and found.st_ctime >= self._started:
                 return False
             if stat.S_ISLNK(found.st_mode):
                 return found.st_mtime < self._started
-            # The earlier time: `chmod` and a new hard link change the ctime of an old file, and a
-            # file that is unpacked or copied may have an mtime of long ago.
+            # Take the earlier of the two times. `chmod` and a new hard link update the ctime of an
+            # old file, and unpacking or copying can give a new file an old mtime.
             modified = min(found.st_mtime, found.st_ctime)
             return stat.S_ISREG(found.st_mode) and found.st_size > 0 and modified < self._started
         return False
 
-    def note_new(self, path: str) -> None:
-        """Remember that `path` is the rehearsal's own, whatever times the script has set."""
+    def mark_new(self, path: str) -> None:
+        """Record that `path` belongs to the rehearsal, whatever times the script has set."""
         with self.directly(), suppress(OSError):
             found = os.lstat(path)
             self._new.add((found.st_dev, found.st_ino))
 
     def for_writing(self, path: str, *, keep: bool) -> str:
-        """Return what to open to write `path`: the script's version, if there is or must be one.
+        """Return the file to open for writing `path`: a version if `path` is an old file.
 
         Args:
-            path: what the script opens.
-            keep: the content stays, as in the modes ``a`` and ``r+``.
+            path: the file that the script opens.
+            keep: whether the content stays, as in the modes ``a`` and ``r+``.
         """
         with self.directly():
-            version = self.at(path)
+            version = self.find(path)
             place = os.path.realpath(path)
             if version != path:
                 self._make_folder_of(version)
-            elif not self.has(path) and self.was_there(place) and os.access(place, os.W_OK):
+            elif not self.contains(path) and self.is_old(place) and os.access(place, os.W_OK):
                 version = self.new_version(place)
                 if keep:
                     shutil.copyfile(place, version)
@@ -137,53 +140,53 @@ class Scratch:
             return version
 
     def for_tensors(self, path: str) -> str:
-        """Return what to open to write tensors to `path`: a version, even of a new file."""
+        """Return the file to open for writing tensors to `path`: a version, even of a new file."""
         with self.directly():
-            version = self.at(path)
+            version = self.find(path)
             place = os.path.realpath(path)
             there = os.path.exists(place)
             if version != path:
                 self._make_folder_of(version)
             elif (
-                not self.has(path)
+                not self.contains(path)
                 and (os.path.isfile(place) or not there)
-                # Else the system refuses the file, as it would without a rehearsal.
+                # If the script may not write here, the system must refuse `path` itself.
                 and os.access(place if there else os.path.dirname(place), os.W_OK)
             ):
                 version = self.new_version(place)
             return version
 
-    def take_over(self, file: Any) -> None:
-        """Send what is written to the open `file` to the scratch folder from here on."""
+    def redirect_open_file(self, file: Any) -> None:
+        """Redirect further writes of the open `file` to a version in the scratch folder."""
         path = getattr(file, "name", None)
-        if not isinstance(path, str) or self.has(path) or not hasattr(file, "fileno"):
+        if not isinstance(path, str) or self.contains(path) or not hasattr(file, "fileno"):
             return
         with self.directly():
             try:
                 number = file.fileno()
-                is_it = os.path.isfile(path) and os.path.samestat(os.fstat(number), os.stat(path))
+                is_same = os.path.isfile(path) and os.path.samestat(os.fstat(number), os.stat(path))
             except (OSError, ValueError):
-                return  # has no descriptor, or no name any more
-            if not is_it:
+                return  # no descriptor, or the file has been deleted
+            if not is_same:
                 return
             place = os.path.realpath(path)
             file.flush()
             version = self.new_version(place)
             shutil.copyfile(place, version)
-            _point_elsewhere(number, version)
+            _redirect_descriptor(number, version)
             os.truncate(place, 0)
-            if place in self._made:  # else it was there, or `tempfile` made it and removes it
+            if place in self._made:  # otherwise the file is old, or `tempfile` will remove it
                 os.unlink(place)
                 self._made.remove(place)
 
     def remove(self, path: str) -> None:
-        """Remove `path` as far as the script sees; a file that was there stays."""
+        """Remove `path` from the script's view; a file from before the rehearsal stays on disk."""
         with self.directly():
             place = _without_links(path)
-            version = self.link_at(place)
+            version = self.find_link(place)
             if version != place:
-                os.unlink(version)  # raises if the script has removed it
-            if self.was_there(place):
+                os.unlink(version)  # raises FileNotFoundError if the script has removed `path`
+            if self.is_old(place):
                 if version == place:
                     self._report(place)
                 self.mark_removed(place)
@@ -198,7 +201,7 @@ class Scratch:
             os.close(os.open(note, os.O_CREAT | os.O_WRONLY, 0o600))
 
     def unmark_removed(self, path: str) -> None:
-        """Show the script `path` again."""
+        """Undo `mark_removed`."""
         with self.directly():
             os.unlink(self._note(_without_links(path), "removed"))
 
@@ -207,7 +210,7 @@ class Scratch:
         with self.directly():
             return os.path.exists(self._note(_without_links(path), "removed"))
 
-    def has(self, path: str) -> bool:
+    def contains(self, path: str) -> bool:
         """Return whether `path` lies in the scratch folder."""
         return os.path.abspath(path).startswith(self._folder + os.sep)
 
@@ -217,7 +220,10 @@ class Scratch:
             return f"{self._folder}{os.sep}files{_without_links(path)}"
 
     def new_version(self, path: str) -> str:
-        """Return `version_of` a file that now gets one; its folder exists."""
+        """Return the path for a new version of `path`, with its folder created.
+
+        Report the scratch folder on standard error, once for each folder of the script's files.
+        """
         with self.directly():
             version = self.version_of(path)
             self._make_folder_of(version)
@@ -225,7 +231,7 @@ class Scratch:
             return version
 
     def differences(self, folder: str) -> tuple[set[str], set[str]]:
-        """Return the names in `folder` that the script has removed, and those of its versions."""
+        """Return two sets of names in `folder`: those that the script removed, and its versions."""
         with self.directly():
             place = os.path.realpath(folder)
             removed: set[str] = set()
@@ -240,13 +246,13 @@ class Scratch:
                 own = {entry.name for entry in versions if not entry.is_dir(follow_symlinks=False)}
             return removed, own
 
-    def forget(self, folder: str) -> None:
-        """Remove the versions of what lies below `folder`."""
+    def delete_versions(self, folder: str) -> None:
+        """Delete all versions of files below `folder`."""
         with self.directly():
             shutil.rmtree(self.version_of(folder), ignore_errors=True)
 
-    def _note(self, place: str, word: str) -> str:
-        return f"{self._folder}{os.sep}removed{place}.{word}"
+    def _note(self, place: str, suffix: str) -> str:
+        return f"{self._folder}{os.sep}removed{place}.{suffix}"
 
     def _make_folder_of(self, path: str) -> None:
         with suppress(FileExistsError):
@@ -254,34 +260,34 @@ class Scratch:
         found = os.lstat(self._folder)
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
             raise VirtualRigError(
-                f"the scratch folder {self._folder} belongs to another user; name another place "
-                "for temporary files with TMPDIR"
+                f"the scratch folder {self._folder} belongs to another user; set TMPDIR to another "
+                "folder for temporary files"
             )
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
 
     def _report(self, path: str) -> None:
-        """Say where the script's files of this folder are, once in a rehearsal."""
+        """Report the folder of the versions of `path` and its siblings, once per rehearsal."""
         note = self._note(os.path.dirname(_without_links(path)), "reported")
         self._make_folder_of(note)
-        spared = f"leaves {path} as it is" if os.path.lexists(path) else f"does not make {path}"
+        action = "change" if os.path.lexists(path) else "create"
         with suppress(FileExistsError):
             os.close(os.open(note, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
             sys.stderr.write(
-                f"anyrig: a shape-only rehearsal {spared}, because it has no values to "
-                "save; what the script writes to the files of that folder is in "
+                f"anyrig: a shape-only rehearsal does not {action} {path}, because it has no "
+                "values to save; files that the script writes to that folder are in "
                 f"{os.path.dirname(self.version_of(path))}\n"
             )
             sys.stderr.flush()
 
 
 def _without_links(path: str) -> str:
-    """Return the absolute path of `path` itself, which may be a link, in its true folder."""
+    """Return the absolute path of `path`, with links resolved in its folder but not in its name."""
     folder, name = os.path.split(os.path.abspath(path))
     return os.path.join(os.path.realpath(folder), name)
 
 
-def _point_elsewhere(number: int, path: str) -> None:
-    """Let the descriptor `number` write to the file `path`, at the same position."""
+def _redirect_descriptor(number: int, path: str) -> None:
+    """Redirect the descriptor `number` to the file `path`, at the same position."""
     import fcntl
 
     flags = fcntl.fcntl(number, fcntl.F_GETFL) & ~(os.O_CREAT | os.O_EXCL | os.O_TRUNC)

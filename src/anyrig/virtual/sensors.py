@@ -1,7 +1,7 @@
-"""What `torch.cuda` reads from a card's driver: memory in use, and the sensors of an idle card.
+"""The functions of `torch.cuda` that read NVML: memory in use, and the sensors of an idle GPU.
 
-PyTorch asks NVML through pynvml, which must have been there when torch was imported; these ask
-nothing. What NVML says of a virtual rig, in `driver`, are the same figures.
+PyTorch reads NVML through pynvml, which must have been installed when torch was imported. The
+functions here work without pynvml. The library in `driver` reports the same figures.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from . import idle
 
 
 def patch(core: ModuleType) -> None:
-    """Put the readings in place of those that ask NVML."""
+    """Replace the functions that read NVML."""
     cuda: Any = torch.cuda
 
     def index_of(device: Any) -> int:
         index: int = cuda._utils._get_device_index(device, optional=True)
         if not 0 <= index < core.device_count():
-            # The words of torch.cuda._get_nvml_device_index.
+            # The text of torch.cuda._get_nvml_device_index.
             raise RuntimeError(
                 f"device {index} is not visible "
                 f"(CUDA_VISIBLE_DEVICES={list(range(core.device_count()))})"

@@ -1,4 +1,4 @@
-"""The switches of `torch._C` that choose among a card's kernels: kept, and without effect here."""
+"""Settings of `torch._C` that select CUDA kernels. Virtual GPUs store but otherwise ignore them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-# Getter, setter and the value before it is set, as PyTorch starts with.
-_SWITCHES: tuple[tuple[str, str, Any], ...] = (
+# Getter, setter and PyTorch's default value.
+_SETTINGS: tuple[tuple[str, str, Any], ...] = (
     ("_cuda_get_conv_benchmark_empty_cache", "_cudnn_set_conv_benchmark_empty_cache", True),
     ("_cuda_get_cudnn_benchmark_limit", "_cuda_set_cudnn_benchmark_limit", 10),
     ("_cuda_tunableop_is_enabled", "_cuda_tunableop_enable", False),
@@ -57,17 +57,19 @@ def bindings(core: ModuleType) -> dict[str, Callable[..., Any]]:
         "_cuda_getCublasWorkspaceSize": core.cublas_workspace_bytes,
         "_cuda_setCublasWorkspaceSize": core.set_cublas_workspace_bytes,
         "_cuda_resetCublasWorkspaceSize": lambda: core.set_cublas_workspace_bytes(None),
-        # By default cuBLASLt takes the workspace of cuBLAS.
+        # By default, cuBLASLt uses the workspace of cuBLAS.
         "_cuda_getCublasLtWorkspaceSize": core.cublas_workspace_bytes,
         "_cuda_setCublasLtWorkspaceSize": lambda size: None,
         "_cuda_resetCublasLtWorkspaceSize": lambda: None,
     }
-    for getter, setter, first in _SWITCHES:
-        functions[getter], functions[setter] = _switch(first)
+    for getter, setter, default in _SETTINGS:
+        functions[getter], functions[setter] = _accessors(default)
     return functions
 
 
-def _switch(value: Any) -> tuple[Callable[[], Any], Callable[..., None]]:
+def _accessors(value: Any) -> tuple[Callable[[], Any], Callable[..., None]]:
+    """Return a getter and a setter of one setting with the default `value`."""
+
     def read() -> Any:
         return value
 

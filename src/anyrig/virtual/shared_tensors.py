@@ -1,8 +1,7 @@
 """CUDA tensors that `torch.multiprocessing` sends to other processes of a rehearsal.
 
-PyTorch's own `torch.multiprocessing.reductions` asks storages for a handle and makes storages of
-handles; the functions here do both for virtual devices. What a handle names is in
-`csrc/memory/shared_memory.h`.
+`torch.multiprocessing.reductions` gets a handle from a storage and creates a storage from a handle.
+The functions here do both for virtual GPUs. `csrc/memory/shared_memory.h` documents the handles.
 """
 
 from __future__ import annotations
@@ -12,13 +11,14 @@ from typing import Any
 
 import torch
 
-# The arguments of a storage's rebuilding in another process, in PyTorch's order: device, handle,
-# bytes, offset in bytes, counter's handle and offset, event's handle, whether to wait for it.
+# The arguments that rebuild a storage in another process, in PyTorch's order: device, handle, size
+# in bytes, offset in bytes, handle and offset of the reference counter, handle of the event, and
+# whether to wait for the event.
 _Sent = tuple[int, "bytes | None", int, int, "bytes | None", int, "bytes | None", bool]
 
 
 def patch(core: ModuleType) -> None:
-    """Teach `torch.UntypedStorage` to send and receive memory of CUDA devices."""
+    """Make `torch.UntypedStorage` send and receive memory of CUDA devices."""
     storage: Any = torch.UntypedStorage
 
     def share(self: Any) -> _Sent:
@@ -30,20 +30,20 @@ def patch(core: ModuleType) -> None:
         alias = torch.empty(0, dtype=torch.uint8, device=self.device).set_(self)
         process, file, size_bytes = core.send_memory(alias)
         handle = f"{process}:{file}:{size_bytes}".encode()
-        # The host computes: what was written to the memory is there, and there is no event.
+        # Kernels run on the host and have finished writing, so no event is needed.
         return device, handle, size_bytes, 0, handle, 0, None, False
 
     def receive(device: int, handle: bytes, *rest: object) -> Any:
-        return core.receive_memory(*_parcel(handle), device).untyped_storage()
+        return core.receive_memory(*_parse(handle), device).untyped_storage()
 
     def release(handle: bytes, *rest: object) -> None:
-        core.let_go(*_parcel(handle))
+        core.let_go(*_parse(handle))
 
     storage._share_cuda_ = share
     storage._new_shared_cuda = staticmethod(receive)
     storage._release_ipc_counter_cuda = staticmethod(release)
 
 
-def _parcel(handle: bytes) -> tuple[int, int, int]:
+def _parse(handle: bytes) -> tuple[int, int, int]:
     process, file, size_bytes = handle.decode().split(":")
     return int(process), int(file), int(size_bytes)

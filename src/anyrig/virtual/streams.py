@@ -1,7 +1,7 @@
-"""Streams and events: the classes under `torch.cuda.Stream` and `torch.cuda.Event`.
+"""The base classes of `torch.cuda.Stream` and `torch.cuda.Event`.
 
-PyTorch's own `torch.Stream` and `torch.Event` do the work, through the device guard; the classes
-here add what CUDA's have beyond them.
+`torch.Stream` and `torch.Event` do the work through the device guard. The classes here add the
+members that only CUDA's classes have.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _C: Any = torch._C
 
 
 class CudaStreamBase(torch.Stream):
-    """What `torch.cuda.Stream` derives from."""
+    """The base class of `torch.cuda.Stream`."""
 
     def __new__(  # noqa: D102
         cls,
@@ -48,12 +48,15 @@ class CudaStreamBase(torch.Stream):
 
     @property
     def cuda_stream(self) -> int:
-        """What stands for its address, unique in the process; of default streams 0, as in CUDA."""
+        """A number in place of the stream's address: unique in the process, 0 for default streams.
+
+        CUDA's default streams have the address 0, too.
+        """
         return int(_C._cuda_streamHandle(self.stream_id, self.device_index))
 
     @property
     def priority(self) -> int:
-        """The priority: lower runs first."""
+        """The priority; a lower number means a higher priority."""
         return int(_C._cuda_streamPriority(self.stream_id, self.device_index))
 
     @staticmethod
@@ -63,7 +66,7 @@ class CudaStreamBase(torch.Stream):
 
 
 class CudaEventBase(torch.Event):
-    """What `torch.cuda.Event` derives from."""
+    """The base class of `torch.cuda.Event`."""
 
     def __new__(  # noqa: D102
         cls,
@@ -87,9 +90,11 @@ class CudaEventBase(torch.Event):
     _is_shared: bool
 
     def elapsed_time(self, end_event: Any) -> float:
-        """Return the milliseconds of the virtual clock from this event to `end_event`.
+        """Return the time from this event to `end_event` on the virtual clock, in milliseconds.
 
-        The errors are those of `at::cuda::CUDAEvent`.
+        Raises:
+            ValueError: an event was made without `enable_timing` or has not been recorded. The
+                messages are those of `at::cuda::CUDAEvent`.
         """
         if not (self._enable_timing and end_event._enable_timing):
             raise ValueError("Both events must be created with argument 'enable_timing=True'.")
@@ -98,39 +103,40 @@ class CudaEventBase(torch.Event):
         return float(_C._cuda_elapsedMilliseconds(self.cuda_event, end_event.cuda_event))
 
     def ipc_handle(self) -> bytes:
-        """Return what `from_ipc_handle` takes in another process while this one has the event.
+        """Return a handle for `from_ipc_handle`, valid while this process holds the event.
 
-        Raises torch.AcceleratorError, "invalid resource handle", unless the event was made with
-        `interprocess=True` and without timing, and for one that another process made.
+        Raises:
+            torch.AcceleratorError: "invalid resource handle": the event was made without
+                `interprocess=True`, with timing, or by another process.
         """
         was_recorded = bool(self.event_id)
         if not was_recorded:
-            self.record(torch.cuda.current_stream())  # which makes it
+            self.record(torch.cuda.current_stream())  # creates the event
         process, file = _C._cuda_shareEvent(self.event_id, was_recorded, self._is_shared)
         return f"{process}:{file}".encode()
 
     @classmethod
     def from_ipc_handle(cls, device: torch.device, handle: bytes) -> CudaEventBase:
-        """Return an event of this process for one of another."""
+        """Return an event of this process that refers to another process's event."""
         event = cls(interprocess=True)
-        event.record(torch.cuda.current_stream(device))  # which makes it
+        event.record(torch.cuda.current_stream(device))  # creates the event
         process, file = handle.decode().split(":")
         _C._cuda_openEvent(event.event_id, int(process), int(file))
         return event
 
     @property
     def device(self) -> torch.device | None:  # type: ignore[override]
-        """The device on which the event was recorded; None before."""
+        """The device on which the event was recorded, or None before the first record."""
         return super().device if self.event_id else None
 
     @property
     def cuda_event(self) -> int:
-        """The address of the event; 0 before it is recorded."""
+        """The address of the event, or 0 before the first record."""
         return self.event_id
 
 
 def bindings(core: ModuleType) -> dict[str, Any]:
-    """Return the functions by their names in `torch._C`."""
+    """Return the functions and classes by their names in `torch._C`."""
 
     def set_stream(stream_id: int, device_index: int, device_type: int) -> None:
         core.set_stream(stream_id, device_index)
@@ -157,16 +163,17 @@ def bindings(core: ModuleType) -> dict[str, Any]:
 
 
 def patch() -> None:
-    """Derive `torch.cuda.Stream`, `ExternalStream` and `Event` from the classes here."""
+    """Redefine `torch.cuda.Stream`, `ExternalStream` and `Event` on the base classes here."""
     streams = importlib.import_module("torch.cuda.streams")
     old = {name: getattr(streams, name) for name in ("Stream", "ExternalStream", "Event")}
     importlib.reload(streams)
     replace_in_torch(old, vars(streams))
-    # Picklers look for the class itself, which the one before was registered for.
+    # PyTorch registered the reducer for the old class, and picklers look up the exact class.
     ForkingPickler.register(streams.Event, _reduce_event)
 
 
 def _reduce_event(event: Any) -> tuple[Any, ...]:
-    # PyTorch's own has had several names. An event that was not recorded has a device after this.
+    # Replaces PyTorch's reducer, whose name varies between versions. `ipc_handle` comes first
+    # because it records the event if necessary, and only then does the event have a device.
     handle = event.ipc_handle()
     return rebuild_event, (event.device, handle)

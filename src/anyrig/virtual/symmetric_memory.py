@@ -1,4 +1,4 @@
-"""`torch.distributed._symmetric_memory` on virtual devices: the backend "CUDA" and no other.
+"""`torch.distributed._symmetric_memory` on virtual GPUs, with the backend "CUDA" only.
 
 The allocator, the signals and the operators are in `csrc/symmetric`.
 """
@@ -13,13 +13,13 @@ from typing import Any, NoReturn
 
 
 def patch(core: ModuleType, bindings: Any) -> None:
-    """Register the backend, and have a PyTorch built for CUDA know of no other."""
+    """Register the backend, and make a CUDA build of PyTorch reject all other backends."""
     symmetric: Any = getattr(bindings, "_SymmetricMemory", None)
     if symmetric is None:
         return
     core.install_symmetric_memory()
-    # Since 2.11 `empty` opens a pool of the caching allocator that takes its memory from this
-    # backend. A pool with an allocator of its own is not modelled, and `empty` does not need it.
+    # Since PyTorch 2.11, `empty` opens a pool of the caching allocator whose memory comes from this
+    # backend. The allocator's model has no such pools, and `empty` works without one.
     os.environ.setdefault("TORCH_SYMMMEM_IMPLICIT_POOL", "0")
     set_backend = symmetric.set_backend
 
@@ -40,8 +40,8 @@ def patch(core: ModuleType, bindings: Any) -> None:
 
 
 def _keeping_memory(core: ModuleType, tensor_of: Callable[..., Any]) -> Callable[..., Any]:
-    # Without a handle PyTorch's tensor is of memory that nothing keeps: on a card its use is an
-    # error of CUDA's, here it would end the process.
+    # PyTorch's tensor does not own its memory. Using the tensor after the handle is gone is a
+    # CUDA error on a real GPU but would crash the process here, so the tensor keeps the memory.
     @functools.wraps(tensor_of)
     def keeping(*arguments: Any, **options: Any) -> Any:
         tensor = tensor_of(*arguments, **options)

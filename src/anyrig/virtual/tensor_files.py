@@ -1,11 +1,11 @@
-"""What functions that save tensors write in a shape-only rehearsal goes to the scratch folder.
+"""Redirection of saved tensors to the scratch folder in a shape-only rehearsal.
 
-So it does for new files, too: without values, nothing may look like a checkpoint. What they save is
-found again, also by libraries that open files in C++ or Rust. How each function is redirected:
+Even new files are redirected: a file without values must not look like a checkpoint. The functions
+that load tensors find the redirected files, including libraries that open files in C++ or Rust:
 
-- a path that a function writes becomes that of the script's version of the file;
-- an open file that a function writes to is pointed at the version;
-- a path that a function reads becomes that of the version, if there is one.
+- a function that writes to a path gets the path of the script's version of the file;
+- an open file that a function writes to is redirected to the version;
+- a function that reads a path gets the path of the version, if there is one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .import_watch import ImportWatch
 from .rebinding import replace_in_torch
 from .scratch import Scratch
 
-# Module, function, and the place and the name of the file among its arguments.
+# Module, function, and the position and keyword of the file among the arguments.
 _WRITERS = (
     ("torch.serialization", "save", 1, "f"),
     ("torch._C", "PyTorchFileWriter.__init__", 1, ""),
@@ -51,7 +51,7 @@ _SUFFIXES = {"save": ".npy", "savez": ".npz", "savez_compressed": ".npz"}
 
 
 def redirect(scratch: Scratch) -> None:
-    """Send the tensors that this process saves to `scratch`, for the rest of its life."""
+    """Redirect the tensors that this process saves to `scratch`, for the rest of its life."""
     for module, function, position, keyword in _WRITERS:
         suffix = _SUFFIXES.get(function, "") if module == "numpy" else ""
         argument = _Argument(position, keyword)
@@ -67,7 +67,7 @@ def redirect(scratch: Scratch) -> None:
 
 @dataclass(frozen=True)
 class _Argument:
-    """Where a function takes its file."""
+    """The position and the keyword of a function's file argument."""
 
     position: int
     keyword: str
@@ -85,22 +85,22 @@ class _Argument:
         return arguments, {**keywords, self.keyword: file}
 
 
-def _writer(scratch: Scratch, argument: _Argument, suffix: str, plain: Any) -> Any:
-    @functools.wraps(plain)
+def _writer(scratch: Scratch, argument: _Argument, suffix: str, original: Any) -> Any:
+    @functools.wraps(original)
     def write(*arguments: Any, **keywords: Any) -> Any:
         file = argument.of(arguments, keywords)
         path = _path_of(file)
         if path is None:
-            scratch.take_over(file)
-            return plain(*arguments, **keywords)
+            scratch.redirect_open_file(file)
+            return original(*arguments, **keywords)
         path = path if path.endswith(suffix) else path + suffix
         version = scratch.for_tensors(path)
         is_new = version != path and not Path(version).exists()
         arguments, keywords = argument.replaced(arguments, keywords, version)  # type: ignore[assignment]
         try:
-            return plain(*arguments, **keywords)
+            return original(*arguments, **keywords)
         except BaseException:
-            if is_new:  # half of a file is of no use
+            if is_new:  # remove the incomplete file
                 with suppress(OSError):
                     Path(version).unlink()
             raise
@@ -108,29 +108,29 @@ def _writer(scratch: Scratch, argument: _Argument, suffix: str, plain: Any) -> A
     return write
 
 
-def _reader(scratch: Scratch, argument: _Argument, plain: Any) -> Any:
-    @functools.wraps(plain)
+def _reader(scratch: Scratch, argument: _Argument, original: Any) -> Any:
+    @functools.wraps(original)
     def read(*arguments: Any, **keywords: Any) -> Any:
         path = _path_of(argument.of(arguments, keywords))
-        if path is not None and scratch.at(path) != path:
-            arguments, keywords = argument.replaced(arguments, keywords, scratch.at(path))  # type: ignore[assignment]
-        return plain(*arguments, **keywords)
+        if path is not None and scratch.find(path) != path:
+            arguments, keywords = argument.replaced(arguments, keywords, scratch.find(path))  # type: ignore[assignment]
+        return original(*arguments, **keywords)
 
     return read
 
 
-def _stream(scratch: Scratch, plain: Any) -> Any:
-    """Return the method by which distributed checkpoints open each of their files."""
+def _stream(scratch: Scratch, original: Any) -> Any:
+    """Return the method with which distributed checkpoints open each of their files."""
 
-    @functools.wraps(plain)
+    @functools.wraps(original)
     def create_stream(self: Any, path: str | os.PathLike[str], mode: str) -> Any:
-        return plain(self, scratch.for_tensors(os.fspath(path)) if "w" in mode else path, mode)
+        return original(self, scratch.for_tensors(os.fspath(path)) if "w" in mode else path, mode)
 
     return create_stream
 
 
 def _dump_to(scratch: Scratch) -> Any:
-    """Return `pickle.dump`, which takes over a file once a tensor or an array is to go into it."""
+    """Return a `pickle.dump` that redirects its file when it first meets a tensor or an array."""
 
     def dump(obj: Any, file: Any, *arguments: Any, **keywords: Any) -> None:
         _Pickler(scratch, file, *arguments, **keywords).dump(obj)
@@ -141,14 +141,14 @@ def _dump_to(scratch: Scratch) -> Any:
 class _Pickler(pickle.Pickler):
     def __init__(self, scratch: Scratch, file: Any, *arguments: Any, **keywords: Any) -> None:
         super().__init__(file, *arguments, **keywords)
-        self._taken_over = functools.partial(scratch.take_over, file)
+        self._redirect_file = functools.partial(scratch.redirect_open_file, file)
 
     def reducer_override(self, obj: Any) -> Any:
         numpy = sys.modules.get("numpy")
         if isinstance(obj, (torch.Tensor, torch.UntypedStorage)) or (
             numpy is not None and isinstance(obj, numpy.ndarray)
         ):
-            self._taken_over()
+            self._redirect_file()
         return NotImplemented
 
 
@@ -160,17 +160,17 @@ def _path_of(file: object) -> str | None:
 
 
 def _replace(module: str, function: str, wrap: Callable[[Any], Any]) -> None:
-    """Put `wrap(function)` in the place of a module's function, now or once it is imported."""
+    """Replace a module's function with `wrap(function)`, now or once the module is imported."""
 
     def replace() -> None:
         *owners, name = function.split(".")
         owner: Any = sys.modules[module]
-        for each in owners:
-            owner = getattr(owner, each)
-        plain = getattr(owner, name, None)
-        if plain is not None:
-            setattr(owner, name, wrap(plain))
-            replace_in_torch({name: plain}, {name: getattr(owner, name)})
+        for attribute in owners:
+            owner = getattr(owner, attribute)
+        original = getattr(owner, name, None)
+        if original is not None:
+            setattr(owner, name, wrap(original))
+            replace_in_torch({name: original}, {name: getattr(owner, name)})
 
     def load_and_replace(load: Callable[[], None]) -> None:
         load()

@@ -1,6 +1,6 @@
-"""The old tensor types of CUDA: `torch.cuda.FloatTensor` and its kin, the sparse ones too.
+"""The legacy tensor types of CUDA, such as `torch.cuda.FloatTensor`, dense and sparse.
 
-The CPU build has classes of these names, which refuse to make tensors.
+A CPU build has classes with these names, but they cannot create tensors.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _DTYPES = {
 
 
 class CudaTensorType(type):
-    """The class of the types: calling one makes a tensor, `isinstance` looks at its dtype."""
+    """The metaclass of the types: a call creates a tensor, and `isinstance` checks the dtype."""
 
     dtype: torch.dtype
     layout: torch.layout
 
-    # A type's own name holds the module too, for `Tensor.type`, which reads it and nothing else.
+    # The C-level name includes the module, because `Tensor.type` reads only that name.
     @property
     def __name__(cls) -> str:  # type: ignore[override]
         return cls.__qualname__
@@ -44,14 +44,14 @@ class CudaTensorType(type):
         )
 
     def __call__(cls, *arguments: Any, **named: Any) -> torch.Tensor:  # noqa: D102
-        # `new` reads its arguments as the constructor of the old types does.
+        # `Tensor.new` interprets its arguments as the constructors of the legacy types do.
         shape = (0, 0) if cls.layout is torch.sparse_coo else (0,)
         empty = torch.empty(shape, dtype=cls.dtype, layout=cls.layout, device="cuda")
         return empty.new(*arguments, **named)
 
 
 def patch() -> None:
-    """Put types that work where `torch.cuda` has those that do not."""
+    """Replace the tensor types of `torch.cuda` with types that can create tensors."""
     for prefix, dtype in _DTYPES.items():
         for module, layout in (
             ("torch.cuda", torch.strided),
@@ -74,36 +74,36 @@ def patch() -> None:
     torch_module.set_default_tensor_type = _setter(torch.set_default_tensor_type)
 
 
-def _setter(set_elsewhere: Callable[[Any], None]) -> Callable[[Any], None]:
+def _setter(original_set: Callable[[Any], None]) -> Callable[[Any], None]:
     def set_default_tensor_type(kind: Any) -> None:
         name = kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__name__}"
-        _make_tensors_of_no_class_elsewhere()
+        _restore_tensor_constructor()
         if not name.startswith("torch.cuda."):
             torch.set_default_device(None)
-            return set_elsewhere(kind)
+            return original_set(kind)
         torch.set_default_dtype(_DTYPES[name.removeprefix("torch.cuda.").removesuffix("Tensor")])
         torch.set_default_device("cuda")
-        _make_tensors_of_no_class_on_cards()
+        _make_tensor_constructor_use_cuda()
         return None
 
     return set_default_tensor_type
 
 
-def _make_tensors_of_no_class_on_cards() -> None:
-    """Let `torch.Tensor(…)`, which heeds no default device, make tensors of the default type."""
+def _make_tensor_constructor_use_cuda() -> None:
+    """Make `torch.Tensor(…)`, which ignores the default device, create CUDA tensors."""
     tensor_class: Any = torch.Tensor
-    new_elsewhere = torch.Tensor.__new__
+    original_new = torch.Tensor.__new__
 
     def new(cls: type, *arguments: Any, **named: Any) -> Any:
         if cls is not torch.Tensor or named:
-            return new_elsewhere(cls, *arguments, **named)
+            return original_new(cls, *arguments, **named)
         return torch.empty(0, device="cuda").new(*arguments)
 
     tensor_class.__new__ = new
 
 
-def _make_tensors_of_no_class_elsewhere() -> None:
-    # Only while it is needed: compiled code looks at what makes a tensor.
+def _restore_tensor_constructor() -> None:
+    # Removed as soon as possible: torch.compile guards on `torch.Tensor.__new__`.
     if "__new__" in vars(torch.Tensor):
         tensor_class: Any = torch.Tensor
         del tensor_class.__new__

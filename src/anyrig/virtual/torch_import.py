@@ -1,7 +1,7 @@
-"""Something to do as soon as torch has been imported, and not before.
+"""Running an action as soon as the program has imported torch.
 
-A script may set ``CUDA_VISIBLE_DEVICES`` or ``OMP_NUM_THREADS`` above its ``import torch``. Were
-torch imported on its behalf before it starts, that would come too late.
+A script may set ``CUDA_VISIBLE_DEVICES`` or ``OMP_NUM_THREADS`` above its ``import torch``. If
+anyrig imported torch before running the script, the variables would have no effect.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from .import_watch import ImportWatch
 
 
 def when_torch_is_imported(action: Callable[[], object]) -> None:
-    """Call `action` once torch has been imported: now if it has been, else within that import."""
+    """Call `action` now if torch has been imported, else at the end of the import of torch."""
     if "torch" in sys.modules:
         action()
     else:
@@ -21,7 +21,7 @@ def when_torch_is_imported(action: Callable[[], object]) -> None:
 
 
 class TorchWatch(ImportWatch):
-    """Finds torch through the finders behind it, and calls `action` once it has been imported."""
+    """A finder that calls `action` once torch has been imported."""
 
     def __init__(self, action: Callable[[], object]) -> None:
         def load_and_act(load: Callable[[], None]) -> None:

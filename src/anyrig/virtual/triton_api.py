@@ -1,9 +1,10 @@
-"""Triton, where it is installed: its kernels would be compiled for a card.
+"""Triton on virtual GPUs, which cannot run compiled kernels.
 
-Builds of PyTorch for CUDA bring it along. PyTorch takes it for usable where it can be imported and
-a card is there, and asks it for the driver, even to compile for the CPU. A program's own kernels
-run in Triton's interpreter instead, on the CPU. Triton's driver for CUDA answers what programs ask
-of it beside that: the device, its facts, and how long something takes.
+CUDA builds of PyTorch install Triton. PyTorch considers Triton usable if it can be imported and a
+GPU is present, and then asks Triton for its driver, even to compile for the CPU. So anyrig makes
+PyTorch consider Triton unusable. A program's own Triton kernels run on the CPU in Triton's
+interpreter. Triton's CUDA driver keeps working for other queries: the device, its properties and
+benchmarks.
 """
 
 from __future__ import annotations
@@ -27,16 +28,16 @@ TESTING = "triton.testing"
 
 def patch() -> None:
     """Keep PyTorch from asking Triton for a driver, and Triton from compiling kernels."""
-    # Private, and the one function that all of PyTorch asks.
+    # A private function, which all of PyTorch calls.
     torch.utils._triton.has_triton = _has_triton
-    # Triton looks when a kernel is defined, here and in the processes that this one starts.
+    # Triton reads the variable when a kernel is defined, here and in child processes.
     os.environ.setdefault("TRITON_INTERPRET", "1")
-    _when_imported(DRIVER, _drive_virtual_cards)
+    _when_imported(DRIVER, _replace_driver)
     _when_imported(TESTING, _measure_few_times)
 
 
-@functools.cache  # as PyTorch's own, whose callers clear it
-def _has_triton(**_options: bool) -> bool:  # which 2.15 has
+@functools.cache  # callers of PyTorch's function clear its cache
+def _has_triton(**_options: bool) -> bool:  # PyTorch 2.15 passes options
     return False
 
 
@@ -52,28 +53,28 @@ def _when_imported(name: str, adapt: Callable[[ModuleType], None]) -> None:
     sys.meta_path.insert(0, ImportWatch(name, load_and_adapt))
 
 
-class _CardUtilities:
-    """What Triton asks libcuda for."""
+class _VirtualCudaUtils:
+    """A replacement for Triton's `CudaUtils`, which calls libcuda."""
 
     def get_device_properties(self, device: int) -> dict[str, int]:
-        """Return a card's limits by Triton's names; clocks are not among the known facts."""
-        card: Any = torch.cuda.get_device_properties(device)
+        """Return the limits of a GPU under Triton's names. Clock rates are unknown and missing."""
+        properties: Any = torch.cuda.get_device_properties(device)
         return {
-            "max_shared_mem": card.shared_memory_per_block_optin,
-            "max_num_regs": card.regs_per_multiprocessor,
-            "multiprocessor_count": card.multi_processor_count,
-            "warpSize": card.warp_size,
+            "max_shared_mem": properties.shared_memory_per_block_optin,
+            "max_num_regs": properties.regs_per_multiprocessor,
+            "multiprocessor_count": properties.multi_processor_count,
+            "warpSize": properties.warp_size,
         }
 
     def load_binary(self, *_arguments: object) -> None:
         raise RuntimeError(
-            "virtual GPUs run Triton's kernels in its interpreter and load no compiled ones; "
-            "leave TRITON_INTERPRET at 1"
+            "virtual GPUs run Triton kernels in Triton's interpreter and cannot load compiled "
+            "kernels; leave TRITON_INTERPRET at 1"
         )
 
 
-def _drive_virtual_cards(driver: Any) -> None:
-    driver.CudaUtils = _CardUtilities
+def _replace_driver(driver: Any) -> None:
+    driver.CudaUtils = _VirtualCudaUtils
     driver.CudaDriver.get_benchmarker = _get_benchmarker
 
 
@@ -84,10 +85,10 @@ def _get_benchmarker(_driver: object) -> Callable[..., Sequence[float]]:
 def _run_once(
     kernel: Callable[[], object], quantiles: Sequence[float] = (0.5, 0.2, 0.8)
 ) -> list[float]:
-    """Say that all configurations of a kernel are as fast, so that the first that runs is chosen.
+    """Return the same times for all configurations, so that autotuning picks the first that runs.
 
-    What the interpreter takes says nothing about a card. A `static_assert` that fails there would
-    have kept a card from compiling, and Triton passes such a configuration by.
+    The interpreter's speed says nothing about a GPU's. If a `static_assert` fails, return infinity:
+    the configuration would not compile for a GPU either, and Triton skips it.
     """
     errors: Any = importlib.import_module("triton.runtime.errors")
     try:
@@ -100,7 +101,10 @@ def _run_once(
 
 
 def _measure_few_times(testing: Any) -> None:
-    """Measure by the virtual clock, which has the same answer each time; Triton asks for 125 ms."""
+    """Shorten Triton's benchmarks: the virtual clock gives the same time on every repetition.
+
+    Triton would measure for 125 ms by default.
+    """
     measure = testing.do_bench
 
     @functools.wraps(measure)

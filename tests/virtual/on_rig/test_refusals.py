@@ -9,12 +9,12 @@ import torch
 
 from anyrig.errors import VirtualRigError
 from anyrig.virtual import install
-from anyrig.virtual.installed import inherit_from_here, installation
+from anyrig.virtual.installed import hand_down_before_install, installation
 
 
 def test_allocators_are_refused() -> None:
     torch.cuda.init()
-    with pytest.raises(RuntimeError, match="on a virtual GPU"):
+    with pytest.raises(RuntimeError, match="virtual GPUs do not support"):
         torch._C._cuda_getAllocator()
     with pytest.raises(RuntimeError, match="cannot be turned off"):
         torch.cuda.memory.caching_allocator_enable(False)
@@ -23,17 +23,17 @@ def test_allocators_are_refused() -> None:
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("_cuda_changeCurrentAllocator", "an allocator of the program's own would need"),
-        ("_cuda_customAllocator", "an allocator of the program's own would need"),
-        ("_cuda_cudaHostAllocator", "an allocator of the program's own would need"),
-        ("_cuda_getAllocator", "an allocator of the program's own would need"),
-        ("_nccl_init_rank", "a communicator of NCCL needs cards"),
-        ("_CUDAPluggableAllocator", "an allocator of the program's own would need"),
-        ("_CUDAGreenContext", "a part of a card's processors needs a card"),
+        ("_cuda_changeCurrentAllocator", "a custom allocator needs"),
+        ("_cuda_customAllocator", "a custom allocator needs"),
+        ("_cuda_cudaHostAllocator", "a custom allocator needs"),
+        ("_cuda_getAllocator", "a custom allocator needs"),
+        ("_nccl_init_rank", "an NCCL communicator needs real GPUs"),
+        ("_CUDAPluggableAllocator", "a custom allocator needs"),
+        ("_CUDAGreenContext", "a partition of multiprocessors needs a real GPU"),
     ],
 )
 def test_what_needs_a_card_says_why(name: str, reason: str) -> None:
-    words = f"CUDA error: {name} is not there on a virtual GPU: {reason}"
+    words = f"CUDA error: virtual GPUs do not support {name}: {reason}"
     with pytest.raises(RuntimeError, match=words):
         getattr(torch._C, name)(1, key=2)
 
@@ -76,7 +76,7 @@ def test_a_second_rig_is_refused_by_its_modes() -> None:
     )
     installed = installation()
     assert installed is not None
-    assert inherit_from_here(installed) is None
+    assert hand_down_before_install(installed) is None
 
 
 def test_other_backends_of_symmetric_memory_are_refused_in_the_words_of_pytorch() -> None:

@@ -74,13 +74,13 @@ def test_the_table_names_who_holds_memory(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_a_long_name_of_a_process_keeps_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    from anyrig.virtual.driver.smi import card, table
+    from anyrig.virtual.driver.smi import gpu, table
 
     for name, shown in (("x" * 35, "x" * 35), (f"/{'a' * 40}/python3.11", None)):
-        holder = card.Holder(7, name, 3 * MIB)
-        monkeypatch.setattr(card.Card, "holders", lambda self, holder=holder: [holder])
-        monkeypatch.setattr(card.Card, "__init__", lambda self, index: setattr(self, "index", 2))
-        (line,) = table._processes([card.Card(2)])
+        holder = gpu.Holder(7, name, 3 * MIB)
+        monkeypatch.setattr(gpu.Gpu, "holders", lambda self, holder=holder: [holder])
+        monkeypatch.setattr(gpu.Gpu, "__init__", lambda self, index: setattr(self, "index", 2))
+        (line,) = table._processes([gpu.Gpu(2)])
         assert line[43:78] == (shown or f"...{name[-32:]}")
         assert line.endswith("      3MiB |")
 
@@ -147,9 +147,9 @@ def test_the_report_has_only_the_parts_asked_for(capsys: pytest.CaptureFixture[s
 
 
 def test_every_field_can_be_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
-    from anyrig.virtual.driver.smi.fields import CARD_FIELDS
+    from anyrig.virtual.driver.smi.fields import GPU_FIELDS
 
-    names = [name for name in CARD_FIELDS if name != "timestamp"]
+    names = [name for name in GPU_FIELDS if name != "timestamp"]
     text = smi(capsys, f"--query-gpu={','.join(names)}", "--format=csv,nounits,noheader", "-i", "6")
     values = dict(zip(names, text.strip().split(", "), strict=True))
     assert len(values) == len(names)

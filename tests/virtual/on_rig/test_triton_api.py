@@ -40,7 +40,7 @@ def test_a_program_may_choose_not_to_interpret(monkeypatch: pytest.MonkeyPatch) 
 
 def test_the_driver_knows_the_limits_of_a_card() -> None:
     driver = SimpleNamespace(CudaUtils=None, CudaDriver=SimpleNamespace(get_benchmarker=None))
-    triton_api._drive_virtual_cards(driver)
+    triton_api._replace_driver(driver)
     utilities: Any = driver.CudaUtils
     assert utilities().get_device_properties(0) == {
         "max_shared_mem": 163 * 1024,

@@ -30,4 +30,4 @@ def test_the_place_is_the_programs_own(module: object) -> None:
 
 
 def test_without_code_of_the_program_it_is_the_backward_pass() -> None:
-    assert printing._place(None) == "by the backward pass"
+    assert printing._program_line(None) == "by the backward pass"

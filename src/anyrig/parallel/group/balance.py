@@ -1,13 +1,13 @@
-"""Shares over ranks, fixed or, on request, measured in the first steps, agreed on, then held.
+"""The shares of the ranks: fixed, or measured in the first steps and then held.
 
 ::
 
-    draws    │ 0 1 2 3 │ 4 5 6 7 │ 8 9 10 11 │ 12 …     all ranks draw the same global batches, so
-    reports  │   0 1 2 │ 3 4 5 6 │ 7 8  9 10 │          they exchange at the same one of them what
-                     exchange    └ from 8 on, 2 : 1     they have reported by then
+    draws    │ 0 1 2 3 │ 4 5 6 7 │ 8 9 10 11 │ 12 …     all ranks draw the same global batches, and
+    reports  │   0 1 2 │ 3 4 5 6 │ 7 8  9 10 │          at the same draws they exchange what they
+                     exchange    └ from 8 on, 2 : 1     have measured by then
 
-An exchange waits for the other ranks, and a draw is where that is safe: no collective of an
-earlier step still needs this rank's host. Once the shares are held nothing is exchanged any more.
+An exchange waits for the other ranks. When a rank draws a batch, no collective of an earlier step
+still needs its host, so waiting is safe. Once the shares are held, the ranks exchange nothing.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from ..shares.trial import WARM_UP_STEPS, StepMeasure, fastest, highest_peaks
 from .board import board_of
 from .membership import Group, current_context
 
-# A trial judges two measured steps. Each of them is the faster one of two here: ranks that share a
-# machine with other programs are slow for a moment more often than devices of one process.
+# A trial takes two measured steps. Here each is the faster of two: ranks that share a node with
+# other programs are slowed down more often than the devices of one process.
 _STEPS_OF_MEASURE = 2
 _ROUND_STEPS = WARM_UP_STEPS + 2 * _STEPS_OF_MEASURE
-# Draws between two exchanges; more, up to the last, while no steps are reported, as in evaluation.
+# Draws between two exchanges; doubled while no steps are reported, as in evaluation.
 _INTERVAL, _LONGEST_INTERVAL = 4, 1024
-# More are not kept, where some rank reports none.
+# The most reports that a rank keeps while another rank has none.
 _KEPT_STEPS = 64
 _TIMEOUT_SECONDS = 600.0
 
@@ -41,126 +41,102 @@ Position = tuple[str, int, int]
 
 
 class Balance:
-    """The shares of a group's ranks, while they are measured and after.
-
-    Args:
-        group: the ranks.
-        shares: to begin with.
-
-    Attributes:
-        shares: those agreed on last, and why.
-    """
+    """The shares of a group's ranks, `shares` at first."""
 
     def __init__(self, group: Group, shares: Shares) -> None:
         self.shares = shares
         self._group = group
+        self._steps: dict[int, StepMeasure] = {}  # by the number of the report
         self._reports = 0
-        self._steps: dict[int, StepMeasure] = {}
-        # The first report of a step that was drawn with these shares, and warmed up to.
-        self._first = 0
-        self._ahead = 0
+        self._unused_draws = 0
+        # Earlier reports are of steps that were drawn with other shares.
+        self._first_report = 0
         self._interval = _INTERVAL
-        # At the end of the last step, and which step had the highest peak: that one is kept.
-        self._memory: MemoryMark | None = None
+        self._memory: MemoryMark | None = None  # at the end of the last step
+        # The report with the highest peak of memory, which is kept.
         self._highest = -1
 
     @property
     def held(self) -> bool:
-        """Whether the shares stay as they are."""
+        """Whether the shares are final."""
         return self.shares.held
 
     def begin(self) -> None:
-        """Note that an iteration begins: what was drawn before and not used will not be used."""
-        self._ahead = 0
+        """Note that an iteration begins, so that no step will use batches drawn before."""
+        self._unused_draws = 0
 
     def draw(self, position: Position) -> Shares:
-        """Return the shares of the global batch that is being drawn, the same on every rank.
+        """Return the shares of the global batch at `position`, the same on every rank.
 
         Raises:
-            RankWaitError: the other ranks did not come to a batch in time.
-            RankMismatchError: they came to another one.
+            RankWaitError: another rank did not draw a batch in time.
+            RankMismatchError: another rank draws another batch.
         """
         if not self.held:
             if position[-1] % self._interval == 0:
                 self._agree(position)
-            self._ahead += 1
+            self._unused_draws += 1
         return self.shares
 
     def use(self) -> None:
-        """Note that batches of these shares are used now."""
+        """Note that a batch with these shares is used now: the next steps are reported here."""
         current_context().balance = self
         if not self.held and self._memory is None and self._group.device.type != "cpu":
             self._memory = MemoryMark.of(self._group.device)
 
-    def report(self, rows: int, seconds: float) -> None:
-        """Note what this rank did in one step; it waits for nobody.
-
-        Args:
-            rows: that this rank was given; zero if it had none.
-            seconds: how long it computed, without waiting for others.
-        """
-        if not self.held:
-            measure = self._steps[self._reports] = self._measure(rows, seconds)
-            if measure.peak_bytes is not None:
-                self._highest = self._reports
-            if self._reports - _KEPT_STEPS != self._highest:
-                self._steps.pop(self._reports - _KEPT_STEPS, None)
-            self._reports += 1
-            self._ahead = max(0, self._ahead - 1)
-
-    def _measure(self, rows: int, seconds: float) -> StepMeasure:
-        device = self._group.device
-        if device.type == "cpu":
-            return StepMeasure(rows, seconds)
-        before, self._memory = self._memory, MemoryMark.of(device)
+    def report(self, samples: int, seconds: float) -> None:
+        """Note that this rank had so many samples in a step, and how long it computed itself."""
+        if self.held:
+            return
+        before = self._memory
         if before is None:
-            return StepMeasure(rows, seconds)
-        peak_bytes = before.peak_until(self._memory, rows)
-        return StepMeasure(rows, seconds, before.allocated_bytes, peak_bytes)
+            measure = StepMeasure(samples, seconds)
+        else:
+            self._memory = MemoryMark.of(self._group.device)
+            peak_bytes = before.peak_until(self._memory, samples)
+            measure = StepMeasure(samples, seconds, before.allocated_bytes, peak_bytes)
+            if peak_bytes is not None:
+                self._highest = self._reports
+        self._steps[self._reports] = measure
+        if self._reports - _KEPT_STEPS != self._highest:
+            self._steps.pop(self._reports - _KEPT_STEPS, None)
+        self._reports += 1
+        self._unused_draws = max(0, self._unused_draws - 1)
 
     def _agree(self, position: Position) -> None:
+        """Exchange reports with all ranks, and correct the shares if there are enough."""
         steps = [(step, *astuple(measure)) for step, measure in self._steps.items()]
-        said = json.dumps([position, steps, self._reports + self._ahead]).encode()
+        own = json.dumps([position, steps, self._reports + self._unused_draws]).encode()
         board = board_of(self._group)
-        heard = board.exchange("shares", said, _TIMEOUT_SECONDS, "the exchange of step times")
-        told = [json.loads(each) for each in heard]
-        for rank, (other, *_) in enumerate(told):
-            if other != told[0][0]:
+        texts = board.exchange("shares", own, _TIMEOUT_SECONDS, "the exchange of step times")
+        positions, reports, drawn = zip(*map(json.loads, texts), strict=True)
+        for rank, other in enumerate(positions):
+            if other != positions[0]:
                 raise RankMismatchError(
-                    f"rank 0 draws {describe(told[0][0])}, while rank {rank} draws "
-                    f"{describe(other)}; let all ranks go through the same loaders as far"
+                    f"rank 0 draws {_describe(positions[0])}, while rank {rank} draws "
+                    f"{_describe(other)}; let all ranks go through the same loaders as far"
                 )
-        of_ranks = [
-            {step: StepMeasure(*measure) for step, *measure in steps} for _, steps, _ in told
-        ]
-        # A device is behind its host by as many steps as it likes: those count that all know.
+        of_ranks = [{step: StepMeasure(*measure) for step, *measure in each} for each in reports]
+        # Ranks report late, because a device runs behind its host. Count the steps of all ranks.
         known = [step for step in of_ranks[0] if all(step in steps for steps in of_ranks)]
-        counted = [step for step in known if step >= self._first]
-        silent = not any(of_ranks)
-        self._interval = min(2 * self._interval, _LONGEST_INTERVAL) if silent else _INTERVAL
+        counted = [step for step in known if step >= self._first_report]
+        is_silent = not any(of_ranks)
+        self._interval = min(2 * self._interval, _LONGEST_INTERVAL) if is_silent else _INTERVAL
         if len(counted) < _ROUND_STEPS:
             return
-        peaks = [highest_peaks([[each] for each in steps.values()])[0] for steps in of_ranks]
-        self.shares = self._judge([[steps[step] for step in counted] for steps in of_ranks], peaks)
-        self._first = max(drawn for *_, drawn in told)
-        self._steps = {step: each for step, each in self._steps.items() if step >= self._first}
-
-    def _judge(
-        self, of_ranks: Sequence[Sequence[StepMeasure]], peaks: Sequence[StepMeasure | None]
-    ) -> Shares:
-        measured = list(zip(*of_ranks, strict=True))[WARM_UP_STEPS:]
+        measured = [[steps[step] for steps in of_ranks] for step in counted[WARM_UP_STEPS:]]
         middle = len(measured) // 2
         first, second = fastest(measured[:middle]), fastest(measured[middle:])
-        shares = self.shares
-        # The steps have warmed up here; of those that a trial skips, it sees the peaks.
+        peaks = [highest_peaks([[each] for each in steps.values()])[0] for steps in of_ranks]
+        # A trial ignores the time of the warm-up steps, but not their peaks.
         warm_up = [peak or step for peak, step in zip(peaks, first, strict=True)]
         for step in [warm_up] * WARM_UP_STEPS + [first, second]:
-            shares = shares.measured(step)
-        return shares
+            self.shares = self.shares.measured(step)
+        self._first_report = max(drawn)
+        self._steps = {i: each for i, each in self._steps.items() if i >= self._first_report}
 
 
-def describe(position: Sequence[Any]) -> str:
-    """Return a position in words."""
+def _describe(position: Sequence[Any]) -> str:
     name, iteration, index = position
     return f"global batch {index} of iteration {iteration} over distributed {name}"
 
@@ -168,24 +144,18 @@ def describe(position: Sequence[Any]) -> str:
 def choose_balance(
     wanted: str | Sequence[float] | Shares | None, group: Group, rig: Rig | None
 ) -> Balance:
-    """Return how the global batches of a loader are divided; loaders with one policy share it.
-
-    Args:
-        wanted: as in `anyrig.distribute`.
-        group: the ranks.
-        rig: of this rank, None for what it detects.
+    """Return the balance of a loader, for `shares=` of `distribute`. All loaders with the same
+    policy share one.
 
     Raises:
-        SharesError: there are not as many shares as ranks, or no such policy.
+        SharesError: there are not as many shares as ranks, or the policy is unknown.
     """
     if wanted is not None and not isinstance(wanted, str):
         return Balance(group, choose_shares(wanted, [None] * group.world_size))
     known = current_context().balances
     if wanted not in known:
-        own = (Rig.detect() if rig is None else rig).lead
-        said = write_device(own)
-        heard = board_of(group).exchange("devices", said, _TIMEOUT_SECONDS, "distribute()")
-        devices = [read_device(text) for text in heard]
-        known[wanted] = Balance(group, choose_shares(wanted, devices))
+        own = write_device((Rig.detect() if rig is None else rig).lead)
+        texts = board_of(group).exchange("devices", own, _TIMEOUT_SECONDS, "distribute()")
+        known[wanted] = Balance(group, choose_shares(wanted, list(map(read_device, texts))))
     balance: Balance = known[wanted]
     return balance

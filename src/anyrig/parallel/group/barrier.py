@@ -1,4 +1,4 @@
-"""A barrier with an end that names whom it waited for."""
+"""A barrier that names the ranks that did not come."""
 
 from __future__ import annotations
 
@@ -8,19 +8,18 @@ from .membership import join_group
 
 
 def barrier(*, timeout_seconds: float | None = None) -> None:
-    """Wait until every rank has come here.
+    """Wait until every rank has called this.
 
-    It goes through the store in which the ranks met, so it is the same on every backend, needs no
-    device, and does not wait for what devices have queued. In a process that is the only rank it
-    does nothing.
+    The barrier uses the store of the process group. So it works with every backend, needs no
+    device, and does not wait for work that devices have queued. In a process that is the only rank
+    it returns at once.
 
     Args:
-        timeout_seconds: how long to wait; None for what the launcher was given as ``--timeout``,
-            else ten minutes.
+        timeout_seconds: how long to wait; None for the launcher's ``--timeout``, else ten minutes.
 
     Raises:
-        RankWaitError: some rank did not come in time; the message names it, its host, and what it
-            last came to.
+        RankWaitError: a rank did not come in time; the message names the rank, its host, and the
+            call that it last reached.
     """
     group = join_group()
     if group is not None:

@@ -1,4 +1,4 @@
-"""The layers of a module that repeat: what FSDP2 gathers one at a time."""
+"""The repeated layers of a module, whose parameters FSDP2 gathers one layer at a time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from torch import nn
 
-# Repeated layers that have less of the parameters than this are left to the module itself.
+# Repeated layers with a smaller part of all parameters are gathered with the whole module.
 _LEAST_PART = 0.05
 
 
@@ -20,16 +20,16 @@ def find_blocks(
 
         Model
         ├── embedding
-        ├── layers: ModuleList        two or more of one class beside each other
+        ├── layers: ModuleList        two or more layers of one class
         │   ├── 0: Layer   ◀ block
-        │   └── 1: Layer   ◀ block    what is in a block is not looked at
+        │   └── 1: Layer   ◀ block    blocks are not searched for more blocks
         └── head
 
     Args:
         module: is not a block itself.
-        classes: those of the blocks; None takes layers of one class that stand beside each other in
-            a ModuleList or Sequential, if together they have a twentieth of the parameters. Those
-            that share parameters with others are no blocks: FSDP2 gathers each parameter once.
+        classes: of the blocks. None takes layers of one class in one ModuleList or Sequential, if
+            together they have a twentieth of the parameters. Layers that share parameters with
+            other layers are no blocks, because FSDP2 gathers each parameter once.
     """
     if classes is not None:
         chosen = tuple(classes)
@@ -49,7 +49,7 @@ def find_blocks(
 
 
 def _repeated(module: nn.Module, prefix: str) -> Iterator[dict[str, nn.Module]]:
-    """Yield the layers of one class beside each other, from the outside in."""
+    """Yield the layers of each class that one container repeats, outer containers first."""
     children = {f"{prefix}{name}": child for name, child in module.named_children()}
     counts: Counter[type[nn.Module]] = Counter()
     if isinstance(module, (nn.ModuleList, nn.Sequential)):

@@ -1,7 +1,7 @@
-"""What ranks tell each other through the store in which they met, whatever carries their tensors.
+"""What ranks tell each other through the store of their process group.
 
-It needs no device and no collective, so it works while a device is busy, and it can say of a rank
-that did not come who it is, where it runs, and what it last passed.
+The store needs no device and no collective, so it works while a device is busy. Each rank writes
+where it is, so an error can say where a missing rank runs and what it last reached.
 
 ::
 
@@ -11,27 +11,20 @@ that did not come who it is, where it runs, and what it last passed.
                                                        set 7/all              7/0 7/1  7/all
                                 delete 6/0, 6/all      delete 6/1
 
-Whoever is through exchange 7 knows that all have left exchange 6, so of each kind there are the
-keys of two exchanges at most, however many there were.
-
-More than 400 lines: posting, waiting and naming who is late share the store's keys.
+A rank that has left exchange 7 knows that all ranks have left exchange 6. So the store holds the
+keys of at most two exchanges of each kind.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import socket
-import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
-from types import FrameType
-from typing import Any
+from datetime import timedelta
+from typing import Any, NamedTuple
 
 import torch.distributed as dist
 
@@ -39,106 +32,72 @@ from ...devices.rank import LocalRank
 from ...errors import RankMismatchError, RankWaitError
 from ...processes.time_limit import time_limit_seconds
 from ...processes.waits import waits_for_ranks
+from .caller_place import blocks_main_thread, place_of_caller
 from .membership import Group, current_context
 
-# Between two looks at the store, and the most of these, over all ranks, in a second.
+# Pauses between two reads of the store. All ranks together read at most so often in a second.
 _SHORTEST_PAUSE_SECONDS = 0.0002
 _LONGEST_PAUSE_SECONDS = 0.02
-_LOOKS_A_SECOND = 5000
+_READS_PER_SECOND = 5000
 
-# A wait that lasts as long is announced, and the other ranks' waits are looked at as often.
+# A rank that has waited this long writes where, and reads as often where the others wait.
 _LOOK_SECONDS = 1.0
 
-# Of a thousand ranks that did not come, the places of more are of no interest.
-_MOST_TOLD = 15
+# An error names this many missing ranks at most.
+_MOST_NAMED = 15
 
-# The kind of what the hosts exchange by a collective, not by the store.
+# The kind of the exchanges that the hosts make by a collective, not through the store.
 MEETING = "meeting"
 
-# Why ranks come to different calls of a model more often than for anything else.
+# The usual reason why ranks reach different calls of a model.
 UNEVEN_BATCHES = (
     "Where ranks have different numbers of batches, take anyrig.distribute(loader), or put the "
     "loop in model.join()"
 )
-
-# The function in which a thread waits for the backward pass: torch/autograd/graph.py.
-_BACKWARD = "_engine_run_backward"
-
-# Frames that are not the program's.
-_NOT_THE_PROGRAM = (str(Path(__file__).parents[2]) + os.sep, f"{os.sep}torch{os.sep}")
+_MORE_TIME = (
+    f"{UNEVEN_BATCHES}. If the work there takes as long, allow more with the launcher's --timeout"
+)
 
 
-@dataclass(frozen=True)
-class Waiting:
-    """A point that all ranks must come to: the `number`-th of its kind."""
+class Waiting(NamedTuple):
+    """The exchange `number` of its kind, which every rank must reach."""
 
     kind: str
     number: int
 
 
-@dataclass(frozen=True)
-class Passing:
-    """Where a rank last was.
+class Passing(NamedTuple):
+    """Where a rank last was."""
 
-    Attributes:
-        host: the machine it runs on.
-        what: what it came to, such as ``"a barrier"``; None if it came to nothing yet.
-        place: the line of Python, as ``"train.py:31 in step"``.
-        time_seconds: when, by its machine's clock, since 1970.
-        waiting: at what its main thread has waited for a while; None if it has not.
-    """
-
-    host: str
-    what: str | None = None
-    place: str | None = None
-    time_seconds: float | None = None
-    waiting: Waiting | None = None
-
-    def encode(self) -> str:
-        """Return a text for the store."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def decode(cls, text: bytes) -> Passing:
-        """Return what `encode` made a text of."""
-        said = json.loads(text)
-        waiting = said.pop("waiting")
-        return cls(**said, waiting=waiting and Waiting(**waiting))
+    host: str  # the name of its node
+    what: str | None = None  # the call that it reached, such as "a barrier"; None before the first
+    place: str | None = None  # the line of Python, as "train.py:31 in step"
+    time_seconds: float | None = None  # by the node's clock, since 1970
+    waiting: Waiting | None = None  # in the main thread, for `_LOOK_SECONDS` or longer
 
 
 class Board:
-    """The store of one process group, as one rank of it sees it.
-
-    Attributes:
-        group: whose board it is.
-        host: the name of this machine.
-
-    Args:
-        group: whose board it is.
-        store: in which the ranks met.
-        name: of this board in the store.
-        counts: see `Context`.
-    """
+    """One rank's view of the `store` of its process group. `name` is the prefix of all keys."""
 
     def __init__(self, group: Group, store: Any, name: str, counts: Counter[str]) -> None:
         self.group = group
         self.host = socket.gethostname()
-        # A connection of its own: a wait holds its connection, and other threads use the group's.
+        # A clone has its own connection: a wait blocks it, and other threads use the group's.
         self._store: Any = dist.PrefixStore(name, store.clone())  # type: ignore[attr-defined]
         self._counts = counts
         self._passing = Passing(self.host)
         self._longest_pause_seconds = max(
-            _LONGEST_PAUSE_SECONDS, group.world_size / _LOOKS_A_SECOND
+            _LONGEST_PAUSE_SECONDS, group.world_size / _READS_PER_SECOND
         )
         self._note(self._passing)
 
-    def number(self, what: str) -> int:
-        """Return how often this was asked of `what`; the ranks ask alike, so they agree."""
-        self._counts[what] += 1
-        return self._counts[what]
+    def number(self, kind: str) -> int:
+        """Return how often this method was called with `kind`; the same on every rank."""
+        self._counts[kind] += 1
+        return self._counts[kind]
 
     def come_to(self, what: str) -> str:
-        """Note that this rank comes to `what`, for those who may wait for it; return the place."""
+        """Write that this rank has reached the call `what`, and return the line of the program."""
         place = place_of_caller()
         self._note(Passing(self.host, what, place, time.time()))
         return place
@@ -146,16 +105,13 @@ class Board:
     def exchange(
         self, kind: str, value: bytes, timeout_seconds: float, what: str | None = None
     ) -> list[bytes]:
-        """Return what every rank gave, in order; each waits until all have come.
+        """Return the values of all ranks, in order, once every rank has called this.
 
-        Args:
-            kind: tells one sequence of exchanges from others.
-            value: of this rank.
-            timeout_seconds: how long to wait for the others.
-            what: what an error calls it.
+        Exchanges of each kind are counted by themselves. An error message calls the exchange
+        `what`, by default `kind`.
 
         Raises:
-            RankWaitError: some rank did not come in time; the message names it.
+            RankWaitError: a rank did not come in time; the message names it.
         """
         what = what or kind
         place = self.come_to(what)
@@ -170,7 +126,14 @@ class Board:
         def missing() -> list[int]:
             return [other for other in ranks if not self._store.check([f"{key}/{other}"])]
 
-        self.wait_for(f"{key}/all", timeout_seconds, what, missing, place, Waiting(kind, number))
+        self.wait_until(
+            lambda: self._store.check([f"{key}/all"]),
+            missing,
+            timeout_seconds,
+            what,
+            place,
+            Waiting(kind, number),
+        )
         with self._connected(what):
             values: list[bytes] = self._store.multi_get([f"{key}/{other}" for other in ranks])
             if number > 1:
@@ -181,19 +144,21 @@ class Board:
         return values
 
     def post(self, key: str, value: bytes) -> None:
-        """Leave `value` for others to `collect`."""
+        """Write `value` for `collect` or `look` on other ranks."""
         with self._connected(key):
             self._store.set(key, value)
 
     def collect(
         self, key: str, readers: int, timeout_seconds: float, what: str, poster: int, place: str
     ) -> bytes:
-        """Return what `poster` posts there; the last of `readers` takes it down.
+        """Return the value that rank `poster` posts; the last of `readers` ranks deletes it.
 
         Raises:
-            RankWaitError: it was not there in time.
+            RankWaitError: `poster` did not post in time.
         """
-        self.wait_for(key, timeout_seconds, what, lambda: [poster], place)
+        self.wait_until(
+            lambda: self._store.check([key]), lambda: [poster], timeout_seconds, what, place
+        )
         with self._connected(what):
             value: bytes = self._store.get(key)
             if self._store.add(f"{key}/read", 1) == readers:
@@ -202,51 +167,39 @@ class Board:
         return value
 
     def look(self, keys: Sequence[str]) -> list[bytes | None]:
-        """Return what stands at each key now, None where nothing does."""
+        """Return the current value of each key; None for a key that is not set."""
         with self._connected("the others' progress"):
             return [self._store.get(key) if self._store.check([key]) else None for key in keys]
 
-    def take_down(self, keys: Sequence[str]) -> None:
-        """Remove these keys, of which some may not be there."""
-        with self._connected("the end"):
-            for key in keys:
-                self._store.delete_key(key)
-
     @waits_for_ranks
-    def wait_for(
+    def wait_until(
         self,
-        key: str,
+        is_done: Callable[[], bool],
+        missing: Callable[[], Sequence[int]],
         timeout_seconds: float,
         what: str,
-        missing: Callable[[], Sequence[int]],
         place: str,
         waiting: Waiting | None = None,
     ) -> None:
-        """Wait until `key` is there.
-
-        Args:
-            key: in the store.
-            timeout_seconds: how long to wait.
-            what: what an error calls it.
-            missing: returns the ranks that were waited for.
-            place: the line of the program.
-            waiting: what the others must come to as well, if all ranks must.
+        """Wait until ``is_done()``. `waiting` is the exchange, if every rank must reach it.
 
         Raises:
-            RankWaitError: it was not in time; the message says who was waited for.
-            RankMismatchError: another rank waits elsewhere, for this one.
+            RankWaitError: the ``missing()`` ranks did not come in time.
+            RankMismatchError: see `look_around`.
         """
-        # Looked at again and again: the store's own wait cannot be interrupted, and prints a
-        # warning each time that it is not answered.
+        # The store's own wait cannot be interrupted, and prints a warning when it times out.
         started = looked = time.monotonic()
         pause_seconds = _SHORTEST_PAUSE_SECONDS
-        while not self._is_there(key, what):
+        while True:
+            with self._connected(what):
+                if is_done():
+                    break
             now = time.monotonic()
             if now - started > timeout_seconds:
                 late = list(missing())
                 if late:
                     raise self.late(late, timeout_seconds, what, place)
-                break  # they came while this was found out
+                break  # they came just now
             if waiting is not None and now - looked > _LOOK_SECONDS:
                 looked = now
                 self.look_around(waiting)
@@ -254,21 +207,17 @@ class Board:
             pause_seconds = min(1.5 * pause_seconds, self._longest_pause_seconds)
         self.stop_waiting()
 
-    def _is_there(self, key: str, what: str) -> bool:
-        with self._connected(what):
-            return bool(self._store.check([key]))
-
     def look_around(self, waiting: Waiting) -> None:
-        """Note where this rank has waited for a while, and see whether the others can come there.
+        """Write that this rank waits at `waiting`, and check that the others can come there.
 
         Raises:
-            RankMismatchError: another rank waits for this one elsewhere, so neither can go on. It
-                is to see the same, so the note stays until this rank comes to something else.
+            RankMismatchError: another rank waits at another place for this rank. What this rank
+                has written stays, so that the other rank raises, too.
         """
-        if not _holds_main_thread():
-            return  # the main thread may come where the others wait
+        if not blocks_main_thread():
+            return  # the main thread may still go to where the others wait
         if self._passing.waiting != waiting:
-            self._note(replace(self._passing, waiting=waiting))
+            self._note(self._passing._replace(waiting=waiting))
         for rank in range(self.group.world_size):
             other = self._passing_of(rank)
             there = None if other is None else other.waiting
@@ -283,18 +232,15 @@ class Board:
             )
 
     def stop_waiting(self) -> None:
-        """Note that this rank waits no longer, if it had been noted."""
+        """Withdraw what `look_around` wrote."""
         if self._passing.waiting is not None:
-            self._note(replace(self._passing, waiting=None))
+            self._note(self._passing._replace(waiting=None))
 
-    def elsewhere(self, waiting: Waiting) -> list[int]:
-        """Return the ranks that have not noted that they wait there, too."""
-        passings = [(rank, self._passing_of(rank)) for rank in range(self.group.world_size)]
-        return [
-            rank
-            for rank, passing in passings
-            if rank != self.group.rank and (passing is None or passing.waiting != waiting)
-        ]
+    def ranks_elsewhere(self, waiting: Waiting) -> list[int]:
+        """Return the other ranks that have not written that they wait at `waiting`."""
+        others = [rank for rank in range(self.group.world_size) if rank != self.group.rank]
+        passings = {rank: self._passing_of(rank) for rank in others}
+        return [rank for rank, at in passings.items() if at is None or at.waiting != waiting]
 
     def late(
         self,
@@ -304,44 +250,40 @@ class Board:
         place: str,
         remedy: str | None = None,
     ) -> RankWaitError:
-        """Return the error that names the ranks that did not come; `remedy` may follow it."""
+        """Return the error that names the ranks that did not come, and what the user can do."""
         if remedy is None:
             from_launcher = timeout_seconds == time_limit_seconds()
             option = "the launcher's --timeout" if from_launcher else "timeout_seconds"
             remedy = f"See what is done there, or allow more with {option}"
-        numbers = [str(rank) for rank in ranks]
-        named = " and ".join([text for text in (", ".join(numbers[:-1]), numbers[-1]) if text])
-        plural = "s" if len(ranks) > 1 else ""
-        told = [self._describe(rank) for rank in ranks[:_MOST_TOLD]]
-        if len(ranks) > _MOST_TOLD:
-            told.append(f"of {len(ranks) - _MOST_TOLD} more nothing is said here")
+        *first, last = map(str, ranks)
+        named = f"ranks {', '.join(first)} and {last}" if first else f"rank {last}"
+        described = [self._describe(rank) for rank in ranks[:_MOST_NAMED]]
+        if len(ranks) > _MOST_NAMED:
+            described.append(f"and {len(ranks) - _MOST_NAMED} more")
         return RankWaitError(
-            f"rank {self.group.rank} waited at {what} ({place}), and rank{plural} "
-            f"{named} did not take part within {timeout_seconds:g} s: {'; '.join(told)}. {remedy}",
+            f"rank {self.group.rank} waited at {what} ({place}), and {named} did not take part "
+            f"within {timeout_seconds:g} s: {'; '.join(described)}. {remedy}",
             ranks,
         )
 
-    def host_of(self, rank: int) -> str | None:
-        """Return the machine that `rank` runs on, or None if that is not known yet."""
-        passing = self._passing_of(rank)
-        if passing is not None:
-            return passing.host
-        return self.host if rank in (self.ranks_here() or ()) else None
-
     def ranks_here(self) -> range | None:
-        """Return the ranks of this machine, or None if no launcher says which they are."""
+        """Return the ranks of this node; None if the launcher has not said which they are."""
         local = LocalRank.read()
         if local is None:
             return None
-        first = self.group.rank - local.rank  # a launcher numbers the ranks of a machine in a row
+        first = self.group.rank - local.rank  # launchers number the ranks of a node in a row
         return range(first, first + local.world_size)
 
     def name_of(self, rank: int) -> str:
-        """Return the rank in words, with its machine if there are several."""
+        """Return "rank 3", with its host if there may be several nodes."""
         local = LocalRank.read()
         if local is not None and local.world_size == self.group.world_size:
             return f"rank {rank}"
-        return f"rank {rank} on {self.host_of(rank) or 'an unknown host'}"
+        passing = self._passing_of(rank)
+        if passing is not None:
+            return f"rank {rank} on {passing.host}"
+        here = rank in (self.ranks_here() or ())
+        return f"rank {rank} on {self.host if here else 'an unknown host'}"
 
     def _describe(self, rank: int) -> str:
         named = self.name_of(rank)
@@ -354,11 +296,14 @@ class Board:
     def _note(self, passing: Passing) -> None:
         self._passing = passing
         with self._connected("the others"):
-            self._store.set(f"rank/{self.group.rank}", passing.encode())
+            self._store.set(f"rank/{self.group.rank}", json.dumps(passing))
 
     def _passing_of(self, rank: int) -> Passing | None:
-        (said,) = self.look([f"rank/{rank}"])
-        return None if said is None else Passing.decode(said)
+        (text,) = self.look([f"rank/{rank}"])
+        if text is None:
+            return None
+        passing = Passing(*json.loads(text))
+        return passing._replace(waiting=passing.waiting and Waiting(*passing.waiting))
 
     @contextmanager
     def _connected(self, what: str) -> Iterator[None]:
@@ -382,40 +327,39 @@ def board_of(group: Group) -> Board:
     return board
 
 
-def _holds_main_thread() -> bool:
-    """Return whether the main thread goes on only after this one: PyTorch computes the backward
-    pass of a GPU in a thread of its own, and the main thread waits for the pass.
+@waits_for_ranks
+def wait_for_hosts(work: Any, what: str, number: int) -> None:
+    """Wait for the collective `work` between the hosts, the `number`-th on every rank.
+
+    A collective that times out does not report which rank is missing; the store does.
+
+    Raises:
+        RankWaitError: a rank did not come within the group's time limit; the message names it.
+        RankMismatchError: this rank and another wait for each other at different places.
     """
-    if threading.current_thread() is threading.main_thread():
-        return True
-    frame = _frame_of_main_thread()
-    while frame is not None and _find_program(frame) is not frame:
-        if frame.f_code.co_name == _BACKWARD:
-            return True
-        frame = frame.f_back
-    return False
+    started = time.monotonic()
+    if _is_done_soon(work):
+        return
+    board = board_of(current_context().group)
+    waiting, place = Waiting(MEETING, number), board.come_to(what)
+    try:
+        while not _is_done_soon(work):
+            board.look_around(waiting)
+    except RuntimeError as error:
+        if "timed out" not in str(error).lower():
+            raise
+        seconds = round(time.monotonic() - started)
+        late = board.ranks_elsewhere(waiting)
+        raise board.late(late, seconds, what, place, _MORE_TIME) from error
+    board.stop_waiting()
 
 
-def _frame_of_main_thread() -> FrameType | None:
-    return sys._current_frames().get(threading.main_thread().ident or 0)
-
-
-def place_of_caller() -> str:
-    """Return the line of the program that is running, as "train.py:31 in step".
-
-    A thread of PyTorch's backward pass has none; the main thread, which waits for the pass, has.
-    """
-    frame = sys._getframe(1)
-    found = _find_program(frame)
-    if found is None and (main := _frame_of_main_thread()) is not None and _holds_main_thread():
-        found = _find_program(main)
-    frame = found or frame
-    name = Path(frame.f_code.co_filename).name
-    return f"{name}:{frame.f_lineno} in {frame.f_code.co_name}"
-
-
-def _find_program(frame: FrameType | None) -> FrameType | None:
-    """Return the innermost frame that is the program's own."""
-    while frame is not None and any(part in frame.f_code.co_filename for part in _NOT_THE_PROGRAM):
-        frame = frame.f_back
-    return frame
+def _is_done_soon(work: Any) -> bool:
+    try:
+        work.wait(timedelta(seconds=_LOOK_SECONDS))
+    except RuntimeError:
+        # Unless the collective failed, only the wait timed out, and the collective goes on.
+        if work.is_completed():
+            raise
+        return False
+    return True

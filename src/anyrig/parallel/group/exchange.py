@@ -1,186 +1,213 @@
-"""How many rows each rank has in one forward: what gradients are weighted by.
+"""How many samples each rank has in one forward, which decides the weight of its gradients.
 
 ::
 
-    rank 0   7 rows ──┐                           ┌──▶ its gradients * 7 * 3 / 15
-    rank 1   5 rows ──┼── from each to all ───────┼──▶                 * 5 * 3 / 15
-    rank 2   3 rows ──┘                           └──▶                 * 3 * 3 / 15
+    rank 0   7 samples ──┐                   ┌──▶ its gradients * 7 * 3 / 15
+    rank 1   5 samples ──┼── each to all ────┼──▶               * 5 * 3 / 15
+    rank 2   3 samples ──┘                   └──▶               * 3 * 3 / 15
 
-Then the mean over the ranks, which is what DDP and FSDP2 take, is the mean over the rows.
+The mean over the ranks, which DDP and FSDP2 compute, is then the mean over the samples.
 
-Ranks meet where they come to the devices' collectives, and say beside the rows what they are about
-to do: when a backward pass begins, and before a forward that has collectives of its own. So a
-forward that is never followed by a backward may run on one rank alone; and where ranks come to
-different collectives, all of them raise before these mix.
+Ranks meet before they use the devices' collectives: when a backward pass begins, and before a
+forward that has collectives. So one rank alone may run a forward that has no backward pass. Each
+rank also announces its next call. If the calls differ, every rank raises before its collective
+could be matched with another rank's different one.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any, NamedTuple
 
 import torch
+import torch.distributed as dist
+from torch import Tensor
 
 from ...errors import RankMismatchError
-from .announcement import Announcement, Phase, describe_mismatch
-from .board import MEETING, UNEVEN_BATCHES, place_of_caller
-from .channel import tell_all
-from .host_wait import wait_for_hosts
+from .board import MEETING, UNEVEN_BATCHES, wait_for_hosts
+from .caller_place import place_of_caller
 from .membership import Context
 from .step_time import StepTime
 
-_BESIDE = 3  # numbers of a loss, whose bits travel as those of whole numbers
+_LOSS_NUMBERS = 3  # float64, sent as the int64 of the same bits
 
 
+class Phase(IntEnum):
+    """The half of a step in which ranks meet."""
+
+    FORWARD = 1
+    BACKWARD = 2
+
+
+class _Announcement(NamedTuple):
+    """What a rank sends to all others: the fields of its `Exchange`, as numbers."""
+
+    takes_part: int = 0  # 0 if the rank's loop in `join` has ended; then all fields are 0
+    samples: int = 0
+    phase: int = 0
+    model: int = 0
+    forward: int = 0
+    learns: int = 0
+    with_loss: int = 0
+    reduces: int = 0
+    is_armed: int = 0
+
+    def __str__(self) -> str:
+        """Return the call in words."""
+        which = f"forward {self.forward}" if self.forward else "a forward"
+        without = "" if self.learns else " without gradients"
+        what = which if self.phase == Phase.FORWARD else f"the backward pass of {which}"
+        return f"{what}{without} of spread model {self.model}"
+
+
+_NOTHING = _Announcement()
+
+
+@dataclass(eq=False)
 class Exchange:
-    """The rows of all ranks in one forward, told over the hosts; nobody waits but who asks.
+    """What the ranks tell each other about one forward and its backward pass, through the hosts.
 
-    Args:
-        context: of the group; its carrier takes the numbers.
-        model: the number of the spread model.
-        rows: of this rank; None if it takes no part any more, as `join` has it.
-        with_loss: whether this forward computes a loss; all ranks alike.
-        reduces: whether its backward reduces gradients; all ranks alike.
-        forward: which forward of the model this is, of those in which ranks meet; else 0.
-
-    Attributes:
-        is_armed: whether this rank's engine will reduce the gradients of whichever backward pass
-            comes next.
-        time: that of this rank's own work, in which waiting does not count.
-        beside: what each rank gave to `start`, a row of float64 a rank.
-        before: the forwards of spread modules whose outputs this one was given.
-        has_mixed_input: whether an input was computed from these and from something else.
-        leads_to_global_loss: whether the loss of all ranks was computed from the outputs.
+    `start` does not wait. `finish`, and each property that needs the other ranks, does.
     """
 
-    def __init__(
-        self,
-        context: Context,
-        model: int,
-        rows: int | None,
-        *,
-        with_loss: bool = False,
-        reduces: bool = True,
-        forward: int = 0,
-    ) -> None:
-        self.rows = rows
-        self.time: StepTime | None = None
-        self.before: list[Exchange] = []
-        self.has_mixed_input = False
-        self.is_armed = False
-        self.beside: torch.Tensor | None = None
-        self.leads_to_global_loss = False
-        self._context = context
-        self._model = model
-        self._forward = forward
-        self._with_loss, self._reduces = with_loss, reduces
-        self._number = 0
-        self._own = Announcement()
-        self._numbers: torch.Tensor | None = None
-        self._work: Any = None
-        self._told: list[Announcement] | None = None
+    context: Context
+    model: int  # the number of the spread model; the ranks create models in the same order
+    samples: int | None  # of this rank; None if its loop in `join` has ended
+    own_loss: bool = False  # whether this rank computes a loss in the forward
+    own_reduces: bool = True  # whether this rank reduces gradients in the backward pass
+    forward: int = 0  # the number of the forward among those in which ranks meet; 0 for any other
+    # Whether this rank's engine will reduce the gradients of the next backward pass, whichever
+    # forward it belongs to.
+    is_armed: bool = False
+    time: StepTime | None = None  # of this rank's own work, without waiting
+    loss_numbers: Tensor | None = None  # what each rank gave to `start`, of shape (ranks, 3)
+    # The forwards of other spread modules whose outputs this forward was given.
+    before: list[Exchange] = field(default_factory=list)
+    # Whether an input depends on such outputs and on another tensor that requires a gradient.
+    has_mixed_input: bool = False
+    leads_to_global_loss: bool = False  # whether the global loss was computed from the outputs
+    _number: int = 0
+    _own: _Announcement = _NOTHING
+    _numbers: Tensor | None = None
+    _work: Any = None
+    _announced: list[_Announcement] | None = None
 
-    def start(self, phase: Phase, learns: bool = True, beside: torch.Tensor | None = None) -> None:
-        """Say to the other ranks that this one has come so far.
-
-        Args:
-            phase: how far.
-            learns: whether gradients are enabled.
-            beside: three numbers in float64 on the CPU, which all ranks get from each.
+    def start(self, phase: Phase, learns: bool = True, loss_numbers: Tensor | None = None) -> None:
+        """Announce to the other ranks that this rank has reached `phase`, and whether gradients are
+        enabled there. `loss_numbers`, float64 of shape (3,) on the CPU, is sent along.
         """
-        context = self._context
-        point = (phase, self._model, self._forward, learns)
-        flags = (self._with_loss, self._reduces, self.is_armed)
-        self._own = Announcement(self.rows is not None, self.rows or 0, *point, *flags)
-        context.counts[MEETING] += 1
-        self._number = context.counts[MEETING]
-        sent = Announcement() if self.rows is None else self._own
-        numbers = torch.tensor([*sent, *[0] * _BESIDE], dtype=torch.int64, device="cpu")
-        if beside is not None:
-            numbers[-_BESIDE:] = beside.view(torch.int64)
-        self._numbers, self._work = tell_all(numbers, context.carrier)
+        point = (phase, self.model, self.forward, learns)
+        flags = (self.own_loss, self.own_reduces, self.is_armed)
+        self._own = _Announcement(True, self.samples or 0, *point, *flags)
+        self.context.counts[MEETING] += 1
+        self._number = self.context.counts[MEETING]
+        sent = _NOTHING if self.samples is None else self._own
+        numbers = torch.tensor([*sent, *[0] * _LOSS_NUMBERS], dtype=torch.int64, device="cpu")
+        if loss_numbers is not None:
+            numbers[-_LOSS_NUMBERS:] = loss_numbers.view(torch.int64)
+        ranks = self.world_size
+        self._numbers = numbers.new_zeros(ranks, len(numbers))
+        # To all from each: gloo's all-gather and all-reduce need several rounds of messages, which
+        # took four times the processor time.
+        self._work = dist.all_to_all_single(
+            self._numbers.view(-1), numbers.repeat(ranks), group=self.context.carrier, async_op=True
+        )
 
     def finish(self) -> None:
-        """Wait for the other ranks to come as far.
+        """Wait until every rank has announced itself; do nothing if no exchange is under way.
 
         Raises:
-            RankWaitError: some rank did not come in time; the message names it.
-            RankMismatchError: the ranks came to different calls.
+            RankWaitError: a rank did not come in time; the message names the rank.
+            RankMismatchError: the ranks announced different calls.
         """
         if self._work is None:
             return
         assert self._numbers is not None
-        if self.time is not None:
-            self.time.toggle()
-        wait_for_hosts(self._work, str(self._own), self._number)
-        if self.time is not None:
-            self.time.toggle()
-        self._told = [Announcement(*row) for row in self._numbers[:, :-_BESIDE].tolist()]
-        self.beside = self._numbers[:, -_BESIDE:].contiguous().view(torch.float64)
+        with self.waiting():
+            wait_for_hosts(self._work, str(self._own), self._number)
+        announced = self._numbers[:, :-_LOSS_NUMBERS].tolist()
+        self._announced = [_Announcement(*numbers) for numbers in announced]
+        self.loss_numbers = self._numbers[:, -_LOSS_NUMBERS:].contiguous().view(torch.float64)
         self._work = None
-        mismatch = describe_mismatch(self._told)
-        if mismatch is not None:
+        mismatch = _describe_mismatch(self._announced)
+        if mismatch:
             raise RankMismatchError(
-                f"{mismatch}; rank {self._context.group.rank} is at {place_of_caller()}. Their "
+                f"{mismatch}; rank {self.context.group.rank} is at {place_of_caller()}. Their "
                 "collectives would mix. Let all ranks call spread models alike; on one rank alone, "
                 f"call model.module under torch.no_grad(), unless it is in shards. {UNEVEN_BATCHES}"
             )
 
     def meet(self, phase: Phase) -> None:
-        """Come to a point of the step together with all other ranks."""
+        """Announce that this rank has reached `phase`, and wait for every rank."""
         self.start(phase)
         self.finish()
 
-    def _all(self) -> list[Announcement]:
-        if self._told is None:
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Leave the time spent in the block out of `time`."""
+        if self.time is not None:
+            self.time.toggle()
+        yield
+        if self.time is not None:
+            self.time.toggle()
+
+    def _all(self) -> list[_Announcement]:
+        if self._announced is None:
             if self._work is None:
                 self.start(Phase.BACKWARD)
             self.finish()
-        assert self._told is not None
-        return self._told
+        assert self._announced is not None
+        return self._announced
 
     @property
     def has_started(self) -> bool:
-        """Whether this rank has said to the others how far it has come."""
+        """Whether `start` was called."""
         return self._number > 0
 
     @property
-    def meets_in_forward(self) -> bool:
-        """Whether ranks meet in the forward already."""
-        return self._forward > 0
-
-    @property
     def world_size(self) -> int:
-        """How many ranks there are."""
-        return self._context.group.world_size
-
-    @property
-    def rows_by_rank(self) -> list[int]:
-        """The rows of each rank; zero for those that have left."""
-        return [told.rows for told in self._all()]
+        """The number of ranks."""
+        return self.context.group.world_size
 
     @property
     def active_ranks(self) -> list[int]:
-        """The ranks that have not left."""
-        return [rank for rank, told in enumerate(self._all()) if told.takes_part]
+        """The ranks whose loop in `join` has not ended."""
+        return [rank for rank, each in enumerate(self._all()) if each.takes_part]
 
     @property
     def with_loss(self) -> bool:
-        """Whether the others compute a loss in this forward."""
-        return any(told.with_loss for told in self._all())
+        """Whether any rank computes a loss in this forward."""
+        return any(each.with_loss for each in self._all())
 
     @property
     def reduces(self) -> bool:
-        """Whether the backward of this forward reduces gradients on some rank, so on all."""
-        return any(told.reduces or told.is_armed for told in self._all())
+        """Whether any rank reduces gradients in this backward pass, so that all must."""
+        return any(each.reduces or each.is_armed for each in self._all())
 
     @property
     def weight(self) -> float:
-        """What this rank's gradients are multiplied by before the mean over all ranks."""
-        rows = self.rows_by_rank
-        everything = sum(rows)
-        return (self.rows or 0) * len(rows) / everything if everything else 0.0
+        """The factor on this rank's gradients before the mean over all ranks."""
+        total = sum(each.samples for each in self._all())
+        return (self.samples or 0) * self.world_size / total if total else 0.0
 
     @property
-    def first_with_rows(self) -> int:
-        """The first rank that has rows; 0 if none has."""
-        return next((rank for rank, rows in enumerate(self.rows_by_rank) if rows), 0)
+    def first_with_samples(self) -> int:
+        """The first rank that has samples; 0 if none has."""
+        return next((rank for rank, each in enumerate(self._all()) if each.samples), 0)
+
+
+def _describe_mismatch(announced: Sequence[_Announcement]) -> str:
+    """Return which ranks announced which call if these differ; else ``""``."""
+    ranks: dict[str, list[str]] = {}
+    for rank, each in enumerate(announced):
+        if each.takes_part:
+            ranks.setdefault(str(each), []).append(str(rank))
+    if len(ranks) < 2:
+        return ""
+    return ", while ".join(
+        f"rank{'s' if len(same) > 1 else ''} {', '.join(same)} came to {call}"
+        for call, same in ranks.items()
+    )

@@ -1,18 +1,17 @@
-"""Work that one rank does while the others wait for it: a download, a cache, a folder."""
+"""Work that one rank does while the others wait: a download, a cache, a folder."""
 
 from __future__ import annotations
 
 import functools
 import textwrap
 import traceback
-from collections.abc import Callable
-from dataclasses import dataclass
-from types import TracebackType
-from typing import ParamSpec, TypeVar
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, ParamSpec, TypeVar
 
 from ...errors import OtherRankError
 from .board import Board, board_of
-from .membership import Context, current_context, join_group
+from .membership import current_context, join_group
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -26,117 +25,99 @@ def only_first_rank(*, per_node: bool = False, timeout_seconds: float = 1800.0) 
         with anyrig.only_first_rank() as first:
             if first:
                 download(path)
-        data = load(path)               # every rank; what the first one did is done
+        data = load(path)               # on every rank, after the download
 
         @anyrig.only_first_rank()
         def download(path): ...         # runs on the first rank; returns None on the others
 
-    The others wait at the end of the block, and nobody waits at its beginning. Within ``if first:``
-    there can be nothing that all ranks must come to, such as a barrier. In a process that is the
-    only rank, that one is the first.
+    The others wait at the end of the block; no rank waits at its beginning. The code within ``if
+    first:`` must not wait for other ranks, for example at a barrier. In a process that is the only
+    rank, this rank is the first.
 
     Args:
-        per_node: take the first rank of each machine, for what machines do not share.
+        per_node: one rank of each node works, for files that nodes do not share.
         timeout_seconds: how long the others wait.
 
     Raises:
-        RankWaitError: at the end of the block: the first rank was not through in time.
-        OtherRankError: at the end of the block: the first rank raised; the message has its error.
+        RankWaitError: at the end of the block, if the first rank did not end its block in time.
+        OtherRankError: at the end of the block, if the first rank raised; the message quotes its
+            traceback.
     """
     return OnlyFirstRank(per_node, timeout_seconds)
 
 
-@dataclass(frozen=True)
-class _Block:
-    """One use: who waits for whom, and under which key."""
-
-    context: Context
-    board: Board
-    key: str
-    first: int
-    others: int
-    place: str
-
-    @property
-    def is_first(self) -> bool:
-        return self.board.group.rank == self.first
-
-
 class OnlyFirstRank:
-    """What `only_first_rank` returns: a context manager, and a decorator."""
+    """What `only_first_rank` returns: a context manager and a decorator."""
 
     def __init__(self, per_node: bool, timeout_seconds: float) -> None:
         self._per_node = per_node
         self._timeout_seconds = timeout_seconds
-        # More than one where a function that it decorates calls itself.
-        self._entered: list[_Block | None] = []
+        self._entered: list[AbstractContextManager[bool]] = []
 
     def __enter__(self) -> bool:
         """Return whether this is the first rank."""
-        block = self._begin()
+        block = self._block()
+        is_first = block.__enter__()
         self._entered.append(block)
-        return block is None or block.is_first
+        return is_first
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Tell the others how it ended, or wait to be told."""
-        block = self._entered.pop()
-        if block is None:
-            return
-        block.context.first_blocks.pop()
-        if not block.others:
-            return
-        if block.is_first:
-            told = "" if error is None else "".join(traceback.format_exception(error))
-            block.board.post(block.key, told.encode())
-        elif error is None:
-            self._wait(block)
+    def __exit__(self, *error: Any) -> None:
+        """Post how the block ended on the first rank, or wait for that."""
+        self._entered.pop().__exit__(*error)
 
     def __call__(self, function: Callable[P, T]) -> Callable[P, T | None]:
-        """Return `function` as one that runs on the first rank only; the others wait for it."""
+        """Return a function that calls `function` on the first rank only."""
 
         @functools.wraps(function)
-        def on_first_rank(*args: P.args, **kwargs: P.kwargs) -> T | None:
+        def call_on_first_rank(*args: P.args, **kwargs: P.kwargs) -> T | None:
             with OnlyFirstRank(self._per_node, self._timeout_seconds) as first:
                 return function(*args, **kwargs) if first else None
 
-        return on_first_rank
+        return call_on_first_rank
 
-    def _begin(self) -> _Block | None:
+    @contextmanager
+    def _block(self) -> Iterator[bool]:
         group = join_group()
         if group is None:
-            return None
-        context, board = current_context(), board_of(group)
+            yield True
+            return
+        outer, board = current_context().first_blocks, board_of(group)
         place = board.come_to("only_first_rank()")
         ranks = _ranks_of_node(board) if self._per_node else range(group.world_size)
-        # A block within a block is counted within it: where only the first rank enters it, the
-        # others' count must not fall behind.
-        outer = context.first_blocks[-1] if context.first_blocks else "first"
-        kind = f"{outer}.node{ranks[0]}." if self._per_node else f"{outer}."
+        # A block within a block is counted within it: only the first rank may enter the inner one,
+        # and the ranks' counts of the outer blocks must stay equal.
+        kind = f"{outer[-1] if outer else 'first'}."
+        if self._per_node:
+            kind += f"node{ranks[0]}."
         key = f"{kind}{board.number(kind)}"
-        context.first_blocks.append(key)
-        return _Block(context, board, key, ranks[0], len(ranks) - 1, place)
-
-    def _wait(self, block: _Block) -> None:
+        is_first, others = group.rank == ranks[0], len(ranks) - 1
+        outer.append(key)
+        report = ""
+        try:
+            yield is_first
+        except BaseException as error:
+            trace = error.__traceback__ and error.__traceback__.tb_next  # without this frame
+            report = "".join(traceback.format_exception(type(error), error, trace))
+            raise
+        finally:
+            outer.pop()
+            if is_first and others:
+                board.post(key, report.encode())
+        if is_first:
+            return
         what = "the end of only_first_rank()"
-        told = block.board.collect(
-            block.key, block.others, self._timeout_seconds, what, block.first, block.place
-        ).decode()
-        if told:
-            # Not to be taken for this rank's own traceback.
-            quoted = textwrap.indent(told.rstrip(), "  | ")
+        report = board.collect(key, others, self._timeout_seconds, what, ranks[0], place).decode()
+        if report:
+            # Quoted, so that nobody mistakes it for this rank's own traceback.
+            quoted = textwrap.indent(report.rstrip(), "  | ")
             raise OtherRankError(
-                f"{block.board.name_of(block.first)} failed in only_first_rank() ({block.place}), "
-                f"and rank {block.board.group.rank} waited for it:\n{quoted}"
+                f"{board.name_of(ranks[0])} failed in only_first_rank() ({place}), and rank "
+                f"{group.rank} waited for it:\n{quoted}"
             )
 
 
 def _ranks_of_node(board: Board) -> range | list[int]:
-    """Return the ranks of this machine, the first one first."""
+    """Return the ranks of this node in order."""
     here = board.ranks_here()
     if here is not None:
         return here

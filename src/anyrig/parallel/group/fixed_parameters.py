@@ -1,7 +1,7 @@
-"""The parameters of a module as they were when it was spread, which later steps must still have.
+"""A check that a module still has the parameters that it had when it was spread.
 
-DDP and FSDP2 take note of the parameters once. The gradient of a parameter that is added or
-replaced later would silently stay as each rank computed it.
+DDP and FSDP2 register the parameters once. The gradient of a parameter that is added or replaced
+later would silently stay different on each rank.
 
 =================================  ==============  ===============  ==============
 after the module was spread        DDP             DDP, finding     FSDP2
@@ -14,14 +14,14 @@ moved to another place             right           right            right
 added or replaced                  not averaged    not averaged     not averaged
 =================================  ==============  ===============  ==============
 
-What is right passes: a discriminator may be frozen while its generator learns, and a wrapper that
-recomputes activations only moves parameters. DDP's `static_graph` allows no freezing.
+Cases that are right are allowed: a discriminator may be frozen while its generator learns, and a
+wrapper that recomputes activations only moves parameters. DDP's `static_graph` allows no freezing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import Enum, auto
+from enum import Enum
 from typing import Any
 
 from torch import nn
@@ -34,10 +34,10 @@ _MOST_NAMED = 5
 class Freezing(Enum):
     """Which changes of `requires_grad` an engine can follow after a module was spread."""
 
-    NONE = auto()
-    ALL = auto()  # all parameters at once
-    SOME = auto()  # any of those that learned
-    ANY = auto()  # and those that did not learn may do so later
+    NONE = "no change"
+    ALL = "all parameters at once may freeze"
+    SOME = "any parameter may freeze"
+    ANY = "any parameter may freeze or learn"
 
 
 class FixedParameters:
@@ -45,8 +45,8 @@ class FixedParameters:
 
     Args:
         module: as it is spread now.
-        identify: returns a function that tells parameters apart: of one parameter it returns the
-            same object in each form that the engine gives it.
+        identify: returns a function that returns one object for each parameter, in whatever form
+            the engine currently has the parameter.
         freezing: what the engine can follow.
         marks: returns identities that change when the engine's hooks are lost.
     """
@@ -62,11 +62,11 @@ class FixedParameters:
         self._identify = identify
         self._freezing, self._marks = freezing, marks
         self._layers = dict(module.named_modules())
-        self._learning = self._parameters_now()
-        self._note()
+        self._parameters = self._current_parameters()
+        self._remember()
 
     def require_unchanged(self) -> None:
-        """Raise SpreadError if a gradient would not be averaged; it names what has changed."""
+        """Raise SpreadError if a gradient would not be averaged; the message names the changes."""
         if self._outline() == self._seen:
             return
         changes = self._find_changes()
@@ -78,20 +78,18 @@ class FixedParameters:
                 f"ranks: {named}. Ranks would silently not have the same gradients and buffers. "
                 "Spread the model after changing it"
             )
-        self._note()  # such as an activation replaced, or parameters that FSDP2 has gathered
+        self._remember()  # the change is harmless, such as a replaced activation
 
-    def _note(self) -> None:
-        # Kept alive: another object might get the identity of one that is gone.
-        self._held = [*self._module.modules(), *self._module.parameters()]
-        self._places = [
-            (layer._parameters, layer._modules)
-            for layer in self._held
-            if isinstance(layer, nn.Module)
-        ]
+    def _remember(self) -> None:
+        # References to all objects, so that no new object gets the identity of an old one.
+        layers = [*self._module.modules()]
+        self._held = [*layers, *self._module.parameters()]
+        self._places = [(layer._parameters, layer._modules) for layer in layers]
         self._seen = self._outline()
 
     def _outline(self) -> list[int]:
-        """Return the identities of layers and parameters, and which parameters learn: quickly."""
+        """Return the identities of all layers and parameters, and which parameters learn."""
+        # Runs in every step, so it is written for speed.
         found = self._marks()
         for parameters, children in self._places:
             if parameters:
@@ -102,7 +100,7 @@ class FixedParameters:
                 found += map(id, children.values())
         return found
 
-    def _parameters_now(self) -> dict[str, tuple[Any, bool]]:
+    def _current_parameters(self) -> dict[str, tuple[Any, bool]]:
         identify = self._identify()
         return {
             name: (identify(parameter), parameter.requires_grad)
@@ -110,38 +108,23 @@ class FixedParameters:
         }
 
     def _find_changes(self) -> list[str]:
-        now = self._parameters_now()
-        before_of = {id(parameter): learns for parameter, learns in self._learning.values()}
-        there = {id(parameter) for parameter, _ in now.values()}
-        changes = [
-            f"{name} was removed"
-            for name, (parameter, _) in self._learning.items()
-            if name not in now and id(parameter) not in there
-        ]
-        allowed = self._allowed(now)
+        now, before = self._current_parameters(), self._parameters
+        present = {id(parameter) for parameter, _ in now.values()}
+        learned = {id(parameter): learns for parameter, learns in before.values()}
+        gone = [name for name, (parameter, _) in before.items() if id(parameter) not in present]
+        all_frozen = not any(learns for _, learns in now.values())
+        kind = self._freezing
+        may_freeze = kind in (Freezing.SOME, Freezing.ANY) or (kind is Freezing.ALL and all_frozen)
+        allowed = {True: kind is Freezing.ANY, False: may_freeze}
+        changes = [f"{name} was removed" for name in gone if name not in now]
         for name, (parameter, learns) in now.items():
-            before = before_of.get(id(parameter))
-            if before is None or self._was_replaced(name, there):
-                changes.append(f"{name} was {'replaced' if name in self._learning else 'added'}")
-            elif before is not learns and learns not in allowed:
+            if id(parameter) not in learned or name in gone:
+                changes.append(f"{name} was {'replaced' if name in before else 'added'}")
+            elif learned[id(parameter)] is not learns and not allowed[learns]:
                 changes.append(f"{name}.requires_grad became {learns}")
-        layers_before = {id(layer) for layer in self._layers.values()}
+        known = {id(layer) for layer in self._layers.values()}
         return changes + [
             f"layer {name} was {'replaced' if name in self._layers else 'added'}, which has buffers"
             for name, layer in self._module.named_modules()
-            if layer._buffers and id(layer) not in layers_before
+            if layer._buffers and id(layer) not in known
         ]
-
-    def _allowed(self, now: dict[str, tuple[Any, bool]]) -> set[bool]:
-        """Return the values to which `requires_grad` may have changed."""
-        if self._freezing is Freezing.ANY:
-            return {True, False}
-        all_frozen = not any(learns for _, learns in now.values())
-        may_freeze = self._freezing is Freezing.SOME or (
-            self._freezing is Freezing.ALL and all_frozen
-        )
-        return {False} if may_freeze else set()
-
-    def _was_replaced(self, name: str, there: set[int]) -> bool:
-        """Return whether the parameter that first had this name is no longer in the module."""
-        return name in self._learning and id(self._learning[name][0]) not in there

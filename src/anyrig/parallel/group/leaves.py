@@ -1,49 +1,63 @@
-"""The leaves of a nested value with their places, in an order on which ranks agree.
+"""The leaves of a nested value with their places, in an order that is the same on every rank.
 
-Dicts, lists, tuples, named tuples and dataclasses are gone into, as `anyrig.transfer.tree` does;
-numbers, texts and None are leaves here too. `map_leaves` visits an object that appears twice only
-once; here each place has its leaf, since an object that one rank has twice may be two on another.
+As in `anyrig.transfer.tree`, dicts, lists, tuples, named tuples and dataclasses are entered. Here
+numbers, texts and None are leaves, too. An object that appears at two places is two leaves, because
+another rank may have two objects there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
-from ...transfer.containers import attributes_of, is_container, items_of, rebuild
-from ...transfer.tree import Path, format_path
+from ...transfer.containers import children_of, is_container, with_children
+from ...transfer.tree import Path, format_path, walk_leaves
 
-# Of a set, equal values may come in another order on each rank.
+# Sets are leaves because equal sets may be iterated in different orders.
 _LEAVES = (set, frozenset, torch.Size, PackedSequence)
+
+GO_IN = object()
 
 
 def leaves_of(value: Any) -> list[tuple[str, Any]]:
-    """Return the leaves of `value` with their places as texts, sorted by these.
+    """Return the leaves of `value` with their places as text, sorted by place."""
+    leaves = [(format_path(path), leaf) for path, leaf in walk_leaves(value, _LEAVES)]
+    return sorted(leaves, key=lambda pair: pair[0])
 
-    So two dictionaries with the same keys in another order have the same leaves.
+
+def replace_parts(value: Any, replacement: Callable[[Any, Path], Any], path: Path = ()) -> Any:
+    """Return `value` with its parts replaced, from the outside in.
+
+    ``replacement(part, path)`` returns the new part, or `GO_IN` to have the parts of a container
+    replaced and any other object kept.
     """
-    return sorted(
-        ((format_path(path), leaf) for path, leaf in _walk(value, ())), key=lambda pair: pair[0]
-    )
-
-
-def replace_leaves(value: Any, replacement: Callable[[str, Any], Any]) -> Any:
-    """Return `value` with each leaf replaced by ``replacement(place, leaf)``."""
-    return _replace(value, (), replacement)
+    replaced = replacement(value, path)
+    if replaced is not GO_IN:
+        return replaced
+    if not is_inner(value):
+        return value
+    before = children_of(value)
+    children = [replace_parts(child, replacement, (*path, part)) for part, child in before]
+    return with_children(value, before, children)
 
 
 def is_inner(value: Any) -> bool:
-    """Say whether a value is gone into."""
+    """Return whether `value` is a container that is entered."""
     return is_container(value) and not isinstance(value, _LEAVES)
 
 
+def is_list(value: Any) -> bool:
+    """Return whether `value` is a list or a tuple without field names."""
+    return isinstance(value, (list, tuple)) and not hasattr(value, "_fields")
+
+
 def is_dense(tensor: Tensor) -> bool:
-    """Say whether a tensor is its elements in memory: not sparse, nested, quantized, or a DTensor,
-    which is but a part on each rank.
+    """Return whether memory holds all elements of `tensor`: it is not sparse, nested or quantized,
+    and no DTensor, of which each rank holds a part.
     """
     return (
         tensor.layout is torch.strided
@@ -51,24 +65,3 @@ def is_dense(tensor: Tensor) -> bool:
         and not tensor.is_quantized
         and type(tensor).__torch_dispatch__ is Tensor.__torch_dispatch__
     )
-
-
-def _walk(value: Any, path: Path) -> Iterator[tuple[Path, Any]]:
-    if not is_inner(value):
-        yield path, value
-        return
-    for part, item in items_of(value):
-        yield from _walk(item, (*path, part))
-    for name, attribute in attributes_of(value).items():
-        yield from _walk(attribute, (*path, (".{}", name)))
-
-
-def _replace(value: Any, path: Path, replacement: Callable[[str, Any], Any]) -> Any:
-    if not is_inner(value):
-        return replacement(format_path(path), value)
-    items = [_replace(item, (*path, part), replacement) for part, item in items_of(value)]
-    attributes = {
-        name: _replace(attribute, (*path, (".{}", name)), replacement)
-        for name, attribute in attributes_of(value).items()
-    }
-    return rebuild(value, items, attributes)

@@ -1,4 +1,4 @@
-"""Which process group this process is in, on which device, and what carries their collectives."""
+"""The process group of this process: its rank, its device, and the backends."""
 
 from __future__ import annotations
 
@@ -30,81 +30,55 @@ _NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 @dataclass(frozen=True)
 class Group:
-    """This process as one of several ranks.
-
-    Attributes:
-        rank: its number among all.
-        world_size: how many there are.
-        device: what it computes on; the other ranks have theirs.
-        backend: what carries collectives between the ranks' devices: ``"nccl"``, ``"gloo"`` …
-        reason: why that backend.
-    """
+    """This process as a rank of a process group."""
 
     rank: int
     world_size: int
-    device: torch.device
-    backend: str
-    reason: str
-
-    def __str__(self) -> str:
-        return (
-            f"rank {self.rank} of {self.world_size} on {self.device}, {self.backend}: {self.reason}"
-        )
+    device: torch.device  # of this rank
+    backend: str  # what carries collectives between the ranks' devices: "nccl", "gloo", …
+    reason: str  # why that backend
 
 
 @dataclass(eq=False)
 class Context:
-    """Everything that this process keeps for one default process group.
-
-    The files of this package that need a part of it make it, on first use.
-
-    Attributes:
-        group: this process in it.
-        number: how many default groups this process had before.
-        counts: how often the ranks began something together, by kind; the same on each rank.
-        board: see `board_of`.
-        carrier: the process group for tensors on the CPU, if the default group does not carry
-            them; see `open_carrier`.
-        balances: see `choose_balance`, by policy.
-        balance: the one whose loader has handed out the last batch.
-        first_blocks: the keys of the `only_first_rank` blocks that this rank is in.
-    """
+    """What this process keeps for one default process group."""
 
     group: Group
-    number: int
+    number: int  # how many default groups this process had before
+    # How often the ranks have begun each kind of exchange; the same on every rank.
     counts: Counter[str] = field(default_factory=Counter)
-    board: Any = None
-    carrier: Any = None
-    balances: dict[str | None, Any] = field(default_factory=dict)
-    balance: Any = None
-    first_blocks: list[str] = field(default_factory=list)
+    board: Any = None  # see `board_of`
+    carrier: Any = None  # see `open_carrier`
+    balances: dict[str | None, Any] = field(default_factory=dict)  # by sharing policy
+    balance: Any = None  # of the loader that yielded the last batch
+    first_blocks: list[str] = field(default_factory=list)  # the keys of blocks that are entered
 
     @property
     def measuring(self) -> Any:
-        """The balance while it measures, which models report their steps to; else None."""
+        """The balance to which models report their steps; None if nothing is measured."""
         return None if self.balance is None or self.balance.held else self.balance
 
 
-# The one place from which contexts are found. Weak: a script may destroy its group and make
-# another, in the same store.
+# The only place from which contexts are found. Weak: a script may destroy its group and create
+# another in the same store.
 _contexts: weakref.WeakKeyDictionary[Any, Context] = weakref.WeakKeyDictionary()
 _numbers = itertools.count()
 
 
 def join_group(rig: Rig | None = None, *, timeout_seconds: float | None = None) -> Group | None:
-    """Return this process's group; None where there is one rank only.
+    """Return this process's group; None if this process is the only rank.
 
-    The default process group is made from torchrun's environment, unless the script has made it
-    already: then that one is taken as it is. Every rank must call this; it waits for all of them.
-    The rank's device becomes the current one.
+    Take the default process group that the script has created, or create it from torchrun's
+    environment variables. Every rank must call this, and waits for all others. The rank's device
+    becomes the current device.
 
     Args:
-        rig: its lead is this rank's device; by default what `Rig.detect` says of a rank.
-        timeout_seconds: how long this, and each collective of the group, waits for the others; None
-            for what the launcher was given as ``--timeout``, else ten minutes.
+        rig: its lead is this rank's device; by default `Rig.detect` chooses.
+        timeout_seconds: how long this call, and each collective of the group, waits for the other
+            ranks; None for the launcher's ``--timeout``, else ten minutes.
 
     Raises:
-        LaunchError: the environment names a group by half; or the others did not come in time.
+        LaunchError: environment variables are missing or invalid, or a rank did not come in time.
     """
     known = current_group()
     if known is not None:
@@ -135,14 +109,12 @@ def join_group(rig: Rig | None = None, *, timeout_seconds: float | None = None) 
             f"s: {error}. Look with: anyrig doctor"
         ) from error
     keep_until_exit(dist.group.WORLD)
-    group = Group(rank, world_size, device, backend, reason)
-    _contexts[dist.group.WORLD] = Context(group, next(_numbers))
-    return group
+    return _remember(Group(rank, world_size, device, backend, reason)).group
 
 
 def current_group() -> Group | None:
-    """Return the group that this process is in, made by `join_group` or by the script; None if
-    there is none, or if it is the only rank. It waits for nobody.
+    """Return this process's group, without waiting for other ranks; None if there is no group, or
+    if this process is the only rank.
     """
     if not _is_initialized() or dist.get_world_size() == 1:
         return None
@@ -151,29 +123,43 @@ def current_group() -> Group | None:
         device = _device_of_rank()
         carrier = carrier_of(dist.get_backend_config(), device) or "none"
         reason = "the script made the process group"
-        group = Group(dist.get_rank(), dist.get_world_size(), device, carrier, reason)
-        known = _contexts[dist.group.WORLD] = Context(group, next(_numbers))
+        known = _remember(Group(dist.get_rank(), dist.get_world_size(), device, carrier, reason))
     return known.group
 
 
 def current_context() -> Context:
-    """Return what is kept for the group that `current_group` returns; there must be one."""
+    """Return the context of the group that `current_group` returns; there must be a group."""
     group = current_group()
     assert group is not None
     return _contexts[dist.group.WORLD]
 
 
+def open_carrier(context: Context) -> None:
+    """Create a gloo group for tensors on the CPU if the default group does not carry them.
+
+    Every rank must call this at the same time. All models share the group.
+    """
+    on_cpu = carrier_of(dist.get_backend_config(), torch.device("cpu"))
+    if context.carrier is None and on_cpu is None:
+        context.carrier = dist.new_group(backend="gloo")
+
+
+def carrier_of(backends: str, device: torch.device) -> str | None:
+    """Return which of ``"cpu:gloo,cuda:nccl"`` carries the tensors of `device`, or None."""
+    return dict(part.split(":", 1) for part in backends.split(",")).get(device.type)
+
+
+def _remember(group: Group) -> Context:
+    context = _contexts[dist.group.WORLD] = Context(group, next(_numbers))
+    return context
+
+
 def _device_of_rank() -> torch.device:
-    """Return the device that the script has selected; else the one that its LOCAL_RANK means."""
+    """Return the device that the script has selected, or else the device of its LOCAL_RANK."""
     selected = current_device()
     if selected.index or LocalRank.read() is None:
         return selected
     return Rig.detect().lead.torch_device
-
-
-def carrier_of(backends: str, device: torch.device) -> str | None:
-    """Return which of ``"cpu:gloo,cuda:nccl"`` carries the tensors of a device; None if none."""
-    return dict(part.split(":", 1) for part in backends.split(",")).get(device.type)
 
 
 def _is_initialized() -> bool:
@@ -181,9 +167,9 @@ def _is_initialized() -> bool:
 
 
 def _read_environment(environment: Mapping[str, str]) -> tuple[int, int] | None:
-    """Return rank and world size; None if the environment names no group of several."""
+    """Return rank and world size; None if the environment describes no group of several ranks."""
     given = {name: environment.get(name) for name in _NEEDED}
-    # An address alone is what many keep in their profile; a rank or a world size is a launcher's.
+    # Many users export an address in their profile. Only a launcher sets a rank or a world size.
     if (given["RANK"] is None and given["WORLD_SIZE"] is None) or given["WORLD_SIZE"] == "1":
         return None
     missing = [name for name, value in given.items() if not value]
@@ -194,22 +180,24 @@ def _read_environment(environment: Mapping[str, str]) -> tuple[int, int] | None:
             "cannot be found. Start with anyrig run or torchrun, or set all four, or none"
         )
     try:
-        rank, world_size = int(str(given["RANK"])), int(str(given["WORLD_SIZE"]))
-        port = int(str(given["MASTER_PORT"]))
+        rank, world_size, port = (
+            int(str(given[name])) for name in ("RANK", "WORLD_SIZE", "MASTER_PORT")
+        )
     except ValueError:
         rank, world_size, port = -1, 0, -1
     if not (0 <= rank < world_size and 0 < port < 2**16):
         raise LaunchError(
             f"RANK={given['RANK']}, WORLD_SIZE={given['WORLD_SIZE']} and "
-            f"MASTER_PORT={given['MASTER_PORT']} name no rank of a group; start with anyrig run or "
-            "torchrun"
+            f"MASTER_PORT={given['MASTER_PORT']} do not name a rank of a group; start with anyrig "
+            "run or torchrun"
         )
     return rank, world_size
 
 
 def _meet(rank: int, world_size: int, timeout: timedelta) -> Any:
-    """Return the store in which the ranks meet; nothing listens beyond this machine unless the
-    launcher has named another place.
+    """Return the store in which the ranks meet.
+
+    On a single node, nothing listens on another address than the loopback's.
     """
     address = os.environ["MASTER_ADDR"]
     on_loopback = _LOOPBACK in resolve(address)
@@ -219,7 +207,7 @@ def _meet(rank: int, world_size: int, timeout: timedelta) -> Any:
         for variable in INTERFACE_VARIABLES if name else ():
             os.environ.setdefault(variable, str(name))
     if on_loopback and rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
-        # The store takes a socket that listens already: its own would be bound to every address.
+        # A socket that TCPStore opens itself would listen on every address.
         with socket.create_server((_LOOPBACK, int(os.environ["MASTER_PORT"]))) as listening:
             return dist.TCPStore(  # type: ignore[attr-defined]
                 _LOOPBACK,
@@ -235,37 +223,35 @@ def _meet(rank: int, world_size: int, timeout: timedelta) -> Any:
 
 
 def _choose_backend(store: Any, rank: int, world_size: int, device: Device) -> tuple[str, str, str]:
-    """Return what to initialize, what of it carries the devices' tensors, and why.
+    """Return the backends to initialize, the backend for the ranks' devices, and the reason.
 
-    All ranks must choose the same, so each tells the others what it has.
+    The ranks exchange what they have through `store`, so that all choose the same.
     """
     kind = device.kind
     own = dist.get_default_backend_for_device(kind)
-    if kind == "cuda" and not dist.is_nccl_available():
+    # PyTorch has no backend for mps.
+    if kind == "mps" or (kind == "cuda" and not dist.is_nccl_available()):
         own = "gloo"
-    if kind == "mps":  # which no backend of PyTorch carries
-        own = "gloo"
-    identity = device.uuid or device.text
-    said = f"{own} {kind} {socket.gethostname()}/{identity}"
     shared = dist.PrefixStore("anyrig/devices", store)  # type: ignore[attr-defined]
-    shared.set(str(rank), said)
-    heard = [text.decode() for text in shared.multi_get([str(r) for r in range(world_size)])]
-    told = [tuple(text.split(" ", 2)) for text in heard]
-    first = told[0]
-    if kind == "cpu" and all(other[1] == "cpu" for other in told):
+    shared.set(str(rank), f"{own} {kind} {socket.gethostname()}/{device.uuid or device.text}")
+    texts = shared.multi_get([str(other) for other in range(world_size)])
+    of_ranks = [text.decode().split(" ", 2) for text in texts]
+    if all(other[1] == "cpu" for other in of_ranks):
         return "gloo", "gloo", "the ranks compute on the CPU"
-    for number, (backend, its_kind, place) in enumerate(told):
-        if its_kind != first[1]:
-            reason = f"rank 0 computes on {first[1]}, rank {number} on {its_kind}"
-            return "gloo", "gloo", reason
-        if backend == "gloo":
-            return "gloo", "gloo", f"rank {number} has no other for its {its_kind} device"
-        earlier = [other[2] for other in told[:number]]
-        if place in earlier:
+    first_kind = of_ranks[0][1]
+    devices: dict[str, int] = {}
+    for number, (backend, its_kind, identity) in enumerate(of_ranks):
+        reason = None
+        if its_kind != first_kind:
+            reason = f"rank 0 computes on {first_kind}, rank {number} on {its_kind}"
+        elif backend == "gloo":
+            reason = f"rank {number} has no other for its {its_kind} device"
+        elif identity in devices:
             reason = (
-                f"ranks {earlier.index(place)} and {number} share {place.rpartition('/')[2]}, "
+                f"ranks {devices[identity]} and {number} share {identity.rpartition('/')[2]}, "
                 f"which {backend} does not take"
             )
+        if reason is not None:
             return "gloo", "gloo", reason
-    article = f"every rank has a {kind.upper()} device of its own"
-    return f"cpu:gloo,{kind}:{own}", own, article
+        devices[identity] = number
+    return f"cpu:gloo,{kind}:{own}", own, f"every rank has a {kind.upper()} device of its own"

@@ -1,4 +1,4 @@
-"""Printing once, not once a rank."""
+"""Printing on one rank only."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from .membership import current_group
 
 
 def print_once(*values: Any, **options: Any) -> None:
-    """Print on rank 0 only; the arguments are those of `print`. It waits for nobody.
+    """Call `print` with these arguments on rank 0 only; no rank waits.
 
-    In a process that is the only rank it is `print`.
+    In a process that is the only rank this is `print`.
     """
     group = current_group()
-    # A script may print before it has joined its group; then the launcher has said who this is.
+    # Before the script has joined a group, only the launcher's variable says which rank this is.
     rank = os.environ.get("RANK", "0") if group is None else str(group.rank)
     if rank == "0":
-        print(*values, **options)  # noqa: T201 - it is what this is for
+        print(*values, **options)  # noqa: T201 - this is its purpose

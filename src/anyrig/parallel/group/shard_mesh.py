@@ -1,4 +1,4 @@
-"""The device mesh of a model in shards, which refuses to have a shard saved as if it were a whole.
+"""The device mesh of a model in shards, which refuses to be pickled with a shard.
 
 ::
 
@@ -6,9 +6,9 @@
     optimizer.state_dict()         ├─ DTensor ── its shard of this rank
     copies, slices, .cpu()         ┘          └─ mesh ── pickled along, and raises
 
-A `DTensor` is pickled with the shard of its rank only, silently. Each has its mesh, whatever it was
-computed from, so refusing to pickle the mesh refuses to pickle each of them, and no other tensor.
-PyTorch's distributed checkpoint saves shards without pickling a mesh.
+Pickling a `DTensor` silently saves only the shard of its rank. The mesh is pickled with every
+`DTensor`, and with no other tensor, so refusing to pickle the mesh refuses exactly these. PyTorch's
+distributed checkpoint saves shards without pickling a mesh.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ from .membership import Group
 
 
 class ShardMesh(DeviceMesh):
-    """The ranks that a model is divided among; cannot be pickled."""
+    """A mesh of the ranks among which a model is divided. It cannot be pickled."""
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         """Raise ShardSaveError."""
         raise ShardSaveError(explain_saving(self.size(self.ndim - 1)))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ShardMesh:
-        """Return itself: copies of a state stay on these ranks."""
+        """Return the mesh itself: copies of a state stay on its ranks."""
         return self
 
 
 def make_mesh(group: Group, replicas: int) -> ShardMesh:
     """Return the mesh of all ranks, with a first dimension of replicas if there are several.
 
-    Every rank calls this; with several replicas it makes process groups.
+    Every rank must call this. With several replicas it creates process groups.
 
     Raises:
-        SpreadError: the ranks cannot be divided into so many replicas.
+        SpreadError: the ranks cannot be divided into so many replicas of equal size.
     """
     ranks = torch.arange(group.world_size)
     if isinstance(replicas, bool) or not isinstance(replicas, int) or replicas < 1:
-        raise SpreadError(f"Sharding(replicas={replicas!r}) is no number of replicas from 1 up")
+        raise SpreadError(f"Sharding(replicas={replicas!r}) must be an integer from 1 up")
     if replicas == 1:
         return ShardMesh(group.device.type, ranks)
     if group.world_size % replicas or replicas == group.world_size:
@@ -63,7 +63,7 @@ def make_mesh(group: Group, replicas: int) -> ShardMesh:
 
 
 def explain_saving(world_size: int) -> str:
-    """Return why a model in shards is not saved by one rank, and how it is."""
+    """Return why one rank cannot save a model in shards, and how to save it."""
     return (
         f'spread(how="shard") has divided this model among {world_size} ranks, so saving it or its '
         "optimizer's state here would keep this rank's shards only, and lose the others'. On every "

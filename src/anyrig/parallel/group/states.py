@@ -1,4 +1,4 @@
-"""Parameters and buffers of one rank, brought to all others."""
+"""Broadcasting the parameters and buffers of one rank to all others."""
 
 from __future__ import annotations
 
@@ -9,38 +9,32 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-# What is packed into one message: enough that its latency does not count.
+# A message of this size takes much longer than its latency.
 _MESSAGE_BYTES = 64 * 2**20
 
 
 class Packing:
-    """Tensors seen as bytes, so that those of all types make one message.
-
-    Args:
-        tensors: on one device.
-    """
+    """Tensors of any dtypes on one device, as the bytes of one message."""
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
-        # Through .data, past the version counters; `Buffers` says what a graph may have saved.
-        in_order = [_in_order_of_memory(tensor.data) for tensor in tensors]
-        # What has gaps in memory has a copy without.
+        # .data, because writing must not change the version counters: see `Buffers`.
+        in_place = [tensor.data for tensor in tensors]
+        dense = [each.contiguous() for each in in_place]
+        # Tensors with gaps in memory are packed from copies.
         self._copies = [
-            (each, each.clone(memory_format=torch.contiguous_format))
-            for each in in_order
-            if not each.is_contiguous()
+            pair for pair in zip(in_place, dense, strict=True) if pair[0] is not pair[1]
         ]
-        dense = {id(each): copy for each, copy in self._copies}
-        self._bytes = [dense.get(id(each), each).view(-1).view(torch.uint8) for each in in_order]
+        self._bytes = [each.view(-1).view(torch.uint8) for each in dense]
         self._sizes = [len(part) for part in self._bytes]
 
     def pack(self) -> Tensor:
-        """Return all bytes, a copy."""
+        """Return a copy of all bytes."""
         for each, copy in self._copies:
             copy.copy_(each)
         return torch.cat(self._bytes)
 
     def unpack(self, message: Tensor) -> None:
-        """Give the tensors the values in a message."""
+        """Write the bytes of `message` into the tensors."""
         for own, part in zip(self._bytes, torch.split(message, self._sizes), strict=True):
             own.copy_(part)
         for each, copy in self._copies:
@@ -48,12 +42,8 @@ class Packing:
 
 
 class Broadcast:
-    """Tensors on their way from one rank to all; they change when it is finished.
-
-    Args:
-        packing: of the same tensors on each rank, in shape, strides, type and order.
-        source: the rank whose values go to all.
-        on_arrival: called on the other ranks when the values are in place.
+    """A broadcast from rank `source`. The tensors of the other ranks change in `finish`, which then
+    calls `on_arrival`. They have the same shapes and dtypes on every rank.
     """
 
     def __init__(
@@ -66,7 +56,7 @@ class Broadcast:
         self._work: Any = dist.broadcast(self._message, source, async_op=True)
 
     def finish(self) -> None:
-        """Wait, and put the values in place."""
+        """Wait for the message, and write its values into the tensors."""
         self._work.wait()
         if not self._is_source:
             self._packing.unpack(self._message)
@@ -74,7 +64,7 @@ class Broadcast:
 
 
 def broadcast_states(tensors: Iterable[Tensor], source: int) -> None:
-    """Give all ranks the values that `tensors` have on one; all call this, and wait."""
+    """Give `tensors` the values of rank `source` on every rank; every rank must call this."""
     message: list[Tensor] = []
     for tensor in tensors:
         if tensor.numel():
@@ -87,12 +77,12 @@ def broadcast_states(tensors: Iterable[Tensor], source: int) -> None:
 
 
 class Buffers:
-    """The buffers of a module, as they are at each moment; which there are does not change.
+    """The current buffers of a module. Buffers that are added later are ignored.
 
-    Where this rank has written a buffer in place since it last agreed with the others, the arrival
-    of another value counts as a second write: if a graph has saved the first value, its backward
-    pass raises, as on one device. Where this rank has written nothing, as to running statistics,
-    whose kernels leave versions alone, two calls may come before one backward pass.
+    If this rank has written a buffer in place since the last broadcast, the arrival of another
+    value counts as a second write: a graph that saved the first value raises in its backward pass,
+    as on one device. Otherwise the version counter stays, so two calls may come before one backward
+    pass: the kernels that update running statistics do not count their writes.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -103,45 +93,40 @@ class Buffers:
             if buffer is not None and buffer.numel()
         }
         self._places = tuple(places.values())
-        self._seen: list[tuple[Tensor | None, int]] = []
+        self._packed: list[tuple[Tensor | None, int]] = []
         self._packing: Packing | None = None
-        self.agree()
+        self.note_versions()
 
     def __bool__(self) -> bool:
         return bool(self._places)
 
     def send(self, source: int) -> Broadcast:
-        """Begin to give all ranks the values of one."""
-        buffers = [held[name] for held, name in self._places]
-        now = [(each, each.data_ptr() if each is not None else 0) for each in buffers]
-        if self._packing is None or not _are_same(now, self._seen):
-            self._seen = now
-            self._packing = Packing([each for each in buffers if each is not None])
+        """Start to broadcast the values of rank `source`."""
+        now = [(each, 0 if each is None else each.data_ptr()) for each in self._buffers()]
+        # `is`, because == compares the elements of tensors.
+        if self._packing is None or any(
+            each is not packed or pointer != before
+            for (each, pointer), (packed, before) in zip(now, self._packed, strict=True)
+        ):
+            self._packed = now
+            self._packing = Packing([each for each, _ in now if each is not None])
         if dist.get_rank() == source:
-            self.agree()
+            self.note_versions()
         return Broadcast(self._packing, source, self._count_arrival)
 
-    def agree(self) -> None:
-        """Note that this rank has the values of all ranks now."""
-        self._agreed = [_version(held[name]) for held, name in self._places]
+    def note_versions(self) -> None:
+        """Note that this rank's buffers have the same values as those of all ranks."""
+        self._versions = list(map(_version, self._buffers()))
 
     def _count_arrival(self) -> None:
-        for (held, name), agreed in zip(self._places, self._agreed, strict=True):
-            buffer = held[name]
-            if buffer is not None and _version(buffer) != agreed:
+        for buffer, version in zip(self._buffers(), self._versions, strict=True):
+            if buffer is not None and _version(buffer) != version:
                 torch.autograd.graph.increment_version(buffer)
-        self.agree()
+        self.note_versions()
+
+    def _buffers(self) -> list[Tensor | None]:
+        return [held[name] for held, name in self._places]
 
 
 def _version(tensor: Tensor | None) -> int | None:
     return None if tensor is None or tensor.is_inference() else tensor._version
-
-
-def _are_same(now: list[tuple[Any, int]], before: list[tuple[Any, int]]) -> bool:
-    pairs = zip(now, before, strict=True)
-    return all(one[0] is other[0] and one[1] == other[1] for one, other in pairs)
-
-
-def _in_order_of_memory(tensor: Tensor) -> Tensor:
-    strides = tensor.stride()
-    return tensor.permute(sorted(range(tensor.dim()), key=lambda axis: -strides[axis]))

@@ -1,4 +1,4 @@
-"""Parameters without a gradient, of which DDP tells one step later and at length."""
+"""A short form of DDP's error about parameters without a gradient, which comes one step late."""
 
 from __future__ import annotations
 
@@ -14,11 +14,9 @@ _MOST_NAMED = 5
 
 
 def explain_unfinished(error: RuntimeError, learning: Iterable[str]) -> SpreadError | None:
-    """Return what the user is to read beside DDP's error; None if it is another one.
+    """Return a short error for DDP's `error`; None if it is about something else.
 
-    Args:
-        error: raised by DDP's forward.
-        learning: names of the parameters that learn, in the module's order, as DDP counts them.
+    `learning` are the names of the parameters that learn, in the module's order, as DDP counts.
     """
     if _UNFINISHED not in str(error):
         return None
@@ -31,6 +29,6 @@ def explain_unfinished(error: RuntimeError, learning: Iterable[str]) -> SpreadEr
     return SpreadError(
         f"in the step before this one there was no gradient for {which}, and the ranks wait for "
         "each other's. If steps leave parameters out on purpose: anyrig.spread(…, "
-        "ddp=dict(find_unused_parameters=True)). If not, see whether every output of the module "
-        "that leads to them reaches the loss"
+        "ddp=dict(find_unused_parameters=True)). If not, check that every output of the module "
+        "that was computed from them reaches the loss"
     )

@@ -1,4 +1,5 @@
-"""Weights on the gradients that enter a module from its outputs, and off those that leave it.
+"""Weights on the gradients that enter a module from its outputs, and their removal from the
+gradients that leave it through its inputs.
 
 ::
 
@@ -8,18 +9,18 @@
     forward     x ── take off ─▶ module ─▶ the loss of the global batch
     backward    ◀─── / ranks  ◀──────── ◀─ * ranks
 
-Inside, gradients are scaled so that the mean over the ranks, which DDP and FSDP2 take, is that of
-the global batch. Outside they are the gradients of the loss that this rank holds: its own, or with
-`loss=` that of the global batch.
+Inside, gradients are scaled so that the mean over the ranks, which DDP and FSDP2 compute, is the
+gradient of the global batch. Outside, they are the gradients of the loss that the caller has: this
+rank's own loss, or with `loss=` the loss of the global batch.
 
-Between two spread modules a gradient is always that of a loss of this rank's own, since the first
+Between two spread modules, gradients are always those of this rank's own loss, because the first
 module cannot know what its output will be used for:
 
 ::
 
     x ── / ranks ─▶ encoder ── * weight ─▶ hidden ── / weight ─▶ decoder ── * ranks ─▶ global loss
 
-What a loss takes from parameters directly has no weight.
+Gradients from a loss to parameters that bypass the outputs have no weight.
 """
 
 from __future__ import annotations
@@ -31,19 +32,18 @@ import torch
 from torch import Tensor
 
 from ...errors import SpreadError
-from ...transfer.tree import ATOM_TYPES, format_path, map_leaves
+from ...transfer.tree import Path, format_path, list_leaves, map_leaves
 from .exchange import Exchange
 
 
 class _PutOn(torch.autograd.Function):
-    """The identity. Its outputs are no views, so that they may be changed in place."""
+    """The identity. Its outputs are no views, so the caller may change them in place."""
 
     @staticmethod
     def forward(ctx: Any, exchange: Exchange, begin: Callable[[], None], *outputs: Tensor) -> Any:
         ctx.exchange, ctx.begin = exchange, begin
         ctx.set_materialize_grads(False)
-        same = tuple([output.detach() for output in outputs])
-        return same if len(same) > 1 else same[0]
+        return tuple([output.detach() for output in outputs])
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> Any:
@@ -51,14 +51,11 @@ class _PutOn(torch.autograd.Function):
         weight = ctx.exchange.weight
         if weight == 1.0:
             return (None, None, *gradients)
-        weighed = [
-            None if gradient is None else _multiply(gradient, weight) for gradient in gradients
-        ]
-        return (None, None, *weighed)
+        return (None, None, *[None if g is None else _multiply(g, weight) for g in gradients])
 
 
 def _multiply(gradient: Tensor, weight: float) -> Tensor:
-    # Of no rows a mean is not a number, and times zero it stays none.
+    # The mean over zero samples is NaN, and NaN times zero is NaN.
     return gradient * weight if weight else torch.zeros_like(gradient)
 
 
@@ -71,55 +68,46 @@ class _TakeOff(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
         exchange = ctx.exchange
-        of_global_loss = exchange.leads_to_global_loss and not ctx.follows
-        weight = exchange.world_size if of_global_loss else exchange.weight
+        is_of_global_loss = exchange.leads_to_global_loss and not ctx.follows
+        weight = exchange.world_size if is_of_global_loss else exchange.weight
         return None, None, gradient / weight if weight not in (0.0, 1.0) else gradient
 
 
 def put_weight_on(output: Any, exchange: Exchange, begin: Callable[[], None]) -> Any:
-    """Return a module's outputs so that gradients enter the module multiplied by the weight.
+    """Return a module's outputs, whose gradients will enter the module multiplied by the weight.
 
-    Args:
-        output: any structure of tensors.
-        exchange: the rows of this forward; asked when the backward pass begins.
-        begin: called when the backward pass begins, before anything else.
+    ``begin()`` is called when the backward pass begins.
 
     Raises:
-        SpreadError: tensors are hidden in an object that is no container.
+        SpreadError: tensors are hidden in an object that is not a container.
     """
-    if type(output) is Tensor:  # as most are
-        return _PutOn.apply(exchange, begin, output) if output.requires_grad else output  # type: ignore[no-untyped-call]
+    if type(output) is Tensor:  # the usual case
+        return _PutOn.apply(exchange, begin, output)[0] if output.requires_grad else output  # type: ignore[no-untyped-call]
     found = tensors_with_gradients(output)
     if not found:
         return output
-    weighed = _PutOn.apply(exchange, begin, *found)  # type: ignore[no-untyped-call]
-    several = weighed if isinstance(weighed, tuple) else (weighed,)
-    by_id = dict(zip(map(id, found), several, strict=True))
+    weighted = _PutOn.apply(exchange, begin, *found)  # type: ignore[no-untyped-call]
+    by_id = dict(zip(map(id, found), weighted, strict=True))
     return map_leaves(output, lambda leaf, path: by_id.get(id(leaf), leaf))
 
 
 def tensors_with_gradients(tree: Any) -> list[Tensor]:
-    """Return the tensors in a structure that gradients come from, each once.
+    """Return the tensors in a structure that require a gradient, each once.
 
     Raises:
-        SpreadError: tensors are hidden in an object that is no container.
+        SpreadError: such tensors are hidden in an object that is not a container.
     """
-    found: dict[int, Tensor] = {}
-
-    def collect(leaf: Any, path: Any) -> Any:
-        if isinstance(leaf, Tensor):
-            if leaf.requires_grad:
-                found[id(leaf)] = leaf
-        elif type(leaf) not in ATOM_TYPES:
-            _require_no_tensors(leaf, format_path(path))
-        return leaf
-
-    map_leaves(tree, collect)
-    return list(found.values())
+    found = []
+    for leaf, path in list_leaves(tree):
+        if not isinstance(leaf, Tensor):
+            _require_no_tensors(leaf, path)
+        elif leaf.requires_grad:
+            found.append(leaf)
+    return found
 
 
 def take_weight_off(given: Tensor, exchange: Exchange) -> Tensor:
-    """Return an input so that its gradient leaves the module as if it had not been weighted."""
+    """Return an input, whose gradient will leave the module without the weight."""
     before, has_other = _find_sources(given)
     exchange.before.extend(before)
     exchange.has_mixed_input |= has_other and bool(before)
@@ -128,11 +116,11 @@ def take_weight_off(given: Tensor, exchange: Exchange) -> Tensor:
 
 
 def lead_to_global_loss(exchange: Exchange) -> None:
-    """Note that a forward, and those whose outputs it was given, lead to a loss of all ranks.
+    """Note that a forward, and the forwards that its inputs came from, lead to a global loss.
 
     Raises:
-        SpreadError: an input was computed both from the output of a spread module and from
-            something outside, whose gradients would need different scales.
+        SpreadError: an input was computed from the output of a spread module and from another
+            tensor that requires a gradient: their gradients would need different scales.
     """
     pending = [exchange]
     while pending:
@@ -152,8 +140,8 @@ def lead_to_global_loss(exchange: Exchange) -> None:
 
 
 def _find_sources(given: Tensor) -> tuple[list[Exchange], bool]:
-    """Return the forwards of spread modules that a tensor was computed from, and whether it was
-    computed from anything else that requires a gradient.
+    """Return the forwards of spread modules from which a tensor was computed, and whether another
+    tensor that requires a gradient took part.
     """
     before: list[Exchange] = []
     has_other = given.grad_fn is None
@@ -172,12 +160,12 @@ def _find_sources(given: Tensor) -> tuple[list[Exchange], bool]:
     return before, has_other
 
 
-def _require_no_tensors(leaf: Any, place: str) -> None:
+def _require_no_tensors(leaf: Any, path: Path) -> None:
     held = [*vars(leaf).values()] if hasattr(leaf, "__dict__") else []
     held += [*leaf.values()] if isinstance(leaf, dict) else []
     if any(isinstance(value, Tensor) and value.requires_grad for value in held):
         raise SpreadError(
-            f"the module returned a {type(leaf).__name__} ({place}), which has tensors that "
-            "gradients come from, but is no container that can be looked into. Return a dict, a "
-            "tuple or a dataclass without a method `to`"
+            f"the module returned a {type(leaf).__name__} ({format_path(path)}), which holds "
+            "tensors that require gradients, but is not a container that anyrig can enter. Return "
+            "a dict, a tuple or a dataclass without a method `to`"
         )

@@ -1,4 +1,4 @@
-"""The loss of the global batch, from what each rank computed of it.
+"""The loss of the global batch, from the part of it that each rank computed.
 
 ::
 
@@ -17,9 +17,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ..losses.loss import Criterion, LossPart, criterion_on, loss_part
-from .announcement import Phase
-from .channel import tell_all
-from .exchange import Exchange
+from .exchange import Exchange, Phase
 from .weighing import lead_to_global_loss, put_weight_on, tensors_with_gradients
 
 
@@ -33,7 +31,7 @@ class _WholeLoss(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
         ctx.begin()
-        # DDP and FSDP2 take the mean over the ranks of what is a sum over them.
+        # The loss is a sum over the ranks, and DDP and FSDP2 compute the mean of the gradients.
         return gradient / ctx.divisor * dist.get_world_size(), None, None
 
 
@@ -45,23 +43,16 @@ def whole_loss(
     exchange: Exchange,
     begin: Callable[[], None],
 ) -> Tensor:
-    """Return the loss of the global batch, the same on every rank; all ranks call this.
+    """Return the loss of the global batch, the same on every rank; every rank must call this.
 
-    Of losses that are not reduced, those of this rank's rows, weighted as outputs are.
-
-    Args:
-        criterion: as `loss_part` takes it.
-        output: what the module returned.
-        target: the same rows of the target.
-        device: where both are.
-        exchange: the rows of this forward.
-        begin: called when the backward pass begins, before anything else.
+    A criterion without reduction gives the losses of this rank's samples, weighted as outputs are.
+    `output` and `target` are on `device`; ``begin()`` is called when the backward pass begins.
     """
     exchange.finish()
-    part = loss_part(criterion_on(criterion, device), output, target, exchange.rows or 0)
-    if part.reduced and not exchange.rows:
-        # The mean of nothing is not a number. This is zero, and leads back to the module.
-        part = LossPart(_nothing_of(output, part.value), None, True, part.dtype)
+    part = loss_part(criterion_on(criterion, device), output, target, exchange.samples or 0)
+    if part.reduced and not exchange.samples:
+        # The mean over zero samples is NaN. Take a zero with a graph through the module.
+        part = LossPart(_zero_from(output, part.value), None, True, part.dtype)
     totals = _sum_over_ranks(part, exchange)
     if not part.reduced:
         own: Tensor = put_weight_on(part.value, exchange, begin)
@@ -73,36 +64,30 @@ def whole_loss(
 
 
 def _sum_over_ranks(part: LossPart, exchange: Exchange) -> Tensor:
-    """Return sum, count, and how many ranks divide the one by the other, of all ranks."""
+    """Return the sums over all ranks of the loss, of the count, and of whether there is a count."""
     value = part.value.detach()
-    # Where the device has it: of a large batch, counts are more than float32 holds.
+    # float32 is not exact for the counts of a large batch, but these devices have no float64.
     wide = torch.float32 if value.device.type in ("mps", "xpu") else torch.float64
     totals = value.new_zeros(3, dtype=wide)
     if part.reduced:
         totals[0] = value
     if part.count is not None:
         totals[1], totals[2] = part.count, 1
-    if not exchange.has_started:  # ranks meet here, and all numbers travel in one piece
-        exchange.start(Phase.FORWARD, beside=totals)
+    if not exchange.has_started:  # the ranks meet here, and one message carries all numbers
+        exchange.start(Phase.FORWARD, loss_numbers=totals)
         exchange.finish()
-        assert exchange.beside is not None
-        return exchange.beside.sum(0)
-    if exchange.time is not None:
-        exchange.time.toggle()
-    if totals.is_cpu:
-        rows, work = tell_all(totals)
-        work.wait()
-        totals = rows.sum(0)
-    else:
+        assert exchange.loss_numbers is not None
+        return exchange.loss_numbers.sum(0)
+    with exchange.waiting():
         dist.all_reduce(totals)
-    if exchange.time is not None:
-        exchange.time.toggle()
     return totals
 
 
-def _nothing_of(output: Any, value: Tensor) -> Tensor:
+def _zero_from(output: Any, value: Tensor) -> Tensor:
+    """Return a zero like `value` that was computed from the outputs, but from none of their
+    elements: an output may be a loss of the stand-ins.
+    """
     zero = torch.zeros_like(value, requires_grad=False)
-    # Of no elements: a loss among the outputs is that of the samples that stand in.
     sums = [leaf.reshape(-1)[:0].sum().to(value.dtype) for leaf in tensors_with_gradients(output)]
-    nothing: Tensor = torch.stack([zero, *sums]).sum()
-    return nothing
+    total: Tensor = torch.stack([zero, *sums]).sum()
+    return total

@@ -1,4 +1,4 @@
-"""What programs ask beside PyTorch: NVML's library, and the command `nvidia-smi`.
+"""Virtual GPUs for programs that do not use PyTorch: NVML's library and `nvidia-smi`.
 
 ::
 
@@ -7,9 +7,9 @@
               ▼                                          ▼
           nvml/*.cpp  ◄───────── pynvml ─────────  smi/*.py
               │ the rig: ANYRIG_DRIVER, from facts.py
-              │ the bytes in use: the cards' file of the rehearsal
+              │ the bytes in use: the file `cards` in the rehearsal's folder
 
-Both show the cards of this process' node, all of them, whatever ``CUDA_VISIBLE_DEVICES`` holds. A
-process of the rehearsal finds them through ``LD_LIBRARY_PATH`` and ``PATH``, in whatever language
-it is written. Linux only, as is all that asks NVML in this way.
+Both show all GPUs of the process's node; like NVIDIA's own, they ignore ``CUDA_VISIBLE_DEVICES``.
+A process of the rehearsal finds both through ``LD_LIBRARY_PATH`` and ``PATH``, whatever language it
+is written in. Linux only.
 """

@@ -1,13 +1,13 @@
-"""NVML's library and `nvidia-smi` as files that programs find, built when they are first needed.
+"""The files of NVML's library and `nvidia-smi`, built when a rehearsal first needs them.
 
 ::
 
     ~/.cache/anyrig/virtual/
         driver-77e0…/                    hash of the sources
             libnvidia-ml.so.1
-            smi-90ab…/nvidia-smi         hash of its text: which Python runs which anyrig
+            smi-90ab…/nvidia-smi         hash of the script: which Python runs which anyrig
 
-The library needs nothing of PyTorch or Python, so one fits all, and the compiler takes 2 s for it.
+The library does not depend on PyTorch or Python, so every version shares one. It compiles in 2 s.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from pathlib import Path
 from ...errors import BuildError
 from ..compiler import Compiler
 from ..compiler_processes import CompilerProcesses
-from ..kept_library import cache_folder, keep
+from ..library_cache import build_once, cache_folder
 
 VARIABLE = "ANYRIG_DRIVER"
 
-# Programs open it by this name. It is the library's own too, so that the system's linker takes one
-# that is loaded already for the one that is asked for.
+# The name by which programs open the library. It is the soname too, so that opening the name again
+# returns the library that is already loaded.
 LIBRARY = "libnvidia-ml.so.1"
 
 _SOURCES = Path(__file__).parent / "nvml"
 _FLAGS = ("-std=c++20", "-fPIC", "-O1", "-g0", "-fvisibility=hidden", "-w", "-shared")
 
-# The program's own Python may have no anyrig, so the command names one that has.
+# The program's Python may not have anyrig installed, so the script names a Python that has.
 _COMMAND = """\
 #!/bin/sh
 LD_LIBRARY_PATH={library} exec {python} -I -c {program} "$@"
@@ -49,10 +49,10 @@ sys.exit(main(sys.argv[1:]))"""
 
 
 def driver_environment(facts: str) -> dict[str, str]:
-    """Return the variables by which a process finds NVML and `nvidia-smi` for the rig of `facts`.
+    """Return the environment in which a process finds NVML and `nvidia-smi` for the rig of `facts`.
 
-    There are none where the library cannot be built: a process may need neither it nor torch, and
-    one that imports torch is told.
+    Return an empty dictionary if the library cannot be built. That is not an error yet: a process
+    may need neither NVML nor torch, and importing torch reports the failure.
     """
     if sys.platform != "linux":
         return {}
@@ -67,36 +67,40 @@ def driver_environment(facts: str) -> dict[str, str]:
     }
 
 
-def answer_here(facts: str) -> None:
-    """Make NVML know the rig of `facts` in this process: whoever opens the library here gets ours.
+def load_nvml(facts: str) -> None:
+    """Load NVML's library for the rig of `facts` into this process.
 
-    ``LD_LIBRARY_PATH`` is read when a process starts, and this one runs already.
+    The linker reads ``LD_LIBRARY_PATH`` only when a process starts. Once the library is loaded,
+    programs that open NVML by name get this copy.
 
     Raises:
         NoCompilerError: the library must be built, and there is no compiler.
-        BuildError: it cannot be built.
+        BuildError: the library cannot be built.
     """
     if sys.platform == "linux":
         ctypes.CDLL(str(build_library())).anyrig_use_rig(os.fsencode(facts))
 
 
 def build_library(*, again: bool = False) -> Path:
-    """Return NVML's library, compiled if this machine has no whole one yet, or if `again`.
+    """Return the path of NVML's library; compile the library if no intact copy exists.
+
+    Args:
+        again: compile the library even if an intact copy exists.
 
     Raises:
-        NoCompilerError: it must be built, and there is no compiler.
-        BuildError: it cannot be built, or another process takes too long to build it.
+        NoCompilerError: the library must be built, and there is no compiler.
+        BuildError: the library cannot be built, or another process takes too long to build it.
     """
     sources = sorted(_SOURCES.iterdir())
     texts = [file.read_text(encoding="utf-8") for file in sources]
     key = _hash(platform.machine(), *_FLAGS, *texts)
     library = cache_folder() / f"driver-{key}" / LIBRARY
-    return keep(library, _build, again=again)
+    return build_once(library, _build, again=again)
 
 
 def _build(folder: Path) -> Path:
     compiler = Compiler.find()
-    # In one unit, as the extension: the standard library's headers take most of the time.
+    # One translation unit: most of the time goes to the standard library's headers.
     unit, built = folder / "unit.cpp", folder / LIBRARY
     sources = sorted(_SOURCES.glob("*.cpp"))
     unit.write_text("".join(f'#include "{source}"\n' for source in sources))
@@ -109,7 +113,7 @@ def _build(folder: Path) -> Path:
 
 
 def _command(folder: Path) -> Path:
-    """Return the folder below `folder` that has `nvidia-smi`, written if there is no whole one."""
+    """Return the subfolder of `folder` with the `nvidia-smi` script; write the script if needed."""
     pynvml = importlib.util.find_spec("pynvml")
     program = _PROGRAM.format(
         anyrig=str(Path(__file__).parents[3]),
@@ -135,6 +139,6 @@ def _hash(*parts: str) -> str:
 
 
 def _in_front(folder: str, path: str) -> str:
-    """Return `path` with `folder` as its first entry, and the others as they are."""
+    """Return the search path `path` with `folder` moved or added to the front."""
     others = [entry for entry in path.split(os.pathsep) if entry != folder] if path else []
     return os.pathsep.join([folder, *others])

@@ -1,9 +1,9 @@
-"""What Python runs when it starts in a process of a rehearsal: its torch will find the same rig.
+"""Startup code of every Python process in a rehearsal: install the rig once torch is imported.
 
 Python imports the first `sitecustomize` on its path, and `inheritance.py` puts this folder first
-on ``PYTHONPATH``. Most processes never import torch, so nothing is imported here that an
-interpreter has not loaded by itself. Then this file steps aside: Python is left with the
-`sitecustomize` it would have found without it, or with none.
+on ``PYTHONPATH``. Most processes never import torch, so this file imports only modules that the
+interpreter has already loaded. At the end this file removes itself from the path and imports the
+`sitecustomize` that Python would have found otherwise.
 """
 
 import os
@@ -11,7 +11,7 @@ import sys
 
 
 class _Hook:
-    """Gives its place to anyrig's `TorchWatch` as soon as something looks for torch."""
+    """A finder that replaces itself with anyrig's `TorchWatch` at the first import of torch."""
 
     def find_spec(self, name, path=None, target=None):  # type: ignore[no-untyped-def]
         if name != "torch":
@@ -46,5 +46,5 @@ _folder = os.path.dirname(__file__)  # noqa: PTH120 - pathlib would have to be i
 sys.path[:] = [entry for entry in sys.path if entry != _folder]
 sys.path_importer_cache.pop(_folder, None)
 del sys.modules[__name__]
-# Where there is none, its absence is what Python expects.
+# If there is no other `sitecustomize`, Python ignores the ImportError.
 import sitecustomize  # type: ignore[import-not-found]  # noqa: E402, F401

@@ -1,1 +1,1 @@
-"""Loaders over ranks: each rank its part of every global batch."""
+"""Loaders that yield one rank's part of every global batch."""

@@ -1,12 +1,13 @@
-"""The batches of a sampler, drawn alike on every rank.
+"""The batches of a sampler, in the same order on every rank.
 
-What a sampler draws from PyTorch's, Python's or NumPy's own generator depends on what else the
-rank has drawn from it. Here these have a state of their own while the sampler runs, which follows
-from a seed; the program does not notice.
+A sampler may draw from the shared generators of PyTorch, Python or NumPy, from which each rank's
+program draws other numbers. While the sampler draws a batch, these generators have a state that
+follows from a seed and the batch. The program's state is restored afterwards.
 """
 
 from __future__ import annotations
 
+import itertools
 import random
 import sys
 from collections.abc import Iterable, Iterator
@@ -23,31 +24,31 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-# They draw from the shared generators once, when the first batch is asked for, or never.
+# Samplers that draw from shared generators only before the first batch, or never.
 _DRAW_ONCE = (SequentialSampler, RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 _END = object()
 
 
 def mix_seed(*numbers: int) -> int:
-    """Return a seed of 63 bits that follows from `numbers`, another one for others."""
+    """Return a hash of `numbers` with 63 bits."""
     text = ",".join(map(str, numbers)).encode()
     return int.from_bytes(blake2b(text, digest_size=8).digest(), "big") >> 1
 
 
 def draw_alike(sampler: Iterable[Any], seed: int) -> Iterator[Any]:
-    """Yield what `sampler` yields, as `seed` has it."""
+    """Yield the batches of `sampler` in the order that follows from `seed`."""
     generators = _generators_of(sampler)
     for generator in generators:
         generator.manual_seed(seed)
-    # A sampler draws where its generator is, whatever device the program has made the default.
+    # Samplers draw on the default device, which the program may have changed.
     device = generators[0].device if generators else torch.device("cpu")
     inner = sampler.sampler if type(sampler) is BatchSampler else sampler
     draws_once = type(inner) in _DRAW_ONCE
-    states: list[Any] = []
     iterator: Iterator[Any] | None = None
-    while True:
-        # A switch of states takes 0.1 ms.
-        with nullcontext() if draws_once and iterator else _own_random_state(states, seed), device:
+    for index in itertools.count():
+        # Exchanging the states takes 0.1 ms.
+        keeps_state = draws_once and index > 0
+        with nullcontext() if keeps_state else _random_state(mix_seed(seed, index)), device:
             if iterator is None:
                 iterator = iter(sampler)
             batch = next(iterator, _END)
@@ -57,9 +58,9 @@ def draw_alike(sampler: Iterable[Any], seed: int) -> Iterator[Any]:
 
 
 def _generators_of(sampler: Any) -> list[torch.Generator]:
-    """Return the generators that a sampler, and those that it wraps, keep as an attribute."""
+    """Return the attributes `generator` of a sampler and of the samplers that it wraps."""
     found = []
-    for _ in range(8):  # samplers in samplers; none is wrapped so often
+    for _ in range(8):  # a limit for a sampler that wraps itself
         generator = getattr(sampler, "generator", None)
         if isinstance(generator, torch.Generator):
             found.append(generator)
@@ -68,29 +69,18 @@ def _generators_of(sampler: Any) -> list[torch.Generator]:
 
 
 @contextmanager
-def _own_random_state(states: list[Any], seed: int) -> Iterator[None]:
-    """Have the process's generators go on from `states`, or from `seed` where there are none yet.
-
-    On leaving, `states` are theirs, and the generators are as they were.
-    """
-    access: list[tuple[Any, Any]] = [
-        (torch.get_rng_state, torch.set_rng_state),
-        (random.getstate, random.setstate),
-    ]
+def _random_state(seed: int) -> Iterator[None]:
+    """Seed the shared generators, and restore the program's state at the end."""
     numpy = sys.modules.get("numpy")
+    before = torch.get_rng_state(), random.getstate(), numpy and numpy.random.get_state()
+    torch.default_generator.manual_seed(seed)
+    random.seed(seed)
     if numpy is not None:
-        access.append((numpy.random.get_state, numpy.random.set_state))
-    before = [read() for read, _ in access]
-    if not states:
-        torch.default_generator.manual_seed(seed)
-        random.seed(seed)
-        if numpy is not None:
-            numpy.random.seed(seed % 2**32)
-    for (_, write), state in zip(access, states, strict=False):  # NumPy may have come meanwhile
-        write(state)
+        numpy.random.seed(seed % 2**32)
     try:
         yield
     finally:
-        states[:] = [read() for read, _ in access]
-        for (_, write), state in zip(access, before, strict=True):
-            write(state)
+        torch.set_rng_state(before[0])
+        random.setstate(before[1])
+        if numpy is not None:
+            numpy.random.set_state(before[2])

@@ -1,9 +1,9 @@
-"""Each rank's part of a loader."""
+"""`distribute`: a loader of each rank's part of every global batch."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
@@ -22,12 +22,13 @@ from ...shares.shares import Shares
 from ..balance import choose_balance
 from ..board import Board, board_of
 from ..membership import join_group
-from .distributed_loader import DistributedLoader, Division, SizedDistributedLoader
 from .sampled import SampledDivision
 from .streamed import StreamedDivision
 from .turns import Turns
 
 LoaderT = TypeVar("LoaderT", bound=Iterable[Any])
+
+Division = SampledDivision | StreamedDivision
 
 _SAMPLED, _STREAMED = "one with indices", "one without indices"
 _DIVIDED = "one that came divided"
@@ -50,46 +51,41 @@ def distribute(
 
         loader = DataLoader(data, batch_size=256, shuffle=True)      # the global batch
         loader = anyrig.prefetch(anyrig.distribute(loader), rig)
-        for x, y in loader:                                          # this rank's rows of it
+        for x, y in loader:                                          # this rank's samples of it
 
-    A batch of `loader` is a *global batch*, and each rank has its rows of it, its *local batch*:
-    together every sample once. All ranks have as many batches; where a global batch is too small,
-    some get an empty batch of the same structure. In a process that is the only rank the batches
-    are whole, in the same order as in a group.
+    A batch of `loader` is a *global batch*. Each rank has some of its samples; together the ranks
+    have every sample once. All ranks have equally many batches: where a global batch is too small,
+    some ranks get an empty batch of the same structure. Alone, a rank gets whole batches, in the
+    same order as in a group.
 
-    * A `DataLoader` over a dataset with indices is built again with all its options, so that each
-      rank loads its own samples only. Its sampler runs alike on every rank, by a seed that rank 0
-      gives and the epoch.
-    * Of anything else, such as a `DataLoader` over an `IterableDataset`, every rank must yield the
-      same batches. The first of each iteration are compared.
-    * With ``divided=True`` the loader of each rank yields batches of its own, and goes on with
-      empty ones until those of all ranks have ended.
+    A `DataLoader` over a dataset with indices is rebuilt, so that each rank loads its own samples
+    only. Any other loader must yield the same batches on every rank, or with ``divided=True`` that
+    rank's own batches. docs/distributed.md describes the cases.
 
     The result has the length and the attributes of `loader`, and ``set_epoch(epoch,
-    skip_batches=0)`` to resume; iterating counts the epochs. Every rank must call this.
+    skip_batches=0)`` to resume; iterations count the epochs. Every rank must call this function.
 
     Args:
-        loader: anything that can be iterated over.
-        rig: its lead is this rank's device; by default what `Rig.detect` says.
-        shares: how much of a global batch each rank gets: as for `spread`, with one number a
-            rank. ``"speed"`` and ``"memory"`` measure the first steps of a model of `spread`; by
-            default nothing is measured: even on equal devices, by published rates on unequal ones.
-        divided: whether the loader of each rank yields that rank's batches already. By default
-            not, and then the ranks' batches must be equal; ``False`` leaves that unchecked.
-        singles: whether a rank may get a single sample of several, from which layers of batch
-            normalization cannot learn. By default not, unless the loader's ``batch_size`` has at
-            most one for each rank.
-        seed: of the order; by default that of the loader's generator or of PyTorch, on rank 0.
-        empty: returns a batch without rows, where that cannot be told from one with a row.
+        loader: any iterable.
+        rig: its lead is this rank's device; by default `Rig.detect` chooses.
+        shares: how much of a global batch each rank gets: as for `spread`, with one number for
+            each rank. By default nothing is measured: shares are equal on equal devices, and follow
+            published rates on unequal ones.
+        divided: whether each rank's loader yields that rank's own batches. None means no, and
+            compares the ranks' batches; ``False`` means no, and compares nothing.
+        singles: whether a rank may get one sample of several, from which batch normalization
+            cannot learn. By default only if ``batch_size`` is at most one sample for each rank.
+        seed: of the order; by default the seed of the loader's generator or of PyTorch on rank 0.
+        empty: returns a batch without samples, if a batch with a sample does not show what that is.
         timeout_seconds: how long to wait for the other ranks.
 
     Raises:
-        BatchError: `loader` cannot be iterated over; or it was distributed before, or has a
-            `DistributedSampler`, so that it would be divided twice.
-        SharesError: there are not as many shares as ranks, or no such policy.
-        RankMismatchError: the ranks distribute different kinds of loaders, or (in the iteration)
-            the loaders of two ranks yield different batches.
-        RankWaitError: the other ranks did not come in time.
+        BatchError: `loader` is not iterable, or would be divided twice: it was distributed before
+            or has a `DistributedSampler`.
+        SharesError: there are not as many shares as ranks, or the policy is unknown.
+        RankMismatchError: the ranks distribute different kinds of loaders, or (while iterating)
+            loaders that yield different batches.
+        RankWaitError: another rank did not come in time.
     """
     _refuse(loader)
     rig = None if rig is None else as_rig(rig)
@@ -108,8 +104,7 @@ def distribute(
         singles=allows_singles(loader, ranks) if singles is None else singles,
     )
     of_ranks = [facts] if board is None else _exchange(board, facts, timeout_seconds)
-    lengths = [each.length for each in of_ranks if each.length is not None]
-    sized = len(lengths) == len(of_ranks)
+    lengths = [-1 if each.length is None else each.length for each in of_ranks]
     turns = Turns(
         name="loader" if board is None else f"loader/{board.number('loader')}",
         rank=rank,
@@ -117,7 +112,7 @@ def distribute(
         balance=balance,
         singles=of_ranks[0].singles,
         divided=bool(divided),
-        longest=max(lengths) if sized and divided else None,
+        longest=None if -1 in lengths else max(lengths),
         timeout_seconds=timeout_seconds,
     )
     division: Division
@@ -127,12 +122,76 @@ def distribute(
     else:
         compares = divided is None and ranks > 1
         division = StreamedDivision(loader, turns, empty, compares)
-    cls = SizedDistributedLoader if sized else DistributedLoader
-    return cast("LoaderT", cls(loader, division))
+    return cast("LoaderT", DistributedLoader(loader, division))
+
+
+class DistributedLoader:
+    """What `distribute` returns. Other attributes are those of the loader that it was given."""
+
+    _loader: Iterable[Any]
+    _division: Division
+    _next: tuple[int, int]
+
+    def __init__(self, loader: Iterable[Any], division: Division) -> None:
+        self.__dict__.update(_loader=loader, _division=division, _next=(0, 0))
+
+    def __iter__(self) -> Iterator[Any]:
+        epoch, skip_batches = self._next
+        self.set_epoch(epoch + 1)
+        return self._division.batches(epoch, skip_batches)
+
+    def set_epoch(self, epoch: int, skip_batches: int = 0) -> None:
+        """Let the next iteration be `epoch`, from global batch `skip_batches` on.
+
+        Without a call, iterations count the epochs from zero.
+        """
+        self.__dict__["_next"] = epoch, skip_batches
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the next iteration."""
+        return self._next[0]
+
+    @property
+    def shares(self) -> Shares | None:
+        """The share of each rank in a global batch, and why; None with ``divided=True``."""
+        return self._division.turns.shares
+
+    @property
+    def samples_of_batches(self) -> list[tuple[int, ...]] | None:
+        """How many samples each rank had in each global batch of the last iteration; None with
+        ``divided=True``.
+        """
+        turns = self._division.turns
+        return None if turns.divided else turns.samples_of_batches
+
+    def __len__(self) -> int:
+        """Return the number of batches.
+
+        Raises:
+            TypeError: the loader of some rank has no length.
+        """
+        turns = self._division.turns
+        if not turns.divided:
+            return len(self._loader)  # type: ignore[arg-type]
+        if turns.longest is None:
+            raise TypeError("the loader of some rank has no length")
+        return turns.longest
+
+    def __getattr__(self, name: str) -> Any:
+        if "_loader" not in self.__dict__:  # while a copy is being made
+            raise AttributeError(name)
+        return getattr(self._loader, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._loader, name, value)
+
+    def __repr__(self) -> str:
+        return f"distribute({self._loader!r})"
 
 
 class _Facts(NamedTuple):
-    """What the ranks must know of each other's loaders."""
+    """What a rank's loader is."""
 
     kind: str
     seed: int
@@ -141,9 +200,9 @@ class _Facts(NamedTuple):
 
 
 def _exchange(board: Board, facts: _Facts, timeout_seconds: float) -> list[_Facts]:
-    said = json.dumps(facts).encode()
-    heard = board.exchange("loaders", said, timeout_seconds, "distribute()")
-    of_ranks = [_Facts(*json.loads(each)) for each in heard]
+    own = json.dumps(facts).encode()
+    given = board.exchange("loaders", own, timeout_seconds, "distribute()")
+    of_ranks = [_Facts(*json.loads(text)) for text in given]
     for rank, other in enumerate(of_ranks):
         if other.kind != of_ranks[0].kind:
             raise RankMismatchError(
@@ -160,18 +219,18 @@ def _exchange(board: Board, facts: _Facts, timeout_seconds: float) -> list[_Fact
 
 
 def global_batches_of(loader: Any) -> Iterable[Any] | None:
-    """Return what draws the indices of global batches; None if batches only come as they are.
+    """Return what yields the indices of each global batch; None if the loader has no indices.
 
     Raises:
-        BatchError: the loader draws samples, not batches, in an order that ranks do not share.
+        BatchError: the loader draws single samples in an order that differs between ranks.
     """
     if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset):
         return None
     if type(loader).__iter__ is not DataLoader.__iter__:
-        return None  # it iterates in a way of its own
+        return None  # a subclass that iterates differently
     if loader.batch_sampler is not None:
         return loader.batch_sampler
-    # With batch_size=None a sampler may draw whole batches, of which the dataset knows more.
+    # With batch_size=None, a sampler may draw whole batches for a dataset that takes such indices.
     if isinstance(loader.sampler, BatchSampler):
         return loader.sampler
     if isinstance(loader.sampler, SequentialSampler):
@@ -184,7 +243,7 @@ def global_batches_of(loader: Any) -> Iterable[Any] | None:
 
 
 def _refuse(loader: Any) -> None:
-    """Raise BatchError for what cannot be divided, or was distributed before."""
+    """Raise BatchError if `loader` is not iterable or was distributed before."""
     if not hasattr(type(loader), "__iter__") and not hasattr(type(loader), "__getitem__"):
         raise BatchError(
             f"cannot distribute a value of type {type(loader).__name__}: it cannot be iterated "
@@ -209,7 +268,7 @@ def _refuse_divided(loader: Any) -> None:
 
 
 def allows_singles(loader: Any, ranks: int) -> bool:
-    """Say whether global batches are meant to have a sample for each rank, and no more."""
+    """Return whether global batches have at most one sample for each rank."""
     parts = (loader, getattr(loader, "batch_sampler", None))
     sizes = (getattr(part, "batch_size", None) for part in parts)
     return next((size <= ranks for size in sizes if isinstance(size, int)), False)
@@ -224,5 +283,5 @@ def _seed_of(loader: Any, seed: int | None) -> int:
 def _length_of(loader: Any) -> int | None:
     try:
         return len(loader)
-    except TypeError:  # it has none, or a DataLoader whose dataset has none
+    except TypeError:
         return None

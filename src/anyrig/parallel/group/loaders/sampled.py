@@ -1,4 +1,4 @@
-"""A loader that draws samples by their index: each rank loads its part of a global batch only."""
+"""A loader that draws samples by index: each rank loads only its part of a global batch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Subset
 
 from ....errors import RankMismatchError
 from .agreed_order import draw_alike, mix_seed
-from .part import without_rows
+from .part import remove_sample
 from .turns import Turns, part_of_rank
 
 _KEPT_OPTIONS = (
@@ -22,10 +22,10 @@ _KEPT_OPTIONS = (
 
 
 class SampledDivision:
-    """Builds the loader again over a batch sampler of its own, all its other options kept.
+    """Rebuilds a `DataLoader` with this rank's batch sampler and all its other options.
 
-    Nothing here may refer back to the object itself: the loader's workers are ended in time only
-    if it goes when its last user does, not when cycles are collected.
+    No attribute refers back to this object: only then its last user frees it, and the loader ends
+    its workers. The garbage collector would come too late.
     """
 
     def __init__(
@@ -41,14 +41,13 @@ class SampledDivision:
         self._seed = seed
         self._empty = empty
         self._batches = RankBatches(global_batches, turns, loader.dataset)
-        # What each worker's random numbers begin with.
+        # The workers' random numbers begin with a number of this generator.
         self._generator = torch.Generator("cpu")
         collates = loader.batch_sampler is not None
-        # Batches come in the order in which they were drawn, whatever in_order was: else the parts
-        # of one global batch would come at different steps.
+        # in_order is left True: parts of one global batch must come in the same step.
         self._loader = DataLoader(
             loader.dataset,
-            batch_size=1 if collates else None,  # 1 is what stands for none with a batch sampler
+            batch_size=1 if collates else None,  # 1 is the default, which a batch sampler needs
             sampler=None if collates else self._batches,
             batch_sampler=self._batches if collates else None,
             generator=self._generator,
@@ -63,29 +62,25 @@ class SampledDivision:
         self._batches.skip_batches = skip_batches
         self._batches.drawn.clear()
         self._generator.manual_seed(mix_seed(self._seed, epoch, self.turns.rank))
-        with torch.device("cpu"):  # the loader draws a seed from the generator, whatever is default
-            batches = iter(self._loader)
-        return self._hand_out(batches, self.turns.rows_of_batches)
+        with torch.device("cpu"):  # the generator's; the program may have set another default
+            return self._yield_batches(iter(self._loader))
 
-    def _hand_out(self, batches: Iterator[Any], rows: list[tuple[int, ...]]) -> Iterator[Any]:
+    def _yield_batches(self, batches: Iterator[Any]) -> Iterator[Any]:
         for batch in batches:
-            rows.append(self._batches.drawn.popleft())
-            self.turns.use()
-            if rows[-1][self.turns.rank] or not sum(rows[-1]):
+            counts = self._batches.drawn.popleft()
+            self.turns.use(counts)
+            if counts[self.turns.rank] or not any(counts):
                 yield batch
             else:
-                yield without_rows(batch) if self._empty is None else self._empty()
+                yield remove_sample(batch) if self._empty is None else self._empty()
 
 
 @dataclass(eq=False)
 class RankBatches:
     """Draws the global batches of one iteration, and yields this rank's indices of each.
 
-    A rank without rows in a batch is given its first index: an empty batch has the structure of
-    one that is not, and only a collated sample has it. Whoever uses the loader takes the row off.
-
-    Attributes:
-        drawn: how many rows each rank has in the batches that were drawn and not handed out.
+    If this rank has no samples in a batch, yield the batch's first index. The loader needs one
+    sample to collate, and `SampledDivision` then removes the sample.
     """
 
     global_batches: Iterable[Sequence[Any]]
@@ -93,6 +88,7 @@ class RankBatches:
     dataset: Any = None
     seed: int = 0
     skip_batches: int = 0
+    # How many samples each rank has in the batches drawn but not yet yielded.
     drawn: deque[tuple[int, ...]] = field(default_factory=deque)
 
     def __iter__(self) -> Iterator[list[Any]]:
@@ -102,22 +98,22 @@ class RankBatches:
             if index == 0:
                 self._check(indices)
             if index >= skip_batches:
-                rows = self.turns.divide(index, len(indices))
-                self.drawn.append(rows)
-                yield indices[part_of_rank(rows, self.turns.rank)] or indices[:1]
+                counts = self.turns.divide(index, len(indices))
+                self.drawn.append(counts)
+                yield indices[part_of_rank(counts, self.turns.rank)] or indices[:1]
 
     def _check(self, first: list[Any]) -> None:
         """Raise RankMismatchError if rank 0 begins with another batch."""
         dataset = self.dataset
-        while isinstance(dataset, Subset):  # those of two ranks may have different samples
+        while isinstance(dataset, Subset):  # two ranks' subsets may have different samples
             first = [dataset.indices[index] for index in first]
             dataset = dataset.dataset
-        mine = repr(first)
-        theirs = self.turns.first_of_rank_0(mine.encode()).decode()
-        if theirs != mine:
+        own = repr(first)
+        expected = self.turns.first_of_rank_0(own.encode()).decode()
+        if expected != own:
             raise RankMismatchError(
-                f"the sampler of rank {self.turns.rank} begins with {_shorten(mine)}, that of rank "
-                f"0 with {_shorten(theirs)}, and all must have one order. anyrig.distribute "
+                f"the sampler of rank {self.turns.rank} begins with {_shorten(own)}, that of rank "
+                f"0 with {_shorten(expected)}, and all must have one order. anyrig.distribute "
                 "seeds PyTorch's, Python's and NumPy's random numbers and a sampler's attribute "
                 "`generator`; seed what else this sampler draws from, and give it the same data: "
                 "the whole on every rank, and random_split a seeded generator"

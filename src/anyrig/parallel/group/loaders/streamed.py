@@ -1,15 +1,14 @@
-"""A loader without indices: each rank takes its rows of every batch, or all if it came divided."""
+"""A loader without indices: each rank takes its samples of every batch, or has its own batches."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
 from itertools import chain, islice
 from typing import Any
 
 from ....errors import BatchError, MoveError, RankMismatchError
-from .batch_text import fingerprint, read_outline, write_outline
-from .part import GIVE_EMPTY, part_of, rows_of
+from .batch_bytes import decode_empty, encode_empty, fingerprint
+from .part import GIVE_EMPTY, count_samples, part_of
 from .turns import Turns, part_of_rank
 
 _REMEDY = (
@@ -20,7 +19,10 @@ _REMEDY = (
 
 
 class StreamedDivision:
-    """Iterates over a loader as it is; `compares` has ranks begin with the same global batch."""
+    """Iterates over a loader of global batches, or of this rank's own batches if ``turns.divided``.
+
+    `compares` lets the ranks compare the first batch of each iteration.
+    """
 
     def __init__(
         self, loader: Iterable[Any], turns: Turns, empty: Callable[[], Any] | None, compares: bool
@@ -29,82 +31,77 @@ class StreamedDivision:
         self._given = loader
         self._compares = compares
         self._empty = empty
+        self._knows_empty = empty is not None
 
     def batches(self, epoch: int, skip_batches: int) -> Iterator[Any]:
         """Begin an iteration."""
         given = self._given
         sampler, dataset = getattr(given, "sampler", None), getattr(given, "dataset", None)
         self.turns.begin(epoch, given, sampler, dataset)
-        batches = islice(given, skip_batches, None)
-        return self._hand_out(batches, skip_batches, self.turns.rows_of_batches)
+        return self._yield_batches(islice(given, skip_batches, None), skip_batches)
 
-    def _hand_out(
-        self, batches: Iterator[Any], start: int, rows: list[tuple[int, ...]]
-    ) -> Iterator[Any]:
+    def _yield_batches(self, batches: Iterator[Any], start: int) -> Iterator[Any]:
         turns, index = self.turns, start
         if self._compares:
             batches = self._check_first(batches)
         for batch in batches:
-            # First of all: ranks without a batch wait to hear it.
             if turns.divided:
                 self._learn_empty(batch)
-            turns.drew()
+            turns.note(drawn=1)  # first of all, because ranks without a batch wait for this
             if turns.divided:
                 yield batch
             else:
-                of_batch = rows_of(batch)
-                rows.append(turns.divide(index, of_batch))
-                turns.use()
-                yield part_of(batch, part_of_rank(rows[-1], turns.rank), of_batch)
+                count = count_samples(batch)
+                counts = turns.divide(index, count)
+                turns.use(counts)
+                yield part_of(batch, part_of_rank(counts, turns.rank), count)
             index += 1
-        turns.ended()
-        while turns.somebody_has(index - start):
+        turns.note(ended=True)
+        while turns.other_rank_has(index - start):
             if not turns.divided:
                 raise RankMismatchError(
                     f"the loader of rank {turns.rank} ended after {index} global batches, and "
                     f"another rank's goes on. {_REMEDY}"
                 )
-            yield self._empty_batch()
+            yield self._make_empty()
             index += 1
 
     def _check_first(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """Return `batches` after comparing the first with rank 0's; every rank does so."""
+        """Return `batches` after comparing the first batch with rank 0's on every rank."""
         first = list(islice(batches, 1))
-        mine = fingerprint(first[0]) if first else b"no batch"
-        if self.turns.first_of_rank_0(mine) != mine:
+        own = fingerprint(first[0]) if first else b"no batch"
+        if self.turns.first_of_rank_0(own) != own:
             raise RankMismatchError(
                 f"the loader of rank {self.turns.rank} begins with another batch than rank 0's, so "
-                f"its rows are not parts of the same global batches. {_REMEDY}. Where the samples "
-                "are the same and only their values differ, as by random augmentation, pass "
-                "divided=False"
+                f"its samples are not parts of the same global batches. {_REMEDY}. Where the "
+                "samples are the same and only their values differ, as by random augmentation, "
+                "pass divided=False"
             )
         return chain(first, batches)
 
     def _learn_empty(self, batch: Any) -> None:
-        """Keep a batch without rows, and leave it for ranks that never have one with."""
+        """Keep a batch without samples, and post it for ranks that never have a batch."""
         board = self.turns.board
-        if board is None or self._empty is not None:
+        if board is None or self._knows_empty:
             return
+        self._knows_empty = True
         try:
-            empty = part_of(batch, slice(0, 0), rows_of(batch))
+            empty = part_of(batch, slice(0, 0), count_samples(batch))
         except (BatchError, MoveError):
-            self._empty = partial(_refuse, self.turns.rank)
             return
         self._empty = lambda: empty
-        outline = write_outline(empty)
-        if outline is not None:
-            board.post(f"{self.turns.name}/empty", outline)
+        data = encode_empty(empty)
+        if data is not None:
+            board.post(f"{self.turns.name}/empty", data)
 
-    def _empty_batch(self) -> Any:
-        if self._empty is None and self.turns.board is not None:
-            (outline,) = self.turns.board.look([f"{self.turns.name}/empty"])
-            if outline is not None:
-                self._empty = partial(read_outline, outline)
-        return _refuse(self.turns.rank) if self._empty is None else self._empty()
-
-
-def _refuse(rank: int) -> Any:
-    raise BatchError(
-        f"rank {rank} has no batch left, while others have, and it cannot be told from this "
-        f"loader's batches what one without rows is. {GIVE_EMPTY}"
-    )
+    def _make_empty(self) -> Any:
+        if not self._knows_empty and self.turns.board is not None:
+            (data,) = self.turns.board.look([f"{self.turns.name}/empty"])
+            if data is not None:
+                return decode_empty(data)
+        if self._empty is not None:
+            return self._empty()
+        raise BatchError(
+            f"rank {self.turns.rank} has no batch left, while others have, and this loader's "
+            f"batches do not show what a batch without samples is. {GIVE_EMPTY}"
+        )

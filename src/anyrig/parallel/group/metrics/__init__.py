@@ -1,1 +1,1 @@
-"""Values over ranks: their means, and all of them."""
+"""The mean over all ranks of a value, and the values of all ranks."""

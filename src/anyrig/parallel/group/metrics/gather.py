@@ -1,4 +1,4 @@
-"""What every rank has of something, on every rank."""
+"""The values of all ranks, joined on every rank."""
 
 from __future__ import annotations
 
@@ -6,25 +6,26 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from typing import Any
 
+import torch
 from torch import Tensor
+from torch.utils.data import DistributedSampler
 
 from ....errors import RankMismatchError
-from ....transfer.containers import Part, attributes_of, items_of, rebuild
+from ....transfer.containers import Part, children_of, with_children
 from ....transfer.tree import Path, format_path
 from ...batch.gather import gather
 from ..leaves import is_inner, leaves_of
 from ..membership import join_group
 from .exchange import exchange
-from .row_order import row_order
 
 _CALL = "gather_over_ranks()"
 _ONE_A_SAMPLE = (
-    ". For one entry a sample, give a tensor with a row for each, or a list without tensors"
+    ". For one entry a sample, give a tensor with one row for each, or a list without tensors"
 )
 
 
 def gather_over_ranks(value: Any, *, loader: Any = None) -> Any:
-    """Return what all ranks gave as one nested value of the same structure, on every rank.
+    """Return the values of all ranks, joined into one value of the same structure, on every rank.
 
     ::
 
@@ -34,88 +35,69 @@ def gather_over_ranks(value: Any, *, loader: Any = None) -> Any:
             scores.append(model(x))
         scores = anyrig.gather_over_ranks(torch.cat(scores), loader=loader)   # of the epoch
 
-    * Tensors are joined along dimension 0, rank by rank, whatever their numbers of rows; shorter
-      ones are padded with zeros in other dimensions. Those without dimensions become a vector.
-      They have no graph, and lie where this rank's lies.
-    * Lists without tensors in them are joined like rows.
-    * Dicts, tuples, named tuples, dataclasses and lists with tensors keep their structure.
-    * None stays. Of anything else, a number or a text, there is a list with one for each rank.
+    * Tensors are joined along dimension 0 in the order of the ranks, which may have different
+      numbers of samples. Other dimensions are padded with zeros. Tensors without dimensions become
+      a vector. The results have no graph, and are on the device of this rank's tensor.
+    * Lists without tensors are joined like samples; other containers keep their structure.
+    * None stays None. Any other object, such as a number or a text, becomes a list with one entry
+      for each rank.
 
-    Without `loader` the rows of a batch from `distribute` are in the order of its global batch.
-    Tensors travel as their bytes, by one collective; the rest is pickled, by ranks of one program.
-    In a process that is the only rank, the result is of its value alone.
+    Without `loader`, the samples of a batch from `distribute` are in the order of the global batch.
+    One collective carries the bytes of all tensors. Other objects are pickled, so every rank must
+    be trusted. Alone, a rank gets its own value, joined in the same way.
 
     Args:
         value: any nested structure.
-        loader: a loader from `distribute` (or with a `DistributedSampler`): rows of the whole loop
-            are returned in the order of its samples, without those that padding had repeated.
+        loader: a loader from `distribute`, or with a `DistributedSampler`. Then `value` has the
+            samples of a whole loop. The result has them in the order of the dataset, without
+            samples that the sampler repeated as padding.
 
     Raises:
-        RankMismatchError: on every rank: two ranks differ in structure, or one gave what cannot be
-            sent; the message says which rank, and where.
+        RankMismatchError: on every rank, if two ranks differ in structure, or a value cannot be
+            sent. The message says which rank, and where.
     """
     group = join_group()
     values = [value] if group is None else exchange(_CALL, value, group)
-    return _Joining(value, loader).join(values)
+    devices = {place: leaf.device for place, leaf in leaves_of(value) if isinstance(leaf, Tensor)}
+    order = cache(lambda *counts: order_samples(loader, counts))
 
-
-class _Joining:
-    """One pass over the values of all ranks; what it refuses, it refuses on every rank."""
-
-    def __init__(self, mine: Any, loader: Any) -> None:
-        self._devices = {
-            place: leaf.device for place, leaf in leaves_of(mine) if isinstance(leaf, Tensor)
-        }
-        self._loader = loader
-        self._order = cache(lambda *rows: row_order(loader, rows))
-
-    def join(self, values: Sequence[Any], path: Path = ()) -> Any:
-        """Return one value."""
-        if any(isinstance(value, Tensor) for value in values):
-            return self._join_tensors(values, path)
-        if all(isinstance(value, list) for value in values) and not _has_tensors(values):
+    def join(values: Sequence[Any], path: Path = ()) -> Any:
+        if all(isinstance(value, list) and not _has_tensors(value) for value in values):
             joined = [entry for value in values for entry in value]
-            if self._loader is None:
+            if loader is None:
                 return joined
-            return [joined[i] for i in self._order(*map(len, values)).tolist()]
-        if any(map(is_inner, values)):
-            return self._join_containers(values, path)
-        return None if all(value is None for value in values) else list(values)
+            return [joined[index] for index in order(*map(len, values)).tolist()]
+        has_tensors = any(isinstance(value, Tensor) for value in values)
+        if not has_tensors and not any(map(is_inner, values)):
+            return None if all(value is None for value in values) else list(values)
+        _require_equal(list(map(_describe, values)), path)
+        return join_tensors(values, path) if has_tensors else join_containers(values, path)
 
-    def _join_tensors(self, values: Sequence[Any], path: Path) -> Tensor:
-        _compare(list(map(_describe, values)), str, path)
-        device = self._devices[format_path(path)]
-        joined: Tensor = gather([tensor.detach() for tensor in values], device, padding=0.0)
-        if self._loader is None or not values[0].dim():
+    def join_tensors(tensors: Sequence[Tensor], path: Path) -> Tensor:
+        device = devices[format_path(path)]
+        joined: Tensor = gather([tensor.detach() for tensor in tensors], device, padding=0.0)
+        if loader is None or not tensors[0].dim():
             return joined
-        return joined[self._order(*map(len, values)).to(device)]
+        return joined[order(*map(len, tensors)).to(device)]
 
-    def _join_containers(self, values: Sequence[Any], path: Path) -> Any:
-        _compare(list(map(_describe, values)), str, path)
-        every = [_contents(value) for value in values]
-        _compare([contents.keys() for contents in every], _names, path, _ONE_A_SAMPLE)
-        joined = {
-            part: self.join([contents[part] for contents in every], (*path, part))
-            for part in every[0]
-        }
-        first = values[0]
-        items = [joined[part] for part, _ in items_of(first)]
-        return rebuild(first, items, {name: joined[".{}", name] for name in attributes_of(first)})
+    def join_containers(containers: Sequence[Any], path: Path) -> Any:
+        first = children_of(containers[0])
+        of_ranks = [dict(children_of(container)) for container in containers]
+        _require_equal([parts.keys() for parts in of_ranks], path, _list_keys, _ONE_A_SAMPLE)
+        children = [join([parts[part] for parts in of_ranks], (*path, part)) for part, _ in first]
+        return with_children(containers[0], first, children)
 
-
-def _contents(container: Any) -> dict[Part, Any]:
-    named = {(".{}", name): value for name, value in attributes_of(container).items()}
-    return dict(items_of(container)) | named
+    return join(values)
 
 
 def _has_tensors(value: Any) -> bool:
     return any(isinstance(leaf, Tensor) for _, leaf in leaves_of(value))
 
 
-def _compare(
-    found: Sequence[Any], describe: Callable[[Any], str], path: Path, remedy: str = ""
+def _require_equal(
+    found: Sequence[Any], path: Path, describe: Callable[[Any], str] = str, remedy: str = ""
 ) -> None:
-    """Raise RankMismatchError if what the ranks have at `path` is not the same."""
+    """Raise RankMismatchError if what the ranks have at `path` differs."""
     for rank, other in enumerate(found):
         if other != found[0]:
             raise RankMismatchError(
@@ -124,7 +106,7 @@ def _compare(
             )
 
 
-def _names(parts: Iterable[Part]) -> str:
+def _list_keys(parts: Iterable[Part]) -> str:
     return ", ".join(str(key) for _, key in parts) or "nothing"
 
 
@@ -133,3 +115,61 @@ def _describe(value: Any) -> str:
         dtype = str(value.dtype).removeprefix("torch.")
         return f"a {value.dim()}-dimensional tensor of {dtype}"
     return f"a value of type {type(value).__name__}"
+
+
+def order_samples(loader: Any, counts: Sequence[int]) -> Tensor:
+    """Return the indices that bring samples joined rank by rank into their global order.
+
+    ::
+
+        global batches   0 1 2 3 4 5 │ 6 7        rank 0 had 0 1 2 6 ,  rank 1 had 3 4 5 7
+        joined by rank   0 1 2 6 3 4 5 7          indices 0 1 2 4 5 6 3 7 restore the order
+
+    Args:
+        loader: see `gather_over_ranks`.
+        counts: how many samples each rank has.
+
+    Raises:
+        RankMismatchError: the loader gave the ranks other numbers of samples.
+        TypeError: the loader does not say how samples were divided.
+    """
+    batches = getattr(loader, "samples_of_batches", None)
+    if batches is not None:
+        return order_of_batches(batches, counts)
+    sampler = getattr(loader, "sampler", None)
+    if not isinstance(sampler, DistributedSampler):
+        raise TypeError(
+            f"a {type(loader).__name__} does not say which rank had which samples; pass what "
+            "anyrig.distribute() returned, or leave loader= out to have them rank by rank"
+        )
+    if set(counts) != {sampler.num_samples}:
+        raise RankMismatchError(
+            f"the ranks gave {list(counts)} samples, but a whole epoch of the DistributedSampler "
+            f"gives each {sampler.num_samples}; gather what was computed from all of its batches"
+        )
+    # The sampler gives each rank one sample in turn, and begins again to fill the last round.
+    order = _order_of(torch.arange(sampler.total_size, device="cpu") % len(counts))
+    return order[: len(sampler.dataset)]  # type: ignore[arg-type]
+
+
+def order_of_batches(batches: Sequence[Sequence[int]], counts: Sequence[int]) -> Tensor:
+    """Return the order by how many samples of each global batch each rank had."""
+    table = torch.tensor([list(batch) for batch in batches], dtype=torch.int64, device="cpu")
+    table = table.view(len(batches), len(counts))
+    # With `prefetch`, a loader has yielded more batches than were used.
+    used = int((table.sum(1).cumsum(0) <= sum(counts)).sum())
+    table = table[:used]
+    if table.sum(0).tolist() != list(counts):
+        raise RankMismatchError(
+            f"the ranks gave {list(counts)} samples, but the loader's first batches gave them "
+            f"{table.sum(0).tolist()}; gather what was computed from every batch since the loop "
+            "began, one entry for each sample"
+        )
+    ranks = torch.arange(len(counts), device="cpu").repeat(used)
+    return _order_of(ranks.repeat_interleave(table.flatten()))
+
+
+def _order_of(ranks: Tensor) -> Tensor:
+    """Return the order by which rank had each sample."""
+    joined = torch.argsort(ranks, stable=True)
+    return torch.argsort(joined)

@@ -16,7 +16,8 @@
 #include <vector>
 
 namespace torch {
-// From torch/csrc/profiler/python/combined_traceback.h, which includes what wheels do not bring.
+// Declared here because torch/csrc/profiler/python/combined_traceback.h includes headers that
+// wheels do not contain.
 std::vector<pybind11::object> py_symbolize(std::vector<CapturedTraceback*>& to_symbolize);
 } // namespace torch
 
@@ -24,6 +25,7 @@ namespace anyrig::virtual_gpu {
 namespace {
 
 std::atomic<RecordStacks> recorded{RecordStacks::kNever};
+std::atomic<bool> records_history{false};
 std::atomic<bool> with_cpp_frames{false};
 
 uintptr_t handle_of_key(StreamKey stream, int device) {
@@ -42,10 +44,10 @@ TraceAction action_of(const std::string& name) {
   return static_cast<TraceAction>(found - kActionNames.begin());
 }
 
-// Turns stacks into lists of frames, all at once at the end, as that shares the work.
+// Converts stacks to lists of frames, all together at the end, which is faster.
 class Frames {
  public:
-  // `entry["frames"]` becomes the frames of `context`.
+  // Sets `entry["frames"]` to the frames of `context` when `resolve` is called.
   void set_later(py::dict entry, const Context& context) {
     entry["frames"] = py::list();
     if (context != nullptr) {
@@ -80,6 +82,9 @@ py::list blocks_of(const SegmentSnapshot& segment, Frames& frames) {
   for (const auto& part : segment.parts) {
     py::dict block;
     block["address"] = part.address;
+    if (part.allocated && part.data_address != 0 && part.data_address != part.address) {
+      block["data_ptr"] = part.data_address; // a key of ours: on a card the two are equal
+    }
     block["size"] = part.bytes;
     block["requested_size"] = part.requested_bytes;
     block["state"] = part.allocated ? "active_allocated"
@@ -186,6 +191,7 @@ void record_history(
   }
   with_cpp_frames = cpp_frames;
   recorded = options.stacks;
+  records_history = enabled;
   for (int device = 0; device < device_count(); ++device) {
     caching_allocator(static_cast<c10::DeviceIndex>(device))
         .with_history([&](MemoryHistory& history) {
@@ -195,15 +201,6 @@ void record_history(
           }
         });
   }
-}
-
-bool history_enabled() {
-  bool enabled = false;
-  if (device_count() > 0) {
-    caching_allocator(0).with_history(
-        [&](const MemoryHistory& history) { enabled = history.options().enabled; });
-  }
-  return enabled;
 }
 
 void set_memory_metadata(const std::string& text) {
@@ -222,7 +219,7 @@ std::string memory_metadata() {
   return text;
 }
 
-// The frames of the live allocation whose data pointer is `address`; None if it has none.
+// Returns the frames of the live allocation whose data pointer is `address`; None if it has none.
 py::object allocation_traceback(uintptr_t address) {
   const Context context = stack_of_memory(address);
   if (context == nullptr) {
@@ -236,6 +233,10 @@ py::object allocation_traceback(uintptr_t address) {
 }
 
 } // namespace
+
+bool history_enabled() {
+  return records_history.load(std::memory_order_relaxed);
+}
 
 Context stack_for(RecordStacks level) {
   if (C10_LIKELY(recorded.load(std::memory_order_relaxed) < level)) {

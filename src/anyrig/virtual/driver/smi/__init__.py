@@ -1,1 +1,1 @@
-"""`nvidia-smi` for virtual GPUs: what scripts and people ask, in the shapes they read."""
+"""`nvidia-smi` for virtual GPUs: the queries of scripts and users, in NVIDIA's output formats."""

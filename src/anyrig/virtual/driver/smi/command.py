@@ -1,4 +1,4 @@
-"""The command `nvidia-smi`: its options, and what it prints."""
+"""The command `nvidia-smi`: its options and its output."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pynvml
 
-from .card import Card, cards
-from .query import query_cards, query_holders
+from .gpu import Gpu, gpus
+from .query import query_gpus, query_holders
 from .refusal import Refusal
 from .report import report
 from .table import table
@@ -22,18 +22,18 @@ _INVALID, _NOT_FOUND, _NO_DRIVER = 2, 6, 9
 _HELP = """\
 nvidia-smi of a rehearsal: the virtual GPUs of anyrig.
 
-    nvidia-smi                                  the cards and who uses them
-    nvidia-smi -L                               a line for each card
+    nvidia-smi                                  the GPUs and the processes that use them
+    nvidia-smi -L                               one line per GPU
     nvidia-smi --query-gpu=FIELDS --format=csv[,noheader][,nounits]
     nvidia-smi --query-compute-apps=FIELDS --format=csv[,noheader][,nounits]
     nvidia-smi -q [-d MEMORY,UTILIZATION,TEMPERATURE,POWER,CLOCK,PIDS]
-    nvidia-smi topo -m                          what joins the cards
-    -i, --id=CARDS        only these: index, UUID, serial number or PCI bus id
-    -l, --loop=SECONDS    again and again; also -lms, --loop-ms=MILLISECONDS
-    -f, --filename=FILE   into this file
+    nvidia-smi topo -m                          the connections between the GPUs
+    -i, --id=GPUS         only these GPUs: index, UUID, serial number or PCI bus id
+    -l, --loop=SECONDS    repeat until interrupted; also -lms, --loop-ms=MILLISECONDS
+    -f, --filename=FILE   write to this file
 """
 
-# Each option that takes a value, and its long form. A missing value of -l is 5 s.
+# Each option that takes a value, and its long form. The default of -l is 5 s.
 _LONG = {"-i": "id", "-d": "display", "-f": "filename", "-l": "loop", "-lms": "loop-ms"}
 _VALUED = {*_LONG.values(), "query-gpu", "query-compute-apps", "query-apps", "format"}
 _ALONE = {"-L": "list-gpus", "-q": "query", "-h": "help"}
@@ -42,18 +42,18 @@ _DEFAULT_SECONDS = "5"
 
 @dataclass
 class Options:
-    """What the command was asked."""
+    """The options of one command line."""
 
     values: dict[str, str] = field(default_factory=dict)
     flags: set[str] = field(default_factory=set)
 
     def list(self, name: str) -> list[str]:
-        """Return the words of an option, which commas separate."""
+        """Return the comma-separated values of the option `name`."""
         return [word.strip() for word in self.values.get(name, "").split(",") if word.strip()]
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print what is asked; return the exit status of nvidia-smi."""
+    """Print the output for `arguments` and return the exit status, as nvidia-smi does."""
     try:
         if list(arguments[:1]) == ["topo"]:
             options = _read_options(["-i", *arguments[3:]] if arguments[2:3] == ["-i"] else [])
@@ -76,7 +76,7 @@ def main(arguments: Sequence[str]) -> int:
         )
         return _NO_DRIVER
     try:
-        return _answer_in_a_loop(options)
+        return _write_output(options)
     except Refusal as refusal:
         sys.stdout.write(f"{refusal}\n")
         return refusal.status
@@ -86,10 +86,11 @@ def main(arguments: Sequence[str]) -> int:
         pynvml.nvmlShutdown()
 
 
-def _answer_in_a_loop(options: Options) -> int:
+def _write_output(options: Options) -> int:
+    """Write the output, once or in a loop; return the exit status."""
     pause = float(options.values.get("loop-ms", 0)) / 1000 or float(options.values.get("loop", 0))
     while True:
-        text = _answer(options)
+        text = _output(options)
         if "filename" in options.values:
             with Path(options.values["filename"]).open("a") as file:
                 file.write(text)
@@ -99,21 +100,21 @@ def _answer_in_a_loop(options: Options) -> int:
         if pause <= 0:
             return 0
         time.sleep(pause)
-        # Later rounds of a query have no header.
+        # Only the first iteration of a query prints a header.
         options.values["format"] = options.values.get("format", "") + ",noheader"
 
 
-def _answer(options: Options) -> str:
-    everything = list(cards())
-    chosen = _chosen(everything, options.list("id"))
+def _output(options: Options) -> str:
+    everything = list(gpus())
+    chosen = _select(everything, options.list("id"))
     style = options.list("format")
     if "query-gpu" in options.values:
-        return query_cards(options.list("query-gpu"), chosen, style)
+        return query_gpus(options.list("query-gpu"), chosen, style)
     for name in ("query-compute-apps", "query-apps"):
         if name in options.values:
             return query_holders(options.list(name), chosen, style)
     if "list-gpus" in options.flags:
-        return "".join(f"GPU {card.index}: {card.name} (UUID: {card.uuid})\n" for card in chosen)
+        return "".join(f"GPU {gpu.index}: {gpu.name} (UUID: {gpu.uuid})\n" for gpu in chosen)
     if "topology" in options.flags:
         return topology(chosen)
     if "query" in options.flags:
@@ -121,8 +122,9 @@ def _answer(options: Options) -> str:
     return table(chosen)
 
 
-def _chosen(everything: list[Card], names: list[str]) -> list[Card]:
-    chosen = [card for card in everything if any(card.is_meant_by(name) for name in names)]
+def _select(everything: list[Gpu], names: list[str]) -> list[Gpu]:
+    """Return the GPUs that `names` identify, or all GPUs if `names` is empty."""
+    chosen = [gpu for gpu in everything if any(gpu.matches_id(name) for name in names)]
     if names and not chosen:
         raise Refusal("No devices were found", _NOT_FOUND)
     return chosen or everything

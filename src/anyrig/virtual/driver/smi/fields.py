@@ -1,4 +1,4 @@
-"""What ``--query-gpu`` and ``--query-compute-apps`` can be asked: each field's unit and value."""
+"""The fields of ``--query-gpu`` and ``--query-compute-apps``: the unit and value of each."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from typing import Any
 
 import pynvml
 
-from .card import Card, Holder
+from .gpu import Gpu, Holder
 
-# The unit stands in the header and behind each value; None is written as [N/A].
-CardField = tuple[str | None, Callable[[Card], Any]]
-HolderField = tuple[str | None, Callable[[Card, Holder], Any]]
+# (unit, function that reads the value). The unit is printed in the header and after each value. A
+# value of None is printed as [N/A].
+GpuField = tuple[str | None, Callable[[Gpu], Any]]
+HolderField = tuple[str | None, Callable[[Gpu, Holder], Any]]
 
 _SWITCH = ("Disabled", "Enabled")
 
@@ -25,27 +26,27 @@ def _watts(milliwatts: int | None) -> str | None:
     return None if milliwatts is None else f"{milliwatts / 1000:.2f}"
 
 
-def _asked(question: str, *arguments: object) -> Callable[[Card], Any]:
-    return lambda card: card.ask(question, *arguments)
+def _reading(quantity: str, *arguments: object) -> Callable[[Gpu], Any]:
+    return lambda gpu: gpu.read(quantity, *arguments)
 
 
-def _watts_of(question: str) -> Callable[[Card], str | None]:
-    return lambda card: _watts(card.ask(question))
+def _watts_of(quantity: str) -> Callable[[Gpu], str | None]:
+    return lambda gpu: _watts(gpu.read(quantity))
 
 
-def _switch(question: str) -> Callable[[Card], str]:
-    return lambda card: _SWITCH[card.ask(question)]
+def _switch(quantity: str) -> Callable[[Gpu], str]:
+    return lambda gpu: _SWITCH[gpu.read(quantity)]
 
 
-def _use(question: str) -> Callable[[Card], int]:
-    return lambda card: int(card.ask(question)[0])
+def _utilization(quantity: str) -> Callable[[Gpu], int]:
+    return lambda gpu: int(gpu.read(quantity)[0])
 
 
-def _memory(kind: str) -> CardField:
-    return "MiB", lambda card: _mebibytes(getattr(card.memory, kind))
+def _memory(kind: str) -> GpuField:
+    return "MiB", lambda gpu: _mebibytes(getattr(gpu.memory, kind))
 
 
-def _unknown(card: Card) -> None:
+def _unknown(gpu: Gpu) -> None:
     return None
 
 
@@ -55,45 +56,45 @@ def _now(*_: object) -> str:
     return f"{text}.{int(seconds % 1 * 1000):03d}"
 
 
-def _capability(card: Card) -> str:
-    major, minor = card.ask("CudaComputeCapability")
+def _capability(gpu: Gpu) -> str:
+    major, minor = gpu.read("CudaComputeCapability")
     return f"{major}.{minor}"
 
 
 _CLOCKS = {"graphics": 0, "gr": 0, "sm": 1, "memory": 2, "mem": 2, "video": 3}
 
-CARD_FIELDS: dict[str, CardField] = {
+GPU_FIELDS: dict[str, GpuField] = {
     "timestamp": (None, _now),
     "driver_version": (None, lambda _: pynvml.nvmlSystemGetDriverVersion()),
     "count": (None, lambda _: pynvml.nvmlDeviceGetCount()),
-    "index": (None, lambda card: card.index),
-    "name": (None, lambda card: card.name),
-    "uuid": (None, lambda card: card.uuid),
-    "serial": (None, _asked("Serial")),
+    "index": (None, lambda gpu: gpu.index),
+    "name": (None, lambda gpu: gpu.name),
+    "uuid": (None, lambda gpu: gpu.uuid),
+    "serial": (None, _reading("Serial")),
     "compute_cap": (None, _capability),
-    "pci.bus_id": (None, lambda card: card.bus_id),
-    "pci.domain": (None, lambda card: f"0x{card.ask('PciInfo').domain:04X}"),
-    "pci.bus": (None, lambda card: f"0x{card.ask('PciInfo').bus:02X}"),
-    "pci.device": (None, lambda card: f"0x{card.ask('PciInfo').device:02X}"),
-    "pcie.link.gen.current": (None, _asked("CurrPcieLinkGeneration")),
-    "pcie.link.gen.max": (None, _asked("MaxPcieLinkGeneration")),
-    "pcie.link.width.current": (None, _asked("CurrPcieLinkWidth")),
-    "pcie.link.width.max": (None, _asked("MaxPcieLinkWidth")),
+    "pci.bus_id": (None, lambda gpu: gpu.bus_id),
+    "pci.domain": (None, lambda gpu: f"0x{gpu.read('PciInfo').domain:04X}"),
+    "pci.bus": (None, lambda gpu: f"0x{gpu.read('PciInfo').bus:02X}"),
+    "pci.device": (None, lambda gpu: f"0x{gpu.read('PciInfo').device:02X}"),
+    "pcie.link.gen.current": (None, _reading("CurrPcieLinkGeneration")),
+    "pcie.link.gen.max": (None, _reading("MaxPcieLinkGeneration")),
+    "pcie.link.width.current": (None, _reading("CurrPcieLinkWidth")),
+    "pcie.link.width.max": (None, _reading("MaxPcieLinkWidth")),
     "display_mode": (None, _switch("DisplayMode")),
     "display_active": (None, _switch("DisplayActive")),
     "persistence_mode": (None, _switch("PersistenceMode")),
     "compute_mode": (None, lambda _: "Default"),
-    "pstate": (None, lambda card: f"P{card.ask('PerformanceState')}"),
+    "pstate": (None, lambda gpu: f"P{gpu.read('PerformanceState')}"),
     "memory.total": _memory("total"),
     "memory.reserved": _memory("reserved"),
     "memory.used": _memory("used"),
     "memory.free": _memory("free"),
-    "utilization.gpu": ("%", lambda card: card.ask("UtilizationRates").gpu),
-    "utilization.memory": ("%", lambda card: card.ask("UtilizationRates").memory),
-    "utilization.encoder": ("%", _use("EncoderUtilization")),
-    "utilization.decoder": ("%", _use("DecoderUtilization")),
-    "temperature.gpu": (None, _asked("Temperature", pynvml.NVML_TEMPERATURE_GPU)),
-    "fan.speed": ("%", _asked("FanSpeed")),
+    "utilization.gpu": ("%", lambda gpu: gpu.read("UtilizationRates").gpu),
+    "utilization.memory": ("%", lambda gpu: gpu.read("UtilizationRates").memory),
+    "utilization.encoder": ("%", _utilization("EncoderUtilization")),
+    "utilization.decoder": ("%", _utilization("DecoderUtilization")),
+    "temperature.gpu": (None, _reading("Temperature", pynvml.NVML_TEMPERATURE_GPU)),
+    "fan.speed": ("%", _reading("FanSpeed")),
     "power.management": (None, _switch("PowerManagementMode")),
     "power.draw": ("W", _watts_of("PowerUsage")),
     "power.draw.average": ("W", _watts_of("PowerUsage")),
@@ -102,10 +103,10 @@ CARD_FIELDS: dict[str, CardField] = {
     "power.default_limit": ("W", _watts_of("PowerManagementDefaultLimit")),
     "power.max_limit": ("W", _watts_of("PowerManagementDefaultLimit")),
     "enforced.power.limit": ("W", _watts_of("EnforcedPowerLimit")),
-    **{f"clocks.{kind}": ("MHz", _asked("ClockInfo", n)) for kind, n in _CLOCKS.items()},
-    **{f"clocks.current.{kind}": ("MHz", _asked("ClockInfo", n)) for kind, n in _CLOCKS.items()},
-    **{f"clocks.max.{kind}": ("MHz", _asked("MaxClockInfo", n)) for kind, n in _CLOCKS.items()},
-    # Fields of NVIDIA's that a virtual card has no value for.
+    **{f"clocks.{kind}": ("MHz", _reading("ClockInfo", n)) for kind, n in _CLOCKS.items()},
+    **{f"clocks.current.{kind}": ("MHz", _reading("ClockInfo", n)) for kind, n in _CLOCKS.items()},
+    **{f"clocks.max.{kind}": ("MHz", _reading("MaxClockInfo", n)) for kind, n in _CLOCKS.items()},
+    # Fields for which a virtual GPU has no value.
     **dict.fromkeys(
         "accounting.mode addressing_mode mig.mode.current mig.mode.pending temperature.memory "
         "vbios_version inforom.img inforom.oem inforom.ecc inforom.pwr gom.current gom.pending "
@@ -117,19 +118,19 @@ CARD_FIELDS: dict[str, CardField] = {
         (None, _unknown),
     ),
 }
-CARD_FIELDS |= {
-    "gpu_name": CARD_FIELDS["name"],
-    "gpu_uuid": CARD_FIELDS["uuid"],
-    "gpu_serial": CARD_FIELDS["serial"],
-    "gpu_bus_id": CARD_FIELDS["pci.bus_id"],
+GPU_FIELDS |= {
+    "gpu_name": GPU_FIELDS["name"],
+    "gpu_uuid": GPU_FIELDS["uuid"],
+    "gpu_serial": GPU_FIELDS["serial"],
+    "gpu_bus_id": GPU_FIELDS["pci.bus_id"],
 }
 
 HOLDER_FIELDS: dict[str, HolderField] = {
     "timestamp": (None, _now),
-    "gpu_name": (None, lambda card, _: card.name),
-    "gpu_bus_id": (None, lambda card, _: card.bus_id),
-    "gpu_serial": (None, lambda card, _: card.ask("Serial")),
-    "gpu_uuid": (None, lambda card, _: card.uuid),
+    "gpu_name": (None, lambda gpu, _: gpu.name),
+    "gpu_bus_id": (None, lambda gpu, _: gpu.bus_id),
+    "gpu_serial": (None, lambda gpu, _: gpu.read("Serial")),
+    "gpu_uuid": (None, lambda gpu, _: gpu.uuid),
     "pid": (None, lambda _, holder: holder.pid),
     "process_name": (None, lambda _, holder: holder.name),
     "name": (None, lambda _, holder: holder.name),

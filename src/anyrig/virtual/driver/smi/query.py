@@ -1,33 +1,41 @@
-"""``--query-gpu=…`` and ``--query-compute-apps=…``: values with commas between them."""
+"""The output of ``--query-gpu`` and ``--query-compute-apps``: comma-separated values."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from .card import Card
-from .fields import CARD_FIELDS, HOLDER_FIELDS
+from .fields import GPU_FIELDS, HOLDER_FIELDS
+from .gpu import Gpu
 from .refusal import Refusal
 
 _INVALID = 2
 
 
-def query_cards(names: Sequence[str], cards: Sequence[Card], style: Sequence[str]) -> str:
-    """Return a line for each card."""
-    _check(names, CARD_FIELDS)
-    fields = [CARD_FIELDS[name] for name in names]
-    rows = [[(read(card), unit) for unit, read in fields] for card in cards]
+def query_gpus(names: Sequence[str], gpus: Sequence[Gpu], style: Sequence[str]) -> str:
+    """Return the fields `names` of `gpus`, one line per GPU, formatted by ``--format``.
+
+    Raises:
+        Refusal: a field is unknown, or `style` does not contain ``csv``.
+    """
+    _check(names, GPU_FIELDS)
+    fields = [GPU_FIELDS[name] for name in names]
+    rows = [[(read(gpu), unit) for unit, read in fields] for gpu in gpus]
     return _lines(names, [unit for unit, _ in fields], rows, style)
 
 
-def query_holders(names: Sequence[str], cards: Sequence[Card], style: Sequence[str]) -> str:
-    """Return a line for each process that holds memory of a card."""
+def query_holders(names: Sequence[str], gpus: Sequence[Gpu], style: Sequence[str]) -> str:
+    """Return the fields `names`, one line per process that holds memory of one of `gpus`.
+
+    Raises:
+        Refusal: a field is unknown, or `style` does not contain ``csv``.
+    """
     _check(names, HOLDER_FIELDS)
     fields = [HOLDER_FIELDS[name] for name in names]
     rows = [
-        [(read(card, holder), unit) for unit, read in fields]
-        for card in cards
-        for holder in card.holders()
+        [(read(gpu, holder), unit) for unit, read in fields]
+        for gpu in gpus
+        for holder in gpu.holders()
     ]
     return _lines(names, [unit for unit, _ in fields], rows, style)
 

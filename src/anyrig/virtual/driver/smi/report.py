@@ -1,4 +1,4 @@
-"""``-q``: everything of each card, a value a line; ``-d MEMORY,POWER`` only those parts."""
+"""The output of ``-q``: all values of each GPU, one per line, or only the sections of ``-d``."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import pynvml
 
-from .card import Card, cuda_version
-from .fields import CARD_FIELDS
+from .fields import GPU_FIELDS
+from .gpu import Gpu, cuda_version
 from .refusal import Refusal
 
 _INVALID = 2
-_ABOUT = {
+_GENERAL = {
     "Product Name": "name",
     "Display Mode": "display_mode",
     "Display Active": "display_active",
@@ -24,8 +24,8 @@ _ABOUT = {
     "Performance State": "pstate",
     "Compute Mode": "compute_mode",
 }
-# The name of each part for -d, its heading, and its lines.
-_PARTS: dict[str, tuple[str, dict[str, str]]] = {
+# The name of each section in -d, its heading, and the field on each line.
+_SECTIONS: dict[str, tuple[str, dict[str, str]]] = {
     "MEMORY": (
         "FB Memory Usage",
         {
@@ -66,13 +66,22 @@ _PARTS: dict[str, tuple[str, dict[str, str]]] = {
 _UNITS = {"temperature.gpu": "C"}
 
 
-def report(cards: Sequence[Card], count: int, parts: Sequence[str]) -> str:
-    """Return the log of `cards`, which are `count` in all."""
-    for part in parts:
-        if part not in (*_PARTS, "PIDS"):
+def report(gpus: Sequence[Gpu], attached: int, sections: Sequence[str]) -> str:
+    """Return the log of `gpus`.
+
+    Args:
+        gpus: the GPUs to report on.
+        attached: the number of GPUs in the node.
+        sections: the sections to print; empty for all.
+
+    Raises:
+        Refusal: a section is unknown.
+    """
+    for section in sections:
+        if section not in (*_SECTIONS, "PIDS"):
             raise Refusal(
-                f'"{part}" is not a valid parameter to "-d" switch. Please run \'nvidia-smi -h\' '
-                "for help.",
+                f'"{section}" is not a valid parameter to "-d" switch. '
+                "Please run 'nvidia-smi -h' for help.",
                 _INVALID,
             )
     lines = [
@@ -83,22 +92,22 @@ def report(cards: Sequence[Card], count: int, parts: Sequence[str]) -> str:
         _line("Driver Version", pynvml.nvmlSystemGetDriverVersion()),
         _line("CUDA Version", cuda_version()),
         "",
-        _line("Attached GPUs", count),
+        _line("Attached GPUs", attached),
     ]
-    for card in cards:
-        lines += [f"GPU {card.bus_id}", *_of_card(card, parts), ""]
+    for gpu in gpus:
+        lines += [f"GPU {gpu.bus_id}", *_section_lines(gpu, sections), ""]
     return "\n".join(lines) + "\n"
 
 
-def _of_card(card: Card, parts: Sequence[str]) -> Iterator[str]:
-    if not parts:
-        yield from _values(card, _ABOUT, 4)
-    for part, (heading, names) in _PARTS.items():
-        if not parts or part in parts:
+def _section_lines(gpu: Gpu, sections: Sequence[str]) -> Iterator[str]:
+    if not sections:
+        yield from _values(gpu, _GENERAL, 4)
+    for section, (heading, names) in _SECTIONS.items():
+        if not sections or section in sections:
             yield f"    {heading}"
-            yield from _values(card, names, 8)
-    if not parts or "PIDS" in parts:
-        holders = card.holders()
+            yield from _values(gpu, names, 8)
+    if not sections or "PIDS" in sections:
+        holders = gpu.holders()
         yield "    Processes" if holders else _line("Processes", "None", 4)
         for holder in holders:
             yield _line("Process ID", holder.pid, 8)
@@ -107,10 +116,10 @@ def _of_card(card: Card, parts: Sequence[str]) -> Iterator[str]:
             yield _line("Used GPU Memory", f"{holder.used_bytes // 2**20} MiB", 12)
 
 
-def _values(card: Card, names: Mapping[str, str], indent: int) -> Iterator[str]:
+def _values(gpu: Gpu, names: Mapping[str, str], indent: int) -> Iterator[str]:
     for label, name in names.items():
-        unit, read = CARD_FIELDS[name]
-        value = read(card)
+        unit, read = GPU_FIELDS[name]
+        value = read(gpu)
         unit = unit or _UNITS.get(name)
         yield _line(label, "N/A" if value is None else f"{value} {unit}" if unit else value, indent)
 

@@ -1,11 +1,11 @@
-"""``topo -m``: by what each card reaches each other."""
+"""The output of ``topo -m``: the connection between each pair of GPUs."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
 
-from .card import Card
+from .gpu import Gpu
 
 _LEGEND = """
 Legend:
@@ -17,23 +17,23 @@ Legend:
   PXB  = Connection traversing multiple PCIe bridges (without traversing the PCIe Host Bridge)
   PIX  = Connection traversing at most a single PCIe bridge
   NV#  = Connection traversing a bonded set of # NVLinks
-"""  # noqa: E501 - the lines of nvidia-smi
+"""  # noqa: E501 - nvidia-smi's own lines
 
 
-def topology(cards: Sequence[Card]) -> str:
-    """Return the matrix, its columns separated by tabs."""
-    heads = [f"GPU{card.index}" for card in cards]
+def topology(gpus: Sequence[Gpu]) -> str:
+    """Return the connection matrix of `gpus`, with tabs between columns."""
+    heads = [f"GPU{gpu.index}" for gpu in gpus]
     affinity = [f"0-{(os.cpu_count() or 1) - 1}", "0", "N/A"]
     rows = [["", *heads, "CPU Affinity", "NUMA Affinity", "GPU NUMA ID"]]
     rows += [
-        [head, *(_path(card, other) for other in cards), *affinity]
-        for head, card in zip(heads, cards, strict=True)
+        [head, *(_path(gpu, other) for other in gpus), *affinity]
+        for head, gpu in zip(heads, gpus, strict=True)
     ]
     return "".join("\t".join(row) + "\n" for row in rows) + _LEGEND
 
 
-def _path(card: Card, other: Card) -> str:
-    if card is other:
+def _path(gpu: Gpu, other: Gpu) -> str:
+    if gpu is other:
         return " X "
-    links = card.nvlinks_to(other)
+    links = gpu.nvlinks_to(other)
     return f"NV{links}" if links else "PHB"

@@ -1,0 +1,37 @@
+"""Where the memory of each device goes: by kind, module, name and line."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..late_names import load_late
+
+if TYPE_CHECKING:
+    from .device_footprint import DeviceFootprint as DeviceFootprint
+    from .footprint import Footprint as Footprint
+    from .kinds import Kind as Kind
+    from .moment import Holding as Holding
+    from .moment import Moment as Moment
+    from .out_of_memory import OutOfMemoryReport as OutOfMemoryReport
+    from .out_of_memory import explain_oom as explain_oom
+    from .reason import Cause as Cause
+    from .reason import Reason as Reason
+    from .source_line import SourceLine as SourceLine
+    from .tracking import track as track
+
+_MODULE_OF_NAME = {
+    "Cause": ".reason",
+    "DeviceFootprint": ".device_footprint",
+    "Footprint": ".footprint",
+    "Holding": ".moment",
+    "Kind": ".kinds",
+    "Moment": ".moment",
+    "OutOfMemoryReport": ".out_of_memory",
+    "Reason": ".reason",
+    "SourceLine": ".source_line",
+    "explain_oom": ".out_of_memory",
+    "track": ".tracking",
+}
+
+__all__ = [*_MODULE_OF_NAME]
+__getattr__, __dir__ = load_late(__name__, _MODULE_OF_NAME)

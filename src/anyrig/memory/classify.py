@@ -1,0 +1,74 @@
+"""Finds the kind of every block whose tensor had no role of its own."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from dataclasses import replace
+
+from .block import Block
+from .kinds import Kind
+from .operator_log import OperatorLog
+from .timeline import Timeline
+
+
+class Kinds:
+    """The kind of each block of a timeline, at any position.
+
+    ::
+
+        made in a forward pass that learns, alive when the backward pass begins   activations
+        the same, after that backward pass                                        other tensors
+        of a tensor, alive when a step ends, or at the end                        other tensors
+        of a tensor, freed before                                                 temporaries
+        of no tensor                                                              workspaces
+        older than the recording, of no tensor, while there were graphs           activations
+    """
+
+    def __init__(self, timeline: Timeline, log: OperatorLog) -> None:
+        self._timeline = timeline
+        self._had_graphs = log.had_graphs
+        self._backward_starts = log.backward_starts
+        self._start_positions = [timeline.position_of(n) for n in log.backward_starts]
+        self._end_positions = [timeline.position_of(n) for n in log.backward_ends]
+        self._step_positions = [timeline.position_of(n + 1) for n in log.step_ends]
+
+    def kind_at(self, block: Block, position: int) -> Kind:
+        """Return the kind of a block that is alive at `position`."""
+        if block.kind is not None:
+            return block.kind
+        if not block.of_tensor:
+            is_older = block.operator is None
+            return Kind.ACTIVATIONS if is_older and self._had_graphs else Kind.WORKSPACES
+        if self._is_kept_for_backward(block, position):
+            return Kind.ACTIVATIONS
+        return Kind.OTHER if self._outlives_its_step(block) else Kind.TEMPORARIES
+
+    def blocks_at_end(self) -> dict[int, Block]:
+        """Return the blocks that are allocated at the end, by address, each with its kind."""
+        end = self._timeline.end
+        blocks = {}
+        for block in self._timeline.blocks:
+            if block.died is None:
+                blocks[block.address] = replace(block, kind=self.kind_at(block, end))
+        return blocks
+
+    def _is_kept_for_backward(self, block: Block, position: int) -> bool:
+        origin = block.origin
+        if origin is None or block.operator is None or not origin.learns:
+            return False
+        index = bisect_right(self._backward_starts, block.operator)
+        if origin.phase == "backward":  # recomputed, for the rest of this backward pass
+            index -= 1
+        elif index < len(self._start_positions):
+            if not block.is_alive_at(self._start_positions[index]):
+                return False
+        else:
+            return block.died is None
+        ended = index < len(self._end_positions) and position > self._end_positions[index]
+        return not ended
+
+    def _outlives_its_step(self, block: Block) -> bool:
+        if block.died is None or block.born < 0:
+            return True
+        index = bisect_left(self._step_positions, block.born)
+        return index < len(self._step_positions) and self._step_positions[index] < block.died

@@ -1,0 +1,26 @@
+"""What was recorded of one device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .classify import Kinds
+from .timeline import Timeline
+
+
+@dataclass(frozen=True)
+class DeviceRecord:
+    """What was recorded of one device.
+
+    Attributes:
+        outside_bytes: of the device, but not of this process's PyTorch: the CUDA context, other
+            libraries and other processes; None if unknown.
+        total_bytes: the device's memory; None if unknown.
+        refused: the name of the last operator that ran out of memory, on any device.
+    """
+
+    timeline: Timeline
+    kinds: Kinds
+    outside_bytes: int | None
+    total_bytes: int | None
+    refused: str | None = None

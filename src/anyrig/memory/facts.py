@@ -1,0 +1,60 @@
+"""A footprint as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from .device_footprint import DeviceFootprint
+from .moment import Moment
+
+if TYPE_CHECKING:
+    from .footprint import Footprint
+
+
+def format_json(footprint: Footprint) -> str:
+    """Return a footprint as JSON, its steps included."""
+    facts = _facts(footprint.devices)
+    if footprint.steps:
+        facts["steps"] = [_facts(step.devices) for step in footprint.steps]
+    return json.dumps(facts, indent=2)
+
+
+def _facts(devices: Sequence[DeviceFootprint]) -> dict[str, Any]:
+    return {"devices": [_device(device) for device in devices]}
+
+
+def _device(device: DeviceFootprint) -> dict[str, Any]:
+    return {
+        "device": str(device.device),
+        "total_bytes": device.total_bytes,
+        "outside_bytes": device.outside_bytes,
+        "start": _moment(device.start),
+        "peak": _moment(device.peak),
+        "end": _moment(device.end),
+        "curve": {
+            "seconds": device.curve.seconds,
+            "reserved_bytes": device.curve.reserved_bytes,
+            "bytes_by_kind": {kind.value: values for kind, values in device.curve.bytes_of.items()},
+        },
+    }
+
+
+def _moment(moment: Moment) -> dict[str, Any]:
+    return {
+        "allocated_bytes": moment.allocated_bytes,
+        "reserved_bytes": moment.reserved_bytes,
+        "phase": moment.phase,
+        "module": moment.module,
+        "line": None if moment.line is None else str(moment.line),
+        "bytes_by_kind": {kind.value: count for kind, count in moment.by_kind().items()},
+        "bytes_by_module": _texts(moment.by_module()),
+        "bytes_by_name": _texts(moment.by_name()),
+        "bytes_by_line": _texts(moment.by_line()),
+    }
+
+
+def _texts(counts: Mapping[Any, int]) -> dict[str, int]:
+    """Return the counts under texts; what is unknown is under ``"?"``."""
+    return {"?" if key is None else str(key): count for key, count in counts.items()}

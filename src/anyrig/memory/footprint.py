@@ -1,0 +1,87 @@
+"""Where the memory of all devices was while it was tracked."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..errors import MemoryTrackingError
+from .device_footprint import DeviceFootprint
+
+
+@dataclass
+class Footprint:
+    """Where the memory of all devices was while it was tracked.
+
+    Attributes:
+        devices: those that held memory, CUDA devices first. Empty until tracking has ended. With
+            ``every="step"``, those of the step with the highest peak.
+        steps: with ``every="step"``, one footprint a step of an optimizer.
+    """
+
+    devices: tuple[DeviceFootprint, ...] = ()
+    steps: tuple[Footprint, ...] = ()
+    _snapshot: Mapping[str, Any] | None = field(default=None, repr=False)
+
+    @property
+    def peak_bytes(self) -> int:
+        """The bytes that were allocated at the peaks of all devices together."""
+        return sum(device.peak.allocated_bytes for device in self.devices)
+
+    def table(self) -> str:
+        """Return the footprint as a table for a terminal, 80 columns wide."""
+        from .table import format_table
+
+        return format_table(self.devices)
+
+    def json(self) -> str:
+        """Return the footprint as JSON: an object with a list of devices."""
+        from .facts import format_json
+
+        return format_json(self)
+
+    def html(self) -> str:
+        """Return the footprint as a page with a chart of each device, with no outside resources."""
+        from .page import format_page
+
+        return format_page(self.devices)
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the footprint to a file, whole or not at all, and return its path.
+
+        Args:
+            path: its suffix chooses the format: ``.txt``, ``.json``, ``.html``, or ``.pickle`` for
+                a snapshot of the CUDA devices that https://pytorch.org/memory_viz opens.
+
+        Raises:
+            MemoryTrackingError: the suffix is none of these, or a snapshot was asked for and there
+                is no CUDA device.
+        """
+        path = Path(path)
+        writers: dict[str, Callable[[], bytes]] = {
+            ".txt": lambda: self.table().encode(),
+            ".json": lambda: self.json().encode(),
+            ".html": lambda: self.html().encode(),
+            ".pickle": self._pickle,
+        }
+        if path.suffix not in writers:
+            raise MemoryTrackingError(
+                f"cannot tell a format from the name {path.name!r}; let it end in "
+                f"{', '.join(writers)}"
+            )
+        from .atomic_file import write_atomically
+
+        write_atomically(path, writers[path.suffix]())
+        return path
+
+    def _pickle(self) -> bytes:
+        import pickle
+
+        if self._snapshot is None:
+            raise MemoryTrackingError(
+                "there was no CUDA device to take a snapshot of; save the footprint as .html"
+            )
+        return pickle.dumps(self._snapshot)

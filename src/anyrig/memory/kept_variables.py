@@ -1,0 +1,96 @@
+"""Variables that keep more tensors with every pass of a loop, and the lines that add to them."""
+
+from __future__ import annotations
+
+import ast
+import linecache
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import FrameType
+
+from torch import Tensor
+
+from .census import tensors_of_variable
+from .source_line import SourceLine, is_of_a_library
+
+_ADDING_METHODS = ("append", "extend", "insert", "add", "update", "setdefault")
+
+
+@dataclass(frozen=True)
+class KeptVariable:
+    """A variable that a line of its function adds tensors to.
+
+    Attributes:
+        line: ``losses.append(loss)``, ``total += loss`` or ``h = cell(x, h)``, for example.
+        is_container: whether it holds its tensors in a list or a dict.
+    """
+
+    name: str
+    line: SourceLine
+    is_container: bool
+    tensors: tuple[Tensor, ...]
+
+    @property
+    def has_graphs(self) -> bool:
+        """Whether a tensor of it keeps a graph for a backward pass."""
+        return any(tensor.grad_fn is not None for tensor in self.tensors)
+
+    @property
+    def is_scalar(self) -> bool:
+        """Whether all of its tensors are single numbers, as losses are."""
+        return all(tensor.numel() == 1 for tensor in self.tensors)
+
+
+def find_kept_variables(frame: FrameType | None) -> Iterator[KeptVariable]:
+    """Yield the variables of a program's functions that a line of theirs adds tensors to.
+
+    Args:
+        frame: the innermost function; its callers are looked through too.
+    """
+    while frame is not None:
+        if not is_of_a_library(frame.f_code):
+            yield from _of_function(frame)
+        frame = frame.f_back
+
+
+def _of_function(frame: FrameType) -> Iterator[KeptVariable]:
+    code = frame.f_code
+    lines = _adding_lines(code.co_filename, code.co_firstlineno, code.co_name)
+    for name, number in lines.items():
+        value = frame.f_locals.get(name, frame.f_globals.get(name))
+        tensors = tuple(tensor for _, tensor in tensors_of_variable(name, value))
+        if tensors:
+            line = SourceLine(code.co_filename, number, code.co_name)
+            yield KeptVariable(name, line, not isinstance(value, Tensor), tensors)
+
+
+def _adding_lines(file: str, first: int, function: str) -> dict[str, int]:
+    """Return the variables that a function adds to, each with the last line that does."""
+    try:
+        tree: ast.AST = ast.parse("".join(linecache.getlines(file)))
+    except SyntaxError:  # no source, or that of a notebook's cell with magic commands
+        return {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == function:
+            starts = [node.lineno, *(decorator.lineno for decorator in node.decorator_list)]
+            if first in starts:
+                tree = node
+                break
+    return {name: number for node in ast.walk(tree) for name, number in _added_to(node)}
+
+
+def _added_to(node: ast.AST) -> Iterator[tuple[str, int]]:
+    if isinstance(node, ast.AugAssign):
+        yield from ((name, node.lineno) for name in _names(node.target))
+    elif isinstance(node, ast.Assign):
+        used = set(_names(node.value))
+        targets = {name for target in node.targets for name in _names(target)}
+        yield from ((name, node.lineno) for name in sorted(targets & used))
+    elif isinstance(node, ast.Call):
+        method = node.func
+        if isinstance(method, ast.Attribute) and method.attr in _ADDING_METHODS:
+            yield from ((name, node.lineno) for name in _names(method.value))
+
+
+def _names(node: ast.AST) -> Iterator[str]:
+    return (each.id for each in ast.walk(node) if isinstance(each, ast.Name))

@@ -1,0 +1,270 @@
+"""Why a device ran out of memory."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from ..units import format_bytes
+from .block import Block, Origin
+from .device_record import DeviceRecord
+from .kept_variables import KeptVariable
+from .kinds import Kind
+from .source_line import SourceLine
+from .timeline import Refusal
+
+# A variable is said to keep tensors of a loop if it holds those of so many passes.
+_FEWEST_PASSES = 3
+_COPIES = ("aten::_to_copy", "aten::copy_")
+
+
+class Cause(str, Enum):
+    """Why a device ran out of memory."""
+
+    OTHER_PROCESSES = "other processes"
+    FRAGMENTATION = "fragmentation"
+    KEPT_LOSSES = "kept losses"
+    KEPT_OUTPUTS = "kept outputs"
+    RECURRENT_STATE = "a recurrent state with its graph"
+    KEPT_TENSORS = "kept tensors"
+    OPTIMIZER_STATE = "optimizer state"
+    EVALUATION = "evaluation with gradients"
+    BATCH = "the batch"
+    ACTIVATIONS = "activations"
+    OTHER = "the largest kind"
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why a device ran out of memory.
+
+    Attributes:
+        sentence: what happened, with the figures, in one line.
+        line: the line of the program to change.
+        bytes: the bytes that the cause accounts for.
+    """
+
+    cause: Cause
+    sentence: str
+    line: SourceLine | None
+    bytes: int
+
+
+def find_reason(
+    record: DeviceRecord, refusal: Refusal, variables: Sequence[KeptVariable]
+) -> Reason:
+    """Return the reason why a device refused a request; see `_rules` for the order of the tests.
+
+    Args:
+        record: of the device, until it ran out of memory.
+        refusal: the request.
+        variables: that the functions that were running add tensors to, innermost first.
+    """
+    return next(reason for reason in _Rules(record, refusal, variables).all() if reason is not None)
+
+
+class _Rules:
+    """One method for each cause. The first that applies is the reason.
+
+    ::
+
+        others hold what was asked for, and a quarter of the device       other processes
+        what was asked for is free, but in pieces; a third of all         fragmentation
+        graphs of three calls of a model or more are alive                kept losses or outputs,
+                                                                          a recurrent state
+        a line's tensors of three passes or more hold half of the memory  kept tensors
+        what was asked for is free, but in pieces                         fragmentation
+        an optimizer's step ran                                           optimizer state
+        a module in evaluation mode ran, and autograd recorded it         evaluation
+        a copy to the device ran, of more than all else there             the batch
+        else                                                              the largest kind
+    """
+
+    def __init__(
+        self, record: DeviceRecord, refusal: Refusal, variables: Sequence[KeptVariable]
+    ) -> None:
+        self._record = record
+        self._refusal = refusal
+        self._variables = variables
+        timeline = record.timeline
+        self._blocks = [b for b in timeline.blocks if b.is_alive_at(refusal.position)]
+        self._kinds: Counter[Kind] = Counter()
+        for block in self._blocks:
+            self._kinds[self._kind(block)] += block.bytes
+        self._reserved = timeline.reserved_at(refusal.position)
+        self._cached = self._reserved - timeline.allocated_at(refusal.position)
+        last = max(timeline.origins, default=0)
+        self._origin = timeline.origins.get(last, Origin(None, None, None, False))
+        self._asked = format_bytes(refusal.requested_bytes)
+
+    def all(self) -> Sequence[Reason | None]:
+        return (
+            self._other_processes(),
+            self._fragmentation(least=1 / 3),
+            self._kept_graphs(),
+            self._kept_tensors(),
+            self._fragmentation(least=0),
+            self._optimizer_state(),
+            self._evaluation(),
+            self._batch(),
+            self._largest_kind(),
+        )
+
+    def _kind(self, block: Block) -> Kind:
+        return self._record.kinds.kind_at(block, self._refusal.position)
+
+    def _other_processes(self) -> Reason | None:
+        total = self._record.total_bytes
+        if total is None:
+            return None
+        outside = total - self._refusal.free_bytes - self._reserved
+        if outside < total / 4 or outside < self._refusal.requested_bytes:
+            return None
+        return Reason(
+            Cause.OTHER_PROCESSES,
+            f"other processes hold {format_bytes(outside)} of the device's {format_bytes(total)}",
+            self._origin.line,
+            outside,
+        )
+
+    def _fragmentation(self, least: float) -> Reason | None:
+        if self._cached < max(self._refusal.requested_bytes, least * self._reserved):
+            return None
+        return Reason(
+            Cause.FRAGMENTATION,
+            f"{format_bytes(self._cached)} are free, but no piece of it has {self._asked}",
+            self._origin.line,
+            self._cached,
+        )
+
+    def _kept_graphs(self) -> Reason | None:
+        kept = [
+            block
+            for block in self._blocks
+            if block.origin is not None and block.origin.learns and block.kind is None
+        ]
+        calls = {block.origin.call for block in kept if block.origin is not None}
+        count = sum(block.bytes for block in kept)
+        if len(calls) < _FEWEST_PASSES or count < self._largest_other(Kind.ACTIVATIONS):
+            return None
+        for variable in self._variables:
+            if not variable.has_graphs:
+                continue
+            held = f"{format_bytes(count)} of {len(calls)} calls of the model"
+            name = variable.name
+            if variable.is_scalar:
+                return Reason(
+                    Cause.KEPT_LOSSES,
+                    f"{name} is a tensor with a graph and keeps {held}: add loss.item() or "
+                    "loss.detach() instead",
+                    variable.line,
+                    count,
+                )
+            if variable.is_container:
+                return Reason(
+                    Cause.KEPT_OUTPUTS,
+                    f"{name} keeps {held}: append output.detach(), on the CPU if it is only looked "
+                    "at later",
+                    variable.line,
+                    count,
+                )
+            return Reason(
+                Cause.RECURRENT_STATE,
+                f"{name} carries its graph from pass to pass and keeps {held}: call detach_() on "
+                "it where the gradient may end",
+                variable.line,
+                count,
+            )
+        return None
+
+    def _kept_tensors(self) -> Reason | None:
+        by_line: dict[SourceLine, list[Block]] = {}
+        for block in self._blocks:
+            line = block.origin.line if block.origin is not None else None
+            is_kept = block.of_tensor and block.kind in (None, Kind.BATCH)
+            if line is not None and is_kept and not (block.origin and block.origin.learns):
+                by_line.setdefault(line, []).append(block)
+        if not by_line:
+            return None
+        line, kept = max(by_line.items(), key=lambda item: sum(block.bytes for block in item[1]))
+        count = sum(block.bytes for block in kept)
+        passes = len({block.operator for block in kept})
+        allocated = self._record.timeline.allocated_at(self._refusal.position)
+        if passes < _FEWEST_PASSES or count < allocated / 2:
+            return None
+        addresses = {block.data_address or block.address for block in kept}
+        for variable in self._variables:
+            held = {tensor.untyped_storage().data_ptr() for tensor in variable.tensors}
+            if variable.is_container and len(held & addresses) >= _FEWEST_PASSES:
+                return Reason(
+                    Cause.KEPT_TENSORS,
+                    f"{variable.name} keeps {format_bytes(count)} in {len(held)} tensors, more "
+                    "with every pass",
+                    variable.line,
+                    count,
+                )
+        return Reason(
+            Cause.KEPT_TENSORS,
+            f"{passes} tensors of one line are alive, {format_bytes(count)} together",
+            line,
+            count,
+        )
+
+    def _optimizer_state(self) -> Reason | None:
+        if self._origin.phase != "optimizer":
+            return None
+        count = self._kinds[Kind.OPTIMIZER_STATE] + self._refusal.requested_bytes
+        return Reason(
+            Cause.OPTIMIZER_STATE,
+            f"the optimizer's state needs more than the {format_bytes(count)} that it has so far",
+            self._origin.line,
+            count,
+        )
+
+    def _evaluation(self) -> Reason | None:
+        origin = self._origin
+        count = self._kinds[Kind.ACTIVATIONS]
+        if origin.trains is not False or not origin.learns or not count:
+            return None
+        return Reason(
+            Cause.EVALUATION,
+            f"a model in evaluation mode keeps {format_bytes(count)} of activations for a backward "
+            "pass: evaluate it under torch.no_grad()",
+            origin.line,
+            count,
+        )
+
+    def _batch(self) -> Reason | None:
+        count = self._kinds[Kind.BATCH] + self._refusal.requested_bytes
+        if self._record.refused not in _COPIES or count < self._largest_other(Kind.BATCH):
+            return None
+        return Reason(
+            Cause.BATCH,
+            f"the batch has {format_bytes(count)}",
+            self._origin.line,
+            count,
+        )
+
+    def _largest_kind(self) -> Reason:
+        kind = max(self._kinds, key=self._kinds.__getitem__, default=Kind.TEMPORARIES)
+        count = self._kinds[kind]
+        if kind is not Kind.ACTIVATIONS:
+            sentence = f"{format_bytes(count)} are {kind.value}"
+            return Reason(Cause.OTHER, sentence, self._origin.line, count)
+        by_line: Counter[SourceLine | None] = Counter()
+        for block in self._blocks:
+            if block.origin is not None and self._kind(block) is kind:
+                by_line[block.origin.line] += block.bytes
+        line, of_line = by_line.most_common(1)[0]
+        return Reason(
+            Cause.ACTIVATIONS,
+            f"activations that a backward pass needs have {format_bytes(count)}, "
+            f"{format_bytes(of_line)} of them from one line",
+            line,
+            count,
+        )
+
+    def _largest_other(self, kind: Kind) -> int:
+        return max((n for other, n in self._kinds.items() if other is not kind), default=0)

@@ -1,0 +1,170 @@
+"""Records what every operator allocates, and what for."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from .block import Origin
+from .kinds import Kind
+from .module_stack import ModuleStack
+from .operator_log import OperatorLog
+from .source_line import current_line
+from .tensor_roles import TensorRoles, tensors_in
+
+# Operators that return an argument of theirs, for which they may allocate memory.
+_RESIZING = ("aten::resize_", "aten::set_", "aten::resize_as_")
+
+
+class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """While it is entered, writes down every operator of this thread and of its backward passes.
+
+    ::
+
+        operator 7: addmm ─┬─ its number labels what CUDA's allocator records   (label)
+                           ├─ its outputs' addresses become roles               (log.roles)
+                           └─ its module and line become their origin           (log.origins)
+
+    A backward pass runs operators of its own. Each belongs to a node of the graph, whose sequence
+    number says which operator of the forward pass made it: its module and line are taken.
+    """
+
+    def __init__(
+        self,
+        log: OperatorLog,
+        modules: ModuleStack,
+        roles: TensorRoles,
+        label: Callable[[int, torch.device | None], None],
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._log = log
+        self._modules = modules
+        self._roles = roles
+        self._label = label
+        self._origin_of_node: dict[int, Origin] = {}
+        self._makes_outputs: dict[Any, bool] = {}
+        self._of_thread = threading.local()
+        self._in_backward = False
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        number = self._log.begin_operator()
+        origin = self._origin(number, args)
+        self._log.origins[number] = origin
+        self._label(number, _device_of(args, kwargs))
+        try:
+            output = func(*args, **(kwargs or {}))
+        except torch.OutOfMemoryError:
+            self._log.refused = func.name()
+            raise
+        makes_outputs = self._makes_outputs.get(func)
+        if makes_outputs is None:
+            makes_outputs = self._makes_outputs[func] = _makes_outputs(func)
+        if makes_outputs:
+            kind = Kind.BATCH if origin.phase == "outside" and _copies(func, args, output) else None
+            self._roles.note(output, kind, operator=number)
+        return output
+
+    def begin_step(self) -> None:
+        """Call before an optimizer's step."""
+        self._of_thread.steps = True
+
+    def end_step(self) -> None:
+        """Call after an optimizer's step: no graph of an earlier step is walked again."""
+        self._of_thread.steps = False
+        self._log.step_ends.append(self._log.count)
+        self._origin_of_node.clear()
+
+    def note_batch(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
+        """Record the tensors that an outermost module is called with as the batch."""
+        for tensor in tensors_in(inputs):
+            if not tensor.requires_grad:
+                self._roles.note(tensor, Kind.BATCH)
+
+    def finish(self) -> None:
+        """Call when the recording ends."""
+        self._end_backward(self._log.count + 1)
+
+    def _origin(self, number: int, args: tuple[Any, ...]) -> Origin:
+        learns = torch.is_grad_enabled()
+        # Private: PyTorch has no public way to ask whether a backward pass runs, and of which node.
+        # tests/memory/test_torch_names.py fails if the names change.
+        if torch._C._current_graph_task_id() != -1:
+            self._begin_backward(number)
+            node = None if learns else torch._C._current_autograd_node()
+            if node is not None:
+                known = self._origin_of_node.get(node._sequence_nr())
+                if known is not None:
+                    return Origin("backward", known.module, known.line, False, known.call)
+            return Origin("backward", self._modules.current(), current_line(), learns)
+        self._end_backward(number)
+        module = self._modules.current()
+        calls = self._modules.calls
+        if getattr(self._of_thread, "steps", False):
+            return Origin("optimizer", module, current_line(), False, calls)
+        learns = learns and _requires_grad(args)
+        phase = "outside" if module is None else "forward"
+        origin = Origin(phase, module, current_line(), learns, calls, self._modules.trains())
+        if learns:
+            # The node of this operator is the last one that this thread made.
+            self._origin_of_node.setdefault(torch._C._autograd._get_sequence_nr() - 1, origin)
+        return origin
+
+    def _begin_backward(self, number: int) -> None:
+        if not self._in_backward:
+            self._in_backward = True
+            self._log.backward_starts.append(number)
+
+    def _end_backward(self, number: int) -> None:
+        if self._in_backward:
+            self._in_backward = False
+            self._log.backward_ends.append(number)
+
+
+def _makes_outputs(func: Any) -> bool:
+    """Say whether an operator may return tensors with memory of their own."""
+    schema = getattr(func, "_schema", None)
+    if schema is None or schema.name in _RESIZING:
+        return True
+    return any(argument.is_out for argument in schema.arguments) or any(
+        result.alias_info is None for result in schema.returns
+    )
+
+
+def _device_of(args: tuple[Any, ...], kwargs: Any) -> torch.device | None:
+    """Return the device on which an operator allocates, as far as its arguments say."""
+    device = kwargs.get("device") if kwargs else None
+    if isinstance(device, torch.device):
+        return device
+    for arg in args:
+        if isinstance(arg, Tensor):
+            return arg.device
+        if isinstance(arg, list | tuple) and arg and isinstance(arg[0], Tensor):
+            return arg[0].device
+    return None
+
+
+def _copies(func: Any, args: tuple[Any, ...], output: Any) -> bool:
+    """Say whether an operator copied a tensor from another device."""
+    source = args[0] if args else None
+    return (
+        isinstance(source, Tensor)
+        and isinstance(output, Tensor)
+        and not source.requires_grad
+        and source.device != output.device
+    )
+
+
+def _requires_grad(args: tuple[Any, ...]) -> bool:
+    return any(
+        arg.requires_grad
+        if isinstance(arg, Tensor)
+        else isinstance(arg, list | tuple) and any(t.requires_grad for t in tensors_in(arg))
+        for arg in args
+    )

@@ -1,0 +1,50 @@
+"""The line of the program that runs at this moment."""
+
+from __future__ import annotations
+
+import linecache
+import sys
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import CodeType, FrameType
+
+import torch
+
+_LIBRARIES = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
+
+
+@dataclass(frozen=True)
+class SourceLine:
+    """A line of a program."""
+
+    file: str
+    number: int
+    function: str
+
+    @property
+    def text(self) -> str:
+        """The line's text, without indentation; empty where the source cannot be read."""
+        return linecache.getline(self.file, self.number).strip()
+
+    def __str__(self) -> str:
+        return f"{Path(self.file).name}:{self.number} in {self.function}"
+
+
+@cache
+def is_of_a_library(code: CodeType) -> bool:
+    """Say whether a function is part of PyTorch or anyrig, or was generated."""
+    return code.co_filename.startswith(_LIBRARIES) or code.co_filename.startswith("<")
+
+
+def current_line(frame: FrameType | None = None) -> SourceLine | None:
+    """Return the innermost line outside PyTorch and anyrig; None if there is none.
+
+    The thread of a backward pass on a GPU runs no Python, so it has no line.
+    """
+    frame = frame or sys._getframe(1)
+    while frame is not None and is_of_a_library(frame.f_code):
+        frame = frame.f_back
+    if frame is None:
+        return None
+    return SourceLine(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)

@@ -1,0 +1,35 @@
+"""The memory behind tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+_SPARSE_PARTS = {
+    torch.sparse_coo: ("_indices", "_values"),
+    torch.sparse_csr: ("crow_indices", "col_indices", "values"),
+    torch.sparse_bsr: ("crow_indices", "col_indices", "values"),
+    torch.sparse_csc: ("ccol_indices", "row_indices", "values"),
+    torch.sparse_bsc: ("ccol_indices", "row_indices", "values"),
+}
+
+
+def storages_of(tensor: Tensor) -> Iterator[torch.UntypedStorage]:
+    """Yield the storages of a tensor: several of a sparse one or a wrapper such as a DTensor."""
+    if is_traceable_wrapper_subclass(tensor):
+        names, _ = tensor.__tensor_flatten__()
+        for name in names:
+            yield from storages_of(getattr(tensor, name))
+    elif (parts := _SPARSE_PARTS.get(tensor.layout)) is not None:
+        for part in parts:
+            yield from storages_of(getattr(tensor, part)())
+    elif tensor.layout is torch.strided:
+        # Tensors inside torch.func transforms have no storage of their own.
+        with suppress(NotImplementedError):
+            storage = tensor.untyped_storage()
+            if storage.device.type != "meta":  # FakeTensors have one there, too
+                yield storage

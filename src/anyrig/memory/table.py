@@ -1,0 +1,102 @@
+"""A footprint as a table for a terminal."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from ..units import format_bytes
+from .device_footprint import DeviceFootprint
+from .kinds import Kind
+from .moment import Moment
+
+_COLUMNS = 80
+_LONGEST_LIST = 8
+
+
+def format_table(devices: Sequence[DeviceFootprint]) -> str:
+    """Return a table of each device: its kinds, and the largest modules, names and lines."""
+    console = Console(file=io.StringIO(), width=_COLUMNS, color_system=None)
+    with console.capture() as capture:
+        if not devices:
+            console.print("No device held memory.")
+        for device in devices:
+            console.print(describe_peak(device), highlight=False, soft_wrap=True)
+            console.print(_kinds(device))
+            _print_largest(console, device.peak, " at the peak")
+            console.print()
+    return capture.get().rstrip() + "\n"
+
+
+def format_moment(moment: Moment) -> str:
+    """Return a table of one moment: its kinds, and the largest modules, names and lines."""
+    console = Console(file=io.StringIO(), width=_COLUMNS, color_system=None)
+    with console.capture() as capture:
+        kinds = {kind.value: count for kind, count in moment.by_kind().items() if count}
+        console.print(_largest("kind", kinds, ""))
+        _print_largest(console, moment, "")
+    return capture.get().rstrip() + "\n"
+
+
+def _print_largest(console: Console, moment: Moment, at: str) -> None:
+    console.print(_largest(f"module{at}", moment.by_module(), "(no module)"))
+    console.print(_largest(f"name{at}", _names(moment), ""))
+    console.print(_largest(f"line{at}", moment.by_line(), "(before tracking)"))
+
+
+def describe_peak(device: DeviceFootprint) -> str:
+    """Return one line: how high a device's peak was, and what ran then."""
+    peak = device.peak
+    of_total = f" of {format_bytes(device.total_bytes)}" if device.total_bytes else ""
+    return f"{device.device}: peak {format_bytes(peak.allocated_bytes)}{of_total}{_where(peak)}"
+
+
+def _where(moment: Moment) -> str:
+    parts = []
+    if moment.phase is not None and moment.phase != "outside":
+        parts.append(f"in the {moment.phase}")
+    if moment.module:
+        parts.append(f"of {moment.module}")
+    if moment.line is not None:
+        parts.append(f"at {moment.line}")
+    return f", {' '.join(parts)}" if parts else ""
+
+
+def _kinds(device: DeviceFootprint) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("kind", min_width=20)
+    for title in ("start", "peak", "end"):
+        table.add_column(title, justify="right", min_width=11)
+    moments = [moment.by_kind() for moment in (device.start, device.peak, device.end)]
+    for kind in Kind:
+        counts = [moment.get(kind) for moment in moments]
+        if kind is Kind.OUTSIDE:
+            counts = [None, None, device.outside_bytes]
+        if any(counts):
+            table.add_row(kind.value, *("" if count is None else _text(count) for count in counts))
+    return table
+
+
+def _text(count: int) -> str:
+    return format_bytes(count) if count else "0"
+
+
+def _names(moment: Moment) -> dict[str | None, int]:
+    return {name: count for name, count in moment.by_name().items() if name is not None}
+
+
+def _largest(title: str, counts: Mapping[Any, int], unknown: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("", min_width=20, justify="right")
+    table.add_column(title, overflow="fold")
+    for key, count in list(counts.items())[:_LONGEST_LIST]:
+        name = unknown if key is None else "(the model itself)" if key == "" else str(key)
+        table.add_row(format_bytes(count), name)
+    rest = list(counts.values())[_LONGEST_LIST:]
+    if rest:
+        table.add_row(format_bytes(sum(rest)), f"({len(rest)} others)")
+    return table

@@ -1,0 +1,112 @@
+"""Finds out what tensors are for, and writes it into the log."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, MutableMapping
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.utils.weak import WeakIdKeyDictionary
+
+from .host_history import HostHistory
+from .kinds import Kind
+from .module_stack import ModuleStack
+from .operator_log import OperatorLog, Role
+from .storages import storages_of
+
+
+class TensorRoles:
+    """Writes the roles of tensors: parameters, gradients, buffers, optimizer state, and others."""
+
+    def __init__(self, log: OperatorLog, modules: ModuleStack, host: HostHistory) -> None:
+        self._log = log
+        self._modules = modules
+        self._host = host
+        # parameter -> (its name, its module's name)
+        self._names: MutableMapping[Tensor, tuple[str, str]] = WeakIdKeyDictionary()
+
+    def note(
+        self,
+        value: Any,
+        kind: Kind | None,
+        name: str | None = None,
+        module: str | None = None,
+        operator: int | None = None,
+    ) -> None:
+        """Record the role of every tensor in a value.
+
+        Args:
+            value: a tensor, or nested lists, tuples and dicts; anything else is ignored.
+            kind: what the tensors are for; None if that is not known.
+            name: of the tensors.
+            module: the name of the module that they belong to.
+            operator: the number of the operator after which they have this role; by default the
+                last one.
+        """
+        operator = self._log.count if operator is None else operator
+        for tensor in tensors_in(value):
+            for storage in storages_of(tensor):
+                if storage.device.type == "cpu":
+                    self._host.note(storage, operator, time.time())
+                address = storage.data_ptr()
+                if address:
+                    self._log.roles.append(
+                        Role(operator, storage.device, address, kind, name, module)
+                    )
+
+    def note_model(self, model: nn.Module) -> None:
+        """Record parameters, their gradients, and buffers of a model that nothing else contains."""
+        self._modules.add_outermost(model)
+        for part in model.modules():
+            module = self._modules.name_of(part)
+            for own, parameter in part.named_parameters(recurse=False):
+                self._names[parameter] = (_join(module, own), module)
+                self._note_parameter(parameter)
+            for own, buffer in part.named_buffers(recurse=False):
+                self.note(buffer, Kind.BUFFERS, _join(module, own), module)
+
+    def note_optimizer(self, optimizer: Optimizer) -> None:
+        """Record an optimizer's parameters, their gradients, and its state."""
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                self._note_parameter(parameter)
+        for parameter, state in optimizer.state.items():
+            name, module = self._names.get(parameter, (None, None))
+            for key, value in state.items() if isinstance(state, dict) else ():
+                self.note(value, Kind.OPTIMIZER_STATE, f"{key} of {name}" if name else key, module)
+
+    def note_gradients(self) -> None:
+        """Record the gradients of all parameters that are known by name."""
+        for parameter in list(self._names):
+            self._note_gradient(parameter)
+
+    def note_variables(self, variables: Iterable[tuple[str, Tensor]]) -> None:
+        """Record the names of tensors that have no other role."""
+        for name, tensor in variables:
+            self.note(tensor, None, name)
+
+    def _note_parameter(self, parameter: Tensor) -> None:
+        self.note(parameter, Kind.PARAMETERS, *self._names.get(parameter, (None, None)))
+        self._note_gradient(parameter)
+
+    def _note_gradient(self, parameter: Tensor) -> None:
+        if parameter.grad is not None:
+            name, module = self._names.get(parameter, (None, None))
+            self.note(parameter.grad, Kind.GRADIENTS, name and f"{name}.grad", module)
+
+
+def tensors_in(value: Any) -> list[Tensor]:
+    """Return the tensors among nested lists, tuples and dicts."""
+    if isinstance(value, Tensor):
+        return [value]
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        return [tensor for item in value for tensor in tensors_in(item)]
+    return []
+
+
+def _join(module: str, name: str) -> str:
+    return f"{module}.{name}" if module else name

@@ -1,0 +1,88 @@
+"""Tracks where the memory goes while a block of code runs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Literal
+
+from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.utils.hooks import RemovableHandle
+
+from ..errors import MemoryTrackingError
+from .device_footprint import DeviceFootprint, describe_device
+from .device_record import DeviceRecord
+from .footprint import Footprint
+from .recording import Recording, refuse_two_recordings
+
+
+def track(*, every: Literal["step"] | None = None) -> _Tracking:
+    """Track where the memory of all devices goes, in a ``with`` block.
+
+    ::
+
+        with anyrig.memory.track() as footprint:
+            train_one_step()
+        print(footprint.table())
+
+    Tracking may begin at any time: what exists already is explained by what the program's models,
+    optimizers and variables hold. It follows operators of this thread and of its backward passes,
+    on CUDA devices, real or virtual, and on the CPU. It slows them down; afterwards nothing
+    remains of it.
+
+    Args:
+        every: None for one footprint of the whole block; ``"step"`` for one a step of an
+            optimizer, in `Footprint.steps`.
+
+    Raises:
+        MemoryTrackingError: memory is tracked already, or `every` has another value.
+    """
+    if every not in (None, "step"):
+        raise MemoryTrackingError(f'every is {every!r}; give "step", or None for the whole block')
+    return _Tracking(every == "step")
+
+
+class _Tracking:
+    """The block of a `track`; see there."""
+
+    def __init__(self, each_step: bool) -> None:
+        self._each_step = each_step
+        self._recording = Recording()
+        self._footprint = Footprint()
+        self._handle: RemovableHandle | None = None
+
+    def __enter__(self) -> Footprint:
+        refuse_two_recordings()
+        self._recording.start(sys._getframe(1))
+        if self._each_step:
+            self._handle = register_optimizer_step_post_hook(self._end_step)
+        return self._footprint
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._handle is not None:
+            self._handle.remove()
+        devices = _describe(self._recording.stop(sys._getframe(1)))
+        steps = self._footprint.steps
+        if not steps:
+            self._footprint.devices = devices
+            self._footprint._snapshot = self._recording.snapshot
+        else:
+            highest = max(steps, key=lambda step: step.peak_bytes)
+            self._footprint.devices = highest.devices
+            self._footprint._snapshot = highest._snapshot
+
+    def _end_step(self, *_: object) -> None:
+        records = self._recording.read(None)
+        step = Footprint(_describe(records), (), self._recording.snapshot)
+        self._footprint.steps += (step,)
+        self._recording.restart(records)
+
+
+def _describe(records: Iterable[DeviceRecord]) -> tuple[DeviceFootprint, ...]:
+    return tuple(describe_device(record) for record in records)

@@ -1,0 +1,141 @@
+"""A batch without samples: a rank has one when its data has run out and other ranks' data has not.
+
+::
+
+    x: 0 samples ─▶ 2 stand-ins ─▶ module ─▶ outputs ─▶ 0 samples
+
+The module computes, so that this rank reaches every collective, and nothing it computes counts.
+There are stand-ins because many modules reject an empty batch: ``reshape(samples, -1)`` is
+ambiguous then. There are two because the variance of a single sample is undefined.
+
+Arguments may also list samples, as in detection, where the sizes of images do not say how many
+there are: ``model([image, image], [{"boxes": …}, {"boxes": …}])``. A list or tuple of dicts among
+the arguments has a sample in each entry, and so has every list or tuple of the same length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from ...errors import SpreadError
+from ...transfer.tree import Path, map_leaves
+from ..batch.samples import find_sample_count
+from .leaves import GO_IN, is_list, replace_parts
+
+_STAND_INS = 2
+
+# The positional and the keyword arguments of one call.
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+def count_listed(arguments: Arguments) -> int | None:
+    """Return how many samples the arguments list; None if they do not list samples."""
+    inputs, kwargs = arguments
+    lists = [value for value in (*inputs, *kwargs.values()) if is_list(value)]
+    for value in lists:
+        if value and all(isinstance(entry, Mapping) for entry in value):
+            return len(value)
+    return 0 if lists and not any(lists) and find_sample_count(arguments) is None else None
+
+
+def first_samples(arguments: Arguments, count: int, dim: int) -> Any:
+    """Return a copy of the arguments with the first `count` samples along `dim`."""
+    listed = count_listed(arguments)
+
+    def shorten(part: Any, path: Path) -> Any:
+        if len(path) == 2 and is_list(part) and len(part) == listed:  # an argument
+            return part[:count]
+        return GO_IN
+
+    if listed is None:
+        shortened = _narrow(arguments, count, dim)
+    else:
+        shortened = replace_parts(arguments, shorten)
+    return map_leaves(
+        shortened, lambda leaf, _: leaf.detach().clone() if isinstance(leaf, Tensor) else leaf
+    )
+
+
+def compute_without_samples(
+    module: nn.Module,
+    compute: Callable[[Arguments], Any],
+    given: Arguments,
+    like: Arguments | None,
+    dim: int,
+) -> Any:
+    """Return the outputs of `module` for arguments without samples, with a graph through it.
+
+    `compute` calls the module. `like` has the arguments of an earlier call with one sample, which
+    give the stand-ins their values, or is None.
+
+    Raises:
+        SpreadError: the arguments list samples, and there is no earlier sample to stand in.
+    """
+    if any(isinstance(layer, nn.SyncBatchNorm) for layer in module.modules()):
+        return compute(given)  # stand-ins would count in the statistics of all ranks
+    if like is None and count_listed(given) is not None:
+        raise SpreadError(
+            "this rank has no samples in its first step, and empty lists do not show what a sample "
+            "is, so the module cannot compute along with the other ranks. Let the first global "
+            "batch have a sample for every rank"
+        )
+    with _without_statistics(module):
+        output = compute(_stand_in(given, like, dim))
+    return output[:0] if count_listed(((output,), {})) is not None else _narrow(output, 0, dim)
+
+
+@contextmanager
+def _without_statistics(module: nn.Module) -> Iterator[None]:
+    """Keep the running statistics of batch normalization as they are."""
+    learning = [
+        layer for layer in module.modules() if isinstance(layer, _BatchNorm) and layer.training
+    ]
+    for layer in learning:
+        layer.training = False
+    try:
+        yield
+    finally:
+        for layer in learning:
+            layer.training = True
+
+
+def _has(leaf: Any, dim: int) -> bool:
+    return isinstance(leaf, Tensor) and -leaf.dim() <= dim < leaf.dim()
+
+
+def _narrow(tree: Any, count: int, dim: int) -> Any:
+    def narrow(leaf: Any, _: Path) -> Any:
+        return leaf.narrow(dim, 0, min(count, leaf.size(dim))) if _has(leaf, dim) else leaf
+
+    return map_leaves(tree, narrow)
+
+
+def _stand_in(given: Arguments, like: Arguments | None, dim: int) -> Any:
+    lists_samples = count_listed(given) is not None
+    known: dict[Path, Any] = {}
+
+    def note(part: Any, path: Path) -> Any:
+        known[path] = part
+        return GO_IN
+
+    def fill(part: Any, path: Path) -> Any:
+        if lists_samples and len(path) == 2 and is_list(part):  # an argument
+            return part or known.get(path, part) * _STAND_INS
+        if lists_samples or not _has(part, dim) or part.size(dim):
+            return GO_IN
+        shape = list(part.shape)
+        shape[dim] = 1
+        sample = known.get(path)
+        if not isinstance(sample, Tensor) or [*sample.shape] != shape or sample.dtype != part.dtype:
+            # 1 is also a valid index and a valid length. False in a mask hides nothing.
+            sample = part.new_full(shape, part.dtype is not torch.bool)
+        return torch.cat([sample.to(part.device)] * _STAND_INS, dim)
+
+    replace_parts(like, note)
+    return replace_parts(given, fill)

@@ -1,0 +1,106 @@
+"""Bytes by kind: they add up to the allocator's figure, and equal what is computed by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from trainings import BATCH, MODELS, OPTIMIZERS, WAYS, Training, prepare
+
+from anyrig.memory import DeviceFootprint, Footprint, Kind, track
+
+CUDA = pytest.param("cuda", marks=pytest.mark.gpus(1))
+BLOCK_BYTES = 512
+
+
+def bytes_of(tensors: Iterable[Tensor], device: str) -> int:
+    """Return the bytes of tensors' storages; a CUDA block is a multiple of 512 bytes."""
+    rounding = BLOCK_BYTES if device == "cuda" else 1
+    storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
+    return sum(-(-count // rounding) * rounding for count in storages.values())
+
+
+def on(device: str, footprint: Footprint) -> DeviceFootprint:
+    (found,) = [each for each in footprint.devices if each.device.type == device]
+    return found
+
+
+def gradients(training: Training, device: str) -> int:
+    copies = [torch.empty_like(parameter) for parameter in training.model.parameters()]
+    return bytes_of(copies, device)
+
+
+def state(training: Training, device: str) -> int:
+    tensors = [
+        value
+        for values in training.optimizer.state.values()
+        for value in values.values()
+        if isinstance(value, Tensor) and value.device.type == device
+    ]
+    return bytes_of(tensors, device)
+
+
+@pytest.mark.parametrize("device", ["cpu", CUDA])
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("model", MODELS)
+def test_kinds_equal_what_is_computed_by_hand(
+    model: str, optimizer: str, way: str, device: str
+) -> None:
+    training = prepare(model, optimizer, way, device)
+    training.step()
+    if device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+    with track() as footprint:
+        training.step()
+        training.step()
+    found = on(device, footprint)
+    for moment in (found.start, found.peak, found.end):
+        assert sum(holding.bytes for holding in moment.holdings) == moment.allocated_bytes
+        kinds = moment.by_kind()
+        assert sum(kinds.values()) == (moment.reserved_bytes or moment.allocated_bytes)
+        assert kinds[Kind.PARAMETERS] == bytes_of(training.model.parameters(), device)
+        assert kinds.get(Kind.BUFFERS, 0) == bytes_of(training.model.buffers(), device)
+        assert kinds[Kind.OPTIMIZER_STATE] == state(training, device)
+    assert found.peak.by_kind()[Kind.GRADIENTS] <= gradients(training, device)
+    assert Kind.GRADIENTS not in found.end.by_kind()
+    if device == "cuda":
+        assert found.start.allocated_bytes == before
+        assert found.end.allocated_bytes == torch.cuda.memory_allocated()
+        assert found.end.reserved_bytes == torch.cuda.memory_reserved()
+        assert found.peak.allocated_bytes == torch.cuda.max_memory_allocated()
+
+
+@pytest.mark.parametrize("device", ["cpu", CUDA])
+@pytest.mark.parametrize("model", MODELS)
+def test_gradients_are_whole_after_a_backward_pass(model: str, device: str) -> None:
+    training = prepare(model, "sgd", "plain", device)
+    with track() as footprint:
+        x, y = training.samples.to(device), training.targets.to(device)
+        nn.functional.cross_entropy(training.model(x), y).backward()
+    kinds = on(device, footprint).end.by_kind()
+    assert kinds[Kind.GRADIENTS] == gradients(training, device)
+    assert kinds[Kind.PARAMETERS] == bytes_of(training.model.parameters(), device)
+    # On the CPU the batch is what the program made before.
+    assert kinds[Kind.BATCH] == bytes_of([x, y] if device == "cuda" else [x], device)
+
+
+@pytest.mark.parametrize("device", ["cpu", CUDA])
+def test_activations_of_an_mlp(device: str) -> None:
+    training = prepare("mlp", "sgd", "plain", device)
+    x, y = training.samples.to(device), training.targets.to(device)
+    with track() as footprint:
+        loss = nn.functional.cross_entropy(training.model(x), y)
+        held = (128, 128, 10, 1)  # each ReLU's result, the log-probabilities, the loss
+        expected = bytes_of([torch.empty(BATCH, n) for n in held[:3]], device)
+        loss.backward()
+        del loss
+    del x, y
+    kinds = on(device, footprint)
+    assert kinds.end.by_kind().get(Kind.ACTIVATIONS, 0) == 0
+    highest = max(kinds.curve.bytes_of[Kind.ACTIVATIONS])
+    small = 4 * BLOCK_BYTES  # the loss and the weights of its mean
+    assert expected <= highest <= expected + small

@@ -1,0 +1,89 @@
+"""What the report of an out-of-memory error names: the reason, the line, and what was held."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from anyrig.errors import MemoryTrackingError
+from anyrig.memory import Cause, OutOfMemoryReport, explain_oom, track
+
+HERE = Path(__file__).parent
+# What the first line says of each program of `failing_programs`.
+EXPECTED = {
+    "large_batch": "the batch has 1.25 GiB",
+    "large_activations": "activations that a backward pass needs",
+    "large_optimizer_state": "the optimizer's state",
+    "cache_list": "cache keeps",
+    "kept_losses": "total is a tensor with a graph",
+    "kept_outputs": "outputs keeps",
+    "fragmentation": "453.75 MiB are free, but no piece of it has 300.00 MiB",
+    "another_process": "other processes hold 800.00 MiB of the device's 1.00 GiB",
+    "evaluation_with_gradients": "a model in evaluation mode keeps",
+    "growing_recurrent_state": "carries its graph from pass to pass",
+}
+
+
+@pytest.fixture(scope="module")
+def reports() -> dict[str, str]:
+    run = subprocess.run(
+        [sys.executable, str(HERE / "run_failing_programs.py")],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    found: dict[str, str] = json.loads(run.stdout.splitlines()[-1])
+    return found
+
+
+@pytest.mark.parametrize("program", EXPECTED)
+def test_the_first_line_names_the_reason_and_the_line(
+    program: str, reports: dict[str, str]
+) -> None:
+    first = reports[program].splitlines()[0]
+    assert EXPECTED[program] in first
+    assert first.endswith("# HERE")
+    assert f"in {program}: " in first
+
+
+def fail() -> None:
+    kept = [torch.ones(2**20, device="cuda:0")]
+    kept.append(torch.empty(2**44, device="cuda:0"))
+
+
+@pytest.mark.gpus(1)
+def test_the_error_is_the_same_with_the_report_attached() -> None:
+    with pytest.raises(torch.OutOfMemoryError, match="CUDA out of memory") as caught, explain_oom():
+        fail()
+    report = caught.value.report
+    assert isinstance(report, OutOfMemoryReport)
+    assert report.requested_bytes == 2**46
+    assert report.device == torch.device("cuda:0")
+    assert report.moment.line is not None
+    assert report.moment.line.text == 'kept.append(torch.empty(2**44, device="cuda:0"))'
+    assert report.moment.by_name()["kept[0]"] == 2**22
+    assert report.reason.cause is Cause.OTHER
+    text = str(report)
+    assert "64.00 TiB were asked for at test_out_of_memory.py" in text
+    assert text in (*getattr(caught.value, "__notes__", ()), *caught.value.args)
+
+
+@pytest.mark.gpus(1)
+def test_other_errors_and_success_pass_through() -> None:
+    with explain_oom():
+        torch.ones(3, device="cuda:0")
+    with pytest.raises(KeyError) as caught, explain_oom():
+        raise KeyError("x")
+    assert not hasattr(caught.value, "report")
+    with pytest.raises(torch.OutOfMemoryError) as raised, explain_oom():
+        raise torch.OutOfMemoryError("of the program's own")
+    assert not hasattr(raised.value, "report")
+    with track(), pytest.raises(MemoryTrackingError, match="tracked already"), explain_oom():
+        pass

@@ -1,0 +1,262 @@
+"""What `track` knows: names, modules, lines, steps, what was there before; and what it leaves."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import json
+import pickle
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.cuda import _memory_viz
+from torch.optim.optimizer import (
+    _global_optimizer_post_hooks,
+    _global_optimizer_pre_hooks,
+)
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+from trainings import prepare
+
+from anyrig.errors import MemoryTrackingError
+from anyrig.memory import DeviceFootprint, Footprint, Kind, track
+
+CUDA = pytest.param("cuda", marks=pytest.mark.gpus(1))
+DEVICES = pytest.mark.parametrize("device", ["cpu", CUDA])
+
+
+def on(device: str, footprint: Footprint) -> DeviceFootprint:
+    (found,) = [each for each in footprint.devices if each.device.type == device]
+    return found
+
+
+@DEVICES
+def test_parameters_gradients_and_state_have_the_names_of_the_model(device: str) -> None:
+    training = prepare("mlp", "adamw", "plain", device)
+    with track() as footprint:
+        training.step()
+    names = on(device, footprint).peak.by_name()
+    for name, parameter in training.model.named_parameters():
+        for of in (name, f"{name}.grad", f"exp_avg of {name}", f"exp_avg_sq of {name}"):
+            assert names[of] >= parameter.nbytes
+    modules = on(device, footprint).peak.by_module(Kind.PARAMETERS)
+    assert {"0", "2", "4"} == modules.keys()
+
+
+@DEVICES
+def test_activations_have_the_module_and_the_line_that_made_them(device: str) -> None:
+    net = nn.Sequential(nn.Linear(64, 300), nn.ReLU(), nn.Linear(300, 1)).to(device)
+    x = torch.randn(100, 64, device=device)
+    with track() as footprint:
+        y = net(x)
+        z = y.exp() * y.sin()
+        z.sum().backward()
+    peak = on(device, footprint).peak
+    relu = max((h for h in peak.holdings if h.kind is Kind.ACTIVATIONS), key=lambda h: h.bytes)
+    assert relu.module == "1"
+    assert relu.line is not None
+    assert relu.line.text == "y = net(x)"
+    assert relu.phase == "forward"
+
+
+@DEVICES
+def test_a_backward_pass_has_the_line_of_its_forward_pass(device: str) -> None:
+    w = torch.randn(1000, device=device, requires_grad=True)
+    with track() as footprint:
+        loss = torch.cumsum(w.exp(), 0).sum()
+        loss.backward()
+    lines = [h.line for h in on(device, footprint).end.holdings if h.kind is not Kind.WORKSPACES]
+    assert {line.text for line in lines if line is not None} >= {
+        "loss = torch.cumsum(w.exp(), 0).sum()"
+    }
+
+
+@DEVICES
+def test_variables_are_named(device: str) -> None:
+    with track() as footprint:
+        kept = {"keys": [torch.ones(1024, device=device), torch.ones(512, device=device)]}
+    names = on(device, footprint).end.by_name()
+    assert [names[f"kept['keys'][{index}]"] for index in (0, 1)] == [4096, 2048]
+    del kept
+
+
+@DEVICES
+def test_what_existed_before_is_explained(device: str) -> None:
+    training = prepare("mlp", "adamw", "plain", device)
+    training.step()
+    x = torch.randn(5, 64, device=device)
+    loss = training.model(x).sum()
+    with track() as footprint:
+        pass
+    start = on(device, footprint).start
+    assert start.by_name()["exp_avg of 0.weight"] == 64 * 128 * 4
+    assert start.by_kind()[Kind.PARAMETERS] >= sum(p.nbytes for p in training.model.parameters())
+    assert start.by_name()["x"] >= x.nbytes
+    if device == "cuda":  # what only a graph holds
+        assert start.by_kind()[Kind.ACTIVATIONS] >= 2 * 5 * 128 * 4
+    loss.backward()
+
+
+@DEVICES
+def test_every_step_has_a_footprint(device: str) -> None:
+    training = prepare("mlp", "adamw", "plain", device)
+    kept = []
+    with track(every="step") as footprint:
+        for _ in range(4):
+            training.step()
+            kept.append(torch.ones(1024, device=device))
+    assert len(footprint.steps) == 4
+    others = [on(device, step).peak.by_kind().get(Kind.OTHER, 0) for step in footprint.steps]
+    assert [b - a for a, b in itertools.pairwise(others[1:])] == [4096, 4096]
+    for before, after in itertools.pairwise(footprint.steps):
+        assert on(device, before).end.allocated_bytes == on(device, after).start.allocated_bytes
+        assert Kind.WORKSPACES not in on(device, after).start.by_kind() or device == "cuda"
+    # Lines outlive the step in which they allocated.
+    last = on(device, footprint.steps[-1]).start
+    assert any(
+        holding.line and holding.line.text.startswith("kept.append") for holding in last.holdings
+    )
+    assert footprint.peak_bytes == max(step.peak_bytes for step in footprint.steps)
+
+
+@DEVICES
+def test_a_footprint_survives_an_error(device: str) -> None:
+    footprint = Footprint()
+
+    def fail() -> None:
+        nonlocal footprint
+        with track() as footprint:
+            x = torch.ones(2**16, device=device)
+            x[2**16]
+
+    with pytest.raises(IndexError):
+        fail()
+    assert on(device, footprint).peak.by_line()
+    assert on(device, footprint).peak.by_name()["x"] == 2**18
+
+
+@pytest.mark.gpus(1)
+def test_nothing_is_left_of_the_tracking() -> None:
+    training = prepare("mlp", "sgd", "plain", "cuda")
+    with track():
+        training.step()
+    assert not torch._C._cuda_isHistoryEnabled()
+    assert _get_current_dispatch_mode_stack() == []
+    with track(every="step"):
+        training.step()
+    assert not nn.modules.module._global_forward_pre_hooks
+    assert not nn.modules.module._global_forward_hooks
+    assert not _global_optimizer_pre_hooks
+    assert not _global_optimizer_post_hooks
+
+
+@pytest.mark.gpus(1)
+def test_memory_is_not_kept_by_the_tracking() -> None:
+    gc.collect()
+    before = torch.cuda.memory_allocated()
+    with track() as footprint:
+        x = torch.ones(2**20, device="cuda")
+        del x
+        gc.collect()
+        assert torch.cuda.memory_allocated() == before
+    assert footprint.devices[0].end.allocated_bytes == before
+
+
+@pytest.mark.gpus(1)
+def test_the_programs_own_recording_goes_on() -> None:
+    torch.cuda.memory._record_memory_history()
+    try:
+        own = torch.ones(1000, device="cuda")
+        with track() as footprint:
+            other = torch.ones(2000, device="cuda")
+        assert torch._C._cuda_isHistoryEnabled()
+        trace = torch.cuda.memory._snapshot()["device_traces"][0]
+        assert {own.data_ptr(), other.data_ptr()} <= {entry["addr"] for entry in trace}
+        lines = footprint.devices[0].end.by_line()
+        assert sum(count for line, count in lines.items() if line is not None) == 8192
+    finally:
+        torch.cuda.memory._record_memory_history(None)
+
+
+@pytest.mark.gpus(2)
+def test_each_gpu_has_its_own_figures() -> None:
+    with track() as footprint:
+        first = torch.ones(1000, device="cuda:0")
+        second = torch.ones(2000, device="cuda:1")
+        (second * 2).sum()
+    by_device = {str(each.device): each.end.by_line() for each in footprint.devices}
+    texts = {
+        device: {line.text: count for line, count in lines.items() if line is not None}
+        for device, lines in by_device.items()
+    }
+    assert texts["cuda:0"]['first = torch.ones(1000, device="cuda:0")'] == 4096
+    assert texts["cuda:1"]['second = torch.ones(2000, device="cuda:1")'] == 8192
+    del first
+
+
+def test_tracking_twice_at_once_is_refused() -> None:
+    with track(), pytest.raises(MemoryTrackingError, match="tracked already"), track():
+        pass
+    with track():
+        pass
+
+
+def test_another_interval_is_refused() -> None:
+    with pytest.raises(MemoryTrackingError, match="every is 'epoch'"):
+        track(every="epoch")  # type: ignore[arg-type]
+
+
+@DEVICES
+def test_table_json_and_page_agree(device: str, tmp_path: Path) -> None:
+    training = prepare("mlp", "adamw", "plain", device)
+    with track() as footprint:
+        training.step()
+    found = on(device, footprint)
+    table = footprint.table()
+    assert all(len(line) <= 80 for line in table.splitlines() if "peak" not in line)
+    assert "optimizer state" in table
+    assert "0.weight.grad" in table
+    facts = json.loads(footprint.json())
+    (of_device,) = [each for each in facts["devices"] if each["device"] == str(found.device)]
+    assert of_device["peak"]["bytes_by_kind"] == {
+        kind.value: count for kind, count in found.peak.by_kind().items()
+    }
+    page = footprint.save(tmp_path / "footprint.html").read_text()
+    assert "<polygon" in page
+    assert "optimizer state" in page
+    assert "http" not in page.replace("http://www.w3.org", "")
+    assert footprint.save(tmp_path / "footprint.txt").read_text() == table
+    assert [path.name for path in sorted(tmp_path.iterdir())] == ["footprint.html", "footprint.txt"]
+    with pytest.raises(MemoryTrackingError, match=r"'footprint\.doc'"):
+        footprint.save(tmp_path / "footprint.doc")
+
+
+@pytest.mark.gpus(1)
+def test_pytorchs_viewer_opens_the_snapshot(tmp_path: Path) -> None:
+    with track() as footprint:
+        kept = torch.ones(2**20, device="cuda")
+    path = footprint.save(tmp_path / "snapshot.pickle")
+    snapshot = pickle.loads(path.read_bytes())
+    assert "html" in _memory_viz.trace_plot(snapshot)
+    (entry,) = [e for e in snapshot["device_traces"][0] if e["addr"] == kept.data_ptr()]
+    assert entry["frames"][0]["filename"] == __file__
+    assert _memory_viz.segment_plot(snapshot)
+
+
+def test_a_snapshot_needs_a_cuda_device(tmp_path: Path) -> None:
+    with pytest.raises(MemoryTrackingError, match="no CUDA device"):
+        Footprint().save(tmp_path / "snapshot.pickle")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_curve_keeps_the_highest_point() -> None:
+    with track() as footprint:
+        for size in (*range(1, 1500), 5000, *range(1, 1500)):
+            torch.ones(size)
+    curve = on("cpu", footprint).curve
+    totals = [sum(values) for values in zip(*curve.bytes_of.values(), strict=True)]
+    assert len(totals) < 800
+    assert max(totals) == on("cpu", footprint).peak.allocated_bytes
+    assert curve.seconds[-1] is None or curve.seconds[-1] <= time.time()
