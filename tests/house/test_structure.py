@@ -32,6 +32,7 @@ OWN_WALKS = {
     "parallel/group/leaves.py: replace_parts": "a list of samples is cut before its entries are",
     "parallel/losses/loss.py: _name": "over functools.partial",
     "parallel/replicas/mirror.py: translate": "over attributes of modules",
+    "processes/checked_json.py: _read": "over the annotations of dataclasses",
 }
 
 
