@@ -114,5 +114,5 @@ def main(model: str, engine: str, address: str, port: str) -> None:
 
 if __name__ == "__main__":
     main(*sys.argv[1:])
-    # PyTorch 2.13 sometimes hangs at exit after using gloo; see docs/distributed.md.
+    # PyTorch 2.13 sometimes hangs at exit after using gloo; see docs/processes.md.
     os._exit(0)

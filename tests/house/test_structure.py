@@ -21,9 +21,7 @@ KEPT = {
     "parallel/group/membership.py: _contexts": "the one context of each process group",
     "parallel/group/membership.py: _numbers": "names in the store are never given twice",
     "parallel/replicas/meeting.py: _current": "modules call their layers with no argument of ours",
-    "processes/torch_faults.py: _held": "for a fault of PyTorch, see the file",
     "processes/torch_faults.py: _kept": "for a fault of PyTorch, see the file",
-    "processes/places.py: _kept": "the file that a signal writes to stays open",
 }
 ROOMS = ("parallel", "processes")
 # Functions that call themselves, and why they are not `transfer.tree`'s walk.
@@ -34,6 +32,7 @@ OWN_WALKS = {
     "parallel/group/leaves.py: replace_parts": "a list of samples is cut before its entries are",
     "parallel/losses/loss.py: _name": "over functools.partial",
     "parallel/replicas/mirror.py: translate": "over attributes of modules",
+    "processes/checked_json.py: _read": "over the annotations of dataclasses",
 }
 
 

@@ -1,4 +1,4 @@
-"""A group of ranks that is going to fail, and what is left of it."""
+"""A group of ranks that fails, and a check of what it leaves."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _MARK = "TEST_GROUP"
 
 
 class FailingGroup:
-    """One launcher with its ranks, or several on one machine each.
+    """One launcher with its ranks, or several, each on its own node.
 
     Attributes:
-        launchers: one for each machine.
-        folder: theirs; temporary files lie in it, too.
+        launchers: one per node.
+        folder: of the launchers, with their temporary files.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -119,22 +119,22 @@ class FailingGroup:
         return (self.folder / f"output-{number}").read_text()
 
     def message(self, number: int = 0) -> list[str]:
-        """Return the lines of a launcher's own last message."""
+        """Return the lines of a launcher's last message of its own."""
         return self.errors(number).rpartition("anyrig: ")[2].splitlines()
 
     def litter(self) -> list[str]:
-        """Return the temporary files that are left and that no message names."""
+        """Return the remaining temporary files that no message names."""
         named = "".join(self.errors(number) for number in range(len(self.launchers)))
         return [
             str(file)
             for file in self.temporary.iterdir()
-            # PyTorch's cache of kernels is to stay; a killed rehearsal's cards go with the next.
+            # PyTorch's cache of kernels stays; the next rehearsal removes a killed one's GPUs.
             if f"{file}/" not in named
             and not file.name.startswith(("torchinductor", "anyrig-rehearsal"))
         ]
 
     def end(self) -> None:
-        """Kill what is left."""
+        """Kill the processes that are left."""
         for pid in self.left():
             os.kill(pid, signal.SIGKILL)
         for launcher in self.launchers:
@@ -143,7 +143,7 @@ class FailingGroup:
 
 @contextmanager
 def failing_group(folder: Path) -> Iterator[FailingGroup]:
-    """Give a group; what is left of it afterwards is killed."""
+    """Yield a group, and kill its remaining processes afterwards."""
     group = FailingGroup(folder)
     try:
         yield group

@@ -1,4 +1,4 @@
-"""What the ranks of the tests run: ``rank_program.py WAY [BACKEND]``; rank 1 does what WAY says."""
+"""The program of the tests' ranks: ``rank_program.py WAY [BACKEND]``; WAY is what rank 1 does."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def main(way: str, backend: str = "gloo") -> None:
     print("total", total.item(), flush=True)
     collective = COLLECTIVES[os.environ.get("TEST_COLLECTIVE", "all_reduce")](total)
     if way in ("wait", "children"):
-        # Of the rank's session, in a group of its own.
+        # In the rank's session, in a process group of its own.
         subprocess.Popen(["sleep", "120"], preexec_fn=os.setpgrp)
     if folder := os.environ.get("TEST_READY"):
         dist.barrier()
@@ -63,7 +63,7 @@ def fail_once(_: torch.Tensor) -> None:
     saved = Path(os.environ["TEST_SAVED"])
     if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
         saved.write_text("epoch 7")
-        # Of the same session, in a group of its own: it must not see the next attempt.
+        # In the same session, in a process group of its own: it must not see the next attempt.
         subprocess.Popen(["sleep", "120"], preexec_fn=os.setpgrp)
         os.kill(os.getpid(), signal.SIGKILL)
     print("loaded", saved.read_text(), flush=True)

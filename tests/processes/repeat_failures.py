@@ -1,12 +1,11 @@
-"""Lets groups of ranks fail in every way, again and again.
+"""Let groups of ranks fail in every way, repeatedly.
 
 By hand:
 
     python tests/processes/repeat_failures.py [NAME ...] [--runs 20] [--within 5] [--json FILE]
 
-A failure is good if its message begins as it should, on every machine, if it ended in time, and if
-neither a process nor a file is left that no message names. What is not is told. With --json the
-figures go to FILE, where those of other failures stay.
+A run is good if the message of every node begins as expected, the group ended in time, and no
+process and no unnamed file is left; other runs are reported. --json adds the figures to FILE.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ SILENCE_SECONDS = 10.0
 PORT = 29741
 RANKS = 3
 
-# The ranks of one machine, on virtual GPUs.
+# The command for ranks of one node on virtual GPUs.
 ON_VIRTUAL_GPUS = [
     *(sys.executable, "-m", "anyrig", "rehearse", "--rig", f"{RANKS}x256MiB"),
     *("-m", "anyrig", "run", "--device", "all"),
@@ -42,18 +41,18 @@ Event = Callable[[FailingGroup], object]
 
 @dataclass(frozen=True)
 class Failure:
-    """A way to fail.
+    """A way in which a group fails.
 
     Attributes:
         way: what rank 1 does.
-        first: how the message begins.
-        also: what else it says.
-        event: what befalls the group once the ranks have met.
+        first: the beginning of the message.
+        also: further parts of the message.
+        event: called once the ranks have met.
         code: the launcher's exit code.
-        limit: how long the group may take to see that it must end.
+        limit: how long the group may take to notice the failure.
         flags: of `anyrig run`.
-        backends: those on which it differs.
-        collective: in which the others wait.
+        backends: on which to run it.
+        collective: in which the other ranks wait.
     """
 
     way: str
@@ -80,12 +79,12 @@ def send(signum: signal.Signals, *, everyone: bool = False, again: float = 0) ->
 
 @dataclass(frozen=True)
 class Outcome:
-    """How one run went.
+    """The result of one run.
 
     Attributes:
-        fault: what was wrong, nothing if all was well.
-        seconds: from the event until no process was left, without what the group may wait first;
-            None if they did not end, or were not to.
+        fault: what was wrong; empty if nothing.
+        seconds: from the event until no process was left, less the time that the group may wait;
+            None if processes were left, or were to stay.
     """
 
     fault: str
@@ -177,12 +176,12 @@ def _faults(group: FailingGroup, failure: Failure, within: float) -> Outcome:
     return Outcome(found and f"{found}\n{group.errors()}", took)
 
 
-# On two machines: rank 0 on the first, where they meet, ranks 1 and 2 on the second.
+# On two nodes: rank 0 on the first, which hosts the meeting place; ranks 1 and 2 on the second.
 
 
 @dataclass(frozen=True)
 class Disaster:
-    """A failure of two machines; `first` and `also` as each of the two is to say it."""
+    """A failure of two nodes; `first` and `also` have the message of each node."""
 
     way: str
     event: Callable[[FailingGroup, Sequence[Machine]], object] | None
@@ -301,7 +300,7 @@ def suffer_once(disaster: Disaster, folder: Path, within: float) -> Outcome:
 
 @dataclass(frozen=True)
 class Row:
-    """A line of the table: a failure, and how often it was good."""
+    """A line of the table: a failure, and how many of its runs were good."""
 
     failure: str
     runs: int

@@ -1,4 +1,4 @@
-"""The parts of the agent of one node that need no ranks."""
+"""Parts of a node's agent that need no ranks."""
 
 from __future__ import annotations
 
@@ -48,16 +48,16 @@ def test_nodes_count_the_restarts_of_the_oldest(
         (SignalException("", signal.SIGINT), "the launcher on a was stopped (SIGINT)"),
         (
             RendezvousConnectionError("gone"),
-            "the connection to the machine where the nodes met is lost",
+            "the connection to the node that hosts the meeting place is lost",
         ),
         (ValueError("no"), "the launcher on a failed: ValueError('no')"),
     ],
 )
-def test_why_an_agent_ends_itself(reason: BaseException, sentence: str) -> None:
+def test_the_agent_says_why_it_ends(reason: BaseException, sentence: str) -> None:
     assert _sentence(reason, " on a") == sentence
 
 
-def test_which_child_is_suspended() -> None:
+def test_a_suspended_child_is_recognized() -> None:
     read = [sys.executable, "-c", "import sys; sys.stdin.read()"]
     with subprocess.Popen(read, stdin=subprocess.PIPE) as child:
         assert not _is_suspended(child.pid)

@@ -1,4 +1,4 @@
-"""What the agent of one of several nodes does when ranks fail, signals come, or a node is new."""
+"""The agent of one of several nodes, when ranks fail, signals come, or a node is new."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HOST = socket.gethostname()
 
 @dataclass
 class Others:
-    """What other nodes have said, in the place of a watch; it writes down what is asked of it."""
+    """A stand-in for a watch: it has given reports of other nodes, and records its calls."""
 
     log: list[object]
     troubles: Sequence[str] = ()
@@ -70,7 +70,7 @@ def agent_with(others: Others | None, log: list[object]) -> Any:
     return agent
 
 
-def test_a_failing_node_tells_the_others_before_it_waits_for_its_ranks() -> None:
+def test_a_failing_node_reports_before_it_waits_for_its_ranks() -> None:
     log: list[object] = []
     other = RankEnd(**{**vars(KILLED), "rank": 7})
     agent = agent_with(Others(log, ends=[other]), log)
@@ -89,7 +89,7 @@ def test_a_failing_node_tells_the_others_before_it_waits_for_its_ranks() -> None
     assert agent.failure.names_hosts
 
 
-def test_a_stopped_node_says_so_first_and_keeps_no_output() -> None:
+def test_a_stopped_node_reports_it_first_and_keeps_no_output() -> None:
     log: list[object] = []
     sentence = f"the launcher on {HOST} was stopped (SIGINT)"
     agent = agent_with(Others(log, troubles=["gone"], unheard=["node3"]), log)
@@ -102,12 +102,12 @@ def test_a_stopped_node_says_so_first_and_keeps_no_output() -> None:
         ("over", [KILLED]),
         "heard",
     ]
-    # That this one was stopped is the cause of what the others then suffer.
-    told = (sentence, "gone", "node3 has not said how its ranks ended")
+    # Stopping this node is the cause of the other nodes' failures.
+    told = (sentence, "gone", "node3 has not reported how its ranks ended")
     assert agent.failure.troubles == told
 
 
-def test_output_that_has_a_folder_is_kept_by_a_stopped_launcher_too() -> None:
+def test_a_stopped_launcher_keeps_output_in_a_log_folder() -> None:
     log: list[object] = []
     agent = agent_with(None, log)
     agent._keeps_output = True
@@ -124,7 +124,7 @@ def test_output_that_has_a_folder_is_kept_by_a_stopped_launcher_too() -> None:
         ([], [f"the launcher on {HOST} failed: OSError('lost')"]),
     ],
 )
-def test_what_others_say_comes_in_the_place_of_its_consequence(
+def test_reports_of_other_nodes_replace_the_loss_of_the_store(
     heard: list[str], told: list[str]
 ) -> None:
     log: list[object] = []
@@ -174,7 +174,7 @@ RUNS, WELL, FAILED = None, 0, -9
         ([WELL, WELL], {"others_done"}, Step.LEAVE),  # as on the only node
     ],
 )
-def test_what_a_node_does_next(codes: list[int | None], facts: set[str], step: Step) -> None:
+def test_the_next_step_of_a_node(codes: list[int | None], facts: set[str], step: Step) -> None:
     every = ("must_end", "must_meet_again", "others_done")
     assert next_step(codes, **{fact: fact in facts for fact in every}) is step
 

@@ -1,4 +1,4 @@
-"""`anyrig doctor` from end to end: on two machines, and over virtual GPUs.
+"""`anyrig doctor` from end to end: on two nodes, and over virtual GPUs.
 
 Its parts have tests of their own, in `test_preflight.py`.
 """
@@ -17,7 +17,7 @@ from two_machines import Machine, lack, two_machines
 DOCTOR = [sys.executable, "-m", "anyrig", "doctor", "--device", "cpu", "--json", "--timeout", "20"]
 PORT = 29731
 
-# A machine with another torch and a clock of its own; everything else is this one's.
+# A node with another version of torch and another clock.
 ANOTHER_TORCH = """
 import sys, time, torch
 now = time.time
@@ -28,7 +28,7 @@ from anyrig.cli.app import main
 main()
 """
 
-# A machine that is busy with something else when all have told what they are.
+# A node that is busy after all nodes have described themselves.
 A_SLOW_MACHINE = """
 import sys, time
 from anyrig.processes.preflight.meeting import Meeting
@@ -62,7 +62,7 @@ def examine(
 
 
 def bad_of(*processes: subprocess.Popen[str]) -> list[list[dict[str, str]]]:
-    """What each of the processes finds bad; all of it says what to do."""
+    """Return the bad findings of each process; each finding has advice."""
     found = []
     for process in processes:
         output, errors = process.communicate(timeout=90)
@@ -73,13 +73,13 @@ def bad_of(*processes: subprocess.Popen[str]) -> list[list[dict[str, str]]]:
     return found
 
 
-def test_two_machines_that_are_well_one_of_which_is_slow(machines: tuple[Machine, Machine]) -> None:
+def test_two_good_nodes_with_a_slow_one(machines: tuple[Machine, Machine]) -> None:
     place = ["--nnodes", "2", "--rdzv-endpoint", f"{machines[0].address}:{PORT}"]
     host = machines[0].popen(sys.executable, "-c", A_SLOW_MACHINE, *DOCTOR[3:], *place)
     for process in (examine(machines[1], machines[0].address), host):
         output, errors = process.communicate(timeout=90)
         assert process.returncode == 0, output + errors
-        assert len(findings(output, "machines")) == 2
+        assert len(findings(output, "nodes")) == 2
         assert findings(output, "ports")[0]["level"] == "good"
     assert "over 2 ranks by gloo" in output
 
@@ -94,13 +94,13 @@ def test_a_port_that_is_closed(machines: tuple[Machine, Machine]) -> None:
     assert place["check"] == "meeting place"
     assert "cannot be reached" in place["text"]
     assert "open the port in the firewall" in place["advice"]
-    assert "1 of 2 machines came within 2 s" in nobody["text"]
-    assert nobody["text"].endswith("start with these; to look at them alone: --nnodes 1")
+    assert "1 of 2 nodes came within 2 s" in nobody["text"]
+    assert nobody["text"].endswith("start with these; to check them alone: --nnodes 1")
 
 
 @pytest.fixture(scope="module")
 def troubled(machines: tuple[Machine, Machine]) -> list[str]:
-    """What the other and itself say of a machine with another torch, clock and interface."""
+    """Return what two nodes report, the second with another torch, clock and interface."""
     place = ["--nnodes", "2", "--rdzv-endpoint", f"{machines[0].address}:{PORT}"]
     other = [sys.executable, "-c", ANOTHER_TORCH, *DOCTOR[3:], *place]
     interface = {"GLOO_SOCKET_IFNAME": "other"}
@@ -128,10 +128,10 @@ def test_clocks_that_differ(troubled: list[str]) -> None:
 
 
 def test_an_interface_that_leads_elsewhere(troubled: list[str]) -> None:
-    for output in troubled:  # one machine sees it, both know
+    for output in troubled:  # one node sees it, both report it
         (port,) = [each for each in findings(output, "ports") if each["level"] == "bad"]
         assert "(10.77.0.2), for GLOO_SOCKET_IFNAME=other, cannot be reached" in port["text"]
-        assert "name the interface that leads to the other machines" in port["advice"]
+        assert "set it to the interface that leads to the other nodes" in port["advice"]
         assert "10.77.0.1" in port["host"]
 
 
@@ -149,5 +149,5 @@ def test_ranks_of_all_devices_and_the_flags_of_run(tmp_path: Path) -> None:
     (all_reduce,) = findings(ended.stdout, "all-reduce")
     assert all_reduce["text"].startswith("64.00 MiB over 2 ranks by nccl in ")
     (peers,) = findings(ended.stdout, "peer access")
-    assert peers["text"] == "2 cards read each other's memory"
+    assert peers["text"] == "2 GPUs read each other's memory"
     assert findings(ended.stdout, "log folder")[0]["level"] == "good"

@@ -1,4 +1,4 @@
-"""A process that ends at once has done what a program expects of its end."""
+"""`end_process` and `end_launcher` do what a program expects at its end."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ thread.start()
         ("launcher", 0, 0),
     ],
 )
-def test_what_is_held_back_is_written_and_the_status_kept(
+def test_buffered_output_is_written_and_the_status_kept(
     way: str, status: int, code: int, tmp_path: Path
 ) -> None:
     command = [sys.executable, "-c", PROGRAM, str(tmp_path), way, str(status)]

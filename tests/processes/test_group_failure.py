@@ -1,8 +1,9 @@
-"""Which of several ends is the cause of the others."""
+"""The cause of a failure among the ends of several ranks."""
 
 from __future__ import annotations
 
 import itertools
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 from anyrig.errors import OtherRankError, RankWaitError
 from anyrig.processes.failure import GroupFailure, explain_failure
-from anyrig.processes.rank_end import Ending, RankEnd, note_wait, read_end
+from anyrig.processes.rank_end import Ending, RankEnd, note_exception, read_end
 
 GLOO = "RuntimeError: [gloo/transport/tcp/"
 TIMED_OUT = f"{GLOO}unbound_buffer.cc:78] Timed out waiting 3000ms for recv operation to complete"
@@ -28,7 +29,7 @@ VIRTUAL = (
 
 @pytest.fixture
 def ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> object:
-    """Write what a rank leaves, and read it."""
+    """Write the files of a rank that ended, and read its end."""
     numbers = itertools.count()
 
     def end(
@@ -45,12 +46,14 @@ def ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> object:
         folder = tmp_path / str(rank)
         folder.mkdir()
         header = f'Traceback (most recent call last):\n  File "train.py", line {line}, in step\n'
-        (folder / "stderr.log").write_text(
-            error and f"[rank{rank}]: noise\n{header}{error}\n[W] late"
-        )
+        if error.startswith("terminate"):
+            (folder / "stderr.log").write_text(f"noise\n{error}\n[W] late")
+        elif error:
+            note = {"error": error, "traceback": header + error}
+            (folder / "exception.json").write_text(json.dumps(note))
         if because is not None:
             monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(folder / "error.json"))
-            note_wait(because)
+            note_exception(because)
         if at:
             (folder / "stack.txt").write_text(f"Current thread 0x1 (most recent call first):\n{at}")
         return read_end(rank, folder, code, was_stopped=stopped, suspended=suspended)
@@ -66,7 +69,7 @@ def causes(failure: GroupFailure) -> dict[int, Ending]:
     return {end.rank: end.ending for end in failure.ends}
 
 
-def test_who_did_not_come_is_told_from_who_still_waited(ended) -> None:
+def test_a_rank_stopped_outside_a_wait_is_missing(ended) -> None:
     failure = explain_failure(
         [
             ended(1, TIMED_OUT),
@@ -79,27 +82,27 @@ def test_who_did_not_come_is_told_from_who_still_waited(ended) -> None:
     assert failure.first.place == "train.py:9 in load"
 
 
-def test_who_waited_elsewhere_did_not_come(ended) -> None:
+def test_a_rank_that_waited_elsewhere_is_missing(ended) -> None:
     elsewhere = ended(1, CLOSED, line=7)
     failure = explain_failure([elsewhere, ended(1, TIMED_OUT), ended(1, TIMED_OUT)])
     assert causes(failure)[0] is Ending.MISSING
-    all_in_vain = [ended(1, TIMED_OUT, line=line) for line in (5, 7, 5)]
-    assert causes(explain_failure(all_in_vain))[4] is Ending.MISSING
+    all_timed_out = [ended(1, TIMED_OUT, line=line) for line in (5, 7, 5)]
+    assert causes(explain_failure(all_timed_out))[4] is Ending.MISSING
     cut_short = [
         ended(1, error, line=line)
         for error, line in zip((CLOSED, TIMED_OUT, TIMED_OUT), (5, 7, 5), strict=True)
     ]
     assert causes(explain_failure(cut_short))[7] is Ending.MISSING
-    alone_in_vain = [
+    one_timed_out = [
         ended(1, error, line=line)
         for error, line in zip((CLOSED, TIMED_OUT, CLOSED), (5, 7, 5), strict=True)
     ]
-    assert causes(explain_failure(alone_in_vain))[10] is Ending.MISSING
+    assert causes(explain_failure(one_timed_out))[10] is Ending.MISSING
     unknown = [ended(1, TIMED_OUT), ended(-15, stopped=True), ended(-15, stopped=True)]
     assert causes(explain_failure(unknown))[12] is Ending.TIMED_OUT
 
 
-def test_who_was_suspended_did_not_come_wherever_it_woke(ended) -> None:
+def test_a_suspended_rank_is_missing_wherever_it_resumed(ended) -> None:
     woken = {"at": WAITS, "stopped": True}
     failure = explain_failure(
         [ended(1, TIMED_OUT), ended(-15, **woken), ended(-15, suspended=True, **woken)]
@@ -107,7 +110,7 @@ def test_who_was_suspended_did_not_come_wherever_it_woke(ended) -> None:
     assert causes(failure) == {2: Ending.MISSING, 0: Ending.TIMED_OUT, 1: Ending.STOPPED}
 
 
-def test_a_name_in_the_message_counts_most(ended) -> None:
+def test_a_rank_named_by_the_message_is_missing(ended) -> None:
     failure = explain_failure(
         [
             ended(1, VIRTUAL),
@@ -124,7 +127,7 @@ def test_the_watchdog_of_nccl_is_a_time_limit_though_it_aborts(ended) -> None:
     assert causes(failure) == {1: Ending.MISSING, 0: Ending.TIMED_OUT}
 
 
-def test_what_anyrig_raises_for_another_rank_is_no_cause(ended) -> None:
+def test_errors_caused_by_other_ranks_are_no_cause(ended) -> None:
     because = OtherRankError("rank 1 on here raised within only_first_rank()")
     failure = explain_failure([ended(1, "mine", because=because), ended(1, "ValueError: 3")])
     assert causes(failure) == {1: Ending.FAILED, 0: Ending.FOLLOWED}
@@ -136,24 +139,24 @@ def test_what_anyrig_raises_for_another_rank_is_no_cause(ended) -> None:
     assert causes(failure) == {5: Ending.KILLED, 4: Ending.LOST_CONNECTION}
 
 
-def test_a_program_that_leaves_because_of_another_rank_is_no_cause_either(ended) -> None:
+def test_an_exit_caused_by_another_rank_is_no_cause(ended) -> None:
     leaving = SystemExit(1)
     leaving.__context__ = OtherRankError("rank 0 failed")  # as `sys.exit(1)` where it is handled
     assert ended(1, because=leaving).ending is Ending.FOLLOWED
     assert ended(1, because=SystemExit(1)).ending is Ending.FAILED
     assert ended(1, because=ValueError("3")).ending is Ending.FAILED
-    # One that was killed while it waited did not leave.
+    # A rank that was killed while it waited did not leave.
     assert ended(-9, because=OtherRankError()).ending is Ending.KILLED
 
 
-def test_a_time_limit_of_something_else_is_an_error_of_the_rank(ended) -> None:
+def test_another_timeout_is_an_error_of_the_rank(ended) -> None:
     error = "requests.exceptions.ReadTimeout: HTTPSConnectionPool: Read timed out."
     failure = explain_failure([ended(1, error), ended(-15, at=SLEEPS, stopped=True)])
     assert causes(failure) == {0: Ending.FAILED, 1: Ending.STOPPED}
     assert "last error: requests.exceptions.ReadTimeout" in str(failure)
 
 
-def test_who_has_ended_well_is_to_blame_only_if_somebody_waited(ended) -> None:
+def test_a_finished_rank_is_the_cause_only_if_a_rank_waited(ended) -> None:
     waited = explain_failure([ended(1, CLOSED), ended(0)])
     assert causes(waited) == {1: Ending.LEFT, 0: Ending.LOST_CONNECTION}
     failed = explain_failure([ended(1, "ValueError: 3"), ended(0)])
@@ -162,37 +165,67 @@ def test_who_has_ended_well_is_to_blame_only_if_somebody_waited(ended) -> None:
     assert causes(killed) == {4: Ending.KILLED, 5: Ending.LOST_CONNECTION, 6: Ending.DONE}
 
 
-def test_the_last_line_is_what_a_progress_bar_shows_at_the_end(tmp_path: Path) -> None:
+def test_the_last_line_of_a_progress_bar(tmp_path: Path) -> None:
     (tmp_path / "stdout.log").write_bytes(b"begin\n 10 %|#   |\r 20 %|##  |\r\n\n")
     end = read_end(0, tmp_path, 1, was_stopped=False, suspended=False)
     assert end.last_output == "20 %|##  |"
 
 
-def test_a_lost_machine_comes_before_what_follows_from_it(ended) -> None:
+def test_a_lost_node_comes_before_its_consequences(ended) -> None:
     lost = "node1 no longer answers"
     assert explain_failure([ended(1, CLOSED)], [lost]).cause == lost
     assert explain_failure([ended(1, "ValueError: 3")], [lost]).cause.startswith("rank 1 ")
     assert str(explain_failure([], [lost])) == lost
 
 
-def test_a_traceback_comes_with_what_led_to_it(tmp_path: Path) -> None:
-    (tmp_path / "stderr.log").write_text(
-        'Traceback (most recent call last):\n  File "old.py", line 1, in f\nKeyError: 0\n'
-        "retrying\n"
-        'Traceback (most recent call last):\n  File "a.py", line 1, in f\nKeyError: 1\n'
-        "\nDuring handling of the above exception, another exception occurred:\n\n"
-        'Traceback (most recent call last):\n  File "b.py", line 2, in g\nmine.Bad: two\nlines\n'
-    )
+class LinesError(Exception):
+    """An exception of several lines."""
+
+
+def fail_twice() -> None:
+    try:
+        {}[1]
+    except KeyError:
+        raise LinesError("two\nlines")  # noqa: B904 - with the context
+
+
+def test_the_exception_is_noted_with_its_context(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "error.json"))
+    (tmp_path / "stderr.log").write_text("retrying\n[W] late")
+    with pytest.raises(LinesError) as raised:
+        fail_twice()
+    note_exception(raised.value)
     end = read_end(0, tmp_path, 1, was_stopped=False, suspended=False)
-    assert end.last_error == "mine.Bad: two"
-    assert end.place == "b.py:2 in g"
+    assert end.last_error == f"{__name__}.LinesError: two"
+    assert end.place is not None
+    assert end.place.endswith("in fail_twice")
     assert end.traceback is not None
-    assert "a.py" in end.traceback
-    assert "old.py" not in end.traceback
+    assert "KeyError: 1" in end.traceback
+    assert end.traceback.endswith("LinesError: two\nlines")
+
+
+@pytest.mark.parametrize(
+    ("error", "noted"),
+    [
+        (SyntaxError("bad", ("a.py", 3, 1, "x =", 3, 2)), "SyntaxError: bad"),
+        (SystemExit("the program's own words"), "[W] late"),
+        (ValueError("x" * 10**6), f"ValueError: {'x' * (2**16 - 12)}"),
+    ],
+    ids=["syntax", "exit", "long"],
+)
+def test_the_error_is_its_first_line(
+    error: BaseException, noted: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "error.json"))
+    (tmp_path / "stderr.log").write_text("[W] late")
+    note_exception(error)
+    assert read_end(0, tmp_path, 1, was_stopped=False, suspended=False).last_error == noted
 
 
 @pytest.mark.parametrize(("ranks", "told", "more"), [(16, 16, None), (17, 16, 1), (40, 16, 24)])
-def test_of_many_ranks_sixteen_are_told_and_the_others_counted(
+def test_sixteen_ranks_are_reported_and_the_others_counted(
     ranks: int, told: int, more: int | None
 ) -> None:
     failed = RankEnd(5, "node0", 1, Ending.FAILED, None, None, None, None, None, None, False, None)

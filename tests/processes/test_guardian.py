@@ -1,4 +1,4 @@
-"""The guardian ends the sessions that it watches, and nobody else's."""
+"""The guardian kills the sessions that it watches, and no others."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def bystander() -> Iterator[subprocess.Popen[str]]:
 
 
 def lives(pid: int) -> bool:
-    """Return whether a process runs; one that has ended may not be waited for yet."""
+    """Return whether a process runs; a zombie does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:
@@ -40,7 +40,7 @@ def lives(pid: int) -> bool:
 
 
 @pytest.mark.parametrize("way", ["end", "clear", "close"])
-def test_all_of_a_session_is_killed_also_without_its_leader(way: str) -> None:
+def test_a_whole_session_is_killed_even_without_its_leader(way: str) -> None:
     with (
         Guardian() as guardian,
         start("sleep", "600") as leader,
@@ -69,7 +69,7 @@ def test_all_of_a_session_is_killed_also_without_its_leader(way: str) -> None:
 
 
 @pytest.mark.parametrize("expects", [True, False])
-def test_what_was_being_started_when_the_launcher_ended_is_known_by_a_variable(
+def test_ranks_that_were_being_started_are_found_by_a_variable(
     expects: bool, tmp_path: Path
 ) -> None:
     def start_with(value: str) -> subprocess.Popen[str]:
@@ -91,7 +91,7 @@ def test_what_was_being_started_when_the_launcher_ended_is_known_by_a_variable(
         each.wait(20)
 
 
-def test_the_earliest_end_that_was_asked_for_holds() -> None:
+def test_the_earliest_deadline_holds() -> None:
     with start("sleep", "600") as leader, Guardian() as guardian:
         guardian.watch(leader.pid)
         guardian.end(0.3)
@@ -99,7 +99,7 @@ def test_the_earliest_end_that_was_asked_for_holds() -> None:
         assert leader.wait(timeout=60) == -signal.SIGKILL
 
 
-def test_the_time_of_those_before_a_new_start_is_not_that_of_the_new_ones() -> None:
+def test_a_restart_clears_the_deadline() -> None:
     with start("sleep", "600") as old, start("sleep", "600") as new, Guardian() as guardian:
         guardian.watch(old.pid)
         guardian.end(0.5)
@@ -111,17 +111,17 @@ def test_the_time_of_those_before_a_new_start_is_not_that_of_the_new_ones() -> N
         new.kill()
 
 
-def test_another_process_with_the_number_of_a_leader_lives_on(
+def test_a_process_that_reuses_a_leader_s_number_lives_on(
     bystander: subprocess.Popen[str],
 ) -> None:
     with Guardian() as guardian:
-        guardian._tell(f"watch {bystander.pid} 1")  # what had the number started earlier
+        guardian._send(f"watch {bystander.pid} 1")  # what had the number started earlier
         guardian.end(0)
     assert bystander.poll() is None
 
 
 @pytest.mark.skipif(not os.access(LAST_PID, os.W_OK), reason="only root can choose a number")
-def test_a_number_that_is_given_again_is_nobody_of_ours() -> None:
+def test_a_reused_number_is_not_watched() -> None:
     with Guardian() as guardian:
         with start("sleep", "600") as leader:
             guardian.watch(leader.pid)
@@ -146,7 +146,7 @@ def test_a_number_that_is_given_again_is_nobody_of_ours() -> None:
         other.communicate()
 
 
-def test_a_session_is_forgotten_when_nothing_of_it_lives() -> None:
+def test_a_session_without_processes_is_forgotten() -> None:
     with start("sh", "-c", "sleep 600 & echo $!; exec sleep 600") as leader:
         assert leader.stdout is not None
         child = int(leader.stdout.readline())

@@ -1,4 +1,4 @@
-"""Ranks on the CPU keep freed memory, which glibc would give back after every step."""
+"""Ranks on the CPU keep freed memory, which glibc would return after every step."""
 
 import os
 import platform
@@ -33,7 +33,7 @@ def _nothing_adjusted(monkeypatch: pytest.MonkeyPatch) -> None:
         ("cpu", {"GLIBC_TUNABLES": "glibc.malloc.arena_max=2"}, False),
     ],
 )
-def test_only_on_the_cpu_and_only_where_the_user_has_said_nothing(
+def test_memory_is_kept_on_the_cpu_unless_the_user_adjusts_it(
     device: str | None, user: dict[str, str], kept: bool
 ) -> None:
     rank = {} if device is None else {"ANYRIG_DEVICE": device}
@@ -41,7 +41,7 @@ def test_only_on_the_cpu_and_only_where_the_user_has_said_nothing(
 
 
 def _train() -> tuple[dict[str, str | None], float]:
-    """Return the variables, and the page faults of taking and freeing eight times 24 MiB."""
+    """Return the variables, and the page faults of allocating and freeing eight times 24 MiB."""
     for _ in range(3):
         blocks = [bytearray(24 * 2**20) for _ in range(8)]
         del blocks
@@ -53,7 +53,7 @@ def _train() -> tuple[dict[str, str | None], float]:
     return {name: os.environ.get(name) for name in NAMES}, faults / 5
 
 
-def test_ranks_have_no_page_faults_where_memory_is_used_again() -> None:
+def test_reused_memory_causes_no_page_faults() -> None:
     variables, faults = anyrig.launch(_train, rig="cpu", nproc_per_device=2)
     assert variables == KEPT
     if platform.libc_ver()[0] == "glibc":
@@ -61,7 +61,7 @@ def test_ranks_have_no_page_faults_where_memory_is_used_again() -> None:
         assert faults < 5_000
 
 
-def test_what_the_user_has_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_user_s_settings_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", "1048576")
     variables, _ = anyrig.launch(_train, rig="cpu", nproc_per_device=2)
     assert variables == {"MALLOC_TRIM_THRESHOLD_": None, "MALLOC_MMAP_THRESHOLD_": "1048576"}

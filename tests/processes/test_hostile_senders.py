@@ -1,4 +1,4 @@
-"""Whoever reaches a port of a job neither ends the job nor fills its memory, and is reported."""
+"""Strangers at a port of a job cannot end the job or fill its memory, and are reported."""
 
 from __future__ import annotations
 
@@ -24,19 +24,15 @@ from test_node_watch import KILLED, until
 
 from anyrig.errors import LaunchError
 from anyrig.processes import newcomers
+from anyrig.processes.checked_json import BadMessageError
 from anyrig.processes.node_link import NodeLink
-from anyrig.processes.node_messages import (
-    MOST_LINE_BYTES,
-    BadMessageError,
-    Message,
-    read_message,
-)
+from anyrig.processes.node_messages import MOST_LINE_BYTES, Message, read_message
 from anyrig.processes.node_watch import NodeWatch
 from anyrig.processes.preflight.finding import Level
 from anyrig.processes.preflight.meeting import _finding, probe_port
 from anyrig.processes.preflight.node import Node, compare, read_node
 
-# Far less than was sent, and than what a list of all connections would hold.
+# Far less than the bytes sent, and than a list of all connections would take.
 ALLOWED_BYTES = 8 * 2**20
 
 WAITS_FOR_A_FILE = """
@@ -69,7 +65,7 @@ def watching(count: int) -> Iterator[tuple[list[NodeWatch], tuple[str, int]]]:
             node.close()
 
 
-def test_nodes_hear_each_other_through_ten_thousand_messages(
+def test_nodes_stay_connected_through_ten_thousand_messages(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with watching(3) as (nodes, port):
@@ -124,7 +120,7 @@ def test_a_silent_stranger_is_dropped(
     assert "no greeting within 0 s" in capsys.readouterr().err
 
 
-def test_only_the_token_makes_a_node_of_a_newcomer() -> None:
+def test_only_the_token_admits_a_newcomer() -> None:
     store = dist.HashStore()
     store.set("anyrig/node watch/1", "node1")  # it is about to connect
     hub = NodeWatch(store, 0, 2, "node0", "127.0.0.1")
@@ -141,7 +137,9 @@ def test_only_the_token_makes_a_node_of_a_newcomer() -> None:
         each.close()
 
 
-def test_of_too_many_silent_strangers_the_oldest_go(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_oldest_silent_strangers_are_dropped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(newcomers, "_GREETING_SECONDS", 600)
     with watching(2) as ((hub, _), port), contextlib.ExitStack() as stack:
         assert hub._newcomers is not None
@@ -154,7 +152,7 @@ def test_of_too_many_silent_strangers_the_oldest_go(monkeypatch: pytest.MonkeyPa
         assert len(hub._newcomers.waiting) <= newcomers._MOST_WAITING
 
 
-def test_a_line_without_an_end_is_not_kept() -> None:
+def test_an_endless_line_is_not_kept() -> None:
     ended: list[BadMessageError | None] = []
 
     async def send_on() -> int:
@@ -178,7 +176,7 @@ def test_a_line_without_an_end_is_not_kept() -> None:
     assert str(error) == f"it has more than {MOST_LINE_BYTES} bytes"
 
 
-def test_the_token_is_needed_whole_and_a_node_comes_once() -> None:
+def test_the_token_must_be_complete_and_a_node_new() -> None:
     with watching(2) as ((hub, _), port):
         token = hub._newcomers.token if hub._newcomers is not None else ""
         for greeting in (
@@ -196,7 +194,7 @@ def test_the_token_is_needed_whole_and_a_node_comes_once() -> None:
         assert not hub.must_end(), hub.troubles
 
 
-def test_a_launcher_that_sends_what_is_no_message_is_named(
+def test_a_launcher_that_sends_a_malformed_message_is_named(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     for line in (b"1", b"[" * 200_000, Message(0, "done").line()[:-1]):
@@ -204,11 +202,11 @@ def test_a_launcher_that_sends_what_is_no_message_is_named(
             one._loop.call_soon_threadsafe(one._links[0]._transport.write, line + b"\n")
             assert until(hub.must_end)
             (trouble,) = hub.troubles
-            assert trouble.startswith("the launcher on node1 sent what is no message"), trouble
+            assert trouble.startswith("the launcher on node1 sent a malformed message"), trouble
             assert "network" not in trouble
 
 
-def test_a_failure_of_the_watch_itself_is_called_a_bug(
+def test_a_failure_of_the_watch_is_reported_as_a_bug(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with watching(3) as ((hub, one, two), _):
@@ -221,7 +219,7 @@ def test_a_failure_of_the_watch_itself_is_called_a_bug(
     assert "ZeroDivisionError" in capsys.readouterr().err
 
 
-def test_reading_a_message_is_total() -> None:
+def test_reading_a_message_raises_only_its_own_error() -> None:
     chance = random.Random(1)
     end = Message(1, "end", end=KILLED)
     assert read_message(end.line()[:-1]) == end
@@ -249,7 +247,7 @@ def test_reading_a_message_is_total() -> None:
     assert accepted < len(hostile) / 2
 
 
-def test_the_port_of_the_doctor() -> None:
+def test_the_doctor_s_port_survives_strangers() -> None:
     with probe_port() as port:
         attack(("127.0.0.1", port))
         before = psutil.Process().memory_info().rss
@@ -258,7 +256,7 @@ def test_the_port_of_the_doctor() -> None:
         socket.create_connection(("127.0.0.1", port), 10).close()  # somebody still takes it
 
 
-def test_what_the_doctor_reads_at_the_meeting_place() -> None:
+def test_the_doctor_checks_what_it_reads() -> None:
     here = Node("node0", "127.0.0.1", 4711, {"10.0.0.1": "GLOO"}, {"torch": "2"}, ("cpu",), 1.0)
     assert read_node(json.dumps(asdict(here)).encode()) == here
     odd = [None, True, 2**70, "", [1], {"a": 1}, {}, "0.0.0.0"]
@@ -278,11 +276,11 @@ def test_what_the_doctor_reads_at_the_meeting_place() -> None:
     for text in messages(2000):
         finding = _finding(text.decode(errors="replace"))
         assert finding.level is Level.BAD
-        assert finding.text == "a machine reported what is no finding"
+        assert finding.text == "a node reported a malformed finding"
 
 
-def test_a_job_of_two_launchers_goes_on(tmp_path: Path) -> None:
-    """All ports: those of PyTorch's two stores in the first launcher, and the launchers' own."""
+def test_a_job_of_two_launchers_survives_strangers(tmp_path: Path) -> None:
+    """Attack all ports: those of PyTorch's stores in the first launcher, and the launchers' own."""
     script, stop = tmp_path / "wait.py", tmp_path / "stop"
     script.write_text(WAITS_FOR_A_FILE)
     with socket.create_server(("127.0.0.1", 0)) as free:

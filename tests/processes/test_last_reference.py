@@ -1,4 +1,4 @@
-"""A group over gloo must not die with a model: whoever lets go of it last may wait for ever."""
+"""Gloo groups are kept alive, since releasing the last reference may wait forever."""
 
 import subprocess
 import sys
@@ -16,22 +16,22 @@ def use_group(keep=False):
     dist.destroy_process_group()
     return group
 
-def tell(*groups):
+def report(*groups):
     gc.collect()
     print(*("gone" if group() is None else "here" for group in groups))
 
-tell(use_group())
-tell(use_group(keep=True))
+report(use_group())
+report(use_group(keep=True))
 hold_destroyed_groups()
 groups = [use_group() for _ in range(20)]
-tell(groups[0], groups[-1])
+report(groups[0], groups[-1])
 """
 
 
-def test_which_destroyed_groups_live_on() -> None:
+def test_the_last_destroyed_groups_are_held() -> None:
     command = [sys.executable, "-c", PROGRAM]
     ended = subprocess.run(command, timeout=60, capture_output=True, text=True, check=True)
-    # A rank holds the last ones only.
+    # A rank holds only the last groups.
     assert ended.stdout.splitlines() == ["gone", "here", "gone here"]
 
 

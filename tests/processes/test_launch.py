@@ -17,9 +17,9 @@ from torch.distributed import distributed_c10d
 from anyrig.devices.rig import Rig
 from anyrig.errors import LaunchError
 from anyrig.processes.launch import launch
-from anyrig.processes.launcher import _hushed_agent
+from anyrig.processes.launcher import _quiet_agent
 
-# What a notebook's cell and a script without a guard have in common: __main__ cannot be imported.
+# As in a notebook, __main__ cannot be imported.
 UNGUARDED = """
 import anyrig.processes.launch as processes
 import torch.distributed as dist
@@ -60,7 +60,7 @@ class LockedError(Exception):
         self.lock = threading.Lock()
 
 
-def test_an_exception_comes_back_with_its_rank_and_what_led_to_it() -> None:
+def test_an_exception_is_raised_with_its_rank_and_cause() -> None:
     def divide() -> float:
         try:
             return 1 / int(os.environ["RANK"])
@@ -86,7 +86,7 @@ def test_a_function_is_called_again_after_a_failure() -> None:
 
 
 @pytest.mark.parametrize("threads", [None, "3"])
-def test_threads_are_those_of_the_program_if_it_says(
+def test_the_program_may_set_its_threads(
     threads: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
@@ -97,7 +97,7 @@ def test_threads_are_those_of_the_program_if_it_says(
     assert found == (threads or str(cores or 1))
 
 
-def test_leaving_with_a_sentence(tmp_path: Path) -> None:
+def test_sys_exit_with_a_message(tmp_path: Path) -> None:
     def leave() -> None:
         sys.exit("there is no data")
 
@@ -107,7 +107,7 @@ def test_leaving_with_a_sentence(tmp_path: Path) -> None:
 
 
 @pytest.mark.gpus(2)
-def test_tensors_and_classes_of_a_call_and_of_its_result(tmp_path: Path) -> None:
+def test_tensors_and_classes_are_sent(tmp_path: Path) -> None:
     class Weights:
         def __init__(self, *tensors: torch.Tensor) -> None:
             self.tensors = tensors
@@ -136,7 +136,7 @@ def test_no_launch_in_a_rank(monkeypatch: pytest.MonkeyPatch) -> None:
         launch(os.getpid, rig="cpu")
 
 
-def test_what_cannot_be_sent_is_said() -> None:
+def test_unpicklable_objects_are_named() -> None:
     lock = threading.Lock()
 
     def hold() -> None:
@@ -175,13 +175,13 @@ def test_a_launch_leaves_this_process_as_it_is(monkeypatch: pytest.MonkeyPatch) 
     assert (dict(os.environ), elastic.level, list(elastic.filters)) == before
 
 
-def test_two_launches_at_once_leave_the_loggers_as_they_are() -> None:
+def test_concurrent_launches_restore_the_loggers() -> None:
     elastic = logging.getLogger("torch.distributed.elastic.agent.server.api")
     records: list[str] = []
     handler = logging.Handler()
     handler.emit = lambda record: records.append(record.getMessage())
     elastic.addHandler(handler)
-    first, second = _hushed_agent(), _hushed_agent()
+    first, second = _quiet_agent(), _quiet_agent()
     try:
         first.__enter__()
         second.__enter__()
@@ -196,7 +196,7 @@ def test_two_launches_at_once_leave_the_loggers_as_they_are() -> None:
 
 @pytest.mark.gpus(4)
 @pytest.mark.parametrize(("rig", "kind"), [("cpu", "cpu"), ("cuda:3,cuda:1", "cuda")])
-def test_each_rank_detects_the_device_it_was_given(rig: str, kind: str, tmp_path: Path) -> None:
+def test_each_rank_detects_its_device(rig: str, kind: str, tmp_path: Path) -> None:
     chosen = Rig.parse(rig)
 
     def detect() -> None:

@@ -1,4 +1,4 @@
-"""The output of the last groups that failed stays; nothing else does, and nothing else goes."""
+"""Only the output of the last failed groups is kept, and no other folder is removed."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def _own_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
 
 
-def test_the_last_few_stay() -> None:
+def test_the_last_few_folders_stay() -> None:
     folders = [failed_folder(order) for order in range(8)]
     last = new_log_folder()
     keep_log_folder(last)
     assert sorted(last.parent.iterdir()) == sorted([*folders[-MOST_KEPT + 1 :], last])
 
 
-def test_fewer_than_that_all_stay() -> None:
+def test_fewer_folders_all_stay() -> None:
     folders: list[Path] = []
     for order in range(MOST_KEPT + 2):
         folders.append(new_log_folder())
@@ -70,7 +70,7 @@ def test_nothing_else_is_removed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("status", [0, 3])
-def test_a_group_leaves_its_output_only_if_it_failed(status: int, tmp_path: Path) -> None:
+def test_only_a_failed_group_leaves_its_output(status: int, tmp_path: Path) -> None:
     old = [failed_folder(order) for order in range(MOST_KEPT)]
     script = tmp_path / "end.py"
     script.write_text(f"import sys; print('ended'); sys.exit({status})")

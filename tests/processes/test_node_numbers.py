@@ -1,4 +1,4 @@
-"""`--node-rank`: the nodes agree on their numbers in the store in which they have met."""
+"""`--node-rank`: the nodes agree on their numbers through the store of their meeting."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from anyrig.processes.node_numbers import agree_on_number, number_nodes
         ([2, 5, 0], [1, 2, 0]),
     ],
 )
-def test_each_node_has_the_number_it_wants(wanted: list[int | None], numbers: list[int]) -> None:
+def test_each_node_gets_its_number(wanted: list[int | None], numbers: list[int]) -> None:
     assert number_nodes([(each, "host") for each in wanted]) == numbers
 
 
@@ -44,7 +44,7 @@ def test_nodes_agree_through_their_store() -> None:
     assert agree(2, None, 0, 1) == [2, 3, 0, 1]
 
 
-def test_a_number_of_two_nodes_is_refused_on_every_node() -> None:
+def test_a_conflict_of_numbers_is_raised_on_every_node() -> None:
     said = agree(1, None, 1)
     assert len(set(said)) == 1
     assert str(said[0]).startswith("--node-rank is 1 on two nodes, ")

@@ -1,4 +1,4 @@
-"""Launchers of several machines hear of each other's ends."""
+"""Launchers of several nodes report how their ranks ended."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ KILLED = RankEnd(
 )
 
 
-# The launcher, after a shorter silence: the test of a cut cable need not wait for all of it.
+# The launcher with a shorter limit of silence, for the test of a cut cable.
 SILENCE_SECONDS = 4.0
 ONE_RANK = ["run", "--device", "cpu", "--nproc-per-device", "1"]
 IMPATIENT = f"""
@@ -77,7 +77,7 @@ def until(fact: object) -> bool:
     return bool(fact())
 
 
-def test_what_one_says_all_hear() -> None:
+def test_all_nodes_get_the_messages_of_one() -> None:
     with watching(3) as (hub, one, two):
         for node in (hub, one, two):
             node.say("done")
@@ -90,7 +90,7 @@ def test_what_one_says_all_hear() -> None:
         assert one.troubles == hub.troubles == ()
 
 
-def test_a_launcher_that_was_stopped_says_so_to_all_and_is_not_lost() -> None:
+def test_a_stopped_launcher_reports_it_and_is_not_lost() -> None:
     with watching(3) as (hub, one, two):
         two.say("trouble", "the launcher on node2 was stopped (SIGINT)")
         two.say_over([])
@@ -102,7 +102,7 @@ def test_a_launcher_that_was_stopped_says_so_to_all_and_is_not_lost() -> None:
         assert one.unheard == ("node0",)  # why node2 says no more is known
 
 
-def test_who_goes_to_meet_a_new_node_is_followed_and_ends_nothing() -> None:
+def test_nodes_follow_one_that_meets_a_new_node() -> None:
     with watching(3) as (hub, one, two):
         one.say("meeting again")
         assert until(lambda: hub.must_meet_again() and two.must_meet_again())
@@ -110,7 +110,7 @@ def test_who_goes_to_meet_a_new_node_is_followed_and_ends_nothing() -> None:
         assert not any(node.must_end() or node.is_done() for node in (hub, one, two))
 
 
-def test_who_is_done_may_leave_and_is_no_trouble() -> None:
+def test_a_node_that_is_done_may_leave() -> None:
     with watching(3) as (hub, one, two):
         one.say("done")
         one.close()
@@ -123,7 +123,7 @@ def test_who_is_done_may_leave_and_is_no_trouble() -> None:
         assert not hub.must_end()
 
 
-def test_last_words_arrive_although_the_speaker_has_unread_ones() -> None:
+def test_last_messages_arrive_although_the_sender_has_unread_ones() -> None:
     async def talk() -> tuple[list[str], list[str]]:
         ours, theirs = socket.create_server(("127.0.0.1", 0)), socket.socket()
         theirs.connect(ours.getsockname())
@@ -152,7 +152,7 @@ async def linked(connected: socket.socket, node: int) -> tuple[NodeLink, list[st
     return link, heard
 
 
-def test_a_parting_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closing_has_a_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(node_watch, "_PARTING_SECONDS", 0.2)
     store = dist.HashStore()
     store.set(f"{node_watch._KEY}/1", "node1")
@@ -172,7 +172,7 @@ def test_a_parting_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     hub.close()  # nothing is left to be closed
 
 
-def test_who_connects_late_hears_what_was_said_before() -> None:
+def test_a_late_node_gets_earlier_messages() -> None:
     store = dist.HashStore()
     for number in (1, 2):  # known from the beginning, and connected one after the other
         store.set(f"{node_watch._KEY}/{number}", f"node{number}")
@@ -188,32 +188,32 @@ def test_who_connects_late_hears_what_was_said_before() -> None:
         assert until(nodes[2].must_end)
 
 
-def test_a_launcher_that_is_gone() -> None:
+def test_a_killed_launcher_is_reported() -> None:
     with watching(3) as (hub, one, two):
         connected = one._links[0]._transport.get_extra_info("socket")
         connected.shutdown(socket.SHUT_RDWR)  # what the kernel does for the killed
         assert until(hub.must_end)
         assert until(two.must_end)
         assert hub.troubles == two.troubles
-        assert hub.troubles[0].startswith("the launcher on node1 was killed, or its machine")
+        assert hub.troubles[0].startswith("the launcher on node1 was killed, or its node")
         assert until(one.must_end)
 
 
-def test_a_launcher_that_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_launcher_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(node_watch, "_BEAT_SECONDS", 0.1)
     with watching(2) as (hub, one):
         monkeypatch.setattr(one._links[0], "send", lambda _: None)
         assert not hub.must_end()
         monkeypatch.setattr(node_watch, "SILENCE_SECONDS", 0.5)
         assert until(hub.must_end)
-        assert "node1 no longer answers: nothing was heard of it" in hub.troubles[0]
+        assert "node1 no longer answers: it has sent nothing" in hub.troubles[0]
 
 
-def test_a_silent_launcher_is_given_up_after_ten_seconds() -> None:
+def test_the_limit_of_silence_is_ten_seconds() -> None:
     assert node_watch.SILENCE_SECONDS == 10
 
 
-def test_a_stranger_is_not_heard() -> None:
+def test_a_stranger_is_not_admitted() -> None:
     with watching(2) as (hub, one):
         assert hub._newcomers is not None
         with socket.create_connection(("127.0.0.1", hub._newcomers.port)) as stranger:
@@ -225,7 +225,7 @@ def test_a_stranger_is_not_heard() -> None:
 
 
 @pytest.mark.parametrize("event", ["raise", "cut"])
-def test_two_machines_tell_the_same(event: str, tmp_path: Path) -> None:
+def test_two_nodes_report_the_same(event: str, tmp_path: Path) -> None:
     reason = lack()
     if reason is not None:
         pytest.skip(reason)
@@ -246,7 +246,7 @@ def test_two_machines_tell_the_same(event: str, tmp_path: Path) -> None:
             other = machines[1 - number]
             line, *rest = group.message(number)
             if event == "cut":
-                expected = f"error: {other.host} ({other.address}) no longer answers: nothing was"
+                expected = f"error: {other.host} ({other.address}) no longer answers: it has"
                 assert f"rank {number} on {machines[number].host} was stopped" in rest[0]
             else:
                 expected = f"error: rank 1 on {machines[1].host} failed (exit code 1)"

@@ -1,4 +1,4 @@
-"""Where a rank was is written by its main thread, before that goes on."""
+"""A rank's main thread writes its stack before it goes on."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from anyrig.processes.places import ask_for_places, read_place
 
-# Woken by a signal that any thread may take, about one in four would tell of `go_on`.
+# If any thread could take the signal, about one rank in four would report `go_on`.
 PROGRAM = """
 import os, signal, threading, time
 from anyrig.processes.places import write_place_when_stopped
@@ -32,7 +32,7 @@ go_on()
 TRIES = 12
 
 
-def test_a_suspended_rank_tells_where_it_was_suspended(tmp_path: Path) -> None:
+def test_a_suspended_rank_reports_where_it_was_suspended(tmp_path: Path) -> None:
     for number in range(TRIES):
         folder = tmp_path / str(number)
         folder.mkdir()

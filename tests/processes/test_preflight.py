@@ -1,4 +1,4 @@
-"""The parts of `anyrig doctor`, one by one."""
+"""Each check of `anyrig doctor` by itself."""
 
 from __future__ import annotations
 
@@ -65,12 +65,12 @@ def only(findings: Iterator[Finding], check: str) -> Finding:
     ("ranks", "bytes_per_second"), [(2, 640 * MIB), (4, 960 * MIB), (8, 1120 * MIB)]
 )
 def test_each_link_of_a_ring_carries_its_part(ranks: int, bytes_per_second: float) -> None:
-    # 64 MiB in 0.1 s; with two ranks each half goes each way once.
+    # 64 MiB in 0.1 s; two ranks send each half once in each direction.
     assert link_bytes_per_second(64 * MIB, ranks, 0.1) == pytest.approx(bytes_per_second)
 
 
 @pytest.mark.gpus(2)
-def test_the_time_is_until_the_device_is_done() -> None:
+def test_the_time_includes_the_device_s_work() -> None:
     device = torch.device("cuda:1")
     with torch.cuda.device(device):
         torch.cuda._sleep(1000)  # what was queued before does not count
@@ -81,18 +81,16 @@ def test_the_time_is_until_the_device_is_done() -> None:
 
 @pytest.mark.parametrize("index", [0, 2, 4])
 @pytest.mark.parametrize("value", [7.0, 9.0, float("nan")])
-def test_a_wrong_sum_is_shown_wherever_it_lies(
-    index: int, value: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wrong_sum_is_shown(index: int, value: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "3")
     numbers = torch.full((5,), 8.0)
     refuse_wrong_sum(numbers, 8.0)
     numbers[index] = value
-    with pytest.raises(RuntimeError, match=rf"^rank 3 has {value} where 8\.0 is right$"):
+    with pytest.raises(RuntimeError, match=rf"^rank 3 has {value}, and 8\.0 is right$"):
         refuse_wrong_sum(numbers, 8.0)
 
 
-def test_what_the_ranks_measured_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_measured_bandwidth_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     rig, options = Rig.detect(), RunOptions(processes=4)
     given = []
 
@@ -112,14 +110,16 @@ def test_what_the_ranks_measured_is_reported(monkeypatch: pytest.MonkeyPatch) ->
     assert given[0][1:] == ((7.0,), {}, rig, options)
     measured = None
     here = check_all_reduce(rig, options, 7.0)
-    assert here == Finding("all-reduce", Level.GOOD, "this machine's ranks came through")
+    assert here == Finding(
+        "all-reduce", Level.GOOD, "the all-reduce of this node's ranks succeeded"
+    )
     measured = LaunchError("rank 1 fell")
     fallen = check_all_reduce(rig, options, 7.0)
     assert (fallen.check, fallen.level) == ("all-reduce", Level.BAD)
-    assert fallen.text.endswith("did not come through an all-reduce: rank 1 fell")
+    assert fallen.text.endswith("but their all-reduce failed: rank 1 fell")
     assert "NCCL_DEBUG=INFO" in (fallen.advice or "")
     alone = check_all_reduce(rig, RunOptions(processes=1), 7.0)
-    assert (alone.level, alone.text) == (Level.GOOD, "one rank has nobody to talk to")
+    assert (alone.level, alone.text) == (Level.GOOD, "a single rank has no other rank to talk to")
     assert len(given) == 3  # no rank is started for one alone
 
 
@@ -136,7 +136,7 @@ def test_what_the_ranks_measured_is_reported(monkeypatch: pytest.MonkeyPatch) ->
         (4 * GIB, 9, Level.DOUBTFUL),
     ],
 )
-def test_memory_is_that_of_all_ranks(free_bytes: int, processes: int, level: Level) -> None:
+def test_the_memory_of_all_ranks_counts(free_bytes: int, processes: int, level: Level) -> None:
     memory = judge_memory(free_bytes, processes)
     assert memory.check == "memory"
     assert memory.level is level
@@ -165,9 +165,7 @@ def test_memory_is_that_of_all_ranks(free_bytes: int, processes: int, level: Lev
         (judge_locked_memory(MIB, True), "locked memory", Level.DOUBTFUL, "ulimit -l unlimited"),
     ],
 )
-def test_limits_and_what_is_too_little(
-    finding: Finding, check: str, level: Level, words: str
-) -> None:
+def test_limits(finding: Finding, check: str, level: Level, words: str) -> None:
     assert (finding.check, finding.level) == (check, level)
     assert words in f"{finding.text} {finding.advice}"
     assert bool(finding.advice) is (level is not Level.GOOD)
@@ -217,7 +215,7 @@ def test_limits_are_read_from_this_process(tmp_path: Path) -> None:
         (2.1, 0.0, True),
         (-2.1, 0.0, True),
         (7.0, 0.5, True),
-        (7.0, 6.0, False),  # its word may have been on the way so long
+        (7.0, 6.0, False),  # its description may have taken so long
         (8.5, 6.0, True),
         (-8.5, 6.0, True),
     ],
@@ -232,7 +230,7 @@ def test_clocks_that_differ(apart_seconds: float, late_seconds: float, is_found:
         assert "node1 (10.0.0.2)" in clocks[0].text
 
 
-def test_what_this_machine_says_of_itself() -> None:
+def test_this_node_describes_itself() -> None:
     rig = Rig.detect()
     before = time.time()
     here = Node.here(rig, "10.0.0.1", {"10.0.0.2": "GLOO"}, 4711)
@@ -247,12 +245,12 @@ def test_what_this_machine_says_of_itself() -> None:
 
 
 @pytest.mark.parametrize(("port", "is_one"), [(0, False), (1, True), (65535, True), (65536, False)])
-def test_a_machine_listens_at_a_port(port: int, is_one: bool) -> None:
+def test_the_port_of_a_node_is_checked(port: int, is_one: bool) -> None:
     said = json.dumps(asdict(Node("node0", "10.0.0.1", port))).encode()
     if is_one:
         assert read_node(said).probe_port == port
     else:
-        with pytest.raises(LaunchError, match="describes no machine"):
+        with pytest.raises(LaunchError, match="is malformed"):
             read_node(said)
 
 
@@ -303,11 +301,11 @@ def test_interfaces_that_lead_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
     found = check_names(address, "192.0.2.9")
     missing, loopback = [finding for finding in found if finding.check == "interface"]
     assert missing.level is loopback.level is Level.BAD
-    assert "GLOO_SOCKET_IFNAME=wlan77, and this machine has only " in missing.text
-    assert "NCCL_SOCKET_IFNAME=lo leads to no other machine" in loopback.text
+    assert "GLOO_SOCKET_IFNAME=wlan77, and this node has only " in missing.text
+    assert "NCCL_SOCKET_IFNAME=lo leads to no other node" in loopback.text
     assert missing.advice
     assert loopback.advice
-    # On one machine the loopback is as good as any.
+    # On one node the loopback will do.
     alone = [finding.level for finding in check_names(None, None) if finding.check == "interface"]
     assert alone == [Level.BAD, Level.GOOD]
     assert named_addresses() == {}
@@ -319,12 +317,12 @@ def test_a_name_that_leads_to_the_loopback() -> None:
     assert address.text.startswith("localhost leads from here to 127.0.0.1")
     assert "--local-addr" in str(address.advice)
     nowhere = only(check_names(None, "node0"), "address")
-    assert nowhere.text == "there is no way from here to 'node0', or no such name"
+    assert nowhere.text == "there is no route from here to 'node0', or no such name"
     good = only(check_names("192.0.2.7", "192.0.2.1"), "address")
-    assert (good.level, good.text) == (Level.GOOD, "the others find this machine at 192.0.2.7")
+    assert (good.level, good.text) == (Level.GOOD, "the other nodes find this node at 192.0.2.7")
 
 
-def test_a_machine_is_the_host_of_its_loopback_addresses() -> None:
+def test_loopback_addresses_lead_to_this_node() -> None:
     assert is_host_of("127.0.1.1")  # to which an installer has its name lead
     assert is_host_of("localhost")
     assert not is_host_of("192.0.2.1")
@@ -344,11 +342,11 @@ def test_a_port_where_something_listens_and_then_nothing() -> None:
     assert "leads to no address" in nowhere.text
 
 
-def test_cards_without_peer_access() -> None:
+def test_gpus_without_peer_access() -> None:
     first, second = (Device("cuda", index, "Tesla T4") for index in range(2))
     (bad,) = check_peers([Link(first, second, False, None, None)])
     assert bad.level is Level.DOUBTFUL
     assert bad.text.startswith("cuda:0 (Tesla T4) and cuda:1 (Tesla T4) copy through the host")
     assert list(check_peers([Link(first, second, None, None, None)])) == []
     (good,) = check_peers([Link(first, second, True, None, None)])
-    assert good.text == "2 cards read each other's memory"
+    assert good.text == "2 GPUs read each other's memory"

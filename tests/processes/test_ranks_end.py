@@ -1,4 +1,4 @@
-"""A group of ranks ends as a whole, in time, says why, and leaves nothing behind."""
+"""A group of ranks ends as a whole and in time, reports why, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from anyrig.processes.stopping_signals import handled_by, stop
 
 CPU = [*RUN, "--device", "cpu"]
 
-# Lowers the limit of open files when the launcher has looked at it, so that a start fails half way.
+# Lowers the limit of open files after the launcher has checked it, so that starting ranks fails.
 LIMIT_LATE = """
 import resource, sys
 from anyrig.processes import launcher
@@ -34,7 +34,7 @@ from anyrig.cli.app import main
 main()
 """
 
-# The promise is 5 s; a machine that does much else at the same time may take a little longer.
+# docs/processes.md promises 5 s; a busy machine may take a little longer.
 SECONDS = 8.0
 
 
@@ -44,7 +44,7 @@ def group(tmp_path: Path) -> Iterator[FailingGroup]:
         yield group
 
 
-def test_ranks_find_each_other_and_their_lines_are_labelled() -> None:
+def test_ranks_meet_and_their_lines_are_labelled() -> None:
     command = [*CPU, "--nproc-per-device", "2", str(PROGRAM), "well"]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 0, ended.stderr
@@ -72,7 +72,7 @@ def test_ranks_find_each_other_and_their_lines_are_labelled() -> None:
         ("leave", "ended early", []),
     ],
 )
-def test_the_rank_at_fault_is_named_first(
+def test_the_cause_is_named_first(
     group: FailingGroup, way: str, first: str, also: list[str]
 ) -> None:
     launcher = group.start(way, ranks=2, flags=["--timeout", "2"])
@@ -87,7 +87,7 @@ def test_the_rank_at_fault_is_named_first(
     assert group.litter() == []
 
 
-def test_a_group_is_started_again_and_finds_its_attempt_and_what_it_saved(
+def test_a_restarted_group_finds_its_attempt_and_files(
     group: FailingGroup,
 ) -> None:
     launcher = group.start("again", ranks=2, flags=["--max-restarts", "1"])
@@ -108,7 +108,7 @@ def test_a_group_is_started_again_and_finds_its_attempt_and_what_it_saved(
         (signal.SIGKILL, "wait", -9),
     ],
 )
-def test_nothing_is_left_when_the_launcher_is_ended(
+def test_nothing_is_left_when_the_launcher_ends(
     group: FailingGroup, signum: signal.Signals, way: str, code: int
 ) -> None:
     launcher = group.start(way, ranks=2)
@@ -127,7 +127,7 @@ def test_nothing_is_left_when_the_launcher_is_ended(
         assert "all output" not in group.errors()
 
 
-def test_a_signal_that_is_ignored_stays_so_and_one_that_comes_again_does_no_more() -> None:
+def test_ignored_signals_stay_ignored_and_repeated_ones_do_no_more() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         with handled_by(stop):
@@ -155,7 +155,7 @@ prepare()
 """
 
 
-def test_a_rank_that_waited_for_the_first_is_not_at_fault(tmp_path: Path) -> None:
+def test_a_rank_that_waited_for_the_first_is_not_the_cause(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(ONE_FAILS)
     command = [*CPU, "--nproc-per-device", "2", str(script)]
@@ -185,7 +185,7 @@ def test_several_nodes_need_a_meeting_place() -> None:
 
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGKILL])
-def test_a_launcher_that_is_still_starting_its_ranks_stops(
+def test_a_launcher_stops_while_it_starts_ranks(
     group: FailingGroup, signum: signal.Signals
 ) -> None:
     ranks = 200  # takes seconds to start
@@ -209,7 +209,7 @@ def test_a_launcher_that_is_still_starting_its_ranks_stops(
     assert group.litter() == []
 
 
-def test_ranks_that_were_started_end_when_the_next_one_cannot_be(group: FailingGroup) -> None:
+def test_started_ranks_end_when_another_cannot_start(group: FailingGroup) -> None:
     script = group.folder / "sleep.py"
     script.write_text("import time; time.sleep(600)")
     command = [sys.executable, "-c", LIMIT_LATE, *CPU[3:], "--nproc-per-device", "30", str(script)]

@@ -1,4 +1,4 @@
-"""Each attempt has a store of its own, and it listens on the address that was given only."""
+"""Each attempt has a store of its own, which listens only on the given address."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from anyrig.processes.network_rendezvous import NetworkRendezvous
 from anyrig.processes.options import RunOptions
 
 
-def test_nothing_of_one_machine_listens_but_on_loopback() -> None:
+def test_a_single_node_listens_on_the_loopback_only() -> None:
     met = LoopbackRendezvous().next_rendezvous()
     assert _listening_at(met.bootstrap_store_info.master_port) == ["0100007F"]
 
 
-def test_the_first_attempt_meets_at_the_port_that_was_given() -> None:
+def test_the_first_attempt_meets_at_the_given_port() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     rendezvous = LoopbackRendezvous(port)
@@ -28,7 +28,7 @@ def test_the_first_attempt_meets_at_the_port_that_was_given() -> None:
     assert second.bootstrap_store_info.master_port != port  # this process holds the first store
 
 
-def test_a_port_that_is_taken_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_taken_port_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         met = LoopbackRendezvous(port).next_rendezvous()
@@ -38,7 +38,7 @@ def test_a_port_that_is_taken_is_reported(capsys: pytest.CaptureFixture[str]) ->
     )
 
 
-def test_an_attempt_finds_nothing_of_the_last_one() -> None:
+def test_each_attempt_has_an_empty_store() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         endpoint = f"127.0.0.1:{free.getsockname()[1]}"
     met = NetworkRendezvous.at_endpoint(
@@ -48,7 +48,7 @@ def test_an_attempt_finds_nothing_of_the_last_one() -> None:
         for _ in range(2):
             before = _open_sockets()
             place = met.next_rendezvous().bootstrap_store_info
-            # PyTorch's handler opens none of its own, which every interface would reach.
+            # PyTorch's handler opens no store of its own, which would listen on every interface.
             (port,) = _listening_ports(_open_sockets() - before)
             assert port == place.master_port
             assert _listening_at(place.master_port) == ["0100007F"]
@@ -80,7 +80,7 @@ def _listening_ports(sockets: set[str]) -> set[int]:
 
 
 def _listening_at(port: int) -> list[str]:
-    """Return the addresses of this machine, in hexadecimal, at which something listens."""
+    """Return the addresses, in hexadecimal, at which something listens."""
     return [
         line.split()[1].partition(":")[0]
         for table in ("/proc/net/tcp", "/proc/net/tcp6")

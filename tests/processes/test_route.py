@@ -1,4 +1,4 @@
-"""Which way leads from this machine to another, and how long a store there is waited for."""
+"""The route from this node to another, and time limits of connections to it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from anyrig.processes.route import (
 from anyrig.processes.torch_faults import bound_answers
 
 
-def test_addresses_and_interfaces_of_this_machine() -> None:
+def test_addresses_and_interfaces_of_this_node() -> None:
     assert address_towards("127.0.0.1") == "127.0.0.1"
     assert address_towards("no-such-host.invalid") is None
     loopback = interface_of("127.0.0.1")
@@ -53,7 +53,7 @@ def test_a_link_local_address_has_the_interface_of_its_zone(
     assert is_down("fe80::1")
 
 
-def test_connections_to_a_port_are_bounded_and_no_others() -> None:
+def test_only_connections_to_the_port_are_bounded() -> None:
     with socket.create_server(("127.0.0.1", 0)) as one:
         port = one.getsockname()[1]
         with (
@@ -71,7 +71,7 @@ def test_connections_to_a_port_are_bounded_and_no_others() -> None:
             bounded.sendall(b"x")  # its handle was another
 
 
-def test_a_listener_is_waited_for_and_not_longer_than_was_said() -> None:
+def test_waiting_for_a_listener_has_a_time_limit() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
         await_listener("127.0.0.1", port, 0)
@@ -87,7 +87,7 @@ def test_a_listener_is_waited_for_and_not_longer_than_was_said() -> None:
     opened[0].close()
 
 
-def test_node_0_is_asked_again_and_named_when_it_does_not_answer(
+def test_joining_is_retried_and_its_failure_names_node_0(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
@@ -112,5 +112,5 @@ def test_node_0_is_asked_again_and_named_when_it_does_not_answer(
     with pytest.raises(OSError, match="Connection refused") as raised:
         join(address, "token", 12)
     assert str(raised.value).startswith(
-        f"the launcher of node 0 at 127.0.0.1:{address[1]} did not take this node in within 0 s: "
+        f"the launcher of node 0 at 127.0.0.1:{address[1]} did not admit this node within 0 s: "
     )

@@ -1,4 +1,4 @@
-"""How a launch that a signal ended reports the signal to its caller; starts no ranks."""
+"""A launch that a signal ended passes the signal on to its caller. No ranks are started."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ FAILURE = GroupFailure(("the launcher was stopped",), ())
         (GroupResult(None, signal.SIGINT), 130),
     ],
 )
-def test_the_exit_code_is_that_of_a_shell(result: GroupResult, code: int) -> None:
+def test_the_exit_code_after_a_signal(result: GroupResult, code: int) -> None:
     assert result.exit_code == code
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_reaches_the_caller_of_launch_when_the_ranks_have_ended(
+def test_a_signal_reaches_the_caller_after_the_ranks_have_ended(
     signum: signal.Signals, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given: list[list[Path]] = []
@@ -58,7 +58,7 @@ def test_a_signal_reaches_the_caller_of_launch_when_the_ranks_have_ended(
     assert not given[0][0].exists()
 
 
-def test_another_thread_than_the_main_one_leaves_the_signals_alone() -> None:
+def test_another_thread_leaves_signal_handlers_alone() -> None:
     before = signal.getsignal(signal.SIGTERM)
     seen: list[object] = []
 
@@ -72,7 +72,7 @@ def test_another_thread_than_the_main_one_leaves_the_signals_alone() -> None:
     assert seen == [before]
 
 
-def test_handlers_are_those_of_before_after_an_error_too() -> None:
+def test_handlers_are_restored_after_an_error() -> None:
     before = signal.getsignal(signal.SIGTERM)
     with suppress(ValueError), handled_by(print):
         assert signal.getsignal(signal.SIGTERM) is print

@@ -11,7 +11,7 @@ NAMES = ("default_pg_timeout", "default_pg_nccl_timeout")
 
 
 @pytest.mark.parametrize("text", [None, "7.5"])
-def test_the_limit_is_that_of_every_backend(
+def test_the_limit_holds_for_every_backend(
     text: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = {name: getattr(distributed_c10d, name) for name in NAMES}

@@ -67,7 +67,7 @@ def test_python_ends_while_threads_of_gloo_need_it() -> None:
     )
 
 
-def test_destructors_of_groups_have_been_looked_at_for_this_version() -> None:
+def test_destructors_of_groups_were_checked_for_this_version() -> None:
     # One run in ten hangs, which no quick test can show.
     assert tuple(map(int, torch.__version__.split(".")[:2])) <= (2, 13), (
         "look whether a DDP model over gloo that dies after destroy_process_group, or when Python "
@@ -77,7 +77,7 @@ def test_destructors_of_groups_have_been_looked_at_for_this_version() -> None:
     )
 
 
-def test_an_answer_of_the_store_is_waited_for_beyond_its_time_limit() -> None:
+def test_the_store_waits_for_an_answer_beyond_its_timeout() -> None:
     server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     with relay(server.port) as (port, cut):
         client = dist.TCPStore("127.0.0.1", port, timeout=timedelta(seconds=0.2))
@@ -98,7 +98,7 @@ def test_an_answer_of_the_store_is_waited_for_beyond_its_time_limit() -> None:
 
 @contextmanager
 def relay(to: int) -> Iterator[tuple[int, threading.Event]]:
-    """Give a port that leads to another one, until an event: then nothing is passed on."""
+    """Yield a port that forwards to another one until an event is set."""
     cut = threading.Event()
     sockets: list[socket.socket] = []
 
@@ -129,7 +129,7 @@ def relay(to: int) -> Iterator[tuple[int, threading.Event]]:
                 each.close()
 
 
-def test_attempts_meet_in_the_store_of_the_first_one() -> None:
+def test_attempts_share_the_first_store() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         endpoint = f"127.0.0.1:{free.getsockname()[1]}"
     handler = get_rendezvous_handler(

@@ -1,4 +1,4 @@
-"""What a rank prints is shown in whole lines, however slowly it prints them."""
+"""A rank's output is shown in whole lines, even if it prints them slowly."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ os._exit(0)
 """
 
 
-def test_a_line_that_is_printed_slowly(tmp_path: Path) -> None:
+def test_a_line_printed_slowly_stays_whole(tmp_path: Path) -> None:
     script = tmp_path / "rank.py"
     script.write_text(RANK)
     run = ["run", "--device", "cpu", "--nproc-per-device", "2", str(script)]

@@ -1,4 +1,4 @@
-"""Two "machines" on this one: network namespaces with an address each and a cable between them."""
+"""Two simulated machines: network namespaces with an address each, and a cable between them."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class Machine:
 
     @property
     def host(self) -> str:
-        """The name that the machine gives itself if a command begins with `before`."""
+        """The host name in a command that begins with `before`."""
         return f"node{self.address.rpartition('.')[2]}"
 
     def before(self) -> list[str]:
-        """What to put before a command so that it runs on this machine, and knows its name."""
+        """The words before a command that run it on this machine, with its host name."""
         rename = ["sh", "-c", f'hostname {self.host} && exec "$@"', "sh"]
         return ["ip", "netns", "exec", self.namespace, "unshare", "--uts", *rename]
 
@@ -49,10 +49,10 @@ class Machine:
 
     @contextmanager
     def closed(self, port: int) -> Iterator[None]:
-        """Let nothing of this machine's out to that port of another, as a firewall does."""
+        """Block connections from this machine to a port, as a firewall does."""
         rule = ["ipproto", "tcp", "dport", str(port), "unreachable", "pref", "1"]
         self._ip("rule", "add", *rule)
-        # Of its own table, "local" is asked first; it has this machine's addresses alone.
+        # The table "local" comes first, and has only this machine's own addresses.
         try:
             yield
         finally:
@@ -60,7 +60,7 @@ class Machine:
 
     @contextmanager
     def another_interface(self, name: str, address: str) -> Iterator[None]:
-        """An interface that leads to no other machine: one of a container's network, say."""
+        """Add an interface that leads to no other machine, such as a container network's."""
         self._ip("link", "add", name, "type", "veth", "peer", "name", f"{name}-end")
         self._ip("addr", "add", f"{address}/24", "dev", name)
         for end in (name, f"{name}-end"):
@@ -75,7 +75,7 @@ class Machine:
 
 
 def lack() -> str | None:
-    """Why there can be no two machines here, or None."""
+    """Return why two machines cannot be simulated here, or None."""
     if shutil.which("ip") is None:
         return "needs the command ip (iproute2)"
     probe = f"anyrig-{uuid.uuid4().hex[:6]}"

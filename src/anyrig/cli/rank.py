@@ -12,7 +12,7 @@ import sys
 from typing import NoReturn
 
 from ..processes.places import write_place_when_stopped
-from ..processes.rank_end import note_wait
+from ..processes.rank_end import note_exception
 from ..processes.time_limit import set_time_limit
 from ..processes.torch_faults import end_process, hold_destroyed_groups, leave_names_to_launcher
 from ..processes.whole_lines import write_whole_lines
@@ -31,7 +31,7 @@ def main() -> NoReturn:
     leave_names_to_launcher()
     write_place_when_stopped()
     when_torch_is_imported(_prepare_torch)
-    end_process(Program(name, tuple(rest), is_module=is_module).run(note_wait))
+    end_process(Program(name, tuple(rest), is_module=is_module).run(note_exception))
 
 
 def _prepare_torch() -> None:

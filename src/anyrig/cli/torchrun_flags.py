@@ -1,6 +1,6 @@
 """What torchrun's flags mean to `anyrig run`: from their texts to `RunOptions`.
 
-Nothing here looks at the machine or starts anything. `docs/distributed.md` has a table of the flags
+Nothing here looks at the machine or starts anything. `docs/processes.md` has a table of the flags
 with what differs from torchrun, whose own reading of them is in `torch/distributed/run.py`.
 """
 

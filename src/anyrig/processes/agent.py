@@ -1,4 +1,4 @@
-"""torchrun's agent, with ranks that end in time, and a report of how each ended."""
+"""torchrun's agent, which ends its ranks in time and reports how each rank ended."""
 
 from __future__ import annotations
 
@@ -34,35 +34,34 @@ from .rank_end import RankEnd, read_end
 from .starting import InterruptibleLogs
 from .stopping_signals import handled_by, stop
 
-# Within 5 s of the first sign that the group must end, no process may be left. A rank has this long
-# to write its last checkpoint; the rest is for a busy machine.
+# All processes must have ended 5 s after the first failure. A rank has this long to write its last
+# checkpoint; the remaining time is for a busy machine.
 GRACE_SECONDS = 2.5
 
-# How long the ranks that fail because of the first have to do so by themselves: their exceptions
-# say which was the first.
+# How long the other ranks have to fail by themselves: their exceptions help to find the cause.
 _SETTLING_SECONDS = 0.5
 
-# How long to wait for the reports of other nodes.
+# How long to wait for the reports of the other nodes.
 _HEARING_SECONDS = 0.5
 
-# Stands before each line of a rank's output.
+# The prefix of each line of a rank's output.
 _LABEL = "[rank ${rank}] "
 
 
 class Step(Enum):
-    """What the agent of a node does next."""
+    """The next step of a node's agent."""
 
     GO_ON = "let the ranks run"
     END = "end the ranks, and fail"
     MEET_AGAIN = "end the ranks, and meet a new node"
-    STAY = "wait for the other nodes: if one fails, all start again"
+    STAY = "wait for the other nodes: if one fails, all nodes start again"
     LEAVE = "leave"
 
 
 def next_step(
     codes: Sequence[int | None], *, must_end: bool, must_meet_again: bool, others_done: bool
 ) -> Step:
-    """Return what follows from the ranks' exit codes (None: still running) and the other nodes."""
+    """Choose the next step from the ranks' exit codes (None: still running) and the other nodes."""
     if any(codes) or must_end:
         return Step.END
     if must_meet_again:
@@ -73,7 +72,7 @@ def next_step(
 
 
 class RankAgent(LocalElasticAgent):
-    """The agent of one node. Overrides the methods that an agent of one's own may override.
+    """The agent of one node.
 
     Attributes:
         failure: why the last attempt failed, or None.
@@ -88,9 +87,9 @@ class RankAgent(LocalElasticAgent):
         folder: Path,
         guardian: Guardian,
     ) -> None:
-        """Make the agent; see `run_group`. With several nodes, `options` names this node's address.
+        """See `run_group`. With several nodes, `options` includes this node's address.
 
-        `folder` gets the output of the ranks, and `guardian` kills what does not end.
+        `folder` gets the output of the ranks, and `guardian` kills ranks that do not end.
         """
         super().__init__(
             WorkerSpec(
@@ -129,7 +128,7 @@ class RankAgent(LocalElasticAgent):
             self._watch = NodeWatch(worker_group.store, node, nodes, host, self._address)
 
     def _agree_on_attempt(self, store: Any, node: int, nodes: int) -> None:
-        """Count as many restarts as the node that has seen the most: this node may be new."""
+        """Take over the highest restart count of all nodes: this node may be new."""
         most = self._worker_group.spec.max_restarts
         store.set(f"anyrig/restarts/{node}", str(most - self._remaining_restarts))
         seen = [int(store.get(f"anyrig/restarts/{other}")) for other in range(nodes)]
@@ -139,13 +138,13 @@ class RankAgent(LocalElasticAgent):
         self._guardian.clear()
         self.close_logs()  # those of the attempt before
         self.failure = None
-        # In another thread PyTorch installs no signal handlers. In the main thread only a variable
-        # of this process's environment prevents that, which all threads would see.
+        # PyTorch installs signal handlers in the main thread, unless a variable of this process's
+        # environment says otherwise. In another thread it installs none.
         with ThreadPoolExecutor(1, "anyrig-starting") as thread:
             try:
                 starting = thread.submit(super()._start_workers, worker_group)
                 pids: dict[int, Any] = starting.result()
-            except BaseException:  # the guardian kills the ranks that have been started
+            except BaseException:  # the guardian kills the ranks that were started
                 self._is_leaving = True
                 raise
         for worker in worker_group.workers:
@@ -156,12 +155,12 @@ class RankAgent(LocalElasticAgent):
         return pids
 
     def _leave_if_stopped(self) -> None:
-        """Stop starting ranks once a signal has come: a thousand take minutes."""
+        """Stop starting ranks after a signal: starting a thousand ranks takes minutes."""
         if self._is_leaving:
             raise InterruptedError("stopped while the ranks were being started")
 
     def _setup_local_watchdog(self, envs: dict[int, dict[str, str]]) -> None:
-        """Add to the ranks' variables: PyTorch calls this between making `envs` and using it."""
+        """Add variables to `envs`: PyTorch calls this between making and using them."""
         for local_rank, environment in enumerate(self._environments):
             envs[local_rank].update(environment)
         super()._setup_local_watchdog(envs)
@@ -193,7 +192,7 @@ class RankAgent(LocalElasticAgent):
         super()._restart_workers(worker_group)
 
     def _prepare_restart(self, most: int) -> None:
-        """Report a failed attempt; if a new node has come instead, have the ranks end."""
+        """Report a failed attempt; if a new node came instead, have the ranks end."""
         if self.failure is not None:
             attempt = f"attempt {most - self._remaining_restarts} of {most + 1}"
             sys.stderr.write(f"anyrig: {attempt} failed, starting again: {self.failure.cause}\n")
@@ -207,7 +206,7 @@ class RankAgent(LocalElasticAgent):
         self, death_sig: signal.Signals = signal.SIGTERM, *rest: Any, **options: Any
     ) -> None:
         if self._is_running:
-            # PyTorch calls this while it handles the exception that ends the agent.
+            # PyTorch calls this method while it handles the exception that ends the agent.
             self._end_attempt(death_sig, sys.exc_info()[1])
         super()._shutdown(death_sig, *rest, **options)
         if self._watch is not None:
@@ -215,12 +214,12 @@ class RankAgent(LocalElasticAgent):
             self._watch = None
 
     def _exit_barrier(self) -> None:
-        """Do nothing: `_monitor_workers` has waited for the other nodes, as long as they live."""
+        """Do nothing: `_monitor_workers` has waited for the other nodes."""
 
     def _end_attempt(
         self, signum: signal.Signals = signal.SIGTERM, reason: BaseException | None = None
     ) -> None:
-        """Stop all ranks of this node, and find out why, here and on the other nodes."""
+        """Stop all ranks of this node, and collect how ranks ended, here and on the other nodes."""
         ends_at = time.monotonic() + GRACE_SECONDS + _HEARING_SECONDS
         self._is_running = False
         stopped = isinstance(reason, SignalException)
@@ -240,9 +239,9 @@ class RankAgent(LocalElasticAgent):
                 self._watch.wait_until_over(max(0.1, ends_at - time.monotonic()))
                 heard = [*self._watch.troubles]
                 heard += [
-                    f"{host} has not said how its ranks ended" for host in self._watch.unheard
+                    f"{host} has not reported how its ranks ended" for host in self._watch.unheard
                 ]
-                # A lost store is a consequence of what other nodes report.
+                # The loss of the store follows from what the other nodes report.
                 troubles = heard if heard and not stopped else troubles + heard
                 ends += self._watch.ends
             self.failure = explain_failure(ends, troubles, names_hosts=self._watch is not None)
@@ -250,7 +249,7 @@ class RankAgent(LocalElasticAgent):
             stop(self._interrupted)
 
     def _hurry(self, signum: int, _: object) -> None:
-        """Kill the ranks at once: a signal has come while they were ending."""
+        """Kill the ranks at once: a signal came while they were ending."""
         self._interrupted = signum
         self._guardian.end(0)
 
@@ -263,7 +262,7 @@ class RankAgent(LocalElasticAgent):
         return [each.proc.pid for each in self._handlers() if each.proc.poll() is None]
 
     def _stop_ranks(self, signum: signal.Signals, *, keep_output: bool) -> list[RankEnd]:
-        """Ask the running ranks where they are, end them, and return how each rank ended."""
+        """Have the running ranks write their stacks, end them, and return how each rank ended."""
         context = self._pcontext
         assert context is not None
         workers = self._worker_group.workers
@@ -288,12 +287,13 @@ class RankAgent(LocalElasticAgent):
         return ends if keep_output else [replace(end, folder=None) for end in ends]
 
     def close_logs(self) -> None:
-        """Close what PyTorch's agent leaves open: the files of ranks that ended by themselves."""
+        """Close the files of ranks that ended by themselves, which PyTorch's agent leaves open."""
         if self._pcontext is not None:
-            for tail in self._pcontext._tail_logs:  # private; its threads would keep us from ending
+            for tail in self._pcontext._tail_logs:  # private; its threads never end by themselves
                 tail.stop()
         for handler in self._handlers():
-            for stream in (handler._stdout, handler._stderr):  # private; a warning tells if it goes
+            # Private; a ResourceWarning would show that the names have changed.
+            for stream in (handler._stdout, handler._stderr):
                 if stream is not None:
                     stream.close()
 
@@ -302,11 +302,11 @@ class RankAgent(LocalElasticAgent):
 
 
 def _sentence(reason: BaseException, where: str) -> str:
-    """Return why the agent ends although no rank has failed."""
+    """Return a sentence: why the agent ends although no rank has failed."""
     if isinstance(reason, SignalException):
         return f"the launcher{where} was stopped ({reason.sigval.name})"
     if isinstance(reason, RendezvousConnectionError):
-        return "the connection to the machine where the nodes met is lost"
+        return "the connection to the node that hosts the meeting place is lost"
     return f"the launcher{where} failed: {reason!r}"
 
 

@@ -1,4 +1,4 @@
-"""What `launch` starts for each rank: ``python -m anyrig.processes.call FILE``."""
+"""The program that `launch` starts for each rank: ``python -m anyrig.processes.call FILE``."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ import torch
 
 from ..errors import LaunchError
 from .places import write_place_when_stopped
-from .rank_end import note_wait
+from .rank_end import note_exception
 from .time_limit import set_time_limit
 from .torch_faults import end_process, hold_destroyed_groups
 from .whole_lines import write_whole_lines
 
-# What pickle and what it calls raise for an object that cannot be sent.
+# What pickling raises for an object that cannot be pickled.
 _CANNOT_BE_SENT = (pickle.PicklingError, TypeError, AttributeError, RecursionError)
 
 _CALL = "call.pickle"
@@ -34,10 +34,10 @@ def write_call(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
 ) -> Path:
-    """Write a call for other processes into `folder`; return the file.
+    """Write a call for other processes to a file in `folder`, and return the file.
 
     Raises:
-        LaunchError: something of it cannot be sent to another process.
+        LaunchError: part of the call cannot be pickled.
     """
     try:
         packed = _pack((function, tuple(args), dict(kwargs)))
@@ -45,30 +45,30 @@ def write_call(
         name = getattr(function, "__qualname__", repr(function))
         raise LaunchError(
             f"{name} cannot be sent to other processes: {error}. Make what it needs inside the "
-            "function, or pass it in args as something that can be pickled"
+            "function, or pass picklable objects in args"
         ) from error
     file = folder / _CALL
-    # The path comes first, for what follows may have to be imported from there.
+    # The path comes first: unpickling the rest may import modules from there.
     file.write_bytes(pickle.dumps(sys.path) + packed)
     return file
 
 
 def read_result(folder: Path) -> Any:
-    """Return what rank 0 returned, if it ran on this node; None otherwise."""
+    """Return what rank 0 returned if it ran on this node, else None."""
     file = folder / _RESULT
     # Written by a child of this process.
     return pickle.loads(file.read_bytes()) if file.is_file() else None  # noqa: S301
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-    """Sends tensors through the CPU.
+    """A pickler that copies tensors to the CPU.
 
-    From another device, a tensor would come out on the device of that number, which in the other
-    process is another one, or none; and it would start CUDA there.
+    A tensor of another device would be loaded to the device of the same number, which in the other
+    process is another device or none, and would start CUDA there.
     """
 
     def reducer_override(self, obj: Any) -> Any:
-        # A parameter hands its data over as one of these.
+        # A parameter is pickled with its data, which is one of these.
         if type(obj) is torch.Tensor and obj.device.type != "cpu":
             copy = obj.detach().cpu().requires_grad_(obj.requires_grad)
             return copy.__reduce_ex__(pickle.HIGHEST_PROTOCOL)  # type: ignore[no-untyped-call]
@@ -76,14 +76,14 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
 
 
 def _pack(value: Any) -> bytes:
-    """Return `value` as bytes; functions and classes that cannot be imported go by value."""
+    """Pickle `value`; functions and classes that cannot be imported go by value."""
     stream = io.BytesIO()
     _Pickler(stream, protocol=pickle.HIGHEST_PROTOCOL).dump(value)
     return stream.getvalue()
 
 
 def main() -> NoReturn:
-    """Make the call in the file that the first argument names; end with 1 if it raises."""
+    """Make the call in the file that the first argument names; exit with 1 if it raises."""
     write_whole_lines()
     write_place_when_stopped()
     status = 1
@@ -93,18 +93,18 @@ def main() -> NoReturn:
         _make_call(Path(sys.argv[1]))
         status = 0
     except SystemExit as leaving:
-        note_wait(leaving)
+        note_exception(leaving)
         if leaving.code is None or isinstance(leaving.code, int):
             status = leaving.code or 0
         else:
             sys.stderr.write(f"{leaving.code}\n")
     except BaseException as error:
-        note_wait(error)
-        # Without the frames of this file, which are not the reader's.
+        # The frames of this file do not help the user.
         frames = error.__traceback__
         while frames is not None and frames.tb_frame.f_code.co_filename == __file__:
             frames = frames.tb_next
-        traceback.print_exception(type(error), error, frames)
+        note_exception(error.with_traceback(frames))
+        traceback.print_exception(error)
     end_process(status)
 
 
@@ -120,7 +120,7 @@ def _make_call(file: Path) -> None:
     except _CANNOT_BE_SENT as error:
         raise LaunchError(
             f"what rank 0 returned, of type {type(result).__name__}, cannot be sent back: {error}. "
-            "Return what can be pickled, or save it to a file and return its name"
+            "Return a picklable object, or save it to a file and return its name"
         ) from error
     unfinished = file.with_name(f"{_RESULT}.unfinished")
     unfinished.write_bytes(packed)

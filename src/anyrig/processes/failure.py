@@ -1,4 +1,4 @@
-"""Why a group of ranks failed: which rank, or which machine, and where the others were."""
+"""Why a group of ranks failed: which rank or node is the cause, and where the others were."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 from .rank_end import Ending, RankEnd
 
-# The ranks reported after the first one.
-_MOST_TOLD = 15
+# How many ranks are reported after the first one.
+_MOST_REPORTED = 15
 
 _WAITED = {Ending.TIMED_OUT, Ending.LOST_CONNECTION}
 _FAILED = {Ending.KILLED, Ending.FAILED}
@@ -17,12 +17,12 @@ _FAILED = {Ending.KILLED, Ending.FAILED}
 
 @dataclass(frozen=True)
 class GroupFailure:
-    """Why a group failed; its text says the cause first.
+    """Why a group failed; its text begins with the cause.
 
     Attributes:
-        troubles: what befell whole nodes or launchers, as sentences.
-        ends: how the ranks ended, as far as it is known, the cause first.
-        names_hosts: whether each rank's machine is named, since there are several.
+        troubles: failures of nodes or launchers, as sentences.
+        ends: how the ranks ended, as far as known, the cause first.
+        names_hosts: whether to name each rank's node, since there are several.
     """
 
     troubles: tuple[str, ...]
@@ -31,12 +31,12 @@ class GroupFailure:
 
     @property
     def first(self) -> RankEnd | None:
-        """The rank that is to blame, or failed first."""
+        """The rank that caused the failure, or failed first."""
         return self.ends[0] if self.ends else None
 
     @property
     def cause(self) -> str:
-        """What is said first."""
+        """The first part of the text."""
         return self._parts()[0]
 
     def __str__(self) -> str:
@@ -48,11 +48,11 @@ class GroupFailure:
         return "\n".join([*self._parts(), *folders])
 
     def _parts(self) -> list[str]:
-        told = self.ends[: _MOST_TOLD + 1]
-        first, *others = [end.describe(names_host=self.names_hosts) for end in told] or [""]
-        if (more := len(self.ends) - 1 - _MOST_TOLD) > 0:
+        reported = self.ends[: _MOST_REPORTED + 1]
+        first, *others = [end.describe(names_host=self.names_hosts) for end in reported] or [""]
+        if (more := len(self.ends) - 1 - _MOST_REPORTED) > 0:
             others.append(f"and {more} more ranks")
-        # A rank that did wrong by itself comes before the machine that then went away.
+        # A rank that failed by itself comes before a node that was lost after it.
         at_fault = bool(self.ends) and self.ends[0].ending in (Ending.MISSING, Ending.FAILED)
         causes = [first, *self.troubles] if at_fault else [*self.troubles, first]
         return [part for part in [*causes, *others] if part]
@@ -61,11 +61,11 @@ class GroupFailure:
 def explain_failure(
     ends: Iterable[RankEnd], troubles: Iterable[str] = (), *, names_hosts: bool = True
 ) -> GroupFailure:
-    """Return why the group failed, from how each rank ended and what befell whole nodes."""
+    """Return why the group failed, given how each rank ended and which nodes failed."""
     ends = list(ends)
     missing = _missing(ends)
     kinds = {end.ending for end in ends}
-    # A rank that is done is to blame only if another one still waited for it.
+    # A rank that ended well is the cause only if another rank still waited for it.
     blames_done = kinds & _WAITED and not kinds & _FAILED and not missing
     for index, end in enumerate(ends):
         if end.rank in missing:
@@ -78,20 +78,20 @@ def explain_failure(
 
 
 def _missing(ends: Collection[RankEnd]) -> set[int]:
-    """Return the ranks that others waited for until the time was up.
+    """Return the ranks that others waited for until their time limit.
 
-    The exceptions may name them. Otherwise they are the ranks that were found suspended; or that
-    were stopped outside any wait; or, if all waited, that waited elsewhere than most ranks, or than
-    the ranks whose time was up.
+    These are the ranks that the exceptions name; else those that were suspended; else those that
+    were stopped outside any wait; else, if all waited, those that waited elsewhere than most ranks,
+    or than the ranks that timed out.
     """
     late = [end for end in ends if end.ending is Ending.TIMED_OUT]
-    # A rank that came too late finds the others gone, and may fail before it is stopped.
+    # A rank that came too late loses its connections, and may fail before it is stopped.
     stopped = [end for end in ends if end.ending in (Ending.STOPPED, Ending.LOST_CONNECTION)]
     if not late:
         return set()
     absent = {rank for end in late for rank in end.absent}
     named = {end.rank for end in stopped if end.rank in absent}
-    # A suspended rank that is woken may reach the collective before it writes where it was.
+    # A suspended rank that is resumed may reach the collective before it writes its stack.
     suspended = {end.rank for end in stopped if end.suspended}
     elsewhere = suspended or {end.rank for end in stopped if end.waits is False}
     apart = {end.rank for end in stopped} - {
@@ -103,7 +103,7 @@ def _missing(ends: Collection[RankEnd]) -> set[int]:
 
 
 def _minority(waited: Collection[RankEnd]) -> set[int]:
-    """Return the ranks that waited elsewhere than most did."""
+    """Return the ranks that waited elsewhere than most ranks."""
     counts = Counter(end.place for end in waited if end.place is not None)
     most = [place for place, count in counts.items() if count == max(counts.values())]
     if len(most) != 1:
@@ -114,7 +114,7 @@ def _minority(waited: Collection[RankEnd]) -> set[int]:
 def _order(end: RankEnd) -> tuple[int, float]:
     """Return a key that sorts the cause before its consequences.
 
-    The time of the end does not tell them apart, for consequences follow within a millisecond; the
-    kind of the end does. Of ranks that ended alike, the one that wrote first failed first.
+    Consequences follow within a millisecond, so the kind of the end decides. Of ranks that ended
+    alike, the one that wrote first failed first.
     """
     return (list(Ending).index(end.ending), end.wrote_unix_seconds)

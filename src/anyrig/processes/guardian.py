@@ -1,4 +1,4 @@
-"""The process that makes sure that a group of ranks ends, whatever becomes of its launcher.
+"""A process that kills a group of ranks if its launcher dies or the ranks do not end in time.
 
 ::
 
@@ -6,10 +6,10 @@
        │
        └──starts──> ranks 4711, 4712 …     each in a session of its own, with its own children
 
-The guardian kills every session it watches when the launcher is gone, also by SIGKILL, or when the
-ranks have not ended in the seconds they were given. While ranks are being started, the launcher
-does not know their process numbers; if it ends then, the guardian finds the ranks by a variable in
-their environment. At the end it removes temporary folders.
+The guardian kills every session it watches when the launcher has ended, even by SIGKILL, or when
+the ranks have not ended within their grace period. While PyTorch starts the ranks, their process
+numbers are unknown; if the launcher ends then, the guardian finds the ranks by a variable in their
+environment. At the end the guardian removes temporary folders.
 """
 
 from __future__ import annotations
@@ -26,65 +26,65 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from pathlib import Path
 
-if __name__ == "__main__":  # without `site`, to be small and quick; so psutil has to be found
+if __name__ == "__main__":  # without `site`, to start fast: psutil must be found
     sys.path.append(sys.argv[1])
 
 import psutil  # noqa: E402
 
 __all__ = ["Guardian"]
 
-# How often to look for what is left of a session whose leader has ended.
+# How often to look for processes of a session whose leader has ended.
 _LOOK_SECONDS = 1.0
 
-# How long to look for ranks that a launcher was starting when it ended: a forked process shows its
-# variables only when it has become the rank's program.
+# How long to look for ranks that a launcher was starting when it ended: a forked process has the
+# variable only after exec.
 _SEARCH_SECONDS = 1.0
 
-# The kernel notes in clock ticks when a process started.
+# The kernel records the start of a process in clock ticks.
 _TICK_SECONDS = 0.01
 
 
 class Guardian:
-    """The launcher's end of the pipe. Use it as a context manager."""
+    """The launcher's end of the pipe, as a context manager."""
 
     def __init__(self) -> None:
         packages = os.path.dirname(os.path.dirname(psutil.__file__))  # noqa: PTH120
         command = [sys.executable, "-I", "-S", __file__, packages]
-        # Of its own session, so that Ctrl-C in the terminal does not end it before the ranks.
+        # In a session of its own, which Ctrl-C in the terminal does not reach.
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, start_new_session=True, cwd="/"
         )
 
     def watch(self, leader_pid: int) -> None:
-        """Have the session ended that `leader_pid` leads, a child that was not waited for yet."""
-        self._tell(f"watch {leader_pid} {_seconds_between(self._process.pid, leader_pid)}")
+        """Watch the session that `leader_pid` leads, a child that has not been waited for."""
+        self._send(f"watch {leader_pid} {_seconds_between(self._process.pid, leader_pid)}")
 
     def expect(self, variable: str) -> None:
-        """Have sessions killed that are not watched yet if this process ends.
+        """Have unwatched sessions killed if this process ends.
 
         Args:
-            variable: how a variable of their leaders begins, as ``"NAME=value"``; empty if no more
-                sessions are expected.
+            variable: ``"NAME=value"``; the value of that variable of their leaders begins so. Empty
+                if no more sessions are expected.
         """
-        self._tell(f"expect {variable}")
+        self._send(f"expect {variable}")
 
     def end(self, seconds: float) -> None:
-        """Have all that is watched killed in `seconds`, if it has not ended by then."""
-        self._tell(f"end {seconds}")
+        """Have all watched sessions killed after `seconds`."""
+        self._send(f"end {seconds}")
 
     def clear(self) -> None:
-        """Kill what is left of all that is watched, and watch it no more: a new start comes."""
-        self._tell("clear")
+        """Kill all watched sessions and watch none: the group starts again."""
+        self._send("clear")
 
     def remove(self, folder: Path) -> None:
         """Have `folder` removed at the end."""
-        self._tell(f"remove {folder}")
+        self._send(f"remove {folder}")
 
     def keep(self, folder: Path) -> None:
-        """Do not have `folder` removed after all."""
-        self._tell(f"keep {folder}")
+        """Do not have `folder` removed."""
+        self._send(f"keep {folder}")
 
-    def _tell(self, line: str) -> None:
+    def _send(self, line: str) -> None:
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(os.fsencode(f"{line}\n"))
@@ -94,7 +94,7 @@ class Guardian:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close the pipe and wait; whatever is watched and has not ended is killed."""
+        """Close the pipe and wait until the guardian has killed what it watches and has ended."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
@@ -111,15 +111,15 @@ def _guard(pipe: int) -> None:
         seconds = _LOOK_SECONDS if leaders else None
         if deadline is not None:
             seconds = min(_LOOK_SECONDS, max(0.0, deadline - time.monotonic()))
-        told = select.select([pipe], [], [], seconds)[0]
+        ready = select.select([pipe], [], [], seconds)[0]
         if deadline is not None and time.monotonic() >= deadline:
             _kill(leaders)
             deadline = None
         _forget_ended(leaders)
-        if not told:
+        if not ready:
             continue
         read = os.read(pipe, 4096)
-        if not read:  # closed: the launcher has ended, in whatever way
+        if not read:  # closed: the launcher has ended
             break
         *lines, rest = (rest + read).split(b"\n")
         for word, _, value in (os.fsdecode(line).partition(" ") for line in lines):
@@ -150,7 +150,7 @@ def _guard(pipe: int) -> None:
 
 
 def _watch(leaders: dict[int, psutil.Process], pid: int, seconds: float) -> None:
-    """Add the process that had that number and started then, if it still has it."""
+    """Add the process with this number, if it started `seconds` after the guardian."""
     with contextlib.suppress(psutil.Error):
         process = psutil.Process(pid)
         if abs(_seconds_between(os.getpid(), pid) - seconds) < _TICK_SECONDS / 2:
@@ -158,14 +158,14 @@ def _watch(leaders: dict[int, psutil.Process], pid: int, seconds: float) -> None
 
 
 def _seconds_between(guardian_pid: int, pid: int) -> float:
-    """Return how long after the guardian a process started, whatever the clock was set to since."""
+    """Return how long after the guardian a process started; setting the clock does not matter."""
     start = psutil.Process(guardian_pid).create_time()
     return float(psutil.Process(pid).create_time() - start)
 
 
 def _forget_ended(leaders: dict[int, psutil.Process]) -> None:
-    """Forget each session of which nothing lives: its number may be given again."""
-    # No other process gets the number until the leader has been waited for.
+    """Forget each session without a living process: its number may be reused."""
+    # The number is not reused until the leader has been waited for.
     if any(_session_of(pid) != pid for pid in leaders):
         living = {_session_of(process.pid) for process in _living(leaders)}
         for pid in leaders.keys() - living:
@@ -173,11 +173,11 @@ def _forget_ended(leaders: dict[int, psutil.Process]) -> None:
 
 
 def _living(leaders: dict[int, psutil.Process]) -> list[psutil.Process]:
-    """Return the living processes of the sessions of `leaders`, in whatever process group."""
+    """Return the living processes of the sessions of `leaders`, in any process group."""
     sessions = {
         pid
         for pid, leader in leaders.items()
-        if leader.is_running() or not psutil.pid_exists(pid)  # otherwise the number was reused
+        if leader.is_running() or not psutil.pid_exists(pid)  # else the number was reused
     }
     found = []
     for pid in psutil.pids() if sessions else []:
@@ -190,7 +190,7 @@ def _living(leaders: dict[int, psutil.Process]) -> list[psutil.Process]:
 
 
 def _kill(leaders: dict[int, psutil.Process]) -> None:
-    """Kill every process of the sessions of `leaders`, until none is found."""
+    """Kill the processes of the sessions of `leaders` until none is found."""
     for _ in range(20):
         living = _living(leaders)
         for process in living:
@@ -198,11 +198,11 @@ def _kill(leaders: dict[int, psutil.Process]) -> None:
                 process.kill()
         if not living:
             return
-        time.sleep(0.01)  # a process that was being forked is found the next time
+        time.sleep(0.01)  # the next look finds a process that was being forked
 
 
 def _kill_expected(variable: str) -> None:
-    """Kill the sessions whose leader has such a variable, also those that are about to begin."""
+    """Kill the sessions whose leader has the variable, also those that begin soon."""
     name, _, start = variable.partition("=")
     ends = time.monotonic() + _SEARCH_SECONDS
     while time.monotonic() < ends:

@@ -1,4 +1,4 @@
-"""A function as one rank a device, from Python or a notebook."""
+"""Call a function in one rank per device, from Python or a notebook."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, TypeVar, cast
 from ..devices.environment import environments_of_ranks
 from ..devices.place import Places, as_rig
 from ..devices.rig import Rig
-from ..errors import GroupOptionError, LaunchError
+from ..errors import LaunchError
 from .call import read_result, write_call
 from .failure import GroupFailure
 from .launcher import run_group
@@ -35,42 +35,36 @@ def launch(
     timeout_seconds: float | None = None,
     log_dir: Path | str | None = None,
 ) -> Result:
-    """Call `function` in one new process a device, and return what rank 0 returned.
+    """Call `function` in one new process per device, and return what rank 0 returned.
 
-    Each process has torchrun's environment (RANK, WORLD_SIZE, LOCAL_RANK …) and sees the devices of
-    `rig` only. The function is sent by value where it cannot be imported, so it may live in a
-    notebook or in a script without ``if __name__ == "__main__":``, and it does not matter whether
-    CUDA has started in this process. Tensors of the arguments and of the result arrive on the CPU.
+    Each process has torchrun's environment (RANK, WORLD_SIZE, LOCAL_RANK …) and sees only the
+    devices of `rig`. A function that cannot be imported, of a notebook or of a script without
+    ``if __name__ == "__main__":``, is sent by value. CUDA may have started in this process. Tensors
+    of the arguments and of the result arrive on the CPU.
 
     Args:
         function: what to call.
         args: its positional arguments.
         kwargs: its named arguments.
-        rig: the devices of this machine; None for every accelerator, else the CPU.
+        rig: the devices of this node; None for every accelerator, else the CPU.
         nproc_per_device: ranks on each device.
-        nnodes: how many machines, as in `anyrig run`; call `launch` on each.
-        rdzv_endpoint: ``"host:port"`` at which several machines meet.
+        nnodes: the number of nodes, as in `anyrig run`; call `launch` on each.
+        rdzv_endpoint: ``"host:port"`` at which several nodes meet.
         max_restarts: how often the group is started again after a failure.
-        timeout_seconds: how long a rank waits for another in a collective, unless `function` says;
-            None for PyTorch's own default.
-        log_dir: where each rank's output is kept beside being shown.
+        timeout_seconds: of collectives without a timeout of their own; None for PyTorch's default.
+        log_dir: the folder in which to keep each rank's output.
 
     Raises:
-        LaunchError: a rank raised, was killed or left early; the message names it, and holds its
-            traceback. Or something of the call, or the result, cannot be sent to another process,
-            or this is a rank of a group itself.
+        LaunchError: a rank raised, was killed or left early; the message names the rank and has
+            its traceback. Or the call or the result cannot be pickled, or this process is itself a
+            rank of a group.
         KeyboardInterrupt: Ctrl-C was pressed; the message says where each rank was.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise LaunchError(
             f"anyrig.launch was called in rank {os.environ.get('RANK')} of a group of "
-            f"{os.environ['WORLD_SIZE']}, so each of them would start a group of its own. Run the "
-            "program with `python` instead of a launcher, or call the function itself: the ranks "
-            "are there"
-        )
-    if nproc_per_device < 1:
-        raise GroupOptionError(
-            f"--nproc-per-device is {nproc_per_device}, and must be a number of ranks from 1 up"
+            f"{os.environ['WORLD_SIZE']}, so each rank would start a group of its own. Run the "
+            "program with `python` instead of a launcher, or call the function itself"
         )
     rig = as_rig("auto" if rig is None else rig)
     options = RunOptions(
@@ -93,7 +87,7 @@ def call_in_ranks(
 ) -> Any:
     """Call `function` in new ranks on the devices of `rig`, and return what rank 0 returned.
 
-    None if rank 0 is on another node. Raises what `launch` raises.
+    None if rank 0 is on another node. See `launch` for what is raised.
     """
     with tempfile.TemporaryDirectory(prefix="anyrig-launch-") as folder:
         file = write_call(Path(folder), function, args, kwargs)
@@ -106,7 +100,7 @@ def call_in_ranks(
     if ended.signal is signal.SIGINT:
         raise KeyboardInterrupt(str(ended.failure))
     if ended.signal is not None:
-        # As if it had come while nothing stood in its way.
+        # The signal has its effect on this process, now that the ranks have ended.
         sys.stderr.write(f"anyrig: {ended.failure}\n")
         os.kill(os.getpid(), ended.signal)
     return result

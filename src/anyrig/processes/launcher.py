@@ -1,4 +1,4 @@
-"""Start the ranks of this node and wait until they have ended: torchrun's agent as a library."""
+"""Start the ranks of this node with torchrun's agent, and wait until they have ended."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ from .time_limit import TIME_LIMIT_VARIABLE
 
 _AGENT_LOGGERS = "torch.distributed.elastic"
 
-# The files that the launcher keeps open: each rank's two logs, for writing and for reading; others.
+# The launcher's open files: two logs for each rank, each for writing and for reading; and others.
 _FILES_OF_A_RANK = 4
 _OTHER_FILES = 64
 
-# How long to wait until the meeting place knows that this group is over.
+# How long to wait for the meeting place to close.
 _PARTING_SECONDS = 1.0
 
 
@@ -49,7 +49,7 @@ class GroupResult:
 
     Attributes:
         failure: why it failed, or None.
-        signal: what ended the launcher, or None.
+        signal: the signal that ended the launcher, or None.
     """
 
     failure: GroupFailure | None = None
@@ -57,7 +57,7 @@ class GroupResult:
 
     @property
     def exit_code(self) -> int:
-        """As torchrun: 0, or 1 after a failure, or 128 and the signal's number as in a shell."""
+        """0, 1 after a failure as with torchrun, or 128 + signal number as in a shell."""
         if self.signal is not None:
             return 128 + self.signal
         return 0 if self.failure is None else 1
@@ -72,11 +72,11 @@ def run_group(
     """Run a Python program in each rank of this node, and wait for all of them.
 
     Args:
-        options: how many, where, how often again.
+        options: the number of ranks, the meeting place, the number of restarts …
         command: what follows the interpreter's name, the same for every rank.
         environments: the variables of each local rank, in addition to those of this process and
-            of torchrun; empty if there are no others.
-        temporary_folders: the caller's, which cannot remove them if this process is killed.
+            of torchrun; or empty.
+        temporary_folders: folders of the caller, removed if this process is killed.
 
     Raises:
         LaunchError: the nodes did not meet in time, or the ranks could not be started.
@@ -86,7 +86,7 @@ def run_group(
     sys.stderr.flush()
     options = _with_address(options)
     environments = _complete(environments, options)
-    with Guardian() as guardian, _hushed_agent(), handled_by(stop):
+    with Guardian() as guardian, _quiet_agent(), handled_by(stop):
         for each in temporary_folders:
             guardian.remove(each)
         folder = options.log_dir
@@ -103,7 +103,7 @@ def run_group(
         except SignalException as stopped:
             stopped_by = stopped.sigval
         except RendezvousConnectionError as error:
-            # Its machine is lost; the agent's report says more.
+            # The node that hosts the meeting place is lost; the agent's report says more.
             if agent is None or agent.failure is None:
                 raise LaunchError(f"the nodes lost their meeting place: {error}") from error
         except LaunchError:
@@ -126,7 +126,7 @@ def run_group(
 
 
 def _check_open_files(processes: int) -> None:
-    """Refuse more ranks than this process may open files for, rather than fail half way."""
+    """Refuse more ranks than this process may open files for."""
     if sys.platform == "win32":
         return
     import resource
@@ -141,11 +141,11 @@ def _check_open_files(processes: int) -> None:
 
 
 def _sentence(error: Exception, options: RunOptions) -> str:
-    """Return why the agent could not do its work."""
+    """Return why the agent failed, as a sentence."""
     if isinstance(error, RendezvousTimeoutError):
         return (
             f"fewer than {options.node_counts[0]} nodes came to {options.rdzv_endpoint} within "
-            f"{options.rdzv_timeout_seconds:.0f} s; start the same command on each, or look with: "
+            f"{options.rdzv_timeout_seconds:.0f} s; start the same command on each, or check with: "
             f"anyrig doctor --rdzv-endpoint {options.rdzv_endpoint}"
         )
     if isinstance(error, RendezvousClosedError):
@@ -154,14 +154,14 @@ def _sentence(error: Exception, options: RunOptions) -> str:
 
 
 def _part(rendezvous: RendezvousHandler) -> None:
-    """Close the meeting to further nodes, unless that takes too long."""
+    """Close the meeting place to further nodes, unless that takes too long."""
     parting = threading.Thread(target=rendezvous.shutdown, name="anyrig-parting", daemon=True)
     parting.start()
     parting.join(_PARTING_SECONDS)
 
 
 def _with_address(options: RunOptions) -> RunOptions:
-    """Return `options` with the address by which the other machines reach this one."""
+    """Return `options` with the address by which the other nodes reach this one."""
     if options.rdzv_endpoint is None or options.local_address is not None:
         return options
     host = options.rdzv_endpoint.rpartition(":")[0]
@@ -169,7 +169,7 @@ def _with_address(options: RunOptions) -> RunOptions:
 
 
 def _interface(options: RunOptions) -> dict[str, str]:
-    """Return the variables that name the interface between ranks: on one node, the loopback."""
+    """Return the variables that name the interface between ranks; on one node, the loopback."""
     address = ADDRESS if options.rdzv_endpoint is None else options.local_address
     name = None if address is None else interface_of(address)
     return {} if name is None else dict.fromkeys(INTERFACE_VARIABLES, name)
@@ -178,7 +178,7 @@ def _interface(options: RunOptions) -> dict[str, str]:
 def _complete(
     environments: Sequence[Mapping[str, str]], options: RunOptions
 ) -> list[dict[str, str]]:
-    """Return `environments` with defaults for what neither they nor this process's say."""
+    """Return `environments`, with defaults for variables that this process has not set either."""
     defaults = {"OMP_NUM_THREADS": str(options.threads_per_process), **_interface(options)}
     own = {name: value for name, value in defaults.items() if name not in os.environ}
     if options.timeout_seconds is not None:
@@ -190,7 +190,7 @@ def _complete(
 
 
 def _meet(options: RunOptions) -> RendezvousHandler:
-    """Return where the nodes meet: over the network only if there are several."""
+    """Return the rendezvous; it uses the network only with a rendezvous endpoint."""
     if options.rdzv_endpoint is None:
         return LoopbackRendezvous(options.master_port)
     try:
@@ -199,23 +199,23 @@ def _meet(options: RunOptions) -> RendezvousHandler:
         raise
     except Exception as error:
         raise LaunchError(
-            f"the nodes cannot meet at {options.rdzv_endpoint}: {error}; look with: "
+            f"the nodes cannot meet at {options.rdzv_endpoint}: {error}; check with: "
             f"anyrig doctor --rdzv-endpoint {options.rdzv_endpoint}"
         ) from error
 
 
 @contextmanager
-def _hushed_agent() -> Iterator[None]:
-    """Keep PyTorch's agent from logging, in this block, a failure that `failure` reports in full.
+def _quiet_agent() -> Iterator[None]:
+    """Keep PyTorch's agent from logging failures, which `failure` reports in full.
 
-    A filter, since of two launches at the same time the one that ends last would restore the levels
-    that the other had set.
+    By filters instead of levels: of two concurrent launches, the last to end would restore the
+    levels that the first had set.
     """
 
     def is_critical(record: logging.LogRecord) -> bool:
         return record.levelno >= logging.CRITICAL
 
-    # A filter of a logger does not apply to those below it.
+    # A filter does not apply to the loggers below its own.
     names = [name for name in logging.root.manager.loggerDict if name.startswith(_AGENT_LOGGERS)]
     for name in names:
         logging.getLogger(name).addFilter(is_critical)

@@ -1,7 +1,7 @@
-"""The temporary folder in which the output of a group's ranks lies.
+"""The temporary folder with the output of a group's ranks.
 
-It is removed when the group ends well. The folders of the last few groups that failed stay, for
-their messages name them; a file in it tells such a folder from that of a group that still runs.
+It is removed when the group succeeds. The folders of the last few groups that failed are kept,
+since error messages name them; a file marks these folders.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ _MARK = "failed"
 
 
 def new_log_folder() -> Path:
-    """Return a new folder that only this user can read."""
+    """Make a folder that only this user can read."""
     return Path(tempfile.mkdtemp(prefix=_PREFIX))
 
 
 def keep_log_folder(folder: Path) -> None:
-    """Keep the folder of a group that failed, and remove those of all but the last few."""
-    with suppress(OSError):  # the disk may be full, which may be why the group failed
+    """Mark the folder of a group that failed, and remove all but the last few such folders."""
+    with suppress(OSError):  # the disk may be full
         (folder / _MARK).touch()
     others = sorted(
         (age, other) for age, other in _failed_folders(folder.parent) if other != folder
     )
-    for _, old in others[: -(MOST_KEPT - 1)]:  # `folder` is the last that stays
+    for _, old in others[: -(MOST_KEPT - 1)]:  # in addition to `folder`
         shutil.rmtree(old, ignore_errors=True)
 
 
 def _failed_folders(parent: Path) -> Iterator[tuple[int, Path]]:
-    """Yield this user's folders of groups that failed, each with the time of the failure."""
+    """Yield (time of failure, folder) for this user's marked folders."""
     with suppress(OSError):
         for path in parent.iterdir():
             with suppress(OSError):
@@ -51,10 +51,10 @@ def _failed_folders(parent: Path) -> Iterator[tuple[int, Path]]:
 
 
 def _own(path: Path) -> os.stat_result:
-    """Return what a path is, without following a link.
+    """Return the status of a path, without following a link.
 
     Raises:
-        PermissionError: it is another user's.
+        PermissionError: the path is another user's.
     """
     found = path.lstat()
     if hasattr(os, "getuid") and found.st_uid != os.getuid():

@@ -1,7 +1,7 @@
-"""The rendezvous of one machine: nothing to agree on, and nothing that another machine can reach.
+"""The rendezvous of a single node, which other nodes cannot reach.
 
-torchrun's own ``--standalone`` lets the store listen on every network interface; here it listens on
-127.0.0.1 only. See `docs/security.md`.
+With torchrun's ``--standalone`` the store listens on every interface; here it listens on 127.0.0.1
+only. See `docs/security.md`.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ ADDRESS = "127.0.0.1"
 
 
 class LoopbackRendezvous(StaticTCPRendezvous):
-    """A rendezvous of one node, and the store that its ranks meet in."""
+    """The rendezvous of one node, with a new store for the ranks of each attempt."""
 
     def __init__(self, port: int = 0) -> None:
-        """Make one whose first store listens on `port` if that is free; 0 is any free port."""
+        """Have the first store listen on `port` if it is free; 0 is any free port."""
         super().__init__(ADDRESS, port, rank=0, world_size=1, run_id=uuid.uuid4().hex, timeout=0)
 
     def next_rendezvous(self) -> RendezvousInfo:
         """Return a new store, this node's rank and the number of nodes."""
-        # Later ones listen elsewhere: this process still holds the store of the attempt before.
+        # This process still holds the store of the previous attempt, so each has its own port.
         port, self.master_port = self.master_port, 0
         try:
             store = open_store(ADDRESS, port)
@@ -43,13 +43,12 @@ class LoopbackRendezvous(StaticTCPRendezvous):
 def open_store(address: str, port: int = 0) -> dist.TCPStore:  # type: ignore[name-defined]
     """Return a new store that listens on `port` (0 for any) of `address` only.
 
-    Each attempt needs one: in the last attempt's store its ranks would find addresses at which
-    nobody listens any more.
+    A store of an earlier attempt has addresses at which nothing listens any more.
 
     Raises:
         OSError: the port is taken.
     """
-    # PyTorch would bind a socket of its own to every address.
+    # A socket that PyTorch opens listens on every address.
     with socket.create_server((address, port)) as listening:
         port = listening.getsockname()[1]
         return dist.TCPStore(  # type: ignore[attr-defined]

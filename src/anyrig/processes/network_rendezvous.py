@@ -1,10 +1,8 @@
-"""torchrun's rendezvous of several machines, with a new store for the ranks of each attempt.
+"""torchrun's rendezvous of several nodes, with a new store for the ranks of each attempt.
 
-PyTorch's own handler keeps the store of the first attempt, up to 2.13 at least: a rank that is
-started again may read where another one listened before, and fails when it connects there
-(https://github.com/pytorch/pytorch/issues/135712 is closed, and attempts still share it;
-`tests/processes/test_torch_faults.py` fails when it is). It also numbers the nodes by
-their addresses, so those that want a number of their own exchange it here (`node_numbers`).
+PyTorch's own handler keeps the store of the first attempt (see `torch_faults`): a rank that is
+started again may read the address of a rank that has ended, and fails to connect. PyTorch numbers
+the nodes by their addresses; here they exchange the numbers of ``--node-rank`` (`node_numbers`).
 """
 
 from __future__ import annotations
@@ -34,24 +32,24 @@ from .options import RunOptions
 from .route import await_listener, is_host_of
 from .torch_faults import bound_answers
 
-# Who is lost makes room for the next attempt as soon as the others know of it.
+# A lost node leaves the meeting as soon as the other nodes notice its loss.
 _KEEP_ALIVE_SECONDS = 2
 
 
 class NetworkRendezvous(DynamicRendezvousHandler):
-    """Meets the other machines, and numbers them."""
+    """A rendezvous that numbers the nodes."""
 
     _address: str
     _node_rank: int | None
     _ranks_store: Any = None
-    _all_know = False  # that the meeting is over
+    _all_know = False  # that the meeting has failed
 
     @classmethod
     def at_endpoint(cls, options: RunOptions) -> NetworkRendezvous:
-        """Return the meeting of `options`, of which this machine keeps the store if it is its own.
+        """Return the rendezvous at `options.rdzv_endpoint`, hosted here if that is this node.
 
         Raises:
-            Exception: there can be none, for a reason of the network or of PyTorch.
+            Exception: the endpoint cannot be reached, or PyTorch fails.
         """
         assert options.rdzv_endpoint is not None
         host, _, port = options.rdzv_endpoint.rpartition(":")
@@ -64,7 +62,7 @@ class NetworkRendezvous(DynamicRendezvousHandler):
             run_id=options.rdzv_id,
             min_nodes=options.node_counts[0],
             max_nodes=options.node_counts[1],
-            # torchrun asks the machine's name, which may lead to the loopback only.
+            # torchrun compares host names, and a node's own name may lead to the loopback only.
             is_host=str(hosts_store),
         )
         try:
@@ -72,7 +70,7 @@ class NetworkRendezvous(DynamicRendezvousHandler):
         except RendezvousConnectionError:
             if not hosts_store:
                 raise
-            # Another part of the job came first, with other devices of this machine.
+            # Another launcher of this job, with other devices of this node, came first.
             parameters.config["is_host"] = "False"
             backend, store = create_backend(parameters)
         bound_answers(int(port), SILENCE_SECONDS)
@@ -86,9 +84,9 @@ class NetworkRendezvous(DynamicRendezvousHandler):
             keep_alive_interval=_KEEP_ALIVE_SECONDS,
             keep_alive_max_attempt=int(SILENCE_SECONDS / _KEEP_ALIVE_SECONDS),
         )
-        # Private: PyTorch takes these for the store of the ranks, and so neither opens one on every
-        # interface nor waits for another node's. The public way is a variable in this process's
-        # environment, which all its threads and children would see.
+        # Private: with these set, PyTorch neither opens a store for the ranks on every interface
+        # nor waits for another node's. The public way is an environment variable of this process,
+        # which all threads and children would see.
         none: Any = RendezvousStoreInfo("", 0)
         self._bootstrap_store_info = self._shared_tcp_store_server = none
         self._address = options.local_address or socket.gethostname()
@@ -97,25 +95,25 @@ class NetworkRendezvous(DynamicRendezvousHandler):
 
     @property
     def use_agent_store(self) -> bool:
-        """The ranks meet in the store of this object."""
+        """True: the ranks use the store that this object provides."""
         return True
 
     def next_rendezvous(self) -> RendezvousInfo:
-        """Meet the others; return this node's rank, the number of nodes and a new store."""
+        """Meet the other nodes; return this node's number, the number of nodes and a new store."""
         met = super().next_rendezvous()
-        # PyTorch has used the same keys.
+        # PyTorch has used the same keys without the prefix.
         store = dist.PrefixStore("anyrig/", met.store)  # type: ignore[attr-defined]
         try:
             rank = agree_on_number(store, met.rank, met.world_size, self._node_rank)
         except LaunchError:
             self._all_know = True
             raise
-        # The last attempt's ends here, if this node had it.
+        # This assignment closes the previous attempt's store if this node hosted it.
         self._ranks_store = open_store(self._address) if rank == 0 else None
         port = None if self._ranks_store is None else self._ranks_store.port
         place = RendezvousStoreInfo.build(rank, store, self._address, port)
         return RendezvousInfo(met.store, rank, met.world_size, place)
 
     def shutdown(self) -> bool:
-        """Close the meeting; return whether the others could be told."""
+        """Close the meeting; return whether the other nodes know."""
         return self._all_know or super().shutdown()

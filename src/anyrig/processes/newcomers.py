@@ -1,13 +1,13 @@
-r"""Connections to node 0's launcher that have not shown yet that they belong to this job.
+r"""Connections to node 0's launcher that have not proved yet that they belong to this job.
 
 ::
 
     node 1 ──"<token> 00000001\n"──> node 0        the greeting: 42 bytes, always
-           <──"welcome\n"───────────               from here on, messages (see `node_messages`)
+           <──"welcome\n"───────────               then messages (see `node_messages`)
 
-Anybody who reaches the port can connect. A connection that has not shown the token costs node 0 one
-socket and 42 bytes for a few seconds; the number of such sockets is bounded, and nothing that they
-send is parsed.
+Anybody who reaches the port can connect. A connection that has not sent the token costs node 0 one
+socket and 42 bytes for a few seconds. The number of such sockets is bounded, and their data is not
+parsed.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _WELCOME = b"welcome\n"
 _TOKEN_BYTES = 16
 _GREETING_BYTES = 2 * _TOKEN_BYTES + 10
 
-# A launcher sends its greeting as soon as it has connected.
+# A launcher sends its greeting at once.
 _GREETING_SECONDS = 5.0
 _MOST_WAITING = 64
 
-# Connections that wait to be accepted by node 0's system.
+# Connections that node 0's system may queue.
 _BACKLOG = 128
 
-# In a flood of connections node 0 may drop a launcher's, too: the launcher then tries again.
+# In a flood of connections node 0 may drop a launcher's connection; the launcher then retries.
 _JOIN_SECONDS = 30.0
 _RETRY_SECONDS = 0.1
 
@@ -39,10 +39,10 @@ _MOST_REPORTED = 8
 
 
 def join(address: tuple[str, int], token: str, node: int) -> socket.socket:
-    """Return a connection to node 0 at which this node has been welcomed.
+    """Return a connection that node 0 has admitted.
 
     Raises:
-        OSError: node 0 cannot be reached, or did not welcome this node in time.
+        OSError: node 0 cannot be reached, or did not admit this node in time.
     """
     ends = time.monotonic() + _JOIN_SECONDS
     while True:
@@ -62,8 +62,8 @@ def join(address: tuple[str, int], token: str, node: int) -> socket.socket:
         except OSError as error:
             if time.monotonic() > ends:
                 raise OSError(
-                    f"the launcher of node 0 at {address[0]}:{address[1]} did not take this node "
-                    f"in within {_JOIN_SECONDS:.0f} s: {error}"
+                    f"the launcher of node 0 at {address[0]}:{address[1]} did not admit "
+                    f"this node within {_JOIN_SECONDS:.0f} s: {error}"
                 ) from error
         time.sleep(_RETRY_SECONDS)
 
@@ -73,34 +73,34 @@ def _greeting(token: str, node: int) -> bytes:
 
 
 class Newcomers:
-    """The connections to node 0 that have not shown the token.
+    """The connections to node 0 that have not sent the token.
 
     Attributes:
-        token: what they have to show.
+        token: what they have to send.
         port: the port at which they connect.
-        waiting: a task for each connection, the oldest first, and its sender's address.
+        waiting: the task and the sender's address of each connection, the oldest first.
     """
 
     def __init__(self, address: str | None, nodes: int) -> None:
-        """Listen at `address` (None: every address) for the other nodes of `nodes`."""
+        """Listen at `address` (None: every address) for the others of `nodes` nodes."""
         self._listening = socket.create_server((address or "", 0), backlog=_BACKLOG)
         self._listening.setblocking(False)
         self.port = int(self._listening.getsockname()[1])
         self.token = secrets.token_hex(_TOKEN_BYTES)
         self.waiting: dict[asyncio.Task[None], str] = {}
-        self._absent = set(range(1, nodes))  # the nodes that have not come
+        self._absent = set(range(1, nodes))  # the nodes that have not connected
         self._reported: set[str] = set()
 
     async def admit(self, welcome: Callable[[socket.socket, int], Awaitable[object]]) -> None:
-        """Call `welcome` with each connection that shows the token, and its node; never return.
+        """Call `welcome` with each connection that sends the token, and its node; never return.
 
-        If too many connections wait, the oldest is dropped.
+        If too many connections wait, drop the oldest.
         """
         loop = asyncio.get_running_loop()
         while True:
             try:
                 connected, (host, *_) = await loop.sock_accept(self._listening)
-            except OSError as error:  # it has gone again, or this process has too many files open
+            except OSError as error:  # the peer has gone, or too many files are open
                 self._drop_oldest(f"no room for it ({error.strerror})")
                 await asyncio.sleep(0.01)
                 continue
@@ -120,7 +120,7 @@ class Newcomers:
         try:
             greeting = await asyncio.wait_for(_read_greeting(connected), _GREETING_SECONDS)
             node = self._node_of(greeting)
-            with contextlib.suppress(OSError):  # an error shows when reading
+            with contextlib.suppress(OSError):  # reading shows the error
                 connected.send(_WELCOME)
         except asyncio.TimeoutError:
             connected.close()
@@ -135,7 +135,7 @@ class Newcomers:
             await welcome(connected, node)
 
     def _node_of(self, greeting: bytes) -> int:
-        """Return the node that a greeting names, and take it as come.
+        """Return the node that a greeting names, and note that it has connected.
 
         Raises:
             ConnectionError: the greeting is wrong.
@@ -145,12 +145,12 @@ class Newcomers:
         if not secrets.compare_digest(greeting, _greeting(self.token, node)):
             raise ConnectionError("it does not know this job's token")
         if node not in self._absent:
-            raise ConnectionError(f"node {node} is connected already, or not of this job")
+            raise ConnectionError(f"node {node} is connected already, or not in this job")
         self._absent.remove(node)
         return node
 
     async def close(self) -> None:
-        """Close the port and whatever waits there."""
+        """Close the port and all waiting connections."""
         self._listening.close()
         waiting = list(self.waiting)
         for task in waiting:
@@ -176,7 +176,7 @@ class Newcomers:
 
 
 async def _read_greeting(connected: socket.socket) -> bytes:
-    """Return the first bytes, as many as a greeting has, and leave the rest unread."""
+    """Return the bytes of a greeting, and leave further bytes unread."""
     greeting = b""
     while len(greeting) < _GREETING_BYTES:
         piece = b""

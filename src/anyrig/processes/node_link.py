@@ -1,4 +1,4 @@
-"""A connection between the launchers of two nodes that trust each other."""
+"""A connection between the launchers of two nodes of a job."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from .node_messages import MOST_LINE_BYTES, BadMessageError, Message, read_message
+from .checked_json import BadMessageError
+from .node_messages import MOST_LINE_BYTES, Message, read_message
 
 
 class NodeLink(asyncio.Protocol):
@@ -15,7 +16,7 @@ class NodeLink(asyncio.Protocol):
 
     Attributes:
         node: the node at the other end.
-        heard: when something last came from there, by `time.monotonic`.
+        heard: when data last came from there, by `time.monotonic`.
         ended: set when the connection has ended.
     """
 
@@ -26,7 +27,7 @@ class NodeLink(asyncio.Protocol):
         hear: Callable[[NodeLink, Message], object],
         end: Callable[[NodeLink, BadMessageError | None], object],
     ) -> None:
-        """Make an end that calls `begin`, then `hear` for each message, then `end`, once."""
+        """Make an end that calls `begin` once, `hear` for each message, then `end` once."""
         self.node = node
         self.heard = time.monotonic()
         self.ended = asyncio.Event()
@@ -39,18 +40,18 @@ class NodeLink(asyncio.Protocol):
 
     @property
     def has_unsent(self) -> bool:
-        """Whether the other end has not taken all that was sent."""
+        """Whether the other end has not taken all queued messages."""
         return bool(self._transport.get_write_buffer_size())
 
     def send(self, message: Message) -> None:
-        """Send `message`; it is kept until the other end takes it."""
+        """Queue `message` for the other end."""
         self._transport.write(message.line())
 
     def finish(self) -> None:
-        """Send the rest, and go on reading until the other end closes, too.
+        """Send the queued messages, and read on until the other end closes too.
 
-        Closing while something is unread resets the connection, and the other end loses what it has
-        not read yet (RFC 2525, 2.17).
+        Closing with unread data would reset the connection, and the other end would lose messages
+        that it has not read (RFC 2525, 2.17).
         """
         self._transport.write_eof()
 

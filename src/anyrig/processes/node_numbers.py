@@ -1,7 +1,7 @@
-"""The number of each node: GROUP_RANK, as ``--node-rank`` asks for it.
+"""The number of each node: its GROUP_RANK, from ``--node-rank``.
 
-A node that asks for none gets the next free number. If fewer nodes came than were numbered, the
-numbers close up, and keep their order.
+A node without the flag gets the next free number. If fewer nodes came than were numbered, the
+numbers are reassigned without gaps, in the same order.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import Any
 
 from ..errors import LaunchError
 
-# How long a node that leaves waits until the others have read why they must leave, too.
+# How long a node waits, after a conflict, until the others have read the numbers too.
 _READING = timedelta(seconds=5)
 
 
 def agree_on_number(store: Any, position: int, nodes: int, wanted: int | None) -> int:
-    """Return the number of the node at this `position` among `nodes`; each of them calls this.
+    """Return the number of the node at `position`; each of the `nodes` calls this.
 
     Raises:
         LaunchError: two nodes want the same number; raised on every node.
@@ -38,7 +38,7 @@ def agree_on_number(store: Any, position: int, nodes: int, wanted: int | None) -
 
 
 def number_nodes(asked: Sequence[tuple[int | None, str]]) -> list[int]:
-    """Return the number of each node, from the number it asks for, or None, and its name.
+    """Return the number of each node, given the (number or None, host name) of each.
 
     Raises:
         LaunchError: two nodes want the same number.

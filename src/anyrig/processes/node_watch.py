@@ -1,18 +1,17 @@
-"""The launchers of several nodes watch each other, and report how their ranks ended.
+"""The launchers of several nodes watch each other, and exchange how their ranks ended.
 
 ::
 
     node 1 ──TCP──┐                     each second: "alive"
     node 2 ──TCP──┴──> node 0           at a failure: "failing", how each rank ended, then "over"
 
-Node 0 passes on what it hears. A launcher whose connection ends before it said "over" was killed; a
-node that is silent for `SILENCE_SECONDS` is cut off, or its machine is down. torchrun's agents
-notice neither while their ranks wait for each other: elastic's keep-alive only makes room for
-another node at the next meeting.
+Node 0 forwards the messages that it receives. A launcher whose connection ends before "over" was
+killed. A node that is silent for `SILENCE_SECONDS` is down or cut off. torchrun's agents notice
+neither while their ranks wait for each other: elastic's keep-alive only makes room for another node
+at the next meeting.
 
-Node 0's port is open to anybody on that network: `newcomers` keeps strangers apart, and what a
-launcher sends is checked before it is used. If the watch itself fails, every node is told that it
-was the watch, and not the network.
+Anybody on that network can connect to node 0's port: `newcomers` admits only launchers of this job,
+and `node_messages` checks what they send. If the watch itself fails, it reports so to every node.
 """
 
 from __future__ import annotations
@@ -31,17 +30,18 @@ from typing import Any
 
 import torch.distributed as dist
 
+from .checked_json import BadMessageError
 from .newcomers import Newcomers, join
 from .node_link import NodeLink
-from .node_messages import BadMessageError, Message
+from .node_messages import Message
 from .rank_end import RankEnd
 from .route import is_down
 
-# A node that is silent for so long counts as lost. torchrun's own rendezvous takes 15 s.
+# A node that is silent for this long is lost. torchrun's own rendezvous takes 15 s.
 SILENCE_SECONDS = 10.0
 _BEAT_SECONDS = 1.0
 
-# How long a launcher that leaves waits until the others have read its last messages.
+# How long a launcher that ends waits until the others have read its last messages.
 _PARTING_SECONDS = 1.0
 
 _KEY = "anyrig/node watch"
@@ -49,11 +49,11 @@ _KEY = "anyrig/node watch"
 
 @dataclass
 class _Node:
-    """What is known of another node.
+    """Another node.
 
     Attributes:
-        host: its name, for people.
-        trouble: what befell it, as a sentence, or None.
+        host: its name in messages to the user.
+        trouble: its failure, as a sentence, or None.
         said: the events that it has reported.
         ends: how its ranks ended.
     """
@@ -65,7 +65,7 @@ class _Node:
 
 
 class NodeWatch:
-    """What this node reports to the others and hears of them, in one attempt."""
+    """The exchange of messages between this node and the others in one attempt."""
 
     def __init__(
         self,
@@ -77,18 +77,18 @@ class NodeWatch:
     ) -> None:
         """Connect this node to node 0, or listen for the others if it is node 0.
 
-        The `store` is one that the nodes of this attempt share. The others reach this node by its
-        `address`; if that is None, by its `host` name.
+        The nodes of this attempt share `store`. The others reach this node by its `address`, or if
+        that is None by its `host` name.
 
         Raises:
-            OSError: node 0 cannot be reached at its address, or does not take this node in.
+            OSError: node 0 cannot be reached at its address, or does not admit this node.
         """
         self._node = node
         self._host = host
         self._address = address
         self._links: dict[int, NodeLink] = {}
         self._newcomers: Newcomers | None = None
-        self._told: list[Message] = []  # for nodes that connect late
+        self._sent: list[Message] = []  # for nodes that connect later
         self._bug: str | None = None
         self._said: set[str] = set()
         store.set(f"{_KEY}/{node}", host)
@@ -105,7 +105,7 @@ class NodeWatch:
             for other in range(nodes)
             if other != node
         }
-        # All methods from `_watch` on run in the thread; the others read what these have noted.
+        # The methods from `_watch` on run in the thread; the others read what these have noted.
         self._loop = asyncio.new_event_loop()
         self._closing = asyncio.Event()
         self._thread = threading.Thread(
@@ -118,18 +118,18 @@ class NodeWatch:
 
     @property
     def troubles(self) -> tuple[str, ...]:
-        """What befell other nodes, their launchers or this watch, as sentences."""
+        """The failures of other nodes, of their launchers and of this watch, as sentences."""
         found = [self._bug, *(node.trouble for node in self._nodes.values())]
         return tuple(trouble for trouble in found if trouble is not None)
 
     @property
     def ends(self) -> tuple[RankEnd, ...]:
-        """How the ranks of the other nodes ended, as far as these have reported."""
+        """How the ranks of the other nodes ended, as far as reported."""
         return tuple(end for node in self._nodes.values() for end in node.ends)
 
     @property
     def unheard(self) -> tuple[str, ...]:
-        """The hosts that have not reported how their ranks ended, for no known reason."""
+        """The hosts that have reported neither how their ranks ended nor a failure."""
         return tuple(
             node.host
             for node in self._nodes.values()
@@ -137,11 +137,11 @@ class NodeWatch:
         )
 
     def must_end(self) -> bool:
-        """Return whether another node is failing, or lost, or this watch has failed."""
+        """Return whether another node fails or is lost, or this watch has failed."""
         return bool(self.troubles) or self._any(lambda node: "failing" in node.said)
 
     def must_meet_again(self) -> bool:
-        """Return whether another node has gone to meet one that came late."""
+        """Return whether another node has gone to meet a node that came late."""
         return self._any(lambda node: "meeting again" in node.said)
 
     def is_done(self) -> bool:
@@ -149,25 +149,25 @@ class NodeWatch:
         return not self._any(lambda node: "done" not in node.said)
 
     def say(self, event: str, text: str | None = None) -> None:
-        """Report, once: "failing", "done", "meeting again"; or "trouble", with a sentence."""
+        """Send an event of `node_messages`, once in an attempt; "trouble" has a text."""
         if event not in self._said:
             self._said.add(event)
-            self._tell(Message(self._node, event, text))
+            self._send(Message(self._node, event, text))
 
     def say_over(self, ends: Sequence[RankEnd]) -> None:
-        """Report how the ranks of this node ended, as the last message."""
+        """Send how the ranks of this node ended, then "over"."""
         for end in ends:
-            self._tell(Message(self._node, "end", end=end))
-        self._tell(Message(self._node, "over"))
+            self._send(Message(self._node, "end", end=end))
+        self._send(Message(self._node, "over"))
 
     def wait_until_over(self, seconds: float) -> None:
-        """Wait until every other node has reported how its ranks ended, or is lost."""
+        """Wait until every other node has sent "over", or is lost."""
         ends = time.monotonic() + seconds
         while self.unheard and time.monotonic() < ends:
             time.sleep(0.02)
 
     def close(self) -> None:
-        """Send the last messages, and close the connections."""
+        """Send the last messages, close the connections, and end the thread."""
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._closing.set)
             self._thread.join()
@@ -176,7 +176,7 @@ class NodeWatch:
     def _any(self, fact: Callable[[_Node], bool]) -> bool:
         return any(fact(node) for node in self._nodes.values())
 
-    def _tell(self, message: Message) -> None:
+    def _send(self, message: Message) -> None:
         self._loop.call_soon_threadsafe(self._pass_on, message)
 
     async def _watch(self, hub: socket.socket | None) -> None:
@@ -188,7 +188,7 @@ class NodeWatch:
             await self._closing.wait()
         else:
             admitting = self._loop.create_task(self._newcomers.admit(self._connect))
-            # The exception handler gets what a callback raises.
+            # The loop's exception handler gets what the callback raises.
             admitting.add_done_callback(lambda task: task.cancelled() or task.result())
             await self._closing.wait()
             admitting.cancel()
@@ -196,7 +196,7 @@ class NodeWatch:
         await self._finish()
 
     async def _finish(self) -> None:
-        """Close the connections when the others have read all, or take too long."""
+        """Close the connections once the others have read all messages, or after a time limit."""
         links = list(self._links.values())
         for link in links:
             link.finish()
@@ -208,7 +208,7 @@ class NodeWatch:
             await link.ended.wait()
 
     def _report_bug(self, _: object, context: dict[str, Any]) -> None:
-        """Have this node end, and tell the others why: they would blame the network."""
+        """Have this node fail, and report the bug: the others would suspect the network."""
         if self._bug is not None:
             return
         error = context.get("exception")
@@ -236,13 +236,13 @@ class NodeWatch:
 
     def _begin(self, link: NodeLink) -> None:
         self._links[link.node] = link
-        for told in self._told:
-            if told.node != link.node:
-                link.send(told)
+        for sent in self._sent:
+            if sent.node != link.node:
+                link.send(sent)
 
     def _pass_on(self, message: Message) -> None:
-        """Send a message to all but the node it is about; later nodes get it as they connect."""
-        self._told.append(message)
+        """Send a message to all nodes but its subject, also to those that connect later."""
+        self._sent.append(message)
         for link in self._links.values():
             if link.node != message.node:
                 link.send(message)
@@ -261,15 +261,15 @@ class NodeWatch:
             return
         self._lose(
             link.node,
-            "the launcher on {host} was killed, or its machine went down"
+            "the launcher on {host} was killed, or its node went down"
             if error is None
-            else f"the launcher on {{host}} sent what is no message of a launcher: {error}. Is it "
-            "the same version of anyrig?",
+            else f"the launcher on {{host}} sent a malformed message: {error}. Is it the same "
+            "version of anyrig?",
         )
 
     def _note(self, message: Message) -> None:
         node = self._nodes.get(message.node)
-        if node is None:  # this node itself: node 0 has heard nothing of it for a while
+        if node is None:  # this node: node 0 had not heard from it for a while
             return
         if message.event == "trouble" and node.trouble is None:
             node.trouble = message.text
@@ -283,14 +283,14 @@ class NodeWatch:
             link = self._links.get(number)
             if (began if link is None else link.heard) < last:
                 here = (
-                    "; the network of this machine is down"
+                    "; the network of this node is down"
                     if self._address is not None and is_down(self._address)
                     else ""
                 )
                 self._lose(
                     number,
-                    f"{{host}} no longer answers: nothing was heard of it for {SILENCE_SECONDS:.0f}"
-                    f" s. The network between is cut, or that machine is down or halted{here}",
+                    f"{{host}} no longer answers: it has sent nothing for {SILENCE_SECONDS:.0f} s. "
+                    f"The network between is cut, or that node is down or halted{here}",
                 )
 
     def _lose(self, number: int, sentence: str) -> None:

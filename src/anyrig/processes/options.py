@@ -1,4 +1,4 @@
-"""How many ranks, on how many nodes, and where these meet: the flags of torchrun that matter."""
+"""The options of a group of ranks, as torchrun's flags give them."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from pathlib import Path
 from ..errors import GroupOptionError
 from .time_limit import MOST_SECONDS
 
-# A rank is a Python process, and takes two threads and four open files of the launcher.
+# A rank is a Python process, and the launcher needs two threads and four open files for it.
 MOST_PROCESSES = 1024
 
-# More than any cluster has; a slip of the finger is caught here.
+# Higher values are typing errors.
 _MOST_NODES = 100_000
 _MOST_RESTARTS = 1_000_000
 _MOST_ID_CHARACTERS = 200
@@ -27,18 +27,18 @@ _COUNT = re.compile(r"[0-9]{1,9}")
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What a group of ranks is to be: the flags of `anyrig run`, see docs/distributed.md.
+    """The flags of `anyrig run`; see docs/processes.md.
 
     Attributes:
-        processes: ranks on this node. Other nodes may have other numbers.
-        nodes: ``"2"``, or ``"1:4"`` for as many as come between these.
-        rdzv_endpoint: ``"host:port"``; None on one node, where nothing listens but on loopback.
-        timeout_seconds: of collectives, unless the script says; None for PyTorch's own default.
-        local_address: by which the other nodes reach this one; None has it found.
-        log_dir: None for a temporary folder, removed at the end unless the group failed.
-        node_rank: None for the next number that is free.
-        master_port: where the ranks of a single node meet, if it is free; 0 for any.
-        hidden_streams: (local rank, "stdout" or "stderr"), kept in the log files but not shown.
+        processes: ranks on this node; other nodes may have other numbers.
+        nodes: ``"2"``, or ``"1:4"`` for one to four.
+        rdzv_endpoint: ``"host:port"``; None on one node, which listens on the loopback only.
+        timeout_seconds: of collectives without a timeout of their own; None for PyTorch's default.
+        local_address: the address by which other nodes reach this one; None to find it.
+        log_dir: for the ranks' output; None for a temporary folder, removed if the group succeeds.
+        node_rank: None for the next free number.
+        master_port: where the ranks of a single node meet, if the port is free; 0 for any port.
+        hidden_streams: pairs of local rank and "stdout" or "stderr": only in the log files.
     """
 
     processes: int
@@ -55,11 +55,11 @@ class RunOptions:
     hidden_streams: frozenset[tuple[int, str]] = frozenset()
 
     def __post_init__(self) -> None:
-        """Check every value before anything starts.
+        """Check every value.
 
         Raises:
-            GroupOptionError: one is not possible; the message names the flag, the value and what is
-                possible.
+            GroupOptionError: a value is invalid; the message names the flag, the value and valid
+                values.
         """
         most_nodes = self.node_counts[1]
         if self.rdzv_endpoint is not None:
@@ -98,25 +98,25 @@ class RunOptions:
 
     @property
     def node_counts(self) -> tuple[int, int]:
-        """The fewest and the most nodes."""
+        """The minimum and the maximum number of nodes."""
         return read_node_counts(self.nodes)
 
     @property
     def is_one_rank(self) -> bool:
-        """Whether there is nobody to meet, nothing to start again and no output to keep."""
+        """Whether the group needs no agent: one rank, no restarts, no output to keep or hide."""
         needs_agent = self.rdzv_endpoint or self.max_restarts or self.log_dir
         return self.processes == 1 and not needs_agent and not self.hidden_streams
 
     @property
     def threads_per_process(self) -> int:
-        """The cores of this node over its ranks, at least one: what OMP_NUM_THREADS should be."""
+        """The value for OMP_NUM_THREADS: the cores of this node over its ranks, at least one."""
         allowed = getattr(os, "sched_getaffinity", None)  # not on macOS and Windows
         cores = len(allowed(0)) if allowed is not None else os.cpu_count() or 1
         return max(1, cores // self.processes)
 
 
 def read_node_counts(text: str) -> tuple[int, int]:
-    """Return the fewest and the most nodes that ``--nnodes`` names: ``"2"``, or ``"1:4"``.
+    """Return the minimum and the maximum of ``--nnodes``: ``"2"``, or ``"1:4"``.
 
     Raises:
         GroupOptionError: the text is neither.
@@ -159,7 +159,7 @@ def _check_seconds(flag: str, seconds: float) -> None:
 
 
 def _check_folder(folder: Path) -> None:
-    """Refuse a path that is not a folder and cannot become one."""
+    """Refuse a path that is not a writable folder and cannot become one."""
     try:
         if "\0" in str(folder):
             raise ValueError("a path has no zero byte")
@@ -175,6 +175,6 @@ def _check_folder(folder: Path) -> None:
 
 
 def shown(value: object) -> str:
-    """Return a value for a message: quoted, and not a page of it."""
+    """Return a value for a message: quoted, and shortened if it is long."""
     text = repr(str(value))
     return text if len(text) <= 80 else f"{text[:60]}…{text[-1]} ({len(str(value))} characters)"

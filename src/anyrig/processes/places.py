@@ -1,11 +1,11 @@
-"""Where each rank is when it is stopped: the line of Python, even if it hangs in C code.
+"""The line of Python at which a rank is stopped, even if it hangs in C code.
 
 ::
 
     agent ──SIGURG──> rank      writes the stacks of its threads to a file, in C and without the GIL
           ──SIGTERM─> rank      ends as it would, by its own handler if it has one
 
-A program that does not expect SIGURG ignores it: a rank that has not begun, or another program.
+Other programs, and a rank that has not begun, ignore SIGURG by default.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from pathlib import Path
 
 from . import waits
 
-# Names the file for a rank's error, next to which the rank writes where it was.
+# The variable that names the file for a rank's error; the rank writes its stack next to it.
 ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 _NAME = "stack.txt"
 
-# As `faulthandler` and as `traceback` write it.
+# A frame as `faulthandler` and `traceback` write it.
 _FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+),? in (?P<function>.*)')
 
 # Frames that are not the program's own.
@@ -36,8 +36,8 @@ _NOT_THE_PROGRAM = (
     *("/threading.py", "/runpy.py", "/contextlib.py"),
 )
 
-# A rank that waits for others has one of these frames on top of the program's own. In a backward
-# pass only DistributedDataParallel waits.
+# A rank that waits for others has a frame of these files above the program's own frames. In a
+# backward pass only DistributedDataParallel waits.
 _WAITS = (
     "/torch/distributed/",
     "/torch/autograd/graph.py",
@@ -45,11 +45,11 @@ _WAITS = (
     waits.__file__,
 )
 
-# How long a rank may take to write where it is: a millisecond, unless the machine is busy.
+# Writing the stack takes a millisecond, except on a busy machine.
 _WRITING_SECONDS = 1.0
 
-# What `faulthandler` writes of the thread that got the signal, which comes last: down to where a
-# module begins, or down to the hundredth frame.
+# The stack of the thread that got the signal, which `faulthandler` writes last: down to a module's
+# frame, or to the hundredth frame.
 _WHOLE = re.compile(r"^Current thread (?s:.*)( in <module>|^  \.\.\.)$\n", re.MULTILINE)
 
 
@@ -60,7 +60,7 @@ class Place:
     Attributes:
         line: as "train.py:31 in step".
         inside: the innermost function there, if it is not the program's own.
-        waits: whether what runs there may be a wait for the other ranks.
+        waits: whether that function may wait for the other ranks.
     """
 
     line: str
@@ -69,24 +69,20 @@ class Place:
 
 
 def write_place_when_stopped() -> None:
-    """Have this rank write the stacks of its threads when it is about to be stopped."""
+    """Have this rank write the stacks of its threads when the launcher asks for them."""
     error_file = os.environ.get(ERROR_FILE)
     if error_file is None or not hasattr(faulthandler, "register"):  # not on Windows
         return
-    # Kept open for the rest of the process: the handler must not open files.
-    file = Path(error_file).with_name(_NAME).open("w")
+    # The file stays open for the rest of the process: the handler must not open files.
+    file = os.open(Path(error_file).with_name(_NAME), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     faulthandler.register(signal.SIGURG, file=file, all_threads=True)
-    _kept.append(file)
-
-
-_kept: list[object] = []
 
 
 def ask_for_places(ranks: Mapping[int, Path]) -> None:
-    """Have ranks write where they are: their process numbers, each with its folder.
+    """Have ranks write their stacks, and wait a second at most until they have.
 
-    Waits until they have, a moment at most. A process that was suspended is woken, for it could
-    neither write nor end.
+    `ranks` has the folder of each rank by its process number. A suspended process is resumed, since
+    it could neither write nor end.
     """
     if not hasattr(signal, "SIGURG"):
         return
@@ -94,14 +90,14 @@ def ask_for_places(ranks: Mapping[int, Path]) -> None:
         _send_to_main_thread(pid, signal.SIGURG)
         _send(pid, signal.SIGCONT)
     ends = time.monotonic() + _WRITING_SECONDS
-    # The file is there, and empty, from the rank's beginning.
-    able = [file for folder in ranks.values() if (file := folder / _NAME).is_file()]
-    while not all(_is_whole(file) for file in able) and time.monotonic() < ends:
+    # A rank creates the file, empty, when it begins.
+    files = [file for folder in ranks.values() if (file := folder / _NAME).is_file()]
+    while not all(_is_whole(file) for file in files) and time.monotonic() < ends:
         time.sleep(0.01)
 
 
 def read_place(rank_folder: Path) -> Place | None:
-    """Return where the rank whose files lie in `rank_folder` was stopped.
+    """Return where the rank with this folder was stopped.
 
     None if it ended by itself, or before its Python code began.
     """
@@ -109,7 +105,7 @@ def read_place(rank_folder: Path) -> Place | None:
         text = (rank_folder / _NAME).read_text(errors="replace")
     except OSError:
         return None
-    # The thread that got the signal is the last; its innermost frame is the first.
+    # The thread that got the signal comes last, and its innermost frame first.
     main = text.rpartition("Current thread")[2] or text.rpartition("Thread")[2]
     return _place([match for line in main.splitlines() if (match := _FRAME.fullmatch(line))])
 
@@ -121,7 +117,7 @@ def place_of(traceback: str) -> Place | None:
 
 
 def _place(frames: Sequence[re.Match[str]]) -> Place | None:
-    """Return the place that `frames` tell, the innermost first."""
+    """Return the place of a stack, the innermost frame first."""
     if not frames:
         return None
     own = [i for i, frame in enumerate(frames) if not _is_any(frame["file"], _NOT_THE_PROGRAM)]
@@ -139,7 +135,7 @@ def _is_any(file: str, parts: Iterable[str]) -> bool:
 
 
 def _is_whole(file: Path) -> bool:
-    """Return whether all is written; a rank that is stopped before that writes no more."""
+    """Return whether the rank has written its whole stack."""
     return _WHOLE.search(file.read_text(errors="replace")) is not None
 
 
@@ -149,11 +145,11 @@ def _send(pid: int, signum: signal.Signals) -> None:
 
 
 def _send_to_main_thread(pid: int, signum: signal.Signals) -> None:
-    """Send a signal that no other thread of the process can take.
+    """Send a signal that only the main thread can take.
 
-    When a suspended process is woken, whichever thread runs first takes a signal that was sent to
-    the process, and the main thread may be somewhere else by then. Linux lets one name the thread,
-    whose number is the process's: https://man7.org/linux/man-pages/man2/tgkill.2.html
+    When a suspended process is resumed, the first thread that runs takes a signal to the process,
+    and the main thread may have gone on by then. On Linux the main thread's number is the
+    process's: https://man7.org/linux/man-pages/man2/tgkill.2.html
     """
     if (tgkill := getattr(ctypes.CDLL(None), "tgkill", None)) is None:
         _send(pid, signum)

@@ -1,4 +1,4 @@
-"""By which address and interface this machine reaches the others."""
+"""The address and the interface by which this node reaches the others."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from contextlib import suppress
 
 import psutil
 
-# What tells each library the interface; without it gloo takes the one that the machine's name
-# leads to, which on many machines is the loopback.
+# The variables that name the interface to each library. Without one, gloo takes the interface that
+# has the host name's address, which on many nodes is the loopback.
 INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 
 
 def address_towards(host: str) -> str | None:
-    """Return this machine's address on the way to `host`; None if there is no way.
+    """Return this node's address on the route to `host`; None if there is no route.
 
-    Nothing is sent: connecting a datagram socket only asks the routing table.
+    Connecting a datagram socket asks the routing table, and sends nothing.
     """
     try:
         family, kind, protocol, _, where = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
@@ -37,18 +37,18 @@ def interface_of(address: str) -> str | None:
 
 
 def is_host_of(host: str) -> bool:
-    """Return whether `host` is this machine; its own name may lead to any loopback address."""
+    """Return whether `host` is this node, whose own name may lead to any loopback address."""
     here = outward_addresses()
     return any(address in here or is_loopback_address(address) for address in resolve(host))
 
 
 def is_loopback_address(address: str) -> bool:
-    """Return whether an address leads back to this machine: 127.0.0.1, 127.0.1.1 or ::1."""
+    """Return whether an address is a loopback address, such as 127.0.1.1 or ::1."""
     return ipaddress.ip_address(address).is_loopback
 
 
 def resolve(name: str) -> list[str]:
-    """Return the addresses that `name` leads to, none if it leads nowhere."""
+    """Return the addresses of a host name; empty if there are none."""
     with suppress(socket.gaierror):
         found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
         return list(dict.fromkeys(str(entry[4][0]).partition("%")[0] for entry in found))
@@ -56,7 +56,7 @@ def resolve(name: str) -> list[str]:
 
 
 def outward_addresses() -> list[str]:
-    """Return the IPv4 addresses of this machine by which another one may reach it."""
+    """Return the IPv4 addresses of this node's interfaces but the loopback."""
     return [
         address.address
         for name, addresses in psutil.net_if_addrs().items()
@@ -67,7 +67,7 @@ def outward_addresses() -> list[str]:
 
 
 def is_loopback(name: str) -> bool:
-    """Return whether the interface of that name leads back to this machine."""
+    """Return whether the interface `name` is the loopback."""
     return any(
         address.family == socket.AF_INET and is_loopback_address(address.address)
         for address in psutil.net_if_addrs().get(name, [])
@@ -75,24 +75,25 @@ def is_loopback(name: str) -> bool:
 
 
 def is_down(address: str) -> bool:
-    """Return whether the interface that has `address` is down, or its cable is out."""
+    """Return whether the interface with `address` is down or has no carrier."""
     state = psutil.net_if_stats().get(interface_of(address) or "")
     return state is not None and not state.isup
 
 
-def await_listener(host: str, port: int, seconds: float) -> None:
-    """Wait until something listens there; the store's own client gives up after a minute.
+def await_listener(host: str, port: int, seconds: float, retried: type[OSError] = OSError) -> None:
+    """Wait until something listens there; the store's own client stops after a minute.
 
     Raises:
-        OSError: nothing did within `seconds`; the last answer.
+        OSError: connecting failed with another error than `retried`, or for `seconds`.
     """
     ends = time.monotonic() + seconds
     while True:
         try:
-            socket.create_connection((host, port), timeout=5).close()
-        except OSError:
+            left = max(0.1, ends - time.monotonic())
+            socket.create_connection((host, port), timeout=min(5.0, left)).close()
+        except retried:
             if time.monotonic() > ends:
                 raise
-            time.sleep(0.5)
+            time.sleep(0.2)
         else:
             return

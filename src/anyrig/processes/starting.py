@@ -1,8 +1,8 @@
-"""Lets a launcher that is stopped while it starts its ranks leave the start half way.
+"""Log files of ranks that let a signal interrupt the start of the ranks.
 
-PyTorch starts all ranks of a node in one loop, and returns their process numbers at its end. Just
-before it starts a rank, it looks up that rank's log file: there an exception can end the loop. The
-guardian finds the ranks that have been started by the variable that names their error file.
+PyTorch starts all ranks of a node in one loop, and returns their process numbers afterwards. It
+looks up a rank's log file just before it starts the rank: an exception there ends the loop. The
+guardian finds the ranks that were started by the variable that names their error file.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .places import ERROR_FILE
 
 
 class _WatchedPaths(dict[int, str]):
-    """Log files by local rank; looking one up calls a function first."""
+    """Log files by local rank; a lookup first calls a function, which may raise."""
 
     def __init__(self, paths: dict[int, str], before_each: Callable[[], None]) -> None:
         super().__init__(paths)
@@ -31,7 +31,7 @@ class _WatchedPaths(dict[int, str]):
 
 
 class InterruptibleLogs(DefaultLogsSpecs):
-    """Where the output of ranks goes: shown, unless hidden, and kept in a folder."""
+    """The log files of ranks, in a folder; unhidden streams are shown as well."""
 
     def __init__(
         self,
@@ -40,14 +40,14 @@ class InterruptibleLogs(DefaultLogsSpecs):
         before_each: Callable[[], None],
         hidden_streams: frozenset[tuple[int, str]] = frozenset(),
     ) -> None:
-        """Make it; `before_each` is called before each rank is started, and may raise."""
+        """Call `before_each`, which may raise, before each rank is started."""
         super().__init__(log_dir=folder, tee=Std.ALL, redirects=Std.NONE)
         self._guardian = guardian
         self._before_each = before_each
         self._hidden_streams = hidden_streams
 
     def reify(self, envs: dict[int, dict[str, str]]) -> Any:
-        """Return the files of each rank, as PyTorch asks for them."""
+        """Return the files of each rank; see `DefaultLogsSpecs`."""
         files = super().reify(envs)
         attempt = Path(next(iter(files.error_files.values()))).parents[1]
         self._guardian.expect(f"{ERROR_FILE}={attempt}{os.sep}")

@@ -1,4 +1,4 @@
-"""The signals that end a group of ranks, and what they do to the launcher."""
+"""The signals that end a group of ranks, and their handlers in the launcher."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ _STOPPING = [
 
 
 def stop(signum: int, _: object = None) -> NoReturn:
-    """Raise what torchrun's agent expects, once: it then ends its ranks."""
+    """Raise SignalException, upon which torchrun's agent ends its ranks; ignore later signals."""
     if threading.current_thread() is threading.main_thread():
         for each in _STOPPING:
             if signal.getsignal(each) is stop:
-                signal.signal(each, _disregard)
+                signal.signal(each, _ignore)
     number = signal.Signals(signum)
     raise SignalException(f"got {number.name}", number)
 
 
-def _disregard(signum: int, _: object) -> None:
-    # Not SIG_IGN, which every process that is started would inherit.
+def _ignore(signum: int, _: object) -> None:
+    # SIG_IGN instead would be inherited by every process that is started.
     pass
 
 
 @contextmanager
 def handled_by(handler: Callable[[int, Any], object]) -> Iterator[None]:
-    """Have `handler` called when one of the signals comes; for a while.
+    """Call `handler` when one of the signals comes within the block.
 
-    One that this process ignores, as it does SIGHUP under nohup, stays ignored. In another thread
-    than the main one this does nothing: signals are the main one's.
+    An ignored signal, as SIGHUP under nohup, stays ignored. Outside the main thread this does
+    nothing, since only the main thread can set handlers.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -1,7 +1,7 @@
-"""How long a rank waits for another in a collective, where the script does not say.
+"""The time limit of collectives, where the script sets none.
 
 PyTorch waits half an hour over gloo and ten minutes over NCCL. The launcher's ``--timeout`` reaches
-the ranks as a variable, which whoever joins a group may read.
+the ranks as a variable.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from ..errors import LaunchError
 TIME_LIMIT_VARIABLE = "ANYRIG_TIMEOUT_SECONDS"
 _DEFAULT_SECONDS = 600.0
 
-# PyTorch hands limits to system calls in milliseconds, as 32-bit numbers.
+# PyTorch passes limits to system calls in milliseconds, as 32-bit numbers.
 MOST_SECONDS = 1_000_000.0
 
 
 def time_limit_seconds() -> float | None:
-    """Return the limit that the launcher was given, or None.
+    """Return the launcher's ``--timeout``, or None.
 
     Raises:
-        LaunchError: the variable holds no positive number, or too large a one.
+        LaunchError: the variable is not a positive number, or too large.
     """
     text = os.environ.get(TIME_LIMIT_VARIABLE)
     if text is None:
@@ -40,7 +40,7 @@ def time_limit_seconds() -> float | None:
 
 
 def limit_or_default(seconds: float | None) -> float:
-    """Return `seconds`; if None the launcher's limit; if it has none ten minutes.
+    """Return `seconds`, else the launcher's limit, else ten minutes.
 
     Raises:
         LaunchError: see `time_limit_seconds`.
@@ -50,16 +50,16 @@ def limit_or_default(seconds: float | None) -> float:
 
 
 def set_time_limit() -> None:
-    """Make the launcher's limit the default of `init_process_group` and `new_group`.
+    """Make the launcher's limit the default timeout of `init_process_group` and `new_group`.
 
-    A timeout that the script gives them counts more. Imports torch if there is a limit.
+    Imports torch if there is a limit.
     """
     seconds = time_limit_seconds()
     if seconds is None:
         return
     from torch.distributed import distributed_c10d
 
-    # There is no public way to set the defaults; both names are public to be read.
+    # There is no public way to set the defaults; both names are public for reading.
     limit = timedelta(seconds=seconds)
     distributed_c10d.default_pg_timeout = limit
     distributed_c10d.default_pg_nccl_timeout = limit  # type: ignore[attr-defined]

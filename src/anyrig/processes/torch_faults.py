@@ -59,7 +59,6 @@ _INTERRUPTED = 128 + signal.SIGINT
 _PROBE_SECONDS = 2
 
 _kept: weakref.WeakSet[Any] = weakref.WeakSet()
-_held: deque[Any] = deque(maxlen=_MOST_HELD)
 
 
 def keep_until_exit(group: Any) -> None:
@@ -116,13 +115,14 @@ def hold_destroyed_groups() -> None:
     from torch.distributed import distributed_c10d
 
     destroy = distributed_c10d.destroy_process_group
+    held: deque[Any] = deque(maxlen=_MOST_HELD)
 
     @wraps(destroy)
     def destroy_process_group(group: Any = None) -> None:
         # Private: there is no public list of all groups. Destroying the default group destroys all.
         for each in distributed_c10d._world.pg_map:
-            if each not in _held and "gloo" in distributed_c10d.get_backend_config(each):
-                _held.append(each)
+            if each not in held and "gloo" in distributed_c10d.get_backend_config(each):
+                held.append(each)
         destroy(group)
 
     distributed_c10d.destroy_process_group = destroy_process_group

@@ -1,1 +1,1 @@
-"""What would keep a group of ranks from starting, found before it is started."""
+"""What would prevent a group of ranks from starting, checked before it is started."""

@@ -1,4 +1,4 @@
-"""An all-reduce over all ranks, and how fast it was."""
+"""An all-reduce over all ranks, and its bandwidth."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _ROUNDS = 3
 
 
 def check_all_reduce(rig: Rig, options: RunOptions, limit_seconds: float) -> Finding:
-    """Start all ranks, sum 64 MiB over them, and say how fast; each wait ends after the limit."""
+    """Start all ranks, and time an all-reduce of 64 MiB; each wait ends after `limit_seconds`."""
     if options.is_one_rank:
-        return good("all-reduce", "one rank has nobody to talk to")
+        return good("all-reduce", "a single rank has no other rank to talk to")
     try:
         seconds, world_size, backend = call_in_ranks(
             _measure, (limit_seconds,), {}, rig, options
@@ -33,11 +33,11 @@ def check_all_reduce(rig: Rig, options: RunOptions, limit_seconds: float) -> Fin
     except LaunchError as error:
         return bad(
             "all-reduce",
-            f"the ranks started and did not come through an all-reduce: {error}",
-            "look at the first error above; for NCCL, NCCL_DEBUG=INFO in the environment says more",
+            f"the ranks started, but their all-reduce failed: {error}",
+            "see the first error above; with NCCL, NCCL_DEBUG=INFO in the environment shows more",
         )
-    if seconds is None:  # rank 0 is on another machine, which says it
-        return good("all-reduce", "this machine's ranks came through")
+    if seconds is None:  # rank 0 is on another node, which reports the bandwidth
+        return good("all-reduce", "the all-reduce of this node's ranks succeeded")
     speed = format_bytes(int(link_bytes_per_second(BYTES, world_size, seconds)))
     return good(
         "all-reduce",
@@ -47,17 +47,16 @@ def check_all_reduce(rig: Rig, options: RunOptions, limit_seconds: float) -> Fin
 
 
 def link_bytes_per_second(nbytes: int, ranks: int, seconds: float) -> float:
-    """Return the *bus bandwidth* of NCCL's tests: what each link of a ring carried a second.
+    """Return the *bus bandwidth* of NCCL's tests: the bytes per second over each link of a ring.
 
-    ::
-
-        4 ranks   each sends 3 quarters to its neighbour to be added up, then 3 to be spread
+    Each rank sends (ranks - 1) / ranks of the bytes to its neighbour to be summed, then as many to
+    distribute the sums. Source: doc/PERFORMANCE.md of https://github.com/NVIDIA/nccl-tests.
     """
     return 2 * (ranks - 1) / ranks * nbytes / seconds
 
 
 def seconds_of(work: Callable[[], object], device: torch.device) -> float:
-    """Return how long a device takes for what `work` gives it, until the device is done."""
+    """Return how long `device` takes to complete what `work` queues on it."""
     import torch
 
     if device.type == "cpu":
@@ -74,16 +73,16 @@ def seconds_of(work: Callable[[], object], device: torch.device) -> float:
 
 
 def refuse_wrong_sum(numbers: torch.Tensor, expected: float) -> None:
-    """Raise a RuntimeError that shows the first wrong number, unless all are `expected`."""
+    """Raise RuntimeError with the first number that is not `expected`, if there is one."""
     wrong = numbers[numbers != expected]
     if len(wrong):
         raise RuntimeError(
-            f"rank {os.environ['RANK']} has {wrong[0].item()} where {expected} is right"
+            f"rank {os.environ['RANK']} has {wrong[0].item()}, and {expected} is right"
         )
 
 
 def _measure(limit_seconds: float) -> tuple[float, int, str]:
-    """Return the seconds of the fastest round, the number of ranks, and the backend."""
+    """Return (seconds of the fastest round, number of ranks, backend)."""
     import torch
     import torch.distributed as dist
 

@@ -1,4 +1,4 @@
-"""What a check found, and what to do about it."""
+"""The result of a check, and what to do about it."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from enum import Enum
 
 
 class Level(str, Enum):
-    """How much a finding matters."""
+    """How severe a finding is."""
 
     GOOD = "good"
-    DOUBTFUL = "doubtful"  # it may run, slowly or not for long
-    BAD = "bad"  # it will not run
+    DOUBTFUL = "doubtful"  # the group may run, slowly or not for long
+    BAD = "bad"  # the group will not run
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at.
+    """The result of one check.
 
     Attributes:
-        check: what was looked at, in one or two words.
-        level: how it is.
+        check: what was checked, in one or two words.
+        level: how severe the finding is.
         text: what was seen.
-        advice: what to do; None where nothing is to be done.
-        host: the machine it was seen on; None for what concerns all.
+        advice: what to do; None if nothing.
+        host: the node that reports the finding; None if it concerns all nodes.
     """
 
     check: str
@@ -34,15 +34,15 @@ class Finding:
 
 
 def good(check: str, text: str) -> Finding:
-    """Return a finding after which nothing is to be done."""
+    """Return a finding of level GOOD."""
     return Finding(check, Level.GOOD, text)
 
 
 def doubtful(check: str, text: str, advice: str) -> Finding:
-    """Return a finding with which it may run, slowly or not for long."""
+    """Return a finding of level DOUBTFUL."""
     return Finding(check, Level.DOUBTFUL, text, advice)
 
 
 def bad(check: str, text: str, advice: str) -> Finding:
-    """Return a finding with which it will not run."""
+    """Return a finding of level BAD."""
     return Finding(check, Level.BAD, text, advice)

@@ -1,4 +1,4 @@
-"""What this machine lets the ranks have: memory of all kinds, open files, logs, peer access."""
+"""The limits of this node: memory, open files, the folder for logs, peer access."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from ...units import format_bytes, format_count
 from ..options import RunOptions
 from .finding import Finding, bad, doubtful, good
 
-# A rank opens a connection to every other one, and a loader's worker a file for each batch on its
-# way; 1024, the usual soft limit, is enough for one machine.
+# A rank opens a connection to each other rank, and a loader's worker a file for each batch in
+# flight. 1024, the usual soft limit, is enough for one node.
 _FEW_FILES = 1024
 
 # A process that has imported torch and opened a process group, rounded up.
 _RANK_BYTES = 512 * 2**20
 
-# What loaders' workers hand over lies here. A container gets 64 MiB unless it is told otherwise.
+# Loaders' workers pass batches through shared memory. Docker's default is 64 MiB.
 _LITTLE_SHARED_BYTES = 1 * 2**30
-_SHARED_MEMORY = "/dev/shm"  # noqa: S108 - where Linux has it
+_SHARED_MEMORY = "/dev/shm"  # noqa: S108 - Linux
 
 
 def check_limits(options: RunOptions) -> Iterator[Finding]:
-    """Look at the limits of this process, which hold for the ranks that it starts, too."""
+    """Yield findings on the limits of this process, which its ranks inherit."""
     ranks = options.processes
     yield judge_memory(read(survey()[-1]).free_bytes or 0, ranks)
     if sys.platform != "win32":
@@ -51,19 +51,19 @@ def check_limits(options: RunOptions) -> Iterator[Finding]:
 
 
 def judge_memory(free_bytes: int, ranks: int) -> Finding:
-    """Say whether so much of the host's memory is enough for so many ranks."""
+    """Check the free memory of the host."""
     return _enough(
         free_bytes >= ranks * _RANK_BYTES,
         "memory",
         f"{format_bytes(free_bytes)} of the host's memory are free for "
         f"{format_count(ranks, 'rank')}",
         f"each takes {format_bytes(_RANK_BYTES)} before it holds any data",
-        "end what fills it, give the container more (docker run --memory), or start fewer ranks",
+        "end other processes, give the container more (docker run --memory), or start fewer ranks",
     )
 
 
 def judge_open_files(soft: int | None, hard: int | None, ranks: int) -> Finding:
-    """Say whether a process may open enough files, and raise its limit; None is no limit."""
+    """Check the soft and the hard limit of open files; None is no limit."""
     if soft is None or soft >= _FEW_FILES:
         count = "any number of" if soft is None else soft
         return good("open files", f"a process may open {count} files")
@@ -76,29 +76,29 @@ def judge_open_files(soft: int | None, hard: int | None, ranks: int) -> Finding:
 
 
 def judge_shared_memory(free_bytes: int, all_bytes: int) -> Finding:
-    """Say whether so much is enough in the file system of shared memory."""
+    """Check the file system of shared memory."""
     return _enough(
         free_bytes >= _LITTLE_SHARED_BYTES,
         "shared memory",
         f"{_SHARED_MEMORY} has {format_bytes(free_bytes)} free of {format_bytes(all_bytes)}",
-        "batches of loaders' workers and NCCL's buffers lie there",
-        "give the container more (docker run --shm-size=8g or --ipc=host), or clear what fills it",
+        "loaders' workers and NCCL keep batches and buffers there",
+        "give the container more (docker run --shm-size=8g or --ipc=host), or delete files there",
     )
 
 
 def judge_address_space(most_bytes: int | None) -> Finding:
-    """Say whether a process may map enough; None is no limit."""
+    """Check the limit of a process's address space; None is no limit."""
     return _enough(
         most_bytes is None,
         "address space",
         f"a process may map {'all memory' if most_bytes is None else format_bytes(most_bytes)}",
-        "CUDA maps as much as all GPUs and the host have",
+        "CUDA maps the memory of all GPUs and of the host",
         "ulimit -v unlimited in the shell that starts the ranks; limit memory by a container",
     )
 
 
 def judge_locked_memory(most_bytes: int | None, has_infiniband: bool) -> Finding:
-    """Say whether a process may lock enough, which only InfiniBand needs; None is no limit."""
+    """Check the limit of locked memory, which only InfiniBand needs; None is no limit."""
     text = f"a process may lock {'all memory' if most_bytes is None else format_bytes(most_bytes)}"
     if most_bytes is not None and not has_infiniband:
         return good("locked memory", f"{text}, and there is no InfiniBand")
@@ -106,8 +106,8 @@ def judge_locked_memory(most_bytes: int | None, has_infiniband: bool) -> Finding
         most_bytes is None,
         "locked memory",
         text,
-        "InfiniBand needs to lock the buffers it sends",
-        "ulimit -l unlimited in the shell that starts the ranks, or memlock in the container's",
+        "InfiniBand locks the buffers that it sends",
+        "ulimit -l unlimited in the shell that starts the ranks, or docker run --ulimit memlock=-1",
     )
 
 
@@ -119,22 +119,22 @@ def _log_folder(folder: Path) -> Finding:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
-            return good("log folder", f"{folder} can be written")
+            return good("log folder", f"{folder} is writable")
     except OSError as error:
-        text = f"{folder} cannot be written: {error}"
+        text = f"{folder} is not writable: {error}"
         return bad("log folder", text, "name another one with --log-dir")
 
 
 def check_peers(links: Sequence[Link]) -> Iterator[Finding]:
-    """Look at the path between every two cards; what is not known of one is not told."""
+    """Yield findings on peer access between GPUs; skip pairs for which it is unknown."""
     known = [link for link in links if link.peer_access is not None]
     without = [link for link in known if not link.peer_access]
     for link in without:
         yield doubtful(
             "peer access",
             f"{link.first} and {link.second} copy through the host's memory",
-            "nothing, on cards without it; in a virtual machine, look at ACS and IOMMU",
+            "nothing, if the GPUs have none; in a virtual machine, check ACS and IOMMU",
         )
     if known and not without:
-        cards = {device for link in known for device in (link.first, link.second)}
-        yield good("peer access", f"{len(cards)} cards read each other's memory")
+        gpus = {device for link in known for device in (link.first, link.second)}
+        yield good("peer access", f"{len(gpus)} GPUs read each other's memory")

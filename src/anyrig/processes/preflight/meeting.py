@@ -1,32 +1,32 @@
-"""The machines tell each other what they are, and try each other's ports."""
+"""The meeting of the nodes: they exchange descriptions, and try each other's ports."""
 
 from __future__ import annotations
 
-import json
 import socket
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import replace
 from datetime import timedelta
 
 import torch.distributed as dist
 
 from ...errors import LaunchError
+from ..checked_json import BadMessageError, read_json, write_json
 from ..route import is_host_of
 from .finding import Finding, Level, bad, good
 from .node import Node, read_node
 
 _KEY = "anyrig/doctor"
 
-# A machine that is there answers far sooner, and there may be many to try.
+# A node that can be reached answers far sooner, and there may be many nodes to try.
 _CONNECT_SECONDS = 5.0
 
 
 @contextmanager
 def probe_port() -> Iterator[int]:
-    """Listen on a free port, on every address, for the other machines to try; for a while."""
+    """Listen at a free port of every address, for the other nodes to connect to."""
     with socket.create_server(("", 0)) as listening:
         listening.settimeout(0.2)
         done = threading.Event()
@@ -35,7 +35,7 @@ def probe_port() -> Iterator[int]:
             while not done.is_set():
                 try:
                     listening.accept()[0].close()
-                except OSError:  # nobody came, or too many files are open for now
+                except OSError:  # nobody connected, or too many files are open for now
                     done.wait(0.01)
 
         thread = threading.Thread(target=answer, name="anyrig-doctor", daemon=True)
@@ -48,13 +48,13 @@ def probe_port() -> Iterator[int]:
 
 
 class Meeting:
-    """Where `count` machines tell each other what they are. Every wait ends after the limit.
+    """A store in which `count` nodes describe themselves; waits end after `limit_seconds`.
 
-    With `fewest` of them a run would start, too. The place is open until `close`; ranks that are
-    started from this process can meet there as well, without its being opened anew.
+    A run would start with `fewest` of the nodes. The store is open until `close`, and ranks that
+    this process starts can meet in it.
 
     Raises:
-        RuntimeError: the store at that place cannot be reached, or not be opened there.
+        RuntimeError: the store cannot be reached, or cannot be opened.
     """
 
     def __init__(self, host: str, port: int, fewest: int, count: int, limit_seconds: float) -> None:
@@ -73,49 +73,47 @@ class Meeting:
         )
 
     def exchange(self, node: Node) -> tuple[list[Node], list[float]]:
-        """Return all machines, this one first, and how many seconds after this one each was heard.
+        """Return all nodes, this one first, and after how many seconds each description came.
 
         Raises:
-            LaunchError: not all came in time, and the message names those that did; or something
-                else than a machine has written at the place.
+            LaunchError: not all nodes came in time, or a description is malformed.
         """
         started = time.monotonic()
         place = self._store.add(f"{_KEY}/came", 1) - 1
-        self._store.set(f"{_KEY}/{place}", json.dumps(asdict(node)))
+        self._store.set(f"{_KEY}/{place}", write_json(node))
         nodes: list[Node] = []
         late: list[float] = []
         for other in range(self._count):
             if not self._wait(f"{_KEY}/{other}"):
-                text = (
-                    f"{other} of {self._count} machines came within {self._limit_seconds:.0f} s "
-                    f"({', '.join(map(str, nodes))}); run the same anyrig doctor on each of them "
-                    "at the same time"
+                enough = (
+                    f". A run would start with these; to check them alone: --nnodes {other}"
+                    if self._fewest <= other
+                    else ""
                 )
-                if self._fewest <= other:
-                    text += (
-                        f". A run would start with these; to look at them alone: --nnodes {other}"
-                    )
-                raise LaunchError(text)
+                raise LaunchError(
+                    f"{other} of {self._count} nodes came within {self._limit_seconds:.0f} s "
+                    f"({', '.join(map(str, nodes))}); run the same anyrig doctor on each node at "
+                    f"the same time{enough}"
+                )
             nodes.append(read_node(self._store.get(f"{_KEY}/{other}")))
             late.append(time.monotonic() - started)
         order = [place, *(other for other in range(self._count) if other != place)]
         return [nodes[i] for i in order], [late[i] for i in order]
 
     def share(self, findings: Sequence[Finding]) -> list[Finding]:
-        """Return what all machines found bad, after all have tried what they want to try.
+        """Return the bad findings of all nodes, once every node has called this.
 
-        No machine's ports close before, and each knows then whether to go on.
+        No node closes its port before, and each node then knows whether to go on.
         """
-        lines = [f"{json.dumps(asdict(each))}\n" for each in findings if each.level is Level.BAD]
-        # Not in the stubs of torch.
+        lines = [f"{write_json(each)}\n" for each in findings if each.level is Level.BAD]
         self._store.append(f"{_KEY}/bad", "".join(lines))  # type: ignore[attr-defined]
         self._come_to("done", waits=True)
         heard = self._store.get(f"{_KEY}/bad").decode(errors="replace").splitlines()
-        self._come_to("read", waits=self._hosts)  # or the store would end before others have read
+        self._come_to("read", waits=self._hosts)  # keep the store open until all nodes have read
         return [_finding(line) for line in heard]
 
     def close(self) -> None:
-        """Leave the place, and close it if this machine hosts it and nothing else meets there."""
+        """Leave the store; if this node hosts it and no rank uses it, it closes."""
         del self._store
 
     def _come_to(self, point: str, waits: bool) -> None:
@@ -134,13 +132,13 @@ class Meeting:
 
 
 def try_ports(nodes: Sequence[Node]) -> Iterator[Finding]:
-    """Connect to each of the other machines; each does the same, so all ways are tried."""
+    """Connect to each node but the first, this one, at each address that its ranks use."""
     for node in nodes[1:]:
         own = (
-            "ranks connect to each other at ports of their own: open all between the machines, "
-            "and have each named by an address that the others reach (--local-addr)"
+            "ranks connect to each other at ports of their own: open all ports between the nodes, "
+            "and give each node an address that the others reach (--local-addr)"
         )
-        named = f"on {node} name the interface that leads to the other machines, or unset it"
+        named = f"on {node} set it to the interface that leads to the other nodes, or unset it"
         ways = [(str(node), node.address, own)]
         ways += [(f"{node}, for {why},", each, named) for each, why in node.interfaces.items()]
         for who, address, advice in ways:
@@ -154,16 +152,12 @@ def try_ports(nodes: Sequence[Node]) -> Iterator[Finding]:
 
 
 def _finding(line: str) -> Finding:
-    """Return another machine's finding, or one that says that its message is malformed."""
+    """Return another node's finding, or a bad finding if `line` is malformed."""
     try:
-        said = json.loads(line)
-        texts = {name: said[name] for name in ("check", "text", "advice", "host")}
-    except (ValueError, TypeError, LookupError, RecursionError):
-        texts = {}
-    if not texts or not all(isinstance(text, str | None) for text in texts.values()):
+        return replace(read_json(Finding, line), level=Level.BAD)
+    except BadMessageError:
         return bad(
             "meeting place",
-            "a machine reported what is no finding",
-            "run the same version of anyrig on every machine, and let only these reach the place",
+            "a node reported a malformed finding",
+            "run the same version of anyrig on every node, and keep others from the meeting place",
         )
-    return Finding(level=Level.BAD, **texts)

@@ -1,49 +1,47 @@
-"""What one machine says of itself to the others."""
+"""The description of a node that the other nodes compare with their own."""
 
 from __future__ import annotations
 
-import json
 import platform
 import socket
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import chain
 
 from ...devices.nvml_session import session
 from ...devices.rig import Rig
 from ...errors import LaunchError
+from ..checked_json import BadMessageError, read_json
 from .finding import Finding, bad, doubtful, good
 
-# Further apart, and the logs of two machines cannot be read side by side.
+# With clocks further apart, the logs of two nodes are hard to compare.
 _CLOCKS_APART_SECONDS = 2.0
 
-# What must agree, and why; the rest may differ.
 _MUST_AGREE = {
     "torch": "ranks of different versions may hang in their first collective",
     "nccl": "NCCL refuses to connect different versions",
     "anyrig": "its ranks may not understand each other",
 }
 _SHOULD_AGREE = {
-    "python": "what one rank pickles, another may not load",
-    "cuda": "results may differ between the machines",
-    "driver": "one machine may lack what another has",
+    "python": "one rank may not load what another pickles",
+    "cuda": "results may differ between the nodes",
+    "driver": "a feature of one node may be missing on another",
 }
 
 
 @dataclass(frozen=True)
 class Node:
-    """A machine of the group.
+    """One node of the group.
 
     Attributes:
         host: its name.
-        address: by which the others reach it.
-        interfaces: other addresses that its ranks are told to use, and by what.
-        probe_port: a port that it listens on while it is being looked at.
-        versions: of torch, nccl, cuda, driver, python and anyrig; what is not there is left out.
-        devices: the devices of its ranks, in words.
-        unix_seconds: its clock, when it said so.
+        address: the address by which the other nodes reach it.
+        probe_port: the port at which it listens during the checks.
+        interfaces: further addresses that its ranks use, each with the variable that says so.
+        versions: of torch, nccl, cuda, driver, python and anyrig, as far as installed.
+        devices: the devices of its ranks, described.
+        unix_seconds: its clock, when it made this description.
     """
 
     host: str
@@ -56,7 +54,7 @@ class Node:
 
     @classmethod
     def here(cls, rig: Rig, address: str, interfaces: dict[str, str], probe_port: int) -> Node:
-        """Return what this machine is."""
+        """Return the description of this node."""
         return cls(
             host=socket.gethostname(),
             address=address,
@@ -72,34 +70,25 @@ class Node:
 
 
 def read_node(text: bytes) -> Node:
-    """Return the machine that another one described as JSON.
+    """Return the node that `text` describes as JSON.
 
     Raises:
-        LaunchError: it is no such description, whatever it is.
+        LaunchError: `text` is malformed; no other exception is raised.
     """
-    try:
-        said = json.loads(text)
-        node = Node(**{**said, "devices": tuple(said["devices"])})
-        pairs = [*node.interfaces.items(), *node.versions.items()]
-        words = [node.host, node.address, *node.devices, *chain(*pairs)]
-        is_one = all(isinstance(word, str) for word in words)
-        is_one = is_one and isinstance(node.probe_port, int) and 0 < node.probe_port < 2**16
-        is_one = is_one and isinstance(node.unix_seconds, float)
-    except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
-        is_one = False
-    if not is_one:
-        raise LaunchError(
-            "what was written at the meeting place describes no machine. Run the same version of "
-            "anyrig doctor on every machine, and let only these reach the meeting place"
-        )
-    return node
+    with suppress(BadMessageError):
+        node = read_json(Node, text)
+        if 0 < node.probe_port < 2**16:
+            return node
+    raise LaunchError(
+        "the description of a node at the meeting place is malformed. Run the same version of "
+        "anyrig doctor on every node, and keep others from the meeting place"
+    )
 
 
 def compare(nodes: Sequence[Node], heard_after_seconds: Sequence[float]) -> Iterator[Finding]:
-    """Compare machines; the first is this one.
+    """Compare the versions and clocks of nodes; the first is this one.
 
-    A node's word was on its way for `heard_after_seconds` at most, and its clock is not known
-    better than that.
+    A node's description took `heard_after_seconds` at most, which bounds the error of its clock.
     """
     here = nodes[0]
     for what, why in (_MUST_AGREE | _SHOULD_AGREE).items():

@@ -1,4 +1,4 @@
-"""All checks of this machine, and with several machines of all of them together."""
+"""All checks of this node, and with several nodes of the network between them."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from .meeting import Meeting, probe_port, try_ports
 from .network import check_names, check_port, named_addresses
 from .node import Node, compare
 
-_LIMIT_SECONDS = 60.0  # how long each wait may take, where no --timeout is given
+_LIMIT_SECONDS = 60.0  # of each wait, where no --timeout is given
 
 
 def examine(rig: Rig, options: RunOptions) -> Iterator[Finding]:
-    """Yield each finding as soon as it is made. Ends where what follows could only fail.
+    """Yield each finding as soon as it is made; stop where later checks could only fail.
 
     Args:
-        rig: the devices of this machine.
-        options: the ranks on them, and where machines meet. Of a range of machines the most are
-            waited for.
+        rig: the devices of this node.
+        options: the ranks on them, and where the nodes meet. Of a range of nodes, wait for the
+            maximum.
     """
     given = options.timeout_seconds
     limit_seconds = _LIMIT_SECONDS if given is None else given
@@ -37,8 +37,7 @@ def examine(rig: Rig, options: RunOptions) -> Iterator[Finding]:
         address = options.local_address or address_towards(host)
     fails = yield from _pass_on(check_names(address, host))
     yield from check_peers(rig.links)
-    # An address at which the others look in vain is told before they are waited for.
-    if fails:
+    if fails:  # report an unreachable address before waiting for the other nodes
         return
     with ExitStack() as meeting_place:
         if address is not None:
@@ -71,20 +70,20 @@ def _meet(
         here = Node.here(rig, address, named_addresses(), probe)
         try:
             meeting = Meeting(host, int(port), *options.node_counts, limit_seconds)
-            # The ranks meet there next: were it opened anew, another machine could come before.
+            # The ranks meet at the same port next, and other nodes must not come before it is open.
             meeting_place.callback(meeting.close)
             nodes, late = meeting.exchange(here)
         except (LaunchError, RuntimeError) as error:
             yield bad(
                 "meeting place",
                 str(error).partition("\n")[0],
-                f"look whether this command runs on {host}, and nothing else listens at {port}",
+                f"check that this command runs on {host}, and that nothing else listens at {port}",
             )
             return
         for node in nodes:
-            yield good("machines", f"{node}: {', '.join(node.devices)}")
+            yield good("nodes", f"{node}: {', '.join(node.devices)}")
         yield from compare(nodes, late)
         ports = [replace(finding, host=str(here)) for finding in try_ports(nodes)]
-        of_all = meeting.share(ports)
+        bad_on_any_node = meeting.share(ports)
     yield from (finding for finding in ports if finding.level is not Level.BAD)
-    yield from of_all
+    yield from bad_on_any_node
