@@ -93,7 +93,7 @@ def main() -> int:
     for what, counts in measured.items():
         for name, (before, after) in counts.items():
             slack = RESIDENT_SLACK_BYTES if name == "resident bytes" else 0
-            # Caches of PyTorch and this loop hold a few objects.
+            # A few objects are in caches of PyTorch or belong to this loop.
             slack = 100 if name == "objects" else slack
             holds = after - before <= slack
             rows.append(

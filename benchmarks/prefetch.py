@@ -152,7 +152,7 @@ def device_ms(device: torch.device, action: Callable[[], object], repeats: int) 
 
 
 def time_on_device(device: torch.device, action: Callable[[], object]) -> float:
-    """Return milliseconds from the first to the last kernel of the current stream."""
+    """Return the time of `action` on the current stream of `device`, in milliseconds."""
     start, end = (torch.Event(device=device, enable_timing=True) for _ in range(2))
     torch.accelerator.synchronize(device)
     start.record(torch.accelerator.current_stream(device))

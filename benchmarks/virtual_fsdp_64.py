@@ -68,7 +68,7 @@ def train(way: str) -> dict[str, object]:
             fully_shard(layer, mp_policy=policy)
         fully_shard(model, mp_policy=policy)
     model.to_empty(device="cuda")
-    # The requested bytes, because the allocator may round a large block up by 1 MiB.
+    # The requested bytes, because the allocator may round a large block up by up to 1 MiB.
     sharded_bytes = torch.cuda.memory_stats()["requested_bytes.all.current"]
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.02)

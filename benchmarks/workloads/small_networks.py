@@ -6,13 +6,13 @@ from torch import nn
 
 
 def perceptron(layers: int, width: int, classes: int) -> nn.Module:
-    """Return a perceptron from vectors of shape (batch, width) to logits (batch, classes)."""
+    """Return a perceptron that maps vectors (batch, width) to logits (batch, classes)."""
     hidden = [module for _ in range(layers) for module in (nn.Linear(width, width), nn.ReLU())]
     return nn.Sequential(*hidden, nn.Linear(width, classes))
 
 
 def convolutional(classes: int) -> nn.Module:
-    """Return a network from images of shape (batch, 3, any, any) to logits (batch, classes)."""
+    """Return a network that maps images (batch, 3, any, any) to logits (batch, classes)."""
     return nn.Sequential(
         nn.Conv2d(3, 32, 3, padding=1),
         nn.BatchNorm2d(32),

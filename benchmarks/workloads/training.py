@@ -3,7 +3,7 @@
 ::
 
     benchmark ── rehearse(rig, [Training(...), ...]) ──▶ child: install(rig), build, step, step, ...
-              ◀── JSON: seconds by the virtual clock, peak bytes of each device, shares ──
+              ◀── JSON: step time on the virtual clock, peak bytes, explanation ──
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ def bytes_of(tensors: Iterable[Tensor], device: str) -> int:
 
 
 def on(device: str, footprint: Footprint) -> DeviceFootprint:
-    (found,) = [each for each in footprint.devices if each.device.type == device]
+    (found,) = [each for each in footprint.devices if str(each.device) in (device, f"{device}:0")]
     return found
 
 

@@ -1,4 +1,4 @@
-"""What must agree between a result on the CPU and one on a virtual device."""
+"""Comparison of the results of a call on the CPU and on a virtual device."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,11 +9,11 @@ from torch.utils._pytree import tree_flatten
 
 
 class Mismatch(AssertionError):  # noqa: N818  a finding of a comparison, not a fault of it
-    """The two sides differ."""
+    """Results or aliases differ between the CPU and the virtual device."""
 
 
 def tolerances(entry: Any, dtype: torch.dtype) -> tuple[float, float] | tuple[None, None]:
-    """``(rtol, atol)``: the widest of PyTorch's overrides for the entry; None for its defaults."""
+    """Return the widest (rtol, atol) of PyTorch's overrides for the entry; None for defaults."""
     found = [
         decorator.d[dtype]
         for info in entry.decorators
@@ -37,7 +37,7 @@ def compare(
 ) -> bool:
     """Compare two trees of results; return whether all their numbers are equal bit for bit.
 
-    `devices` are those where the actual results may be.
+    `devices` are the devices on which the actual results may be.
 
     Raises:
         Mismatch: in structure, dtype, shape, strides, device, layout, requires_grad or values.
@@ -59,7 +59,7 @@ def compare(
 
 
 def aliases(results: Sequence[Any], operands: Sequence[torch.Tensor]) -> list[list[int]]:
-    """For each tensor of the results, which operands share its storage."""
+    """Return for each tensor of the results which operands share its storage."""
     return [
         [i for i, operand in enumerate(operands) if _storage(operand) == _storage(result)]
         for result in tree_flatten(results)[0]
@@ -104,7 +104,7 @@ def _compare_values(
     position: int, a: torch.Tensor, b: torch.Tensor, rtol: float | None, atol: float | None
 ) -> bool:
     a, b = a.detach(), b.detach().cpu()
-    if a.dtype == torch.complex32:  # the CPU cannot compare them
+    if a.dtype == torch.complex32:  # the CPU cannot compare complex32
         a, b = torch.view_as_real(a.resolve_conj()), torch.view_as_real(b.resolve_conj())
     if a.layout == torch.strided and not a.is_nested and _same_bits(a, b):
         return True

@@ -1,4 +1,4 @@
-"""One entry of the database in one variant: every sample on a virtual device and on the CPU."""
+"""The check of one database entry in one variant: each sample on a virtual GPU and the CPU."""
 
 import gc
 import time
@@ -17,7 +17,7 @@ from variants import Variant
 
 @dataclass
 class Entry:
-    """An entry as one variant calls it, `dtype` being that of its samples."""
+    """A database entry as one variant calls it, with samples of `dtype`."""
 
     op: Any
     variant: Variant
@@ -50,7 +50,7 @@ class Entry:
 
     @property
     def kernel_on_card(self) -> bool:
-        """Whether a real card has the kernel: the database says so of every dtype."""
+        """Whether CUDA has the kernel, by the dtypes that the database lists."""
         return self.dtype in self.op.supported_dtypes("cuda")
 
     @property
@@ -59,7 +59,7 @@ class Entry:
 
 
 def name_of(entry: Any) -> str:
-    """``"add"``, ``"linalg.svd"``, ``"round.decimals_3"``."""
+    """Return the name with its variant, such as ``"linalg.svd"`` or ``"round.decimals_3"``."""
     return f"{entry.name}.{entry.variant_test_name}" if entry.variant_test_name else entry.name
 
 
@@ -85,9 +85,9 @@ def check_entry(
 
 
 def _bytes_left(device: torch.device, bytes_before: int) -> int:
-    """Device memory that nothing should hold any more."""
+    """Return the bytes still allocated on the device after all samples are freed."""
     gc.collect()
-    # The device's autograd thread drops the last graph a moment after it hands over its results.
+    # The device's autograd thread frees the last graph shortly after backward() returns.
     for _ in range(100):
         if torch.cuda.memory_allocated(device) <= bytes_before:
             return 0

@@ -1,4 +1,4 @@
-"""Which entries may fail, and why: exceptions.toml against the outcomes of a sweep."""
+"""The entries that may fail, with reasons (exceptions.toml), and the verdict on a sweep."""
 
 import sys
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ PATH = Path(__file__).with_name("exceptions.toml")
 
 @dataclass(frozen=True)
 class Exemption:
-    """An entry that fails in some variants, and why."""
+    """An entry that fails in some variants, with the reason."""
 
     entry: str
     variants: tuple[str, ...]
@@ -24,14 +24,14 @@ class Exemption:
 
 
 def read_exceptions(path: Path = PATH) -> list[Exemption]:
-    """Read the checked-in list; an entry without a reason is an error."""
+    """Read exceptions.toml; raise if an entry has no reason."""
     tables = tomllib.loads(path.read_text()).get("exception", [])
     return [Exemption(t["entry"], tuple(t["variants"]), t["reason"]) for t in tables]
 
 
 @dataclass
 class Verdict:
-    """One variant: what failed without leave, and which leave is no longer needed."""
+    """The verdict on one variant: unexpected failures, and exemptions that are no longer needed."""
 
     variant: str
     outcomes: Sequence[dict[str, Any]]
@@ -41,11 +41,11 @@ class Verdict:
 
     @property
     def fine(self) -> bool:
-        """Whether the run may pass."""
+        """Whether the outcomes match the exemptions."""
         return not self.failures and not self.stale
 
     def lines(self) -> list[str]:
-        """For people."""
+        """Return the verdict as text, one finding a line."""
         return [
             *(f"FAIL    {entry}: {message}" for entry, message in self.failures.items()),
             *(f"STALE   {entry}: passes now; take it out of {PATH.name}" for entry in self.stale),
@@ -56,7 +56,7 @@ class Verdict:
 def judge(
     variant: str, outcomes: Sequence[dict[str, Any]], exceptions: Sequence[Exemption]
 ) -> Verdict:
-    """Hold the outcomes of one variant against the list."""
+    """Compare the outcomes of one variant with the exemptions."""
     verdict = Verdict(variant, outcomes)
     reasons = {e.entry: e.reason for e in exceptions if variant in e.variants}
     for outcome in outcomes:

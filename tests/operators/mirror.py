@@ -1,4 +1,4 @@
-"""Exact copies of operands, there or on the CPU: same numbers, geometry, flags."""
+"""Exact copies of operands on the same device or the CPU: values, geometry and flags."""
 
 from functools import partial
 from typing import Any
@@ -8,12 +8,12 @@ from torch.utils._pytree import tree_map
 
 
 def mirror(tree: Any) -> Any:
-    """`tree` with every tensor and generator replaced by a copy on the same device."""
+    """Return `tree` with every tensor and generator replaced by a copy on the same device."""
     return tree_map(_mirror_leaf, tree)
 
 
 def mirror_on_cpu(tree: Any) -> Any:
-    """`tree` with every tensor, generator and device of CUDA replaced by one of the CPU."""
+    """Return `tree` with every CUDA tensor, generator and device replaced by a CPU one."""
     return tree_map(partial(_mirror_leaf, on_cpu=True), tree)
 
 
@@ -34,7 +34,7 @@ def _mirror_tensor(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     if tensor.layout != torch.strided or tensor.is_nested:
         copy = tensor.detach().to(device, copy=True)
     else:
-        # The whole storage, so that any geometry carries over.
+        # Copy the whole storage, to preserve any geometry.
         bytes_ = torch.empty(0, dtype=torch.uint8, device=tensor.device)
         bytes_.set_(tensor.untyped_storage())
         copy = torch.empty(0, dtype=tensor.dtype, device=device)

@@ -1,4 +1,4 @@
-"""What came of one entry in one variant."""
+"""The outcome of one entry in one variant."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -6,16 +6,16 @@ from typing import Any
 
 @dataclass
 class Outcome:
-    """What came of one entry in one variant.
+    """The outcome of one entry in one variant.
 
     Attributes:
         status: ``passed``, ``failed``, or ``absent`` where the variant does not apply.
         samples: calls compared.
-        identical: those whose numbers agree bit for bit, gradients included.
-        refused: calls that CPU and virtual device refuse with the same exception class.
-        widened: calls compared with a wider dtype on the CPU, which lacks the kernel.
+        identical: compared calls whose results and gradients agree bit for bit.
+        refused: calls for which both devices raise the same exception class.
+        widened: calls compared in a wider dtype because the CPU has no kernel for theirs.
         backward: calls whose gradients were compared.
-        random: the results are random numbers; everything but the numbers was compared.
+        random: the results are random numbers, whose values were not compared.
         message: of the first failure.
     """
 
@@ -32,16 +32,16 @@ class Outcome:
     message: str | None = None
 
     def fail(self, message: str) -> None:
-        """Keep the first failure."""
+        """Mark the entry as failed and keep the message of its first failure."""
         self.status = "failed"
         if self.message is None:
             self.message = message
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the outcome as a dictionary for JSON."""
         return asdict(self)
 
 
 def describe(error: Exception) -> str:
-    """One line of an error."""
+    """Return the error's class and first line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"

@@ -1,4 +1,4 @@
-"""One sample of an entry, called on a virtual device and on the CPU."""
+"""The check of one sample: the same call on a virtual device and on the CPU."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from wider import ROUNDING, WIDER, cast, largest_magnitude, narrow
 if TYPE_CHECKING:
     from entry import Entry
 
-# Their results are whatever the memory holds.
+# These return uninitialized memory.
 UNINITIALISED = {
     "empty",
     "empty_like",
@@ -26,10 +26,10 @@ UNINITIALISED = {
     "new_empty",
     "new_empty_strided",
 }
-# A card lays out these results differently, so that there is nothing to compare strides with.
+# CUDA lays out these results differently from the CPU, so strides are not compared.
 OTHER_STRIDES = {
-    "nn.functional.scaled_dot_product_attention",  # another operator computes it
-    # Always contiguous: aten/src/ATen/native/cuda/MaxUnpooling.cu.
+    "nn.functional.scaled_dot_product_attention",  # CUDA uses another operator
+    # CUDA returns contiguous results: aten/src/ATen/native/cuda/MaxUnpooling.cu.
     "nn.functional.max_unpool2d",
 }
 _ANY_CARD = torch.device("cuda")
@@ -37,7 +37,7 @@ _ANY_CARD = torch.device("cuda")
 
 @dataclass
 class _Side:
-    """The operands on one of the two devices, and what a call made of them."""
+    """The operands on one of the two devices, and the call's results or error."""
 
     arguments: tuple[Any, tuple[Any, ...], dict[str, Any]]
     results: Any = None
@@ -107,7 +107,7 @@ class Sample:
         self.outcome.refused += 1
 
     def widen(self, pristine: Any) -> _Side:
-        """The reference in a wider dtype, where the CPU has no kernel for this one."""
+        """Compute the reference in a wider dtype if the CPU has no kernel for this dtype."""
         wider = WIDER.get(self.entry.dtype)
         if wider is None:
             raise Mismatch("the CPU refuses this call, and the device does not")
@@ -117,7 +117,7 @@ class Sample:
             raise side.error
         side.results = narrow(side.results, self.entry.dtype)
         self.widened, self.strides = True, False
-        # One side rounds after every operator, the other once.
+        # The CPU rounds after every operator and CUDA once, or the other way round.
         self.rtol = ROUNDING[self.entry.dtype]
         self.atol = self.rtol * max(1.0, largest_magnitude(side.results))
         return side
@@ -137,7 +137,7 @@ class Sample:
         actual = aliases(card.results, card.tensors)
         if expected != actual:
             raise Mismatch(f"results share storage with operands {expected} and {actual}")
-        # Running statistics and the like.
+        # Operands that the call writes to, such as running statistics.
         for mine, theirs in zip(host.tensors, card.tensors, strict=True):
             self.compare(mine, theirs, [theirs.device])
 
@@ -176,7 +176,7 @@ class Sample:
         )
 
     def result_devices(self, card: _Side) -> list[torch.device]:
-        """Where results belong: a device among the arguments, else that of the operands."""
+        """The devices where results belong: a device among the arguments, else the operands'."""
         leaves = tree_flatten(card.arguments)[0]
         named = [torch.device(leaf) for leaf in leaves if _names_device(leaf)]
         if named:
@@ -188,7 +188,7 @@ class Sample:
         return [self.entry.device if on_card else torch.device("cpu")]
 
     def is_random(self, pristine: Any) -> bool:
-        """Whether the call draws random numbers, which a card draws differently."""
+        """Return whether the call draws random numbers, which CUDA draws differently."""
         draws = _Draws()
         with draws:
             _Side(mirror(pristine)).run(self.call)
@@ -196,7 +196,7 @@ class Sample:
 
 
 class _Draws(TorchDispatchMode):
-    """Notices operators that PyTorch marks as drawing from a generator."""
+    """A dispatch mode that notices operators tagged as drawing random numbers."""
 
     seen = False
 
@@ -220,7 +220,7 @@ def _clone(tree: Any) -> Any:
 
 
 def _outs(expected: Any) -> list[Any]:
-    """What is given for ``out=``: of the right size, empty, and not contiguous."""
+    """Return the tensors to pass as ``out=``: of the right size, empty, and non-contiguous."""
 
     def scattered(tensor: torch.Tensor) -> torch.Tensor:
         return torch.zeros((*tensor.shape, 2), dtype=tensor.dtype, device=tensor.device)[..., 0]

@@ -1,12 +1,12 @@
-"""The whole of PyTorch's operator database on a virtual GPU against the CPU.
+"""Checks of all of PyTorch's operator database on a virtual GPU against the CPU.
 
     python tests/operators/sweep.py                     float32, forward and backward
     python tests/operators/sweep.py --all               every variant
     python tests/operators/sweep.py bfloat16 float32-out --only 'linalg.*'
-    python tests/operators/sweep.py --resume            go on where the last run was stopped
+    python tests/operators/sweep.py --resume            resume the last run
 
-Entries run in worker processes: one that crashes or hangs is a failure of its own and no more.
-Ends with 1 if an entry fails that exceptions.toml does not list, or if a listed one passes.
+Entries run in worker processes, so a crash or a hang fails only its entry.
+Exits with 1 if an entry fails that exceptions.toml does not list, or if a listed entry passes.
 """
 
 import argparse
@@ -32,7 +32,7 @@ Outcome = dict[str, Any]
 
 
 class Worker:
-    """A process that answers for one entry at a time, started anew after a crash or a hang."""
+    """A process that checks one entry at a time; restarted after a crash or a hang."""
 
     def __init__(
         self, variant: str, most_samples: int | None, limit_seconds: float, results: Path
@@ -46,7 +46,7 @@ class Worker:
         self.log = (results / f"worker-{variant}-{os.getpid()}-{id(self)}.log").open("w+")
 
     def check(self, number: int, name: str) -> Outcome:
-        """Return the outcome of entry `number`."""
+        """Return the outcome of the entry with database index `number`."""
         if self.process is None:
             self.process = subprocess.Popen(
                 self.command,
@@ -86,12 +86,12 @@ class Worker:
         }
 
     def last_words(self) -> str:
-        """The end of what the process wrote to its standard error."""
+        """Return the end of the process's standard error."""
         self.log.flush()
         return " ".join(Path(self.log.name).read_text()[-300:].split())
 
     def close(self) -> None:
-        """End the process and forget its log."""
+        """Terminate the process and delete its log."""
         if self.process is not None:
             self.process.stdin.close()
             self.process.stdout.close()
@@ -110,9 +110,9 @@ def sweep(
     resume: bool = False,
     folder: str = "whole",
 ) -> list[Outcome]:
-    """Check `entries`, each its number in the database and its name; write outcomes as they come.
+    """Check `entries`, pairs of database index and name; write each outcome when it is known.
 
-    They go to a file of the variant in `folder` below `RESULTS`.
+    Outcomes go to the variant's file in `folder`, below `RESULTS`.
     """
     results = RESULTS / folder
     results.mkdir(parents=True, exist_ok=True)
@@ -149,7 +149,7 @@ def sweep(
 
 
 def read_outcomes(path: Path) -> dict[str, Outcome]:
-    """What an earlier run wrote; a last line that was cut off does not count."""
+    """Read the outcomes of an earlier run, except for a truncated last line."""
     if not path.exists():
         return {}
     outcomes = {}
@@ -163,7 +163,7 @@ def read_outcomes(path: Path) -> dict[str, Outcome]:
 
 
 def list_entries() -> list[str]:
-    """The names of the database's entries, which depend on what the virtual card can do."""
+    """Return the names of the database's entries, which depend on the virtual GPU's features."""
     script = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
         "import worker; worker.install(worker.RIG)\n"
@@ -178,7 +178,7 @@ def list_entries() -> list[str]:
 
 
 def print_table(verdicts: Iterable[Verdict]) -> None:
-    """One line a variant, in Markdown."""
+    """Print a Markdown table with one row for each variant."""
     print(
         "| variant | entries | pass | of them | calls | same bits | gradients | refused by both "
         "| wider reference |"
@@ -199,7 +199,7 @@ def print_table(verdicts: Iterable[Verdict]) -> None:
 
 
 def main() -> int:
-    """Sweep, print, judge."""
+    """Run the sweep, print its table and compare it with the exemptions."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -239,7 +239,7 @@ def main() -> int:
 
 
 def list_variants() -> list[str]:
-    """Their names; the import needs torch, which nothing else in this process does."""
+    """Return the variants' names. Imports torch here, since only this function needs it."""
     from variants import VARIANTS
 
     return list(VARIANTS)

@@ -30,7 +30,7 @@ def test_each_exception_has_a_reason() -> None:
         ("passed", False, True),
         ("failed", False, False),
         ("failed", True, True),
-        ("passed", True, False),  # the list is out of date
+        ("passed", True, False),  # exceptions.toml is out of date
         ("absent", False, True),
     ],
 )

@@ -7,7 +7,7 @@ import torch
 
 Form = Literal["function", "noncontiguous", "inplace", "out"]
 
-# Entries without float32 run in the first of these that they have.
+# An entry without float32 uses the first of these dtypes that it supports.
 INSTEAD_OF_FLOAT32 = (torch.int64, torch.complex64, torch.float8_e4m3fn)
 
 
@@ -25,14 +25,14 @@ class Variant:
 
     @property
     def name(self) -> str:
-        """``"float32"``, ``"float32-out"``."""
+        """The variant's name, such as ``"float32"`` or ``"float32-out"``."""
         dtype = str(self.dtype).removeprefix("torch.")
         return dtype if self.form == "function" else f"{dtype}-{self.form}"
 
     def dtype_for(self, entry: Any) -> torch.dtype | None:
-        """The dtype `entry` is sampled in, or None where the variant does not apply to it.
+        """Return the dtype of `entry`'s samples, or None if the variant does not apply to it.
 
-        What a card supports counts, not what the CPU does.
+        The variant applies if CUDA supports the dtype, whether or not the CPU does.
         """
         supported = entry.supported_dtypes("cuda") | entry.supported_dtypes("cpu")
         if self.form == "inplace" and entry.get_inplace() is None:

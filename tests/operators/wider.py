@@ -1,11 +1,11 @@
-"""References in a wider dtype, for calls that the CPU has no kernel for."""
+"""References computed in a wider dtype, for calls without a CPU kernel."""
 
 from typing import Any
 
 import torch
 from torch.utils._pytree import tree_flatten, tree_map
 
-# Wide enough that the CPU has the kernel; a card computes narrow numbers in these too.
+# Dtypes for which the CPU has the kernel, and in which CUDA computes internally too.
 WIDER = {
     torch.bool: torch.uint8,
     torch.int64: torch.float64,
@@ -13,7 +13,7 @@ WIDER = {
     torch.bfloat16: torch.float32,
     torch.complex32: torch.complex64,
 }
-# Sixteen units in the last place (sums cancel), where the reference is computed in a wider dtype.
+# For wider references: sixteen units in the last place, since sums cancel.
 ROUNDING = {
     torch.bool: 0.0,
     torch.int64: 0.0,
@@ -24,7 +24,7 @@ ROUNDING = {
 
 
 def cast(tree: Any, from_: torch.dtype, to: torch.dtype) -> Any:
-    """Every tensor of one dtype in another, and the dtype itself where it is an argument."""
+    """Convert every tensor of one dtype to another, and the dtype itself if it is an argument."""
 
     def cast(leaf: Any) -> Any:
         if isinstance(leaf, torch.Tensor) and leaf.dtype == from_:
@@ -35,7 +35,7 @@ def cast(tree: Any, from_: torch.dtype, to: torch.dtype) -> Any:
 
 
 def narrow(tree: Any, to: torch.dtype) -> Any:
-    """Undo what widening the operands did to the dtypes of results."""
+    """Convert results to the dtype that they would have without widening."""
     narrower = {WIDER[to]: to}
     if to == torch.float16:
         narrower[torch.complex64] = torch.complex32
@@ -50,7 +50,7 @@ def narrow(tree: Any, to: torch.dtype) -> Any:
 
 
 def largest_magnitude(tree: Any) -> float:
-    """The largest finite magnitude, which is what sums that cancel are rounded by."""
+    """Return the largest finite magnitude, which bounds the rounding of cancelling sums."""
     largest = 0.0
     for tensor in tree_flatten(tree)[0]:
         if not isinstance(tensor, torch.Tensor):

@@ -1,4 +1,4 @@
-"""A process that checks entries: reads their numbers from its input, writes outcomes as JSON."""
+"""A process that reads entry numbers from stdin, checks each and writes its outcome as JSON."""
 
 import argparse
 import faulthandler
@@ -18,7 +18,7 @@ def main() -> None:
     parser.add_argument("--variant", required=True)
     parser.add_argument("--most-samples", type=int)
     arguments = parser.parse_args()
-    # Operators print; the parent reads outcomes only.
+    # Some operators print, but the parent expects outcomes only.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     faulthandler.enable()
@@ -31,11 +31,11 @@ def main() -> None:
 
     torch.set_num_threads(1)
     device = torch.device(DEVICE)
-    # cuBLAS keeps a workspace for each thread that computes a product, autograd's among them.
+    # cuBLAS keeps a workspace for each thread that computes a product, including autograd's.
     one = torch.ones(1, 1, device=device, requires_grad=True)
     (one @ one).backward()
     del one
-    gc.freeze()  # entries collect garbage to find what they leave on the device
+    gc.freeze()  # each entry collects garbage to find leaked device memory
     for line in sys.stdin:
         outcome = check_entry(
             op_db[int(line)], VARIANTS[arguments.variant], device, arguments.most_samples

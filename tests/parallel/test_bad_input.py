@@ -142,7 +142,7 @@ def test_python_3_10_shows_the_place_before_what_led_to_the_exception(kind: str)
         add_as_cause(error, "in the replica on cuda:1")
     lines = shown(error).splitlines()
     assert error.args == ("missing",)
-    assert lines[0].endswith("ReplicaPlace: in the replica on cuda:1")
+    assert lines[0].endswith("Note: in the replica on cuda:1")
     assert lines[-1] == "KeyError: 'missing'"
     assert ("ValueError: the first of them" in lines) == (kind != "alone")
 

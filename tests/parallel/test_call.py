@@ -10,9 +10,8 @@ import torch
 from torch import nn
 
 from anyrig.errors import BatchError
-from anyrig.parallel.batch.call import Call
+from anyrig.parallel.batch.call import Call, describe_call, without_trace
 from anyrig.parallel.batch.divided_dimension import Answer
-from anyrig.parallel.batch.once_more import describe_call, without_trace
 
 
 class Asking:

@@ -27,7 +27,7 @@ from torch.nn.utils.rnn import PackedSequence
 import anyrig
 from anyrig.errors import BatchError, SpreadError, ValueNeededError
 from anyrig.hardware import spec_of_key
-from anyrig.parallel.batch.scatter import scatter_rows
+from anyrig.parallel.batch.scatter import scatter_samples
 
 pytestmark = pytest.mark.filterwarnings("ignore:PyTorch was compiled without cuDNN")
 
@@ -180,7 +180,7 @@ def try_in_ranks(name: str) -> None:
         batch, rows = pair.batch(samples), rows_of(samples, ranks)
         if not all(rows) and isinstance(batch[0][0], PackedSequence):
             continue
-        mine = scatter_rows(batch, [pair.device] * ranks, rows, kind.dim)[rank]
+        mine = scatter_samples(batch, [pair.device] * ranks, rows, kind.dim)[rank]
         whole = pair.of_one(*batch)
         found = pair.of_several(*mine)
         if kind.loss is not None:

@@ -521,7 +521,7 @@ def test_what_is_no_loss() -> None:
         ParallelLoss(lambda output, target: {})([torch.ones(2)], torch.ones(2))
     with pytest.raises(BatchError, match="there are no outputs"):
         ParallelLoss(nn.MSELoss())([], torch.ones(2))
-    with pytest.raises(BatchError, match=r"3 rows to divide, but the parts have 2 = 2"):
+    with pytest.raises(BatchError, match=r"3 samples to divide, but the parts have 2 = 2"):
         ParallelLoss(nn.MSELoss())([torch.ones(2)], torch.ones(3))
     parts = [
         loss_part(nn.MSELoss(reduction=reduction), torch.ones(2), torch.ones(2), 2)

@@ -46,7 +46,7 @@ def test_alike_devices_come_to_like_shares_and_keep_them() -> None:
     shares = anyrig.explain(model).shares
     assert shares.held
     assert shares.reason.startswith("by speed: ")
-    assert "rows in" in shares.reason
+    assert "samples in" in shares.reason
 
 
 @pytest.mark.gpus(1)

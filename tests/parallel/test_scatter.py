@@ -15,8 +15,8 @@ from torch.nn.utils.rnn import PackedSequence, pack_sequence, unpack_sequence
 
 from anyrig.devices import Rig
 from anyrig.errors import BatchError, SharesError, SpreadError
-from anyrig.parallel.batch.rows import count_rows, name_argument
-from anyrig.parallel.batch.scatter import divide, scatter, scatter_rows
+from anyrig.parallel.batch.samples import count_samples, name_argument
+from anyrig.parallel.batch.scatter import divide, scatter, scatter_samples
 from anyrig.parallel.shares.shares import Shares, choose_shares
 
 DEVICES = ["cuda:0", "cuda:1", "cuda:2"]
@@ -27,7 +27,7 @@ SOURCES = pytest.mark.parametrize("source", ["cpu", "cuda:0", "cuda:2"])
 @pytest.mark.gpus(3)
 @SOURCES
 @pytest.mark.parametrize("dim", [0, 1, -1, -2])
-def test_each_device_gets_its_rows(source: str, dim: int) -> None:
+def test_each_device_gets_its_samples(source: str, dim: int) -> None:
     x = torch.randn(7, 6, 5, device=source)
     sizes = {0: [3, 3, 1], 1: [2, 2, 2], 2: [2, 2, 1]}[dim % 3]
     parts = scatter(x, DEVICES, dim=dim)
@@ -115,7 +115,7 @@ def equal(found: Any, expected: Any) -> bool:
 @pytest.mark.gpus(3)
 @given(TREES, st.lists(st.integers(0, 4), min_size=3, max_size=3).filter(any), st.integers(0, 1))
 @settings(deadline=None, max_examples=60)
-def test_every_tree_is_divided_row_by_row(tree: Any, rows: list[int], dim: int) -> None:
+def test_every_tree_is_divided_by_samples(tree: Any, rows: list[int], dim: int) -> None:
     total = sum(rows)
     shape = (total, 3) if dim == 0 else (3, total)
     whole = {
@@ -237,8 +237,8 @@ def test_packed_sequences_are_divided_by_sequences(
     batch = {"packed": packed, "row": torch.arange(len(lengths))}
     split = divide(batch, PLACES, choose_shares(shares, PLACES).split)
     sequences = iter(unpack_sequence(packed))
-    assert split.rows is not None
-    for index, (value, rows) in enumerate(zip(split.values, split.rows, strict=True)):
+    assert split.samples is not None
+    for index, (value, rows) in enumerate(zip(split.values, split.samples, strict=True)):
         part = value["packed"]
         assert len(value["row"]) == rows
         assert part.data.get_device() == index
@@ -292,10 +292,10 @@ def test_a_rig_and_shares_with_limits() -> None:
 
 
 @pytest.mark.gpus(3)
-def test_a_call_has_one_number_of_rows() -> None:
+def test_a_call_has_one_number_of_samples() -> None:
     x, y = torch.randn(7, 2), torch.arange(7)
     split = divide(((x, 3), {"target": y}), PLACES, Shares((2, 1, 0), "given").split)
-    assert split.rows == (5, 2, 0)
+    assert split.samples == (5, 2, 0)
     (args, kwargs), (_, second), _ = split.values
     assert args[1] == 3
     assert torch.equal(args[0].cpu(), x[:5])
@@ -304,9 +304,9 @@ def test_a_call_has_one_number_of_rows() -> None:
 
 
 @pytest.mark.gpus(3)
-def test_without_rows_each_device_gets_the_whole() -> None:
+def test_without_samples_each_device_gets_the_whole() -> None:
     split = divide({"scale": torch.tensor(2.0), "text": "x"}, PLACES, lambda _: [1, 1, 1])
-    assert split.rows is None
+    assert split.samples is None
     assert [part["scale"].get_device() for part in split.values] == [0, 1, 2]
     assert scatter((), DEVICES) == [(), (), ()]
 
@@ -318,19 +318,23 @@ def test_without_rows_each_device_gets_the_whole() -> None:
         (
             {"x": torch.ones(8, 2), "mask": torch.ones(1, 8)},
             0,
-            r"the batch has 8 rows along dimension 0 in \['x'\] \(shape \(8, 2\)\), but 1 in "
+            r"the batch has 8 samples along dimension 0 in \['x'\] \(shape \(8, 2\)\), but 1 in "
             r"\['mask'\] \(shape \(1, 8\)\).*tensor\.expand\(\)",
         ),
         (
             [torch.ones(8, 2), torch.ones(8)],
             1,
-            r"\[1\] \(shape \(8,\)\) cannot be split along dimension 1, which it does not have",
+            r"\[1\] \(shape \(8,\)\) cannot be divided along dimension 1, which it does not have",
         ),
-        (torch.ones(8, 2), -3, r"the value \(shape \(8, 2\)\) cannot be split along dimension -3"),
+        (
+            torch.ones(8, 2),
+            -3,
+            r"the value \(shape \(8, 2\)\) cannot be divided along dimension -3",
+        ),
         (
             [torch.ones(3), pack([2, 1], enforce_sorted=True)],
             0,
-            r"has 3 rows .* but 2 in \[1\] \(a packed sequence\)",
+            r"has 3 samples .* but 2 in \[1\] \(a packed sequence\)",
         ),
     ],
 )
@@ -340,11 +344,13 @@ def test_what_cannot_be_split(value: Any, dim: int, message: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
-def test_nested_tensors_have_their_rows_in_the_first_dimension() -> None:
+def test_nested_tensors_have_their_samples_in_the_first_dimension() -> None:
     nested = torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(4, 3)])
-    assert count_rows(nested) == count_rows(nested, -3) == 2
-    with pytest.raises(BatchError, match=r"\[0\] is a nested tensor, which can be split along dim"):
-        count_rows([nested], 2)
+    assert count_samples(nested) == count_samples(nested, -3) == 2
+    with pytest.raises(
+        BatchError, match=r"\[0\] is a nested tensor, which can be divided along dim"
+    ):
+        count_samples([nested], 2)
 
 
 @pytest.mark.gpus(2)
@@ -363,15 +369,15 @@ def test_devices_and_shares_that_do_not_fit() -> None:
     with pytest.raises(SharesError, match="3 shares for 2 devices"):
         scatter(torch.ones(2), ["cuda:0", "cuda:1"], (1, 2, 3))
     devices = [torch.device("cuda:0"), torch.device("cuda:1")]
-    with pytest.raises(BatchError, match=r"5 rows to divide, but the parts have 2 \+ 2 = 4"):
-        scatter_rows(torch.ones(5), devices, [2, 2])
+    with pytest.raises(BatchError, match=r"5 samples to divide, but the parts have 2 \+ 2 = 4"):
+        scatter_samples(torch.ones(5), devices, [2, 2])
 
 
-def test_rows_are_counted() -> None:
-    assert count_rows({"x": torch.ones(3, 2), "n": torch.tensor(1)}) == 3
-    assert count_rows([torch.ones(3, 2), torch.ones(5, 2)], dim=-1) == 2
-    assert count_rows([1, None, torch.tensor(1.0)]) is None
-    assert count_rows(pack([3, 2, 2], enforce_sorted=True)) == 3
+def test_samples_are_counted() -> None:
+    assert count_samples({"x": torch.ones(3, 2), "n": torch.tensor(1)}) == 3
+    assert count_samples([torch.ones(3, 2), torch.ones(5, 2)], dim=-1) == 2
+    assert count_samples([1, None, torch.tensor(1.0)]) is None
+    assert count_samples(pack([3, 2, 2], enforce_sorted=True)) == 3
 
 
 @pytest.mark.gpus(2)
@@ -392,7 +398,7 @@ def test_devices_of_several_kinds_and_objects_that_cannot_be_built_again() -> No
 @pytest.mark.gpus(2)
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
 @pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
-def test_a_nested_part_without_rows_has_the_dtype_and_the_device(layout: torch.layout) -> None:
+def test_a_nested_part_without_samples_has_the_dtype_and_the_device(layout: torch.layout) -> None:
     nested = torch.nested.nested_tensor(
         [torch.ones(2, 3), torch.ones(4, 3)], dtype=torch.float64, layout=layout
     )

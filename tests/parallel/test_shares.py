@@ -26,7 +26,7 @@ from anyrig.parallel.shares.trial import (
     fit_speed,
     highest_peaks,
     level,
-    row_limits,
+    sample_limits,
 )
 
 WEIGHTS = st.lists(
@@ -268,7 +268,7 @@ def test_speed_excludes_the_warm_up_step_and_is_held_with_its_reason() -> None:
         shares = shares.measured([StepMeasure(50, 1.0), StepMeasure(50, 1.0)])
     assert shares.held
     assert shares.split(99) == (50, 49)
-    assert shares.reason == "by speed: 50 rows in 1000 ms, 50 rows in 1000 ms; held"
+    assert shares.reason == "by speed: 50 samples in 1000 ms, 50 samples in 1000 ms; held"
 
 
 def test_the_fastest_measured_step_counts() -> None:
@@ -276,7 +276,7 @@ def test_the_fastest_measured_step_counts() -> None:
     for seconds in (0.001, 5.0, 2.0):  # the warm-up, one that was held up, one that was not
         shares = shares.measured([StepMeasure(50, seconds), StepMeasure(50, 1.0)])
     assert shares.split(75) == (25, 50)
-    expected = "by speed: from 50 rows in 2000 ms, 50 rows in 1000 ms; still measured"
+    expected = "by speed: from 50 samples in 2000 ms, 50 samples in 1000 ms; still measured"
     assert shares.reason == expected
 
 
@@ -325,7 +325,7 @@ def test_what_a_device_needs_without_rows_is_told_by_the_second_round() -> None:
 def test_noise_that_tilts_the_line_is_taken_for_none() -> None:
     rounds = [
         (StepMeasure(50, 1.0), StepMeasure(50, 2.0)),
-        (StepMeasure(60, 0.9), StepMeasure(40, 1.6)),  # more rows in less time
+        (StepMeasure(60, 0.9), StepMeasure(40, 1.6)),  # more samples in less time
     ]
     fitted = fit_speed(rounds, (1.0, 1.0))
     assert fitted is not None
@@ -438,10 +438,10 @@ def test_the_highest_peak_of_each_device_counts() -> None:
 
 def test_what_two_marks_tell_of_a_step() -> None:
     begin = MemoryMark(allocated_bytes=10, peak_bytes=50)
-    assert begin.peak_until(MemoryMark(10, 51), rows=2) == 51
-    assert begin.peak_until(MemoryMark(10, 50), rows=2) is None  # equal: an earlier step's
-    assert begin.peak_until(MemoryMark(12, 50), rows=0) == 12
-    assert begin.peak_until(MemoryMark(10, 20), rows=2) is None  # reset by the program
+    assert begin.peak_until(MemoryMark(10, 51), samples=2) == 51
+    assert begin.peak_until(MemoryMark(10, 50), samples=2) is None  # equal: an earlier step's
+    assert begin.peak_until(MemoryMark(12, 50), samples=0) == 12
+    assert begin.peak_until(MemoryMark(10, 20), samples=2) is None  # reset by the program
 
 
 def test_speed_is_bounded_by_memory() -> None:
@@ -457,7 +457,7 @@ def test_speed_is_bounded_by_memory() -> None:
             ]
         )
     limit = int(100 * (1 - SPARE_FRACTION))
-    assert shares.row_limits == (limit, limit)
+    assert shares.sample_limits == (limit, limit)
     assert shares.split(40) == (36, 4)
     assert shares.split(120) == (limit, 120 - limit)
 
@@ -475,7 +475,7 @@ def test_speed_is_bounded_by_the_peaks_of_all_rounds() -> None:
         step = [StepMeasure(30, 1.5, 0, 60 * row_bytes), StepMeasure(10, 1.5, 0, None)]
         shares = shares.measured(step)
     limit = int(100 * (1 - SPARE_FRACTION))
-    assert shares.row_limits == (limit - 30, limit)
+    assert shares.sample_limits == (limit - 30, limit)
 
 
 # At their limits ----------------------------------------------------------------------------------
@@ -517,14 +517,14 @@ def test_rounds_tell_a_slope_by_more_than_a_fiftieth_of_the_rows(before: int, sl
 
 def test_rows_that_take_no_memory_set_no_limits() -> None:
     step = [StepMeasure(4, 1.0, 100, 100), StepMeasure(4, 1.0, 100, 100)]
-    assert row_limits(step, (1000, 1000)) is None
+    assert sample_limits(step, (1000, 1000)) is None
     assert fit_memory(step, (1000, 1000)) is None
 
 
 def test_the_limit_is_the_last_row_for_which_there_is_room() -> None:
     step = [StepMeasure(5, 1.0, 0, 50), StepMeasure(5, 1.0, 0, 50)]
     room = 1000 * (1 - SPARE_FRACTION)
-    assert row_limits(step, (1000, 999)) == (int(room / 10), int(room / 10) - 1)
+    assert sample_limits(step, (1000, 999)) == (int(room / 10), int(room / 10) - 1)
 
 
 def test_weights_may_be_zero_but_not_without_end() -> None:
@@ -533,10 +533,10 @@ def test_weights_may_be_zero_but_not_without_end() -> None:
         Shares((1.0, float("inf")), "")
 
 
-def test_limits_and_rows_that_cannot_be() -> None:
+def test_limits_and_samples_that_cannot_be() -> None:
     with pytest.raises(SharesError, match="1 limits for 2 shares"):
         Shares((1.0, 1.0), "", (3,))
-    with pytest.raises(SharesError, match="a batch has no -1 rows"):
+    with pytest.raises(SharesError, match="a batch has no -1 samples"):
         Shares((1.0, 1.0), "").split(-1)
     assert Shares((1.0, 1.0), "").split(0) == (0, 0)
 
@@ -545,16 +545,16 @@ def test_limits_and_rows_that_cannot_be() -> None:
 def test_steps_without_rows_or_without_a_base_tell_nothing_of_a_row(base: int | None) -> None:
     rows = 0 if base else 4
     step = [StepMeasure(4, 1.0, 100, 300), StepMeasure(rows, 1.0, base, 200)]
-    assert row_limits(step, (1000, 1000)) is None
+    assert sample_limits(step, (1000, 1000)) is None
     assert fit_memory(step, (1000, 1000)) is None
 
 
 def test_bytes_a_row_are_told_by_the_others_than_the_lead() -> None:
     """Of 1000 bytes 50 are kept free; what the lead needs beyond 10 a row is not of its rows."""
     step = [StepMeasure(10, 1.0, 100, 500), StepMeasure(10, 1.0, 100, 200)]
-    assert row_limits(step, (1000, 1000)) == (55, 85)
-    assert row_limits(step[:1], (1000,)) == (21,)
-    assert row_limits(step, (1000, None)) == (55, None)
+    assert sample_limits(step, (1000, 1000)) == (55, 85)
+    assert sample_limits(step[:1], (1000,)) == (21,)
+    assert sample_limits(step, (1000, None)) == (55, None)
     small = [StepMeasure(10, 1.0, 0, 90), StepMeasure(10, 1.0, 0, 100)]  # fixed is not below none
-    assert row_limits(small, (1000, 1000)) == (95, 95)
-    assert row_limits(small, (0, 1000)) == (0, 95)
+    assert sample_limits(small, (1000, 1000)) == (95, 95)
+    assert sample_limits(small, (0, 1000)) == (0, 95)

@@ -598,7 +598,7 @@ def test_samples_in_another_dimension(engine: Engine) -> None:
         torch.testing.assert_close(state, module(x)[1])
 
 
-def test_rows_that_do_not_belong_together_are_refused() -> None:
+def test_samples_that_do_not_belong_together_are_refused() -> None:
     """Where it differs: stock divides each tensor by itself."""
 
     def add(x: Tensor, offset: Tensor) -> Tensor:
@@ -606,7 +606,7 @@ def test_rows_that_do_not_belong_together_are_refused() -> None:
 
     module = Returning(add)
     x, offset = torch.ones(4, 3, device="cuda:0"), torch.ones(1, 3, device="cuda:0")
-    with pytest.raises(ValueError, match=r"4 rows.*1 in"):
+    with pytest.raises(ValueError, match=r"4 samples.*1 in"):
         anyrig.DataParallel(module, [0, 1])(x, offset)
     found = anyrig.DataParallel(module, [0, 1])(x, offset.expand_as(x))
     torch.testing.assert_close(found, x + offset)

@@ -22,7 +22,7 @@ NCCL = (
 )
 VIRTUAL = (
     "torch.distributed.DistBackendError: [Rank 0 of group 1] WorkNCCL(SeqNum=2) timed out: rank 1 "
-    "(2 of all) did not take part within 4000 ms. Either it is still busy"
+    "(global rank 2) did not take part within 4000 ms. Either it is still busy"
 )
 
 

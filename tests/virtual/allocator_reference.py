@@ -1,7 +1,6 @@
-"""The rules of the caching allocator once more, as slow and plain as they can be written.
+"""A slow, simple reference implementation of the caching allocator, with default options only.
 
-Default options only. A segment is a list of parts from its start to its end; every question is
-answered by looking at all of them.
+A segment is a list of parts in address order. Every method searches all parts.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ class Part:
     size: int
     requested: int = 0
     allocated: bool = False
-    waits_for: dict[int, int] = field(default_factory=dict)  # stream: pieces of work to finish
+    waits_for: dict[int, int] = field(default_factory=dict)  # by stream: the work to wait for
     used_on: set[int] = field(default_factory=set)
 
     @property
@@ -45,7 +44,7 @@ class ReferenceAllocator:
         self.capacity = capacity
         self.segments: list[Segment] = []
         self.next_address = FIRST_ADDRESS
-        self.queued: dict[int, int] = {}  # stream: pieces of work so far
+        self.queued: dict[int, int] = {}  # by stream: the work queued so far
         self.finished: dict[int, int] = {}
 
     def queue(self, stream: int) -> None:
@@ -71,7 +70,7 @@ class ReferenceAllocator:
         return len(sizes), sum(sizes)
 
     def allocate(self, request: int, stream: int) -> tuple[Segment, Part]:
-        self._see_finished_work()
+        self._process_events()
         size = max(512, -(-request // 512) * 512)
         small = size <= MIB
         fitting = [
@@ -115,8 +114,8 @@ class ReferenceAllocator:
         part.used_on = set()
         self._merge(segment)
 
-    def _see_finished_work(self) -> None:
-        """CUDA looks at its events only when memory is asked for, not when work finishes."""
+    def _process_events(self) -> None:
+        """Free finished parts. CUDA queries its events only when memory is requested."""
         for segment in self.segments:
             for part in segment.parts:
                 part.waits_for = {
@@ -131,7 +130,7 @@ class ReferenceAllocator:
             for part in segment.parts:
                 for stream, mark in part.waits_for.items():
                     self.finished[stream] = max(self.finished.get(stream, 0), mark)
-        self._see_finished_work()
+        self._process_events()
         self.segments = [s for s in self.segments if len(s.parts) > 1 or not s.parts[0].is_free]
 
     @staticmethod

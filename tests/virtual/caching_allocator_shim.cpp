@@ -1,5 +1,5 @@
-// A C face of caching_allocator.h for ctypes. Streams are driven by hand: `queue` puts a piece of
-// work on one, `finish` completes all that is queued there.
+// A C interface to caching_allocator.h for ctypes. Tests drive the streams: `queue_work` adds a unit
+// of work, `finish_work` completes all queued work.
 #include "memory/caching_allocator.h"
 
 #include <cstring>
@@ -8,7 +8,7 @@ using namespace anyrig::virtual_gpu;
 
 namespace {
 
-class HandDrivenStreams final : public StreamEvents {
+class ManualStreams final : public StreamEvents {
  public:
   Mark record(StreamKey stream) override { return queued[stream]; }
   bool passed(StreamKey stream, Mark mark) override { return finished[stream] >= mark; }
@@ -20,10 +20,10 @@ class HandDrivenStreams final : public StreamEvents {
 
 struct Device {
   Device(size_t bytes, const AllocatorOptions& options)
-      : card(bytes), allocator(card, streams, kFirstAddress, options) {}
+      : gpu(bytes), allocator(gpu, streams, kFirstAddress, options) {}
   static constexpr uint64_t kFirstAddress = uint64_t{1} << 52;
-  PrivateCard card;
-  HandDrivenStreams streams;
+  PrivateGpu gpu;
+  ManualStreams streams;
   CachingAllocator allocator;
   OutOfMemory last_error;
 };
@@ -47,7 +47,7 @@ void set_options(Device* device, bool expandable, size_t large_segment, size_t m
   device->allocator.set_options(options);
 }
 
-/// Null when out of memory; `shape` receives address and bytes.
+/// Returns null when out of memory; `shape` receives address and bytes.
 Block* allocate(Device* device, size_t bytes, StreamKey stream, uint64_t* shape) {
   try {
     Block* block = device->allocator.allocate(bytes, stream);
@@ -70,7 +70,7 @@ void record_stream(Device* device, Block* block, StreamKey stream) {
 void empty_cache(Device* device) { device->allocator.empty_cache(); }
 void empty_pool(Device* device, uint64_t pool) { device->allocator.empty_cache({0, pool}); }
 
-/// From now on allocations of `stream` go to a pool, which gets a user.
+/// Routes later allocations of `stream` to a pool and adds a user.
 void begin_pool(Device* device, uint64_t pool, StreamKey stream) {
   device->allocator.with_pools([&](PrivatePools& pools) {
     pools.begin_route({0, pool}, [stream](StreamKey asked) { return asked == stream; });
@@ -80,12 +80,12 @@ void end_pool(Device* device, uint64_t pool) {
   device->allocator.with_pools([&](PrivatePools& pools) { pools.end_route({0, pool}); });
 }
 void release_pool(Device* device, uint64_t pool) {
-  device->allocator.with_pools([&](PrivatePools& pools) { pools.release({0, pool}); });
+  device->allocator.with_pools([&](PrivatePools& pools) { pools.remove_user({0, pool}); });
 }
-/// How a pool of no user yet behaves; it gets one.
+/// Creates a pool with one user.
 void make_pool(Device* device, uint64_t pool, bool serves_when_full, bool never_splits) {
   device->allocator.with_pools([&](PrivatePools& pools) {
-    PrivatePool& made = pools.use({0, pool});
+    PrivatePool& made = pools.add_user({0, pool});
     made.serves_when_full = serves_when_full;
     made.small.never_splits = made.large.never_splits = never_splits;
   });
@@ -103,7 +103,7 @@ void record_history(Device* device, bool enabled, size_t max_entries) {
   options.max_entries = max_entries;
   device->allocator.with_history([&](MemoryHistory& history) { history.set_options(options); });
 }
-/// Four numbers an entry: action, bytes, stream, pool. Returns how many entries there are.
+/// Writes (action, bytes, stream, pool) for at most `limit` entries. Returns the number of entries.
 size_t read_history(Device* device, uint64_t* out, size_t limit) {
   size_t count = 0;
   device->allocator.with_history([&](MemoryHistory& history) {
@@ -130,10 +130,10 @@ void set_memory_fraction(Device* device, double fraction) {
 double memory_fraction(Device* device) { return device->allocator.memory_fraction(); }
 void reset_peaks(Device* device) { device->allocator.reset_peaks(); }
 void reset_accumulated(Device* device) { device->allocator.reset_accumulated(); }
-bool take_elsewhere(Device* device, size_t bytes) { return device->card.reserve(bytes); }
-size_t card_free_bytes(Device* device) { return device->card.free_bytes(); }
+bool reserve_externally(Device* device, size_t bytes) { return device->gpu.reserve(bytes); }
+size_t free_bytes(Device* device) { return device->gpu.free_bytes(); }
 
-/// Four numbers a statistic (current, peak, allocated, freed), then the five counters.
+/// Writes (current, peak, allocated, freed) for each statistic, then the five counters.
 void read_stats(Device* device, int64_t* out) {
   AllocatorStats stats = device->allocator.stats();
   stats.for_each([&out](const Stat& stat) {
@@ -144,7 +144,7 @@ void read_stats(Device* device, int64_t* out) {
     *out++ = value;
 }
 
-/// Ten numbers a block; returns how many there are, at most `limit` are written.
+/// Writes ten numbers for each of at most `limit` blocks. Returns the number of blocks.
 size_t read_snapshot(Device* device, uint64_t* out, size_t limit) {
   size_t count = 0;
   for (const SegmentSnapshot& segment : device->allocator.snapshot()) {

@@ -1,4 +1,4 @@
-// A C face of card_ledger.h for ctypes.
+// A C interface to card_ledger.h for ctypes.
 #include "memory/card_ledger.cpp"
 
 #include <cstdio>
@@ -9,10 +9,10 @@ extern "C" {
 
 CardLedger* ledger_new() { return new CardLedger(); }
 
-/// Whether it worked; `error` receives the text otherwise.
-bool join(CardLedger* ledger, const char* folder, int cards, char* error, size_t size) {
+/// Returns false on failure; `error` then receives the message.
+bool join(CardLedger* ledger, const char* folder, int gpus, char* error, size_t size) {
   try {
-    ledger->join(folder, cards);
+    ledger->join(folder, gpus);
     return true;
   } catch (const std::exception& raised) {
     std::snprintf(error, size, "%s", raised.what());
@@ -20,18 +20,18 @@ bool join(CardLedger* ledger, const char* folder, int cards, char* error, size_t
   }
 }
 
-bool reserve(CardLedger* ledger, int card, size_t bytes, size_t total_bytes) {
-  return ledger->reserve(card, bytes, total_bytes);
+bool reserve(CardLedger* ledger, int gpu, size_t bytes, size_t total_bytes) {
+  return ledger->reserve(gpu, bytes, total_bytes);
 }
-void release(CardLedger* ledger, int card, size_t bytes) { ledger->release(card, bytes); }
-size_t used_bytes(CardLedger* ledger, int card) { return ledger->used_bytes(card); }
-size_t used_bytes_at_most(CardLedger* ledger, int card) {
-  return ledger->used_bytes_at_most(card);
+void release(CardLedger* ledger, int gpu, size_t bytes) { ledger->release(gpu, bytes); }
+size_t used_bytes(CardLedger* ledger, int gpu) { return ledger->used_bytes(gpu); }
+size_t used_bytes_upper_bound(CardLedger* ledger, int gpu) {
+  return ledger->used_bytes_upper_bound(gpu);
 }
 
-/// Pairs of process (0: this one) and bytes; returns how many.
-size_t processes(CardLedger* ledger, int card, size_t* out, size_t limit) {
-  const auto found = ledger->processes(card);
+/// Writes pairs (process, bytes), where 0 is this process. Returns the number of pairs.
+size_t processes(CardLedger* ledger, int gpu, size_t* out, size_t limit) {
+  const auto found = ledger->processes(gpu);
   for (size_t i = 0; i < found.size() && i < limit; ++i) {
     out[2 * i] = static_cast<size_t>(found[i].pid.value_or(0));
     out[2 * i + 1] = found[i].bytes;

@@ -1,4 +1,4 @@
-"""Compiles a C++ shim of a header beside it, once a session, and loads it with ctypes."""
+"""Compile a C++ shim of this folder and load it with ctypes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SOURCES = Path(__file__).parents[2] / "src" / "anyrig" / "virtual" / "csrc"
 
 
 def load_shim(name: str, folder: Path, *flags: str) -> ctypes.CDLL:
-    """The library of ``tests/virtual/<name>.cpp``; skips the test where there is no compiler."""
+    """Return the library of ``tests/virtual/<name>.cpp``. Skip the test if there is no compiler."""
     compiler = shutil.which("g++") or shutil.which("clang++")
     if compiler is None:
         pytest.skip("no C++ compiler (g++ or clang++) to build the shim with")

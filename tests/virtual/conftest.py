@@ -1,4 +1,4 @@
-"""Fixtures of the pieces of the virtual room that are tested without torch."""
+"""Fixtures for the C++ headers that are tested without torch."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import ctypes
 from collections.abc import Callable, Iterator
 
 import pytest
+from allocator_model import GIB, AllocatorModel
 from compiled_shim import load_shim
 from random_kernels import RandomKernels
-from virtual_card import GIB, VirtualCard
 
 
 @pytest.fixture(scope="session")
@@ -18,20 +18,20 @@ def allocator_library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
 
 
 @pytest.fixture
-def card_of(allocator_library: ctypes.CDLL) -> Iterator[Callable[[int], VirtualCard]]:
+def make_allocator(allocator_library: ctypes.CDLL) -> Iterator[Callable[[int], AllocatorModel]]:
     with contextlib.ExitStack() as stack:
 
-        def make(size: int) -> VirtualCard:
-            card = VirtualCard(allocator_library, size)
-            stack.callback(card.close)
-            return card
+        def make(size: int) -> AllocatorModel:
+            allocator = AllocatorModel(allocator_library, size)
+            stack.callback(allocator.close)
+            return allocator
 
         yield make
 
 
 @pytest.fixture
-def card(card_of: Callable[[int], VirtualCard]) -> VirtualCard:
-    return card_of(GIB)
+def allocator(make_allocator: Callable[[int], AllocatorModel]) -> AllocatorModel:
+    return make_allocator(GIB)
 
 
 @pytest.fixture(scope="session")

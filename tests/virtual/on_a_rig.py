@@ -1,4 +1,4 @@
-"""Runs programs in processes of their own: a virtual rig stays in its process for ever."""
+"""Runs programs in separate processes, since a virtual rig stays in its process for good."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PROGRAMS = Path(__file__).parent / "programs"
 def run(
     *command: str, timeout: float = 180, **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    # This process may have a virtual rig itself, which its children would inherit.
+    # This process may have a virtual rig, which its children would inherit.
     own = {name: value for name, value in os.environ.items() if name != "ANYRIG_REHEARSAL"}
     return subprocess.run(
         [sys.executable, "-W", "error", *command],

@@ -1,4 +1,4 @@
-"""Philox and CUDA's launches once more, thread by thread, as the kernels are written."""
+"""A reference implementation of Philox and of CUDA's launches, thread by thread."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def philox(counter: list[int], key: list[int]) -> list[int]:
 
 
 def words(seed: int, subsequence: int, offset: int) -> Iterator[int]:
-    """curand() again and again, after curand_init(seed, subsequence, offset)."""
+    """Yield the results of curand() after curand_init(seed, subsequence, offset)."""
     key = [seed & MASK, seed >> 32]
     while True:
         block = offset // 4
@@ -38,11 +38,11 @@ def grid_stride(
     per_draw: int,
     seed: int,
     offset: int,
-    card: tuple[int, int],
+    gpu: tuple[int, int],
     draw: Callable[[list[int]], list[Any]],
 ) -> tuple[list[Any], int]:
-    """distribution_elementwise_grid_stride_kernel: the values, and the generator's increment."""
-    blocks = min(card[0] * (card[1] // 256), -(-elements // 256))
+    """Return (values, increment of the offset) of distribution_elementwise_grid_stride_kernel."""
+    blocks = min(gpu[0] * (gpu[1] // 256), -(-elements // 256))
     threads = 256 * blocks
     increment = ((elements - 1) // (threads * per_draw) + 1) * 4
     out: list[Any] = [None] * elements
@@ -58,10 +58,10 @@ def grid_stride(
 
 
 def vectorized_dropout(
-    elements: int, width: int, seed: int, offset: int, card: tuple[int, int], keep: float
+    elements: int, width: int, seed: int, offset: int, gpu: tuple[int, int], keep: float
 ) -> list[bool]:
-    """fused_dropout_kernel_vec: which elements stay."""
-    threads = 256 * min(card[0] * (card[1] // 256), -(-elements // 256))
+    """Return the mask of the kept elements of fused_dropout_kernel_vec."""
+    threads = 256 * min(gpu[0] * (gpu[1] // 256), -(-elements // 256))
     out = [False] * elements
     for thread in range(threads):
         state = words(seed, thread, offset)
@@ -73,7 +73,7 @@ def vectorized_dropout(
 
 
 def permutation(keys: list[int], bits: int, seed: int, offset: int) -> list[int]:
-    """A stable sort by unsigned keys of fewer than 32 bits, then Fisher and Yates among equals."""
+    """Sort stably by the low `bits` < 32 of the keys, then shuffle equal keys (Fisher, Yates)."""
     masked = [key & ((1 << bits) - 1) for key in keys]
     order = sorted(range(len(keys)), key=lambda i: masked[i])
     first = 0

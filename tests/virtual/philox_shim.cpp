@@ -1,5 +1,5 @@
-// A C face of the random headers for ctypes: one function a distribution and element type.
-// Each fills `out` as a launch on `card` does and returns by how much the generator moves on.
+// A C interface to the random headers for ctypes, with one function per distribution and element
+// type. Each fills `out` as a launch on the GPU does and returns the increment of the offset.
 #include "random/launch_geometry.h"
 #include "random/random_launches.h"
 #include "random/random_transforms.h"
@@ -9,9 +9,9 @@ using namespace anyrig::virtual_gpu;
 namespace {
 
 template <class T, class Draw, class Transform>
-uint64_t fill(T* out, uint64_t elements, PhiloxPosition start, Multiprocessors card, Draw draw,
+uint64_t fill(T* out, uint64_t elements, PhiloxPosition start, Multiprocessors gpu, Draw draw,
               Transform transform) {
-  const Launch launch = plan_launch(elements, draw(PhiloxWords{}).size(), card);
+  const Launch launch = plan_launch(elements, draw(PhiloxWords{}).size(), gpu);
   run_launch(launch, start, draw,
              [&](uint64_t element, auto value) { out[element] = transform(value); });
   return launch.increment;
@@ -86,17 +86,17 @@ uint64_t any_integer_8(ARGUMENTS(uint8_t)) {
 uint64_t any_integer_float(ARGUMENTS(float)) {
   return fill(PLACE, draw_words4, ToAnyInteger<float, uint32_t>{});
 }
-uint64_t dropout(ARGUMENTS(uint8_t), int64_t vector_size, double keep_chance) {
+uint64_t dropout(ARGUMENTS(uint8_t), int64_t vector_size, double keep_probability) {
   const Launch launch = plan_dropout(elements, {multiprocessors, max_threads});
-  run_dropout(launch, {seed, offset}, vector_size, static_cast<float>(keep_chance),
+  run_dropout(launch, {seed, offset}, vector_size, static_cast<float>(keep_probability),
               [&](uint64_t element, bool kept) { out[element] = kept; });
   return launch.increment;
 }
 int64_t vector_size(int64_t elements, size_t element_bytes, uint64_t address, bool dense) {
   return dropout_vector_size(elements, element_bytes, address, dense);
 }
-void chances(float* out, uint64_t elements, uint64_t seed, uint64_t offset) {
-  run_chances(elements, {seed, offset}, [&](uint64_t element, float v) { out[element] = v; });
+void bernoulli_probabilities(float* out, uint64_t elements, uint64_t seed, uint64_t offset) {
+  run_bernoulli(elements, {seed, offset}, [&](uint64_t element, float v) { out[element] = v; });
 }
 int key_bits(int64_t n) { return randperm_key_bits(n); }
 void permutation(const int32_t* keys, int64_t n, int bits, uint64_t seed, uint64_t offset,

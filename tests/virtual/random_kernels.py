@@ -1,4 +1,4 @@
-"""The random headers, driven from Python through their C shim."""
+"""The C++ random headers, driven from Python through their C shim."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-# Multiprocessors, and threads that each can hold. Data sheets, CUDA C++ programming guide.
+# (multiprocessors, threads per multiprocessor): data sheets, CUDA C++ Programming Guide.
 A100, H100_SXM, P100, K80 = (108, 2048), (132, 2048), (56, 2048), (13, 2048)
 RTX_3060, RTX_A4000 = (28, 1536), (48, 1536)
-TINY = (2, 512)  # 1024 threads: several rounds fit into a test
+TINY = (2, 512)  # 1024 threads: a test covers several rounds
 
 
 class RandomKernels:
@@ -25,13 +25,13 @@ class RandomKernels:
         *arguments: float,
         seed: int = 0,
         offset: int = 0,
-        card: tuple[int, int] = A100,
+        gpu: tuple[int, int] = A100,
     ) -> tuple[np.ndarray, int]:
         out = np.zeros(elements, dtype)
         function = getattr(self._library, name)
         function.restype = ctypes.c_uint64
         place = [ctypes.c_uint64(elements), ctypes.c_uint64(seed), ctypes.c_uint64(offset)]
-        shape = [ctypes.c_uint32(card[0]), ctypes.c_uint32(card[1])]
+        shape = [ctypes.c_uint32(gpu[0]), ctypes.c_uint32(gpu[1])]
         rest = [
             ctypes.c_double(a) if isinstance(a, float) else ctypes.c_uint64(a % 2**64)
             for a in arguments

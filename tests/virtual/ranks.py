@@ -1,7 +1,7 @@
-"""Runs cases in the ranks of one world, started once for many cases: a start costs seconds.
+"""Run many test cases in the ranks of one world, since starting a world takes seconds.
 
-Cases are the functions called ``case_...`` of a file in ``on_ranks``, in the order in which they
-stand there. Each takes the world and runs on every rank; a rank's failure is the text of it.
+A case is a function ``case_...`` of a file in ``on_ranks``. The cases of a file run in order, each
+on every rank, with the world as argument. A rank reports the traceback of a case that fails.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ ON_RANKS = Path(__file__).parent / "on_ranks"
 
 
 def names_of_cases(file: str) -> list[str]:
-    """Return the names without running the file, which needs a rig."""
+    """Return the names of the cases of `file` without importing it, which needs a rig."""
     lines = (ON_RANKS / f"{file}.py").read_text().splitlines()
     return [line[4:].partition("(")[0] for line in lines if line.startswith("def case_")]
 
 
 @dataclass
 class Outcome:
-    """What came of a file's cases."""
+    """The failures of a world's cases, and how its ranks ended."""
 
     failures: dict[str, list[str]] = field(default_factory=dict)
     exit_codes: list[int] = field(default_factory=list)
     output: str = ""
 
     def check(self, case: str) -> None:
-        assert case in self.failures, f"did not come to {case}:\n{self.output}"
+        assert case in self.failures, f"did not run {case}:\n{self.output}"
         assert not self.failures[case], "\n".join(self.failures[case])
 
 
@@ -52,12 +52,12 @@ def run_cases(
     imports: str = "",
     **settings: str,
 ) -> Outcome:
-    """Run the cases of `files` on `size` ranks, a card each, and end whatever is left of them.
+    """Run the cases of `files` on `size` ranks with a GPU each; kill the ranks after `seconds`.
 
-    `imports`, with commas, are imported once before the ranks are forked, not in each of them.
+    `imports`, separated by commas, are imported once, before the ranks are forked.
 
-    ``mode="shape-only"`` is a way to run, ``mode="left"`` leaves the groups to the end of the
-    process; other settings are words of the environment, ``ANYRIG_TEST_CARD`` the kind of card.
+    ``mode="shape-only"`` runs in shape-only mode; ``mode="left"`` does not destroy the groups.
+    Other settings are environment variables; ``ANYRIG_TEST_GPU`` is the kind of GPU.
     """
     mode = settings.pop("mode", "")
     process = subprocess.Popen(
@@ -90,7 +90,7 @@ def run_cases(
 
 @dataclass
 class World:
-    """The ranks as a case sees them: this one, and groups of 2 and more of the first ones."""
+    """The world of a case: this rank, and a group of the first n ranks for each n from 2."""
 
     rank: int
     size: int
@@ -101,12 +101,12 @@ class World:
     def device(self) -> str:
         return f"cuda:{self.rank}"
 
-    def mine(self) -> Iterator[tuple[int, Any]]:
-        """Give each group that this rank is in, with its size."""
+    def own_groups(self) -> Iterator[tuple[int, Any]]:
+        """Yield (size, group) for each group that this rank belongs to."""
         return ((size, group) for size, group in self.groups.items() if self.rank < size)
 
     def group(self, size: int, limit: float = 30) -> Any:
-        """Return a new group of the first ranks, for a case that will break it; all call this."""
+        """Return a new group of the first ranks, for a case to break. All ranks must call this."""
         import torch.distributed as dist
 
         return dist.new_group(list(range(size)), timeout=timedelta(seconds=limit))
@@ -130,8 +130,8 @@ def run_rank(files: list[str], rank: int, size: int, port: int, folder: Path, mo
 
     from anyrig.virtual import install
 
-    card = os.environ.get("ANYRIG_TEST_CARD", "256GiB" if mode == "shape-only" else "1GiB")
-    rig = f"{size}x{card}"
+    gpu = os.environ.get("ANYRIG_TEST_GPU", "256GiB" if mode == "shape-only" else "1GiB")
+    rig = f"{size}x{gpu}"
     install(rig, shape_only=mode == "shape-only")
     torch.cuda.set_device(rank)
     store = dist.TCPStore("127.0.0.1", port, is_master=False)
@@ -150,7 +150,7 @@ def run_rank(files: list[str], rank: int, size: int, port: int, folder: Path, mo
 
 
 def main(files: list[str], size: int, folder: Path, mode: str, imports: list[str]) -> None:
-    # Once for all ranks, which are forked: nothing of CUDA is in use yet.
+    # Import once, before the ranks are forked: CUDA is not in use yet.
     for name in imports:
         importlib.import_module(name)
     import torch.distributed as dist
@@ -159,7 +159,7 @@ def main(files: list[str], size: int, folder: Path, mode: str, imports: list[str
 
     load_extension()
     sys.path.insert(0, str(ON_RANKS))
-    gc.freeze()  # else a rank's first collection copies every page that it shares with this process
+    gc.freeze()  # else each rank's first collection copies the pages that it shares
     children = []
     port_out, port_in = os.pipe()
     for rank in range(size):
@@ -167,9 +167,9 @@ def main(files: list[str], size: int, folder: Path, mode: str, imports: list[str
         if child == 0:
             port = int(os.read(port_out, 8))
             run_rank(files, rank, size, port, folder, mode)
-            sys.exit()  # as a program ends, with all that is called then
+            sys.exit()  # exit as a program does, with all exit handlers
         children.append(child)
-    # Its thread would be missing in a child.
+    # Created after the forks: a child would not have the store's thread.
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     os.write(port_in, b"%8d" % store.port * size)
     codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]

@@ -1,4 +1,4 @@
-"""What CUDA's kernels refuse, for a rig that computes and for one without data."""
+"""The dtypes that CUDA's kernels refuse, for tests in both modes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TRUTHS, WHOLE, HALF, SINGLE, COMPLEX = (
     torch.cfloat,
 )
 
-# By the kernel that refuses: the operators, and a dtype that it refuses.
+# By kernel: its operators, and a dtype that it refuses.
 KERNELS: dict[str, tuple[list[Callable[[Tensor], object]], torch.dtype]] = {
     "floor_cuda": ([torch.floor], TRUTHS),
     "ceil_cuda": ([torch.ceil], TRUTHS),
@@ -78,7 +78,7 @@ KERNELS: dict[str, tuple[list[Callable[[Tensor], object]], torch.dtype]] = {
 
 
 def check_refusals(kernel: str, device: torch.device) -> None:
-    """Check that the operators of `kernel` refuse its dtype, in CUDA's words."""
+    """Check that the operators of `kernel` refuse its dtype with CUDA's message."""
     calls, dtype = KERNELS[kernel]
     x = torch.ones(2, 2, device=device).to(dtype)
     for call in calls:

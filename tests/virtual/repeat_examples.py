@@ -4,8 +4,8 @@ By hand, with a copy of github.com/pytorch/examples:
 
     python tests/virtual/repeat_examples.py FOLDER [NAME ...] [--runs 50] [--shape-only]
 
-Each run has a time limit and a folder of its own; one that ends otherwise than with exit code 0 is
-told, with the end of its output and, if it hung, where each of its processes stood.
+Each run has a time limit and a folder. A run that does not exit with 0 is reported with the end of
+its output and, if it hung, the stack of each of its processes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import psutil
 LIMIT_SECONDS = 120
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=RANKS")
 
-# The folder below `distributed`, and the words behind `anyrig rehearse --rig RIG`.
+# The folder below `distributed`, and the arguments after `anyrig rehearse --rig RIG`.
 EXAMPLES: dict[str, tuple[str, tuple[str, ...]]] = {
     "multigpu": ("ddp-tutorial-series", ("multigpu.py", "2", "1")),
     "multigpu_torchrun": ("ddp-tutorial-series", (*TORCHRUN, "multigpu_torchrun.py", "2", "1")),
@@ -39,7 +39,7 @@ EXAMPLES: dict[str, tuple[str, tuple[str, ...]]] = {
 
 
 def run(example: str, folder: Path, rig: str, ranks: int, flags: list[str]) -> tuple[str, float]:
-    """Run one example once; return what went wrong, nothing if all went well, and its seconds."""
+    """Run one example once; return its failure (empty if none) and its seconds."""
     place, words = EXAMPLES[example]
     with tempfile.TemporaryDirectory() as scratch:
         work = Path(scratch) / place
@@ -70,7 +70,7 @@ def run(example: str, folder: Path, rig: str, ranks: int, flags: list[str]) -> t
 
 
 def _last_words(process: subprocess.Popen[str]) -> str:
-    """Let each process say where it stands, and end them all."""
+    """Make each process print its stack, and end all of them."""
     started = [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]
     for each in started:
         each.send_signal(signal.SIGABRT)

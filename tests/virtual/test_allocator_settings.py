@@ -1,4 +1,4 @@
-"""The settings of PYTORCH_ALLOC_CONF reach the allocator of a virtual card."""
+"""The settings of PYTORCH_ALLOC_CONF reach the allocator of a virtual GPU."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from on_a_rig import output_of_lines
 
 MIB = 2**20
 
-# The bytes that the driver gave for a first request of 3 MiB, and the block that it took.
+# Prints the bytes reserved for a first request of 3 MiB, and the size of its block.
 RESERVED = """
 from anyrig.virtual import install
 install("1x2GiB")
@@ -27,7 +27,7 @@ print(torch.cuda.memory_reserved(), torch.cuda.memory_allocated())
         ("PYTORCH_ALLOC_CONF", "backend:native,large_segment_size_mb:40", 40, 3),
     ],
 )
-def test_a_setting_counts(
+def test_a_setting_changes_the_sizes(
     variable: str,
     settings: str,
     reserved_mib: int,
@@ -42,13 +42,13 @@ def test_a_setting_counts(
 
 
 def test_power_of_two_divisions_round_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    # 5 MiB lie between 4 and 8; the next of two steps between them is 6.
+    # 5 MiB lies between 4 and 8 MiB; the next of the two steps is 6 MiB.
     monkeypatch.setenv("PYTORCH_ALLOC_CONF", "roundup_power2_divisions:2")
     lines = RESERVED.replace("3 * 2**20", "5 * 2**20")
     assert output_of_lines(lines)[0].split() == [str(20 * MIB), str(6 * MIB)]
 
 
-def test_a_program_changes_them_while_it_runs() -> None:
+def test_a_running_program_can_change_the_settings() -> None:
     assert output_of_lines(
         """
         from anyrig.virtual import install
@@ -67,7 +67,7 @@ def test_a_program_changes_them_while_it_runs() -> None:
     ) == ["21", "Unrecognized key 'no_such_setting' in Accelerator allocator config."]
 
 
-# What a first product leaves on the card beside its operands and its result: cuBLAS's workspace.
+# Prints the memory of a first product beyond operands and result, which is cuBLAS's workspace.
 WORKSPACE = """
 from anyrig.virtual import install
 install("1xA100-80GB")
@@ -82,5 +82,5 @@ print(torch.cuda.memory_allocated() - 2048)
 @pytest.mark.parametrize(
     ("config", "kib"), [(":16:8", 128), (":4096:2", 8192), (":4096:2:16:8", 8192 + 128)]
 )
-def test_the_workspace_of_cublas_is_as_large_as_its_variable_says(config: str, kib: int) -> None:
+def test_cublas_workspace_config_sets_the_workspace_size(config: str, kib: int) -> None:
     assert output_of_lines(WORKSPACE, CUBLAS_WORKSPACE_CONFIG=config) == [str(kib * 1024)]

@@ -1,7 +1,7 @@
-"""The attention operator that a card takes, what it saves and the bytes it uses.
+"""The attention operator that each GPU chooses, what it saves and the memory it uses.
 
-Expectations are read from PyTorch's sources for CUDA; `sdp_utils.cpp`, `attention.cu` and
-`flash_api.cpp` lie in aten/src/ATen/native/transformers/cuda.
+The expected values follow from PyTorch's CUDA sources: `sdp_utils.cpp`, `attention.cu` and
+`flash_api.cpp` in aten/src/ATen/native/transformers/cuda.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import pytest
 
 CALLS = Path(__file__).parent / "attention_calls.py"
 
-# Flash is first in the order on these three, as the first call is on the A100; cuDNN on the other.
+# The first call of a process sets the order: flash comes first on the A100, cuDNN on the H100.
 RIGS = ("A100-80GB+T4+RTX-4090", "H100-SXM")
-CARDS = {"A100": RIGS[0], "T4": RIGS[0], "RTX-4090": RIGS[0], "H100": RIGS[1]}
+RIG_OF_GPU = {"A100": RIGS[0], "T4": RIGS[0], "RTX-4090": RIGS[0], "H100": RIGS[1]}
 
 
 @functools.cache
@@ -39,13 +39,13 @@ def outcomes(rig: str, shape_only: bool) -> dict[str, Any]:
     return results
 
 
-def outcome(card: str, call: str) -> dict[str, Any]:
-    words = card.replace("-", " ").split()
-    results = outcomes(CARDS[card], False)
+def outcome(gpu: str, call: str) -> dict[str, Any]:
+    parts = gpu.replace("-", " ").split()
+    results = outcomes(RIG_OF_GPU[gpu], False)
     (found,) = (
         result
         for name, result in results.items()
-        if all(word in name for word in words) and name.endswith(f": {call}")
+        if all(part in name for part in parts) and name.endswith(f": {call}")
     )
     return dict(found)
 
@@ -57,13 +57,13 @@ FLASH, EFFICIENT, MATH, CUDNN = (
     "CUDNN_ATTENTION",
 )
 
-# call: the choice on A100, T4, RTX 4090, H100, and why
+# Name of the call: the choice on A100, T4, RTX 4090 and H100. Comments name the deciding filter.
 CHOICES = {
     # check_prefer_cudnn_attention: cuDNN first on major 9 and 10; flash needs sm80
     "half": (FLASH, EFFICIENT, FLASH, CUDNN),
     # can_use_mem_efficient_attention: bfloat16 from sm80
     "bfloat16": (FLASH, MATH, FLASH, CUDNN),
-    # check_dtypes_low_precision: flash and cuDNN take half precision alone
+    # check_dtypes_low_precision: flash and cuDNN accept half precision only
     "float": (EFFICIENT, EFFICIENT, EFFICIENT, EFFICIENT),
     "double": (MATH, MATH, MATH, MATH),
     "tokens_first": (FLASH, EFFICIENT, FLASH, CUDNN),
@@ -76,10 +76,10 @@ CHOICES = {
     "dropout": (FLASH, EFFICIENT, FLASH, CUDNN),
     # check_cudnn_dropout: sixteenths only
     "odd_dropout": (FLASH, EFFICIENT, FLASH, FLASH),
-    # pad_last_dim makes 24 of 20 for flash; minimum_gemm_alignment is 8 in half precision with
-    # tensor cores; check_cudnn_tensor_shapes wants multiples of 8
+    # pad_last_dim pads 20 to 24 for flash; minimum_gemm_alignment is 8 in half precision with
+    # tensor cores; check_cudnn_tensor_shapes requires multiples of 8
     "head_of_20": (FLASH, MATH, FLASH, FLASH),
-    # ... 4 in float32 from sm80, 1 before
+    # minimum_gemm_alignment is 4 in float32 from sm80, 1 before
     "float_head_of_20": (EFFICIENT, EFFICIENT, EFFICIENT, EFFICIENT),
     "float_head_of_6": (MATH, EFFICIENT, MATH, MATH),
     # check_cudnn_tensor_shapes: 128, or 192 with values of 128
@@ -93,10 +93,10 @@ CHOICES = {
     # check_head_dim_size_flash: 256
     "head_of_512": (EFFICIENT, EFFICIENT, EFFICIENT, EFFICIENT),
     "value_of_other_head": (EFFICIENT, EFFICIENT, EFFICIENT, CUDNN),
-    # check_batch_size_and_num_heads_dense: the memory-efficient operator has no groups
+    # check_batch_size_and_num_heads_dense: memory-efficient attention has no grouped heads
     "grouped_query": (FLASH, MATH, FLASH, CUDNN),
     "float_grouped_query": (MATH, MATH, MATH, MATH),
-    # check_cudnn_tensor_shapes: not one key
+    # check_cudnn_tensor_shapes: more than one key
     "one_key": (FLASH, EFFICIENT, FLASH, FLASH),
     "decoding": (FLASH, EFFICIENT, FLASH, CUDNN),
     # check_tensor_shapes
@@ -117,15 +117,15 @@ CHOICES = {
 
 @pytest.mark.parametrize("call", CHOICES)
 def test_the_choice(call: str) -> None:
-    found = tuple(outcome(card, call).get("choice") for card in CARDS)
+    found = tuple(outcome(gpu, call).get("choice") for gpu in RIG_OF_GPU)
     assert found == CHOICES[call]
 
 
-def test_no_kernel_is_left() -> None:
-    refused = outcome("A100", "only_flash_float")
-    assert refused["error"] == "No available kernel. Aborting execution."
-    heads = [text.split(" (Triggered")[0] for text in refused["warnings"]]
-    assert heads == [
+def test_no_available_kernel() -> None:
+    failed = outcome("A100", "only_flash_float")
+    assert failed["error"] == "No available kernel. Aborting execution."
+    messages = [text.split(" (Triggered")[0] for text in failed["warnings"]]
+    assert messages == [
         "Memory efficient kernel not used because:",
         "Memory Efficient attention has been runtime disabled.",
         "Flash attention kernel not used because:",
@@ -134,8 +134,8 @@ def test_no_kernel_is_left() -> None:
         "cuDNN attention kernel not used because:",
         "cuDNN attention has been runtime disabled.",
     ]
-    on_old_card = " ".join(outcome("T4", "only_cudnn")["warnings"])
-    assert "cuDNN MHA only supports gpu architectures in the range [sm80, sm121]" in on_old_card
+    warnings_on_t4 = " ".join(outcome("T4", "only_cudnn")["warnings"])
+    assert "cuDNN MHA only supports gpu architectures in the range [sm80, sm121]" in warnings_on_t4
 
 
 DENSE = [32768, 8192, 64, 1]
@@ -143,75 +143,76 @@ TOKENS_FIRST = [32768, 64, 256, 1]
 SHAPE = [2, 4, 128, 64]
 
 
-def test_what_flash_saves() -> None:
+def test_flash_saved_tensors() -> None:
     result = outcome("A100", "dropout")
     assert result["output"] == ["float16", SHAPE, DENSE, "cuda"]
-    kept = result["saved"]
-    assert kept["logsumexp"] == ["float32", [2, 4, 128], [512, 128, 1], "cuda"]
+    saved = result["saved"]
+    assert saved["logsumexp"] == ["float32", [2, 4, 128], [512, 128, 1], "cuda"]
     # flash_api.cpp, mha_varlen_fwd: seed and offset are one tensor on the device
-    assert kept["rng_state"] == ["uint64", [2], [1], "cuda"]
-    assert kept["unused"] == ["uint64", [], [], "cuda"]
-    assert kept["cum_seq_q"] == kept["cum_seq_k"] == "None"
-    assert (kept["max_q"], kept["max_k"]) == ("128", "128")
+    assert saved["rng_state"] == ["uint64", [2], [1], "cuda"]
+    assert saved["unused"] == ["uint64", [], [], "cuda"]
+    assert saved["cum_seq_q"] == saved["cum_seq_k"] == "None"
+    assert (saved["max_q"], saved["max_k"]) == ("128", "128")
     assert result["offset"] == 2 * 4 * 32  # flash_api.cpp: b * h * 32
     assert outcome("A100", "tokens_first")["output"] == ["float16", SHAPE, TOKENS_FIRST, "cuda"]
 
 
-def test_what_the_efficient_operator_saves() -> None:
+def test_efficient_saved_tensors() -> None:
     result = outcome("T4", "dropout")
     assert result["output"] == ["float16", SHAPE, TOKENS_FIRST, "cuda"]
-    kept = result["saved"]
-    assert kept["log_sumexp"] == ["float32", [2, 4, 128], [512, 128, 1], "cuda"]
+    saved = result["saved"]
+    assert saved["log_sumexp"] == ["float32", [2, 4, 128], [512, 128, 1], "cuda"]
     # attention.cu, note "Seed and Offset Device": on the host unless a graph is captured
-    assert kept["philox_seed"] == kept["philox_offset"] == ["int64", [], [], "cpu"]
+    assert saved["philox_seed"] == saved["philox_offset"] == ["int64", [], [], "cpu"]
     assert result["offset"] == 2 * 4 * 128 * 128  # one number for each score
     # rows up to the next multiple of 32
     assert outcome("A100", "float")["saved"]["log_sumexp"][1] == [2, 4, 128]
 
 
-def test_what_cudnn_saves() -> None:
+def test_cudnn_saved_tensors() -> None:
     result = outcome("H100", "dropout")
     assert result["output"] == ["float16", SHAPE, DENSE, "cuda"]
-    kept = result["saved"]
-    assert kept["logsumexp"] == ["float32", [2, 4, 128], [512, 128, 1], "cuda"]
-    assert kept["philox_seed"] == kept["philox_offset"] == ["int64", [], [], "cuda"]
+    saved = result["saved"]
+    assert saved["logsumexp"] == ["float32", [2, 4, 128], [512, 128, 1], "cuda"]
+    assert saved["philox_seed"] == saved["philox_offset"] == ["int64", [], [], "cuda"]
 
 
-def test_bytes_of_flash() -> None:
+def test_flash_memory() -> None:
     result = outcome("A100", "tokens_first")
     tensor = 2 * 4 * 128 * 64 * 2
-    # Beside what stays (output, logsumexp, rng_state, unused) the forward needs nothing.
+    # The forward pass needs no memory beyond its results.
     assert result["forward"][1] == result["forward"][0]
-    # flash_api.cpp, mha_bwd: three gradients, softmax_d and dq_accum, beside the incoming gradient
+    # flash_api.cpp, mha_bwd: three gradients, softmax_d, dq_accum and the incoming gradient
     scratch = 2 * 4 * 128 * 4 + 2 * 128 * 4 * 64 * 4
     incoming = tensor
     assert result["end"][1] == result["forward"][0] + incoming + 3 * tensor + scratch
-    # attention_backward.cu: its kernel wants tokens before heads, so that others are copied
+    # attention_backward.cu: the kernel needs tokens before heads, so other layouts are copied
     copies = outcome("A100", "half")
     assert copies["end"][1] == copies["forward"][0] + incoming + 5 * tensor + scratch
 
 
-def test_bytes_of_the_efficient_operator() -> None:
+def test_efficient_memory() -> None:
     result = outcome("A100", "float")
     tensor, sums = 2 * 4 * 128 * 64 * 4, 2 * 4 * 128 * 4
     assert result["forward"][1] == result["forward"][0]
-    # attention_backward.cu: gradients and delta; kernel_backward.h: two tiles of 64 by 64 numbers
+    # attention_backward.cu: gradients and delta; kernel_backward.h: two tiles of 64 by 64 floats
     # and 16 bytes for each of 8 heads, rounded up to whole blocks of 512 bytes
     workspace = (8 * 2 * (64 * 64 + 4) * 4 + 511) // 512 * 512
     incoming = tensor
     assert result["end"][1] == result["forward"][0] + incoming + 3 * tensor + sums + workspace
-    # In half precision, heads of more than 128 have their output in float32 too.
+    # In half precision, heads of more than 128 have an additional float32 output.
     wide = outcome("T4", "head_of_160")
     assert wide["forward"][1] == wide["forward"][0] + 2 * 4 * 128 * 160 * 4
 
 
 def test_flash_decoding_splits_the_keys() -> None:
     result = outcome("A100", "decoding")
-    # num_splits_heuristic: 8 blocks of queries for 2 * 108 places, 16 blocks of keys: 16 splits,
-    # each with an output and a sum for each of 8 heads; logsumexp, rng_state, unused are small
+    # num_splits_heuristic: 8 query blocks for 2 * 108 block slots, 16 key blocks: 16 splits,
+    # each with an output and a sum for each of 8 heads; and 512 bytes each for logsumexp,
+    # rng_state and unused
     outputs, sums = 16 * 8 * 64 * 4, 16 * 8 * 4
     assert result["forward"][1] - result["forward"][0] == outputs + sums + 3 * 512
-    # With heads of 128 there are 32 blocks of keys, and 16 splits again.
+    # With heads of 128 there are 32 key blocks, and again 16 splits.
     result = outcome("A100", "decoding_with_heads_of_128")
     assert result["forward"][1] - result["forward"][0] == 2 * outputs + sums + 3 * 512
 

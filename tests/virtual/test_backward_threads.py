@@ -1,11 +1,11 @@
-"""In which thread a backward computes while one device is in use, and what it leaves behind."""
+"""The thread that runs a backward while one device is in use, and state left by a backward."""
 
 from __future__ import annotations
 
 import pytest
 from on_a_rig import output_of_lines
 
-# Each makes code of the program part of the backward pass from `loss`.
+# Each function adds code of the program to the backward pass from `loss`.
 SEEN_BY = {
     "tensor hook": "hidden.register_hook(note)",
     "leaf hook": "x.register_hook(note)",
@@ -99,7 +99,7 @@ def test_a_backward_that_runs_out_of_memory_leaves_nothing_on_the_card() -> None
         try:
             fail()
         except torch.OutOfMemoryError:
-            pass  # while it is handled, it holds the tensors of `fail`
+            pass  # while handled, the exception holds the tensors of `fail`
         print(torch.cuda.memory_allocated())
         """
     )

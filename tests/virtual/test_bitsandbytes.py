@@ -1,4 +1,4 @@
-"""The library bitsandbytes computes on virtual GPUs, with its kernels for the host."""
+"""The library bitsandbytes on virtual GPUs, which run its CPU kernels."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from on_a_rig import output_of
 
-# Made like the library: kernels for CUDA that need a real card, and one in PyTorch alone.
+# Built like the library: CUDA kernels that need a real GPU, and one operator in PyTorch.
 STAND_IN = {
     "__init__.py": """
 import torch

@@ -1,4 +1,4 @@
-"""The allocator model under random traffic: against a slow reference, and for what must hold."""
+"""The allocator model under random traffic: against a slow reference, and invariants."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import ctypes
 from itertools import pairwise
 
 import pytest
+from allocator_model import GIB, KIB, MIB, AllocatorModel, Block, OutOfMemoryError
 from allocator_reference import OutOfMemoryError as ReferenceFull
 from allocator_reference import ReferenceAllocator
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from virtual_card import GIB, KIB, MIB, Block, OutOfMemoryError, VirtualCard
 
 SIZES = st.one_of(
     st.integers(1, 4 * KIB),
@@ -36,46 +36,46 @@ STEPS = st.lists(
 def test_agrees_with_the_slow_reference(
     allocator_library: ctypes.CDLL, steps: list[tuple[str, int, int]], capacity: int
 ) -> None:
-    card, reference = VirtualCard(allocator_library, capacity), ReferenceAllocator(capacity)
+    allocator, reference = AllocatorModel(allocator_library, capacity), ReferenceAllocator(capacity)
     live = []
     try:
         for action, number, stream in steps:
             if action == "allocate":
-                has_room = has_room_without_a_trace(card, number, stream)
+                has_room = check_room(allocator, number, stream)
                 try:
                     segment, part = reference.allocate(number, stream)
                 except ReferenceFull:
                     assert not has_room
                     with pytest.raises(OutOfMemoryError):
-                        card.allocate(number, stream)
+                        allocator.allocate(number, stream)
                     continue
-                waiting = card.now("active") - card.now("allocation")
-                assert has_room or waiting  # which may have ended since
-                block = card.allocate(number, stream)
+                waiting = allocator.now("active") - allocator.now("allocation")
+                assert has_room or waiting  # a deferred block may have become free
+                block = allocator.allocate(number, stream)
                 assert (block.address, block.size) == (segment.address_of(part), part.size)
                 live.append((block, segment, part))
             elif action == "free" and live:
                 block, segment, part = live.pop(number % len(live))
-                card.free(block)
+                allocator.free(block)
                 reference.free(segment, part)
             elif action == "record" and live:
                 block, segment, part = live[number % len(live)]
-                card.record_stream(block, stream)
+                allocator.record_stream(block, stream)
                 part.used_on |= {stream} - {segment.stream}
             elif action in ("queue", "finish"):
-                getattr(card, action)(number)
+                getattr(allocator, action)(number)
                 getattr(reference, action)(number)
             elif action == "empty":
-                card.empty_cache()
+                allocator.empty_cache()
                 reference.empty_cache()
-            assert card.now("reserved_bytes") == reference.reserved()
-            assert card.now("allocated_bytes") == reference.allocated()
-            assert card.now("active_bytes") == reference.active()
-            assert card.now("requested_bytes") == reference.requested()
-            splits = (card.now("inactive_split"), card.now("inactive_split_bytes"))
+            assert allocator.now("reserved_bytes") == reference.reserved()
+            assert allocator.now("allocated_bytes") == reference.allocated()
+            assert allocator.now("active_bytes") == reference.active()
+            assert allocator.now("requested_bytes") == reference.requested()
+            splits = (allocator.now("inactive_split"), allocator.now("inactive_split_bytes"))
             assert splits == reference.inactive_split()
     finally:
-        card.close()
+        allocator.close()
 
 
 @settings(max_examples=100, deadline=None)
@@ -94,56 +94,58 @@ def test_sums_hold_under_every_option(
     garbage: float,
     divisions: int,
 ) -> None:
-    card = VirtualCard(allocator_library, 300 * MIB)
-    card.configure(
+    allocator = AllocatorModel(allocator_library, 300 * MIB)
+    allocator.configure(
         expandable_segments=expandable,
         max_split=max_split,
         garbage_collection_threshold=garbage,
         roundup_power2_divisions=(divisions,) * 16,
     )
-    card.set_memory_fraction(0.9)
+    allocator.set_memory_fraction(0.9)
     live: list[Block] = []
     peaks = {"allocated_bytes": 0, "reserved_bytes": 0}
     try:
         for action, number, stream in steps:
             if action == "allocate":
-                has_room = has_room_without_a_trace(card, number, stream)
+                has_room = check_room(allocator, number, stream)
                 try:
-                    live.append(card.allocate(number, stream))
+                    live.append(allocator.allocate(number, stream))
                 except OutOfMemoryError:
                     assert not has_room
             elif action == "free" and live:
-                card.free(live.pop(number % len(live)))
+                allocator.free(live.pop(number % len(live)))
             elif action == "record" and live:
-                card.record_stream(live[number % len(live)], stream)
+                allocator.record_stream(live[number % len(live)], stream)
             elif action in ("queue", "finish"):
-                getattr(card, action)(number)
+                getattr(allocator, action)(number)
             elif action == "empty":
-                card.empty_cache()
-            check_sums(card, live)
+                allocator.empty_cache()
+            check_sums(allocator, live)
             for name in peaks:
-                peaks[name] = max(peaks[name], card.now(name))
-                assert card.peak(name) >= peaks[name]
+                peaks[name] = max(peaks[name], allocator.now(name))
+                assert allocator.peak(name) >= peaks[name]
         for block in live:
-            card.free(block)
-        card.empty_cache()
-        assert all(value == 0 for key, value in card.stats().items() if key.endswith("current"))
-        assert card.free_bytes() == 300 * MIB
-        assert card.parts() == []
+            allocator.free(block)
+        allocator.empty_cache()
+        assert all(
+            value == 0 for key, value in allocator.stats().items() if key.endswith("current")
+        )
+        assert allocator.free_bytes() == 300 * MIB
+        assert allocator.parts() == []
     finally:
-        card.close()
+        allocator.close()
 
 
-def has_room_without_a_trace(card: VirtualCard, size: int, stream: int) -> bool:
-    before = card.parts(), card.stats(), card.free_bytes()
-    has_room = card.has_room(size, stream)
-    assert (card.parts(), card.stats(), card.free_bytes()) == before
+def check_room(allocator: AllocatorModel, size: int, stream: int) -> bool:
+    before = allocator.parts(), allocator.stats(), allocator.free_bytes()
+    has_room = allocator.has_room(size, stream)
+    assert (allocator.parts(), allocator.stats(), allocator.free_bytes()) == before
     return has_room
 
 
-def check_sums(card: VirtualCard, live: list[Block]) -> None:
-    parts = card.parts()
-    stats = card.stats()
+def check_sums(allocator: AllocatorModel, live: list[Block]) -> None:
+    parts = allocator.parts()
+    stats = allocator.stats()
     for before, after in pairwise(parts):
         assert before.address + before.size <= after.address
         if before.segment == after.segment:
@@ -158,7 +160,7 @@ def check_sums(card: VirtualCard, live: list[Block]) -> None:
     assert stats["reserved_bytes.all.current"] == sum(p.size for p in parts)
     assert stats["active_bytes.all.current"] == sum(p.size for p in parts if p.active)
     assert stats["requested_bytes.all.current"] == sum(p.requested for p in parts if p.active)
-    assert card.free_bytes() == 300 * MIB - stats["reserved_bytes.all.current"]
+    assert allocator.free_bytes() == 300 * MIB - stats["reserved_bytes.all.current"]
     for key, value in stats.items():
         if ".all." in key and key.endswith(("current", "allocated", "freed")):
             pools = (key.replace(".all.", f".{pool}_pool.") for pool in ("small", "large"))

@@ -1,7 +1,7 @@
-"""Processes share the memory of cards: sums, the dead, forks, and nothing that stays behind.
+"""Processes share the memory of GPUs: sums, killed processes, forks and clean-up.
 
-The processes here have no torch, so many of them cost little. ``ANYRIG_TEST_KILLS=200`` kills as
-many by hand.
+The processes do not import torch and so start quickly. Set ``ANYRIG_TEST_KILLS=200`` to kill that
+many processes.
 """
 
 from __future__ import annotations
@@ -19,33 +19,33 @@ from pathlib import Path
 
 import pytest
 from compiled_shim import load_shim
-from ledger_of_cards import CARD_BYTES, CARDS, Ledger
+from ledger_process import GPU_BYTES, GPUS, Ledger
 from on_a_rig import PROGRAMS
 
 from anyrig.virtual.rehearsal_folder import new_rehearsal_folder
 
 KILLS = int(os.environ.get("ANYRIG_TEST_KILLS", "12"))
-MEMBER = Path(__file__).with_name("ledger_of_cards.py")
+MEMBER = Path(__file__).with_name("ledger_process.py")
 
 
 class Member:
-    """Another process that shares the cards."""
+    """Another process that shares the GPUs."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process
         self.pid = process.pid
 
     def __call__(self, request: str) -> str:
-        self.tell(request)
+        self.send(request)
         return self.answer()
 
-    def tell(self, line: str) -> None:
+    def send(self, line: str) -> None:
         assert self.process.stdin is not None
         self.process.stdin.write(f"{line}\n")
         self.process.stdin.flush()
 
     def answer(self) -> str:
-        """One line; nothing if the process has ended."""
+        """Return the next line; empty if the process has ended."""
         assert self.process.stdout is not None
         return self.process.stdout.readline().strip()
 
@@ -96,7 +96,7 @@ def other(start: Callable[..., Member]) -> Member:
     return start()
 
 
-def test_bytes_of_all_count_and_each_is_named(ledger: Ledger, other: Member) -> None:
+def test_the_bytes_of_all_processes_count(ledger: Ledger, other: Member) -> None:
     assert other("reserve 0 600") == "True"
     assert not ledger.reserve(0, 600)
     assert ledger.reserve(99, 600)
@@ -108,19 +108,21 @@ def test_bytes_of_all_count_and_each_is_named(ledger: Ledger, other: Member) -> 
     assert ledger.processes(99) == {0: 600}
 
 
-@pytest.mark.parametrize("card", [0, 1, CARDS - 1])
-def test_what_a_killed_process_held_fits_again(card: int, ledger: Ledger, other: Member) -> None:
-    assert other(f"reserve {card} 600") == "True"
+@pytest.mark.parametrize("gpu", [0, 1, GPUS - 1])
+def test_memory_of_a_killed_process_can_be_reserved(
+    gpu: int, ledger: Ledger, other: Member
+) -> None:
+    assert other(f"reserve {gpu} 600") == "True"
     other.kill()
-    assert ledger.used_at_most(card) == 600  # nobody has looked
-    assert ledger.reserve(card, 600)
-    assert ledger.processes(card) == {0: 600}
+    assert ledger.used_upper_bound(gpu) == 600  # its slot has not been cleared
+    assert ledger.reserve(gpu, 600)
+    assert ledger.processes(gpu) == {0: 600}
 
 
-def test_looking_at_what_is_used_counts_the_living_alone(ledger: Ledger, other: Member) -> None:
+def test_used_bytes_exclude_killed_processes(ledger: Ledger, other: Member) -> None:
     assert other("reserve 2 600") == "True"
     other.kill()
-    assert (ledger.used(2), ledger.used_at_most(2)) == (0, 0)
+    assert (ledger.used(2), ledger.used_upper_bound(2)) == (0, 0)
 
 
 def test_a_stopped_process_still_holds_its_bytes(ledger: Ledger, other: Member) -> None:
@@ -132,14 +134,14 @@ def test_a_stopped_process_still_holds_its_bytes(ledger: Ledger, other: Member) 
         other.process.send_signal(signal.SIGCONT)
 
 
-def test_a_forked_child_holds_nothing_and_takes_nothing_away(ledger: Ledger, other: Member) -> None:
+def test_a_forked_child_has_its_own_bytes(ledger: Ledger, other: Member) -> None:
     assert ledger.reserve(0, 600)
     ledger.before_fork()
     child = os.fork()
     ledger.after_fork(in_child=child == 0)
     if child == 0:
         took = ledger.reserve(0, 600), ledger.reserve(0, 300), ledger.used(0)
-        ledger.release(0, 600)  # as its copies of the parent's tensors go
+        ledger.release(0, 600)  # when its copies of the parent's tensors are freed
         os._exit(0 if (*took, ledger.used(0)) == (False, True, 900, 600) else 1)
     _, status = os.waitpid(child, 0)
     assert status == 0
@@ -147,9 +149,7 @@ def test_a_forked_child_holds_nothing_and_takes_nothing_away(ledger: Ledger, oth
     assert ledger.processes(0) == {0: 600}
 
 
-def test_a_forked_child_that_does_nothing_is_no_process_of_the_cards(
-    ledger: Ledger, folder: Path
-) -> None:
+def test_an_idle_forked_child_does_not_keep_the_folder(ledger: Ledger, folder: Path) -> None:
     assert ledger.reserve(0, 600)
     ledger.before_fork()
     child = os.fork()
@@ -164,7 +164,7 @@ def test_a_forked_child_that_does_nothing_is_no_process_of_the_cards(
         os.waitpid(child, 0)
 
 
-def test_the_last_to_leave_removes_the_folder(ledger: Ledger, other: Member, folder: Path) -> None:
+def test_the_last_process_removes_the_folder(ledger: Ledger, other: Member, folder: Path) -> None:
     assert folder.stat().st_mode & 0o777 == 0o700
     (folder / "leases").mkdir()
     (folder / "leases" / "GPU-1.lock").touch()
@@ -174,9 +174,7 @@ def test_the_last_to_leave_removes_the_folder(ledger: Ledger, other: Member, fol
     assert not folder.exists()
 
 
-def test_a_folder_that_others_can_look_into_is_closed_to_them(
-    library: ctypes.CDLL, folder: Path
-) -> None:
+def test_a_folder_readable_by_others_is_made_private(library: ctypes.CDLL, folder: Path) -> None:
     folder.mkdir()
     folder.chmod(0o755)
     ledger = Ledger(library, folder)
@@ -185,7 +183,7 @@ def test_a_folder_that_others_can_look_into_is_closed_to_them(
     ledger.leave()
 
 
-def test_who_comes_after_the_last_makes_it_anew(
+def test_a_removed_folder_is_created_again(
     library: ctypes.CDLL, ledger: Ledger, folder: Path
 ) -> None:
     assert ledger.reserve(0, 600)
@@ -195,7 +193,7 @@ def test_who_comes_after_the_last_makes_it_anew(
     second.leave()
 
 
-def test_folders_of_killed_rehearsals_go_when_the_next_starts(
+def test_folders_of_killed_rehearsals_are_removed_by_the_next(
     start: Callable[..., Member], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
@@ -210,7 +208,7 @@ def test_folders_of_killed_rehearsals_go_when_the_next_starts(
     )
 
 
-def test_a_process_that_keeps_the_lock_is_named_in_the_end(
+def test_the_error_names_the_process_that_holds_the_lock(
     library: ctypes.CDLL, folder: Path
 ) -> None:
     folder.mkdir(mode=0o700)
@@ -229,30 +227,30 @@ def test_a_process_that_keeps_the_lock_is_named_in_the_end(
             Ledger(library, folder)
 
 
-def test_a_folder_that_cannot_be_shared_is_told(library: ctypes.CDLL, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_shared_is_reported(library: ctypes.CDLL, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "link").symlink_to(tmp_path)
     for name in ("file", "link"):
-        with pytest.raises(RuntimeError, match=f"{name}: it is not a folder of this user's"):
+        with pytest.raises(RuntimeError, match=f"{name}: it is not a folder owned by this user"):
             Ledger(library, tmp_path / name)
     with pytest.raises(RuntimeError, match="No such file or directory"):
         Ledger(library, tmp_path / "absent" / "folder")
 
 
-def test_many_take_and_give_and_some_are_killed(
+def test_concurrent_processes_of_which_some_are_killed(
     ledger: Ledger, start: Callable[..., Member], folder: Path
 ) -> None:
     program = PROGRAMS / "takes_and_gives.py"
     workers = [start(str(seed), program=program) for seed in range(8)]
     for worker in workers:
-        worker.tell("start")
+        worker.send("start")
     answers = [worker.answer() for worker in workers]
     survivors = [[int(size) for size in answer.split()] for answer in answers if answer]
     assert len(survivors) == 5
-    for card in range(4):
-        assert ledger.used(card) == sum(held[card] for held in survivors)
-        assert sorted(ledger.processes(card).values()) == sorted(
-            [0, *(held[card] for held in survivors if held[card])]
+    for gpu in range(4):
+        assert ledger.used(gpu) == sum(held[gpu] for held in survivors)
+        assert sorted(ledger.processes(gpu).values()) == sorted(
+            [0, *(held[gpu] for held in survivors if held[gpu])]
         )
     ledger.leave()
     for worker in workers:
@@ -264,27 +262,27 @@ def test_many_take_and_give_and_some_are_killed(
 def test_a_folder_of_another_user_is_refused(library: ctypes.CDLL, folder: Path) -> None:
     folder.mkdir(mode=0o700)
     os.chown(folder, 12345, 12345)
-    with pytest.raises(RuntimeError, match="it is not a folder of this user's"):
+    with pytest.raises(RuntimeError, match="it is not a folder owned by this user"):
         Ledger(library, folder)
     assert list(folder.iterdir()) == []
 
 
-def test_processes_killed_at_any_moment_give_all_memory_back(
+def test_processes_killed_at_any_time_release_all_memory(
     ledger: Ledger, start: Callable[..., Member]
 ) -> None:
     program, chance = PROGRAMS / "takes_and_gives.py", random.Random(0)
     killed = 0
     while killed < KILLS:
-        # Seeds that would not kill themselves.
+        # Seeds with which a process does not kill itself.
         workers = [start(str(3 * chance.randrange(10**6) + 1), program=program) for _ in range(4)]
         for worker in workers:
-            worker.tell("start")
+            worker.send("start")
         for worker in workers:
             time.sleep(chance.uniform(0, 0.02))
             worker.kill()
         killed += len(workers)
-        for card in range(4):
-            assert ledger.reserve(card, CARD_BYTES)
-            assert ledger.processes(card) == {0: CARD_BYTES}
-            ledger.release(card, CARD_BYTES)
-            assert ledger.used(card) == 0
+        for gpu in range(4):
+            assert ledger.reserve(gpu, GPU_BYTES)
+            assert ledger.processes(gpu) == {0: GPU_BYTES}
+            ledger.release(gpu, GPU_BYTES)
+            assert ledger.used(gpu) == 0

@@ -1,4 +1,4 @@
-"""The clock of a process: alike in both modes, off when told so, and the node that it is on."""
+"""The clock of a process in both modes, without a clock, and on a node of a larger rig."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from on_a_rig import output_of_lines, run
 
 from anyrig.errors import VirtualRigError
 from anyrig.virtual import VirtualRig
-from anyrig.virtual.nodes import own_node
+from anyrig.virtual.nodes import node_of_process
 
 PROGRAM = """
 import json, sys
@@ -46,7 +46,7 @@ def test_both_modes_take_the_same_time() -> None:
     assert all(figure > 0 for figure in json.loads(compute[1])[0])
 
 
-def test_without_a_clock_nothing_takes_time_and_there_is_nothing_to_read() -> None:
+def test_without_a_clock_work_takes_no_time_and_reading_raises() -> None:
     program = PROGRAM.format(shape_only=True, clock=False)
     read = "\ntry: anyrig.virtual.clock()\nexcept RuntimeError as error: print(error)"
     milliseconds, error = output_of_lines(program + read)
@@ -62,22 +62,22 @@ def test_without_a_rig_there_is_no_clock() -> None:
 RIG = VirtualRig.parse("2x(3xT4)+(2xL4)")
 
 
-def test_the_node_is_torchruns(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_node_comes_from_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("GROUP_RANK", raising=False)
-    assert own_node(RIG) == 0
+    assert node_of_process(RIG) == 0
     monkeypatch.setenv("GROUP_RANK", "2")
-    assert own_node(RIG) == 2
-    assert own_node(VirtualRig.parse("4xT4")) == 0
+    assert node_of_process(RIG) == 2
+    assert node_of_process(VirtualRig.parse("4xT4")) == 0
 
 
 @pytest.mark.parametrize("rank", ["3", "-1", "first"])
 def test_a_node_beyond_the_rig_is_refused(rank: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GROUP_RANK", rank)
     with pytest.raises(VirtualRigError, match=rf"GROUP_RANK is '{rank}' .* has the nodes 0 to 2"):
-        own_node(RIG)
+        node_of_process(RIG)
 
 
-def test_a_process_sees_the_cards_of_its_node_alone() -> None:
+def test_a_process_sees_only_the_gpus_of_its_node() -> None:
     program = (
         "import anyrig.virtual; anyrig.virtual.install('2x(3xT4)+(2xL4)'); import torch; "
         "print(torch.cuda.device_count(), torch.cuda.get_device_name(1))"

@@ -1,4 +1,4 @@
-"""What a reading of the virtual clock says as text and in sum."""
+"""The text and the totals of a reading of the virtual clock."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ def test_a_device_is_done_with_its_last_stream() -> None:
     assert device(0).done_seconds == 0.0
 
 
-def test_all_is_done_with_the_last_device_or_the_host() -> None:
+def test_everything_is_done_with_the_last_device_or_the_host() -> None:
     assert ClockReading(5.0, (device(0, 2.0), device(1, 3.0))).done_seconds == 5.0
     assert ClockReading(1.0, (device(0, 2.0), device(1, 3.0))).done_seconds == 3.0
     assert ClockReading(1.0, ()).done_seconds == 1.0
 
 
-def test_the_text_has_a_line_a_device() -> None:
+def test_the_text_has_one_line_per_device() -> None:
     assert str(ClockReading(0.25, (device(0, 2.0), device(3)))) == (
         "host at 250.000 ms\n"
         "cuda:0 done at 2000.000 ms: computed 1.000 ms, copied 2.000 ms, collectives 3.000 ms, "

@@ -1,7 +1,7 @@
-"""NCCL's process group, in ranks: every collective, each type it takes, groups of 2 to 8, against
-what the host computes; and what comes of mistakes.
+"""NCCL's process group on several ranks: every collective with each dtype in groups of 2 to 8,
+compared with the CPU, and the errors of wrong calls.
 
-``ANYRIG_TEST_ENDINGS=50`` repeats the ends of worlds as often by hand.
+``ANYRIG_TEST_ENDINGS=50`` repeats the test of exiting worlds 50 times.
 """
 
 from __future__ import annotations
@@ -16,34 +16,34 @@ from ranks import Outcome, names_of_cases, run_cases
 
 ENDINGS = int(os.environ.get("ANYRIG_TEST_ENDINGS", "1"))
 
-# What graphs, flight records and distributed tensors import, in seconds for each rank.
+# CUDA graphs, flight records and DTensors import these, which takes seconds on each rank.
 COMPILER = "sympy,torch._dynamo"
 
-# What runs in one world: its files, its ranks, its settings.
+# For each world: its files, its number of ranks, its settings.
 WORLDS: dict[str, tuple[tuple[str, ...], int, dict[str, str]]] = {
-    # Cards that add numbers of eight bits.
-    "right": (
+    # GPUs that add float8.
+    "correct": (
         ("moving", "reducing", "waiting", "grouping", "freeing"),
         8,
-        {"ANYRIG_TEST_CARD": "H100-SXM", "imports": COMPILER},
+        {"ANYRIG_TEST_GPU": "H100-SXM", "imports": COMPILER},
     ),
-    "wrong": (("refusing", "failing"), 4, {}),
-    "worlds": (("gloo_on_cards", "initializing"), 3, {}),
+    "errors": (("refusing", "failing"), 4, {}),
+    "initialized": (("gloo_on_gpus", "initializing"), 3, {}),
     "registered": (("registering", "recorded_by_default"), 2, {}),
     "shape-only": (("shapes", "symmetric_shapes", "freeing"), 2, {"mode": "shape-only"}),
     "symmetric": (("symmetric",), 4, {}),
-    "switched": (("multicast", "timing"), 2, {"ANYRIG_TEST_CARD": "H100-SXM"}),
+    "nvswitch": (("multicast", "timing"), 2, {"ANYRIG_TEST_GPU": "H100-SXM"}),
     "recorded": (("recorded_flights",), 3, {"TORCH_FR_BUFFER_SIZE": "10", "imports": COMPILER}),
     "captured": (("captured_lists",), 3, {}),
-    "watched": (("moving", "watching"), 3, {"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}),
+    "debug": (("moving", "watching"), 3, {"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}),
 }
-# In their last cases a rank ends.
-EXIT_CODES = {"wrong": [0, 0, 0, 7], "symmetric": [0, 0, 0, 7]}
+# A rank exits in the last case of these worlds.
+EXIT_CODES = {"errors": [0, 0, 0, 7], "symmetric": [0, 0, 0, 7]}
 
 
 @pytest.fixture(scope="module")
 def outcome_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Outcome]:
-    """What came of each world, which runs on first use."""
+    """A function that returns the outcome of a world and runs it on first use."""
 
     @cache
     def outcome(world: str) -> Outcome:
@@ -67,7 +67,7 @@ def test_collective(outcome_of: Callable[[str], Outcome], world: str, case: str)
 
 
 @pytest.mark.parametrize("world", WORLDS)
-def test_ranks_end_well(outcome_of: Callable[[str], Outcome], world: str) -> None:
+def test_ranks_exit_without_output(outcome_of: Callable[[str], Outcome], world: str) -> None:
     outcome = outcome_of(world)
     size = WORLDS[world][1]
     assert outcome.exit_codes == EXIT_CODES.get(world, [0] * size), outcome.output
@@ -75,8 +75,8 @@ def test_ranks_end_well(outcome_of: Callable[[str], Outcome], world: str) -> Non
 
 
 @pytest.mark.parametrize("ending", range(ENDINGS))
-def test_a_world_may_end_with_its_groups(ending: int, tmp_path: Path) -> None:
+def test_a_world_may_exit_without_destroying_its_groups(ending: int, tmp_path: Path) -> None:
     outcome = run_cases(["ending"], 3, tmp_path, mode="left")
-    outcome.check("ending.case_leave_works_and_groups")
+    outcome.check("ending.case_exit_with_works_and_groups")
     assert outcome.exit_codes == [0] * 3, outcome.output
     assert outcome.output == ""

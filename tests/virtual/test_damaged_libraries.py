@@ -136,6 +136,6 @@ def test_a_full_folder_for_temporary_files_is_an_error(tmp_path: Path) -> None:
         cache=cache_folder().parents[1], cwd=tmp_path, TMPDIR=str(place),
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (1, ""), done.stderr
-    assert f"anyrig: error: the virtual cards cannot be shared through {place}/" in done.stderr
-    assert "there is no room for " in done.stderr
+    assert f"anyrig: error: the virtual GPUs cannot be shared through {place}/" in done.stderr
+    assert "no room for " in done.stderr
     assert "No space left on device; set TMPDIR to a writable folder" in done.stderr

@@ -1,4 +1,4 @@
-"""A program may end at once after a backward pass: autograd's threads let go of Python before."""
+"""A program may end right after a backward pass: autograd's threads release Python first."""
 
 from __future__ import annotations
 

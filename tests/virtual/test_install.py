@@ -1,4 +1,4 @@
-"""Putting a rig into a process: once, before CUDA is used, and what the environment hides."""
+"""Installing a rig in a process: once, before CUDA is used, with visible devices."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def test_a_rig_for_this_process_alone_leaves_the_environment() -> None:
         from anyrig.virtual import install
         from anyrig.virtual.installed import inheritance
 
-        # As in a process of another rehearsal that was started with -I.
+        # The environment of a process of another rehearsal, started with -I.
         modes = {"shape_only": False, "assume_values": False, "clock": True}
         other = {"rig": "8xL4", **modes, "cards": "/absent/cards", "started": 1.0}
         os.environ["ANYRIG_REHEARSAL"] = json.dumps(other)
         for name in ("TORCH_SYMMMEM_IMPLICIT_POOL", "TRITON_INTERPRET"):
-            os.environ.pop(name, None)  # of a rig that another test has put into pytest
+            os.environ.pop(name, None)  # set by a rig that another test installed in pytest
         before = dict(os.environ)
         install("2xT4", children=False)
         print({name: value for name, value in os.environ.items() if before.get(name) != value})
@@ -122,7 +122,7 @@ def test_a_child_forked_after_use_is_refused() -> None:
 
 
 def test_children_forked_by_a_member_of_a_group_make_a_group() -> None:
-    # No thread survives a fork, and gloo's devices of the parent have threads.
+    # Threads do not survive a fork, and the parent's gloo devices have threads.
     assert sorted(
         output_of_lines(
             """

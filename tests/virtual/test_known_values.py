@@ -1,4 +1,4 @@
-"""Shape-only mode knows small tensors that came from the host, and what is computed from them."""
+"""Shape-only mode knows small tensors copied from the host, and results computed from them."""
 
 from __future__ import annotations
 

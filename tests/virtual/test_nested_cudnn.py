@@ -1,4 +1,4 @@
-"""cuDNN's attention of nested tensors, which PyTorch uses where its environment asks for it."""
+"""cuDNN attention of nested tensors, which an environment variable of PyTorch enables."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ PROGRAM = str(PROGRAMS / "nested_cudnn.py")
 ENABLED = {"TORCH_CUDNN_SDPA_NESTED_TENSOR_ENABLED": "1"}
 
 
-@pytest.mark.parametrize("words", [(PROGRAM,), ("--shape-only", PROGRAM, "shapes")])
-def test_sequences_of_several_lengths(words: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("arguments", [(PROGRAM,), ("--shape-only", PROGRAM, "shapes")])
+def test_sequences_of_several_lengths(arguments: tuple[str, ...]) -> None:
     finished = run(
-        "-W", "ignore", "-m", "anyrig", "rehearse", "--rig", "1xH100-SXM", *words, **ENABLED
+        "-W", "ignore", "-m", "anyrig", "rehearse", "--rig", "1xH100-SXM", *arguments, **ENABLED
     )
     assert finished.stdout == "attended\n", finished.stdout + finished.stderr

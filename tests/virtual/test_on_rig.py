@@ -1,4 +1,4 @@
-"""Runs the tests of `on_rig` in a process of their own, with a virtual rig for CUDA devices."""
+"""Runs the tests of `on_rig` in a separate process, with a virtual rig for CUDA devices."""
 
 from __future__ import annotations
 

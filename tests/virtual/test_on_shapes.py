@@ -1,4 +1,4 @@
-"""Runs the tests of `on_shapes` in a process of their own, with a shape-only rig."""
+"""Runs the tests of `on_shapes` in a separate process, with a shape-only rig."""
 
 from __future__ import annotations
 

@@ -68,13 +68,13 @@ def test_uniform_follows_the_grid(
     kernels: RandomKernels, elements: int, seed: int, offset: int
 ) -> None:
     values, increment = kernels.fill(
-        "uniform_float", np.float32, elements, 0.0, 1.0, seed=seed, offset=offset, card=TINY
+        "uniform_float", np.float32, elements, 0.0, 1.0, seed=seed, offset=offset, gpu=TINY
     )
     expected, step = reference.grid_stride(
         elements, 4, seed, offset, TINY, lambda w: [reference.uniform(x) for x in w]
     )
     wanted = np.array(expected, np.float32)
-    wanted[wanted == 1] = 0  # the bounds are turned round: [0, 1)
+    wanted[wanted == 1] = 0  # ATen reverses the bounds: [0, 1)
     assert np.array_equal(values, wanted)
     assert increment == step
 
@@ -83,11 +83,11 @@ def test_uniform_follows_the_grid(
     ("elements", "increment"),
     [(1, 4), (1024, 4), (1025, 4), (4096, 4), (4097, 8), (8192, 8), (8193, 12)],
 )
-def test_generator_moves_on_by_four_words_a_round(
+def test_generator_advances_by_four_words_per_round(
     kernels: RandomKernels, elements: int, increment: int
 ) -> None:
-    # 1024 threads draw four values each, so a round is 4096 elements.
-    _, moved = kernels.fill("uniform_float", np.float32, elements, 0.0, 1.0, card=TINY)
+    # 1024 threads draw four values each, so a round has 4096 elements.
+    _, moved = kernels.fill("uniform_float", np.float32, elements, 0.0, 1.0, gpu=TINY)
     assert moved == increment
 
 
@@ -96,7 +96,7 @@ def test_integers_take_64_bits_from_a_range_of_2_to_the_28(
     kernels: RandomKernels, limit: int
 ) -> None:
     values, increment = kernels.fill(
-        "integer_in_range", np.int64, 5000, limit, -7, seed=3, card=TINY
+        "integer_in_range", np.int64, 5000, limit, -7, seed=3, gpu=TINY
     )
 
     def draw(w: list[int]) -> list[int]:
@@ -119,8 +119,8 @@ def test_integers_without_bounds(kernels: RandomKernels) -> None:
     assert [int(v) for v in floating] == [word % (2**24 + 1) for word in words]
 
 
-def test_double_takes_two_words_a_number(kernels: RandomKernels) -> None:
-    values, increment = kernels.fill("uniform_double", np.float64, 1500, 0.0, 1.0, card=TINY)
+def test_double_takes_two_words_per_number(kernels: RandomKernels) -> None:
+    values, increment = kernels.fill("uniform_double", np.float64, 1500, 0.0, 1.0, gpu=TINY)
 
     def draw(w: list[int]) -> list[float]:
         return [((w[i] ^ (w[i + 1] << 21)) + 0.5) * 2.0**-53 for i in (0, 2)]
@@ -145,25 +145,23 @@ def test_transforms_of_uniform_and_normal_numbers(kernels: RandomKernels) -> Non
     uniform = kernels.rand(3000, seed=8).astype(np.float64)
     normal = kernels.randn(3000, seed=8).astype(np.float64)
 
-    def given_by(name: str, *arguments: float) -> np.ndarray:
+    def draw(name: str, *arguments: float) -> np.ndarray:
         return kernels.fill(name, np.float32, 3000, *arguments, seed=8)[0]
 
     def agree(values: np.ndarray, expected: np.ndarray) -> bool:
         return np.allclose(values, expected, rtol=1e-4, atol=1e-5)
 
-    assert np.array_equal(given_by("bernoulli_float", 0.3), uniform < np.float32(0.3))
-    assert agree(given_by("exponential_float", 2.5), -np.log(uniform) / 2.5)
-    assert agree(given_by("log_normal_float", 0.5, 0.25), np.exp(normal * 0.25 + 0.5))
-    cauchy = given_by("cauchy_float", 1.0, 2.0)
+    assert np.array_equal(draw("bernoulli_float", 0.3), uniform < np.float32(0.3))
+    assert agree(draw("exponential_float", 2.5), -np.log(uniform) / 2.5)
+    assert agree(draw("log_normal_float", 0.5, 0.25), np.exp(normal * 0.25 + 0.5))
+    cauchy = draw("cauchy_float", 1.0, 2.0)
     middle = np.abs(uniform - 0.5) < 0.49
     assert agree(cauchy[middle], 1 + 2 * np.tan(np.pi * (uniform - 0.5))[middle])
-    assert np.array_equal(
-        given_by("geometric_float", 0.25), np.ceil(np.log(uniform) / np.log1p(-0.25))
-    )
+    assert np.array_equal(draw("geometric_float", 0.25), np.ceil(np.log(uniform) / np.log1p(-0.25)))
 
 
 def test_exponential_is_never_zero(philox_library: ctypes.CDLL) -> None:
-    # cuRAND's 1 would give log(1) = 0; half an epsilon stands in for it.
+    # cuRAND's 1 would give log(1) = 0, so half an epsilon replaces it.
     of = philox_library.exponential_of
     of.restype = ctypes.c_float
     assert of(ctypes.c_float(1.0)) == 2.0**-24
@@ -179,7 +177,7 @@ def test_exponential_is_never_zero(philox_library: ctypes.CDLL) -> None:
         (1024, 4, 512, True, 4),  # 16 bytes of floats
         (1024, 2, 512, True, 8),
         (1024, 8, 512, True, 2),
-        (1022, 4, 512, True, 2),  # 4 would leave a remainder
+        (1022, 4, 512, True, 2),  # not a multiple of 4
         (1023, 4, 512, True, 1),
         (1020, 2, 512, True, 4),
         (1024, 4, 512 + 4, True, 1),  # a view that starts at its second element
@@ -187,7 +185,7 @@ def test_exponential_is_never_zero(philox_library: ctypes.CDLL) -> None:
         (1024, 4, 512, False, 1),
     ],
 )
-def test_dropout_loads_16_bytes_where_it_can(
+def test_dropout_loads_16_bytes_if_possible(
     philox_library: ctypes.CDLL,
     elements: int,
     element_bytes: int,
@@ -211,7 +209,7 @@ def test_vectorized_dropout_follows_its_loop(
     kernels: RandomKernels, elements: int, width: int
 ) -> None:
     mask, increment = kernels.fill(
-        "dropout", np.uint8, elements, width, 0.7, seed=11, offset=16, card=TINY
+        "dropout", np.uint8, elements, width, 0.7, seed=11, offset=16, gpu=TINY
     )
     expected = reference.vectorized_dropout(elements, width, 11, 16, TINY, 0.7)
     assert [bool(kept) for kept in mask] == expected
@@ -222,10 +220,10 @@ def test_vectorized_dropout_follows_its_loop(
 # ---- bernoulli_(tensor), randperm
 
 
-def test_chances_are_drawn_for_four_neighbours_by_a_thread(philox_library: ctypes.CDLL) -> None:
+def test_bernoulli_thread_draws_four_adjacent_elements(philox_library: ctypes.CDLL) -> None:
     out = np.zeros(10, np.float32)
     place = [ctypes.c_uint64(v) for v in (10, 6, 12)]  # elements, seed, offset
-    philox_library.chances(out.ctypes.data_as(ctypes.c_void_p), *place)
+    philox_library.bernoulli_probabilities(out.ctypes.data_as(ctypes.c_void_p), *place)
     expected = []
     for thread in range(3):
         state = reference.words(6, thread, 12)
@@ -254,7 +252,7 @@ def test_elements_with_equal_keys_are_shuffled_by_their_first_thread(
     kernels: RandomKernels,
 ) -> None:
     order = kernels.permutation([3, 1, 3, 3, 0, 3], 4, seed=9, offset=8)
-    island = [0, 2, 3, 5]  # the key 3, in places 2 to 5
+    island = [0, 2, 3, 5]  # key 3, at positions 2 to 5
     state = reference.words(9, 2, 8)
     for i in (3, 2, 1):
         j = next(state) % (i + 1)

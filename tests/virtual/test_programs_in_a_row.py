@@ -1,6 +1,6 @@
-"""Programs that use everything and end: no crash, no hang, no abort.
+"""Programs that use every feature and then end: without crash, hang or abort.
 
-``ANYRIG_TEST_ENDINGS=100`` repeats that as often by hand.
+Set ``ANYRIG_TEST_ENDINGS=100`` to repeat the test 100 times.
 """
 
 from __future__ import annotations

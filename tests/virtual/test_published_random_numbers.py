@@ -1,6 +1,6 @@
-"""The random headers against numbers that people printed on real cards, named at each test.
+"""The random headers against numbers that were printed on real GPUs; each test names its source.
 
-Printed tensors carry four decimals. What lies beyond one wave of threads depends on the card.
+Printed tensors have four decimals. Beyond one wave of threads, the numbers depend on the GPU.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ def shown(values: np.ndarray) -> list[float]:
 
 
 def corners(matrix: np.ndarray) -> list[list[float]]:
-    """The entries that torch prints of a large matrix."""
+    """Return the entries that torch prints of a large matrix."""
     ends = [0, 1, 2, -3, -2, -1]
     return [shown(row) for row in matrix[np.ix_(ends, ends)]]
 
@@ -51,7 +51,7 @@ def test_randn(kernels: RandomKernels, seed: int, printed: list[float]) -> None:
     assert shown(kernels.randn(len(printed), seed=seed)) == printed
 
 
-def test_linear_layer_initialised_on_the_card(kernels: RandomKernels) -> None:
+def test_linear_layer_initialised_on_the_gpu(kernels: RandomKernels) -> None:
     # mrdbourke/pytorch-deep-learning issue 759: Linear(1, 1) after manual_seed(42) draws its
     # weight and its bias from uniform_(-1, 1).
     for offset, printed in ((0, 0.2259), (4, 0.9754)):
@@ -61,7 +61,7 @@ def test_linear_layer_initialised_on_the_card(kernels: RandomKernels) -> None:
 
 def test_large_tensor_wraps_around_the_threads_of_a_3060(kernels: RandomKernels) -> None:
     # pytorch issue 158398: randn([1, 64, 2048]) with seed 42 on an RTX 3060.
-    matrix = kernels.randn(64 * 2048, seed=42, card=RTX_3060).reshape(64, 2048)
+    matrix = kernels.randn(64 * 2048, seed=42, gpu=RTX_3060).reshape(64, 2048)
     assert corners(matrix) == [
         [0.1940, 2.1614, -0.1721, 1.4540, -2.7733, -0.8932],
         [-0.4574, 0.8063, 0.1580, 0.1124, 0.2769, -1.2535],
@@ -75,7 +75,7 @@ def test_large_tensor_wraps_around_the_threads_of_a_3060(kernels: RandomKernels)
 def test_normal_with_mean_and_deviation_on_an_a4000(kernels: RandomKernels) -> None:
     # pytorch issue 97097: FloatTensor(1000, 100).normal_(5, 5 ** 0.5) with seed 14.
     values, _ = kernels.fill(
-        "normal_float", np.float32, 100_000, 5.0, 5**0.5, seed=14, card=RTX_A4000
+        "normal_float", np.float32, 100_000, 5.0, 5**0.5, seed=14, gpu=RTX_A4000
     )
     assert corners(values.reshape(1000, 100)) == [
         [2.8731, 5.2727, 2.9889, 1.6853, 9.6331, 6.6319],
@@ -88,25 +88,25 @@ def test_normal_with_mean_and_deviation_on_an_a4000(kernels: RandomKernels) -> N
 
 
 @pytest.mark.parametrize(
-    ("card", "last"),
+    ("gpu", "last"),
     [(H100_SXM, [-0.6970, -0.7780, 0.3267]), (A100, [0.1549, -0.6797, -0.1656])],
 )
-def test_many_rounds_on_large_cards(
-    kernels: RandomKernels, card: tuple[int, int], last: list[float]
+def test_many_rounds_on_large_gpus(
+    kernels: RandomKernels, gpu: tuple[int, int], last: list[float]
 ) -> None:
     # pytorch issue 143086: randn(1, 49 * 12 * 112 * 144) with seed 1.
-    values = kernels.randn(49 * 12 * 112 * 144, seed=1, card=card)
+    values = kernels.randn(49 * 12 * 112 * 144, seed=1, gpu=gpu)
     assert shown(values[:3]) == [-0.2963, 2.6764, -0.1408]
     assert shown(values[-3:]) == last
 
 
-@pytest.mark.parametrize(("card", "total"), [(P100, 999826), (K80, 999100)])
+@pytest.mark.parametrize(("gpu", "total"), [(P100, 999826), (K80, 999100)])
 def test_dropout_of_a_million_ones_element_by_element(
-    kernels: RandomKernels, card: tuple[int, int], total: int
+    kernels: RandomKernels, gpu: tuple[int, int], total: int
 ) -> None:
     # pytorch issue 25690: the sum of Dropout(0.5) over ones(1000, 1000), seed 0, in 2019, when
     # the kernel was not vectorized yet; what stays is doubled.
-    mask, increment = kernels.fill("dropout", np.uint8, 1_000_000, 1, 0.5, card=card)
+    mask, increment = kernels.fill("dropout", np.uint8, 1_000_000, 1, 0.5, gpu=gpu)
     assert 2 * int(mask.sum()) == total
-    threads = card[0] * card[1]
+    threads = gpu[0] * gpu[1]
     assert increment == 4 * -(-1_000_000 // (threads * 4))

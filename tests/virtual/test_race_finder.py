@@ -1,7 +1,7 @@
-"""PyTorch's CUDA sanitizer, which finds what two streams do to a tensor without an order.
+"""PyTorch's CUDA sanitizer, which finds unordered accesses of two streams to a tensor.
 
-It hears of events, streams, memory and waits from the places where CUDA's own code would tell it,
-for the rest of the process.
+The tracer reports events, streams, memory and waits where PyTorch's CUDA code would, for the rest
+of the process.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 from on_a_rig import output_of_lines
 
-# Work on a tensor in two streams, and what puts it in order.
+# Work on a tensor in two streams, with the synchronization that orders it.
 PROGRAM = """
     import torch
     from torch.cuda import _sanitizer

@@ -1,4 +1,4 @@
-"""Without data, the generator moves on as with it, and the same bytes are taken."""
+"""Both modes advance the generator equally and allocate the same bytes."""
 
 from __future__ import annotations
 

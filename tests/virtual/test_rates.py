@@ -1,4 +1,4 @@
-"""What the clock is told of a card: the published rates of its spec, times what is reached."""
+"""The rates that the clock gets for a GPU: the published rates times the fractions reached."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_rates_are_those_of_the_spec(key: str, stand_ins: dict[str, str]) -> Non
     assert rates.fabric == (spec.architecture if spec.link_bytes_per_second else "")
 
 
-def test_a_rate_that_nobody_knows_is_zero() -> None:
+def test_an_unknown_rate_is_zero() -> None:
     spec: Any = SimpleNamespace(flops_per_second={"float32": 1.0, "float16": 2.0})
     assert flops_per_second(spec, ("float16", "float32")) == 2.0
     assert flops_per_second(spec, ("float64", "float32")) == 1.0

@@ -1,4 +1,4 @@
-"""Cleaning up after rehearsals removes nothing but what rehearsals of this user have left."""
+"""Clean-up removes only what rehearsals of this user have left behind."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def left_behind(folder: Path) -> Path:
     return folder
 
 
-def test_what_a_killed_rehearsal_left_is_removed(tmp_path: Path) -> None:
+def test_the_folder_of_a_killed_rehearsal_is_removed(tmp_path: Path) -> None:
     folder = left_behind(tmp_path / "anyrig-rehearsal")
     remove_unless_used(folder)
     assert list(tmp_path.iterdir()) == []
@@ -43,7 +43,9 @@ def test_a_folder_that_others_can_write_to_is_left_alone(mode: int, tmp_path: Pa
     assert (folder / "cards").exists()
 
 
-@pytest.mark.skipif(not hasattr(os, "getuid") or os.getuid() != 0, reason="only root can give away")
+@pytest.mark.skipif(
+    not hasattr(os, "getuid") or os.getuid() != 0, reason="only root can change owners"
+)
 def test_a_folder_of_another_user_is_left_alone(tmp_path: Path) -> None:
     folder = left_behind(tmp_path / "anyrig-rehearsal")
     os.chown(folder, 12345, 12345)

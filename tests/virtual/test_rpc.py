@@ -1,4 +1,4 @@
-"""Tensors of virtual GPUs in the calls of `torch.distributed.rpc`."""
+"""Tensors of virtual GPUs in calls of `torch.distributed.rpc`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from on_a_rig import PROGRAMS, output_of
 PROGRAM = str(PROGRAMS / "calls_by_rpc.py")
 
 
-def test_tensors_arrive_where_the_device_maps_say() -> None:
+def test_device_maps() -> None:
     assert output_of("-m", "anyrig", "rehearse", "--rig", "2x1GiB", PROGRAM).splitlines() == [
         "cuda:1 cuda:0 torch.Size([3, 2]) (1, 3)",
         "512",
@@ -18,11 +18,11 @@ def test_tensors_arrive_where_the_device_maps_say() -> None:
     ]
 
 
-def test_without_data_shapes_arrive() -> None:
+def test_shape_only_mode() -> None:
     command = ("-m", "anyrig", "rehearse", "--rig", "2x1GiB", "--shape-only", PROGRAM)
     assert output_of(*command, "shape-only").splitlines() == [
         "cuda:1 cuda:0 torch.Size([3, 2]) (1, 3)",
         "512",
-        "anyrig: a tensor of a virtual GPU arrives on the CPU by RPC, and in shape-only mode it "
+        "anyrig: RPC moves a tensor of a virtual GPU to the CPU, but in shape-only mode the tensor "
         "has no values",
     ]

@@ -35,7 +35,7 @@ def test_single_calls_agree_in_layouts_and_bytes(called: dict[str, dict[str, Any
     assert called["compute"] == called["shape-only"]
 
 
-# Shape and strides of the result as a card lays it out.
+# Shape and strides of the result on CUDA.
 ON_A_CARD = {
     "convolution, channels last": [[2, 16, 4, 4], [256, 1, 64, 16]],
     "convolution, weight channels last": [[2, 16, 4, 4], [256, 1, 64, 16]],
@@ -54,9 +54,9 @@ def test_layouts_are_a_cards(called: dict[str, dict[str, Any]], name: str) -> No
 def test_results_that_a_card_leaves_empty_take_no_memory(
     called: dict[str, dict[str, Any]],
 ) -> None:
-    # The result alone; the result, the bag of each index and the size of each bag.
+    # The result alone; the result, each index's bag and each bag's size.
     assert called["compute"]["batch norm in evaluation"]["forward"][1] == 1
-    assert called["compute"]["bags"]["forward"][1] == 3 + 1  # and the offsets
+    assert called["compute"]["bags"]["forward"][1] == 3 + 1  # plus the offsets
 
 
 def test_a_captured_step_agrees_in_bytes_time_and_numbers_drawn() -> None:

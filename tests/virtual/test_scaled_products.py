@@ -1,4 +1,4 @@
-"""Products of eight-bit floats on cards that have them."""
+"""Products of 8-bit floats on GPUs that support them."""
 
 from __future__ import annotations
 

@@ -1,18 +1,18 @@
-"""CUDA tensors and events in the queues of `torch.multiprocessing`: shared by several processes."""
+"""CUDA tensors and events in queues of `torch.multiprocessing`, shared by several processes."""
 
 from __future__ import annotations
 
 from on_a_rig import PROGRAMS, output_of
 
 
-def test_both_processes_see_what_each_writes() -> None:
+def test_both_processes_see_each_other_write() -> None:
     program = str(PROGRAMS / "sends_tensors.py")
     assert output_of("-m", "anyrig", "rehearse", "--rig", "2x1GiB", program).splitlines() == [
         "('cuda:1', [3.0, 4.0], True) 0",
         "Attempted to send CUDA tensor received from another process;",
         "[1.0, 2.0, 3.0, 4.0, 5.0, 6.0] 30.0",
         "('Parameter', True, True)",
-        # Memory stays taken until the receiver lets go of it.
+        # Memory stays allocated until the receiver releases it.
         f"{float(2**20)} {4 * 2**20}",
         "let go",
         "0",
@@ -22,12 +22,12 @@ def test_both_processes_see_what_each_writes() -> None:
     ]
 
 
-def test_a_process_waits_for_what_another_one_recorded() -> None:
+def test_a_process_waits_for_an_event_of_another() -> None:
     program = str(PROGRAMS / "shares_events.py")
     assert output_of("-m", "anyrig", "rehearse", "--rig", "2x1GiB", program).splitlines() == [
         "('unrecorded', True, device(type='cuda', index=0)) True",
         "False",
-        # The other process has seen it done, so the time has passed here as well.
+        # The other process has seen the event done, so the time has passed here too.
         "('recorded', False, 50, True) True 50",
         "('waited on a stream', 50)",
         "recorded here False 50",

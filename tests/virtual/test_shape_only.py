@@ -1,4 +1,4 @@
-"""Shape-only mode: where a value decides it stops and says so, or takes the value to be one."""
+"""Shape-only mode raises an error where it needs a value, or assumes that the value is one."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_a_model_larger_than_the_host_trains_in_no_memory() -> None:
             model(x).sum().backward()
             optimizer.step()
         print(time.process_time() - start)
-        # Of this program alone: ru_maxrss counts the test's own process too, which started it.
+        # The peak of this program alone; ru_maxrss would include the parent test process.
         status = pathlib.Path("/proc/self/status").read_text()
         print(re.search("VmHWM:[^0-9]*([0-9]+) kB", status)[1])
         assert torch.cuda.memory_allocated() > 140 * 2**30

@@ -1,4 +1,4 @@
-"""Ranks that train together end where one process ends that saw all the data."""
+"""Training on several ranks gives the same parameters as training on all data in one process."""
 
 from __future__ import annotations
 
@@ -26,5 +26,5 @@ def test_training(outcome: Outcome, case: str) -> None:
     outcome.check(case)
 
 
-def test_ranks_end_well(outcome: Outcome) -> None:
+def test_ranks_exit_successfully(outcome: Outcome) -> None:
     assert set(outcome.exit_codes) == {0}, outcome.output

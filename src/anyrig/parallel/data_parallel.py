@@ -17,12 +17,11 @@ import torch
 
 from ..devices.place import Place, Places
 from ..transfer.tree import ATOM_TYPES, map_leaves
-from .batch.call import Call
+from .batch.call import Call, describe_call, without_trace
 from .batch.divided_dimension import Answer
-from .batch.once_more import describe_call, without_trace
 from .batch.outputs import join_outputs
-from .batch.rows import name_argument
-from .batch.scatter import divide, scatter_rows
+from .batch.samples import name_argument
+from .batch.scatter import divide, scatter_samples
 from .compiling import refuse_several_devices
 from .device_ids import misses_gpus, rig_of
 from .layout import Layout, make_layout
@@ -226,7 +225,7 @@ class DataParallel(TransparentModule):
         active = [i for i, count in enumerate(rows) if count] or [0]
         samples = [rows[i] for i in active]
         if clock is not None:
-            clock.rows = divided
+            clock.samples = divided
         meeting = Meeting([layout.devices[i] for i in active])
         replicas = self._replicas.begin(
             [i - 1 for i in active if i],
@@ -284,7 +283,7 @@ class DataParallel(TransparentModule):
         """Return what the module returns for the first samples of a batch, and leave no trace."""
         lead, counts = self._lead, (samples, of - samples)
         with without_trace(self.module, lead):
-            given, _ = scatter_rows((inputs, kwargs), (lead, lead), counts, self._layout.dim)
+            given, _ = scatter_samples((inputs, kwargs), (lead, lead), counts, self._layout.dim)
             return self._run(Meeting([lead]), [self.module], [given], None, [samples])[0]
 
     @property

@@ -1,4 +1,4 @@
-"""Which arguments of PyTorch's `DistributedDataParallel` a caller of `spread` chooses."""
+"""The arguments of PyTorch's `DistributedDataParallel` that a caller of `spread` can set."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from ..errors import SpreadError
 
-_CHOSEN = ("bucket_cap_mb", "find_unused_parameters", "gradient_as_bucket_view", "static_graph")
+_ALLOWED = ("bucket_cap_mb", "find_unused_parameters", "gradient_as_bucket_view", "static_graph")
 _DECIDED = {
     "module": "it is the first argument of spread",
     "device_ids": "the module is on the rank's device",
@@ -15,21 +15,21 @@ _DECIDED = {
     "dim": "it is an argument of spread",
     "process_group": "all ranks of the default group take part",
     "device_mesh": "all ranks of the default group take part",
-    "broadcast_buffers": "buffers travel during the backward pass, from a rank that had rows",
-    "forward_sync_buffers": "buffers travel during the backward pass, from a rank that had rows",
+    "broadcast_buffers": "buffers travel in the backward pass, from a rank that had samples",
+    "forward_sync_buffers": "buffers travel in the backward pass, from a rank that had samples",
     "init_sync": "rank 0's parameters and buffers go to all ranks",
 }
 
 
 def check_ddp_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments that DDP is to get.
+    """Return the options as keyword arguments for DDP.
 
     Raises:
-        SpreadError: an argument is not among those that can be chosen.
+        SpreadError: `spread` does not take one of the options.
     """
     for name in options:
-        if name in _CHOSEN:
+        if name in _ALLOWED:
             continue
         why = f"spread decides it: {_DECIDED[name]}" if name in _DECIDED else "it is not supported"
-        raise SpreadError(f"ddp= does not take {name!r}: {why}. It takes {', '.join(_CHOSEN)}")
+        raise SpreadError(f"ddp= does not take {name!r}: {why}. It takes {', '.join(_ALLOWED)}")
     return dict(options)

@@ -11,7 +11,7 @@ from ..transfer.move import resolve_device
 
 
 def misses_gpus(device_ids: Places | None) -> bool:
-    """Say whether GPUs are named on a machine where PyTorch finds none."""
+    """Say whether the caller names GPUs on a machine where PyTorch finds none."""
     if device_ids is None or torch.accelerator.device_count():
         return False
     listed = device_ids if isinstance(device_ids, (list, tuple)) else [device_ids]
@@ -22,7 +22,7 @@ def misses_gpus(device_ids: Places | None) -> bool:
 
 
 def rig_of(device_ids: Places | None) -> Rig:
-    """Return the named devices in order; None names every accelerator by its index, else the CPU.
+    """Return the named devices in order. None means all accelerators by index, or else the CPU.
 
     Raises:
         SpreadError: no device is named.
@@ -37,11 +37,11 @@ def rig_of(device_ids: Places | None) -> Rig:
     return Rig(as_rig(device_ids).devices, "given by device_ids")
 
 
-def each_once(devices: Places) -> tuple[torch.device, ...]:
+def resolve_devices(devices: Places) -> tuple[torch.device, ...]:
     """Return devices with their indices, in order.
 
     Raises:
-        SpreadError: one is named twice, they are of several kinds, or there are none.
+        SpreadError: a device is named twice, they are of several kinds, or there are none.
     """
     resolved = tuple(resolve_device(device) for device in as_torch_devices(devices))
     text = ", ".join(map(str, resolved))

@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ..errors import SpreadError
 from ..transfer.tree import ATOM_TYPES, map_leaves
-from .batch.rows import rows_of_first
+from .batch.samples import find_sample_count
 from .compiling import leave_to_modules
 from .group.exchange import Exchange, Phase
 from .group.fixed_parameters import FixedParameters
@@ -298,7 +298,7 @@ class RankModule(TransparentModule):
         if rows is None:
             rows = count_listed((inputs, kwargs))
         if rows is None:
-            rows = rows_of_first((inputs, kwargs), dim)
+            rows = find_sample_count((inputs, kwargs), dim)
 
         def bring(leaf: Any, path: Any) -> Any:
             if not isinstance(leaf, Tensor):

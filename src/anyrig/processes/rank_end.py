@@ -33,8 +33,8 @@ _LOST_CONNECTION = re.compile(
     re.I,
 )
 # How NCCL on virtual GPUs, in an exception of PyTorch's, names those that were waited for.
-_ABSENT = re.compile(r"ranks? ((?:\d+(?: \(\d+ of all\))?(?:, | and )?)+) did not take part")
-_NUMBER = re.compile(r"(\d+)(?: \((\d+) of all\))?")
+_ABSENT = re.compile(r"ranks? ((?:\d+(?: \(global rank \d+\))?(?:, | and )?)+) did not take part")
+_NUMBER = re.compile(r"(\d+)(?: \(global rank (\d+)\))?")
 # What PyTorch puts before each line of a traceback once there is a group.
 _LABEL = re.compile(r"^\[rank\d+\]: ?", re.MULTILINE)
 # Within the text of an exception, another process's traceback is indented.

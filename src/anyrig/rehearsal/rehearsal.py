@@ -92,8 +92,8 @@ class Rehearsal:
                 remove_unless_used(Path(inherited.cards))
 
     def _hand_down(self) -> Inheritance | None:
-        from ..virtual.installed import Installation, inherit_from_here
+        from ..virtual.installed import Installation, hand_down_before_install
 
-        return inherit_from_here(
+        return hand_down_before_install(
             Installation(self.rig, self.shape_only, self.assume_values, clock=True)
         )

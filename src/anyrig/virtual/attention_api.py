@@ -8,7 +8,7 @@ from typing import Any
 
 
 def bindings(core: ModuleType) -> dict[str, Callable[..., Any]]:
-    """Return the functions by their names in `torch._C`. In a CPU build, they return False."""
+    """Return the functions by their names in `torch._C`; a CPU build's own return False."""
     return {
         "_is_flash_attention_available": lambda: True,
         "_can_use_flash_attention": core.can_use_flash_attention,

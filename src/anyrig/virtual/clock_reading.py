@@ -16,7 +16,7 @@ class StreamReading:
     Attributes:
         stream_id: the id of the stream; 0 for the default stream.
         done_seconds: when all work launched on the stream ends.
-        busy_seconds: how long the stream has been working.
+        busy_seconds: the total time in which the stream was busy.
     """
 
     stream_id: int

@@ -100,5 +100,5 @@ def patch(core: ModuleType) -> None:
 
 
 def _toolkit() -> str:
-    """Return the version of the CUDA toolkit that PyTorch was built with, or reports."""
+    """Return the CUDA toolkit version of this PyTorch, or the one that a CPU build reports."""
     return torch.version.cuda or _TOOLKIT

@@ -29,7 +29,7 @@ from pathlib import Path
 from ..devices.lease_file import DIRECTORY_VARIABLE as LEASE_VARIABLE
 from ..errors import VirtualRigError
 from .driver.facts import facts_of
-from .driver.library import answer_here, driver_environment
+from .driver.library import driver_environment, load_nvml
 from .rig import VirtualRig
 
 VARIABLE = "ANYRIG_REHEARSAL"
@@ -78,9 +78,9 @@ class Inheritance:
         """Give the rig to the processes that this process starts from now on."""
         os.environ.update(self._environment())
 
-    def answer_nvml_here(self) -> None:
+    def load_nvml(self) -> None:
         """Make NVML report the rig in this process, which was started without the variables."""
-        answer_here(self._facts)
+        load_nvml(self._facts)
 
     @functools.cached_property
     def _facts(self) -> str:

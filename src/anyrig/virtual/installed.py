@@ -13,7 +13,7 @@ from typing import Any, cast
 from ..errors import AnyrigError, BuildError, VirtualRigError
 from .build import load_extension
 from .inheritance import VARIABLE, Inheritance
-from .nodes import own_node
+from .nodes import node_of_process
 from .operators import read_operators
 from .rates import rates_of
 from .rig import VirtualDevice, VirtualRig
@@ -116,7 +116,7 @@ def install_inherited() -> None:
         raise SystemExit(error.exit_code) from None
 
 
-def inherit_from_here(wanted: Installation) -> Inheritance | None:
+def hand_down_before_install(wanted: Installation) -> Inheritance | None:
     """Give `wanted` to the processes that this process starts, before this process installs it.
 
     Return what the processes inherit, or None if this process already has a rig.
@@ -124,11 +124,11 @@ def inherit_from_here(wanted: Installation) -> Inheritance | None:
     with _lock:
         if _installation is not None:
             return None
-        handed_down = _new_inheritance(wanted)
-        handed_down.hand_down()
+        new = _new_inheritance(wanted)
+        new.hand_down()
         with suppress(BuildError):  # not an error if the program uses neither NVML nor torch
-            handed_down.answer_nvml_here()
-        return handed_down
+            new.load_nvml()
+        return new
 
 
 def inheritance() -> Inheritance | None:
@@ -150,7 +150,7 @@ def _new_inheritance(wanted: Installation) -> Inheritance:
     return Inheritance(wanted.arguments(), str(new_rehearsal_folder()))
 
 
-def _install(wanted: Installation, handed_down: Inheritance) -> None:
+def _install(wanted: Installation, inherited: Inheritance) -> None:
     from . import (
         attention_api,
         backward_engine,
@@ -187,10 +187,10 @@ def _install(wanted: Installation, handed_down: Inheritance) -> None:
 
     # First the steps that may have to build: a failure then leaves the process unchanged.
     core = load_extension()
-    handed_down.answer_nvml_here()
-    node = own_node(wanted.rig)
+    inherited.load_nvml()
+    node = node_of_process(wanted.rig)
     try:
-        core.share_cards(handed_down.cards, len(wanted.rig.devices))
+        core.share_cards(inherited.cards, len(wanted.rig.devices))
     except RuntimeError as error:
         raise VirtualRigError(f"{error}; set TMPDIR to a writable folder") from None
     core.install(
@@ -243,7 +243,7 @@ def _install(wanted: Installation, handed_down: Inheritance) -> None:
     bitsandbytes_api.patch(core)
     if wanted.shape_only:
         printing.patch()
-        scratch = Scratch.for_rehearsal(handed_down.cards, handed_down.started)
+        scratch = Scratch.for_rehearsal(inherited.cards, inherited.started)
         redirected_files.redirect(scratch)
         tensor_files.redirect(scratch)
         refused_writes.refuse_writes(scratch)

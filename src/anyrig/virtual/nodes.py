@@ -8,10 +8,10 @@ from ..errors import VirtualRigError
 from .rig import VirtualRig
 
 # torchrun sets this variable in each worker: the rank of its agent. There is one agent per node.
-NODE_WORD = "GROUP_RANK"
+NODE_VARIABLE = "GROUP_RANK"
 
 
-def own_node(rig: VirtualRig) -> int:
+def node_of_process(rig: VirtualRig) -> int:
     """Return the node of `rig` whose devices this process sees, counted from 0.
 
     On a rig of several nodes, the node is ``GROUP_RANK``, which ``torchrun --nnodes`` sets in each
@@ -21,12 +21,12 @@ def own_node(rig: VirtualRig) -> int:
     Raises:
         VirtualRigError: ``GROUP_RANK`` is not a node of the rig.
     """
-    text = os.environ.get(NODE_WORD)
+    text = os.environ.get(NODE_VARIABLE)
     if rig.node_count == 1 or text is None:
         return 0
     if not text.isdecimal() or int(text) >= rig.node_count:
         raise VirtualRigError(
-            f"{NODE_WORD} is {text!r} in this process, and the virtual rig {rig} has the nodes "
+            f"{NODE_VARIABLE} is {text!r} in this process, and the virtual rig {rig} has the nodes "
             f"0 to {rig.node_count - 1}; start as many nodes (torchrun --nnodes) as the rig has"
         )
     return int(text)

@@ -21,7 +21,7 @@ def bind(functions: Mapping[str, object]) -> None:
 
 
 def replace_in_torch(old: Mapping[str, object], new: Mapping[str, object]) -> None:
-    """Replace the objects of `old` by those of `new`, by name, in all loaded modules of PyTorch."""
+    """Replace the objects of `old` with those of `new`, by name, in all modules of PyTorch."""
     for module_name, module in list(sys.modules.items()):
         if module is None or module_name.partition(".")[0] != "torch":
             continue

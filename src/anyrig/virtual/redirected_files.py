@@ -30,10 +30,10 @@ def redirect(scratch: Scratch) -> None:
     builtins.open = io.open = opened
     of_os: dict[str, Callable[..., Any]] = {
         "stat": files.stat,
-        "access": functools.partial(files.look, scratch.at),
-        "chmod": functools.partial(files.look, scratch.at),
-        "lstat": functools.partial(files.look, scratch.link_at),
-        "readlink": functools.partial(files.look, scratch.link_at),
+        "access": functools.partial(files.inspect, scratch.find),
+        "chmod": functools.partial(files.inspect, scratch.find),
+        "lstat": functools.partial(files.inspect, scratch.find_link),
+        "readlink": functools.partial(files.inspect, scratch.find_link),
         "open": files.open_descriptor,
         "truncate": files.truncate,
         "utime": files.set_times,
@@ -86,14 +86,16 @@ class _Files:
     def __init__(self, scratch: Scratch) -> None:
         self._scratch = scratch
 
-    def look(
-        self, at: Callable[[str], str], original: Any, path: str, *rest: Any, **keywords: Any
+    def inspect(
+        self, find: Callable[[str], str], original: Any, path: str, *rest: Any, **keywords: Any
     ) -> Any:
-        return original(at(path), *rest, **keywords)
+        return original(find(path), *rest, **keywords)
 
     def stat(self, original: Any, path: str, **keywords: Any) -> Any:
-        at = self._scratch.at if keywords.get("follow_symlinks", True) else self._scratch.link_at
-        return original(at(path), **keywords)
+        find = (
+            self._scratch.find if keywords.get("follow_symlinks", True) else self._scratch.find_link
+        )
+        return original(find(path), **keywords)
 
     def open(self, original: Any, path: str, mode: str = "r", *rest: Any, **keywords: Any) -> Any:
         opener = keywords.get("opener") or rest[_POSITION_OF_OPENER : _POSITION_OF_OPENER + 1]
@@ -113,7 +115,7 @@ class _Files:
         )
 
     def _path_to_open(self, path: str, *, writes: bool, new: bool, keep: bool) -> str:
-        found = self._scratch.at(path)
+        found = self._scratch.find(path)
         if writes and not (new and found == path):
             return self._scratch.for_writing(path, keep=keep)
         return found
@@ -123,7 +125,7 @@ class _Files:
 
     def set_times(self, original: Any, path: str, *rest: Any, **keywords: Any) -> None:
         follows = keywords.get("follow_symlinks", True)
-        found = self._scratch.at(path) if follows else self._scratch.link_at(path)
+        found = self._scratch.find(path) if follows else self._scratch.find_link(path)
         place = os.path.realpath(found) if follows else found
         if not self._scratch.is_old(place):  # an old file keeps its times, which mark it as old
             original(found, *rest, **keywords)
@@ -164,7 +166,7 @@ class _Files:
         files = [os.path.join(folder, name) for folder, names in found for name in names]
         kept = any(scratch.is_old(file) for file in files)
         for file in files:
-            if kept or scratch.link_at(file) != file:
+            if kept or scratch.find_link(file) != file:
                 scratch.remove(file)
         scratch.delete_versions(path)
         if kept:
@@ -175,8 +177,8 @@ class _Files:
 
     def move(self, original: Any, source: str, target: Any, **keywords: Any) -> None:
         scratch, target = self._scratch, os.fspath(target)
-        found = scratch.link_at(source)
-        is_unversioned = found == source and scratch.link_at(target) == target
+        found = scratch.find_link(source)
+        is_unversioned = found == source and scratch.find_link(target) == target
         if _directly(scratch, _is_folder, source) and found == source:
             self._move_folder(original, source, target)
         elif is_unversioned and not scratch.is_old(source) and not scratch.is_old(target):
@@ -186,7 +188,7 @@ class _Files:
 
     def _move_to_version(self, original: Any, source: str, target: str) -> None:
         scratch = self._scratch
-        found = scratch.link_at(source)
+        found = scratch.find_link(source)
         with scratch.directly():
             os.lstat(found)  # raises FileNotFoundError if the script sees no such file
             if os.path.isdir(target):
@@ -204,10 +206,10 @@ class _Files:
         folders = [(folder, names) for folder, _, names in os.walk(source)]
         files = [os.path.join(folder, name) for folder, names in folders for name in names]
         if not any(scratch.is_old(file) for file in files):
-            versions = [file for file in files if scratch.link_at(file) != file]
+            versions = [file for file in files if scratch.find_link(file) != file]
             for file in versions:
                 moved = scratch.new_version(os.path.join(target, os.path.relpath(file, source)))
-                _directly(scratch, os.replace, scratch.link_at(file), moved)
+                _directly(scratch, os.replace, scratch.find_link(file), moved)
             original(source, target)
             return
         # Old files stay in place, so the script gets a folder of copies.
@@ -219,7 +221,7 @@ class _Files:
             scratch.mark_removed(folder)
 
     def copy(self, original: Any, source: str, target: Any, **keywords: Any) -> Any:
-        if self._scratch.at(source) == source:
+        if self._scratch.find(source) == source:
             return original(source, target, **keywords)
         # The source has no values, so its copy must not appear among real files either.
         original(source, self._scratch.for_tensors(os.fspath(target)), **keywords)
@@ -229,7 +231,7 @@ class _Files:
         original(source, self._free_name(os.fspath(target)), *rest)
 
     def link(self, original: Any, source: str, target: Any, **keywords: Any) -> None:
-        target, found = os.fspath(target), self._scratch.at(source)
+        target, found = os.fspath(target), self._scratch.find(source)
         place = self._free_name(target) if found == source else self._scratch.new_version(target)
         original(found, place, **keywords)
 

@@ -30,7 +30,11 @@ _CLASSES = {
 
 
 def refuse(what: str, reason: str) -> NoReturn:
-    """Raise the error for `what`, which virtual GPUs do not support because of `reason`."""
+    """Raise the error for `what`, which virtual GPUs do not support because of `reason`.
+
+    Raises:
+        RuntimeError: always.
+    """
     raise RuntimeError(f"CUDA error: virtual GPUs do not support {what}: {reason}")
 
 

@@ -92,6 +92,10 @@ class VirtualRig:
         devices: the devices of all nodes, node by node, in the order of their CUDA indices.
         network_bytes_per_second: each device's share of the network between nodes, in one
             direction.
+
+    Raises:
+        DeviceTextError: there are no or too many nodes or devices, or the network has no rate.
+        ValueError: the nodes of `devices` are not numbered from 0 without gaps.
     """
 
     devices: tuple[VirtualDevice, ...]

@@ -48,7 +48,7 @@ class Scratch:
 
     @classmethod
     def for_rehearsal(cls, cards: str, started: float) -> Scratch:
-        """Return the scratch folder that belongs to the rehearsal's folder `cards`."""
+        """Return the scratch folder of the rehearsal whose shared folder is `cards`."""
         place, name = os.path.split(cards)
         name = name.removeprefix("anyrig-rehearsal-")
         return cls(os.path.join(os.path.realpath(place), f"anyrig-scratch-{name}"), started)
@@ -67,7 +67,7 @@ class Scratch:
         finally:
             self._thread.depth -= 1
 
-    def at(self, path: str) -> str:
+    def find(self, path: str) -> str:
         """Return the file that the script sees at `path`: its version, or `path` itself.
 
         Symbolic links are followed.
@@ -89,7 +89,7 @@ class Scratch:
                 place = _without_links(os.path.join(os.path.dirname(place), target))
             return path
 
-    def link_at(self, path: str) -> str:
+    def find_link(self, path: str) -> str:
         """Return the file that the script sees at `path`, without following a symbolic link."""
         with self.directly():
             if self.contains(path) or not os.path.isdir(self._folder):
@@ -127,7 +127,7 @@ class Scratch:
             keep: whether the content stays, as in the modes ``a`` and ``r+``.
         """
         with self.directly():
-            version = self.at(path)
+            version = self.find(path)
             place = os.path.realpath(path)
             if version != path:
                 self._make_folder_of(version)
@@ -142,7 +142,7 @@ class Scratch:
     def for_tensors(self, path: str) -> str:
         """Return the file to open for writing tensors to `path`: a version, even of a new file."""
         with self.directly():
-            version = self.at(path)
+            version = self.find(path)
             place = os.path.realpath(path)
             there = os.path.exists(place)
             if version != path:
@@ -183,7 +183,7 @@ class Scratch:
         """Remove `path` from the script's view; a file from before the rehearsal stays on disk."""
         with self.directly():
             place = _without_links(path)
-            version = self.link_at(place)
+            version = self.find_link(place)
             if version != place:
                 os.unlink(version)  # raises FileNotFoundError if the script has removed `path`
             if self.is_old(place):
@@ -266,7 +266,7 @@ class Scratch:
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
 
     def _report(self, path: str) -> None:
-        """Report where the versions of this folder's files are, once per rehearsal."""
+        """Report the folder of the versions of `path` and its siblings, once per rehearsal."""
         note = self._note(os.path.dirname(_without_links(path)), "reported")
         self._make_folder_of(note)
         action = "change" if os.path.lexists(path) else "create"

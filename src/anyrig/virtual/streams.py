@@ -56,7 +56,7 @@ class CudaStreamBase(torch.Stream):
 
     @property
     def priority(self) -> int:
-        """The priority; streams with a lower number run first."""
+        """The priority; a lower number means a higher priority."""
         return int(_C._cuda_streamPriority(self.stream_id, self.device_index))
 
     @staticmethod

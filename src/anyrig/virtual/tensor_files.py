@@ -112,8 +112,8 @@ def _reader(scratch: Scratch, argument: _Argument, original: Any) -> Any:
     @functools.wraps(original)
     def read(*arguments: Any, **keywords: Any) -> Any:
         path = _path_of(argument.of(arguments, keywords))
-        if path is not None and scratch.at(path) != path:
-            arguments, keywords = argument.replaced(arguments, keywords, scratch.at(path))  # type: ignore[assignment]
+        if path is not None and scratch.find(path) != path:
+            arguments, keywords = argument.replaced(arguments, keywords, scratch.find(path))  # type: ignore[assignment]
         return original(*arguments, **keywords)
 
     return read
@@ -160,7 +160,7 @@ def _path_of(file: object) -> str | None:
 
 
 def _replace(module: str, function: str, wrap: Callable[[Any], Any]) -> None:
-    """Replace a module's function by `wrap(function)`, now or once the module is imported."""
+    """Replace a module's function with `wrap(function)`, now or once the module is imported."""
 
     def replace() -> None:
         *owners, name = function.split(".")

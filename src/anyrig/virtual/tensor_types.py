@@ -51,7 +51,7 @@ class CudaTensorType(type):
 
 
 def patch() -> None:
-    """Replace the tensor types of `torch.cuda` by types that create tensors."""
+    """Replace the tensor types of `torch.cuda` with types that can create tensors."""
     for prefix, dtype in _DTYPES.items():
         for module, layout in (
             ("torch.cuda", torch.strided),

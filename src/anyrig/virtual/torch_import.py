@@ -1,7 +1,7 @@
 """Running an action as soon as the program has imported torch.
 
 A script may set ``CUDA_VISIBLE_DEVICES`` or ``OMP_NUM_THREADS`` above its ``import torch``. If
-anyrig imported torch before the script starts, the variables would have no effect.
+anyrig imported torch before running the script, the variables would have no effect.
 """
 
 from __future__ import annotations

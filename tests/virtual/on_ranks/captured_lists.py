@@ -1,4 +1,4 @@
-"""Collectives of lists of tensors within CUDA graphs."""
+"""Collectives on lists of tensors in CUDA graphs."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import torch
 import torch.distributed as dist
 
 
-def replayed(call: Callable[[], object]) -> torch.cuda.CUDAGraph:
-    """Capture `call`, which has run once before."""
+def capture(call: Callable[[], object]) -> torch.cuda.CUDAGraph:
+    """Run `call` once, then capture it."""
     call()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
@@ -22,7 +22,7 @@ def replayed(call: Callable[[], object]) -> torch.cuda.CUDAGraph:
 def case_all_gather_into_a_list(world: Any) -> None:
     mine = torch.zeros(4, device="cuda")
     parts = [torch.zeros(4, device="cuda") for _ in range(world.size)]
-    graph = replayed(lambda: dist.all_gather(parts, mine))
+    graph = capture(lambda: dist.all_gather(parts, mine))
     for step in (1, 2):
         mine.fill_(step * 10 + world.rank)
         graph.replay()
@@ -32,11 +32,11 @@ def case_all_gather_into_a_list(world: Any) -> None:
 
 
 def case_reduce_scatter_from_a_list(world: Any) -> None:
-    given = [torch.zeros(4, device="cuda") for _ in range(world.size)]
+    inputs = [torch.zeros(4, device="cuda") for _ in range(world.size)]
     result = torch.zeros(4, device="cuda")
-    graph = replayed(lambda: dist.reduce_scatter(result, given))
+    graph = capture(lambda: dist.reduce_scatter(result, inputs))
     for step in (1, 2):
-        for index, part in enumerate(given):
+        for index, part in enumerate(inputs):
             part.fill_(step * (world.rank + 1) + index)
         graph.replay()
         total = step * sum(range(1, world.size + 1)) + world.size * world.rank
@@ -44,14 +44,14 @@ def case_reduce_scatter_from_a_list(world: Any) -> None:
 
 
 def case_all_to_all_of_lists(world: Any) -> None:
-    given = [torch.zeros(4, device="cuda") for _ in range(world.size)]
-    taken = [torch.zeros(4, device="cuda") for _ in range(world.size)]
-    graph = replayed(lambda: dist.all_to_all(taken, given))
+    inputs = [torch.zeros(4, device="cuda") for _ in range(world.size)]
+    outputs = [torch.zeros(4, device="cuda") for _ in range(world.size)]
+    graph = capture(lambda: dist.all_to_all(outputs, inputs))
     for step in (1, 2):
-        for index, part in enumerate(given):
+        for index, part in enumerate(inputs):
             part.fill_(step * 100 + world.rank * 10 + index)
         graph.replay()
-        assert [part.tolist() for part in taken] == [
+        assert [part.tolist() for part in outputs] == [
             [step * 100 + rank * 10 + world.rank] * 4 for rank in range(world.size)
         ]
 
@@ -59,24 +59,24 @@ def case_all_to_all_of_lists(world: Any) -> None:
 def case_gather_and_scatter(world: Any) -> None:
     root = 1
     lists = [torch.zeros(4, device="cuda") for _ in range(world.size)]
-    there = lists if world.rank == root else None
+    root_list = lists if world.rank == root else None
     mine = torch.zeros(4, device="cuda")
-    gathers = replayed(lambda: dist.gather(mine, there, dst=root))
-    scatters = replayed(lambda: dist.scatter(mine, there, src=root))
+    gather_graph = capture(lambda: dist.gather(mine, root_list, dst=root))
+    scatter_graph = capture(lambda: dist.scatter(mine, root_list, src=root))
     for step in (1, 2):
         mine.fill_(step * 10 + world.rank)
-        gathers.replay()
+        gather_graph.replay()
         if world.rank == root:
             assert [part.tolist() for part in lists] == [
                 [step * 10 + rank] * 4 for rank in range(world.size)
             ]
             for part in lists:
                 part.add_(100)
-        scatters.replay()
+        scatter_graph.replay()
         assert mine.tolist() == [100 + step * 10 + world.rank] * 4
 
 
-def case_a_result_made_within(world: Any) -> None:
+def case_results_allocated_in_the_graph(world: Any) -> None:
     mine = torch.zeros(4, device="cuda")
 
     def call() -> torch.Tensor:
@@ -95,23 +95,23 @@ def case_a_result_made_within(world: Any) -> None:
         assert total.tolist() == [2 * step * world.size] * 4
 
 
-def case_several_at_once(world: Any) -> None:
-    given = [torch.zeros(2, device="cuda") for _ in range(2)]
-    taken = [torch.zeros(2 * world.size, device="cuda") for _ in range(2)]
+def case_coalesced_calls(world: Any) -> None:
+    inputs = [torch.zeros(2, device="cuda") for _ in range(2)]
+    outputs = [torch.zeros(2 * world.size, device="cuda") for _ in range(2)]
     group: Any = dist.group.WORLD
     all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 
     def call() -> None:
         with dist._coalescing_manager(group, torch.device("cuda"), async_ops=True) as works:
-            for into, part in zip(taken, given, strict=True):
-                all_gather(into, part)
+            for output, part in zip(outputs, inputs, strict=True):
+                all_gather(output, part)
         works.wait()
 
-    graph = replayed(call)
+    graph = capture(call)
     for step in (1, 2):
-        for index, part in enumerate(given):
+        for index, part in enumerate(inputs):
             part.fill_(step * 100 + index * 10 + world.rank)
         graph.replay()
-        assert [into[::2].tolist() for into in taken] == [
+        assert [output[::2].tolist() for output in outputs] == [
             [step * 100 + index * 10 + rank for rank in range(world.size)] for index in range(2)
         ]

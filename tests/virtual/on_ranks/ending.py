@@ -1,4 +1,4 @@
-"""A program that ends with works under way, and without destroying its groups."""
+"""A program that exits with pending works, without destroying its groups."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 KEPT: list[Any] = []
 
 
-def case_leave_works_and_groups(world: Any) -> None:
+def case_exit_with_works_and_groups(world: Any) -> None:
     model = DistributedDataParallel(torch.nn.Linear(4, 4).cuda(), device_ids=[world.rank])
     model(torch.ones(2, 4, device="cuda")).sum().backward()
     tensor = torch.ones(1000, device="cuda")
@@ -20,7 +20,7 @@ def case_leave_works_and_groups(world: Any) -> None:
     dist.all_reduce(tensor, async_op=True, group=KEPT[0][2]).get_future().then(
         lambda done: KEPT.append(done.value())
     )
-    # Sent, and received just before the end.
+    # A message that is received just before the exit.
     if world.rank == 0:
         dist.isend(tensor, 1)
     elif world.rank == 1:

@@ -1,4 +1,4 @@
-"""Collectives that fail: an error on every rank that takes part, with words for what is wrong."""
+"""Collectives that fail: every participating rank raises an error that names the cause."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def row(length: int = 4, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return torch.ones(length, dtype=dtype, device="cuda")
 
 
-def works(world: Any, group: Any = None) -> None:
+def check_works(world: Any, group: Any = None) -> None:
     tensor = row()
     dist.all_reduce(tensor, group=group)
     assert tensor.tolist() == [world.size] * 4
@@ -29,18 +29,18 @@ def case_sizes_differ(world: Any) -> None:
     text = str(raised.value)
     assert f"[Rank {world.rank} of group" in text
     assert "OpType=ALLREDUCE" in text
-    assert "rank 0 has 16 bytes for rank 1, which expects 20 of it" in text
-    works(world)
+    assert "rank 0 sends 16 bytes to rank 1, which expects 20" in text
+    check_works(world)
 
 
 def case_collectives_differ(world: Any) -> None:
     words = (
-        "rank 0 called broadcast with root 1 .its number [0-9]+ of this group., and rank 1 called "
+        "rank 0 called broadcast with root 1 .collective [0-9]+ of this group., and rank 1 called "
         r"all_reduce\(SUM\) of Float"
     )
     with pytest.raises(dist.DistBackendError, match=words):
         dist.broadcast(row(), 1) if world.rank == 0 else dist.all_reduce(row())
-    works(world)
+    check_works(world)
 
 
 def case_reductions_differ(world: Any) -> None:
@@ -50,7 +50,7 @@ def case_reductions_differ(world: Any) -> None:
     dtype = torch.int32 if world.rank == 1 else torch.float32
     with pytest.raises(dist.DistBackendError, match=r"rank 1 called all_reduce\(SUM\) of Int"):
         dist.all_reduce(row(dtype=dtype))
-    works(world)
+    check_works(world)
 
 
 def case_roots_differ(world: Any) -> None:
@@ -59,11 +59,11 @@ def case_roots_differ(world: Any) -> None:
 
 
 def case_splits_differ(world: Any) -> None:
-    # Rank 0 gives rank 1 two rows; it expects one, as of all.
-    gives = [1, 2, 1, 1] if world.rank == 0 else [1] * 4
-    with pytest.raises(dist.DistBackendError, match="rank 0 has 8 bytes for rank 1"):
-        dist.all_to_all_single(row(4), row(sum(gives)), [1] * 4, gives)
-    works(world)
+    # Rank 0 sends two elements to rank 1, which expects one.
+    send_counts = [1, 2, 1, 1] if world.rank == 0 else [1] * 4
+    with pytest.raises(dist.DistBackendError, match="rank 0 sends 8 bytes to rank 1"):
+        dist.all_to_all_single(row(4), row(sum(send_counts)), [1] * 4, send_counts)
+    check_works(world)
 
 
 def case_messages_differ(world: Any) -> None:
@@ -89,7 +89,7 @@ def case_errors_of_asynchronous_works(world: Any) -> None:
     with pytest.raises(dist.DistBackendError, match="do not call the same collective"):
         torch.cuda.synchronize()
     torch.cuda.synchronize()
-    works(world)
+    check_works(world)
 
 
 def case_time_limit(world: Any) -> None:
@@ -103,8 +103,8 @@ def case_time_limit(world: Any) -> None:
     with pytest.raises(dist.DistBackendError, match=words):
         dist.all_reduce(row(), group=group)
     assert time.monotonic() - started < 10
-    # Only that group is lost.
-    works(world)
+    # Other groups still work.
+    check_works(world)
 
 
 def case_time_limit_of_a_message(world: Any) -> None:
@@ -122,7 +122,7 @@ def case_limits_can_be_set(world: Any) -> None:
     if world.rank:
         with pytest.raises(dist.DistBackendError, match="timed out: rank 0"):
             dist.barrier(group=group, device_ids=[world.rank])
-    works(world)
+    check_works(world)
 
 
 def case_abort(world: Any) -> None:
@@ -141,10 +141,10 @@ def case_abort(world: Any) -> None:
 
 def case_a_rank_ends(world: Any) -> None:
     group = world.group(world.size, limit=600)
-    works(world, group)
+    check_works(world, group)
     last = world.size - 1
     if world.rank == last:
         os._exit(7)
-    # Neighbour of the dead one or not.
+    # Every rank notices, whether it is a neighbour of the ended rank or not.
     with pytest.raises(dist.DistBackendError, match=f"connection to rank {last} is lost"):
         dist.all_reduce(row(100_000), group=group)

@@ -1,4 +1,4 @@
-"""Tensors that are freed while a collective uses them, with data and without."""
+"""Tensors that are freed while a collective uses them, in both modes."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import torch.distributed as dist
 from torch import Tensor
 
 
-def known(shape: tuple[int, ...], value: float) -> Tensor:
-    """Return a tensor whose bytes come from the host."""
+def full_from_cpu(shape: tuple[int, ...], value: float) -> Tensor:
+    """Return a tensor copied from the CPU, so that shape-only mode knows its values."""
     return torch.full(shape, value).to("cuda")
 
 
 def case_tensors_freed_while_a_collective_uses_them(world: Any) -> None:
-    # The first rank lets go of its bytes, and asks for as many again, before the others come.
-    tensors = [known((4096,), world.rank + 1.0) for _ in range(4)]
-    received = known((4096,), 0.0)
+    # Rank 0 frees its memory and allocates as much again before the other ranks call.
+    tensors = [full_from_cpu((4096,), world.rank + 1.0) for _ in range(4)]
+    received = full_from_cpu((4096,), 0.0)
     works, others = [], []
     if world.rank > 0:
         world.store.wait(["freed"])
@@ -26,10 +26,10 @@ def case_tensors_freed_while_a_collective_uses_them(world: Any) -> None:
         works.append(dist.irecv(received, 1))
         for tensor in (*tensors, received):
             tensor.untyped_storage().resize_(0)
-        others = [known((4096,), 7.0) for _ in range(20)]
+        others = [full_from_cpu((4096,), 7.0) for _ in range(20)]
         world.store.set("freed", "")
     elif world.rank == 1:
-        works.append(dist.isend(known((4096,), 5.0), 0))
+        works.append(dist.isend(full_from_cpu((4096,), 5.0), 0))
     for work in works:
         work.wait()
     if world.rank == 0:

@@ -1,4 +1,4 @@
-"""A model that ranks train together, and what one process makes of it that sees whole batches."""
+"""The model that the ranks train, and its reference: training on whole batches in one process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-5}
 
 
 class Layer(nn.Module):
-    """Attention and a perceptron, as in a transformer."""
+    """A transformer layer: attention and an MLP."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -62,29 +62,29 @@ def train(
     rank: int = 0,
     ranks: int = 1,
 ) -> None:
-    """Train on the part of each batch that is for one of `ranks`."""
+    """Train on the part of each batch that belongs to `rank`."""
     for x, y in batches(dtype):
         optimizer.zero_grad()
         functional.mse_loss(model(x.chunk(ranks)[rank]), y.chunk(ranks)[rank]).backward()
         optimizer.step()
 
 
-def trained_alone(model: nn.Module, dtype: torch.dtype = torch.float64) -> nn.Module:
+def train_reference(model: nn.Module, dtype: torch.dtype = torch.float64) -> nn.Module:
     model = copy.deepcopy(model)
     train(model, optimizer_of(model.parameters()), dtype)
     return model
 
 
 def check_equal(model: nn.Module, expected: nn.Module) -> None:
-    """Compare all parameters; without data, come as far as to their comparison."""
+    """Compare all parameters. In shape-only mode, run the same operations without a result."""
     dtype = next(expected.parameters()).dtype
-    largest = torch.zeros((), device="cuda", dtype=torch.float64)
-    for seen, wanted in zip(model.parameters(), expected.parameters(), strict=True):
-        whole = seen.full_tensor() if isinstance(seen, DTensor) else seen
-        largest = largest.maximum((whole.detach() - wanted.detach()).abs().max())
-    dist.all_reduce(largest, dist.ReduceOp.MAX)
+    max_error = torch.zeros((), device="cuda", dtype=torch.float64)
+    for actual, reference in zip(model.parameters(), expected.parameters(), strict=True):
+        whole = actual.full_tensor() if isinstance(actual, DTensor) else actual
+        max_error = max_error.maximum((whole.detach() - reference.detach()).abs().max())
+    dist.all_reduce(max_error, dist.ReduceOp.MAX)
     if has_values():
-        assert largest.item() <= TOLERANCES[dtype]
+        assert max_error.item() <= TOLERANCES[dtype]
 
 
 def has_values() -> bool:

@@ -1,4 +1,4 @@
-"""Symmetric memory on cards behind an NVSwitch that adds and copies for them."""
+"""Symmetric memory on GPUs with an NVSwitch that supports multicast."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""NCCL's flight recorder without settings: it keeps the last 2000 calls."""
+"""NCCL's flight recorder with default settings, which keeps the last 2000 calls."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ KEPT_CALLS = 2000
 
 
 def case_the_last_calls_are_kept(world: Any) -> None:
-    # A group of this rank alone: a call need not wait for another process.
+    # A group of this rank alone, so that calls do not wait for other processes.
     alone = [dist.new_group([rank]) for rank in range(world.size)][world.rank]
     BINDINGS._reset_fr_recording_nccl()
     tensor = torch.zeros(1, device="cuda")

@@ -1,4 +1,4 @@
-"""NCCL's flight recorder: the calls of all groups, with their state."""
+"""NCCL's flight recorder: the calls of all groups and their states."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import torch.distributed as dist
 BINDINGS: Any = torch._C._distributed_c10d  # type: ignore[attr-defined]
 
 
-def dumped(**options: bool) -> Any:
+def dump(**options: bool) -> Any:
     return pickle.loads(BINDINGS._dump_nccl_trace(**options))
 
 
@@ -25,7 +25,7 @@ def case_calls_and_their_state(world: Any) -> None:
     BINDINGS._reset_fr_recording_nccl()
     tensor = torch.zeros(3, 4, device="cuda")
     group = dist.new_group(group_desc="the group of this test")
-    began_ns = time.time_ns()
+    start_ns = time.time_ns()
     for _ in range(2):
         dist.all_reduce(tensor, group=group)
     dist.all_gather(
@@ -33,7 +33,7 @@ def case_calls_and_their_state(world: Any) -> None:
         torch.zeros(2, device="cuda"),
         group=group,
     )
-    record = dumped()
+    record = dump()
     assert set(record) == {"version", "comm_lib_version", "pg_config", "pg_status", "entries"}
     first, last = record["entries"][0], record["entries"][-1]
     name, description = first["process_group"]
@@ -62,21 +62,21 @@ def case_calls_and_their_state(world: Any) -> None:
     assert first["timeout_ms"] == 600_000
     assert "duration_ms" not in first
     assert first["time_discovered_started_ns"] is None
-    assert began_ns <= first["time_created_ns"] <= first["time_discovered_completed_ns"]
+    assert start_ns <= first["time_created_ns"] <= first["time_discovered_completed_ns"]
     assert any(
         frame["filename"].endswith("recorded_flights.py")
         and frame["name"] == "case_calls_and_their_state"
         for frame in first["frames"]
     )
-    assert "frames" not in dumped(includeStackTraces=False)["entries"][0]
-    assert "entries" not in dumped(includeCollectives=False)
-    assert dumped(onlyActive=True)["entries"] == []
+    assert "frames" not in dump(includeStackTraces=False)["entries"][0]
+    assert "entries" not in dump(includeCollectives=False)
+    assert dump(onlyActive=True)["entries"] == []
     as_json = json.loads(BINDINGS._dump_nccl_trace_json())
     assert as_json["version"] == record["version"]
     assert as_json["entries"][1]["process_group"] == [name, description]
     assert as_json["entries"][1]["time_discovered_started_ns"] == 0
     BINDINGS._reset_fr_recording_nccl()
-    assert dumped()["entries"] == []
+    assert dump()["entries"] == []
 
 
 def case_durations(world: Any) -> None:
@@ -84,12 +84,12 @@ def case_durations(world: Any) -> None:
     group._enable_collectives_timing()
     BINDINGS._reset_fr_recording_nccl()
     dist.all_reduce(torch.zeros(1000, device="cuda"), group=group)
-    (entry,) = dumped()["entries"]
+    (entry,) = dump()["entries"]
     assert 0.001 < entry["duration_ms"] < 10
     assert entry["time_discovered_started_ns"] <= entry["time_discovered_completed_ns"]
 
 
-def case_messages_that_go_together(world: Any) -> None:
+def case_batched_messages(world: Any) -> None:
     BINDINGS._reset_fr_recording_nccl()
     group: Any = world.group(2)
     if world.rank < 2:
@@ -100,7 +100,7 @@ def case_messages_that_go_together(world: Any) -> None:
             [dist.P2POp(call, tensor, peer, group) for tensor in tensors]
         ):
             work.wait()
-        entries = dumped()["entries"]
+        entries = dump()["entries"]
         title = "nccl:recv 0<-1" if world.rank == 0 else "nccl:send 1->0"
         assert [entry["profiling_name"] for entry in entries] == [title, title, "nccl:coalesced"]
         assert [entry["p2p_seq_id"] for entry in entries] == [1, 1, 1]
@@ -113,25 +113,25 @@ def case_messages_that_go_together(world: Any) -> None:
         if world.rank == 0:
             assert entries[2]["state"] == "completed"
         dist.all_reduce(tensors[0], group=group)
-        assert dumped()["entries"][-1]["collective_seq_id"] == 1
+        assert dump()["entries"][-1]["collective_seq_id"] == 1
     dist.barrier(device_ids=[world.rank])
 
 
-def case_what_another_rank_did_not_call(world: Any) -> None:
+def case_a_rank_that_does_not_call(world: Any) -> None:
     group: Any = world.group(world.size, limit=2)
     dist.all_reduce(torch.zeros(4, device="cuda"), group=group)
     BINDINGS._reset_fr_recording_nccl()
     if world.rank == 0:
         work: Any = dist.all_reduce(torch.zeros(4, device="cuda"), group=group, async_op=True)
-        (entry,) = dumped(onlyActive=True)["entries"]
+        (entry,) = dump(onlyActive=True)["entries"]
         assert entry["state"] == "scheduled"
         assert entry["time_discovered_completed_ns"] is None
         assert not entry["retired"]
         with pytest.raises(dist.DistBackendError):
             work.wait()
-        (entry,) = dumped(onlyActive=True)["entries"]
+        (entry,) = dump(onlyActive=True)["entries"]
         assert entry["state"] == "scheduled"
-        assert entry["retired"]  # and not completed: it timed out
+        assert entry["retired"]  # but not completed: the call timed out
     dist.barrier(device_ids=[world.rank])
 
 
@@ -143,13 +143,13 @@ def case_a_call_that_waits(world: Any) -> None:
     if world.rank == 0:
         seen: list[Any] = []
 
-        def look() -> None:
+        def dump_later() -> None:
             time.sleep(1)
-            seen.extend(dumped(onlyActive=True)["entries"])
+            seen.extend(dump(onlyActive=True)["entries"])
 
-        thread = threading.Thread(target=look)
+        thread = threading.Thread(target=dump_later)
         thread.start()
-        with pytest.raises(dist.DistBackendError):  # and no later than the group's limit
+        with pytest.raises(dist.DistBackendError):  # at the group's timeout
             dist.all_reduce(torch.zeros(4, device="cuda"), group=group)
         thread.join()
         (entry,) = seen
@@ -158,18 +158,18 @@ def case_a_call_that_waits(world: Any) -> None:
     dist.barrier(device_ids=[world.rank])
 
 
-def case_the_version_is_that_of_pytorchs_own_recorder(world: Any) -> None:
+def case_the_version_is_pytorchs(world: Any) -> None:
     header = Path(torch.__file__).parent / "include/torch/csrc/distributed/c10d/FlightRecorder.hpp"
     (version,) = re.findall(r'DEFINE_CONSTANT\(version_val, "([\d.]+)"\)', header.read_text())
-    assert dumped()["version"] == version
-    # Of another version entries may have other fields: compare FlightRecorderDetail.hpp, then
-    # add the version here.
+    assert dump()["version"] == version
+    # Another version may have other fields: compare FlightRecorderDetail.hpp, then add the
+    # version here.
     assert version in {"2.10"}
 
 
-def case_the_oldest_make_room(world: Any) -> None:
+def case_the_oldest_calls_are_dropped(world: Any) -> None:
     BINDINGS._reset_fr_recording_nccl()
     for _ in range(12):
         dist.all_reduce(torch.zeros(4, device="cuda"))
-    entries = dumped()["entries"]
+    entries = dump()["entries"]
     assert [entry["record_id"] for entry in entries] == list(range(2, 12))

@@ -1,4 +1,4 @@
-"""What NCCL's process group refuses, in its words, before anything moves."""
+"""Errors that NCCL's process group raises for its arguments, before any data moves."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from standard_error import words_dropped
+from standard_error import standard_error_discarded
 from torch._C import _distributed_c10d as c10d
 
-# From 2.13 on; the older names warn there.
+# PyTorch 2.13 renamed these functions and deprecated the old names.
 all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 reduce_scatter_single = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
@@ -27,39 +27,42 @@ def case_bitwise_reductions(world: Any) -> None:
             dist.all_reduce(torch.ones(2, dtype=torch.int32, device="cuda"), op)
 
 
-def case_types(world: Any) -> None:
-    def truths(op: Any) -> Callable[[], object]:
+def case_unsupported_dtypes(world: Any) -> None:
+    def reduce_booleans(op: Any) -> Callable[[], object]:
         return lambda: dist.all_reduce(torch.ones(2, dtype=torch.bool, device="cuda"), op)
 
     words = "Input tensor data type is not supported for NCCL process group: Short"
     for call, text in (
         (lambda: dist.all_reduce(torch.ones(2, dtype=torch.int16, device="cuda")), words),
         (lambda: dist.broadcast(torch.ones(2, dtype=torch.int16, device="cuda"), 0), words),
-        (truths(dist.ReduceOp.AVG), "Cannot use ReduceOp.AVG with boolean inputs"),
-        (truths(dist._make_nccl_premul_sum(2.0)), "PreMulSum Data type must be half, float"),
+        (reduce_booleans(dist.ReduceOp.AVG), "Cannot use ReduceOp.AVG with boolean inputs"),
+        (
+            reduce_booleans(dist._make_nccl_premul_sum(2.0)),
+            "PreMulSum Data type must be half, float",
+        ),
     ):
         with pytest.raises(TypeError, match=text):
             call()
-    eight_bits = torch.zeros(2, device="cuda").to(torch.float8_e4m3fnuz)
+    float8 = torch.zeros(2, device="cuda").to(torch.float8_e4m3fnuz)
     with pytest.raises(RuntimeError, match="Unsupported Float8 type for NCCL reduction"):
-        dist.all_reduce(eight_bits)
+        dist.all_reduce(float8)
 
 
-def case_sums_of_eight_bits_before_compute_capability_9(world: Any) -> None:
-    eight_bits = torch.ones(world.size, device="cuda").to(torch.float8_e5m2)
-    row = eight_bits[:1].clone()
+def case_float8_sums_need_compute_capability_9(world: Any) -> None:
+    float8 = torch.ones(world.size, device="cuda").to(torch.float8_e5m2)
+    row = float8[:1].clone()
     for call in (
-        lambda: dist.all_reduce(eight_bits),
-        lambda: dist.reduce(eight_bits, 0),
-        lambda: dist.reduce_scatter(row, list(eight_bits.split(1))),
-        lambda: reduce_scatter_single(row, eight_bits),
+        lambda: dist.all_reduce(float8),
+        lambda: dist.reduce(float8, 0),
+        lambda: dist.reduce_scatter(row, list(float8.split(1))),
+        lambda: reduce_scatter_single(row, float8),
     ):
         with pytest.raises(dist.DistBackendError, match="FP8 reduction support begins with sm90"):
             call()
-    all_gather_single(eight_bits, row)  # nothing is added
+    all_gather_single(float8, row)  # moves data only
 
 
-def gives(world: Any, group: Any, row: torch.Tensor) -> Iterator[Callable[[], object]]:
+def sending_calls(world: Any, group: Any, row: torch.Tensor) -> Iterator[Callable[[], object]]:
     many = row.repeat(world.size)
     yield lambda: all_gather_single(many, row, group=group)
     yield lambda: dist.all_to_all_single(row.clone(), row, group=group)
@@ -69,19 +72,19 @@ def gives(world: Any, group: Any, row: torch.Tensor) -> Iterator[Callable[[], ob
         yield lambda: reduce_scatter_single(row[:1], row, group=group)
 
 
-def case_numbers_that_are_none(world: Any) -> None:
+def case_nan_check(world: Any) -> None:
     os.environ["TORCH_NCCL_NAN_CHECK"] = "1"
     group = dist.new_group()
     del os.environ["TORCH_NCCL_NAN_CHECK"]
     for dtype in (torch.float32, torch.bfloat16, torch.complex64, torch.float8_e4m3fn):
         bad = torch.tensor([1.0] * (world.size - 1) + [float("nan")]).to(dtype).cuda()
-        for call in gives(world, group, bad):
+        for call in sending_calls(world, group, bad):
             with (
-                words_dropped(),
+                standard_error_discarded(),
                 pytest.raises(torch.AcceleratorError, match="device-side assert triggered"),
             ):
                 call()
-    # What is overwritten may be anything.
+    # A tensor that is overwritten may contain NaN.
     received = torch.full((2,), float("nan") if world.rank else 1.0, device="cuda")
     dist.broadcast(received, 0, group=group)
     assert received.tolist() == [1.0, 1.0]
@@ -92,7 +95,7 @@ def case_numbers_that_are_none(world: Any) -> None:
     assert sums.isnan().all()
 
 
-def case_places(world: Any) -> None:
+def case_tensors_not_on_a_gpu(world: Any) -> None:
     with pytest.raises(RuntimeError, match="No backend type associated with device type cpu"):
         dist.all_reduce(torch.ones(2))
     backend = dist.group.WORLD._get_backend(torch.device("cuda"))
@@ -102,7 +105,7 @@ def case_places(world: Any) -> None:
         dist.all_reduce(torch.eye(2, device="cuda").to_sparse())
 
 
-def case_gaps(world: Any) -> None:
+def case_non_contiguous_tensors(world: Any) -> None:
     with pytest.raises(ValueError, match="Tensors must be contiguous"):
         dist.all_reduce(torch.ones(4, 4, device="cuda")[:, :2])
 
@@ -130,19 +133,19 @@ def case_lists(world: Any) -> None:
     other = f"cuda:{(world.rank + 1) % size}"
     row = torch.zeros(2, device=device)
     every = [torch.zeros(2, device=device) for _ in range(size)]
-    gaps, on_other, whole = list(every), list(every), list(every)
-    gaps[1] = torch.zeros(4, device=device)[::2]
+    with_gap, on_other, with_integers = list(every), list(every), list(every)
+    with_gap[1] = torch.zeros(4, device=device)[::2]
     on_other[1] = torch.zeros(2, device=other)
-    whole[1] = torch.zeros(2, device=device, dtype=torch.int32)
+    with_integers[1] = torch.zeros(2, device=device, dtype=torch.int32)
     backend = dist.group.WORLD._get_backend(torch.device("cuda"))
     gather, scatter, list_of_all = c10d.GatherOptions(), c10d.ScatterOptions(), "same as size of"
     for options in (gather, scatter):
         options.rootRank = (world.rank + 1) % size
     words = f"Output list size should be {size}, {list_of_all}"
     for error, text, call in (
-        (ValueError, "non-overlapping and dense", lambda: backend.allgather([gaps], [row])),
+        (ValueError, "non-overlapping and dense", lambda: backend.allgather([with_gap], [row])),
         (ValueError, "on the same device", lambda: backend.allgather([on_other], [row])),
-        (TypeError, "must have identical type", lambda: backend.allgather([whole], [row])),
+        (TypeError, "must have identical type", lambda: backend.allgather([with_integers], [row])),
         (
             ValueError,
             f"list size {size - 1}. {words}",
@@ -174,7 +177,7 @@ def case_any_source(world: Any) -> None:
         dist.recv(torch.zeros(2, device="cuda"))
 
 
-def case_all_is_well_afterwards(world: Any) -> None:
+def case_the_group_still_works(world: Any) -> None:
     tensor = torch.ones(2, device="cuda")
     dist.all_reduce(tensor)
     assert tensor.tolist() == [world.size] * 2

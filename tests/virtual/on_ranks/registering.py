@@ -1,4 +1,4 @@
-"""Memory that NCCL is told of, from an allocator of its own or any other."""
+"""Memory pools with NCCL's allocator, and their registration."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 
-def case_a_pool_of_nccl(world: Any) -> None:
+def case_registered_pool(world: Any) -> None:
     group = dist.new_group()
     backend: Any = group._get_backend(torch.device("cuda"))
     allocator = backend.mem_allocator
@@ -20,7 +20,7 @@ def case_a_pool_of_nccl(world: Any) -> None:
     except dist.DistBackendError as error:
         assert "has not been initialized before mem pool creation" in str(error)  # noqa: PT017
     else:
-        raise AssertionError("a pool was registered before ranks met")
+        raise AssertionError("a pool was registered before the ranks connected")
     with torch.cuda.use_mem_pool(pool):
         tensor = torch.ones(2**20, device=world.device)
     dist.all_reduce(tensor, group=group)

@@ -1,4 +1,4 @@
-"""Shape-only mode: no data moves, but ranks meet, and compare what they call."""
+"""Shape-only mode: no data moves, but the ranks compare their calls."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 
 def case_shapes_and_bytes(world: Any) -> None:
-    # 64 GiB each, which no host of tests has.
+    # `everything` has 64 GiB on each rank, more than a test host has.
     length = 16 * 2**30 // world.size
     mine = torch.empty(length, device="cuda")
     everything = torch.empty(length * world.size, device="cuda")
@@ -28,7 +28,7 @@ def case_shapes_and_bytes(world: Any) -> None:
 
 
 def case_mismatches(world: Any) -> None:
-    with pytest.raises(dist.DistBackendError, match="rank 0 has 4000000000 bytes for rank 1"):
+    with pytest.raises(dist.DistBackendError, match="rank 0 sends 4000000000 bytes to rank 1"):
         dist.all_reduce(torch.empty(10**9 + world.rank, device="cuda"))
     if world.rank == 0:
         dist.send(torch.empty(3 * 10**6, device="cuda"), 1)
@@ -37,7 +37,7 @@ def case_mismatches(world: Any) -> None:
             dist.recv(torch.empty(4 * 10**6, device="cuda"), 0)
 
 
-def case_gloo_asks_for_values(world: Any) -> None:
+def case_gloo_needs_values(world: Any) -> None:
     group = dist.new_group(backend="gloo")
     known = torch.tensor([world.rank + 1.0], device="cuda")
     dist.all_reduce(known, group=group)

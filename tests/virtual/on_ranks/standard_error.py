@@ -1,4 +1,4 @@
-"""What a card's kernels and PyTorch's profiler write past Python's streams."""
+"""Discard what kernels and the profiler write to file descriptor 2, past Python's streams."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 
 
 @contextmanager
-def words_dropped() -> Iterator[None]:
-    kept = os.dup(2)
-    with Path(os.devnull).open("w") as nowhere:
-        os.dup2(nowhere.fileno(), 2)
+def standard_error_discarded() -> Iterator[None]:
+    saved = os.dup(2)
+    with Path(os.devnull).open("w") as null:
+        os.dup2(null.fileno(), 2)
     try:
         yield
     finally:
-        os.dup2(kept, 2)
-        os.close(kept)
+        os.dup2(saved, 2)
+        os.close(saved)

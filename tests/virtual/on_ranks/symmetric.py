@@ -1,5 +1,4 @@
-"""Symmetric memory: buffers that all ranks write to, signals between them, and what CUDA computes
-straight from there."""
+"""Symmetric memory: buffers that all ranks access, signals, and operators on the buffers."""
 
 from __future__ import annotations
 
@@ -13,29 +12,29 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed._symmetric_memory as symm_mem
-from standard_error import words_dropped
+from standard_error import standard_error_discarded
 from torch._C._distributed_c10d import _SymmetricMemory
 
 MIB = 2**20
 
 
-def met(world: Any, *shape: int, **options: Any) -> tuple[torch.Tensor, Any]:
+def symmetric_tensor(world: Any, *shape: int, **options: Any) -> tuple[torch.Tensor, Any]:
     tensor = symm_mem.empty(*shape, device=world.device, **options)
     return tensor, symm_mem.rendezvous(tensor, dist.group.WORLD)
 
 
-def case_bytes_count_outside_of_the_caching_allocator(world: Any) -> None:
+def case_memory_is_outside_of_the_caching_allocator(world: Any) -> None:
     gc.collect()
-    segment = torch.ones(1, device="cuda")  # the caching allocator has one from here on
+    segment = torch.ones(1, device="cuda")  # the caching allocator keeps a segment from here on
     free, allocated = torch.cuda.mem_get_info()[0], torch.cuda.memory_allocated()
-    tensor, handle = met(world, 3 * MIB, dtype=torch.uint8)
+    tensor, handle = symmetric_tensor(world, 3 * MIB, dtype=torch.uint8)
     dist.barrier(device_ids=[world.rank])
     assert free - torch.cuda.mem_get_info()[0] == 4 * MIB
-    # The arrays of addresses, which come from the caching allocator.
+    # The arrays of addresses come from the caching allocator.
     assert torch.cuda.memory_allocated() - allocated == 2 * 512
     assert handle.buffer_size == 3 * MIB
     del tensor
-    assert free - torch.cuda.mem_get_info()[0] == 4 * MIB  # the handle has it
+    assert free - torch.cuda.mem_get_info()[0] == 4 * MIB  # the handle keeps the memory
     del handle
     assert torch.cuda.mem_get_info()[0] == free
     assert segment.item() == 1
@@ -44,7 +43,7 @@ def case_bytes_count_outside_of_the_caching_allocator(world: Any) -> None:
 
 
 def case_ranks_write_to_each_others_buffers(world: Any) -> None:
-    tensor, handle = met(world, 8)
+    tensor, handle = symmetric_tensor(world, 8)
     assert symm_mem.get_backend("cuda") == "CUDA"
     assert symm_mem.is_symm_mem_tensor(tensor)
     assert not symm_mem.is_symm_mem_tensor(torch.empty(8, device="cuda"))
@@ -73,11 +72,11 @@ def case_tensors_outlive_the_handle(world: Any) -> None:
     gc.collect()
     peer = (world.rank + 1) % world.size
     free = torch.cuda.mem_get_info()[0]
-    tensor, handle = met(world, 1024)
+    tensor, handle = symmetric_tensor(world, 1024)
     tensor.fill_(world.rank)
     handle.barrier()
     own = handle.get_buffer(world.rank, (1024,), torch.float32)[512:]
-    of_peer = handle.get_buffer(peer, (512,), torch.float32, storage_offset=512).view(2, 256)
+    peer_part = handle.get_buffer(peer, (512,), torch.float32, storage_offset=512).view(2, 256)
     remote = handle.get_remote_tensor(peer, (1024,), torch.float32)
     pad = handle.get_signal_pad(peer, dtype=torch.int32)
     dist.barrier(device_ids=[world.rank])
@@ -88,16 +87,16 @@ def case_tensors_outlive_the_handle(world: Any) -> None:
     dist.barrier(device_ids=[world.rank])
     assert own.add_(1).tolist() == [world.rank + 1] * 512
     dist.barrier(device_ids=[world.rank])
-    assert of_peer.view(-1).tolist() == remote[512:].tolist() == [peer + 1] * 512
+    assert peer_part.view(-1).tolist() == remote[512:].tolist() == [peer + 1] * 512
     assert pad.count_nonzero() == 0
-    assert torch.cuda.mem_get_info()[0] < free  # its own buffer
+    assert torch.cuda.mem_get_info()[0] < free  # `own` keeps this rank's buffer
     del own
     assert torch.cuda.mem_get_info()[0] == free
     dist.barrier(device_ids=[world.rank])
 
 
 def case_signals(world: Any) -> None:
-    tensor, handle = met(world, 4)
+    tensor, handle = symmetric_tensor(world, 4)
     after, before = (world.rank + 1) % world.size, (world.rank - 1) % world.size
     for channel in (0, 3):
         handle.get_buffer(after, (4,), torch.float32).fill_(world.rank + channel)
@@ -111,7 +110,7 @@ def case_signals(world: Any) -> None:
     assert words.numel() == handle.signal_pad_size // 4
     assert words.view(torch.int32).count_nonzero() == 0
     dist.barrier(device_ids=[world.rank])
-    # By hand: the words for signals to the rank behind, on channels 1 and 2.
+    # Set the signal words of the next rank directly, on channels 1 and 2.
     pad = handle.get_signal_pad(after, (3 * world.size,), torch.uint32)
     torch.ops.symm_mem.stream_write_value32_(pad, world.size + world.rank, 1)
     handle.wait_signal(before, channel=1)
@@ -124,11 +123,11 @@ def case_signals(world: Any) -> None:
     handle.barrier()
 
 
-def case_a_signal_takes_the_senders_time_along(world: Any) -> None:
-    _, handle = met(world, 4)
+def case_signals_carry_the_senders_time(world: Any) -> None:
+    _, handle = symmetric_tensor(world, 4)
     handle.barrier()
     if world.rank == 0:
-        torch.cuda._sleep(int(1.41e9))  # a second
+        torch.cuda._sleep(int(1.41e9))  # 1 s
         handle.put_signal(1)
     elif world.rank == 1:
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -140,8 +139,8 @@ def case_a_signal_takes_the_senders_time_along(world: Any) -> None:
     handle.barrier()
 
 
-def case_ranks_meet_at_the_last_ones_time(world: Any) -> None:
-    tensor, handle = met(world, 4 * MIB)
+def case_ranks_wait_for_the_last_one_on_the_clock(world: Any) -> None:
+    tensor, handle = symmetric_tensor(world, 4 * MIB)
     name = dist.group.WORLD.group_name
 
     def reduce() -> None:
@@ -149,10 +148,10 @@ def case_ranks_meet_at_the_last_ones_time(world: Any) -> None:
 
     def timed_ms(call: Callable[[], Any], *, late: bool = False) -> float:
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        handle.barrier()  # all are at the same moment
+        handle.barrier()  # all ranks are at the same virtual time
         start.record()
         if late and world.rank == 0:
-            torch.cuda._sleep(int(1.41e9))  # a second
+            torch.cuda._sleep(int(1.41e9))  # 1 s
         call()
         end.record()
         end.synchronize()
@@ -161,15 +160,15 @@ def case_ranks_meet_at_the_last_ones_time(world: Any) -> None:
     times_ms = [timed_ms(reduce), timed_ms(lambda: dist.all_reduce(tensor))]
     late_ms = [timed_ms(call, late=True) for call in (handle.barrier, reduce)]
     assert times_ms[0] > 0.01
-    assert times_ms[0] == pytest.approx(times_ms[1], rel=0.2)  # NCCL's
+    assert times_ms[0] == pytest.approx(times_ms[1], rel=0.2)  # as long as NCCL's
     assert late_ms == pytest.approx([1000, 1000], rel=0.01)
 
 
-def case_a_signal_that_does_not_come(world: Any) -> None:
-    _, handle = met(world, 4)
+def case_signal_timeouts(world: Any) -> None:
+    _, handle = symmetric_tensor(world, 4)
     failure = "CUDA error: unspecified launch failure"
     if world.rank == 0:
-        with words_dropped():
+        with standard_error_discarded():
             with pytest.raises(torch.AcceleratorError, match=failure) as waited:
                 handle.wait_signal(1, timeout_ms=200)
             handle.put_signal(1, channel=5)
@@ -187,7 +186,7 @@ def case_sums(world: Any) -> None:
     ops = torch.ops.symm_mem
     for dtype in (torch.float32, torch.bfloat16):
         shape = (3 * world.size, 16)
-        tensor, _ = met(world, *shape, dtype=dtype)
+        tensor, _ = symmetric_tensor(world, *shape, dtype=dtype)
         rows = [torch.arange(tensor.numel()).view(shape) % 7 + rank for rank in range(world.size)]
         mine = rows[world.rank].to(dtype).cuda()
         total = sum(rows).to(dtype).cuda()
@@ -212,7 +211,7 @@ def case_sums(world: Any) -> None:
         part = torch.empty(tensor.numel() // world.size, dtype=dtype, device="cuda")
         ops.reduce_scatter_out(tensor.view(-1), name, False, part)
         assert part.equal(total.view(-1).chunk(world.size)[world.rank])
-        wide, _ = met(world, 2, 16 * world.size, dtype=dtype)
+        wide, _ = symmetric_tensor(world, 2, 16 * world.size, dtype=dtype)
         wide.fill_(world.rank + 1).mul_(torch.arange(wide.size(1), device="cuda").to(dtype) % 5)
         whole = ops.one_shot_all_reduce(wide, "sum", name)
         part = torch.empty(2, 16, dtype=dtype, device="cuda")
@@ -221,9 +220,9 @@ def case_sums(world: Any) -> None:
         torch.cuda.synchronize()
 
 
-def case_what_operators_refuse(world: Any) -> None:
+def case_operator_errors(world: Any) -> None:
     name = dist.group.WORLD.group_name
-    tensor, _ = met(world, 64, dtype=torch.float16)
+    tensor, _ = symmetric_tensor(world, 64, dtype=torch.float16)
     with pytest.raises(NotImplementedError, match=r'"one_shot_all_reduce" not implemented for'):
         torch.ops.symm_mem.one_shot_all_reduce(tensor, "sum", name)
     with pytest.raises(RuntimeError, match="only sum is supported"):
@@ -232,23 +231,26 @@ def case_what_operators_refuse(world: Any) -> None:
         torch.ops.symm_mem.one_shot_all_reduce(tensor[1:], "sum", name)
     with pytest.raises(RuntimeError, match="multicast support is required"):
         torch.ops.symm_mem.multimem_all_reduce_(tensor, "sum", name)
-    # And a warning.
-    with words_dropped(), pytest.raises(RuntimeError, match="allocated with empty_strided_p2p"):
+    # PyTorch also warns here.
+    with (
+        standard_error_discarded(),
+        pytest.raises(RuntimeError, match="allocated with empty_strided_p2p"),
+    ):
         torch.ops.symm_mem.one_shot_all_reduce(torch.ones(64, device="cuda"), "sum", name)
     with pytest.raises(RuntimeError, match="does not find allocation backend NVSHMEM"):
         symm_mem.set_backend("NVSHMEM")
     symm_mem.set_backend("CUDA")
 
 
-def case_sizes_and_words_that_operators_refuse(world: Any) -> None:
+def case_argument_errors(world: Any) -> None:
     name = dist.group.WORLD.group_name
     ops = torch.ops.symm_mem
-    buffer, handle = met(world, 64)
-    halves, _ = met(world, 64, dtype=torch.bfloat16)
+    buffer, handle = symmetric_tensor(world, 64)
+    halves, _ = symmetric_tensor(world, 64, dtype=torch.bfloat16)
     words = handle.get_signal_pad(world.rank, (16,), torch.uint32)
     largest = handle.signal_pad_size // 4 // world.size - 1
     whole, part = torch.zeros(64, device="cuda"), torch.zeros(65, device="cuda")[1:]
-    refused: list[tuple[Callable[[], object], str]] = [
+    rejected: list[tuple[Callable[[], object], str]] = [
         (
             lambda: ops.one_shot_all_reduce_copy(
                 buffer, torch.zeros(68, device="cuda"), "sum", name
@@ -279,7 +281,7 @@ def case_sizes_and_words_that_operators_refuse(world: Any) -> None:
         (lambda: handle.put_signal(world.size), f"rank must be in .0, {world.size}. .got"),
         (lambda: handle.wait_signal(-1), f"rank must be in .0, {world.size}. .got -1"),
     ]
-    for call, text in refused:
+    for call, text in rejected:
         with pytest.raises(RuntimeError, match=text):
             call()
     assert words.view(torch.int32).count_nonzero() == 0
@@ -308,14 +310,14 @@ def case_three_ranks_have_no_unrolled_sum(world: Any) -> None:
 def case_freeing_waits_for_the_work_of_the_device(world: Any) -> None:
     tensor = symm_mem.empty(4, device=world.device)
     event = torch.cuda.Event()
-    torch.cuda._sleep(int(1.41e12))  # longer than the host is ever busy
+    torch.cuda._sleep(int(1.41e12))  # longer than the test runs
     event.record()
     assert not event.query()
     del tensor
     assert event.query()
 
 
-def case_pipelines_of_products(world: Any) -> None:
+def case_fused_matmuls(world: Any) -> None:
     name = dist.group.WORLD.group_name
     torch.manual_seed(3)
     shards = [torch.rand(4, 8).double() for _ in range(world.size)]
@@ -334,7 +336,7 @@ def case_pipelines_of_products(world: Any) -> None:
     dist.all_reduce(total)
     torch.testing.assert_close(scattered, total.chunk(world.size)[world.rank])
 
-    tensor, _ = met(world, 4, 4)
+    tensor, _ = symmetric_tensor(world, 4, 4)
     tensor.fill_(world.rank)
     result = torch.ops.symm_mem._low_contention_all_gather(tensor, name)
     result = torch.ops._c10d_functional.wait_tensor(result)
@@ -342,8 +344,8 @@ def case_pipelines_of_products(world: Any) -> None:
     dist.barrier(device_ids=[world.rank])
 
 
-def case_groups_of_some_ranks(world: Any) -> None:
-    for size, group in world.mine():
+def case_subgroups(world: Any) -> None:
+    for size, group in world.own_groups():
         tensor = symm_mem.empty(4, device=world.device)
         handle = symm_mem.rendezvous(tensor, group)
         assert handle.world_size == size
@@ -353,7 +355,7 @@ def case_groups_of_some_ranks(world: Any) -> None:
     dist.barrier(device_ids=[world.rank])
 
 
-def case_ranks_on_one_card_are_refused(world: Any) -> None:
+def case_ranks_on_one_gpu_are_rejected(world: Any) -> None:
     tensor = symm_mem.empty(4, device="cuda:0")
     assert tensor.device == torch.device("cuda:0")
     with pytest.raises(RuntimeError, match="overlapping devices"):
@@ -370,14 +372,14 @@ def case_ranks_on_one_card_are_refused(world: Any) -> None:
     assert tensor.tolist() == [(world.rank - 1) % world.size] * 4
 
 
-def case_sizes_that_differ_are_refused(world: Any) -> None:
+def case_different_sizes_are_rejected(world: Any) -> None:
     tensor = symm_mem.empty(4 + world.rank, device=world.device)
     with pytest.raises(RuntimeError, match="sizes differ: rank 0 has a buffer of 16 bytes"):
         symm_mem.rendezvous(tensor, dist.group.WORLD)
     dist.barrier(device_ids=[world.rank])
 
 
-def case_the_same_memory_for_a_number(world: Any) -> None:
+def case_alloc_id_reuses_memory(world: Any) -> None:
     arguments: Any = ((4,), (1,), torch.float32, torch.device(world.device), "0")
     tensor = _SymmetricMemory.empty_strided_p2p(*arguments, alloc_id=42)
     address = tensor.data_ptr()
@@ -389,9 +391,9 @@ def case_the_same_memory_for_a_number(world: Any) -> None:
     assert _SymmetricMemory.rendezvous(tensor).world_size == world.size
 
 
-def case_captured(world: Any) -> None:
+def case_cuda_graphs(world: Any) -> None:
     name = dist.group.WORLD.group_name
-    tensor, handle = met(world, 16)
+    tensor, handle = symmetric_tensor(world, 16)
     peer = handle.get_buffer((world.rank + 1) % world.size, (16,), torch.float32)
     seen = torch.zeros(16, device="cuda")
     source = torch.zeros(16, device="cuda")
@@ -413,14 +415,17 @@ def case_captured(world: Any) -> None:
 
 
 def case_a_peer_that_ends(world: Any) -> None:
-    _, handle = met(world, 4)
+    _, handle = symmetric_tensor(world, 4)
     handle.barrier()
     last = world.size - 1
     if world.rank == last:
         os._exit(7)
     started = time.monotonic()
-    with words_dropped(), pytest.raises(torch.AcceleratorError, match="launch failure") as raised:
+    with (
+        standard_error_discarded(),
+        pytest.raises(torch.AcceleratorError, match="launch failure") as raised,
+    ):
         handle.wait_signal(last, channel=2)
-    assert time.monotonic() - started < 20  # the group's limit is 30
+    assert time.monotonic() - started < 20  # the group's timeout is 30 s
     lost = f"rank {world.rank} failed to receive signal from rank {last} on channel 2"
-    assert f"{lost} as its process has ended" in str(raised.value)
+    assert f"{lost} because its process has ended" in str(raised.value)

@@ -1,4 +1,4 @@
-"""The time that collectives and messages take on the clocks of the ranks' devices."""
+"""The virtual time of collectives and messages."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from torch._C import _distributed_c10d as c10d
 core = sys.modules["anyrig_virtual_extension"]
 kinds = core.CollectiveKind
 
-NUMBERS = 2**22
+NUMEL = 2**22
 SECOND_CYCLES = int(1.41e9)
-LONG_CYCLES = 1000 * SECOND_CYCLES  # longer than the host is ever busy
+LONG_CYCLES = 1000 * SECOND_CYCLES  # longer than the test runs
 
 gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 scatter_single = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 
 def row(parts: int = 1) -> Tensor:
-    return torch.zeros(NUMBERS * parts, device="cuda")
+    return torch.zeros(NUMEL * parts, device="cuda")
 
 
 def rows(count: int) -> list[Tensor]:
@@ -45,7 +45,7 @@ def case_each_collective_takes_the_time_of_its_bytes(world: Any) -> None:
     size, root = world.size, world.rank == 0
     every, each, received = row(size), rows(size), rows(size)
     mine, received_whole = row(), row(size)
-    whole = 4 * NUMBERS * size
+    whole = 4 * NUMEL * size
     calls: dict[str, tuple[Callable[[], object], Any, int]] = {
         "all_reduce": (lambda: dist.all_reduce(every), kinds.ALL_REDUCE, whole),
         "broadcast": (lambda: dist.broadcast(every, 1), kinds.BROADCAST, whole),
@@ -105,8 +105,8 @@ def case_a_barrier_holds_up_the_host(world: Any) -> None:
     assert event.query()
 
 
-def case_a_barrier_without_a_device_is_on_the_one_used_last(world: Any) -> None:
-    # The only rank of its group, and not the one that its place in the group would stand for.
+def case_a_barrier_without_a_device_uses_the_last_one(world: Any) -> None:
+    # A group of one rank, whose device is not the one with the index of its group rank.
     group = [dist.new_group([rank]) for rank in range(world.size)][world.rank]
     dist.all_reduce(torch.ones(4, device="cuda"), group=group)
     event = torch.cuda.Event()

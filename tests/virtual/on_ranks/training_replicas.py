@@ -1,4 +1,4 @@
-"""A whole model on every rank: DDP and what goes with it."""
+"""A whole model on every rank: DDP, ZeroRedundancyOptimizer and SyncBatchNorm."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from learner import (
     new_model,
     optimizer_of,
     train,
-    trained_alone,
+    train_reference,
 )
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
@@ -29,13 +29,13 @@ from torch.nn.parallel import DistributedDataParallel
 from anyrig.errors import ValueNeededError
 
 with warnings.catch_warnings():
-    # It scripts its functions, and scripting is deprecated.
+    # This module uses TorchScript, which is deprecated.
     warnings.simplefilter("ignore", DeprecationWarning)
     from torch.distributed.optim import ZeroRedundancyOptimizer
 
 
 def check_replica(world: Any, model: nn.Module, **options: Any) -> None:
-    expected = trained_alone(model)
+    expected = train_reference(model)
     replica = DistributedDataParallel(model, **options)
     train(replica, optimizer_of(replica.parameters()), rank=world.rank, ranks=world.size)
     check_equal(model, expected)
@@ -44,7 +44,7 @@ def check_replica(world: Any, model: nn.Module, **options: Any) -> None:
 def case_ddp(world: Any) -> None:
     for dtype in (torch.float64, torch.float32):
         model = new_model(dtype=dtype)
-        expected = trained_alone(model, dtype)
+        expected = train_reference(model, dtype)
         replica = DistributedDataParallel(model, device_ids=[world.rank])
         optimizer = optimizer_of(replica.parameters())
         train(replica, optimizer, dtype, rank=world.rank, ranks=world.size)
@@ -61,15 +61,15 @@ def case_ddp_over_gloo(world: Any) -> None:
             check_replica(world, model, process_group=gloo)
 
 
-def case_ddp_whose_buckets_are_the_gradients(world: Any) -> None:
+def case_ddp_with_gradients_as_bucket_views(world: Any) -> None:
     check_replica(world, new_model(), gradient_as_bucket_view=True)
 
 
-def case_ddp_of_a_static_graph(world: Any) -> None:
+def case_ddp_with_a_static_graph(world: Any) -> None:
     check_replica(world, new_model(), static_graph=True)
 
 
-class SkipsALayer(nn.Module):
+class FirstLayerOnly(nn.Module):
     def __init__(self, model: nn.Sequential) -> None:
         super().__init__()
         self.model = model
@@ -79,7 +79,7 @@ class SkipsALayer(nn.Module):
 
 
 def case_ddp_with_unused_parameters(world: Any) -> None:
-    check_replica(world, SkipsALayer(new_model()), find_unused_parameters=True)
+    check_replica(world, FirstLayerOnly(new_model()), find_unused_parameters=True)
 
 
 def case_ddp_with_detailed_checks(world: Any) -> None:
@@ -93,35 +93,35 @@ def case_ddp_with_detailed_checks(world: Any) -> None:
 
 def case_ddp_with_hooks(world: Any) -> None:
     model = new_model()
-    expected = trained_alone(model)
+    expected = train_reference(model)
     replica = DistributedDataParallel(model)
     replica.register_comm_hook(None, default_hooks.allreduce_hook)
     train(replica, optimizer_of(replica.parameters()), rank=world.rank, ranks=world.size)
     check_equal(model, expected)
 
 
-def case_ddp_with_hooks_that_compress(world: Any) -> None:
+def case_ddp_with_compression_hooks(world: Any) -> None:
     state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=1, start_powerSGD_iter=2)
-    for given, hook in (
+    for state_of_hook, hook in (
         (None, default_hooks.fp16_compress_hook),
         (None, default_hooks.bf16_compress_hook),
         (state, powerSGD_hook.powerSGD_hook),
     ):
         model = new_model(dtype=torch.float32)
         replica = DistributedDataParallel(model)
-        replica.register_comm_hook(given, hook)
+        replica.register_comm_hook(state_of_hook, hook)
         optimizer = optimizer_of(replica.parameters())
         train(replica, optimizer, torch.float32, rank=world.rank, ranks=world.size)
-        first = copy.deepcopy(model)
-        for parameter in first.parameters():
+        rank_0_model = copy.deepcopy(model)
+        for parameter in rank_0_model.parameters():
             dist.broadcast(parameter.data, 0)
-        check_equal(model, first)
+        check_equal(model, rank_0_model)
 
 
-def case_ddp_without_synchronising(world: Any) -> None:
-    """Each rank sees its share in two halves and synchronises in the second."""
+def case_ddp_no_sync(world: Any) -> None:
+    """Each rank computes its share in two halves and synchronises only in the second."""
     model = new_model()
-    expected = trained_alone(model)
+    expected = train_reference(model)
     replica = DistributedDataParallel(model)
     optimizer = optimizer_of(replica.parameters())
     for x, y in batches(torch.float64):
@@ -135,7 +135,7 @@ def case_ddp_without_synchronising(world: Any) -> None:
 
 
 def case_ddp_joins_uneven_inputs(world: Any) -> None:
-    """Rank r sees r + 1 batches; those that have no more count as a gradient of zero."""
+    """Rank r has r + 1 batches; a rank without a batch contributes a zero gradient."""
     model = new_model()
     expected = copy.deepcopy(model)
     optimizer = optimizer_of(expected.parameters())
@@ -156,7 +156,7 @@ def case_ddp_joins_uneven_inputs(world: Any) -> None:
 
 def case_zero_redundancy_optimizer(world: Any) -> None:
     model = new_model()
-    expected = trained_alone(model)
+    expected = train_reference(model)
     replica = DistributedDataParallel(model)
     optimizer = ZeroRedundancyOptimizer(replica.parameters(), torch.optim.SGD, lr=0.1, momentum=0.9)
     train(replica, optimizer, rank=world.rank, ranks=world.size)
@@ -169,12 +169,12 @@ def case_synchronised_batch_norm(world: Any) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(LENGTH), nn.Linear(WIDTH, WIDTH))
     model = model.to("cuda", torch.float64)
-    expected = trained_alone(model)
+    expected = train_reference(model)
     model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
     replica = DistributedDataParallel(model, device_ids=[world.rank])
     optimizer = optimizer_of(replica.parameters())
     if not has_values():
-        # It leaves out the ranks without rows, by a mask of what it gathered among the means.
+        # SyncBatchNorm indexes by a mask of gathered values, to skip ranks without samples.
         with pytest.raises(ValueNeededError, match="aten::index"):
             train(replica, optimizer, rank=world.rank, ranks=world.size)
         return

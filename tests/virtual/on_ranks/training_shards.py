@@ -1,4 +1,4 @@
-"""A part of every parameter on each rank: FSDP, tensor parallel, both, and their checkpoints."""
+"""A shard of every parameter on each rank: FSDP, tensor parallelism, both, and checkpoints."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 import torch.distributed.tensor as dtensor
-from learner import check_equal, has_values, new_model, optimizer_of, train, trained_alone
+from learner import check_equal, has_values, new_model, optimizer_of, train, train_reference
 from torch import nn
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -34,7 +34,7 @@ def shard(model: nn.Sequential, **options: Any) -> nn.Module:
 
 def check_sharded(world: Any, dtype: torch.dtype = torch.float64, **options: Any) -> None:
     model = new_model(dtype=dtype)
-    expected = trained_alone(model, dtype)
+    expected = train_reference(model, dtype)
     shard(model, **options)
     train(model, optimizer_of(model.parameters()), dtype, rank=world.rank, ranks=world.size)
     check_equal(model, expected)
@@ -51,20 +51,20 @@ def case_fsdp2_on_two_axes(world: Any) -> None:
     check_sharded(world, mesh=init_device_mesh("cuda", (2, world.size // 2), mesh_dim_names=names))
 
 
-def case_fsdp2_with_the_host_for_memory(world: Any) -> None:
+def case_fsdp2_with_cpu_offload(world: Any) -> None:
     if not has_values():
-        return  # gradients go to the host, which has no place for what is not there
+        return  # gradients are offloaded to the CPU, which needs values
     model = new_model()
-    expected = trained_alone(model)
+    expected = train_reference(model)
     shard(model.cpu(), offload_policy=CPUOffloadPolicy())
     train(model, optimizer_of(model.parameters()), rank=world.rank, ranks=world.size)
-    for seen, wanted in zip(model.parameters(), expected.parameters(), strict=True):
-        torch.testing.assert_close(seen.cuda().full_tensor(), wanted, rtol=0, atol=1e-9)
+    for actual, reference in zip(model.parameters(), expected.parameters(), strict=True):
+        torch.testing.assert_close(actual.cuda().full_tensor(), reference, rtol=0, atol=1e-9)
 
 
 def case_fsdp1(world: Any) -> None:
     model = new_model()
-    expected = trained_alone(model)
+    expected = train_reference(model)
     wrapped = FullyShardedDataParallel(model, device_id=world.rank, use_orig_params=True)
     train(wrapped, optimizer_of(wrapped.parameters()), rank=world.rank, ranks=world.size)
     with FullyShardedDataParallel.summon_full_params(wrapped):
@@ -73,14 +73,14 @@ def case_fsdp1(world: Any) -> None:
 
 def check_tensor_parallel(mesh: DeviceMesh, dtype: torch.dtype) -> None:
     model = new_model(dtype=dtype)
-    expected = trained_alone(model, dtype)
+    expected = train_reference(model, dtype)
     plan: dict[str, Any] = dict.fromkeys(("query", "key", "value", "up"), ColwiseParallel())
     plan |= dict.fromkeys(("out", "down"), RowwiseParallel())
     for layer in model:
         parallelize_module(layer, mesh["tensors"], plan)
         if mesh["shards"].size() > 1:
             fully_shard(layer, mesh=mesh["shards"])
-    # DTensors and plain tensors do not go through one call of a list.
+    # A foreach operator takes no mix of DTensors and plain tensors.
     optimizer = optimizer_of(model.parameters(), foreach=False)
     train(model, optimizer, dtype, rank=mesh.get_local_rank("shards"), ranks=mesh["shards"].size())
     check_equal(model, expected)
@@ -94,7 +94,7 @@ def case_tensor_parallel(world: Any) -> None:
 
 
 def case_context_parallel(world: Any) -> None:
-    """Each rank has a part of the sequence, and keys and values go round."""
+    """Each rank has a part of the sequence; keys and values travel around the ring."""
     mesh = init_device_mesh("cuda", (world.size,))
     torch.manual_seed(0)
     whole = [torch.randn(1, 2, 64 * world.size, 16).cuda() for _ in range(3)]
@@ -115,12 +115,12 @@ def case_context_parallel(world: Any) -> None:
         functional.scaled_dot_product_attention(*local, is_causal=True).square().sum().backward()
         gradients = [tensor.grad for tensor in local]
     if has_values():
-        for seen, wanted in zip(gradients, expected, strict=True):
-            torch.testing.assert_close(seen, wanted, rtol=0, atol=1e-4)
+        for actual, reference in zip(gradients, expected, strict=True):
+            torch.testing.assert_close(actual, reference, rtol=0, atol=1e-4)
 
 
 def case_random_numbers_of_dtensors(world: Any) -> None:
-    """A sharded tensor has the numbers that one card draws for the whole."""
+    """All ranks advance their generators alike, and shards have different numbers."""
     mesh = init_device_mesh("cuda", (world.size,))
     for placement in (Shard(0), Replicate()):
         torch.manual_seed(7)
@@ -142,23 +142,25 @@ def case_checkpoints(world: Any) -> None:
     model = shard(new_model())
     optimizer = optimizer_of(model.parameters())
     train(model, optimizer, rank=world.rank, ranks=world.size)
-    of_model, of_optimizer = get_state_dict(model, optimizer)
+    model_state_now, optimizer_state_now = get_state_dict(model, optimizer)
     if not has_values():
-        return  # there is nothing to write
-    dcp.save({"model": of_model, "optimizer": of_optimizer}, checkpoint_id=folder / "now")
+        return  # no values to save
+    dcp.save(
+        {"model": model_state_now, "optimizer": optimizer_state_now}, checkpoint_id=folder / "now"
+    )
     group = dist.new_group(backend="cpu:gloo,cuda:nccl")
     dcp.async_save(
-        {"model": of_model}, checkpoint_id=folder / "later", process_group=group
+        {"model": model_state_now}, checkpoint_id=folder / "later", process_group=group
     ).result()
-    other = shard(new_model())
-    other_optimizer = optimizer_of(other.parameters())
-    model_state, optimizer_state = get_state_dict(other, other_optimizer)
+    restored = shard(new_model())
+    restored_optimizer = optimizer_of(restored.parameters())
+    model_state, optimizer_state = get_state_dict(restored, restored_optimizer)
     dcp.load({"model": model_state, "optimizer": optimizer_state}, checkpoint_id=folder / "now")
     set_state_dict(
-        other,
-        other_optimizer,
+        restored,
+        restored_optimizer,
         model_state_dict=model_state,
         optim_state_dict=optimizer_state,
     )
-    for seen, wanted in zip(other.parameters(), model.parameters(), strict=True):
-        assert torch.equal(seen.to_local(), wanted.to_local())
+    for actual, reference in zip(restored.parameters(), model.parameters(), strict=True):
+        assert torch.equal(actual.to_local(), reference.to_local())

@@ -1,4 +1,4 @@
-"""Works: what is asynchronous, coalesced, sent in batches, and how a program comes to the data."""
+"""Works of asynchronous, coalesced and batched calls, and the ways to wait for their data."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
-from standard_error import words_dropped
+from standard_error import standard_error_discarded
 from torch import Tensor
 
 
@@ -21,7 +21,7 @@ def ones(world: Any, length: int = 4) -> Tensor:
     return torch.full((length,), float(world.rank + 1), device="cuda")
 
 
-def total(world: Any) -> float:
+def rank_sum(world: Any) -> float:
     return float(sum(range(1, world.size + 1)))
 
 
@@ -30,40 +30,40 @@ def case_wait(world: Any) -> None:
     work = dist.all_reduce(tensor, async_op=True)
     assert work.wait()
     assert work.is_completed()
-    assert tensor.tolist() == [total(world)] * 4
+    assert tensor.tolist() == [rank_sum(world)] * 4
 
 
-def case_many_at_once(world: Any) -> None:
+def case_many_pending_works(world: Any) -> None:
     tensors = [ones(world) * i for i in range(20)]
     works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
     for work in reversed(works):
         work.wait()
-    assert [tensor[0].item() for tensor in tensors] == [total(world) * i for i in range(20)]
+    assert [tensor[0].item() for tensor in tensors] == [rank_sum(world) * i for i in range(20)]
 
 
 def case_synchronize_the_device(world: Any) -> None:
     tensor = ones(world)
     dist.all_reduce(tensor, async_op=True)
     torch.cuda.synchronize()
-    assert tensor.tolist() == [total(world)] * 4
+    assert tensor.tolist() == [rank_sum(world)] * 4
 
 
 def case_futures(world: Any) -> None:
     tensor = ones(world)
     work = dist.all_reduce(tensor, async_op=True)
     future = work.get_future().then(lambda done: done.value()[0] * 2)
-    assert future.wait().tolist() == [2 * total(world)] * 4
-    assert [value.tolist() for value in work.get_future().wait()] == [[total(world)] * 4]
+    assert future.wait().tolist() == [2 * rank_sum(world)] * 4
+    assert [value.tolist() for value in work.get_future().wait()] == [[rank_sum(world)] * 4]
 
 
-def case_is_completed_in_the_end(world: Any) -> None:
+def case_is_completed(world: Any) -> None:
     work = dist.barrier(async_op=True, device_ids=[world.rank])
     while not work.is_completed():
         pass
     work.wait()
 
 
-def case_memory_is_free_after_the_wait(world: Any) -> None:
+def case_wait_frees_memory(world: Any) -> None:
     before = torch.cuda.memory_allocated()
     gathered = torch.empty(world.size * 1000, device="cuda")
     work = dist.all_reduce(gathered, async_op=True)
@@ -74,8 +74,8 @@ def case_memory_is_free_after_the_wait(world: Any) -> None:
     assert torch.cuda.memory_allocated() == before
 
 
-def case_groups_at_the_same_time(world: Any) -> None:
-    # Groups wait for each other no more than cards' communicators do.
+def case_groups_do_not_wait_for_each_other(world: Any) -> None:
+    # As with NCCL's communicators, groups run independently of each other.
     other = dist.new_group()
     first, second = ones(world), ones(world)
     calls = [(first, None), (second, other)]
@@ -84,7 +84,7 @@ def case_groups_at_the_same_time(world: Any) -> None:
     works = [dist.all_reduce(tensor, group=group, async_op=True) for tensor, group in calls]
     for work in works:
         work.wait()
-    assert first.tolist() == second.tolist() == [total(world)] * 4
+    assert first.tolist() == second.tolist() == [rank_sum(world)] * 4
 
 
 def case_coalesced_reductions(world: Any) -> None:
@@ -93,7 +93,7 @@ def case_coalesced_reductions(world: Any) -> None:
         for tensor in tensors:
             dist.all_reduce(tensor)
     manager.wait()
-    assert [tensor.tolist() for tensor in tensors] == [[total(world)] * n for n in (1, 2, 3)]
+    assert [tensor.tolist() for tensor in tensors] == [[rank_sum(world)] * n for n in (1, 2, 3)]
 
 
 def case_coalesced_gathers_and_scatters(world: Any) -> None:
@@ -108,7 +108,7 @@ def case_coalesced_gathers_and_scatters(world: Any) -> None:
     with dist._coalescing_manager():
         for n, output in zip((1, 2), scattered, strict=True):
             scatter_single(output, ones(world, n * world.size))
-    assert [output.tolist() for output in scattered] == [[total(world)], [total(world)] * 2]
+    assert [output.tolist() for output in scattered] == [[rank_sum(world)], [rank_sum(world)] * 2]
 
 
 def case_coalesced_broadcasts(world: Any) -> None:
@@ -150,7 +150,7 @@ def case_all_to_all_in_a_batch(world: Any) -> None:
 
 
 def case_both_send_before_they_receive(world: Any) -> None:
-    # The lower half with the upper half.
+    # Ranks of the lower half exchange with ranks of the upper half.
     peer = (world.rank + world.size // 2) % world.size
     dist.send(ones(world, 100_000), peer)
     received = torch.zeros(100_000, device="cuda")
@@ -173,8 +173,8 @@ def case_sent_data_may_change_at_once(world: Any) -> None:
         assert (first.tolist(), second.tolist()) == ([1.0] * 4, [0.0] * 4)
 
 
-def case_receive_before_send_of_others(world: Any) -> None:
-    # What is to come from one rank does not hold up what goes to another.
+def case_receives_do_not_delay_sends(world: Any) -> None:
+    # A receive that waits for one rank must not delay a send to another.
     if world.rank == 1:
         from_two, from_zero = torch.zeros(4, device="cuda"), torch.zeros(4, device="cuda")
         works = [dist.irecv(from_two, 2), dist.irecv(from_zero, 0), dist.isend(ones(world), 0)]
@@ -193,7 +193,7 @@ def case_receive_before_send_of_others(world: Any) -> None:
         dist.send(ones(world), 1)
 
 
-def case_a_wait_has_an_end(world: Any) -> None:
+def case_wait_timeout(world: Any) -> None:
     from datetime import timedelta
 
     group = world.group(2, limit=20)
@@ -214,7 +214,7 @@ scatter_single = getattr(dist, "reduce_scatter_single", None) or dist.reduce_sca
 
 
 @contextmanager
-def timed() -> Iterator[Any]:
+def timed_group() -> Iterator[Any]:
     os.environ["TORCH_NCCL_ENABLE_TIMING"] = "1"
     try:
         yield dist.new_group()
@@ -222,48 +222,48 @@ def timed() -> Iterator[Any]:
         del os.environ["TORCH_NCCL_ENABLE_TIMING"]
 
 
-def hears_late(heard: list[Any]) -> Callable[[Any], None]:
-    """Return a hook that is still busy when its collectives have long ended."""
+def make_slow_hook(infos: list[Any]) -> Callable[[Any], None]:
+    """Return a hook that takes longer than the collectives."""
 
-    def hear(info: Any) -> None:
+    def record(info: Any) -> None:
         time.sleep(0.05)
-        heard.append(info)
+        infos.append(info)
 
-    return hear
+    return record
 
 
-def case_hooks_hear_of_what_ended(world: Any) -> None:
-    heard: list[Any] = []
+def case_completion_hooks(world: Any) -> None:
+    infos: list[Any] = []
     plain = dist.new_group()
     with pytest.raises(dist.DistBackendError, match="setting TORCH_NCCL_ENABLE_TIMING"):
-        plain._register_on_completion_hook(heard.append)
-    with timed() as group:
-        group._register_on_completion_hook(hears_late(heard))
+        plain._register_on_completion_hook(infos.append)
+    with timed_group() as group:
+        group._register_on_completion_hook(make_slow_hook(infos))
         with pytest.raises(dist.DistBackendError, match="already registered"):
-            group._register_on_completion_hook(heard.append)
+            group._register_on_completion_hook(infos.append)
     for _ in range(2):
         dist.all_reduce(ones(world), group=group, async_op=True)
     dist.broadcast(ones(world), 0, group=group)
     group._wait_for_pending_works()
-    kinds = [str(info.op_type).rpartition(".")[2] for info in heard]
+    kinds = [str(info.op_type).rpartition(".")[2] for info in infos]
     assert kinds == ["ALLREDUCE", "ALLREDUCE", "BROADCAST"], kinds
-    assert [info.seq for info in heard] == [1, 2, 3]
-    assert all(info.active_duration.total_seconds() > 0 for info in heard)
-    assert all(info.time_finished >= info.time_started for info in heard)
+    assert [info.seq for info in infos] == [1, 2, 3]
+    assert all(info.active_duration.total_seconds() > 0 for info in infos)
+    assert all(info.time_finished >= info.time_started for info in infos)
 
 
-def case_a_hook_hears_all_before_its_group_is_gone(world: Any) -> None:
-    heard: list[Any] = []
-    with timed() as group:
-        group._register_on_completion_hook(hears_late(heard))
+def case_destroying_a_group_waits_for_its_hook(world: Any) -> None:
+    infos: list[Any] = []
+    with timed_group() as group:
+        group._register_on_completion_hook(make_slow_hook(infos))
     for _ in range(5):
         dist.all_reduce(ones(world), group=group, async_op=True)
     dist.destroy_process_group(group)
-    assert len(heard) == 5
+    assert len(infos) == 5
 
 
-def case_durations_of_groups_that_time(world: Any) -> None:
-    with timed() as group:
+def case_durations(world: Any) -> None:
+    with timed_group() as group:
         work = dist.all_reduce(ones(world), group=group, async_op=True)
     work.wait()
     assert work._get_duration() > 0
@@ -273,7 +273,7 @@ def case_durations_of_groups_that_time(world: Any) -> None:
         work._get_duration()
 
 
-def case_more_time_for_once(world: Any) -> None:
+def case_ephemeral_timeout(world: Any) -> None:
     group = dist.new_group(timeout=timedelta(seconds=20))
     backend = group._get_backend(torch.device("cuda"))
     backend._add_ephemeral_timeout(timedelta(seconds=10))
@@ -286,10 +286,13 @@ def case_more_time_for_once(world: Any) -> None:
     work.wait()
 
 
-def case_names_in_the_profiler(world: Any) -> None:
+def case_profiler_names(world: Any) -> None:
     following, preceding = (world.rank + 1) % world.size, (world.rank - 1) % world.size
     row, received = ones(world), torch.empty(4, device="cuda")
-    with words_dropped(), torch.autograd.profiler.profile(record_shapes=True) as profiled:
+    with (
+        standard_error_discarded(),
+        torch.autograd.profiler.profile(record_shapes=True) as profiled,
+    ):
         dist.all_reduce(row)
         dist.barrier(device_ids=[world.rank])
         dist.send(row, following)
@@ -305,7 +308,7 @@ def case_names_in_the_profiler(world: Any) -> None:
     assert events["nccl:all_reduce"].input_shapes == [[4]]
 
 
-def case_captured_in_a_graph(world: Any) -> None:
+def case_cuda_graphs(world: Any) -> None:
     row = ones(world)
     dist.all_reduce(row)
     before = row.clone()
@@ -314,7 +317,7 @@ def case_captured_in_a_graph(world: Any) -> None:
         dist.all_reduce(row)
         doubled = row * 2
         found = functional.all_reduce(doubled, "max", dist.group.WORLD) + 1
-    assert torch.equal(row, before)  # a capture computes nothing
+    assert torch.equal(row, before)  # capturing computes nothing
     for replay in (1, 2):
         graph.replay()
         expected = before * world.size**replay

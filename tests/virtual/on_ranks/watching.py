@@ -1,4 +1,4 @@
-"""TORCH_DISTRIBUTED_DEBUG=DETAIL: PyTorch's own wrapper compares what the ranks call."""
+"""TORCH_DISTRIBUTED_DEBUG=DETAIL: PyTorch's wrapper compares the calls of the ranks."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def own_device(request: pytest.FixtureRequest) -> Iterator[None]:
     import torch
 
     gc.collect()
-    gc.freeze()  # else each of hundreds of collections goes through all of PyTorch's modules
+    gc.freeze()  # otherwise each of hundreds of collections visits all of PyTorch
     with torch.cuda.device(request.module.DEVICE):
         torch.cuda.empty_cache()
         yield

@@ -1,4 +1,4 @@
-"""What the attention operators of a card compute, against the plain formula in float64."""
+"""Results and gradients of the attention operators, compared with the plain formula in float64."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ def operands(
 
 
 def compare(call: Callable[..., torch.Tensor], tensors: list[torch.Tensor]) -> None:
-    """Run `call` on the card and on the CPU in float64; compare results and gradients."""
+    """Run `call` on the GPU and, in float64, on the CPU; compare results and gradients."""
     exact = [tensor.detach().cpu().double().requires_grad_() for tensor in tensors]
     with sdpa_kernel(MATH):
-        theirs = call(*exact)
-    ours = call(*tensors)
-    gradient = torch.randn(theirs.shape, dtype=torch.float64)
-    ours.backward(gradient.to(ours))
-    theirs.backward(gradient)
-    within = {"atol": TOLERANCE[tensors[0].dtype], "rtol": TOLERANCE[tensors[0].dtype]}
-    torch.testing.assert_close(ours.cpu().double(), theirs, **within)
-    for mine, other in zip(tensors, exact, strict=True):
-        assert mine.grad is not None
-        torch.testing.assert_close(mine.grad.cpu().double(), other.grad, **within)
+        expected_output = call(*exact)
+    output = call(*tensors)
+    gradient = torch.randn(expected_output.shape, dtype=torch.float64)
+    output.backward(gradient.to(output))
+    expected_output.backward(gradient)
+    tolerance = {"atol": TOLERANCE[tensors[0].dtype], "rtol": TOLERANCE[tensors[0].dtype]}
+    torch.testing.assert_close(output.cpu().double(), expected_output, **tolerance)
+    for tensor, other in zip(tensors, exact, strict=True):
+        assert tensor.grad is not None
+        torch.testing.assert_close(tensor.grad.cpu().double(), other.grad, **tolerance)
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -56,8 +56,8 @@ def test_results_and_gradients(backend: SDPBackend, dtype: torch.dtype, causal: 
     compare(call, operands(dtype))
 
 
-def test_gradients_of_narrow_numbers_are_added_up_in_float32() -> None:
-    """Over many blocks of keys; a sum that is rounded after each of them is off by more."""
+def test_half_precision_gradients_are_summed_in_float32() -> None:
+    """A sum that is rounded after each of the many key blocks has a larger error."""
     torch.manual_seed(0)
     shapes = [(1, 1, 512, 16), (1, 1, 4096, 16), (1, 1, 4096, 16)]
     tensors = [
@@ -69,16 +69,17 @@ def test_gradients_of_narrow_numbers_are_added_up_in_float32() -> None:
     with sdpa_kernel([FLASH]):
         output = scaled_dot_product_attention(*tensors)
     with sdpa_kernel([MATH]):
-        theirs = scaled_dot_product_attention(*exact)
+        expected_output = scaled_dot_product_attention(*exact)
     output.backward(gradient.cuda())
-    theirs.backward(gradient.double())
-    for mine, other in zip(tensors, exact, strict=True):
-        assert mine.grad is not None
-        off = (mine.grad.cpu().double() - other.grad).norm() / other.grad.norm()
-        assert off < 0.0025  # 0.0017, which is the rounding of results; else 0.0037 and more
+    expected_output.backward(gradient.double())
+    for tensor, other in zip(tensors, exact, strict=True):
+        assert tensor.grad is not None
+        error = (tensor.grad.cpu().double() - other.grad).norm() / other.grad.norm()
+        # 0.0017 from rounding the results; rounding after each block gives 0.0037 or more.
+        assert error < 0.0025
 
 
-def test_a_causal_mask_that_is_not_square() -> None:
+def test_non_square_causal_mask() -> None:
     compare(
         lambda q, k, v: scaled_dot_product_attention(q, k, v, is_causal=True),
         operands(key_tokens=9),
@@ -86,7 +87,7 @@ def test_a_causal_mask_that_is_not_square() -> None:
 
 
 @pytest.mark.parametrize(("backend", "dtype"), [FUSED[1], FUSED[2]])
-def test_groups_of_heads_share_keys(backend: SDPBackend, dtype: torch.dtype) -> None:
+def test_grouped_query_heads(backend: SDPBackend, dtype: torch.dtype) -> None:
     def call(*tensors: torch.Tensor) -> torch.Tensor:
         with sdpa_kernel([backend] if tensors[0].is_cuda else [MATH]):
             return scaled_dot_product_attention(*tensors, enable_gqa=True)
@@ -94,12 +95,12 @@ def test_groups_of_heads_share_keys(backend: SDPBackend, dtype: torch.dtype) -> 
     compare(call, operands(dtype, key_heads=2))
 
 
-def test_a_bias_gets_its_gradient() -> None:
+def test_gradient_of_the_bias() -> None:
     bias = torch.randn(2, 4, 24, 24, device="cuda", requires_grad=True)
     compare(lambda q, k, v, mask: scaled_dot_product_attention(q, k, v, mask), [*operands(), bias])
 
 
-def test_rows_that_see_nothing_are_zero() -> None:
+def test_fully_masked_rows_are_zero() -> None:
     q, k, v = operands()
     mask = torch.ones(24, 24, dtype=torch.bool, device="cuda")
     mask[3] = False
@@ -116,7 +117,7 @@ def test_the_backward_drops_what_the_forward_dropped(
     backend: SDPBackend, dtype: torch.dtype
 ) -> None:
     q, k, _ = operands(dtype)
-    # With the identity for values the output is the attention after dropout itself.
+    # With the identity as value, the output is the attention after dropout.
     v = torch.eye(24, 16, device="cuda", dtype=dtype).expand(2, 4, 24, 16).contiguous()
     v.requires_grad_()
     with sdpa_kernel([backend]):
@@ -130,7 +131,7 @@ def test_the_backward_drops_what_the_forward_dropped(
     dropped = (output == 0).double().mean().item()
     assert 0.2 < dropped < 0.3
     output.sum().backward()
-    # d output / d value is the attention, dropped alike: its columns' sums.
+    # The gradient of value sums the columns of the attention after the same dropout.
     assert v.grad is not None
     torch.testing.assert_close(
         v.grad[:, :, :16, 0].float(), output.detach().float().sum(2), atol=1e-2, rtol=1e-2
@@ -141,7 +142,7 @@ def test_logsumexp() -> None:
     q, k, v = operands()
     scores = (q @ k.transpose(-1, -2)).double() / 4
     sums = aten._scaled_dot_product_efficient_attention(q, k, v, None, True)[1]
-    assert sums.shape == (2, 4, 32)  # rows up to a multiple of 32
+    assert sums.shape == (2, 4, 32)  # rows are rounded up to a multiple of 32
     torch.testing.assert_close(sums[..., :24].double(), scores.logsumexp(-1), atol=1e-5, rtol=1e-5)
     assert aten._scaled_dot_product_efficient_attention(q, k, v, None, False)[1].numel() == 0
     half = [tensor.detach().half() for tensor in (q, k, v)]
@@ -177,9 +178,9 @@ def test_packed_sequences() -> None:
     torch.testing.assert_close(output.cpu().double(), expected, atol=1e-2, rtol=1e-2)
     output.sum().backward()
     expected.sum().backward()
-    for mine, other in zip(packed, exact, strict=True):
-        assert mine.grad is not None
-        torch.testing.assert_close(mine.grad.cpu().double(), other.grad, atol=2e-2, rtol=1e-2)
+    for tensor, other in zip(packed, exact, strict=True):
+        assert tensor.grad is not None
+        torch.testing.assert_close(tensor.grad.cpu().double(), other.grad, atol=2e-2, rtol=1e-2)
 
 
 def test_packed_sequences_of_the_efficient_operator() -> None:
@@ -196,7 +197,7 @@ def test_packed_sequences_of_the_efficient_operator() -> None:
     torch.testing.assert_close(output[:, 3:].transpose(1, 2), expected, atol=1e-5, rtol=1e-5)
 
 
-def test_each_of_packed_sequences_drops_other_places() -> None:
+def test_packed_sequences_have_different_dropout() -> None:
     torch.manual_seed(0)
     starts = torch.tensor([0, 8, 16], dtype=torch.int32, device="cuda")
     zero = torch.zeros(1, 16, 1, 8, device="cuda")
@@ -209,14 +210,14 @@ def test_each_of_packed_sequences_drops_other_places() -> None:
     assert not torch.equal(first, second)
 
 
-def test_a_window_and_slopes() -> None:
+def test_window_and_alibi_slopes() -> None:
     q, k, v = (tensor.detach().half().transpose(1, 2) for tensor in operands())
     slopes = torch.tensor([0.5, 0.25, 0.125, 0.0625], device="cuda")
     output = aten._flash_attention_forward(
         q, k, v, None, None, 24, 24, 0.0, True, False, window_size_left=4, alibi_slopes=slopes
     )[0]
-    place = torch.arange(24, device="cuda")
-    distance = place[:, None] - place[None]
+    position = torch.arange(24, device="cuda")
+    distance = position[:, None] - position[None]
     bias = -slopes[:, None, None] * distance.abs()
     bias = bias.masked_fill((distance < 0) | (distance > 4), float("-inf"))
     wide = [tensor.transpose(1, 2).double() for tensor in (q, k, v)]
@@ -225,7 +226,7 @@ def test_a_window_and_slopes() -> None:
     torch.testing.assert_close(output.transpose(1, 2).double(), expected, atol=1e-2, rtol=1e-2)
 
 
-def test_autocast_makes_it_flash() -> None:
+def test_autocast_selects_flash() -> None:
     with torch.autocast("cuda", dtype=torch.bfloat16):
         output = scaled_dot_product_attention(*operands())
     assert output.dtype == torch.bfloat16
@@ -243,7 +244,7 @@ def test_operands_on_two_devices() -> None:
         aten._scaled_dot_product_efficient_attention(q, k.to("cuda:1"), v, None, False)
 
 
-def test_the_checks_that_programs_ask() -> None:
+def test_public_checks() -> None:
     q, k, v = (tensor.detach().half() for tensor in operands())
     params = torch.backends.cuda.SDPAParams(q, k, v, None, 0.0, False, False)
     assert torch.backends.cuda.is_flash_attention_available()
@@ -268,26 +269,26 @@ def test_multi_head_attention_in_inference() -> None:
     module = nn.MultiheadAttention(32, 4, batch_first=True).eval()
     x = torch.randn(2, 5, 32)
     padding = torch.tensor([[False] * 5, [False] * 3 + [True] * 2])
-    on_card = nn.MultiheadAttention(32, 4, batch_first=True).eval().cuda()
-    on_card.load_state_dict(module.state_dict())
+    on_gpu = nn.MultiheadAttention(32, 4, batch_first=True).eval().cuda()
+    on_gpu.load_state_dict(module.state_dict())
     with torch.no_grad():
         for options in (
             {"need_weights": False},
             {"need_weights": True},
             {"need_weights": False, "key_padding_mask": padding},
         ):
-            there = {
+            gpu_options = {
                 name: value.cuda() if isinstance(value, torch.Tensor) else value
                 for name, value in options.items()
             }
             expected, weights = module(x, x, x, **options)
-            output, own_weights = on_card(x.cuda(), x.cuda(), x.cuda(), **there)
+            output, gpu_weights = on_gpu(x.cuda(), x.cuda(), x.cuda(), **gpu_options)
             torch.testing.assert_close(output.cpu(), expected, atol=1e-5, rtol=1e-5)
             if weights is not None:
-                torch.testing.assert_close(own_weights.cpu(), weights, atol=1e-5, rtol=1e-5)
+                torch.testing.assert_close(gpu_weights.cpu(), weights, atol=1e-5, rtol=1e-5)
 
 
-def test_an_encoder_in_inference() -> None:
+def test_encoder_in_inference() -> None:
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True)
     encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
@@ -316,7 +317,7 @@ def test_nested_tensors(dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     parts = [torch.randn(length, 64, device="cuda", dtype=dtype) for length in (3, 5)]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # nested tensors are a prototype
+        warnings.simplefilter("ignore")  # PyTorch warns that nested tensors are a prototype
         nested = torch.nested.nested_tensor(parts)
     heads = nested.view(2, -1, 4, 16).transpose(1, 2)
     results = scaled_dot_product_attention(heads, heads, heads).unbind()
@@ -324,24 +325,24 @@ def test_nested_tensors(dtype: torch.dtype) -> None:
         alone = part.double().view(1, -1, 4, 16).transpose(1, 2)
         with sdpa_kernel(MATH):
             expected = scaled_dot_product_attention(alone, alone, alone)[0]
-        within = TOLERANCE[dtype]
-        torch.testing.assert_close(result.double(), expected, atol=within, rtol=within)
+        tolerance = TOLERANCE[dtype]
+        torch.testing.assert_close(result.double(), expected, atol=tolerance, rtol=tolerance)
 
 
-def test_an_encoder_leaves_padding_out() -> None:
+def test_encoder_skips_padding() -> None:
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True)
     encoder = nn.TransformerEncoder(layer, 2).eval()
     x = torch.randn(2, 5, 32)
     padding = torch.tensor([[False] * 5, [False] * 3 + [True] * 2])
     with torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # nested tensors are a prototype
+        warnings.simplefilter("ignore")  # PyTorch warns that nested tensors are a prototype
         expected = encoder(x, src_key_padding_mask=padding)
         output = encoder.cuda()(x.cuda(), src_key_padding_mask=padding.cuda())
     torch.testing.assert_close(output.cpu(), expected, atol=1e-5, rtol=1e-5)
 
 
-def dropped_like(
+def attention_with_dropout_mask(
     tensors: list[torch.Tensor], kept: torch.Tensor, causal: bool, probability: float
 ) -> torch.Tensor:
     query, key, value = (tensor.detach().cpu().double() for tensor in tensors)
@@ -354,7 +355,7 @@ def dropped_like(
 
 @pytest.mark.filterwarnings("ignore:Dropout mask should only be used for testing")
 @pytest.mark.parametrize("causal", [False, True])
-def test_flash_attention_returns_the_mask_of_its_dropout(causal: bool) -> None:
+def test_flash_returns_its_dropout_mask(causal: bool) -> None:
     tensors = operands(torch.float16)
     output, *_, mask = aten._scaled_dot_product_flash_attention(
         *tensors, 0.25, causal, return_debug_mask=True
@@ -362,11 +363,11 @@ def test_flash_attention_returns_the_mask_of_its_dropout(causal: bool) -> None:
     assert mask.shape == (2, 4, 128, 128)
     signs = mask[:, :, :24, :24]
     assert 0.1 < (signs < 0).float().mean().item() < 0.3
-    wanted = dropped_like(tensors, signs >= 0, causal, 0.25)
-    torch.testing.assert_close(output.cpu().double(), wanted, atol=1e-2, rtol=1e-2)
+    expected = attention_with_dropout_mask(tensors, signs >= 0, causal, 0.25)
+    torch.testing.assert_close(output.cpu().double(), expected, atol=1e-2, rtol=1e-2)
 
 
-def test_the_masks_of_packed_sequences() -> None:
+def test_dropout_masks_of_packed_sequences() -> None:
     lengths = [3, 5]
     starts = torch.tensor([0, 3, 8], dtype=torch.int32, device="cuda")
     packed = [torch.randn(8, 2, 16, device="cuda", dtype=torch.float16) for _ in range(3)]
@@ -377,41 +378,41 @@ def test_the_masks_of_packed_sequences() -> None:
     for i, length in enumerate(lengths):
         tensors = [t[start : start + length].transpose(0, 1).unsqueeze(0) for t in packed]
         kept = mask[i : i + 1, :, :length, :length] >= 0
-        wanted = dropped_like(tensors, kept, False, 0.25)[0].transpose(0, 1)
+        expected = attention_with_dropout_mask(tensors, kept, False, 0.25)[0].transpose(0, 1)
         given = output[start : start + length].cpu().double()
-        torch.testing.assert_close(given, wanted, atol=1e-2, rtol=1e-2)
+        torch.testing.assert_close(given, expected, atol=1e-2, rtol=1e-2)
         start += length
 
 
 @pytest.mark.parametrize("tokens", [24, 7])
-def test_the_numbers_of_memory_efficient_dropout_can_be_had(tokens: int) -> None:
+def test_random_numbers_of_efficient_dropout(tokens: int) -> None:
     tensors = operands(key_tokens=tokens)
     output, _, seed, offset = aten._scaled_dot_product_efficient_attention(
         *tensors, None, True, 0.25
     )
     numbers = torch.empty(2, 4, 24, tokens, device="cuda")
     torch._fill_mem_eff_dropout_mask_(numbers, 0.25, seed.item(), offset.item())
-    wanted = dropped_like(tensors, numbers > 0.25, False, 0.25)
-    torch.testing.assert_close(output.cpu().double(), wanted, atol=1e-5, rtol=1e-5)
+    expected = attention_with_dropout_mask(tensors, numbers > 0.25, False, 0.25)
+    torch.testing.assert_close(output.cpu().double(), expected, atol=1e-5, rtol=1e-5)
     output.backward(torch.ones_like(output))
     exact = [tensor.detach().cpu().double().requires_grad_() for tensor in tensors]
     aten._scaled_dot_product_attention_math(*exact, None, 0.25, False, (numbers > 0.25).cpu())[
         0
     ].sum().backward()
-    for mine, other in zip(tensors, exact, strict=True):
-        torch.testing.assert_close(mine.grad.cpu().double(), other.grad, atol=1e-5, rtol=1e-5)
+    for tensor, other in zip(tensors, exact, strict=True):
+        torch.testing.assert_close(tensor.grad.cpu().double(), other.grad, atol=1e-5, rtol=1e-5)
 
 
-def test_the_numbers_follow_each_other_from_the_offset_on() -> None:
+def test_dropout_numbers_are_consecutive_from_the_offset() -> None:
     numbers = torch.empty(1, 2, 3, 5, device="cuda")
     torch._fill_mem_eff_dropout_mask_(numbers, 0.5, 1234, 6)
-    of_one_thread = torch.empty(36, device="cuda")
-    torch._fill_mem_eff_dropout_mask_(of_one_thread.view(1, 1, 1, 36), 0.5, 1234, 0)
-    assert torch.equal(numbers.flatten(), of_one_thread[6:])
+    sequence = torch.empty(36, device="cuda")
+    torch._fill_mem_eff_dropout_mask_(sequence.view(1, 1, 1, 36), 0.5, 1234, 0)
+    assert torch.equal(numbers.flatten(), sequence[6:])
 
 
 @pytest.mark.parametrize("backend", [FLASH, CUDNN])
-def test_gradients_of_narrow_numbers_over_many_keys(backend: SDPBackend) -> None:
+def test_half_precision_gradients_over_many_keys(backend: SDPBackend) -> None:
     torch.manual_seed(0)
     size = (1, 2, 2048, 16)
     tensors = [
@@ -419,14 +420,14 @@ def test_gradients_of_narrow_numbers_over_many_keys(backend: SDPBackend) -> None
     ]
     exact = [tensor.detach().cpu().float().requires_grad_() for tensor in tensors]
     with sdpa_kernel([backend]):
-        ours = scaled_dot_product_attention(*tensors)
-    theirs = scaled_dot_product_attention(*exact)
+        output = scaled_dot_product_attention(*tensors)
+    expected_output = scaled_dot_product_attention(*exact)
     gradient = torch.randn(size)
-    ours.backward(gradient.to(ours))
-    theirs.backward(gradient.bfloat16().float())
-    for mine, other in zip(tensors, exact, strict=True):
-        assert mine.grad is not None
+    output.backward(gradient.to(output))
+    expected_output.backward(gradient.bfloat16().float())
+    for tensor, other in zip(tensors, exact, strict=True):
+        assert tensor.grad is not None
         assert other.grad is not None
-        # A card rounds to bfloat16, of 8 bits, what it multiplies, and the sum once.
+        # A GPU rounds the factors to bfloat16 (8 significant bits), and the sum once.
         largest = other.grad.abs().max()
-        assert (mine.grad.cpu().float() - other.grad).abs().max() < largest / 128
+        assert (tensor.grad.cpu().float() - other.grad).abs().max() < largest / 128

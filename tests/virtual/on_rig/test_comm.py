@@ -12,7 +12,7 @@ from anyrig.virtual import clock
 
 
 def test_broadcasting_keeps_the_tensors_of_the_first_device() -> None:
-    # Two of one type, which travel in one piece.
+    # Two tensors of one dtype, which are broadcast as one buffer.
     tensors = [
         torch.ones(3, device=0),
         torch.ones(4, device=0),
@@ -22,7 +22,7 @@ def test_broadcasting_keeps_the_tensors_of_the_first_device() -> None:
     assert all(copy is tensor for copy, tensor in zip(first, tensors, strict=True))
     assert [copy.device.index for copy in second] == [1, 1, 1]
     assert [copy.dtype for copy in second] == [torch.float32, torch.float32, torch.int64]
-    # Writing to one leaves the others' versions, which autograd compares.
+    # Writing to one tensor does not change the others' versions, which autograd compares.
     versions = [copy._version for copy in second]
     second[0].zero_()
     assert [copy._version for copy in second[1:]] == versions[1:]
@@ -51,7 +51,7 @@ def test_broadcasting_sparse_tensors() -> None:
 
 
 @pytest.mark.parametrize("dim", [0, -2])
-def test_scattering_names_what_does_not_fit(dim: int) -> None:
+def test_scattering_reports_invalid_arguments(dim: int) -> None:
     x = torch.randn(4, 4)
     parts = [part.to(i) for i, part in enumerate(x.chunk(2))]
     with pytest.raises(RuntimeError, match="Expected at least one device to scatter to"):
@@ -73,7 +73,7 @@ def test_scattering_on_a_stream_of_another_device_is_refused() -> None:
         comm.scatter(torch.ones(4), (0, 1), streams=[torch.cuda.Stream(1), None])
 
 
-def test_gathering_names_what_does_not_fit() -> None:
+def test_gathering_reports_invalid_arguments() -> None:
     x, y = torch.ones(2, 5, device=0), torch.ones(2, 5, device=1)
     with pytest.raises(RuntimeError, match="Expected at least one tensor to gather from"):
         comm.gather(())
@@ -151,10 +151,10 @@ def test_broadcasting_into_tensors_of_the_caller() -> None:
     outputs = [torch.zeros(2, 3, device=i) for i in (1, 2)]
     comm.broadcast(x, out=outputs)
     assert [output.tolist() for output in outputs] == [x.tolist()] * 2
-    strided = torch.zeros(3, 2, device=3).t()  # not for NCCL
+    strided = torch.zeros(3, 2, device=3).t()  # NCCL needs contiguous tensors
     comm.broadcast(x, out=[strided])
     assert strided.tolist() == x.tolist()
-    same = [torch.zeros(2, 3, device=1) for _ in range(2)]  # two on a card are not, either
+    same = [torch.zeros(2, 3, device=1) for _ in range(2)]  # two tensors on one GPU
     comm.broadcast(x, out=same)
     assert [output.tolist() for output in same] == [x.tolist()] * 2
     with pytest.raises(RuntimeError, match="but output tensor at index 1 has device 'cpu'"):
@@ -186,7 +186,7 @@ def test_scattering_runs_on_the_streams_given() -> None:
     parts = comm.scatter(x, (0, 1), streams=streams)
     for i, stream in enumerate((streams[0], torch.cuda.current_stream(1))):
         after[i].record(stream)
-        assert not after[i].query()  # the host goes on
+        assert not after[i].query()  # the host did not wait
     assert default.query()
     assert [part.tolist() for part in parts] == [[1.0] * 2**19] * 2
     milliseconds = [start.elapsed_time(end) for start, end in zip(before, after, strict=True)]
@@ -211,7 +211,7 @@ def test_scattering_into_tensors_of_the_caller() -> None:
     ]
 
 
-def test_gathering_onto_the_device_that_is_asked_for() -> None:
+def test_gathering_onto_a_given_device() -> None:
     parts = [torch.full((1, 2), float(i), device=i) for i in (1, 2)]
     with torch.cuda.device(3):
         assert comm.gather(parts).get_device() == 3
@@ -222,7 +222,7 @@ def test_gathering_onto_the_device_that_is_asked_for() -> None:
     assert output.tolist() == [[1.0, 1.0, 2.0, 2.0]]
 
 
-def test_a_collective_names_what_does_not_fit() -> None:
+def test_collectives_report_invalid_arguments() -> None:
     def on(device: int, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         return torch.ones(shape, dtype=dtype, device=device)
 

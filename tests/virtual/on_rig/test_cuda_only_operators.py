@@ -1,4 +1,4 @@
-"""Operators that PyTorch has for CUDA and not for the CPU."""
+"""Operators that PyTorch implements for CUDA but not for the CPU."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def randn(*size: int, dtype: torch.dtype = torch.float32) -> Tensor:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_products_of_narrow_numbers_with_a_wide_result(dtype: torch.dtype) -> None:
+def test_products_with_a_result_in_float32(dtype: torch.dtype) -> None:
     a, b = randn(2, 4, 8, dtype=dtype), randn(2, 8, 5, dtype=dtype)
     c = randn(2, 4, 5)
     wide = torch.float32
@@ -121,7 +121,7 @@ def test_statistics_of_batches_on_several_ranks_are_those_of_all() -> None:
     torch.testing.assert_close(of_input.cpu(), here.grad, rtol=1e-4, atol=1e-5)
 
 
-def test_statistics_of_ranks_that_had_as_much() -> None:
+def test_statistics_of_ranks_with_equal_counts() -> None:
     means, invstds = randn(2, 3).to(DEVICE), randn(2, 3).abs().to(DEVICE) + 1
     x, counts = torch.empty(2, 3, 4, device=DEVICE), torch.tensor([5.0, 5.0], device=DEVICE)
     running = [torch.zeros(3, device=DEVICE) for _ in range(4)]
@@ -190,7 +190,7 @@ def test_convolutions_of_each_channel(dimensions: int) -> None:
 
 
 @pytest.mark.parametrize("driver", ["gesvd", "gesvdj", "gesvda"])
-def test_a_card_lets_the_algorithm_be_chosen(driver: str) -> None:
+def test_the_algorithm_can_be_chosen(driver: str) -> None:
     matrix = randn(4, 3)
     values = torch.linalg.svd(matrix.to(DEVICE), driver=driver).S
     torch.testing.assert_close(values.cpu(), torch.linalg.svd(matrix).S)
@@ -199,12 +199,12 @@ def test_a_card_lets_the_algorithm_be_chosen(driver: str) -> None:
     torch.testing.assert_close(out[1].cpu(), torch.linalg.svd(matrix).S)
 
 
-def test_an_algorithm_that_no_card_has_is_refused() -> None:
+def test_an_unknown_algorithm_is_refused() -> None:
     with pytest.raises(RuntimeError, match="unknown svd driver gesdd in svd_cusolver computation"):
         torch.linalg.svd(torch.eye(2, device=DEVICE), driver="gesdd")
 
 
-def test_a_card_has_one_algorithm_for_least_squares() -> None:
+def test_least_squares_has_one_algorithm() -> None:
     matrix, right = randn(4, 3).to(DEVICE), torch.ones(4, 1, device=DEVICE)
     assert torch.linalg.lstsq(matrix, right).rank.numel() == 0
     with pytest.raises(RuntimeError, match="other than `gels` is not supported on CUDA"):
@@ -256,7 +256,7 @@ def test_weights_in_four_bits() -> None:
     torch.testing.assert_close(result.cpu().float(), wanted, atol=0.1, rtol=0.02)
 
 
-def test_what_is_not_modelled_is_named() -> None:
+def test_operators_without_a_model_are_reported() -> None:
     with pytest.raises(
         NotImplementedError, match="aten::_cudnn_init_dropout_state is not modelled"
     ):
@@ -297,7 +297,7 @@ def bytes_of_zeros(*size: int) -> Tensor:
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_refused_in_these_words(case: str) -> None:
+def test_refusals_have_cudas_messages(case: str) -> None:
     call, words = REFUSED[case]
     with pytest.raises(RuntimeError) as raised:
         call()
@@ -331,7 +331,7 @@ def test_each_group_of_four_bits_has_its_scale(group: int) -> None:
     assert torch.equal(result.cpu(), ((numbers - 8).bfloat16() * scales + zeros).t())
 
 
-def test_gradients_that_nobody_wants_are_not_there() -> None:
+def test_unrequested_gradients_are_not_computed() -> None:
     x = randn(4, 3, 5).to(DEVICE)
     mean, invstd = torch.batch_norm_stats(x, 1e-5)
     for wanted in ((True, False, False), (False, True, False), (False, False, True)):
@@ -349,7 +349,7 @@ def test_gradients_that_nobody_wants_are_not_there() -> None:
 
 @pytest.mark.parametrize("operator", ["_embedding_bag", "_embedding_bag_forward_only"])
 @pytest.mark.parametrize("mode", [0, 1, 2])
-def test_what_bags_give_besides_their_sums(operator: str, mode: int) -> None:
+def test_embedding_bags_return_cudas_auxiliary_results(operator: str, mode: int) -> None:
     weight = torch.arange(8.0, device=DEVICE).view(4, 2)
     indices = torch.tensor([3, 1, 0, 2, 3], device=DEVICE)
     offsets = torch.tensor([0, 2], device=DEVICE)

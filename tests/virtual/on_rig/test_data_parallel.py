@@ -96,12 +96,12 @@ def test_comm() -> None:
     assert torch.equal(comm.gather(outputs, dim=1, destination=0), x)
 
 
-def test_gather_refuses_what_is_not_on_a_card() -> None:
+def test_gather_refuses_cpu_tensors() -> None:
     with pytest.raises(RuntimeError, match=r"Expected all input tensors to be CUDA tensors"):
         comm.gather([torch.ones(1)], destination=0)
 
 
-def test_copies_do_not_ask_subclasses_of_tensors() -> None:
-    """C++ does not either; the parameters of a lazy module refuse every function in Python."""
+def test_copies_bypass_torch_function() -> None:
+    """Broadcasting must not call `__torch_function__`, which a lazy module's parameters refuse."""
     copies = comm.broadcast_coalesced([nn.LazyLinear(4).cuda().weight], [0, 1])
     assert copies[1][0].device == torch.device("cuda:1")

@@ -1,4 +1,4 @@
-"""What a card refuses when the program asks for deterministic algorithms."""
+"""The errors of nondeterministic operators under `torch.use_deterministic_algorithms`."""
 
 from __future__ import annotations
 
@@ -67,13 +67,13 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_refused_by_name(case: str) -> None:
+def test_nondeterministic_operators_are_refused(case: str) -> None:
     call, kernel = REFUSED[case]
     with pytest.raises(RuntimeError, match=f"^{kernel} does not have a deterministic"):
         call()
 
 
-def test_what_has_a_deterministic_kernel_runs() -> None:
+def test_deterministic_kernels_run() -> None:
     assert torch.bincount(zeros(3)).item() == 3
     assert ones(3).median().item() == 1
     assert ones(3).scatter_reduce(0, zeros(3), ones(3), "sum")[0].item() == 4
@@ -87,15 +87,15 @@ def test_a_program_may_ask_for_warnings() -> None:
         torch.bincount(zeros(3), ones(3))
 
 
-def test_unset_memory_is_the_same_in_each_run() -> None:
+def test_uninitialized_memory_is_the_same_in_each_run() -> None:
     assert torch.empty(3, device=DEVICE).isnan().all()
     assert torch.empty_strided((3,), (1,), device=DEVICE).isnan().all()
 
 
-def test_unset_memory_is_filled_only_for_those_who_want_it() -> None:
+def test_uninitialized_memory_is_filled_only_if_requested() -> None:
     torch.utils.deterministic.fill_uninitialized_memory = False
     try:
-        ones(3)  # whose memory is taken again
+        ones(3)  # its memory is reused
         assert not torch.empty(3, device=DEVICE).isnan().any()
     finally:
         torch.utils.deterministic.fill_uninitialized_memory = True

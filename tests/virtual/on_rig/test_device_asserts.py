@@ -1,5 +1,5 @@
-"""Indices outside what they index, chances that are none: CUDA's exception class, and what the
-kernel said beside it."""
+"""Invalid indices and probabilities: CUDA's exception class, and the kernel's message on
+standard error."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_an_index_outside_stops_the_device(case: str, capfd: pytest.CaptureFixtu
     assert "anyrig: device-side assert on cuda:1 in aten::" in capfd.readouterr().err
 
 
-def test_what_the_host_sees_beforehand_stays_an_index_error() -> None:
+def test_errors_found_on_the_host_stay_index_errors() -> None:
     x = torch.ones(3, 3, device="cuda:1")
     with pytest.raises(IndexError, match="out of bounds"):
         x[9]

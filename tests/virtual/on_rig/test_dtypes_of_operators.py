@@ -1,4 +1,4 @@
-"""Dtypes that a card takes and the CPU does not, and the reverse."""
+"""Dtypes that CUDA supports and the CPU does not, and the reverse."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ REFUSED: dict[str, tuple[Callable[[Tensor], Tensor], torch.dtype, str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_refused_as_on_a_card(case: str) -> None:
+def test_dtypes_refused_on_cuda(case: str) -> None:
     call, dtype, kernel = REFUSED[case]
     call(torch.ones(2, 2))
     call(torch.ones(2, 2, device=DEVICE))
@@ -97,7 +97,7 @@ REFUSED_BY_BOTH: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 @pytest.mark.parametrize("kernel", REFUSED_BY_BOTH)
-def test_what_the_cpu_refuses_too_has_the_name_of_the_card(kernel: str) -> None:
+def test_refusals_of_the_cpu_get_cudas_kernel_name(kernel: str) -> None:
     call = REFUSED_BY_BOTH[kernel]
     with pytest.raises(RuntimeError, match=f"^\"{kernel}\" not implemented for 'Long'$"):
         call(torch.ones(2, 2, dtype=torch.long, device=DEVICE))
@@ -132,7 +132,7 @@ def test_complex_numbers_in_half_precision(name: str) -> None:
     torch.testing.assert_close(wider, expected, rtol=5e-3, atol=5e-3)
 
 
-def test_truths_where_the_cpu_takes_none() -> None:
+def test_bools_where_the_cpu_supports_none() -> None:
     truths = torch.eye(3, device=DEVICE, dtype=torch.bool)
     assert torch.trace(truths).item() == 3
     assert truths.abs().dtype == torch.bool
@@ -148,7 +148,7 @@ def test_factors_of_two_dtypes() -> None:
 
 
 def test_integers_divided_by_zero() -> None:
-    # A card gives any number there; what it divides otherwise is right.
+    # CUDA returns arbitrary numbers for zero divisors; all other quotients must be right.
     dividends = torch.tensor([7, 7], device=DEVICE)
     divisors = torch.tensor([0, 2], device=DEVICE)
     for divide, second in ((torch.floor_divide, 3), (torch.remainder, 1), (torch.fmod, 1)):

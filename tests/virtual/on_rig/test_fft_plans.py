@@ -38,16 +38,16 @@ def test_a_plan_has_at_most_three_dims() -> None:
     x = torch.ones(2, 3, 4, 5, device="cuda", dtype=torch.complex64)
     torch.fft.fftn(x, dim=(1, 2, 3))
     assert plans.size == 1
-    torch.fft.fftn(x)  # the same three in the same order, then the first
+    torch.fft.fftn(x)  # the same last three dimensions, then the first
     assert plans.size == 2
     plans.clear()
-    torch.fft.rfftn(x.real.clone())  # the last alone, then the other three
+    torch.fft.rfftn(x.real.clone())  # the last dimension, then the other three
     assert plans.size == 2
-    torch.fft.irfftn(x)  # the other three, then the last
+    torch.fft.irfftn(x)  # the first three dimensions, then the last
     assert plans.size == 4
 
 
-def test_the_plan_unused_longest_goes_first() -> None:
+def test_the_least_recently_used_plan_is_evicted() -> None:
     first, second, third = (torch.ones(n, device="cuda") for n in (4, 5, 6))
     plans.max_size = 2
     for x in (first, second, first, third):
@@ -61,7 +61,7 @@ def test_the_plan_unused_longest_goes_first() -> None:
     assert plans.size == 0
 
 
-def test_what_is_refused() -> None:
+def test_invalid_calls_are_refused() -> None:
     with pytest.raises(RuntimeError, match="size must be non-negative, but got -1"):
         plans.max_size = -1
     with pytest.raises(RuntimeError, match="read-only property"):
@@ -72,7 +72,7 @@ def test_what_is_refused() -> None:
         torch._cufft_get_plan_cache_size(8)
 
 
-def test_a_plan_that_is_used_again_stays() -> None:
+def test_a_plan_in_use_is_not_evicted() -> None:
     first, second, third = (torch.ones(n, device="cuda") for n in (4, 5, 6))
     plans.max_size = 2
     for x in (first, second, first, third):

@@ -1,4 +1,4 @@
-"""The generator's state is CUDA's: a seed and an offset."""
+"""The state of a generator is a seed and an offset, as on CUDA."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_the_state_is_a_seed_and_an_offset() -> None:
 
 
 def test_a_state_without_an_offset_starts_at_0() -> None:
-    # As PyTorch wrote it before 1.5.
+    # The format of PyTorch before 1.5.
     generator = torch.Generator(device="cuda:1")
     generator.set_offset(8)
     generator.set_state(torch.tensor([5] + [0] * 7, dtype=torch.uint8))
@@ -44,15 +44,15 @@ def test_the_same_seed_gives_the_same_numbers() -> None:
     assert torch.cuda.initial_seed() == 1
 
 
-def test_the_cpu_draws_from_generators_of_its_own_alone() -> None:
+def test_cpu_tensors_cannot_draw_from_a_gpu_generator() -> None:
     generator = torch.Generator(device="cuda")
-    chances = torch.ones(3)
+    probabilities = torch.ones(3)
     for draw in (
         lambda: torch.rand(3, generator=generator),
         lambda: torch.randperm(3, generator=generator),
-        lambda: torch.bernoulli(chances, generator=generator),
-        lambda: torch.multinomial(chances, 2, generator=generator),
-        lambda: torch.poisson(chances, generator=generator),
+        lambda: torch.bernoulli(probabilities, generator=generator),
+        lambda: torch.multinomial(probabilities, 2, generator=generator),
+        lambda: torch.poisson(probabilities, generator=generator),
     ):
         with pytest.raises(RuntimeError, match="Expected a 'cpu' device type for generator but"):
             draw()
@@ -71,7 +71,7 @@ def test_generators_share_a_state_for_graphs() -> None:
     assert clone.get_offset() < first.get_offset()
 
 
-def test_forking_the_state_restores_it() -> None:
+def test_fork_rng_restores_the_state() -> None:
     before = torch.cuda.get_rng_state_all()
     with torch.random.fork_rng(devices=range(4)):
         torch.rand(2, device="cuda:2")

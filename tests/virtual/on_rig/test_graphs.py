@@ -1,4 +1,4 @@
-"""CUDA graphs: what is captured, what a replay does, and what a capture refuses."""
+"""CUDA graphs: captures, replays, and the operations that a capture rejects."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-# What fails before its first kernel leaves an empty graph, too.
+# A capture that fails before its first kernel also leaves an empty graph.
 pytestmark = pytest.mark.filterwarnings("ignore:The CUDA Graph is empty")
 
 DEVICE = 5  # used by no other test
 MIB = 2**20
 
-# Whether a graph must know a generator before the capture begins; the default one it always does.
+# Whether generators other than the default one must be registered before the capture.
 REGISTERS_GENERATORS = torch.__version__ < (2, 12)
 
 
 @pytest.fixture(autouse=True)
 def own_device() -> Iterator[None]:
     gc.collect()
-    gc.freeze()  # as in conftest.py: a later collection need not go through PyTorch's modules
+    gc.freeze()  # as in conftest.py: later collections skip PyTorch
     with torch.cuda.device(DEVICE):
-        # A capture that fails leaves its stream current.
+        # A failed capture leaves its stream as the current stream.
         torch.cuda.set_stream(torch.cuda.default_stream())
         torch._C._cuda_clearCublasWorkspaces()
         torch.cuda.empty_cache()
@@ -47,7 +47,7 @@ def captured(work: Callable[[], object], **options: object) -> torch.cuda.CUDAGr
 # ---- replay
 
 
-def test_replay_computes_from_what_its_inputs_hold_now() -> None:
+def test_replay_reads_the_current_values_of_its_inputs() -> None:
     source = torch.full((1000,), 1.0, device="cuda")
     results = []
     graph = captured(lambda: results.append(source * 2 + 1))
@@ -73,7 +73,7 @@ def test_a_capture_writes_nothing() -> None:
     assert pinned.sum() == 16
 
 
-def test_numbers_of_the_host_are_those_of_the_capture() -> None:
+def test_host_numbers_are_constants_of_the_capture() -> None:
     factor = torch.tensor(3.0)
     source = torch.ones(4, device="cuda")
     results = []
@@ -103,7 +103,7 @@ def test_calls_within_a_dispatch_mode_are_captured() -> None:
     assert results[0].sum() == 80
 
 
-def test_an_input_that_the_program_dropped_is_still_read() -> None:
+def test_a_dropped_input_is_still_read() -> None:
     inputs = [torch.full((100,), 2.0, device="cuda")]
     result = torch.zeros(100, device="cuda")
     graph = captured(lambda: result.copy_(inputs[0]))
@@ -114,7 +114,7 @@ def test_an_input_that_the_program_dropped_is_still_read() -> None:
     assert result.sum() == 200
 
 
-def test_views_of_every_kind_are_read_again() -> None:
+def test_replay_reads_all_kinds_of_views() -> None:
     source = torch.tensor([1 + 2j, 3 + 4j, 5 + 6j], device="cuda")
     indices = [torch.tensor([2, 0], device="cuda")]
     results: list[torch.Tensor] = []
@@ -174,7 +174,7 @@ def train(graphed: bool, steps: int = 4) -> list[torch.Tensor]:
 
 @pytest.mark.filterwarnings("ignore:The AccumulateGrad node's stream")
 @pytest.mark.filterwarnings("ignore:This instance was constructed with capturable=True")
-def test_a_captured_training_step_trains_as_the_step_itself() -> None:
+def test_a_captured_training_step_trains_like_the_eager_step() -> None:
     for graphed, eager in zip(train(True), train(False), strict=True):
         assert torch.equal(graphed, eager)
 
@@ -190,7 +190,7 @@ def test_graphed_callables_give_gradients() -> None:
     torch.testing.assert_close(model.weight.grad, expected)
 
 
-def test_graphs_that_share_a_pool_meet_in_its_memory() -> None:
+def test_graphs_that_share_a_pool_share_its_memory() -> None:
     source = torch.ones(1000, device="cuda")
     made: dict[str, torch.Tensor] = {}
     stream = torch.cuda.Stream()
@@ -209,25 +209,25 @@ def test_graphs_that_share_a_pool_meet_in_its_memory() -> None:
     for each in (graph, *others):
         each.replay()
     assert (made["e"][0], made["f"][0]) == (5, 7)
-    for each in (graph, *reversed(others)):  # "f" lies where "c" was
+    for each in (graph, *reversed(others)):  # "f" reuses the memory of "c"
         each.replay()
     assert (made["e"][0], made["f"][0]) == (10, 7)
 
 
-def test_a_capture_leaves_what_others_had_in_its_memory() -> None:
+def test_a_capture_preserves_the_previous_contents_of_its_memory() -> None:
     source = torch.arange(1000.0, device="cuda")
     made = []
     stream = torch.cuda.Stream()
     graph = captured(lambda: made.append(source + 1), stream=stream)
     graph.replay()
-    before = made.pop().tolist()  # and its memory is free
+    before = made.pop().tolist()  # then its memory is free
     other = captured(lambda: made.append(source * 0), stream=stream, pool=graph.pool())
     assert made[0].tolist() == before
     other.replay()
     assert made[0].tolist() == [0.0] * 1000
 
 
-def test_a_capture_leaves_what_others_had_however_it_cuts_their_memory() -> None:
+def test_a_capture_preserves_previous_contents_however_it_splits_blocks() -> None:
     source = torch.arange(1000.0, device="cuda")
     made: list[torch.Tensor] = []
     stream = torch.cuda.Stream()
@@ -236,7 +236,7 @@ def test_a_capture_leaves_what_others_had_however_it_cuts_their_memory() -> None
     before = made.pop().tolist()
 
     def work() -> None:
-        source * 0  # all of it, and free again
+        source * 0  # the whole block, freed at once
         made.append(source[:100] * 0)  # a block of 512 bytes
         made.append(source[:500] * 0)
 
@@ -249,7 +249,7 @@ def test_a_capture_leaves_what_others_had_however_it_cuts_their_memory() -> None
 # ---- random numbers
 
 
-def test_a_replay_draws_what_the_calls_would_draw() -> None:
+def test_a_replay_draws_the_numbers_of_eager_calls() -> None:
     results = []
     torch.cuda.manual_seed(11)
     graph = captured(
@@ -293,7 +293,7 @@ def test_a_generator_cannot_be_changed_in_a_capture() -> None:
 
 
 @pytest.mark.skipif(not REGISTERS_GENERATORS, reason="from 2.12 on a graph finds its generators")
-def test_a_graph_must_know_its_generators() -> None:
+def test_a_generator_must_be_registered_with_its_graph() -> None:
     generator = torch.Generator("cuda")
     with pytest.raises(RuntimeError, match="for a CUDA generator not in capture mode"):
         captured(lambda: torch.rand(8, device="cuda", generator=generator))
@@ -303,7 +303,7 @@ def test_a_graph_must_know_its_generators() -> None:
 
 
 @pytest.mark.skipif(not REGISTERS_GENERATORS, reason="from 2.12 on each graph has its own")
-def test_the_graphs_of_a_generator_share_where_they_start() -> None:
+def test_the_graphs_of_a_generator_share_its_start_tensors() -> None:
     allocated = torch.cuda.memory_allocated()
     source = torch.ones(8, device="cuda")
     graphs = [captured(lambda: source.add_(1)) for _ in range(3)]
@@ -313,12 +313,12 @@ def test_the_graphs_of_a_generator_share_where_they_start() -> None:
     assert torch.cuda.memory_allocated() == allocated + 512
 
 
-def test_what_is_made_in_a_capture_lies_in_the_pool_of_the_graph() -> None:
+def test_a_capture_allocates_in_the_pool_of_the_graph() -> None:
     source = torch.empty(3 * MIB, dtype=torch.uint8, device="cuda")
     reserved = torch.cuda.memory_reserved()
     results = []
     graph = captured(lambda: results.append(source.clone().add_(1).clone()))
-    # One is freed, one kept: both fit. What a generator tells its graphs lies beside the pool.
+    # One is freed, one kept: both fit. The generator's start tensors are outside the pool.
     taken = 20 * MIB + (2 * MIB if REGISTERS_GENERATORS else 0)
     assert torch.cuda.memory_reserved() == reserved + taken
     peak = torch.cuda.max_memory_allocated()
@@ -335,7 +335,7 @@ def test_what_is_made_in_a_capture_lies_in_the_pool_of_the_graph() -> None:
     assert torch.cuda.memory_reserved() == reserved
 
 
-# ---- what a capture refuses
+# ---- operations that a capture rejects
 
 
 def replayable_afterwards() -> None:
@@ -357,7 +357,7 @@ def replayable_afterwards() -> None:
         lambda tensor: tensor.copy_(torch.ones(4).pin_memory()),
     ],
 )
-def test_what_waits_for_the_stream_breaks_the_capture(
+def test_waiting_for_the_stream_invalidates_the_capture(
     call: Callable[[torch.Tensor], object],
 ) -> None:
     tensor = torch.ones(4, device="cuda")
@@ -374,13 +374,13 @@ def test_what_waits_for_the_stream_breaks_the_capture(
     assert not torch.cuda.is_current_stream_capturing()
 
 
-def test_unpinned_memory_of_the_host_cannot_be_copied() -> None:
+def test_pageable_host_memory_cannot_be_copied() -> None:
     with pytest.raises(RuntimeError, match="unless the CPU tensor is pinned"):
         captured(lambda: torch.ones(3).cuda(non_blocking=True))
     replayable_afterwards()
 
 
-def test_an_event_of_a_capture_cannot_be_asked() -> None:
+def test_an_event_of_a_capture_cannot_be_queried() -> None:
     event = torch.cuda.Event()
 
     def work() -> None:
@@ -510,7 +510,7 @@ def test_a_stream_is_captured_once() -> None:
     captured(lambda: (work(), torch.ones(1, device="cuda")))
 
 
-def test_memory_of_another_stream_cannot_grow_meanwhile() -> None:
+def test_another_stream_cannot_reserve_memory_during_a_capture() -> None:
     other = torch.cuda.Stream()
 
     def work() -> None:
@@ -525,7 +525,7 @@ def test_memory_of_another_stream_cannot_grow_meanwhile() -> None:
     relaxed.replay()
 
 
-def test_another_thread_may_grow_memory_during_a_thread_local_capture() -> None:
+def test_another_thread_may_reserve_memory_during_a_thread_local_capture() -> None:
     other = torch.cuda.Stream()
 
     def work() -> None:
@@ -544,7 +544,7 @@ def _empty_on(stream: torch.cuda.Stream) -> None:
         torch.empty(64 * MIB, device="cuda")
 
 
-def test_a_program_that_is_full_hears_of_it_in_a_capture() -> None:
+def test_a_capture_that_runs_out_of_memory_raises() -> None:
     with pytest.raises(torch.OutOfMemoryError):
         captured(lambda: torch.empty(2**40, device="cuda"))
     replayable_afterwards()
@@ -553,9 +553,9 @@ def test_a_program_that_is_full_hears_of_it_in_a_capture() -> None:
 # ---- the object
 
 
-def test_a_graph_is_used_in_order() -> None:
+def test_the_methods_of_a_graph_must_be_called_in_order() -> None:
     graph = torch.cuda.CUDAGraph()
-    # PyTorch 2.14 instantiates first.
+    # PyTorch 2.14 instantiates the graph first.
     too_early = "without a preceding successful capture|must have been called before"
     with pytest.raises(RuntimeError, match=too_early):
         graph.replay()
@@ -573,12 +573,12 @@ def test_a_graph_is_used_in_order() -> None:
         graph.replay()
 
 
-def test_an_empty_graph_is_warned_of() -> None:
+def test_an_empty_graph_warns() -> None:
     with pytest.warns(UserWarning, match="The CUDA Graph is empty"):
         captured(lambda: None)
 
 
-def test_an_optimizer_that_is_not_capturable_says_so() -> None:
+def test_an_optimizer_that_is_not_capturable_raises() -> None:
     parameter = torch.nn.Parameter(torch.ones(3, device="cuda"))
     optimizer = torch.optim.Adam([parameter])
     parameter.grad = torch.ones_like(parameter)
@@ -587,7 +587,7 @@ def test_an_optimizer_that_is_not_capturable_says_so() -> None:
         captured(optimizer.step)
 
 
-def test_a_graph_is_written_as_a_picture(tmp_path: Path) -> None:
+def test_a_graph_is_written_as_a_dot_file(tmp_path: Path) -> None:
     graph = torch.cuda.CUDAGraph(keep_graph=True)
     source = torch.ones(1, device="cuda")
     with torch.cuda.graph(graph):
@@ -605,7 +605,7 @@ def test_a_graph_is_written_as_a_picture(tmp_path: Path) -> None:
     ]
 
 
-def test_the_handles_of_a_graph_are_those_of_one_that_is_kept() -> None:
+def test_only_a_kept_graph_has_raw_handles() -> None:
     graph, kept = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph(keep_graph=True)
     with pytest.raises(RuntimeError, match="until capture_end"):
         kept.raw_cuda_graph()
@@ -624,7 +624,7 @@ def test_the_handles_of_a_graph_are_those_of_one_that_is_kept() -> None:
     assert kept.raw_cuda_graph_exec() != graph.raw_cuda_graph_exec() != 0
 
 
-def test_a_graph_keeps_the_pools_that_it_is_to_retain() -> None:
+def test_a_graph_keeps_its_retained_pools() -> None:
     retain = getattr(torch.cuda.CUDAGraph, "_retain_pool", None)
     if retain is None:
         pytest.skip("this PyTorch's graphs retain no pools")
@@ -684,7 +684,7 @@ def test_a_replay_takes_as_long_as_its_longest_stream() -> None:
     assert start.elapsed_time(end) == pytest.approx(20, rel=0.01)
 
 
-def test_a_part_that_runs_on_a_condition() -> None:
+def test_a_conditional_body() -> None:
     flag, inner = (torch.zeros(1, dtype=torch.bool, device=DEVICE) for _ in range(2))
     total, seen = torch.zeros(2, device=DEVICE), torch.zeros(2, device=DEVICE)
 
@@ -729,7 +729,7 @@ def test_both_branches_of_a_condition() -> None:
         assert torch.equal(results[0], number.sin() if condition else number + 1)
 
 
-def test_conditions_that_a_graph_cannot_have() -> None:
+def test_invalid_conditions() -> None:
     def work() -> None:
         graph: Any = torch.cuda.CUDAGraph.get_currently_capturing_graph()
         with pytest.raises(RuntimeError, match="expected scalar type Bool but found Float"):

@@ -1,4 +1,4 @@
-"""`torch.cuda.set_sync_debug_mode` finds what makes the host wait for a card, and no more."""
+"""`torch.cuda.set_sync_debug_mode` finds exactly the calls that make the host wait for a GPU."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ WAITS: dict[str, Call] = {
 
 
 @pytest.mark.parametrize("case", WAITS)
-def test_found(x: Tensor, case: str) -> None:
+def test_waits_are_found(x: Tensor, case: str) -> None:
     with pytest.raises(RuntimeError, match="called a synchronizing CUDA operation"):
         WAITS[case](x)
 
 
-def test_a_warning_where_the_program_prefers_one(x: Tensor) -> None:
+def test_warnings_instead_of_errors(x: Tensor) -> None:
     torch.cuda.set_sync_debug_mode("warn")
     assert torch.cuda.get_sync_debug_mode() == 1
     with pytest.warns(UserWarning, match="called a synchronizing CUDA operation"):
         x.nonzero()
 
 
-def test_the_rest_runs(x: Tensor) -> None:
+def test_other_calls_run(x: Tensor) -> None:
     x[x > 1] = 1.0
     index = torch.ones(1, dtype=torch.long, device=x.device, pin_memory=False)
     assert x[index].shape == (1,)

@@ -1,4 +1,4 @@
-"""Kernels of a program's own for `torch.cuda.jiterator`."""
+"""Kernels that a program compiles with `torch.cuda.jiterator`."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def test_dtypes_and_layouts_are_those_of_a_sum(first: torch.dtype, second: torch
     torch.testing.assert_close(result, expected)
 
 
-def test_numbers_are_handed_over_without_compiling_anew() -> None:
+def test_scalars_are_passed_without_recompiling() -> None:
     x, y = torch.rand(2, 5, device="cuda:1", dtype=torch.float64)
     for a, b in ((2.5, -4.25), (0.5, 3.0)):
         torch.testing.assert_close(weighted(x, y, a=a, b=b), a * x + b * y)
 
 
-def test_a_flag_and_a_function_beside_the_kernel() -> None:
+def test_a_flag_and_a_second_function() -> None:
     kernel = _create_jit_fn(
         "template <typename T> T hidden(T x, T mask) { return ::max(x, T(0.25)) * mask; }"
         "template <typename T> T drop(T x, T mask, bool train)"
@@ -64,7 +64,7 @@ def test_results_alone_are_counted() -> None:
     assert torch.cuda.memory_allocated() - before == result.nbytes - 1024 * 3 * 4
 
 
-def test_a_text_that_is_no_kernel() -> None:
+def test_text_without_a_kernel_is_refused() -> None:
     with pytest.raises(RuntimeError, match="no_such_function"):
         _create_jit_fn("template <typename T> T f(T x) { return no_such_function(x); }")(
             torch.ones(1, device="cuda")

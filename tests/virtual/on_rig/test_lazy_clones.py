@@ -1,4 +1,4 @@
-"""Storages that share memory until one of them is written to."""
+"""Copy-on-write storages (`torch._lazy_clone`)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_lazy_clone_takes_no_memory_until_it_is_written_to() -> None:
     assert (clone - tensor).cpu().eq(1).all()
 
 
-def test_the_last_one_keeps_the_memory() -> None:
+def test_the_last_clone_keeps_the_memory() -> None:
     tensor = torch.arange(4.0, device=DEVICE)
     address = torch._C._data_address(tensor)
     clone = tensor._lazy_clone()
@@ -56,7 +56,7 @@ WRITES: dict[str, Callable[[Tensor], object]] = {
 
 @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
 @pytest.mark.parametrize("which", [0, 1])
-def test_the_other_one_does_not_see_a_write(write: Callable[[Tensor], object], which: int) -> None:
+def test_other_clones_do_not_see_a_write(write: Callable[[Tensor], object], which: int) -> None:
     tensor = torch.full((4,), -1.0, device=DEVICE)
     both = tensor, tensor._lazy_clone()
     write(both[which])
@@ -64,7 +64,7 @@ def test_the_other_one_does_not_see_a_write(write: Callable[[Tensor], object], w
     assert both[1 - which].tolist() == [-1] * 4
 
 
-def test_freed_clones_leave_nothing_behind() -> None:
+def test_freed_clones_leave_no_memory() -> None:
     before = torch.cuda.memory_allocated(DEVICE)
     tensor = torch.ones(1000, device=DEVICE)
     clone = tensor._lazy_clone()
@@ -74,11 +74,11 @@ def test_freed_clones_leave_nothing_behind() -> None:
     assert torch.cuda.memory_allocated(DEVICE) == before
 
 
-def test_a_write_takes_the_time_of_the_copy_too() -> None:
+def test_a_write_includes_the_time_of_the_copy() -> None:
     tensor = torch.ones(1000, device=DEVICE)
     clone = tensor._lazy_clone()
     moved = clock().devices[1].memory_bytes
-    clone.add_(1)  # 4,000 bytes read and written, twice
+    clone.add_(1)  # 4,000 bytes read and written by the copy and by the addition
     assert clock().devices[1].memory_bytes - moved == 4 * 4000
     clone.add_(1)
     assert clock().devices[1].memory_bytes - moved == 6 * 4000

@@ -1,4 +1,4 @@
-"""Operators of other libraries, such as torchvision's, that are built for CUDA."""
+"""Operators of other libraries built for CUDA, such as torchvision."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from anyrig.virtual import compiler
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A library with kernels for CUDA that need a real card."""
+    """Return a library whose CUDA kernels need a real GPU."""
     source = Path(__file__).with_name("library_for_cuda.cpp")
     path = tmp_path_factory.mktemp("library") / "library_for_cuda.so"
     torch_folder = Path(torch.__file__).parent
@@ -48,7 +48,7 @@ def test_a_kernel_for_cuda_written_in_python_stays() -> None:
 
 
 def test_operators_that_are_defined_again_are_called_by_their_new_schemas() -> None:
-    # The memory of a schema that was freed is often the next one's: of fifty, of nearly all.
+    # A new schema often reuses a freed schema's memory: nearly always among fifty.
     names = [f"f{number}" for number in range(50)]
     x = torch.ones(2, device="cuda:1")
     for _ in range(2):
@@ -89,7 +89,7 @@ def test_an_operator_may_be_defined_again_while_one_of_its_kind_runs() -> None:
 
 @pytest.mark.parametrize("namespace", ["x", "test", "anyrig_rules"])
 def test_an_operator_called_as_one_of_pytorch_has_rules_of_its_own(namespace: str) -> None:
-    # PyTorch's own `mm` refuses whole numbers on cards, and `cumsum` is not deterministic there.
+    # On CUDA, PyTorch's own `mm` refuses integers and its `cumsum` is nondeterministic.
     with torch.library._scoped_library(namespace, "DEF") as operators:
         for name, kernel in (("mm", torch.mm), ("cumsum", torch.add)):
             operators.define(f"{name}(Tensor a, Tensor b) -> Tensor")

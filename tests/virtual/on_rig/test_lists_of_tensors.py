@@ -1,4 +1,4 @@
-"""Operators over lists, which optimizers and gradient clipping are made of."""
+"""Operators on lists of tensors (`torch._foreach_*`), used by optimizers and clipping."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 DEVICE = torch.device("cuda", 1)
 
 
-def test_tensors_of_several_devices_are_worked_off_one_by_one() -> None:
+def test_tensors_of_several_devices_are_processed_one_by_one() -> None:
     tensors = [torch.ones(2, device="cuda:0"), torch.ones(2, device=DEVICE)]
     results = torch._foreach_add(tensors, tensors)
     assert [t.device for t in results] == [t.device for t in tensors]
@@ -85,7 +85,7 @@ def test_writing_to_a_list_raises_the_versions_that_autograd_compares() -> None:
         product.sum().backward()
 
 
-def test_absolute_values_of_truths() -> None:
+def test_absolute_values_of_bools() -> None:
     truths = torch.tensor([True, False], device=DEVICE)
     others = [torch.tensor([-2.0], device=DEVICE), torch.tensor([3], device=DEVICE).byte()]
     results = torch._foreach_abs([truths, *others])

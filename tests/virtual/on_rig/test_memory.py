@@ -1,4 +1,4 @@
-"""Bytes that torch.cuda reports, by the rules of CUDA's caching allocator."""
+"""The memory statistics of torch.cuda follow the rules of CUDA's caching allocator."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_statistics_by_pool() -> None:
     del kept
 
 
-def test_every_number_has_its_name() -> None:
+def test_every_statistic_has_its_value() -> None:
     torch.cuda.reset_accumulated_memory_stats()
     side = torch.cuda.Stream()
     kept, freed, used_there = take(600), take(12 * MIB), take(4 * MIB)
@@ -78,11 +78,11 @@ def test_every_number_has_its_name() -> None:
         "allocation": (1, 3),
         "allocated_bytes": (1024, 1024 + 16 * MIB),
         "requested_bytes": (600 + 4 * MIB, 600 + 16 * MIB),
-        "active": (2, 3),  # the block that the other stream uses
+        "active": (2, 3),  # the block in use on the other stream
         "active_bytes": (1024 + 4 * MIB, 1024 + 16 * MIB),
         "segment": (3, 3),
         "reserved_bytes": (2 * MIB + large + 12 * MIB, 2 * MIB + large + 12 * MIB),
-        "inactive_split": (2, 2),  # the rests of the segments of two blocks
+        "inactive_split": (2, 2),  # the rests of two segments
         "inactive_split_bytes": (2 * MIB - 1024 + 16 * MIB, 2 * MIB - 1024 + 16 * MIB),
     }
     found = {name: (stats[f"{name}.all.current"], stats[f"{name}.all.peak"]) for name in expected}
@@ -117,7 +117,7 @@ def test_every_number_has_its_name() -> None:
     del kept
 
 
-def test_results_of_operators_count() -> None:
+def test_results_of_operators_are_counted() -> None:
     a = torch.ones(1024, device="cuda")
     b = a + a
     assert torch.cuda.memory_allocated() == 2 * 4096
@@ -133,7 +133,7 @@ def test_results_of_operators_count() -> None:
     assert torch.cuda.memory_allocated() == 8192
 
 
-def test_a_copy_that_is_not_plain_takes_a_temporary() -> None:
+def test_a_strided_copy_allocates_a_temporary() -> None:
     source = torch.ones(64, 128).t()
     target = torch.empty(128, 64, device="cuda")
     torch.cuda.reset_peak_memory_stats()
@@ -144,7 +144,7 @@ def test_a_copy_that_is_not_plain_takes_a_temporary() -> None:
 
 
 @pytest.mark.skipif(torch.__version__ >= (2, 15), reason="from 2.15 on a call frees its workspace")
-def test_a_product_takes_a_workspace_once_a_stream() -> None:
+def test_a_product_allocates_one_workspace_per_stream() -> None:
     a = torch.ones(16, 16, device="cuda")
     a @ a
     assert torch.cuda.memory_allocated() == 1024 + CUBLAS_WORKSPACE
@@ -156,7 +156,7 @@ def test_a_product_takes_a_workspace_once_a_stream() -> None:
 
 
 @pytest.mark.skipif(torch.__version__ < (2, 15), reason="before 2.15 a workspace is kept")
-def test_a_product_takes_a_workspace_while_it_runs() -> None:
+def test_a_product_uses_a_workspace_while_it_runs() -> None:
     a = torch.ones(16, 16, device="cuda")
     torch.cuda.reset_peak_memory_stats()
     b = a @ a
@@ -165,7 +165,7 @@ def test_a_product_takes_a_workspace_while_it_runs() -> None:
     del b
 
 
-def test_out_of_memory_in_cudas_words_and_after_it() -> None:
+def test_out_of_memory_has_cudas_message_and_leaves_a_usable_device() -> None:
     first = take(70 * GIB)
     words = (
         r"CUDA out of memory\. Tried to allocate 20\.00 GiB\. GPU 3 has a total capacity of "
@@ -182,13 +182,13 @@ def test_out_of_memory_in_cudas_words_and_after_it() -> None:
 def test_out_of_memory_comes_before_the_operator_computes() -> None:
     kept = take(79 * GIB)
     small = torch.ones(1, 1, device="cuda")
-    # A result of 4 TiB, which the host could not hold either.
+    # The result has 4 TiB, which does not fit on the host either.
     with pytest.raises(torch.OutOfMemoryError, match=r"Tried to allocate 4096\.00 GiB"):
         small.expand(2**20, 2**20).neg()
     del kept
 
 
-def test_a_fraction_that_is_used_up_stops_an_operator_before_it_computes() -> None:
+def test_an_exhausted_fraction_stops_an_operator_before_it_computes() -> None:
     mean, variance = torch.zeros(4, device="cuda"), torch.ones(4, device="cuda")
     values = torch.ones(1, 4, 1, 1, device="cuda").expand(64, 4, 64, 64)  # a result of 4 MiB
     torch.cuda.set_per_process_memory_fraction(4 * MIB / torch.cuda.mem_get_info()[1])
@@ -203,7 +203,7 @@ def test_a_fraction_that_is_used_up_stops_an_operator_before_it_computes() -> No
 
 
 def count_allocations() -> dict[str, int]:
-    """Return what a few operators, of which some need host memory of their own, count."""
+    """Return the allocations of a few operators, some of which need host memory."""
     images, kernel = torch.ones(2, 3, 16, 16, device="cuda"), torch.ones(4, 3, 3, 3, device="cuda")
     torch.cuda.synchronize()
     torch.cuda.reset_accumulated_memory_stats()
@@ -220,16 +220,16 @@ def count_allocations() -> dict[str, int]:
     return counts | {"peak": torch.cuda.max_memory_allocated() - before}
 
 
-def test_a_card_that_is_nearly_full_counts_as_any_other() -> None:
+def test_a_nearly_full_gpu_counts_the_same_allocations() -> None:
     with torch.no_grad():
         expected = count_allocations()
-        # Less than any request could round up to, so that each result is asked for beforehand.
+        # Less than rounding may add to a request, so that each result is checked in advance.
         kept = take(torch.cuda.mem_get_info()[0] - 4 * MIB)
         assert count_allocations() == expected
     del kept
 
 
-def test_room_that_a_card_finds_in_its_cache_is_left_there_until_it_is_taken() -> None:
+def test_checking_for_room_does_not_empty_the_cache() -> None:
     free = torch.cuda.mem_get_info()[0]
     kept, cached = take(free - 60 * MIB), take(50 * MIB)
     del cached
@@ -239,7 +239,7 @@ def test_room_that_a_card_finds_in_its_cache_is_left_there_until_it_is_taken() -
     assert torch.cuda.memory_stats()["allocation.all.allocated"] == 1
     assert torch.cuda.memory_stats()["num_alloc_retries"] == 0
     del large
-    # 56 MiB, for which the 50 go back to the card: once, when the result takes its memory.
+    # For 56 MiB the cached 50 are released once, when the result is allocated.
     small.expand(14 * MIB).neg()
     stats = torch.cuda.memory_stats()
     assert stats["num_alloc_retries"] == 1
@@ -247,7 +247,7 @@ def test_room_that_a_card_finds_in_its_cache_is_left_there_until_it_is_taken() -
     del kept
 
 
-def test_a_fraction_of_the_card() -> None:
+def test_a_fraction_of_the_gpu() -> None:
     torch.cuda.set_per_process_memory_fraction(0.5)
     try:
         with pytest.raises(torch.OutOfMemoryError, match=r"39\.57 GiB allowed"):
@@ -274,7 +274,7 @@ def test_a_block_in_use_on_another_stream_waits() -> None:
     assert torch.cuda.memory_stats()["active.all.current"] == blocks - 1
 
 
-def test_a_block_of_one_stream_is_not_given_to_another() -> None:
+def test_streams_do_not_share_free_blocks() -> None:
     tensor = take(MIB)
     del tensor
     with torch.cuda.stream(torch.cuda.Stream()):
@@ -298,9 +298,9 @@ def test_storages_shrink_and_grow() -> None:
     assert (of_bytes.device, of_bytes.tolist()) == (torch.device("cuda", 1), [1, 2])
 
 
-def test_an_observer_is_told_of_memory_that_runs_out() -> None:
-    told: list[tuple[int, ...]] = []
-    torch._C._cuda_attach_out_of_memory_observer(lambda *sizes: told.append(sizes))
+def test_an_observer_is_called_when_memory_runs_out() -> None:
+    reported: list[tuple[int, ...]] = []
+    torch._C._cuda_attach_out_of_memory_observer(lambda *sizes: reported.append(sizes))
     kept = torch.empty(30 * MIB, dtype=torch.uint8, device="cuda:2")
     free, total = torch.cuda.mem_get_info(2)
     for fraction in (1.0, 0.5):
@@ -308,22 +308,22 @@ def test_an_observer_is_told_of_memory_that_runs_out() -> None:
         with pytest.raises(torch.OutOfMemoryError):
             torch.empty(2**40, dtype=torch.uint8, device="cuda:2")
     torch.cuda.set_per_process_memory_fraction(1.0, 2)
-    # The device, what was asked of it, what the process may have, and what is free.
-    assert told == [(2, 2**40, total, free), (2, 2**40, total // 2, free)]
+    # (device, bytes requested, bytes allowed, bytes free)
+    assert reported == [(2, 2**40, total, free), (2, 2**40, total // 2, free)]
     del kept
 
 
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="kept where sizes can be told")
-def test_freed_host_memory_serves_the_next_result_of_its_size() -> None:
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs the sizes that glibc reports")
+def test_freed_host_memory_is_reused_for_the_same_size() -> None:
     wide, narrow = torch.ones(2**16, device="cuda"), torch.ones(2**15, device="cuda")
     result = wide + 1
     address = result.data_ptr()
     del result
-    other = narrow + 1  # the C library would cut it from what was freed
+    other = narrow + 1  # the C library would cut it from the freed memory
     assert (wide + 1).data_ptr() == address != other.data_ptr()
 
 
-def test_a_block_for_more_bytes_has_other_host_memory() -> None:
+def test_a_larger_request_for_a_block_gets_other_host_memory() -> None:
     small = take(1)
     address = small.data_ptr()
     del small
@@ -339,7 +339,7 @@ class HostHeap(ctypes.Structure):
 
 
 def host_bytes_in_use() -> int:
-    """Return the bytes that the C library has handed out, from its heap and by mappings."""
+    """Return the bytes that the C library has allocated, from its heap and by mapping."""
     count = getattr(ctypes.CDLL(None), "mallinfo2", None)
     if count is None:
         pytest.skip("the C library does not tell what it has handed out")
@@ -348,18 +348,18 @@ def host_bytes_in_use() -> int:
     return int(heap.e) + int(heap.h)  # hblkhd, uordblks
 
 
-def test_emptying_the_cache_gives_kept_host_memory_back() -> None:
+def test_emptying_the_cache_releases_kept_host_memory() -> None:
     torch.cuda.empty_cache()
     before = host_bytes_in_use()
     result = take(16 * MIB)
     assert host_bytes_in_use() >= before + 16 * MIB
     del result
-    assert host_bytes_in_use() >= before + 16 * MIB  # kept for the next one
+    assert host_bytes_in_use() >= before + 16 * MIB  # kept for the next request
     torch.cuda.empty_cache()
     assert host_bytes_in_use() < before + 4 * MIB
 
 
-def test_no_more_than_256_mib_of_freed_host_memory_are_kept() -> None:
+def test_at_most_256_mib_of_freed_host_memory_are_kept() -> None:
     torch.cuda.empty_cache()
     before = host_bytes_in_use()
     tensors = [take(20 * MIB) for _ in range(14)]
@@ -369,7 +369,7 @@ def test_no_more_than_256_mib_of_freed_host_memory_are_kept() -> None:
 
 
 def mapping_flags(address: int) -> list[str]:
-    """Return what Linux says of the mapping of this process that holds `address`."""
+    """Return the flags of this process's mapping that contains `address`, from /proc/self/smaps."""
     is_inside = False
     for line in Path("/proc/self/smaps").read_text().splitlines():
         name, *words = line.split()
@@ -381,25 +381,25 @@ def mapping_flags(address: int) -> list[str]:
     raise LookupError(f"no mapping of this process holds {address:#x}")
 
 
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="asked for where sizes can be told")
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs the sizes that glibc reports")
 @pytest.mark.skipif(not HUGE_PAGES.exists(), reason="this system has no huge pages")
 @pytest.mark.parametrize("size", [4 * MIB, 4 * MIB - 99])
-def test_host_memory_that_fills_huge_pages_is_asked_for_in_them(size: int) -> None:
+def test_host_memory_that_fills_huge_pages_uses_them(size: int) -> None:
     address = (torch.ones(size, dtype=torch.uint8, device="cuda") + 1).data_ptr()
     assert address % (2 * MIB) == 0
     assert "hg" in mapping_flags(address)
 
 
-def test_a_convolution_may_need_much_host_memory_on_the_way() -> None:
-    # oneDNN lays the channels out anew, which here takes 2^28 bytes.
+def test_a_convolution_may_use_much_temporary_host_memory() -> None:
+    # oneDNN reorders the channels, which takes 2^28 bytes here.
     x = torch.ones(4, 16, 1024, 1024, device="cuda")
     with torch.no_grad():
         result = torch.nn.functional.conv2d(x, torch.ones(16, 16, 3, 3, device="cuda"))
     assert result[-1, -1, -1, -1] == 16 * 3 * 3
 
 
-def test_memory_that_nobody_had_is_zero() -> None:
-    # As on cards, whose driver gives out no other; programs that forget to set theirs rely on it.
+def test_fresh_memory_is_zero() -> None:
+    # As from a GPU's driver. Programs that forget to initialize memory rely on it.
     dirty = torch.full((64, 2**18), 7.0, device="cuda:2")
     del dirty
     torch.cuda.empty_cache()
@@ -408,7 +408,7 @@ def test_memory_that_nobody_had_is_zero() -> None:
     assert [tensor.count_nonzero().item() for tensor in fresh] == [0, 0, 0, 0]
 
 
-def test_memory_without_a_tensor_belongs_to_the_stream_it_was_asked_for() -> None:
+def test_memory_without_a_tensor_belongs_to_its_stream() -> None:
     side = torch.cuda.Stream()
     for stream, handle in ((None, 0), (side, side.cuda_stream), (side.cuda_stream,) * 2):
         address = torch.cuda.caching_allocator_alloc(1000, stream=stream)

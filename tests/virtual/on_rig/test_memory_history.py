@@ -1,4 +1,4 @@
-"""torch.cuda.memory._record_memory_history: traces, stacks, and PyTorch's own viewer of them."""
+"""torch.cuda.memory._record_memory_history: traces, stacks, and PyTorch's viewer."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def names(frames: list[dict[str, Any]]) -> list[str]:
     return [frame["name"] for frame in frames]
 
 
-def test_every_step_is_traced() -> None:
+def test_every_action_is_traced() -> None:
     torch.cuda.memory._record_memory_history(stacks="python")
     tensor = take(3 * MIB)
     del tensor
@@ -58,7 +58,7 @@ def test_every_step_is_traced() -> None:
     ]
     assert len({entry["addr"] for entry in entries[:5]}) == 1
     for entry in entries[:4]:
-        assert names(entry["frames"])[0] in ("take", "test_every_step_is_traced")
+        assert names(entry["frames"])[0] in ("take", "test_every_action_is_traced")
         assert entry["frames"][0]["filename"] == __file__
         assert entry["pool_id"] == (0, 0)
     assert entries[0]["time_us"] <= entries[-1]["time_us"]
@@ -81,7 +81,7 @@ def test_live_blocks_and_segments_have_stacks() -> None:
     assert torch._C._cuda_allocationTraceback(address) is None
 
 
-def test_a_step_has_a_stack_where_stacks_of_steps_are_asked_for() -> None:
+def test_actions_have_stacks_if_requested() -> None:
     found = []
     for context in ("state", "alloc", "all"):
         torch.cuda.memory._record_memory_history("all", context=context, stacks="python")
@@ -98,13 +98,13 @@ def test_a_step_has_a_stack_where_stacks_of_steps_are_asked_for() -> None:
 
 
 @pytest.mark.skipif(not MAPPINGS.exists(), reason="this system does not list its mappings")
-def test_memory_that_was_recorded_goes_back_to_the_host() -> None:
+def test_recorded_memory_is_returned_to_the_host() -> None:
     torch.cuda.memory._record_memory_history("all", stacks="python")
     tensor, other = take(3 * MIB), take(2 * MIB)
     address = f"{tensor.data_ptr():x}-"
     assert address in MAPPINGS.read_text()
     del tensor
-    assert address in MAPPINGS.read_text()  # the other one lies there too
+    assert address in MAPPINGS.read_text()  # the other tensor is there too
     del other
     assert address not in MAPPINGS.read_text()
 
@@ -122,7 +122,7 @@ def test_the_trace_of_one_pool() -> None:
     del inside, outside, pool
 
 
-def test_running_out_is_traced() -> None:
+def test_out_of_memory_is_traced() -> None:
     torch.cuda.memory._record_memory_history(stacks="python")
     with pytest.raises(torch.OutOfMemoryError):
         take(2**40)
@@ -143,7 +143,7 @@ def test_the_newest_entries_are_kept() -> None:
     del tensors
 
 
-def test_the_state_alone_keeps_one_entry() -> None:
+def test_recording_only_the_state_keeps_one_entry() -> None:
     torch.cuda.memory._record_memory_history("state", max_entries=10, stacks="python")
     tensors = [take(512) for _ in range(3)]
     assert [entry["action"] for entry in trace()] == ["snapshot"]
@@ -181,7 +181,7 @@ def test_pytorch_draws_the_snapshot(tmp_path: Path) -> None:
 
 
 def stacks_by_address() -> dict[int, list[str]]:
-    """The names in the stack of each block, by an address made of the sizes before it."""
+    """Return the function names in each block's stack, by the block's address."""
     found = {}
     for segment in torch.cuda.memory._snapshot()["segments"]:
         address = segment["address"]
@@ -209,7 +209,7 @@ def test_a_snapshot_has_the_data_pointers_of_tensors() -> None:
         assert "made_here" in stacks[tensor.untyped_storage().data_ptr()]
     assert torch.equal(double.cpu(), 2 * large.cpu())
     torch.cuda.memory._record_memory_history(None)
-    large.fill_(2)  # and memory that was recorded goes on being memory
+    large.fill_(2)  # recorded memory remains usable
     assert (large + 1).sum().item() == 3 * 1500 * 1000
     del tensor, large, double, rest
     torch.cuda.empty_cache()
@@ -221,7 +221,7 @@ def test_a_snapshot_has_the_data_pointers_of_tensors() -> None:
     torch.cuda.empty_cache()
 
 
-def test_wrong_words_are_refused() -> None:
+def test_invalid_arguments_raise() -> None:
     record = torch._C._cuda_record_memory_history
     for arguments, words in (
         (("some",), "expected state to be 'state', 'all', or None"),
@@ -239,11 +239,13 @@ def test_wrong_words_are_refused() -> None:
     [
         (None, None, None),
         ("state", None, None),
-        ("alloc", "take", "take"),  # of a free, PyTorch has the stack of the allocation
-        ("all", "take", "test_which_steps_have_stacks"),
+        ("alloc", "take", "take"),  # PyTorch records the allocation's stack for a free
+        ("all", "take", "test_which_actions_have_stacks"),
     ],
 )
-def test_which_steps_have_stacks(context: str | None, made: str | None, freed: str | None) -> None:
+def test_which_actions_have_stacks(
+    context: str | None, made: str | None, freed: str | None
+) -> None:
     torch.cuda.memory._record_memory_history("all", context, stacks="python")
     tensor = take(3 * MIB)
     segments = torch.cuda.memory._snapshot()["segments"]
@@ -255,7 +257,7 @@ def test_which_steps_have_stacks(context: str | None, made: str | None, freed: s
     assert (innermost["free_requested"], innermost["free_completed"]) == (freed, freed)
 
 
-def test_history_is_cleared_when_asked_to() -> None:
+def test_history_is_cleared_on_request() -> None:
     def sizes() -> list[int]:
         return [entry["size"] for entry in trace() if entry["action"] == "alloc"]
 
@@ -270,7 +272,7 @@ def test_history_is_cleared_when_asked_to() -> None:
     del first, second, third
 
 
-def test_the_old_way_to_record() -> None:
+def test_the_old_signature() -> None:
     record = torch.cuda.memory._record_memory_history
     for words, frames_of_alloc in (
         ({"trace_alloc_record_context": True}, True),

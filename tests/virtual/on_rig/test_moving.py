@@ -1,4 +1,4 @@
-"""Between host and cards: pinned memory, loaders, files, copies of objects."""
+"""Moving tensors between host and GPUs: pinned memory, loaders, files, deep copies."""
 
 from __future__ import annotations
 

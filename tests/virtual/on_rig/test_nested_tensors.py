@@ -1,4 +1,4 @@
-"""Nested tensors on a device, of both layouts."""
+"""Nested tensors of both layouts on a device."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-# PyTorch calls nested tensors a prototype, once a process.
+# PyTorch warns once a process that nested tensors are a prototype.
 pytestmark = pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
 
 DEVICE = torch.device("cuda", 1)
@@ -74,7 +74,7 @@ def test_a_dense_number_for_each_part() -> None:
     assert [part.tolist() for part in result.unbind()] == [[10, 11], [20, 21, 22]]
 
 
-def test_what_a_card_refuses_of_nested_and_dense() -> None:
+def test_unsupported_nested_and_dense_operands() -> None:
     rows = ROWS.to(DEVICE)
     with pytest.raises(RuntimeError, match="Unsupported nested dense elementwise op: sub"):
         nested(DEVICE) - rows
@@ -112,7 +112,7 @@ def test_attention_over_jagged_sequences_is_that_of_each(
 ) -> None:
     torch.manual_seed(0)
     lengths = (3, 5)
-    causal = backend != SDPBackend.MATH  # which takes no causal mask of nested tensors
+    causal = backend != SDPBackend.MATH  # MATH supports no causal mask for nested tensors
     parts = [[torch.randn(length, 2, 16) for length in lengths] for _ in range(3)]
     operands = [
         torch.nested.nested_tensor(
@@ -147,7 +147,7 @@ def test_padded_batch_of_a_transformer() -> None:
     layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
     encoder = torch.nn.TransformerEncoder(layer, 1).to(DEVICE).eval()
     padding = torch.tensor([[False, False, True], [False, False, False]], device=DEVICE)
-    with torch.no_grad():  # the fast path, which is nested inside
+    with torch.no_grad():  # the fast path, which uses nested tensors
         result = encoder(torch.ones(2, 3, 8, device=DEVICE), src_key_padding_mask=padding)
     assert result.device == DEVICE
     assert result[0, 2].abs().sum().item() == 0
@@ -209,7 +209,7 @@ def test_attention_of_one_query_to_many_sequences(dtype: torch.dtype) -> None:
             torch.testing.assert_close(result[i].cpu().float(), wanted, atol=5e-3, rtol=5e-3)
 
 
-def test_the_choice_of_attention_is_that_of_a_card() -> None:
+def test_the_choice_of_attention_is_cudas() -> None:
     flash, efficient = 1, 2
     assert torch._fused_sdp_choice(*[sequences(3, 5)] * 3) == flash
     assert torch._fused_sdp_choice(*[sequences(3, 5, dtype=torch.float32)] * 3) == efficient

@@ -1,4 +1,4 @@
-"""Operands on several devices: the words of each operator's CUDA kernel."""
+"""Operands on several devices: the messages of each CUDA operator."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_refused(here: Tensor, case: str) -> None:
         call(here)
 
 
-def test_a_number_of_the_host_may_take_part(here: Tensor) -> None:
+def test_a_cpu_scalar_may_be_an_operand(here: Tensor) -> None:
     assert (here * torch.tensor(2.0)).device == here.device
     assert (torch.tensor(2.0) - here).device == here.device
     assert torch.maximum(here, torch.tensor(2.0)).device == here.device
@@ -133,7 +133,7 @@ def test_a_number_of_a_card_is_written_to_the_host_and_to_other_cards(here: Tens
         torch.zeros(3).index_put_((index,), here[0, :1])
 
 
-# What is written to is on the device where it is computed, numbers of the host included.
+# The output must be on the device of the computation, even for CPU scalars.
 TARGETS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "in place": lambda number, target: target.add_(number),
     "in place, a comparison": lambda number, target: target.eq_(number),
@@ -150,7 +150,7 @@ TARGETS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 @pytest.mark.parametrize("case", TARGETS)
-def test_a_number_of_the_host_is_no_target(case: str) -> None:
+def test_a_cpu_scalar_cannot_be_written_to(case: str) -> None:
     number, target = torch.tensor(3.0, device="cuda:1"), torch.tensor(1.0)
     words = "Expected all tensors to be on the same device, but found at least two devices, cuda:1 "
     with pytest.raises(RuntimeError, match=f"^{words}and cpu!"):
@@ -159,14 +159,14 @@ def test_a_number_of_the_host_is_no_target(case: str) -> None:
     assert number.item() == 3
 
 
-def test_a_number_of_the_host_is_no_target_of_a_list() -> None:
+def test_a_cpu_scalar_in_a_list_cannot_be_written_to() -> None:
     number, target = torch.tensor(3.0, device="cuda:1"), torch.tensor(1.0)
     with pytest.raises(RuntimeError, match="found at least two devices, cuda:1 and cpu!"):
         torch._foreach_add_([target], [number])
     assert target.item() == 1
 
 
-def test_a_number_of_the_host_is_no_target_without_numbers_to_compute() -> None:
+def test_a_cpu_scalar_cannot_be_written_to_by_an_empty_operation() -> None:
     empty = torch.ones(0, device="cuda:1")
     with pytest.raises(RuntimeError, match="at least two devices, cuda:1 and cpu!"):
         torch.add(empty, empty, out=torch.tensor(1.0))

@@ -1,4 +1,4 @@
-"""Pinned memory is rounded, kept and handed out again as CUDA's host allocator does it."""
+"""Pinned memory is rounded up, kept and reused as by CUDA's host allocator."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def current(name: str) -> int:
     return int(torch.cuda.host_memory_stats()[f"{name}.current"])
 
 
-def test_rounded_up_to_a_power_of_two_and_handed_out_again() -> None:
+def test_pinned_memory_is_rounded_up_to_a_power_of_two_and_reused() -> None:
     before = current("allocated_bytes")
     tensor = torch.empty(5 * MIB, dtype=torch.uint8, pin_memory=True)
     address = tensor.data_ptr()
@@ -39,7 +39,7 @@ def test_rounded_up_to_a_power_of_two_and_handed_out_again() -> None:
     assert current("allocated_bytes") == before
 
 
-def test_memory_of_a_copy_under_way_is_not_handed_out() -> None:
+def test_memory_of_an_unfinished_copy_is_not_reused() -> None:
     source = torch.empty(64 * MIB, dtype=torch.uint8, pin_memory=True)
     address = source.data_ptr()
     target = torch.empty_like(source, device="cuda")
@@ -53,7 +53,7 @@ def test_memory_of_a_copy_under_way_is_not_handed_out() -> None:
 
 
 def at(address: int) -> torch.Tensor:
-    """One byte of the host, which is not to be read."""
+    """Return a tensor over one host byte, which must not be read."""
     return torch.frombuffer((ctypes.c_byte * 1).from_address(address), dtype=torch.uint8)
 
 
@@ -68,10 +68,10 @@ def test_memory_is_pinned_from_its_first_byte_to_its_last() -> None:
     assert not any(at(place).is_pinned() for place in places)
 
 
-def test_memory_that_went_back_to_the_host_is_not_pinned() -> None:
+def test_memory_returned_to_the_host_is_not_pinned() -> None:
     memory = torch.zeros(MIB, dtype=torch.uint8, pin_memory=True)
     address = memory.data_ptr()
     del memory
-    assert at(address).is_pinned()  # kept for the next tensor
+    assert at(address).is_pinned()  # cached for the next tensor
     torch._C._host_emptyCache()
     assert not at(address).is_pinned()

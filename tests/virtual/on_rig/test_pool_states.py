@@ -1,4 +1,4 @@
-"""States of a graph's memory pool, which compiled code goes back to."""
+"""Checkpoints of a graph's memory pool, which compiled code restores."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-DEVICE = 6  # used by no other test than those of pools
+DEVICE = 6  # used only by the tests of pools
 pytestmark = pytest.mark.usefixtures("own_device")
 OTHER_LIBRARYS = 0x1000  # a stream
 
@@ -24,7 +24,7 @@ Made = list[torch.Tensor]
 
 def capture(work: Callable[[], Made], pool: Any = None) -> tuple[torch.cuda.CUDAGraph, Made]:
     graph = torch.cuda.CUDAGraph()
-    # Not on the stream that is made by default, on this device, and stays for later captures.
+    # Not on the default capture stream, which would be created on this device and kept.
     with torch.cuda.graph(graph, pool=pool, stream=torch.cuda.ExternalStream(OTHER_LIBRARYS)):
         results = work()
     return graph, results
@@ -57,7 +57,7 @@ def small_and_large() -> Made:
     return [many[5], many[8], ones(3_000_000), ones(100)]
 
 
-def test_a_pool_as_it_is_stays_so() -> None:
+def test_restoring_the_current_state_changes_nothing() -> None:
     graph, made = capture(small_and_large)
     before = blocks(graph)
     restore(state_of(graph), [], [])
@@ -67,7 +67,7 @@ def test_a_pool_as_it_is_stays_so() -> None:
     assert live(graph) == 0
 
 
-def test_what_died_since_is_handed_out_again_and_freed_by_its_address() -> None:
+def test_freed_blocks_are_restored_and_freed_by_address() -> None:
     graph, made = capture(small_and_large)
     state, before = state_of(graph), blocks(graph)
     bytes_before = torch.cuda.memory_allocated()
@@ -84,7 +84,7 @@ def test_what_died_since_is_handed_out_again_and_freed_by_its_address() -> None:
         assert live(graph) == left
 
 
-def test_what_was_made_since_is_freed_and_must_be_named() -> None:
+def test_new_blocks_are_freed_and_must_be_listed_as_stale() -> None:
     graph, made = capture(lambda: [ones(512)])
     state, before = state_of(graph), blocks(graph)
     second, later = capture(lambda: [ones(512)], pool=graph.pool())
@@ -96,7 +96,7 @@ def test_what_was_made_since_is_freed_and_must_be_named() -> None:
     assert live(graph) == len(made) == 1
 
 
-def test_tensors_that_are_made_of_addresses_own_the_memory_again() -> None:
+def test_tensors_made_from_addresses_own_restored_memory() -> None:
     source = torch.tensor([1], device="cuda")
     graph, made = capture(lambda: [ones(100) + source, ones(3_000_000) + source])
     graph.replay()
@@ -124,7 +124,7 @@ def test_tensors_that_are_made_of_addresses_own_the_memory_again() -> None:
     assert live(graph) == 0
 
 
-def test_what_is_live_in_a_pool() -> None:
+def test_live_blocks_of_a_pool() -> None:
     graph, made = capture(lambda: [ones(4)])
 
     def holds(addresses: set[int]) -> bool:
@@ -137,7 +137,7 @@ def test_what_is_live_in_a_pool() -> None:
     assert holds(set())
 
 
-def test_a_tensor_whose_memory_was_given_up() -> None:
+def test_access_to_a_released_tensor_raises() -> None:
     tensor = ones(4)
     _C._set_storage_access_error_msg(tensor, "overwritten by a later run")
     for use in (tensor.data_ptr, tensor.sum):
@@ -145,7 +145,7 @@ def test_a_tensor_whose_memory_was_given_up() -> None:
             use()
 
 
-def test_a_storage_whose_memory_was_given_up() -> None:
+def test_access_to_a_released_storage_raises() -> None:
     tensor = ones(4)
     _C._set_storage_data_ptr_access_error_msg(tensor.untyped_storage()._cdata, "overwritten")
     for use in (tensor.data_ptr, tensor.sum):

@@ -1,4 +1,4 @@
-"""Memory pools of the program's own: torch.cuda.MemPool."""
+"""Memory pools that the program creates: torch.cuda.MemPool."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-DEVICE = 6  # used by no other test than those of pools
+DEVICE = 6  # used only by the tests of pools
 pytestmark = pytest.mark.usefixtures("own_device")
 MIB = 2**20
 
@@ -31,7 +31,7 @@ def test_allocations_of_the_scope_go_to_the_pool() -> None:
     assert segment["allocated_size"] == 512
     del inside
     torch.cuda.empty_cache()
-    assert torch.cuda.memory_reserved() == 4 * MIB  # a pool that is in use keeps its segments
+    assert torch.cuda.memory_reserved() == 4 * MIB  # a pool in use keeps its segments
     del pool
     assert torch.cuda.memory_reserved() == 2 * MIB
     del outside
@@ -50,13 +50,13 @@ def sizes_in(pool: torch.cuda.MemPool) -> list[int]:
     return [segment["allocated_size"] for segment in pool.snapshot()]
 
 
-def test_the_scope_is_of_one_thread_and_one_device() -> None:
+def test_the_scope_applies_to_one_thread_and_one_device() -> None:
     pool = torch.cuda.MemPool()
     with torch.cuda.use_mem_pool(pool):
         kept = [take(1), take_on(0, 1), in_another_thread(1)]
         with torch.cuda.stream(torch.cuda.Stream()):
             kept.append(take(1))
-    assert sizes_in(pool) == [512, 512]  # one of each stream
+    assert sizes_in(pool) == [512, 512]  # one per stream
     del kept
 
 
@@ -75,20 +75,20 @@ def test_a_pool_may_serve_one_stream() -> None:
     del kept
 
 
-def test_names_of_pools_say_whose_they_are() -> None:
+def test_pool_ids_show_who_created_them() -> None:
     pools = [torch.cuda.MemPool() for _ in range(2)]
     assert [pool.id[0] for pool in pools] == [0, 0]
     assert pools[1].id[1] == pools[0].id[1] + 1 > 1
     assert torch.cuda.graph_pool_handle()[0] == 0
     graph = torch.cuda.CUDAGraph()
-    # The stream that is made by default stays for later captures, on whatever device.
+    # The default capture stream is kept for later captures on all devices.
     with torch.cuda.graph(graph, stream=torch.cuda.Stream()):
         torch.ones(1, device="cuda")
     assert graph.pool()[0] > 0
     assert graph.pool()[1] == 0
 
 
-def test_a_tensor_keeps_the_segment_of_a_pool_that_is_gone() -> None:
+def test_a_tensor_keeps_the_segment_of_a_deleted_pool() -> None:
     pool = torch.cuda.MemPool()
     with torch.cuda.use_mem_pool(pool):
         kept = take(3 * MIB)
@@ -100,7 +100,7 @@ def test_a_tensor_keeps_the_segment_of_a_pool_that_is_gone() -> None:
     assert torch.cuda.memory_reserved() == 0
 
 
-def test_a_pool_may_serve_all_before_memory_runs_out() -> None:
+def test_a_pool_may_serve_other_requests_before_memory_runs_out() -> None:
     total = torch.cuda.mem_get_info()[1]
     size = total // 2 + MIB
     pool = torch.cuda.MemPool(use_on_oom=True)
@@ -112,7 +112,7 @@ def test_a_pool_may_serve_all_before_memory_runs_out() -> None:
     del served, pool
 
 
-def test_a_pool_may_leave_segments_whole() -> None:
+def test_a_pool_may_not_split_segments() -> None:
     pool = torch.cuda.MemPool(no_split=True)
     with torch.cuda.use_mem_pool(pool):
         tensors = [take(1), take(1)]
@@ -129,7 +129,7 @@ def test_an_allocator_of_the_program_is_refused() -> None:
         torch.cuda.memory.CUDAPluggableAllocator(library, "malloc", "free")
 
 
-def test_a_full_device_says_what_private_pools_hold() -> None:
+def test_out_of_memory_message_has_the_bytes_of_private_pools() -> None:
     pool = torch.cuda.MemPool()
     with torch.cuda.use_mem_pool(pool):
         take(3 * MIB)

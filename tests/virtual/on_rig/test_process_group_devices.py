@@ -1,4 +1,4 @@
-"""Which interfaces the bytes of process groups go through."""
+"""The network interfaces that process groups use, and the hash of their tensors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch.distributed as dist
 from anyrig.virtual.process_group import _gloo_devices, _hash_tensors
 
 
-def test_gloo_takes_the_interfaces_that_the_environment_names(
+def test_gloo_uses_the_interfaces_of_the_environment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def devices(address: str | None, interfaces: str | None) -> list[object]:
@@ -20,9 +20,9 @@ def test_gloo_takes_the_interfaces_that_the_environment_names(
                 monkeypatch.setenv(name, value)
         return _gloo_devices(dist.ProcessGroupGloo)
 
-    here = devices("localhost", None)
-    assert len(here) == 1
-    assert here is devices("localhost", "absent0"), "interfaces are for other machines"
+    local = devices("localhost", None)
+    assert len(local) == 1
+    assert local is devices("localhost", "absent0"), "localhost ignores the interfaces"
     named = devices("10.0.0.1", "lo,lo")
     assert len(named) == 2
     assert named is devices("other-host", "lo,lo") is devices(None, "lo,lo")
@@ -31,7 +31,7 @@ def test_gloo_takes_the_interfaces_that_the_environment_names(
         devices("10.0.0.1", "absent0")
 
 
-def test_equal_tensors_have_one_hash() -> None:
+def test_equal_tensors_have_equal_hashes() -> None:
     x = torch.arange(3.0, device="cuda:1")
     assert _hash_tensors([x, x]) == _hash_tensors([x.cpu(), x.clone()])
     assert _hash_tensors([x]) != _hash_tensors([x + 1])

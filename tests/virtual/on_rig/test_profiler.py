@@ -1,4 +1,4 @@
-"""PyTorch's profiler, asked for CUDA, measures virtual time."""
+"""PyTorch's profiler measures virtual time for CUDA activities."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_the_profiler_gives_the_time_of_kernels(capfd: pytest.CaptureFixture[str
     (product,) = [event for event in profile.key_averages() if event.key == "aten::mm"]
     # 2 * 1024^3 FLOPs at the 19.5 TFLOP/s of an A100 in float32 take 0.11 ms.
     assert 110 < product.device_time_total < 160
-    # In a build for CUDA, Kineto tells its log that it found no driver, once a process.
+    # In a CUDA build, Kineto logs once a process that it found no driver.
     warnings = [line for line in capfd.readouterr().err.splitlines() if line.startswith("[W")]
     assert "CUDA" not in "".join(warnings)
 
@@ -49,7 +49,7 @@ def test_the_profiler_sees_memory_as_the_card_gives_it() -> None:
         y = x + 1
         del x
     events = {event.key: event for event in profile.key_averages()}
-    assert events["aten::empty"].self_device_memory_usage == 4096  # in blocks of 512 bytes
+    assert events["aten::empty"].self_device_memory_usage == 4096  # a multiple of 512 bytes
     assert events["aten::add"].self_device_memory_usage == 4096
     assert events["[memory]"].self_device_memory_usage == -4096
     assert sum(event.self_device_memory_usage for event in events.values()) == (
@@ -68,14 +68,14 @@ def test_the_profiler_sees_where_memory_ran_out() -> None:
     assert "[OutOfMemory]" in {event.name for event in profile.events()}
 
 
-def test_what_the_host_does_in_a_kernels_place_is_no_operator() -> None:
+def test_operators_inside_a_kernel_are_not_profiled() -> None:
     x = torch.ones(4, device="cuda")
     with torch.profiler.profile(acc_events=True) as profile:
         x *= 2
     names = {event.name for event in profile.events() if event.name.startswith("aten")}
-    assert names == {"aten::mul_"}  # the CPU's kernel also makes a tensor of the number
+    assert names == {"aten::mul_"}  # the CPU kernel also converts the number to a tensor
 
 
-def test_marks_for_nvtx_go_nowhere() -> None:
+def test_nvtx_marks_do_nothing() -> None:
     with emit_nvtx():
         assert torch.ones(2, device="cuda").sum().item() == 2

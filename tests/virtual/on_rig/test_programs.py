@@ -75,7 +75,7 @@ def test_recurrent_networks(kind: type[nn.RNNBase]) -> None:
     torch.testing.assert_close(results[0], results[1], rtol=1e-4, atol=1e-5)
 
 
-def test_a_model_over_two_cards() -> None:
+def test_a_model_on_two_gpus() -> None:
     first, second = nn.Linear(4, 4).cuda(0), nn.Linear(4, 2).cuda(1)
     out = second(first(torch.ones(3, 4, device="cuda:0")).to("cuda:1"))
     out.sum().backward()
@@ -146,7 +146,7 @@ def test_compilation_leaves_results_alone_and_graphs_of_the_host_to_inductor() -
 
     compiled = torch.compile(function, options={"post_grad_custom_pre_pass": stop})
     results = [compiled(torch.full((2,), float(k), device="cuda:1")) for k in range(4)]
-    # A captured graph would have overwritten the first.
+    # A captured graph would have overwritten the first result.
     assert [result.tolist() for result in results] == [[2 * k + 1] * 2 for k in range(4)]
     with pytest.raises(Exception, match="Inductor was here"):
         compiled(torch.ones(2))
@@ -187,16 +187,16 @@ def test_compilation_that_captures_graphs(options: dict[str, str]) -> None:
 
 @pytest.mark.filterwarnings("ignore")
 def test_compilation_of_what_makes_its_own_tensors() -> None:
-    # No tensor goes in: the graph alone tells of the device.
+    # No tensor is passed; only the graph names the device.
     function = torch.compile(lambda: torch.ones(3, device="cuda:1") * 2)
     assert function().tolist() == [2.0, 2.0, 2.0]
 
 
-def test_triton_does_not_find_a_card(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Where it can be imported, as in builds for CUDA, PyTorch would ask it for a driver.
+def test_triton_finds_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    # If Triton can be imported, as in CUDA builds, PyTorch would query it for a driver.
     from torch.utils import _triton
 
-    importlib.import_module("torch._dynamo")  # looks into Triton itself when it is imported
+    importlib.import_module("torch._dynamo")  # its import queries Triton
     monkeypatch.setitem(sys.modules, "triton", types.ModuleType("triton"))
     _triton.has_triton_package.cache_clear()
     _triton.has_triton.cache_clear()
@@ -260,7 +260,7 @@ def test_threads_on_several_devices() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor:UserWarning")
-def test_an_operator_of_the_host_alone_is_refused() -> None:
+def test_a_cpu_only_operator_is_refused() -> None:
     q = torch.ones(1, 1, 4, 8, device="cuda")
     with pytest.raises(NotImplementedError, match=r"Could not run 'aten::.*' with arguments from"):
         torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, q, q)

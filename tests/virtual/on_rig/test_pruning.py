@@ -1,4 +1,4 @@
-"""Pruning to 2:4 sparsity on the card, as training wants it."""
+"""Pruning to 2:4 sparsity on the GPU during training."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FLOATS = [torch.float16, torch.bfloat16]
 
 
 def distinct(rows: int, columns: int, dtype: torch.dtype = torch.float16) -> Tensor:
-    """Numbers of which no two of a tile of four by four are equal, nor their sizes."""
+    """Return numbers whose absolute values are distinct within each 4x4 tile."""
     tiles = torch.rand(rows // 4, columns // 4, 16).argsort(-1) + 1
     signs = torch.randint(0, 2, tiles.shape) * 2 - 1
     numbers = (tiles * signs).view(rows // 4, columns // 4, 4, 4).transpose(1, 2)
@@ -37,7 +37,7 @@ def distinct(rows: int, columns: int, dtype: torch.dtype = torch.float16) -> Ten
 def prune_in_python(
     matrix: Tensor, rank: Callable[[Tensor], Tensor] = torch.Tensor.clone
 ) -> Tensor:
-    """Keep the largest of each tile first, at most two of its rows and columns."""
+    """Keep the largest numbers of each tile, at most two in each of its rows and columns."""
     matrix = matrix.cpu()
     ranks = rank(matrix).tolist()
     kept = [[False] * matrix.shape[1] for _ in range(matrix.shape[0])]
@@ -67,7 +67,7 @@ def test_the_largest_numbers_stay(
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_products_with_what_was_pruned(way: type[SparseSemiStructuredTensor]) -> None:
+def test_products_of_pruned_matrices(way: type[SparseSemiStructuredTensor]) -> None:
     matrix = distinct(128, 256)
     pruned, dense = way.prune_dense_static_sort(matrix), prune_in_python(matrix)
     wide, tall = distinct(64, 256), distinct(64, 128)
@@ -88,7 +88,7 @@ def test_cutlass_gets_the_metadata_that_pytorch_computes() -> None:
     assert torch.equal(masks.view(-1), _compute_compressed_swizzled_bitmask(dense).view(-1))
 
 
-def test_a_tile_that_keeps_seven() -> None:
+def test_a_tile_may_keep_seven_numbers() -> None:
     matrix = distinct(32, 64)
     matrix[:4, :4] = torch.tensor([[2, -1, -2, -3], [-1, 8, -1, 6], [-1, -1, 4, 5], [-1, 3, 7, -1]])
     kept, meta, kept_t, meta_t, _ = torch._sparse_semi_structured_tile(matrix)
@@ -98,7 +98,7 @@ def test_a_tile_that_keeps_seven() -> None:
     assert meta_t.shape == (64, 2, 2)
 
 
-def test_rows_may_depend_on_those_above_alone() -> None:
+def test_causal_pruning_depends_on_rows_above_only() -> None:
     tile = torch.tensor([[1, 2, 3, 4], [1, 2, 3, 4], [1, 2, 3, 4], [4, 3, 2, 1]])
     matrix = tile.repeat(32, 32).half().cuda()
     pruned = SparseSemiStructuredTensorCUTLASS.prune_dense_static_sort(matrix, "causal1122")
@@ -124,7 +124,7 @@ def test_masks_prune_other_matrices() -> None:
 
 
 class PrunedLinear(torch.autograd.Function):
-    """A layer whose weight is pruned anew in each step, as libraries for sparse training do."""
+    """A linear layer that prunes its weight in each step, as libraries for sparse training do."""
 
     @staticmethod
     def forward(
@@ -170,7 +170,7 @@ def test_sizes_are_those_of_whole_warps() -> None:
     assert masks.dtype == torch.uint8
 
 
-def test_what_a_card_refuses() -> None:
+def test_gpu_limits_are_checked() -> None:
     matrix = distinct(128, 128)
     tile = torch._sparse_semi_structured_tile
     with pytest.raises(RuntimeError, match="Float"):

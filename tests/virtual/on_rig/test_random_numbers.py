@@ -1,6 +1,6 @@
-"""Random operators give the numbers of an A100 with the same seed, and move its generator on.
+"""Random operators draw the numbers of an A100 with the same seed and advance its generator.
 
-What the kernels draw is tested beside their headers; here it is what PyTorch makes of them.
+test_philox.py tests the kernels themselves; these tests cover their use by PyTorch.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def shown(values: Tensor) -> list[float]:
     return [round(value, 4) for value in values.flatten().tolist()]
 
 
-def test_numbers_that_cards_gave() -> None:
+def test_numbers_printed_on_gpus() -> None:
     # Sources: test_published_random_numbers.py.
     assert shown(torch.rand(5, device=DEVICE)) == [0.3990, 0.5167, 0.0249, 0.9401, 0.9459]
     assert shown(torch.rand(5, device=DEVICE)) == [0.9722, 0.7910, 0.4690, 0.3300, 0.3345]
@@ -40,7 +40,7 @@ def test_numbers_that_cards_gave() -> None:
     assert shown(values[0, -3:]) == [0.1549, -0.6797, -0.1656]
 
 
-def test_layer_made_on_the_card_has_the_card_s_weights() -> None:
+def test_layer_created_on_the_gpu_has_the_weights_of_a_gpu() -> None:
     torch.manual_seed(42)
     layer = torch.nn.Linear(1, 1, device=DEVICE)
     assert shown(layer.weight) == [0.2259]
@@ -83,7 +83,7 @@ DRAWS: dict[str, tuple[Callable[[], object], int]] = {
 
 
 @pytest.mark.parametrize("name", DRAWS)
-def test_generator_moves_on_as_cuda_s_does(name: str) -> None:
+def test_generator_advances_as_on_cuda(name: str) -> None:
     draw, increment = DRAWS[name]
     draw()
     assert offset() == increment
@@ -116,12 +116,12 @@ def test_strided_tensors_are_filled_in_the_order_of_memory() -> None:
     assert torch.equal(transposed.t(), plain)
     torch.manual_seed(0)
     whole = torch.zeros(20, 45, device=DEVICE)
-    whole[:, 5:35].uniform_()  # two dimensions that are not one: rows with a gap between them
+    whole[:, 5:35].uniform_()  # not dense: a gap follows each row
     assert torch.equal(whole[:, 5:35], plain)
     assert whole[:, :5].count_nonzero() == whole[:, 35:].count_nonzero() == 0
 
 
-def test_view_with_an_offset_is_filled_where_it_lies() -> None:
+def test_view_with_an_offset_is_filled_in_place() -> None:
     expected = torch.rand(5, device=DEVICE)
     torch.manual_seed(0)
     whole = torch.zeros(12, device=DEVICE)
@@ -146,16 +146,16 @@ def test_dropout_scales_what_it_keeps(dtype: torch.dtype, layout: str) -> None:
     assert torch.equal(kept != 0, mask & (source != 0))
 
 
-def test_dropout_counts_a_dense_tensor_as_it_lies_in_memory() -> None:
+def test_dropout_visits_a_dense_tensor_in_memory_order() -> None:
     _, plain = torch.native_dropout(torch.ones(40, 60, device=DEVICE), 0.5, True)
     torch.manual_seed(0)
     _, transposed = torch.native_dropout(torch.ones(40, 60, device=DEVICE).t(), 0.5, True)
     assert torch.equal(transposed.t(), plain)
 
 
-def test_dropout_draws_by_how_the_input_is_aligned() -> None:
-    # Four floats a thread where 16 bytes are loaded at once; one that begins elsewhere is loaded by
-    # smaller steps, and its numbers are drawn by other threads.
+def test_dropout_depends_on_the_alignment_of_the_input() -> None:
+    # A thread loads four floats (16 bytes) at once. A tensor at another alignment is loaded in
+    # smaller vectors, so other threads draw its numbers.
     memory = torch.ones(4 + 4096, device=DEVICE)
 
     def mask_from(first: int) -> Tensor:
@@ -167,10 +167,10 @@ def test_dropout_draws_by_how_the_input_is_aligned() -> None:
     assert torch.equal(mask_from(1), mask_from(3))
     torch.manual_seed(0)
     whole = torch.rand(4096, device=DEVICE)
-    assert torch.equal(mask_from(1), whole < 0.5)  # one by one, as `rand` draws them
+    assert torch.equal(mask_from(1), whole < 0.5)  # one element per load, in the order of `rand`
 
 
-def test_dropout_of_all_and_of_nothing() -> None:
+def test_dropout_with_probability_1_and_0() -> None:
     x = torch.ones(5, device=DEVICE)
     for p, train, kept in ((1.0, True, 0), (0.0, True, 1), (0.5, False, 1)):
         result, mask = torch.native_dropout(x, p, train)
@@ -178,8 +178,8 @@ def test_dropout_of_all_and_of_nothing() -> None:
         assert mask.tolist() == [bool(kept)] * 5
 
 
-def test_each_draw_of_the_host_s_kernels_is_another_one() -> None:
-    # Numbers of the CPU, for which the card's generator moves on.
+def test_host_kernels_draw_new_numbers_each_time() -> None:
+    # These kernels draw CPU numbers and advance the GPU's generator.
     rates = torch.full((50,), 9.0, device=DEVICE)
     first, second = torch.poisson(rates), torch.poisson(rates)
     assert not torch.equal(first, second)
@@ -215,24 +215,24 @@ def test_randperm_is_a_permutation(n: int) -> None:
     assert torch.randperm(n, device=DEVICE, dtype=torch.int32).dtype == torch.int32
 
 
-def test_bernoulli_of_a_tensor_follows_its_chances() -> None:
-    chances = torch.tensor([0.0, 0.25, 1.0], device=DEVICE).repeat(10_000, 1)
-    drawn = torch.bernoulli(chances).mean(0)
+def test_bernoulli_of_a_tensor_follows_its_probabilities() -> None:
+    probabilities = torch.tensor([0.0, 0.25, 1.0], device=DEVICE).repeat(10_000, 1)
+    drawn = torch.bernoulli(probabilities).mean(0)
     assert drawn[0] == 0
     assert drawn[2] == 1
     assert abs(drawn[1] - 0.25) < 0.02
     columns = torch.empty(3, 10_000, device=DEVICE).t()
     torch.manual_seed(0)
-    assert abs(columns.bernoulli_(chances).mean(0)[1] - 0.25) < 0.02
+    assert abs(columns.bernoulli_(probabilities).mean(0)[1] - 0.25) < 0.02
 
 
-def test_multinomial_follows_its_chances() -> None:
-    chances = torch.tensor([0.0, 1.0, 3.0], device=DEVICE)
-    drawn = torch.multinomial(chances.expand(20_000, 3), 1)
+def test_multinomial_follows_its_probabilities() -> None:
+    probabilities = torch.tensor([0.0, 1.0, 3.0], device=DEVICE)
+    drawn = torch.multinomial(probabilities.expand(20_000, 3), 1)
     assert abs((drawn == 2).float().mean() - 0.75) < 0.02
     assert drawn.min() == 1
-    assert sorted(torch.multinomial(chances, 2).tolist()) == [1, 2]
-    assert torch.multinomial(chances, 5, replacement=True).shape == (5,)
+    assert sorted(torch.multinomial(probabilities, 2).tolist()) == [1, 2]
+    assert torch.multinomial(probabilities, 5, replacement=True).shape == (5,)
 
 
 def test_integers_cover_their_range() -> None:
@@ -265,7 +265,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
         lambda: torch.empty(1, device=DEVICE).expand(3).bernoulli_(torch.ones(3, device=DEVICE)),
         "more than one element of the written-to tensor refers to a single memory location",
     ),
-    "chances in whole numbers": (
+    "probabilities in whole numbers": (
         lambda: torch.empty(3, device=DEVICE).bernoulli_(torch.ones(3, dtype=torch.long)),
         "expected probabilities tensor to have floating type, got Long",
     ),
@@ -277,13 +277,13 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_refusals_have_cuda_s_words(name: str) -> None:
+def test_errors_have_cudas_messages(name: str) -> None:
     draw, words = REFUSED[name]
     with pytest.raises(RuntimeError, match=words):
         draw()
 
 
-def test_fake_tensors_draw_nothing() -> None:
+def test_fake_tensors_draw_no_numbers() -> None:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     with FakeTensorMode():

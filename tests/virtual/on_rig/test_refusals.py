@@ -1,4 +1,4 @@
-"""What needs a real card says so; asking whether it is in use does not."""
+"""Features that need a real GPU raise an error; queries whether they are in use do not."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import torch
 
 from anyrig.errors import VirtualRigError
 from anyrig.virtual import install
-from anyrig.virtual.installed import inherit_from_here, installation
+from anyrig.virtual.installed import hand_down_before_install, installation
 
 
 def test_allocators_are_refused() -> None:
     torch.cuda.init()
-    with pytest.raises(RuntimeError, match="on a virtual GPU"):
+    with pytest.raises(RuntimeError, match="virtual GPUs do not support"):
         torch._C._cuda_getAllocator()
     with pytest.raises(RuntimeError, match="cannot be turned off"):
         torch.cuda.memory.caching_allocator_enable(False)
@@ -76,7 +76,7 @@ def test_a_second_rig_is_refused_by_its_modes() -> None:
     )
     installed = installation()
     assert installed is not None
-    assert inherit_from_here(installed) is None
+    assert hand_down_before_install(installed) is None
 
 
 def test_other_backends_of_symmetric_memory_are_refused_in_the_words_of_pytorch() -> None:

@@ -1,4 +1,4 @@
-"""Matrices that keep two numbers of every four (2:4 sparsity)."""
+"""Matrices with 2:4 sparsity."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def by_cutlass(request: pytest.FixtureRequest) -> Iterator[bool]:
 
 
 def half_zeros(rows: int, columns: int, dtype: torch.dtype = torch.float16) -> Tensor:
-    """Two small whole numbers of every four, one of every two in float32, anywhere."""
+    """Return small integers, two nonzero of every four (float32: one of every two)."""
     kept = 2 if dtype == torch.float32 else 4
     order = torch.rand(rows, columns // kept, kept).argsort(-1)
     numbers = torch.randint(1, 5, order.shape) * (order < kept // 2)
@@ -80,7 +80,7 @@ def test_the_operators_of_cutlass() -> None:
     assert torch.equal(linear, wanted)
 
 
-def test_bytes_give_wider_numbers() -> None:
+def test_products_of_int8_have_wider_results() -> None:
     matrix = half_zeros(32, 128, torch.int8)
     other = torch.full((16, 128), 100, dtype=torch.int8, device="cuda").t()
     compressed = torch._cslt_compress(matrix)
@@ -90,7 +90,7 @@ def test_bytes_give_wider_numbers() -> None:
     assert torch._cslt_sparse_mm(compressed, other).max().item() == 127
 
 
-def test_what_a_card_refuses() -> None:
+def test_gpu_limits_are_checked() -> None:
     matrix, other = half_zeros(64, 128), torch.ones(128, 16, dtype=torch.float16, device="cuda")
     kept, meta = sparse_semi_structured_from_dense_cutlass(matrix)
     with pytest.raises(RuntimeError, match=r"Expected mat1 datatype .*Half, but got float"):
@@ -107,11 +107,11 @@ def test_what_a_card_refuses() -> None:
         torch._sparse_semi_structured_mm(kept, meta, other.to(torch.int8))
 
 
-def test_cusparselt_is_there() -> None:
+def test_cusparselt_is_available() -> None:
     assert torch.backends.cusparselt.is_available()
 
 
-def test_sums_of_bytes_stop_at_both_ends() -> None:
+def test_sums_of_int8_saturate() -> None:
     matrix = half_zeros(32, 128, torch.int8)
     compressed = torch._cslt_compress(matrix)
     for number, end in ((100, 127), (-100, -128)):
@@ -120,7 +120,7 @@ def test_sums_of_bytes_stop_at_both_ends() -> None:
 
 
 @pytest.mark.parametrize("place", range(4))
-def test_one_number_of_four_stays_where_it_is(by_cutlass: bool, place: int) -> None:
+def test_one_number_of_four_keeps_its_position(by_cutlass: bool, place: int) -> None:
     matrix = half_zeros(64, 128)
     matrix[3] = 0
     matrix[3, place::4] = 7
@@ -146,7 +146,7 @@ def test_activations(name: str) -> None:
     torch.testing.assert_close(result.float(), wanted, atol=0.1, rtol=0.01)
 
 
-def test_what_operators_refuse() -> None:
+def test_operators_check_their_operands() -> None:
     matrix, other = half_zeros(64, 128), torch.ones(128, 16, dtype=torch.float16, device="cuda")
     kept, meta = sparse_semi_structured_from_dense_cutlass(matrix)
     with pytest.raises(RuntimeError, match='Activation "gelu" is not supported'):

@@ -1,4 +1,4 @@
-"""Memory that is sent to another process while threads of this one use it."""
+"""Memory that is sent to another process while threads of this process use it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SECONDS = 60.0
 
 
 def send(tensor: Tensor) -> Tensor:
-    """Return what another process would receive; here this one does."""
+    """Send `tensor` and receive it in this process."""
     device, handle, size, *rest = tensor.untyped_storage()._share_cuda_()
     received = torch.UntypedStorage._new_shared_cuda(device, handle, size, *rest)
     return torch.empty(0, device=DEVICE).set_(received)[: tensor.numel()]
@@ -36,13 +36,13 @@ def in_a_thread(work: Callable[[], object]) -> threading.Thread:
     return thread
 
 
-def test_a_kernel_that_runs_keeps_its_memory(operators: torch.library.Library) -> None:
+def test_a_running_kernel_keeps_its_memory(operators: torch.library.Library) -> None:
     running, sending = threading.Event(), threading.Event()
 
     def add_slowly(x: Tensor) -> None:
         running.set()
         assert sending.wait(SECONDS)
-        time.sleep(0.3)  # the other thread is in the midst of sending by now
+        time.sleep(0.3)  # the other thread is sending during this time
         x += 1
 
     operators.define("add_slowly(Tensor(a!) x) -> ()")
@@ -60,7 +60,7 @@ def test_a_kernel_that_runs_keeps_its_memory(operators: torch.library.Library) -
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="Linux lists a process's files")
-def test_storages_that_were_sent_leave_no_file_open() -> None:
+def test_sent_storages_leave_no_file_open() -> None:
     def send_some() -> int:
         for _ in range(8):
             x = torch.ones(1024, device=DEVICE)
@@ -72,7 +72,7 @@ def test_storages_that_were_sent_leave_no_file_open() -> None:
     assert send_some() >= send_some()
 
 
-def test_nothing_that_kernels_write_meanwhile_is_lost() -> None:
+def test_concurrent_writes_of_kernels_are_not_lost() -> None:
     steps = 40
     size = 2**18
     order, ones = torch.randperm(size, device=DEVICE), torch.ones(size, device=DEVICE)
@@ -106,7 +106,7 @@ def test_memory_that_stays_in_use_is_not_sent(operators: torch.library.Library) 
     assert send(x).tolist() == [0.0, 1.0, 2.0, 3.0]
 
 
-def test_a_kernel_may_keep_what_the_program_frees(operators: torch.library.Library) -> None:
+def test_a_kernel_may_keep_memory_that_the_program_frees(operators: torch.library.Library) -> None:
     kept: list[Tensor] = []
     operators.define("keep(Tensor x) -> ()")
     operators.impl("keep", kept.append, "CPU")
@@ -161,7 +161,7 @@ def test_a_graph_uses_memory_that_was_sent() -> None:
     assert send(x).tolist() == received.tolist() == x.tolist() == [2.0] * 4
 
 
-def test_what_cannot_be_sent() -> None:
+def test_tensors_that_cannot_be_sent() -> None:
     with pytest.raises(RuntimeError, match="_share_cuda_: only available on CUDA"):
         torch.ones(1).untyped_storage()._share_cuda_()
     empty = torch.empty(0, device="cuda:2").untyped_storage()

@@ -1,4 +1,4 @@
-"""What programs log of a card while they train."""
+"""The GPU readings that programs log during training."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 import anyrig
 
 
-def test_the_readings_of_a_card() -> None:
+def test_the_readings_of_a_gpu() -> None:
     assert torch.cuda.utilization(1) == 0
     assert torch.cuda.memory_usage() == 0
     assert torch.cuda.temperature() == 30

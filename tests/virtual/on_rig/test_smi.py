@@ -1,4 +1,4 @@
-"""`nvidia-smi` asked in this process, which holds memory of the cards that it lists."""
+"""`nvidia-smi` run in this process, which holds memory of the GPUs it lists."""
 
 from __future__ import annotations
 

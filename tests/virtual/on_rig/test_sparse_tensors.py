@@ -1,12 +1,12 @@
-"""Sparse tensors on a device: made, moved, computed with, trained."""
+"""Sparse tensors on a device: construction, copies, computation, training."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-# PyTorch calls its own support of compressed layouts a prototype, and says that it does not check
-# indices, once a process.
+# PyTorch warns once a process that compressed layouts are a prototype and that indices are
+# not checked.
 pytestmark = pytest.mark.filterwarnings("ignore:Sparse:UserWarning")
 
 DEVICE = torch.device("cuda", 1)
@@ -116,7 +116,7 @@ def equal_but_for_rounding(result: torch.Tensor, wanted: torch.Tensor, dtype: to
 
 @pytest.mark.parametrize("dtype", NARROW)
 @pytest.mark.parametrize("layout", COMPRESSED)
-def test_products_of_narrow_numbers(dense: torch.Tensor, layout: str, dtype: torch.dtype) -> None:
+def test_products_in_half_precision(dense: torch.Tensor, layout: str, dtype: torch.dtype) -> None:
     sparse = COMPRESSED[layout](dense.to(dtype)).to(DEVICE)
     right, vector, total = torch.randn(5, 3), torch.randn(5), torch.randn(4, 3)
     x, y, z = (tensor.to(DEVICE, dtype) for tensor in (right, vector, total))
@@ -132,7 +132,7 @@ def test_products_of_narrow_numbers(dense: torch.Tensor, layout: str, dtype: tor
 
 @pytest.mark.parametrize("dtype", NARROW)
 @pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr])
-def test_sparse_products_of_narrow_numbers(
+def test_sparse_products_in_half_precision(
     dense: torch.Tensor, layout: torch.layout, dtype: torch.dtype
 ) -> None:
     sparse = dense.to(DEVICE, dtype).to_sparse(layout=layout)
@@ -143,7 +143,7 @@ def test_sparse_products_of_narrow_numbers(
 
 
 @pytest.mark.parametrize("dtype", NARROW)
-def test_sums_of_narrow_numbers(dense: torch.Tensor, dtype: torch.dtype) -> None:
+def test_sums_in_half_precision(dense: torch.Tensor, dtype: torch.dtype) -> None:
     sparse = dense.to(DEVICE, dtype).to_sparse()
     other = dense.flip(0).to(DEVICE, dtype).to_sparse()
     equal_but_for_rounding((sparse + other).to_dense(), dense + dense.flip(0), dtype)
@@ -161,7 +161,7 @@ def test_batches_of_compressed_matrices(dense: torch.Tensor) -> None:
     torch.testing.assert_close(result.cpu(), 2 * total + batch @ right)
 
 
-def test_what_cusparse_has_not_of_narrow_numbers(dense: torch.Tensor) -> None:
+def test_operations_that_cusparse_does_not_support_in_half_precision(dense: torch.Tensor) -> None:
     sparse = dense.to(DEVICE, torch.float16).to_sparse_csr()
     with pytest.raises(NotImplementedError, match="sampled_addmm_out_sparse_csr"):
         torch.sparse.sampled_addmm(sparse, sparse.to_dense(), sparse.to_dense().t())
@@ -169,7 +169,7 @@ def test_what_cusparse_has_not_of_narrow_numbers(dense: torch.Tensor) -> None:
 
 @pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental:UserWarning")
 @pytest.mark.parametrize("layout", [torch.sparse_csr, torch.sparse_csc])
-def test_angles_of_halves_of_complex_numbers(layout: torch.layout) -> None:
+def test_angles_of_complex_halves(layout: torch.layout) -> None:
     numbers = torch.tensor([[1j, 0], [-1, 1 + 1j]], dtype=torch.complex64)
     sparse = numbers.to(DEVICE, torch.complex32).to_sparse(layout=layout)
     angles = torch.angle(sparse)

@@ -29,7 +29,7 @@ def square() -> torch.Tensor:
 
 
 def test_a_product_takes_its_flops_over_the_rate(square: torch.Tensor) -> None:
-    # Of the published rate, what a large product reaches; and 5 us to launch it.
+    # The fraction of the published rate that a large product reaches, and 5 us for the launch.
     rate = fraction_of("product", "ampere").fraction * 312e12
     milliseconds = elapsed(lambda: square @ square)
     assert milliseconds == pytest.approx(5e-3 + 2 * SIZE**3 / rate * 1e3, rel=0.01)
@@ -95,7 +95,7 @@ def test_an_event_is_done_when_its_stream_is() -> None:
     assert torch.cuda.current_stream().query()
 
 
-def test_events_without_timing_or_record_are_refused() -> None:
+def test_elapsed_time_needs_recorded_events_with_timing() -> None:
     timed = torch.cuda.Event(enable_timing=True)
     with pytest.raises(ValueError, match="created with argument 'enable_timing=True'"):
         timed.elapsed_time(torch.cuda.Event())
@@ -141,7 +141,7 @@ def test_an_event_belongs_to_the_device_where_it_is_recorded() -> None:
 
 
 @pytest.mark.parametrize("what", ["event", "stream"])
-def test_a_loop_that_waits_ends(what: str) -> None:
+def test_a_polling_loop_ends(what: str) -> None:
     torch.cuda._sleep(10**9)
     event = torch.cuda.current_stream().record_event()
     waited_for = event if what == "event" else torch.cuda.current_stream()
@@ -151,21 +151,21 @@ def test_a_loop_that_waits_ends(what: str) -> None:
     assert 1 < rounds < 50
 
 
-def test_asking_now_and_then_hardly_moves_the_clock() -> None:
+def test_occasional_queries_hardly_advance_the_clock() -> None:
     side = torch.cuda.Stream()
     with torch.cuda.stream(side):
         torch.cuda._sleep(10**9)
 
-    def ask_after_each() -> None:
+    def query_after_each() -> None:
         for _ in range(100):
             torch.ones(1, device="cuda")
             side.query()
 
-    def never_ask() -> None:
+    def never_query() -> None:
         for _ in range(100):
             torch.ones(1, device="cuda")
 
-    assert elapsed(ask_after_each) < 1.5 * elapsed(never_ask)
+    assert elapsed(query_after_each) < 1.5 * elapsed(never_query)
 
 
 def test_a_stream_of_another_library() -> None:
@@ -178,7 +178,7 @@ def test_a_stream_of_another_library() -> None:
     assert runtime.cudaStreamDestroy(address.value) == 0
 
 
-def test_the_number_of_a_stream_names_it_in_the_whole_process() -> None:
+def test_a_stream_handle_is_unique_in_the_process() -> None:
     streams = [torch.cuda.Stream(device) for device in (0, 1) for _ in range(32)]
     numbers = [stream.cuda_stream for stream in streams]
     assert len(set(numbers)) == len(streams)
@@ -192,7 +192,7 @@ def test_the_number_of_a_stream_names_it_in_the_whole_process() -> None:
             torch.cuda._sleep(10**6)
             assert torch._C._cuda_getCurrentRawStream(stream.device.index) == number
             x = torch.empty(8, device=stream.device)
-        assert not stream.query()  # it is the same stream
+        assert not stream.query()  # the same stream
         segments = torch.cuda.memory_snapshot()
         assert number in [segment["stream"] for segment in segments]
         stream.synchronize()
@@ -210,7 +210,7 @@ def test_the_streams_of_a_priority_are_handed_out_in_turn(priority: int) -> None
     assert others.isdisjoint(numbers)
 
 
-def test_memory_that_another_stream_uses_is_handed_out_again_when_that_is_done() -> None:
+def test_memory_used_on_another_stream_is_reused_when_its_work_is_done() -> None:
     mine, other = torch.cuda.Stream(), torch.cuda.Stream()
 
     def allocate() -> torch.Tensor:

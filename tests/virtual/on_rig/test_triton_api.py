@@ -1,4 +1,4 @@
-"""What Triton asks of virtual cards, without Triton: a stand-in takes its place."""
+"""The driver interface that Triton uses, tested with a stand-in for Triton."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def triton(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def test_pytorch_takes_triton_for_absent() -> None:
+def test_pytorch_finds_no_triton() -> None:
     assert torch.utils._triton.has_triton() is False
     assert importlib.import_module("os").environ["TRITON_INTERPRET"] == "1"
 
@@ -40,7 +40,7 @@ def test_a_program_may_choose_not_to_interpret(monkeypatch: pytest.MonkeyPatch) 
 
 def test_the_driver_knows_the_limits_of_a_card() -> None:
     driver = SimpleNamespace(CudaUtils=None, CudaDriver=SimpleNamespace(get_benchmarker=None))
-    triton_api._drive_virtual_cards(driver)
+    triton_api._replace_driver(driver)
     utilities: Any = driver.CudaUtils
     assert utilities().get_device_properties(0) == {
         "max_shared_mem": 163 * 1024,

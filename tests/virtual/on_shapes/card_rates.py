@@ -1,4 +1,4 @@
-"""What the formulas of these tests start from: the rates of the rig's cards, and the launch."""
+"""The rates of the rig's GPUs and the launch time, for the formulas of these tests."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def flops_per_second(kind: str, dtype: str) -> float:
 
 
 def product_seconds(size: int, dtype: str = "bfloat16") -> float:
-    """Of a square matrix product, launch included."""
+    """Return the seconds of a square matrix product, including the launch."""
     return LAUNCH_SECONDS + 2 * size**3 / flops_per_second("product", dtype)
 
 
 def seconds(work: Callable[[], object]) -> float:
-    """How long `work` takes, from a rig at rest until it is at rest again."""
+    """Return the virtual seconds of `work` on an idle rig, until the rig is idle again."""
     for device in range(torch.cuda.device_count()):
         torch.cuda.synchronize(device)
     before = clock().done_seconds

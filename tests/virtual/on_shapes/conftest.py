@@ -13,5 +13,5 @@ if RIG is None:
 else:
     from anyrig.virtual import install
 
-    # Copies to the host are timed too; what they write is of no interest.
+    # Copies to the host are timed too; the values they write do not matter.
     install(RIG, shape_only=True, assume_values=True)

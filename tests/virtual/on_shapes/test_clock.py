@@ -1,4 +1,4 @@
-"""Programs whose time can be computed by hand."""
+"""Programs whose virtual time is computed by hand."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def square(device: int = 0) -> Tensor:
     return torch.empty(SIZE, SIZE, device=device, dtype=torch.bfloat16)
 
 
-def on_card(device: int = 0) -> Tensor:
+def on_gpu(device: int = 0) -> Tensor:
     return torch.empty(COPIED_BYTES, dtype=torch.uint8, device=device)
 
 
@@ -82,10 +82,12 @@ def test_other_copies_do_not_overlap(why: str, pinned: Tensor, pageable: Tensor)
     ("is_pinned", "non_blocking", "waits"),
     [(True, True, False), (True, False, True), (False, True, True), (False, False, True)],
 )
-def test_the_host_waits_as_with_cuda(is_pinned: bool, non_blocking: bool, waits: bool) -> None:
+def test_the_host_waits_for_copies_as_with_cuda(
+    is_pinned: bool, non_blocking: bool, waits: bool
+) -> None:
     host = torch.empty(2**26, dtype=torch.uint8, pin_memory=is_pinned)
-    card = torch.empty(2**26, dtype=torch.uint8, device="cuda")
-    for destination, source in ((card, host), (host, card)):
+    on_device = torch.empty(2**26, dtype=torch.uint8, device="cuda")
+    for destination, source in ((on_device, host), (host, on_device)):
         torch.cuda.synchronize()
         before = clock().host_seconds
         destination.copy_(source, non_blocking=non_blocking)
@@ -116,7 +118,7 @@ def test_two_devices_at_the_same_time() -> None:
     assert seconds(both) == close(product_seconds(SIZE) + LAUNCH_SECONDS)
 
 
-def test_kernels_of_two_streams_share_the_card() -> None:
+def test_kernels_of_two_streams_share_the_gpu() -> None:
     x, side = square(), torch.cuda.Stream()
 
     def on_two_streams() -> None:
@@ -140,7 +142,7 @@ def test_elapsed_time_is_the_time_between_two_events() -> None:
     assert clock().host_seconds == clock().devices[0].streams[0].done_seconds
 
 
-def test_sleep_takes_cycles_and_none_of_the_card() -> None:
+def test_sleep_takes_time_but_no_multiprocessors() -> None:
     x, side = square(), torch.cuda.Stream()
 
     def sleep_and_multiply() -> None:
@@ -154,7 +156,7 @@ def test_sleep_takes_cycles_and_none_of_the_card() -> None:
     )
 
 
-def test_what_a_reading_says() -> None:
+def test_the_reading() -> None:
     x = square()
     torch.cuda.synchronize()
     before = clock()

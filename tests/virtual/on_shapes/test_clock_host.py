@@ -1,4 +1,4 @@
-"""Threads of the host: backwards launch side by side, and what comes after them comes later."""
+"""The timelines of host threads: backward passes launch concurrently, and later launches follow."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from anyrig.virtual import clock
 
-LINKS = 200  # of a chain: as many launches in its backward, and hardly any work
+LINKS = 200  # in a chain: as many backward launches, with hardly any work
 
 
 def chain(device: int) -> Tensor:
@@ -37,17 +37,17 @@ def backward_seconds(*devices: int) -> float:
     return host_seconds(lambda: torch.autograd.backward(losses, gradients))
 
 
-def test_backwards_of_two_devices_launch_at_the_same_time() -> None:
+def test_backward_passes_of_two_devices_launch_concurrently() -> None:
     one, two = backward_seconds(0), backward_seconds(0, 1)
     assert one > LINKS * LAUNCH_SECONDS
     assert two == pytest.approx(one, rel=0.02)
 
 
-def test_a_backward_starts_where_its_caller_is_and_its_caller_goes_on_after_it() -> None:
+def test_a_backward_pass_starts_at_its_callers_time_and_the_caller_continues_after_it() -> None:
     loss = chain(1)
     gradient = torch.ones_like(loss)
     torch.cuda._sleep(10**9)
-    torch.cuda.synchronize()  # the host is far ahead of the thread of cuda:1
+    torch.cuda.synchronize()  # the host's clock is far ahead of cuda:1's thread
     before = clock()
     loss.backward(gradient)
     after = clock()
@@ -57,8 +57,8 @@ def test_a_backward_starts_where_its_caller_is_and_its_caller_goes_on_after_it()
     assert max(stream.done_seconds for stream in streams) > after.host_seconds
 
 
-def test_what_is_launched_on_a_stream_comes_after_the_launch_before() -> None:
-    # The part on cuda:1 is launched first; the thread of cuda:0 cannot launch what follows before.
+def test_launches_on_a_stream_are_in_order() -> None:
+    # The part on cuda:1 is launched first; the thread of cuda:0 launches the next part after it.
     x = torch.empty(8, device="cuda:0", requires_grad=True)
     y = x
     for _ in range(LINKS):
@@ -86,7 +86,7 @@ def test_steps_of_a_loop_take_the_same_time() -> None:
     assert steps[0] > 0
 
 
-def test_recomputing_in_a_backward() -> None:
+def test_recomputation_in_a_backward_pass() -> None:
     def block(x: Tensor) -> Tensor:
         return x.sin().cos().sin()
 
@@ -94,7 +94,7 @@ def test_recomputing_in_a_backward() -> None:
     loss = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=True).sum()
     gradient = torch.ones_like(loss)
     launches = host_seconds(lambda: loss.backward(gradient)) / LAUNCH_SECONDS
-    assert launches > 6  # three again, and three gradients
+    assert launches > 6  # three recomputed, and three gradients
 
 
 def test_eight_threads_train_on_eight_devices() -> None:
@@ -147,7 +147,7 @@ def in_threads(*works: Callable[[], object]) -> None:
     assert not any(thread.is_alive() for thread in threads)
 
 
-def test_two_threads_wait_at_the_same_time() -> None:
+def test_two_threads_wait_concurrently() -> None:
     ready: queue.SimpleQueue[int] = queue.SimpleQueue()
 
     def second() -> None:
@@ -161,7 +161,7 @@ def test_two_threads_wait_at_the_same_time() -> None:
     assert host_seconds(lambda: in_threads(second, first)) == pytest.approx(SLEEP_SECONDS, rel=0.01)
 
 
-def test_a_wait_for_a_later_moment_lets_an_earlier_one_end_first() -> None:
+def test_a_longer_wait_lets_a_shorter_wait_end_first() -> None:
     order: queue.SimpleQueue[str] = queue.SimpleQueue()
     ready: queue.SimpleQueue[int] = queue.SimpleQueue()
 
@@ -183,13 +183,13 @@ def test_a_wait_for_a_later_moment_lets_an_earlier_one_end_first() -> None:
     assert passed == pytest.approx(SLEEP_SECONDS, rel=0.01)
 
 
-def test_what_comes_after_a_thread_comes_after_its_waits() -> None:
+def test_launches_after_a_join_follow_the_waits_of_the_thread() -> None:
     assert host_seconds(lambda: [in_threads(lambda: sleep_on(0)) for _ in range(3)]) == (
         pytest.approx(3 * SLEEP_SECONDS, rel=0.01)
     )
 
 
-def test_a_wait_beside_a_busy_thread_ends() -> None:
+def test_a_wait_ends_while_another_thread_is_busy() -> None:
     done = threading.Event()
 
     def spin() -> None:
@@ -205,4 +205,4 @@ def test_a_wait_beside_a_busy_thread_ends() -> None:
 
     took: list[float] = []
     in_threads(spin, wait)
-    assert took[0] < 10  # at most 50 ms for each, and what Python takes to hand over its lock
+    assert took[0] < 10  # at most 50 ms each, plus Python's time to hand over the GIL

@@ -1,4 +1,4 @@
-"""Copies share links, and collectives cost their ring."""
+"""Copies share links, and collectives take the time of their ring or tree."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ kinds = core.CollectiveKind
 
 BYTES = 2**32
 COPIED_BYTES = 2**27
-MOST_LATENCY_SECONDS = 60e-6  # of the longest ring here, 16 ranks on 2 nodes
+MOST_LATENCY_SECONDS = 60e-6  # of the longest ring here: 16 ranks on 2 nodes
 
 
 def close(value: float) -> object:
@@ -27,7 +27,7 @@ def pinned() -> Tensor:
     return torch.empty(COPIED_BYTES, dtype=torch.uint8, pin_memory=True)
 
 
-def on_card(device: int) -> Tensor:
+def on_gpu(device: int) -> Tensor:
     return torch.empty(COPIED_BYTES, dtype=torch.uint8, device=device)
 
 
@@ -37,7 +37,7 @@ def host() -> tuple[Tensor, Tensor]:
 
 
 def copy_seconds(*copies: tuple[Tensor, Tensor]) -> float:
-    """Of copies that start at once, each on streams of its own."""
+    """Return the seconds of copies that start at the same time, each on its own streams."""
 
     def copy_all() -> None:
         for destination, source in copies:
@@ -50,45 +50,45 @@ def copy_seconds(*copies: tuple[Tensor, Tensor]) -> float:
 
 
 def test_two_copies_over_one_link_follow_each_other(host: tuple[Tensor, Tensor]) -> None:
-    to_card = copy_seconds((on_card(0), host[0]), (on_card(0), host[1]))
+    to_card = copy_seconds((on_gpu(0), host[0]), (on_gpu(0), host[1]))
     assert to_card == close(2 * COPIED_BYTES / PCIE)
 
 
-def test_both_directions_of_a_link_work_at_once(host: tuple[Tensor, Tensor]) -> None:
-    assert copy_seconds((on_card(0), host[0]), (host[1], on_card(0))) == close(COPIED_BYTES / PCIE)
-    assert copy_seconds((on_card(0), on_card(1)), (on_card(1), on_card(0))) == close(
+def test_the_directions_of_a_link_are_independent(host: tuple[Tensor, Tensor]) -> None:
+    assert copy_seconds((on_gpu(0), host[0]), (host[1], on_gpu(0))) == close(COPIED_BYTES / PCIE)
+    assert copy_seconds((on_gpu(0), on_gpu(1)), (on_gpu(1), on_gpu(0))) == close(
         COPIED_BYTES / NVLINK
     )
 
 
-def test_every_card_has_its_own_lanes(host: tuple[Tensor, Tensor]) -> None:
-    assert copy_seconds((on_card(0), host[0]), (on_card(1), host[1])) == close(COPIED_BYTES / PCIE)
+def test_every_gpu_has_its_own_lanes(host: tuple[Tensor, Tensor]) -> None:
+    assert copy_seconds((on_gpu(0), host[0]), (on_gpu(1), host[1])) == close(COPIED_BYTES / PCIE)
 
 
 def test_a_copy_occupies_both_ends() -> None:
-    from_one = copy_seconds((on_card(1), on_card(0)), (on_card(2), on_card(0)))
-    into_one = copy_seconds((on_card(0), on_card(1)), (on_card(0), on_card(2)))
-    apart = copy_seconds((on_card(1), on_card(0)), (on_card(3), on_card(2)))
+    from_one = copy_seconds((on_gpu(1), on_gpu(0)), (on_gpu(2), on_gpu(0)))
+    into_one = copy_seconds((on_gpu(0), on_gpu(1)), (on_gpu(0), on_gpu(2)))
+    apart = copy_seconds((on_gpu(1), on_gpu(0)), (on_gpu(3), on_gpu(2)))
     assert from_one == into_one == close(2 * COPIED_BYTES / NVLINK)
     assert apart == close(COPIED_BYTES / NVLINK)
 
 
-def test_cards_without_a_link_of_their_own_copy_through_the_host(
+def test_gpus_without_nvlink_copy_through_the_host(
     host: tuple[Tensor, Tensor],
 ) -> None:
-    between_t4s = (on_card(9), on_card(8))
+    between_t4s = (on_gpu(9), on_gpu(8))
     assert copy_seconds(between_t4s) == close(COPIED_BYTES / T4_PCIE)
-    assert copy_seconds((on_card(0), on_card(8))) == close(COPIED_BYTES / T4_PCIE)
-    # It takes the lanes of both ends.
-    assert copy_seconds(between_t4s, (on_card(9), host[0])) == close(2 * COPIED_BYTES / T4_PCIE)
-    assert copy_seconds(between_t4s, (on_card(8), host[0])) == close(COPIED_BYTES / T4_PCIE)
+    assert copy_seconds((on_gpu(0), on_gpu(8))) == close(COPIED_BYTES / T4_PCIE)
+    # The copy takes the lanes of both ends.
+    assert copy_seconds(between_t4s, (on_gpu(9), host[0])) == close(2 * COPIED_BYTES / T4_PCIE)
+    assert copy_seconds(between_t4s, (on_gpu(8), host[0])) == close(COPIED_BYTES / T4_PCIE)
 
 
-def test_a_copy_that_waits_does_not_hold_up_one_that_is_ready(
+def test_a_waiting_copy_does_not_delay_a_ready_copy(
     host: tuple[Tensor, Tensor],
 ) -> None:
     late, ready = torch.cuda.Stream(), torch.cuda.Stream()
-    first, second = on_card(0), on_card(0)
+    first, second = on_gpu(0), on_gpu(0)
 
     def copy_both() -> None:
         with torch.cuda.stream(late):
@@ -108,7 +108,7 @@ def test_a_copy_that_waits_does_not_hold_up_one_that_is_ready(
 
 @pytest.mark.parametrize("busy", [0, 1])
 def test_a_copy_between_gpus_waits_for_the_streams_of_both(busy: int) -> None:
-    source, destination = on_card(0), on_card(1)
+    source, destination = on_gpu(0), on_gpu(1)
 
     def copy_behind_work() -> None:
         with torch.cuda.device(busy):
@@ -160,22 +160,22 @@ def test_the_formula_of_each_collective(name: str, parts: float) -> None:
     assert collective_seconds(getattr(kinds, name), range(8)) == close(parts * BYTES / NVLINK)
 
 
-def test_a_ring_over_two_nodes_leaves_by_the_network_of_all_its_devices() -> None:
-    # Eight cards a node share what crosses: 8 x 45 GB/s is more than NVLink has.
+def test_a_ring_over_two_nodes_uses_the_network_of_all_devices() -> None:
+    # The eight GPUs of a node share the traffic: 8 x 45 GB/s is more than NVLink's rate.
     assert collective_seconds(kinds.ALL_REDUCE, BOTH_NODES) == close(
         2 * 15 / 16 * BYTES / min(NVLINK, 8 * NETWORK)
     )
     one_a_node = collective_seconds(kinds.ALL_REDUCE, [0, 10])
     assert one_a_node == close(BYTES / NETWORK)
     assert collective_seconds(kinds.SEND, [3, 14]) == close(BYTES / NETWORK)
-    # All that a gather moves enters one GPU, by that GPU's own part of the network.
+    # A gather moves everything to one GPU, over that GPU's share of the network.
     assert collective_seconds(kinds.GATHER, BOTH_NODES) == close(15 / 16 * BYTES / NETWORK)
     assert collective_seconds(kinds.SCATTER, BOTH_NODES) == close(15 / 16 * BYTES / NETWORK)
     to_all = collective_seconds(kinds.ALL_TO_ALL, BOTH_NODES)
     assert to_all == close(8 / 16 * BYTES / NETWORK)
 
 
-def test_a_ring_with_a_card_without_a_link_goes_through_the_host() -> None:
+def test_a_ring_with_a_gpu_without_nvlink_goes_through_the_host() -> None:
     assert collective_seconds(kinds.BROADCAST, [0, 1, 8]) == close(BYTES / T4_PCIE)
 
 
@@ -183,7 +183,7 @@ def test_ranks_on_one_device_are_bound_by_its_memory() -> None:
     assert collective_seconds(kinds.ALL_GATHER, [3, 3]) == close(BYTES / 2 / (MEMORY / 2))
 
 
-def test_small_collectives_cost_their_steps() -> None:
+def test_small_collectives_take_the_latency_of_their_steps() -> None:
     def barrier(*ranks: int) -> float:
         return float(core.collective_seconds(kinds.BARRIER, 4, list(ranks)))
 
@@ -218,24 +218,24 @@ NEIGHBOURS, ACROSS, BY_PCIE = [0, 1], [0, 10], [8, 9]
 def test_the_steps_of_each_collective(
     name: str, ranks: list[int], steps: int, steps_between: int
 ) -> None:
-    # NCCL's figures for its protocol LL: 6.6 us, 0.6 us a step by NVLink, 2.7 us between nodes.
+    # NCCL's latencies for protocol LL: 6.6 us, 0.6 us per NVLink step, 2.7 us between nodes.
     latency = 6.6e-6 + steps * 0.6e-6 + steps_between * 2.7e-6
     seconds = core.collective_seconds(getattr(kinds, name), 4, list(ranks))
     assert seconds == pytest.approx(latency, rel=1e-3)
 
 
-def test_a_step_by_the_host_takes_longer() -> None:
+def test_a_step_through_the_host_takes_longer() -> None:
     seconds = core.collective_seconds(kinds.SEND, 4, BY_PCIE)
     assert seconds == pytest.approx(6.6e-6 + 1.0e-6, rel=1e-3)
 
 
 @pytest.mark.parametrize("ranks", [[0, *range(10, 18)], [*range(8), 10]])
-def test_the_node_with_the_fewest_ranks_bounds_what_crosses(ranks: list[int]) -> None:
+def test_the_node_with_the_fewest_ranks_limits_the_network_rate(ranks: list[int]) -> None:
     assert collective_seconds(kinds.ALL_GATHER, ranks) == close(8 / 9 * BYTES / NETWORK)
 
 
-def test_a_small_all_reduce_between_nodes_takes_the_tree() -> None:
-    # Its ring would take 6.6 us + 28 steps inside the nodes + 2 between them = 28.8 us.
+def test_a_small_all_reduce_between_nodes_uses_the_tree() -> None:
+    # The ring would take 6.6 us + 28 steps inside the nodes + 2 between them = 28.8 us.
     tree = 6.6e-6 + 2 * (7 * 0.6e-6 + 5.0e-6)
     assert core.collective_seconds(kinds.ALL_REDUCE, 4, BOTH_NODES) == close(tree)
 

@@ -1,4 +1,4 @@
-"""What an operator costs: FLOPs as PyTorch counts them, the bytes that it touches, the rates."""
+"""The work of operators: FLOPs as PyTorch counts them, bytes accessed, and rates."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def leaf(*sizes: int, dtype: torch.dtype = torch.float32) -> Tensor:
 
 
 def charged(work: Callable[[], object]) -> tuple[float, float]:
-    """FLOPs and bytes of `work` on cuda:0."""
+    """Return the FLOPs and bytes of `work` on cuda:0."""
     before = clock().devices[0]
     work()
     after = clock().devices[0]
@@ -83,14 +83,14 @@ OPERATORS: dict[str, Callable[[], object]] = {
 
 
 @pytest.mark.parametrize("name", OPERATORS)
-def test_flops_are_those_of_pytorchs_counter(name: str) -> None:
+def test_flops_match_pytorchs_counter(name: str) -> None:
     with FlopCounterMode(display=False) as counter:
         flops, _ = charged(OPERATORS[name])
     assert flops == counter.get_total_flops()
     assert (flops > 0) == (name != "elementwise")
 
 
-# Operators that PyTorch's counter does not know, and what they multiply and add.
+# Operators that PyTorch's counter does not know, with their FLOPs.
 UNCOUNTED: dict[str, tuple[Callable[[], object], int]] = {
     "addbmm": (
         lambda: torch.addbmm(leaf(3, 5), leaf(2, 3, 4), leaf(2, 4, 5)),
@@ -111,8 +111,8 @@ def test_flops_that_the_counter_does_not_know(name: str) -> None:
     assert charged(work)[0] == expected
 
 
-def test_a_convolution_in_groups_has_a_cheaper_gradient_than_the_counter_says() -> None:
-    # The counter takes the weight's gradient for one without groups.
+def test_a_grouped_convolution_has_a_cheaper_gradient_than_the_counter_reports() -> None:
+    # The counter ignores the groups in the weight's gradient.
     forward = 2 * 2 * 6 * 7 * 7 * 2 * 3 * 3
     flops, _ = charged(
         lambda: functional.conv2d(leaf(2, 4, 9, 9), leaf(6, 2, 3, 3), groups=2).sum().backward()
@@ -128,7 +128,7 @@ def test_a_grouped_product_counts_each_row_once() -> None:
 
 
 @pytest.mark.parametrize("backend", [SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION])
-def test_causal_attention_does_half_of_what_is_counted(backend: SDPBackend) -> None:
+def test_causal_attention_does_half_of_the_counted_flops(backend: SDPBackend) -> None:
     def forward(causal: bool) -> float:
         q = torch.empty(4, 16, 8192, 128, device="cuda", dtype=torch.bfloat16)
         with sdpa_kernel(backend):
@@ -157,7 +157,7 @@ def test_each_dtype_has_its_rate(dtype: torch.dtype, rate: str) -> None:
     )
 
 
-def test_integers_have_theirs() -> None:
+def test_integers_have_their_own_rate() -> None:
     x = torch.empty(4096, 4096, device="cuda", dtype=torch.int8)
     assert seconds(lambda: torch._int_mm(x, x)) == close(
         LAUNCH_SECONDS + 2 * 4096**3 / flops_per_second("product", "int8")
@@ -223,7 +223,7 @@ def numbers(count: int) -> Tensor:
 ROWS_BYTES = 8 * 64 * 4
 INDEX_BYTES = 8 * 8
 
-# What is there before, the work, and the bytes that it touches.
+# (setup, work, bytes accessed)
 TOUCHED: dict[str, tuple[Callable[[], tuple[Tensor, ...]], Callable[..., object], int]] = {
     "out of place": (lambda: (ones(NUMBERS),), torch.exp, 2 * BYTES),
     "in place": (lambda: (ones(NUMBERS),), torch.exp_, 2 * BYTES),
@@ -288,14 +288,14 @@ TOUCHED: dict[str, tuple[Callable[[], tuple[Tensor, ...]], Callable[..., object]
         lambda *xs: torch._foreach_zero_(xs),
         2 * BYTES,
     ),
-    "a loss backwards": (  # which does not read what the loss was of
+    "a loss backwards": (  # does not read the loss's input
         lambda: (ones(1), ones(8, 1024), rows(), ones(1)),
         lambda gradient, x, target, weight: torch.ops.aten.nll_loss_backward(
             gradient[0], x, target, None, 1, -100, weight[0]
         ),
         4 + INDEX_BYTES + 4 + 8 * 1024 * 4,
     ),
-    "a cell of an LSTM": (  # which keeps four gates of each number for its gradient
+    "a cell of an LSTM": (  # keeps four gates per element for the gradient
         lambda: (ones(8, 64), ones(8, 64), ones(8, 16)),
         torch.ops.aten._thnn_fused_lstm_cell,
         8 * 4 * (64 + 64 + 16 + 16 + 16 + 64),
@@ -309,7 +309,7 @@ TOUCHED: dict[str, tuple[Callable[[], tuple[Tensor, ...]], Callable[..., object]
 
 
 @pytest.mark.parametrize("name", TOUCHED)
-def test_bytes_are_those_that_a_kernel_touches(name: str) -> None:
+def test_bytes_are_those_that_a_kernel_accesses(name: str) -> None:
     prepare, work, expected = TOUCHED[name]
     tensors = prepare()
     assert charged(lambda: work(*tensors))[1] == expected
@@ -322,10 +322,10 @@ def test_a_recurrent_cell_is_one_launch() -> None:
     before = clock().host_seconds
     with torch.no_grad():
         cell(x, state)
-    # Two products with their biases, and the cell.
+    # Two products with biases, and the cell.
     assert clock().host_seconds - before == close(3 * LAUNCH_SECONDS)
 
 
-def test_memory_bound_work_goes_by_the_bandwidth() -> None:
+def test_memory_bound_work_takes_the_time_of_the_bandwidth() -> None:
     x = ones(2**28)
     assert seconds(lambda: x.mul_(2)) == close(LAUNCH_SECONDS + 2 * x.nbytes / MEMORY)

@@ -1,4 +1,4 @@
-"""`torch.cuda.set_sync_debug_mode` finds what would make the host wait, without data as well."""
+"""`torch.cuda.set_sync_debug_mode` also finds host waits in shape-only mode."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ WAITS: dict[str, Callable[[Tensor], object]] = {
 
 
 @pytest.mark.parametrize("case", WAITS)
-def test_found(x: Tensor, case: str) -> None:
+def test_waits_are_found(x: Tensor, case: str) -> None:
     with pytest.raises(RuntimeError, match="called a synchronizing CUDA operation"):
         WAITS[case](x)
 
 
-def test_indices_on_the_card_hold_up_nobody(x: Tensor) -> None:
+def test_indices_on_the_gpu_do_not_make_the_host_wait(x: Tensor) -> None:
     index = torch.ones(1, dtype=torch.long, device="cuda")
     assert x[index].shape == (1,)
     x[index] = 1.0

@@ -1,4 +1,4 @@
-"""A kernel for `torch.cuda.jiterator` without data: its results have a sum's sizes and bytes."""
+"""A `torch.cuda.jiterator` kernel in shape-only mode: results like those of a sum."""
 
 from __future__ import annotations
 

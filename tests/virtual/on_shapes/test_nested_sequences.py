@@ -1,4 +1,4 @@
-"""Nested tensors of layout strided without data: their sizes are on the host."""
+"""Nested tensors of layout strided in shape-only mode; their sizes are on the host."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_the_fast_path_of_a_transformer(padding: Tensor | None) -> None:
     assert result.shape == (2, 4, 16)
 
 
-def test_a_computed_mask_is_taken_to_keep_every_token() -> None:
+def test_a_computed_mask_is_assumed_to_keep_every_token() -> None:
     tensor = torch.empty(2, 4, 16, device="cuda")
     result = torch._nested_tensor_from_mask(tensor, torch.empty(2, 4, device="cuda") > 0)
     assert result._nested_tensor_size().tolist() == [[4, 16], [4, 16]]
@@ -116,7 +116,7 @@ def test_kernels_take_time() -> None:
     assert memory_bytes(lambda: torch._transform_bias_rescale_qkv(padded, bias, 4)) == 4 * (
         2 * 2 * 6 * 48 + 48
     )
-    # As much as the longest one for each.
+    # Each sequence counts with the longest one's length.
     assert memory_bytes(lambda: torch._transform_bias_rescale_qkv(tokens, bias, 4)) == 4 * (
         8 * 48 + 2 * 5 * 48 + 48
     )

@@ -1,4 +1,4 @@
-"""Operators of other libraries without data: some do not say what sizes their results have."""
+"""Operators of other libraries in shape-only mode, including some with unknown result sizes."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ def test_sizes_that_depend_on_values(library: torch.library.Library) -> None:
     refused(torch.ops.anyrig_others.kept)
 
 
-def test_a_custom_operator_without_a_fake_one() -> None:
+def test_a_custom_operator_without_a_fake_kernel() -> None:
     @torch.library.custom_op("anyrig_others::kept", mutates_args=(), device_types=("cpu", "cuda"))
     def kept(x: Tensor) -> Tensor:
         return x + 1
 
-    assert kept(torch.empty(3, device="cuda")).shape == (3,)  # runs by its own code
+    assert kept(torch.empty(3, device="cuda")).shape == (3,)  # its own Python code runs
 
 
-def test_a_fake_kernel_tells_them(library: torch.library.Library) -> None:
+def test_a_fake_kernel_determines_sizes(library: torch.library.Library) -> None:
     library.define("twice(Tensor x) -> Tensor")
     library.impl("twice", lambda x: torch.cat([x, x]), "CPU")
     torch.library.register_fake("anyrig_others::twice", lambda x: torch.cat([x, x]), lib=library)

@@ -1,4 +1,4 @@
-"""What is printed of tensors without data."""
+"""Printing tensors in shape-only mode."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def test_tensors_of_the_host_are_printed_with_their_values() -> None:
 
 
 @pytest.mark.parametrize("module", [printing, torch])
-def test_the_place_is_the_programs_own(module: object) -> None:
-    """Not that of anyrig's or PyTorch's code between the program and the operator."""
+def test_the_error_names_the_programs_line(module: object) -> None:
+    """The error names the program's line, not anyrig's or PyTorch's code below it."""
     folder = Path(str(module.__file__)).parent  # type: ignore[attr-defined]
     code = compile("raise_error('aten::item', True)", str(folder / "between.py"), "exec")
     line = sys._getframe().f_lineno + 2
@@ -30,4 +30,4 @@ def test_the_place_is_the_programs_own(module: object) -> None:
 
 
 def test_without_code_of_the_program_it_is_the_backward_pass() -> None:
-    assert printing._place(None) == "by the backward pass"
+    assert printing._program_line(None) == "by the backward pass"

@@ -1,4 +1,4 @@
-"""Dtypes and sizes that a card refuses are refused without data as well."""
+"""Dtypes and sizes that CUDA refuses are refused in shape-only mode too."""
 
 from __future__ import annotations
 
@@ -370,7 +370,7 @@ REFUSED: dict[str, Refused] = {
 
 
 @pytest.mark.parametrize("refused", REFUSED.values(), ids=REFUSED)
-def test_is_refused_with_the_words_of_cuda(refused: Refused) -> None:
+def test_refusals_have_cudas_message(refused: Refused) -> None:
     call, error, words = refused
     with pytest.raises(error) as raised:
         call()
@@ -383,7 +383,7 @@ def test_each_kernel_refuses_its_dtypes(kernel: str) -> None:
     check_refusals(kernel, torch.device("cuda", 0))
 
 
-def test_what_is_taken() -> None:
+def test_supported_operands_run() -> None:
     functional.cross_entropy(floats(4, 10), numbers(4), floats(10))
     functional.cross_entropy(floats(4, 10), floats(4, 10))
     torch.mm(floats(2, 2, dtype=HALF), floats(2, 2, dtype=HALF), out_dtype=torch.float32)

@@ -1,4 +1,4 @@
-"""Matrices that keep two numbers of every four, without data."""
+"""Matrices with 2:4 sparsity in shape-only mode."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_pruning_gives_the_sizes_that_a_product_takes() -> None:
     assert (whole.shape, meta.shape) == ((128 * 256 * 9 // 16,), (1, 8, 256))
 
 
-def test_a_card_before_ampere_has_no_such_products() -> None:
+def test_gpus_before_ampere_have_no_sparse_products() -> None:
     kept = torch.empty(64, 64, dtype=torch.float16, device="cuda:8")
     meta = torch.empty(64, 8, dtype=torch.int16, device="cuda:8")
     other = torch.empty(128, 16, dtype=torch.float16, device="cuda:8")

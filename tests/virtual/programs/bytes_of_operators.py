@@ -1,4 +1,4 @@
-"""Prints what single calls return and count, in the mode that the argument names."""
+"""Prints the layouts and the bytes of single calls, in the mode that the argument names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trains three networks on a virtual card and prints what torch.cuda counted, as JSON."""
+"""Trains three networks on a virtual GPU and prints the statistics of torch.cuda as JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two processes that call each other by torch.distributed.rpc, with tensors of GPUs."""
+"""Two processes that call each other through torch.distributed.rpc with CUDA tensors."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from torch.distributed import autograd, rpc
 SHAPE_ONLY = "shape-only" in sys.argv
 
 
-def twice(x: Tensor) -> tuple[str, Tensor]:
-    """Say where `x` arrived; return it on the same device, not contiguous, and twice as large."""
+def double_transposed(x: Tensor) -> tuple[str, Tensor]:
+    """Return the device of `x`, and 2 * `x` transposed, which is not contiguous."""
     return str(x.device), (2 * x).t()
 
 
 def call() -> None:
-    """Send tensors of both GPUs and of the CPU, and gradients."""
-    sent = torch.arange(6.0, device="cuda:0").view(2, 3)
+    """Send tensors from both GPUs and the CPU, and compute gradients."""
+    tensor = torch.arange(6.0, device="cuda:0").view(2, 3)
     before = torch.cuda.memory_allocated(0)
-    there, result = rpc.rpc_sync("answers", twice, (sent,))
-    print(there, result.device, result.shape, result.stride())
+    device, result = rpc.rpc_sync("answers", double_transposed, (tensor,))
+    print(device, result.device, result.shape, result.stride())
     print(torch.cuda.memory_allocated(0) - before)
     if SHAPE_ONLY:
         try:
-            rpc.rpc_sync("answers", twice, (torch.ones(2, 2),))
+            rpc.rpc_sync("answers", double_transposed, (torch.ones(2, 2),))
         except RuntimeError as error:
             print(str(error).split(".")[0])
         return
     print(result.tolist())
 
-    there, result = rpc.rpc_sync("answers", twice, (torch.ones(1, 2),))
-    print(there, result.device, result.tolist())
+    device, result = rpc.rpc_sync("answers", double_transposed, (torch.ones(1, 2),))
+    print(device, result.device, result.tolist())
 
     try:
-        rpc.rpc_sync("answers", twice, (torch.ones(1, 2, device="cuda:1"),))
+        rpc.rpc_sync("answers", double_transposed, (torch.ones(1, 2, device="cuda:1"),))
     except RuntimeError as error:
         print(str(error).split(",")[0])
 
@@ -49,8 +49,8 @@ def call() -> None:
 
 
 def main(rank: int, port: int, store_port: int) -> None:
-    """Be one of the two."""
-    # Of PyTorch's own call of its process group.
+    """Run one of the two workers."""
+    # PyTorch's own use of its process group warns.
     warnings.filterwarnings("ignore", "You are using a Backend")
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     maps = {"answers": {0: 1, "cpu": "cuda:0"}} if rank == 0 else {}
@@ -62,7 +62,7 @@ def main(rank: int, port: int, store_port: int) -> None:
         call()
         store.set("called", "")
     store.wait(["called"])
-    # What cannot be carried ends TensorPipe's connection, and a graceful end with it.
+    # The error in shape-only mode closes TensorPipe's connection, which a graceful shutdown needs.
     rpc.shutdown(graceful=not SHAPE_ONLY)
 
 

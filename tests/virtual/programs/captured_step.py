@@ -1,4 +1,4 @@
-"""Replays a captured training step on a virtual card; prints its time and what was counted."""
+"""Replays a captured training step on a virtual GPU; prints its time and statistics."""
 
 from __future__ import annotations
 

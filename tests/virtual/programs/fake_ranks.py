@@ -1,7 +1,7 @@
-"""Runs the ways of distributed training on 8 ranks of which this process is the first.
+"""Runs each kind of distributed training on 8 ranks, with this process as rank 0.
 
-PyTorch's `fake` process group lets one process stand for all. Prints, for each way, the bytes that
-its tensors asked for and the peak of the card.
+PyTorch's `fake` process group simulates the other ranks. Prints, for each kind, the requested bytes
+of its tensors and the GPU's peak.
 """
 
 from __future__ import annotations
@@ -201,7 +201,7 @@ def random_dtensors() -> None:
     sharded = dtensor.randn(64, 8, device_mesh=mesh, placements=[Shard(0)])
     assert sharded.to_local().shape == (8, 8)
     functional.dropout(sharded, 0.5).redistribute(placements=[Replicate()]).sum()
-    # All ranks go on from behind the numbers of the whole tensor.
+    # Every rank's generator advances by the numbers of the whole tensor.
     state = torch.cuda.get_rng_state()
     print(f"offset -> {int.from_bytes(bytes(state[8:].tolist()), 'little')}")
 

@@ -1,4 +1,4 @@
-"""A kernel that a program brings along for Triton."""
+"""A Triton kernel of a program."""
 
 import torch
 import triton

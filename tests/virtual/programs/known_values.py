@@ -1,4 +1,4 @@
-"""Prints what shape-only mode knows of small tensors, and where it stops knowing."""
+"""Prints which values shape-only mode knows, and which it does not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Draws of every kind; prints the generator's offset after each, and the bytes allocated."""
+"""Draws random numbers of every kind; prints the generator's offset and the allocated bytes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ draws = {
     "some of chances": lambda: torch.multinomial(chances, 5),
     "some again and again": lambda: torch.multinomial(chances, 5, replacement=True),
     "exponential": lambda: x.exponential_(),
-    # Beyond 32-bit offsets: two launches, and the increment of one over the whole.
+    # Beyond 32-bit offsets: two launches, and an increment computed for the whole tensor.
     "large": lambda: (
         torch.empty(2**31 + 2, device="cuda", dtype=torch.int8).random_()
         if sys.argv[2:] == ["--large"]

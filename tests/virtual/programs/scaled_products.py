@@ -1,4 +1,4 @@
-"""Products of narrow floats with their scales, on a card that has them all."""
+"""Products of 8-bit and 4-bit floats with scales, on a GPU that supports all of them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SHAPE_ONLY = "shapes" in sys.argv
 
 
 def in_tiles(scale: Tensor) -> Tensor:
-    """Pad (rows, scales) to tiles of 128 by 4, and order each as cuBLAS reads it."""
+    """Pad (rows, scales) to tiles of 128 x 4, and order each tile as cuBLAS reads it."""
     rows, columns = -(-scale.shape[0] // 128), -(-scale.shape[1] // 4)
     padded = torch.zeros(rows * 128, columns * 4)
     padded[: scale.shape[0], : scale.shape[1]] = scale
@@ -27,7 +27,7 @@ def in_tiles(scale: Tensor) -> Tensor:
 
 
 def eight_bits(rows: int, columns: int, block: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Numbers, a scale for each `block` of a row, and what they stand for."""
+    """Return 8-bit numbers, a scale for each `block` of a row, and their products."""
     numbers = torch.randint(-8, 9, (rows, columns)).to(EIGHT)
     scale = torch.exp2(torch.randint(-2, 3, (rows, columns // block)).float())
     return numbers, scale, numbers.float() * scale.repeat_interleave(block, 1)
@@ -170,7 +170,7 @@ def groups_of_blocks() -> None:
 
 
 def squares_of_128() -> None:
-    """DeepSeek's way: a scale for 128 numbers of a row, or for a square."""
+    """Scale as DeepSeek does: one scale for 128 numbers of a row, or for a 128 x 128 square."""
     a, scale_a, wide_a = eight_bits(256, 384, 128)
     b, scale_b, wide_b = eight_bits(128, 384, 128)
     of_square = torch.tensor([[0.5, 2.0, 4.0]])
@@ -230,7 +230,7 @@ def scales_of_rows() -> None:
 
 
 def groups_of_rows() -> None:
-    """Parts of the rows, of the columns or of what they share, and a batch."""
+    """Multiply groups of rows, of columns, of the shared dimension, and of a batch."""
     offs = torch.tensor([16, 32], dtype=torch.int32, device="cuda")
     row = ScalingType.RowWise
     of_parts, of_both = torch.rand(32), torch.rand(2, 32)

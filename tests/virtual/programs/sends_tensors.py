@@ -12,7 +12,7 @@ MIB = 2**20
 
 
 def other(tensors: Any, answers: Any) -> None:
-    """Write to what comes, and say what it is."""
+    """Print and modify each received tensor."""
     same, view, again = tensors.get(), tensors.get(), tensors.get()
     same += 1
     answers.put((str(same.device), view.tolist(), again.untyped_storage() is not None))
@@ -25,7 +25,7 @@ def other(tensors: Any, answers: Any) -> None:
     event.synchronize()
     answers.put((type(parameter).__name__, parameter.requires_grad, event.query()))
     del same, view, again
-    dropped = tensors.get()  # which its sender holds no more
+    dropped = tensors.get()  # the sender has released it
     answers.put(dropped.sum().item())
     tensors.get()
     del dropped
@@ -37,7 +37,7 @@ def other(tensors: Any, answers: Any) -> None:
 
 
 def main() -> None:
-    """Send, and print what the other process says."""
+    """Send tensors, and print the other process's answers."""
     context = multiprocessing.get_context("spawn")
     tensors, answers = context.Queue(), context.Queue()
     process = context.Process(target=other, args=(tensors, answers))
@@ -62,7 +62,7 @@ def main() -> None:
     print(torch.cuda.memory_allocated(DEVICE) - held)
     tensors.put(None)
     print(answers.get(timeout=60))
-    del x, tensor, twin_before  # of which the other process got some three times
+    del x, tensor, twin_before  # the other process received some three times
     torch.cuda.ipc_collect()
     print(torch.cuda.memory_allocated(DEVICE))
     tensors.put(None)

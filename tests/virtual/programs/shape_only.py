@@ -1,4 +1,4 @@
-"""Meets everything that needs a value in shape-only mode, and prints what happened."""
+"""Runs every operation that needs a value in shape-only mode, and prints the outcomes."""
 
 from __future__ import annotations
 

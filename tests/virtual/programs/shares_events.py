@@ -18,19 +18,19 @@ def sleep() -> None:
 
 
 def host_milliseconds() -> int:
-    """Return the moment of this process's clock."""
+    """Return the time of this process's virtual clock."""
     return round(clock().host_seconds * 1e3)
 
 
 def waiting_milliseconds(event: torch.cuda.Event) -> int:
-    """Return how far waiting for `event` moves the clock on."""
+    """Return by how much waiting for `event` advances the clock."""
     before = host_milliseconds()
     event.synchronize()
     return host_milliseconds() - before
 
 
 def other(events: Any, answers: Any) -> None:
-    """Wait for an event in each way; record it here; pass it on."""
+    """Wait for an event in every way, record it in this process, and send it on."""
     event = events.get()
     answers.put(("unrecorded", event.query(), event.device))
     events.get()
@@ -54,7 +54,7 @@ def other(events: Any, answers: Any) -> None:
 
 
 def main() -> None:
-    """Record, and print what the other process says and what is so here afterwards."""
+    """Record events; print the other process's answers and the events' state afterwards."""
     context = multiprocessing.get_context("spawn")
     events, answers = context.Queue(), context.Queue()
     process = context.Process(target=other, args=(events, answers))

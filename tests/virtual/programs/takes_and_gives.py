@@ -1,6 +1,6 @@
-"""Takes and gives memory of four cards at random, then says what it holds; or is killed before.
+"""Reserve and release memory of four GPUs at random, then print the bytes held.
 
-``takes_and_gives.py LIBRARY FOLDER SEED``. Every third seed kills itself in the middle.
+``takes_and_gives.py LIBRARY FOLDER SEED``. Processes with every third seed kill themselves.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from ledger_of_cards import CARD_BYTES, Ledger
+from ledger_process import GPU_BYTES, Ledger
 
 seed = int(sys.argv[3])
 ledger = Ledger(ctypes.CDLL(sys.argv[1]), Path(sys.argv[2]))
@@ -30,8 +30,8 @@ for turn in range(10_000):
         piece = chance.randrange(4), chance.randrange(1, 300)
         if ledger.reserve(*piece):
             held.append(piece)
-        if turn % 10 == 0:  # under the lock, while nobody takes; a sum without it may count twice
-            assert sum(ledger.processes(piece[0]).values()) <= CARD_BYTES
-print(*(sum(size for card, size in held if card == index) for index in range(4)), flush=True)
+        if turn % 10 == 0:  # locked: an unlocked sum may count bytes twice
+            assert sum(ledger.processes(piece[0]).values()) <= GPU_BYTES
+print(*(sum(size for gpu, size in held if gpu == index) for index in range(4)), flush=True)
 sys.stdin.readline()
 ledger.leave()

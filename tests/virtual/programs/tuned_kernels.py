@@ -1,4 +1,4 @@
-"""Kernels of Triton that are tuned between configurations, and measured."""
+"""Triton kernels that are autotuned and benchmarked."""
 
 import torch
 import triton

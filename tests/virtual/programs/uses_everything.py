@@ -1,4 +1,4 @@
-"""A program that uses every part of a virtual rig and ends with all of it still in use."""
+"""A program that uses every part of a virtual rig and ends while all are in use."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def main() -> None:
     while not event.query():
         pass
     torch.cuda._sleep(10**9)
-    # A backward that is the last thing the program does.
+    # End the program with a backward.
     torch.randn(4, device="cuda:1", requires_grad=True).sum().backward()
     print("done")
 

@@ -1,8 +1,11 @@
-"""What is known of a call of a module, and what another call finds out: see `divided_dimension`."""
+"""Finding the samples in the outputs of one call, and remembering the answers for later calls."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+import random
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -15,143 +18,164 @@ from .divided_dimension import Answer, along_dimension, read_change, read_shapes
 from .joining import format_shapes
 
 _MOST_REMEMBERED = 1024
+# Arguments whose value, not only their type, may decide the form of the outputs.
+_SWITCHES = (type(None), bool, str)
 
 
+@dataclass
 class Call:
-    """One call of a module whose batch was divided into parts along `dim`.
+    """One call of a module whose batch was divided into parts."""
 
-    Args:
-        samples: how many each part had.
-        dim: along which dimension.
-        like: returns a key that is equal for calls whose outputs are of one form.
-        once_more: returns what the module returns for so many samples from the batch's beginning.
-        known: what earlier calls have found; this one adds to it.
-    """
+    samples: Sequence[int]  # of each part
+    dim: int  # along which the batch was divided
+    like: Callable[[], Hashable]  # returns a key, equal for calls with outputs of the same form
+    once_more: Callable[[int], Any]  # returns the outputs for that many first samples of the batch
+    known: dict[Hashable, Answer]  # the answers of earlier calls; this call adds its own
+    _forms: dict[int, dict[Path, tuple[int, ...]]] = field(default_factory=dict)
 
-    def __init__(
-        self,
-        samples: Sequence[int],
-        dim: int,
-        like: Callable[[], Hashable],
-        once_more: Callable[[int], Any],
-        known: dict[Hashable, Answer],
-    ) -> None:
-        self.samples = tuple(samples)
-        self.dim = dim
-        self._like = like
-        self._once_more = once_more
-        self._known = known
-        # By the number of samples, what a call once more returned.
-        self._returned: dict[int, dict[Path, tuple[int, ...]]] = {}
+    @cached_property
+    def _like(self) -> Hashable:
+        return self.like()
 
     def find_samples(self, tensors: Sequence[Tensor], path: Path) -> Answer:
-        """Return where the samples are in the parts' tensors at `path`.
+        """Return which dimension has the samples in the parts' tensors at `path`.
 
-        Raises:
-            BatchError: the shapes do not say, and calling the module once more failed.
+        Raise BatchError if the shapes leave it open, and calling the module once more failed.
         """
         shapes = [tuple(tensor.shape) for tensor in tensors]
         answer = read_shapes(shapes, self.samples, self.dim)
-        # A mask may have chosen one entry of each part: then two parts together have two. A number
-        # for the whole part, such as a mean, stays one.
+        # One element from each part is either an entry that a mask chose, of which two parts
+        # together have two, or a number for the whole part, such as a mean, which stays one.
         single = answer == Answer() and tensors[0].numel() == 1 and len(tensors) > 1
         if not answer.candidates and not single:
             return answer
-        place = (self._like_key, path, len(shapes[0]), single)
-        found = self._known.get(place)
+        key = (self._like, path, len(shapes[0]), single)
+        found = self.known.get(key)
         if single:
-            return found or self._remember(place, self._ask_for_two(tensors, path))
+            return found or self._remember(key, self._tell_entry_from_number(tensors, path))
         if found is None or (found.dim is not None and found.dim not in answer.candidates):
-            shape = self._ask(tensors, path, self.samples[0] + 1)
+            shape = self._find_shape(tensors, path, self.samples[0] + 1)
             found = read_change(answer, shapes[0], self.samples[0], shape, self.dim)
-            self._remember(place, found)
+            self._remember(key, found)
         if found.dim is None:
             return found
         # Lengths may differ as well: of [4, 3, 8] and [5, 3, 8], dimension 1 can have the samples.
-        differing = tuple(
-            i
-            for i, sizes in enumerate(zip(*shapes, strict=True))
-            if i != found.dim and len(set(sizes)) > 1
-        )
+        sizes = [set(sizes) for sizes in zip(*shapes, strict=True)]
+        differing = tuple(i for i in range(len(sizes)) if i != found.dim and len(sizes[i]) > 1)
         return Answer(differing=differing) if differing else found
 
     def is_constant(self, numbers: Sequence[int], path: Path) -> bool:
-        """Say whether whole numbers that are equal in all parts are no counts of their samples.
+        """Say whether integers that are equal in all parts do not depend on the sample count.
 
-        Raises:
-            BatchError: they could be, and calling the module once more failed.
+        Raise BatchError if they may depend on it, and calling the module once more failed.
         """
         samples = self.samples[0]
         if len(set(self.samples)) > 1 or all(n == 0 or n % samples for n in numbers):
             return True
-        place = (self._like_key, path, "numbers")
-        if place not in self._known:
-            what = f"{', '.join(map(str, numbers))} from each part"
-            if self._find(path, what, samples + 1) != tuple(numbers):
+        key = (self._like, path, "numbers")
+        if key not in self.known:
+            seen = f"{', '.join(map(str, numbers))} from each part"
+            if self._find(path, seen, samples + 1) != tuple(numbers):
                 return False
-            self._remember(place, Answer())
+            self._remember(key, Answer())
         return True
 
-    def _ask_for_two(self, tensors: Sequence[Tensor], path: Path) -> Answer:
-        """Return where two parts together have other than one entry."""
-        shape = self._ask(tensors, path, self.samples[0] + self.samples[1])
+    def _tell_entry_from_number(self, tensors: Sequence[Tensor], path: Path) -> Answer:
+        shape = self._find_shape(tensors, path, self.samples[0] + self.samples[1])
         changed = tuple(i for i, size in enumerate(shape) if size != 1)
         along = along_dimension(self.dim, shape)
         return Answer(along) if changed == (along,) else Answer(candidates=changed)
 
-    def _ask(self, tensors: Sequence[Tensor], path: Path, samples: int) -> tuple[int, ...]:
-        """Return the shape that the output has for so many samples."""
-        what = f"the shapes {format_shapes(tensors)}"
-        shape = self._find(path, what, samples)
+    def _find_shape(self, tensors: Sequence[Tensor], path: Path, samples: int) -> tuple[int, ...]:
+        seen = f"the shapes {format_shapes(tensors)}"
+        shape = self._find(path, seen, samples)
         if shape is None or len(shape) != tensors[0].dim():
-            raise self._not_clear(path, what, samples)
+            raise self._unclear(path, seen, samples)
         return shape
 
-    def _remember(self, place: Hashable, answer: Answer) -> Answer:
-        if len(self._known) >= _MOST_REMEMBERED:  # each call was unlike all others
-            self._known.clear()
+    def _find(self, path: Path, seen: str, samples: int) -> tuple[int, ...] | None:
+        """Return the shape, or the integers, at `path` in the outputs for `samples` samples."""
+        try:
+            if samples not in self._forms:
+                self._forms[samples] = _read_forms(self.once_more(samples))
+            return self._forms[samples].get(path)
+        except Exception as error:
+            first_line = f"{error}".partition("\n")[0]
+            failure = f" ({type(error).__name__}: {first_line})"
+            raise self._unclear(path, seen, samples, failure) from error
+
+    def _remember(self, key: Hashable, answer: Answer) -> Answer:
+        if len(self.known) >= _MOST_REMEMBERED:  # the calls keep changing their form
+            self.known.clear()
         if not answer.candidates:
-            self._known[place] = answer
+            self.known[key] = answer
         return answer
 
-    @cached_property
-    def _like_key(self) -> Hashable:
-        return self._like()
-
-    def _find(self, path: Path, what: str, samples: int) -> tuple[int, ...] | None:
-        """Return the shape, or the numbers, at `path` of what the module returns for `samples`."""
-        try:
-            if samples not in self._returned:
-                self._returned[samples] = dict(_shapes_in(self._once_more(samples)))
-        except Exception as error:
-            told = f"{error}".partition("\n")[0]
-            failure = f" ({type(error).__name__}: {told})"
-            raise self._not_clear(path, what, samples, failure) from error
-        return self._returned[samples].get(path)
-
-    def _not_clear(self, path: Path, what: str, samples: int, failure: str = "") -> BatchError:
+    def _unclear(self, path: Path, seen: str, samples: int, failure: str = "") -> BatchError:
         return BatchError(
-            f"cannot join {format_path(path)} of what the replicas returned: {what} do not say "
-            f"which dimension has the {list_counts(self.samples)} samples, and a call of the "
-            f"module with {samples} samples, to see what changes, did not either"
-            f"{failure}. Return the samples in dimension {self.dim}, for example with "
-            "h.transpose(0, 1); or give the devices different numbers of samples. Return a mean "
-            "without dimensions"
+            f"cannot join {format_path(path)} of what the replicas returned: {seen} do not say "
+            f"which dimension has the {list_counts(self.samples)} samples, and another call of the "
+            f"module, with {samples} samples, did not either{failure}. Return the samples in "
+            f"dimension {self.dim}, for example with h.transpose(0, 1); or give the devices "
+            "different numbers of samples. Return a mean without dimensions"
         )
 
 
 def list_counts(samples: Sequence[int]) -> str:
-    """Return how many samples the parts had, as errors list them: ``"3, 3 and 1"``."""
+    """Return the parts' sample counts for an error message: ``"3, 3 and 1"``."""
     *first, last = map(str, samples)
     return f"{', '.join(first)} and {last}" if first else last
 
 
-def _shapes_in(value: Any) -> Iterator[tuple[Path, tuple[int, ...]]]:
-    """Yield the shapes of tensors, and whole numbers, with their places."""
+def _read_forms(value: Any) -> dict[Path, tuple[int, ...]]:
+    """Return the shapes of tensors, and integers, by their paths."""
+    forms: dict[Path, tuple[int, ...]] = {}
     for path, leaf in walk_leaves(value, (torch.Size,)):
-        if isinstance(leaf, Tensor):
-            yield path, tuple(leaf.shape)
-        elif isinstance(leaf, torch.Size):
-            yield path, tuple(leaf)
+        if isinstance(leaf, (Tensor, torch.Size)):
+            forms[path] = tuple(leaf.shape if isinstance(leaf, Tensor) else leaf)
         elif type(leaf) is int:
-            yield path, (leaf,)
+            forms[path] = (leaf,)
+    return forms
+
+
+def describe_call(
+    module: torch.nn.Module, inputs: tuple[Any, ...], named: Mapping[str, Any]
+) -> Hashable:
+    """Return a key that is equal for calls whose outputs have the same form.
+
+    It has the module's mode, the arguments' names, switches such as ``return_hidden=True``, and the
+    tensors' numbers of dimensions.
+    """
+    forms = [
+        value
+        if isinstance(value, _SWITCHES)
+        else (value.dim() if isinstance(value, Tensor) else type(value).__qualname__)
+        for value in (*inputs, *named.values())
+    ]
+    return module.training, len(inputs), *named, *forms
+
+
+@contextmanager
+def without_trace(module: torch.nn.Module, device: torch.device) -> Iterator[None]:
+    """Call `module`, which lies on `device`, inside this context without side effects.
+
+    Gradients are disabled, buffers are copies, and attributes and random number generators are
+    restored afterwards. Effects of hooks and changes inside objects of the module remain.
+    """
+    attributes = [(each.__dict__, dict(each.__dict__)) for each in module.modules()]
+    buffers = [(each._buffers, dict(each._buffers)) for each in module.modules()]
+    copies: dict[int, Tensor] = {}
+    python_numbers = random.getstate()
+    try:
+        with torch.random.fork_rng([device], device_type=device.type), torch.no_grad():
+            for own, before in buffers:
+                for name, buffer in before.items():
+                    if buffer is not None:
+                        own[name] = copies.setdefault(id(buffer), buffer.clone())
+            yield
+    finally:
+        random.setstate(python_numbers)
+        for own, before in (*buffers, *attributes):
+            for name in own.keys() - before.keys():
+                del own[name]
+            own.update(before)

@@ -1,4 +1,4 @@
-"""A tensor cut into parts on several devices, and joined again; each is the other's gradient."""
+"""Cutting a tensor into parts on several devices, and joining them, which is the gradient."""
 
 from __future__ import annotations
 
@@ -16,18 +16,15 @@ from ...transfer.beside import copy_beside
 def cut(
     tensor: Tensor, counts: Sequence[int], devices: Sequence[torch.device], dim: int = 0
 ) -> tuple[Tensor, ...]:
-    """Return ``counts[i]`` rows of `tensor` on ``devices[i]``, for each i, in order.
+    """Return ``counts[i]`` samples of `tensor` on ``devices[i]``, for each i, in order.
 
-    Outside a graph a part on the tensor's own device is a view of it. Copies run beside what the
-    devices compute. Differentiable as often as wanted. The counts sum to ``tensor.size(dim)``, and
-    devices have their indices.
+    The counts sum to ``tensor.size(dim)``. Without a graph, a part on the tensor's own device is a
+    view. Copies overlap with computation. Differentiable any number of times.
     """
     if len(counts) == 1:
         return (copy_beside(tensor, devices[0]),)
     if not _is_dense(tensor):
-        # PyTorch's own operators know their gradients, at the price of zeros for the other parts.
-        # Of sparse tensors, narrow_copy takes no negative dimension.
-        along = dim % tensor.dim()
+        along = dim % tensor.dim()  # narrow_copy of a sparse tensor takes no negative dimension
         return tuple(
             torch.narrow_copy(tensor, along, start, count).to(device)
             for start, count, device in zip(_starts(counts), counts, devices, strict=True)
@@ -41,10 +38,9 @@ def cut(
 
 
 def join(parts: Sequence[Tensor], device: torch.device, dim: int = 0) -> Tensor:
-    """Return the parts joined along `dim` on `device`: `torch.cat` over devices.
+    """Return the parts joined along `dim` on `device`: `torch.cat` across devices.
 
-    Each part is copied once, straight to its place. A single part is moved as it is. The device has
-    its index; dtypes are promoted as in torch.cat.
+    Each part is copied once, directly into the result. Dtypes are promoted as in `torch.cat`.
     """
     if len(parts) == 1:
         return copy_beside(parts[0], device)
@@ -70,37 +66,31 @@ def _cut(
 def _join(parts: Sequence[Tensor], device: torch.device, dim: int) -> Tensor:
     if all(part.device == device for part in parts):
         return torch.cat(list(parts), dim)
-    shape = list(parts[0].shape)
-    shape[dim] = sum(part.size(dim) for part in parts)
-    whole = torch.empty(
-        shape, dtype=parts[0].dtype, device=device, memory_format=_memory_format(parts)
-    )
     counts = [part.size(dim) for part in parts]
+    shape = list(parts[0].shape)
+    shape[dim] = sum(counts)
+    layout = _memory_format(parts)
+    whole = torch.empty(shape, dtype=parts[0].dtype, device=device, memory_format=layout)
     for start, count, part in zip(_starts(counts), counts, parts, strict=True):
-        # To the host a copy waits, because the result could be read before it is written.
+        # The host waits for a copy to the CPU: it could read the memory before it is written.
         whole.narrow(dim, start, count).copy_(part, non_blocking=device.type != "cpu")
     return whole
 
 
 class _Cut(torch.autograd.Function):
-    """One node for all parts: it runs when every device has queued its backward.
+    """One node for all parts, so that it runs after every device has queued its backward pass.
 
-    With a node for each part, the first device to come to its own would have the tensor's stream
-    wait for it, and with that whatever the tensor's device has still to compute.
+    With a node for each part, the tensor's stream would wait for the first device that finishes,
+    before the tensor's device has computed its own part.
     """
 
     @staticmethod
     def forward(
-        ctx: Any,
-        tensor: Tensor,
-        counts: tuple[int, ...],
-        devices: tuple[torch.device, ...],
-        dim: int,
+        ctx: Any, tensor: Tensor, counts: Sequence[int], devices: Sequence[torch.device], dim: int
     ) -> tuple[Tensor, ...]:
         ctx.device, ctx.dim = tensor.device, dim
-        source = tensor.detach()
-        parts = _cut(source, counts, devices, dim)
-        # Views that a function returns must not be written into, and a module may well do that.
+        parts = _cut(tensor.detach(), counts, devices, dim)
+        # Autograd forbids in-place operations on views that a function returns.
         return tuple(part.clone() if part.device == ctx.device else part for part in parts)
 
     @staticmethod

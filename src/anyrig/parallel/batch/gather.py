@@ -1,4 +1,4 @@
-"""What came of the parts of a batch, joined on one device along a dimension that is given."""
+"""Gathering the values of all devices on one device, along a given dimension."""
 
 from __future__ import annotations
 
@@ -22,31 +22,30 @@ def gather(
     dim: int = 0,
     padding: float | None = None,
 ) -> Any:
-    """Return one value on `device`: the parts' tensors joined along `dim`, in order.
+    """Return one value on `device`, with the parts' tensors joined along `dim`, in order.
 
-    All values have the same structure, and the result has it too:
+    All values have the same structure, and so has the result:
 
-    * Tensors are joined along `dim`, as by `torch.cat`.
-    * Tensors without dimensions become a vector with one element for each part.
-    * Packed sequences become one of all sequences, nested tensors one of all parts.
-    * Numbers, texts and other objects that are equal in all parts are themselves; where they
-      differ, the result has the list of them, in order.
-    * Dicts, lists, tuples, named tuples and dataclasses are rebuilt, and have the same keys or
-      length in all parts: a list of one entry a sample cannot be told from one of several outputs.
+    * Tensors are joined as by `torch.cat`. Tensors without dimensions become a vector with one
+      element for each part.
+    * Packed sequences and nested tensors become one, of all sequences or parts.
+    * Numbers, texts and other objects are kept if they are equal in all parts; otherwise the result
+      has the list of them.
+    * Dicts, lists, tuples, named tuples and dataclasses must have equal keys and lengths in all
+      parts: a list with one entry for each sample is refused.
 
-    Each tensor is copied once, straight to its place, and the host does not wait unless `device`
-    is the CPU. Differentiable, as often as wanted.
+    The host does not wait unless `device` is the CPU. Differentiable any number of times.
 
     Args:
-        values: at least one; those of devices that had no samples are left out, or have none.
-        device: where the result is to be.
-        dim: along which dimension; a negative one counts from the end of each tensor.
-        padding: fills up tensors that are shorter than others in another dimension, such as
-            outputs padded to the longest sequence of each part. None refuses such tensors.
+        values: at least one. Leave out devices without samples, or give their empty tensors.
+        device: where the result lies.
+        dim: a negative value counts from the end of each tensor.
+        padding: fills up tensors that are shorter than others in another dimension, such as outputs
+            padded to the longest sequence of each part. None refuses such tensors.
 
     Raises:
-        BatchError: the structures differ; a tensor does not have the dimension; or others differ
-            and no padding was given. The message says where.
+        BatchError: the structures differ; a tensor has no dimension `dim`; or other dimensions
+            differ and `padding` is None.
     """
     if not values:
         raise BatchError("there is nothing to gather: give the values of at least one device")
@@ -86,7 +85,7 @@ def _join(
 
 
 def _pad_to_longest(tensors: Sequence[Tensor], dim: int, padding: float) -> list[Tensor]:
-    """Return `tensors` filled up at the end of every dimension but `dim`, alike in size."""
+    """Return `tensors` filled up at the end of every dimension but `dim`, to equal sizes."""
     longest = [max(sizes) for sizes in zip(*(tensor.shape for tensor in tensors), strict=True)]
 
     def pad(tensor: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Values of one structure, one from each part of a batch, made into one value of that structure."""
+"""Joining values of one structure, one from each part of a batch."""
 
 from __future__ import annotations
 
@@ -19,21 +19,16 @@ from .packed import join_packed
 
 @dataclass
 class Joining:
-    """One pass over the values of all parts, which joins packed sequences and nested tensors."""
+    """A walk over the values of all parts. It joins packed sequences and nested tensors itself."""
 
     device: torch.device
-    join_tensors: Callable[[tuple[Tensor, ...], Path], Tensor]  # of one number of dimensions
-    join_others: Callable[[tuple[Any, ...], Path], Any]  # neither tensors nor containers
-    # What lies at two places of every part is joined once. The originals are kept, so that no
-    # id is given to a second object.
+    join_tensors: Callable[[tuple[Tensor, ...], Path], Tensor]  # with equally many dimensions
+    join_others: Callable[[tuple[Any, ...], Path], Any]  # leaves that are not tensors
+    # The originals and their joined value, by the originals' ids, which are unique while they live.
     _done: dict[tuple[int, ...], tuple[tuple[Any, ...], Any]] = field(default_factory=dict)
 
     def join(self, values: tuple[Any, ...], path: Path = ()) -> Any:
-        """Return one value for those of all parts, which lie at `path` in each.
-
-        Raises:
-            BatchError: the structures differ.
-        """
+        """Join the parts' values at `path`; raise BatchError if their structures differ."""
         key = tuple(map(id, values))
         if key not in self._done:
             self._done[key] = values, self._join(values, path)
@@ -67,45 +62,45 @@ class Joining:
     def _join_containers(self, containers: tuple[Any, ...], path: Path) -> Any:
         first = containers[0]
         children = [children_of(container) for container in containers]
-        parts = [[part for part, _ in of_one] for of_one in children]
-        if any(of_one != parts[0] for of_one in parts):
-            keys = "; ".join(str([key for _, key in of_one]) for of_one in parts)
+        keys = [[key for key, _ in pairs] for pairs in children]
+        if any(other != keys[0] for other in keys):
+            found = "; ".join(str([key for _, key in parts]) for parts in keys)
             raise BatchError(
                 f"cannot gather {type(first).__name__} at {format_path(path)}: the devices "
-                f"returned different keys or lengths ({keys}). Return the same from every part "
-                "of a batch; for one entry a sample, return a tensor with an entry for each"
+                f"returned different keys or lengths ({found}). Return the same from every part "
+                "of a batch; instead of a list with an entry for each sample, return a tensor"
             )
         joined = [
-            self.join(tuple(child for _, child in same), (*path, same[0][0]))
-            for same in zip(*children, strict=True)
+            self.join(tuple(child for _, child in pairs), (*path, pairs[0][0]))
+            for pairs in zip(*children, strict=True)
         ]
         return with_children(first, children[0], joined)
 
 
 def are_equal(values: tuple[Any, ...]) -> bool:
     """Say whether all values are the same object, or of one type and equal; NaN equals NaN."""
-    return all(_same(values[0], other) for other in values[1:])
+    first = values[0]
+    try:
+        return all(
+            first is other
+            or (
+                type(first) is type(other)
+                and bool(first == other or (first != first and other != other))
+            )
+            for other in values[1:]
+        )
+    except (TypeError, ValueError, RuntimeError):  # an array compares element by element
+        return False
 
 
 def format_shapes(tensors: Sequence[Tensor]) -> str:
-    """Return the shapes of the parts' tensors, as errors list them."""
+    """Return the shapes of the parts' tensors for an error message."""
     return ", ".join("nested" if t.is_nested else str(tuple(t.shape)) for t in tensors)
 
 
 def _kind(value: Any) -> type | None:
-    """Return what a value can only be joined with; None if it is no tensor and no container."""
+    """Return the type that all parts must have; None if `value` is neither tensor nor container."""
     for kind in (Tensor, PackedSequence):
         if isinstance(value, kind):
             return kind
     return type(value) if is_container(value) and not isinstance(value, torch.Size) else None
-
-
-def _same(first: Any, other: Any) -> bool:
-    if first is other:
-        return True
-    if type(first) is not type(other):
-        return False
-    try:
-        return bool(first == other or (first != first and other != other))
-    except (TypeError, ValueError, RuntimeError):  # an array answers for each of its elements
-        return False

@@ -1,4 +1,4 @@
-"""Nested tensors, strided or jagged, split and joined by their parts."""
+"""Nested tensors, strided or jagged, divided and joined by their parts."""
 
 from __future__ import annotations
 
@@ -14,18 +14,17 @@ def cut_nested(
 ) -> list[Tensor]:
     """Return ``counts[i]`` parts of `nested` on ``devices[i]``, for each i, in order."""
     parts = nested.unbind()
+    spans = pairwise(accumulate(counts, initial=0))
     return [
-        (_nest(parts[start:stop], nested.layout) if stop > start else _without_parts(nested)).to(
+        (_nest(parts[start:stop], nested.layout) if stop > start else _make_empty(nested)).to(
             device, non_blocking=True
         )
-        for (start, stop), device in zip(
-            pairwise(accumulate(counts, initial=0)), devices, strict=True
-        )
+        for (start, stop), device in zip(spans, devices, strict=True)
     ]
 
 
 def join_nested(nesteds: Sequence[Tensor], device: torch.device) -> Tensor:
-    """Return a nested tensor on `device` of the parts of all, in order."""
+    """Return a nested tensor on `device` with the parts of all nested tensors, in order."""
     parts = [
         part.to(device, non_blocking=device.type != "cpu")
         for nested in nesteds
@@ -38,8 +37,8 @@ def _nest(parts: Sequence[Tensor], layout: torch.layout) -> Tensor:
     return torch.nested.as_nested_tensor(list(parts), layout=layout)
 
 
-def _without_parts(nested: Tensor) -> Tensor:
-    if nested.layout is not torch.jagged:
-        return torch.nested.as_nested_tensor([], dtype=nested.dtype, device=nested.device)
-    offsets: Tensor = nested.offsets()  # type: ignore[attr-defined]  # of jagged ones only
-    return torch.nested.nested_tensor_from_jagged(nested.values()[:0], offsets[:1])
+def _make_empty(like: Tensor) -> Tensor:
+    if like.layout is not torch.jagged:
+        return torch.nested.as_nested_tensor([], dtype=like.dtype, device=like.device)
+    offsets: Tensor = like.offsets()  # type: ignore[attr-defined]  # jagged tensors only
+    return torch.nested.nested_tensor_from_jagged(like.values()[:0], offsets[:1])

@@ -1,4 +1,4 @@
-"""Packed sequences, split and joined by sequences.
+"""Packed sequences, divided and joined by sequences.
 
 ::
 
@@ -8,8 +8,8 @@
                                  ├─ first two, a b:   a0 b0 │ a1 b1 │ a2 │ a3           2 2 1 1
                                  └─ last two, c d:    c0 d0 │ c1 │ c2                   2 1 1
 
-The rows are taken in the order in which the sequences were packed, not in the sorted order, so
-that they meet the targets that were split beside them.
+Sequences are taken in the order in which they were packed, not in the sorted order, so that they
+match the targets of the same batch.
 """
 
 from __future__ import annotations
@@ -24,18 +24,22 @@ from torch.nn.utils.rnn import PackedSequence
 from .cut import cut, join
 
 
+def count_sequences(packed: PackedSequence) -> int:
+    """Return the number of sequences."""
+    return int(packed.batch_sizes[0]) if len(packed.batch_sizes) else 0
+
+
 def cut_packed(
     packed: PackedSequence, counts: Sequence[int], devices: Sequence[torch.device]
 ) -> list[PackedSequence]:
     """Return ``counts[i]`` sequences of `packed` on ``devices[i]``, for each i, in order.
 
-    `batch_sizes` stays on the CPU, as `torch.nn.utils.rnn` has it. To know the lengths, the sorting
-    order is read from the device if it lies there, which waits for it.
+    The host waits for the sorting order if it is on a device.
     """
     steps, sequences, order = _read_layout(packed)
     spans = list(pairwise(accumulate(counts, initial=0)))
     chosen = [_find_between(sequences, *span) for span in spans]
-    # One gathering puts the parts side by side; the cut then is one of contiguous pieces.
+    # One index_select makes each part contiguous, so that `cut` copies contiguous pieces.
     data = packed.data.index_select(0, torch.cat(chosen).to(packed.data.device))
     pieces = cut(data, [len(elements) for elements in chosen], devices)
     sorted_parts = [order[_find_between(order, *span)] - span[0] for span in spans]
@@ -48,8 +52,7 @@ def cut_packed(
 def join_packed(parts: Sequence[PackedSequence], device: torch.device) -> PackedSequence:
     """Return the sequences of all parts, in order, packed on `device`.
 
-    Longest first, equal lengths in their order, as `torch.nn.utils.rnn.pack_padded_sequence` does
-    it: the data are laid out as if all had been packed together.
+    The layout is that of `torch.nn.utils.rnn.pack_padded_sequence`.
     """
     layouts = [_read_layout(part) for part in parts]
     offsets = accumulate((len(order) for *_, order in layouts), initial=0)
@@ -68,9 +71,8 @@ def join_packed(parts: Sequence[PackedSequence], device: torch.device) -> Packed
 
 
 def _read_layout(packed: PackedSequence) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the step and the sequence of each element, and the sequences as they are sorted."""
-    count = int(packed.batch_sizes[0]) if len(packed.batch_sizes) else 0
-    order = torch.arange(count, device="cpu")
+    """Return the time step and the sequence of each element, and the sequences in sorted order."""
+    order = torch.arange(count_sequences(packed), device="cpu")
     steps, places = (order < packed.batch_sizes[:, None]).nonzero(as_tuple=True)
     if packed.sorted_indices is not None:
         order = packed.sorted_indices.cpu()

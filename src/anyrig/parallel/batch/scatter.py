@@ -1,4 +1,4 @@
-"""A batch divided between devices, whatever its structure."""
+"""Dividing a batch of any structure between devices."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from torch.nn.utils.rnn import PackedSequence
 from ...devices.place import Places
 from ...errors import BatchError, MoveError
 from ...transfer.tree import Path, format_path, map_leaves
-from ..device_ids import each_once
+from ..device_ids import resolve_devices
 from ..shares.shares import Shares, choose_shares
 from .cut import cut
 from .nested import cut_nested
 from .packed import cut_packed
-from .rows import WHOLE, count_rows, splits
+from .samples import WHOLE, count_samples, has_samples
 
 
 def scatter(
@@ -25,39 +25,37 @@ def scatter(
     shares: Shares | Sequence[float] | None = None,
     dim: int = 0,
 ) -> list[Any]:
-    """Return one value a device, in order: each with its rows of every tensor of `value`.
+    """Return one value for each device, in order, with this device's samples of each tensor.
 
-    Structure, types and sharing are kept. Divided are tensors, packed sequences (by sequences) and
-    nested tensors (by their parts). Tensors without dimensions are copied to each device. All else
-    (numbers, texts, None, objects) is handed to each as it is. A device that gets no rows gets
-    tensors with none.
-
-    Copies run on streams of their own and the host does not wait for them; host memory is pinned
-    on the way. A part on the tensor's own device is a view. Differentiable, as often as wanted.
+    Structure, types and sharing are kept. Tensors are divided along `dim`, packed sequences by
+    sequences, nested tensors by their parts. Tensors without dimensions are copied to each device;
+    all other leaves (numbers, texts, None, objects) are passed on unchanged. A device without
+    samples gets empty tensors. Copies do not block the host. A part on the tensor's own device is a
+    view. Differentiable any number of times.
 
     Args:
         value: a tensor, or any nested structure.
         devices: a rig or a list, each device once.
-        shares: how much each gets: `Shares`, or numbers that say it relative to each other. None
-            divides evenly, as `torch.chunk` and `torch.nn.DataParallel` do: 10 rows on 8 devices
-            are five times two.
-        dim: along which dimension; a negative one counts from the end of each tensor.
+        shares: a `Shares` object, or one relative weight for each device. None divides evenly, as
+            `torch.chunk` and `torch.nn.DataParallel` do: 10 samples on 8 devices are 2 on each of
+            the first 5.
+        dim: a negative value counts from the end of each tensor.
 
     Raises:
-        BatchError: a tensor lacks the dimension, or two have different numbers of rows along it.
-        SharesError: there are not as many shares as devices.
-        SpreadError: a device is named twice, or there are none.
+        BatchError: a tensor has no dimension `dim`, or two tensors differ in size along it.
+        SharesError: the number of shares is not that of the devices.
+        SpreadError: a device is named twice, or no device is named.
     """
-    each = each_once(devices)
-    split = choose_shares("even" if shares is None else shares, each).split
-    return divide(value, each, split, dim).values
+    resolved = resolve_devices(devices)
+    split = choose_shares("even" if shares is None else shares, resolved).split
+    return divide(value, resolved, split, dim).values
 
 
 class Divided(NamedTuple):
-    """A batch that was divided."""
+    """A divided batch."""
 
     values: list[Any]  # one for each device
-    rows: tuple[int, ...] | None  # of each; None if nothing could be divided and all have the whole
+    samples: tuple[int, ...] | None  # of each device; None if nothing was divided
 
 
 def divide(
@@ -67,63 +65,63 @@ def divide(
     dim: int = 0,
     name: Callable[[Path], str] = format_path,
 ) -> Divided:
-    """Divide a batch as `scatter` does: one walk counts the rows, one for each device builds it.
+    """Divide a batch as `scatter` does: one walk counts the samples, one for each device cuts.
 
-    ``split(rows)`` says how many each device gets, and ``name(path)`` how an error names a place.
+    ``split(total)`` returns the number of samples for each device, and ``name(path)`` formats a
+    path for error messages.
     """
-    total = count_rows(tree, dim, name)
-    rows = None if total is None else tuple(split(total))
-    # The originals are kept beside their parts, so that no id is given to a second object.
+    total = count_samples(tree, dim, name)
+    samples = None if total is None else tuple(split(total))
+    # By id: each leaf and its parts. Keeping the leaf alive keeps its id unique.
     done: dict[int, tuple[Any, Sequence[Any]]] = {}
 
-    def parts_of(leaf: Any) -> Sequence[Any]:
+    def cut_once(leaf: Any) -> Sequence[Any]:
         if id(leaf) not in done:
-            done[id(leaf)] = leaf, _cut(leaf, devices, rows, dim)
+            done[id(leaf)] = leaf, _cut(leaf, devices, samples, dim)
         return done[id(leaf)][1]
 
     try:
         values = [
-            map_leaves(tree, lambda leaf, _: parts_of(leaf)[i], WHOLE)  # noqa: B023 - called here
+            map_leaves(tree, lambda leaf, _: cut_once(leaf)[i], WHOLE)  # noqa: B023 - called here
             for i in range(len(devices))
         ]
     except MoveError as error:
         if not error.failure:
             raise
         raise BatchError(f"{error.failure}; pass what it holds") from error.__cause__
-    return Divided(values, rows)
+    return Divided(values, samples)
 
 
-def scatter_rows(
-    value: Any, devices: Sequence[torch.device], rows: Sequence[int], dim: int = 0
+def scatter_samples(
+    value: Any, devices: Sequence[torch.device], counts: Sequence[int], dim: int = 0
 ) -> list[Any]:
-    """Scatter a value whose rows are divided already: ``rows[i]`` of them go to ``devices[i]``.
+    """Return one value for each device, with ``counts[i]`` samples for ``devices[i]``.
 
-    Raises:
-        BatchError: the value has another number of rows than these sum to.
+    Raise BatchError if the value does not have ``sum(counts)`` samples.
     """
 
     def split(total: int) -> Sequence[int]:
-        if total != sum(rows):
+        if total != sum(counts):
             raise BatchError(
-                f"there are {total} rows to divide, but the parts have "
-                f"{' + '.join(map(str, rows))} = {sum(rows)}; give rows for all of them, in order"
+                f"there are {total} samples to divide, but the parts have "
+                f"{' + '.join(map(str, counts))} = {sum(counts)}; both numbers must be equal"
             )
-        return rows
+        return counts
 
     return divide(value, devices, split, dim).values
 
 
 def _cut(
-    leaf: Any, devices: Sequence[torch.device], rows: tuple[int, ...] | None, dim: int
+    leaf: Any, devices: Sequence[torch.device], samples: tuple[int, ...] | None, dim: int
 ) -> Sequence[Any]:
-    """Return the parts of a leaf on the devices, or itself for each."""
-    if rows is not None and isinstance(leaf, PackedSequence):
-        return cut_packed(leaf, rows, devices)
+    """Return the part of a leaf for each device: the leaf itself if it is not divided."""
+    if samples is not None and isinstance(leaf, PackedSequence):
+        return cut_packed(leaf, samples, devices)
     if not isinstance(leaf, torch.Tensor):
         return [leaf] * len(devices)
-    if rows is None or not splits(leaf):
-        # One number is not worth a stream of its own.
+    if samples is None or not has_samples(leaf):
+        # A single number does not justify a separate stream.
         return [leaf.to(device, non_blocking=device.type != "cpu") for device in devices]
     if leaf.is_nested:
-        return cut_nested(leaf, rows, devices)
-    return cut(leaf, rows, devices, dim)
+        return cut_nested(leaf, samples, devices)
+    return cut(leaf, samples, devices, dim)

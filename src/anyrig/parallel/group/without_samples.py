@@ -25,7 +25,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from ...errors import SpreadError
 from ...transfer.tree import Path, map_leaves
-from ..batch.rows import rows_of_first
+from ..batch.samples import find_sample_count
 from .leaves import GO_IN, is_list, replace_parts
 
 _STAND_INS = 2
@@ -41,7 +41,7 @@ def count_listed(arguments: Arguments) -> int | None:
     for value in lists:
         if value and all(isinstance(entry, Mapping) for entry in value):
             return len(value)
-    return 0 if lists and not any(lists) and rows_of_first(arguments) is None else None
+    return 0 if lists and not any(lists) and find_sample_count(arguments) is None else None
 
 
 def first_samples(arguments: Arguments, count: int, dim: int) -> Any:

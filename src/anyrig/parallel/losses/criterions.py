@@ -1,8 +1,7 @@
 """What PyTorch's criterions divide by when they take a mean.
 
-A mean over a batch is not the mean of the means over its parts, unless the parts are weighted by
-what each counted: the targets that were not ignored, their class weights, or the elements. So a
-part is computed as a sum, with the count beside it.
+A batch's mean is the sum of its parts' sums over the sum of their counts: of the targets that are
+not ignored, of their class weights, or of the elements.
 """
 
 from __future__ import annotations
@@ -18,13 +17,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-# Given output, target and the criterion's settings.
+# Called with output, target and the criterion's settings.
 Count = Callable[[Tensor, Tensor, Mapping[str, Any]], "Tensor | float"]
 
 
 def _count_targets(output: Tensor, target: Tensor, settings: Mapping[str, Any]) -> Tensor | float:
-    """Return the class weights of the targets that are not ignored, summed; without weights, how
-    many there are. Targets that are probabilities count one a sample, weights or not.
+    """Return the number of targets that are not ignored, or the sum of their class weights.
+
+    Targets that are probabilities count one for each sample.
     """
     if target.is_floating_point():
         classes = target.size(1) if target.dim() > 1 else target.size(0)
@@ -38,15 +38,12 @@ def _count_targets(output: Tensor, target: Tensor, settings: Mapping[str, Any]) 
 
 
 def _count_elements(output: Tensor, target: Tensor, settings: Mapping[str, Any]) -> float:
-    """Return the elements; of ``reduction="batchmean"``, the first dimension.
-
-    Output and target have one shape, or the criterion is refused before.
-    """
+    """Return the number of elements, or of samples for ``reduction="batchmean"``."""
     return output.size(0) if settings.get("reduction") == "batchmean" else output.numel()
 
 
 def _count_samples(output: Tensor, target: Tensor, settings: Mapping[str, Any]) -> float:
-    """Return the samples, whose classes are the last dimension of the output."""
+    """Return the number of samples; the output's last dimension has the classes."""
     return output.shape[:-1].numel()
 
 
@@ -68,45 +65,41 @@ _CRITERIONS: tuple[tuple[Count, Any, Any], ...] = (
     (_count_samples, nn.MultiLabelSoftMarginLoss, functional.multilabel_soft_margin_loss),
 )
 _COUNTS: dict[Any, Count] = {criterion: count for count, *both in _CRITERIONS for criterion in both}
-if hasattr(nn, "LinearCrossEntropyLoss"):  # newer than the oldest PyTorch that is supported
+if hasattr(nn, "LinearCrossEntropyLoss"):  # missing in the oldest PyTorch that anyrig supports
     _COUNTS[nn.LinearCrossEntropyLoss] = _count_targets
 
-# With one of these the mean is another: deprecated ways to choose it, and weights of elements.
+# Arguments with which a function divides by something else: deprecated reductions, and weights.
 _DIVIDES_OTHERWISE = {"size_average", "reduce"}
 _WEIGHS_ELEMENTS = {functional.l1_loss, functional.mse_loss, functional.huber_loss}
 
 
 @dataclass(frozen=True)
 class Known:
-    """A criterion of PyTorch, and how it takes a mean.
+    """One of PyTorch's criterions."""
 
-    Attributes:
-        settings: what it was made with: ``reduction``, and for some ``ignore_index``, ``weight``.
-        count: what its mean divides by.
-        summed: the same criterion with ``reduction="sum"``.
-    """
-
-    settings: Mapping[str, Any]
-    count: Count
-    summed: Callable[[Any, Any], Tensor]
+    settings: Mapping[str, Any]  # ``reduction``, and for some ``ignore_index`` or ``weight``
+    count: Count  # returns what the criterion's mean divides by
+    summed: Callable[[Any, Any], Tensor]  # the same criterion with ``reduction="sum"``
 
     @property
     def by_elements(self) -> bool:
-        """Whether it takes elements of output and target in pairs, and broadcasts them."""
+        """Whether it pairs the elements of output and target, and broadcasts them."""
         return self.count is _count_elements
 
 
 def recognise(criterion: Any) -> Known | None:
-    """Return what is known of a criterion: a module of `torch.nn`, a subclass that keeps its
-    forward, a function of `torch.nn.functional`, or a `functools.partial` of one with keywords.
+    """Return one of PyTorch's criterions as sum and count; None for any other.
+
+    PyTorch's are modules of `torch.nn`, subclasses that keep the forward, functions of
+    `torch.nn.functional`, and `functools.partial` of such a function with keywords only.
     """
     if isinstance(criterion, nn.Module):
         cls: Any
         for cls in type(criterion).__mro__:
             if cls in _COUNTS and type(criterion).forward is cls.forward:
                 settings = {**vars(criterion), **dict(criterion.named_buffers(recurse=False))}
-                # A shallow copy has the same parameters, buffers and hooks. The caller's criterion
-                # is not changed, not even for a moment: other threads may be in it.
+                # A shallow copy shares parameters, buffers and hooks. Other threads may be calling
+                # the caller's criterion, so it is never changed.
                 summed: Any = copy.copy(criterion)
                 summed.reduction = "sum"
                 return Known(settings, _COUNTS[cls], summed)

@@ -1,4 +1,4 @@
-"""The loss computed beside the outputs, part by part, and combined to that of the whole batch.
+"""Computing the loss of each part where its output lies, and combining the parts' losses.
 
 ::
 
@@ -6,7 +6,7 @@
     cuda:1   output ─ criterion ─▶ sum, count ──┼▶ lead:  sum of sums / sum of counts
     cuda:2   output ─ criterion ─▶ sum, count ──┘
 
-Only two numbers a device are copied, so the outputs never come together on one device.
+Each device sends two numbers, so no device holds the outputs of the others.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from ...transfer.location import device_of
 from ...transfer.move import Mover, resolve_device
 from ..batch.divided_dimension import read_shapes
 from ..batch.gather import gather
-from ..batch.rows import count_rows
-from ..batch.scatter import scatter_rows
+from ..batch.samples import count_samples
+from ..batch.scatter import scatter_samples
 from .criterions import Known, recognise
 from .mistakes import require_criterion
 
 Criterion = Callable[[Any, Any], Any]
 
-_COARSE = (torch.float16, torch.bfloat16)  # to count in, or to sum many numbers
+_HALF = (torch.float16, torch.bfloat16)
 
 _LENGTHS = (
     ". Where the module pads sequences to the longest of its part, give it the length of the "
@@ -45,43 +45,27 @@ _LENGTHS = (
 
 @dataclass(frozen=True)
 class LossPart:
-    """What one part of a batch adds to the loss.
+    """The loss of one part of a batch."""
 
-    Attributes:
-        value: a sum over the part; or one loss a row, if nothing is to be reduced.
-        count: what the whole batch's sum is divided by; None if it is not divided.
-        reduced: False if `value` has one loss a row.
-        dtype: that of the whole batch's loss.
-        shape: of the output, if those of all parts may differ in the samples only; else None.
-    """
-
-    value: Tensor
-    count: Tensor | float | None
-    reduced: bool
-    dtype: torch.dtype
-    shape: torch.Size | None = None
+    value: Tensor  # the part's sum; or a loss for each sample, if the criterion does not reduce
+    count: Tensor | float | None  # what the part adds to the batch's divisor; None: no division
+    reduced: bool  # whether `value` is a sum
+    dtype: torch.dtype  # of the batch's loss
+    shape: torch.Size | None = None  # of the output, if only the samples may differ between parts
 
 
-def loss_part(criterion: Criterion, output: Any, target: Any, rows: int) -> LossPart:
-    """Return the loss of one part of a batch, in such a form that parts can be combined.
+def loss_part(criterion: Criterion, output: Any, target: Any, samples: int) -> LossPart:
+    """Return the loss of one part of a batch, which has `samples` samples.
 
-    What the criterion's own mean divides by is known of PyTorch's criterions: see `recognise`.
-    Any other callable decides by what it returns:
+    PyTorch's criterions (see `recognise`) are computed as a sum and a count. Any other callable
+    decides by what it returns:
 
     * ``(sum, count)``: the loss is the sum of the sums over the sum of the counts;
-    * a number (a tensor without dimensions): added up if the callable has ``reduction = "sum"``,
-      else taken to be a mean over the rows, and weighted by them;
-    * a tensor with dimensions: one loss a row, joined like any output.
+    * a tensor without dimensions: a term of a sum if the callable has ``reduction = "sum"``, else a
+      mean over samples;
+    * a tensor with dimensions: a loss for each sample, joined as outputs are.
 
-    Args:
-        criterion: called as ``criterion(output, target)``; its tensors lie where the output does.
-        output: what the replica returned.
-        target: the same rows of the target.
-        rows: how many these are.
-
-    Raises:
-        BatchError: the callable returned something else, or the output has not the form of the
-            target.
+    Raise BatchError if it returns something else, or the shapes of output and target do not fit.
     """
     known = recognise(criterion) if isinstance(output, Tensor) else None
     reduction = _reduction_of(criterion, known)
@@ -92,8 +76,8 @@ def loss_part(criterion: Criterion, output: Any, target: Any, rows: int) -> Loss
             f"relate samples of one part only to each other. Give both the same shape{_LENGTHS}"
         )
     if known is not None and reduction in ("mean", "batchmean"):
-        # Of many half-precision losses the sum would be out of range where their mean is not.
-        widens = _overflows(output, criterion)
+        # The sum of many half-precision losses may overflow where their mean does not.
+        widens = _may_overflow(output, criterion)
         given = [
             each.float() if widens and each.dtype is torch.float16 else each
             for each in (output, target)
@@ -112,68 +96,55 @@ def loss_part(criterion: Criterion, output: Any, target: Any, rows: int) -> Loss
         )
     if returned.dim() > 0 or reduction == "sum":
         return LossPart(returned, None, returned.dim() == 0, returned.dtype)
-    # Times the samples, a mean in half precision would be out of range.
-    wide = returned.float() if returned.dtype in _COARSE else returned
+    # A half-precision mean times the number of samples may overflow.
+    wide = returned.float() if returned.dtype in _HALF else returned
     shape = output.shape if isinstance(output, Tensor) and not output.is_nested else None
-    return LossPart(wide * rows, rows, True, returned.dtype, shape)
+    return LossPart(wide * samples, samples, True, returned.dtype, shape)
 
 
 def combine_losses(parts: Sequence[LossPart], device: Place, dim: int = 0) -> Tensor:
-    """Return the loss of the whole batch, on `device`.
+    """Return the loss of the whole batch, on `device`; `dim` joins losses that are not reduced.
 
-    Args:
-        parts: at least one, in order.
-        device: where the loss is to be.
-        dim: along which dimension losses that are not reduced are joined.
-
-    Raises:
-        BatchError: the parts were reduced in different ways, or means are over outputs of
-            different lengths.
+    Raise BatchError if parts are reduced in different ways, or are means over different lengths.
     """
     _require_one_length(parts, dim)
     to = resolve_device(device)
-    kinds = {(part.reduced, part.count is None) for part in parts}
-    if len(kinds) != 1:
+    if len({(part.reduced, part.count is None) for part in parts}) != 1:
         raise BatchError(
             "the loss was reduced in different ways on different devices; return the same kind of "
             "value for every part of a batch"
         )
-    ((reduced, undivided),) = kinds
-    if not reduced:
+    if not parts[0].reduced:
         whole: Tensor = gather([part.value for part in parts], to, dim)
         return whole
     total = _add([part.value for part in parts], to)
-    if undivided:
-        return total.to(parts[0].dtype)
     counts = [part.count for part in parts if part.count is not None]
+    if not counts:
+        return total.to(parts[0].dtype)
     known: float = sum(count for count in counts if not isinstance(count, Tensor))
     counted = [count for count in counts if isinstance(count, Tensor)]
     whole_count = _add(counted, to).to(total.dtype) + known if counted else known
-    return (total / whole_count).to(parts[0].dtype)  # 0 / 0 is not a number, as in PyTorch
+    return (total / whole_count).to(parts[0].dtype)  # 0 / 0 is NaN, as in PyTorch
 
 
 def explain_loss(criterion: Criterion) -> str:
-    """Return in words how the loss of a batch is made of those of its parts."""
-    known = recognise(criterion)
-    name = _name(criterion)
+    """Return in words how the batch's loss is made of the parts' losses."""
+    known, name = recognise(criterion), _name(criterion)
     reduction = _reduction_of(criterion, known)
-    if reduction == "sum":
-        return f"{name}: the parts' losses are added"
-    if reduction == "none":
-        return f"{name}: the parts' losses are joined"
+    if reduction in ("sum", "none"):
+        return f"{name}: the parts' losses are {'added' if reduction == 'sum' else 'joined'}"
     if known is not None:
         return f"{name}: sums over all parts, divided by what all counted"
     return (
-        f"{name} is not one of PyTorch's criterions: each part's loss is weighted by its rows. If "
-        "it divides by something else, return (sum, count) from it"
+        f"{name} is not one of PyTorch's criterions: each part's loss is weighted by its samples. "
+        "If it divides by something else, return (sum, count) from it"
     )
 
 
 def loss_for_target(module: nn.Module, loss: Criterion | None) -> Criterion | None:
-    """Return the loss that ``target=`` in a call of a spread module is for; None if the module's.
+    """Return the loss that gets ``target=`` in a call; None if the module's forward gets it.
 
-    Raises:
-        TypeError: it is for neither.
+    Raise TypeError if neither takes a target.
     """
     if loss is not None:
         return loss
@@ -194,14 +165,14 @@ class ParallelLoss(nn.Module):
         criterion = ParallelLoss(nn.CrossEntropyLoss())
         criterion(model.scattered(x), target).backward()
 
-    Its value and gradients are those of the criterion on the joined outputs, for the criterions of
-    PyTorch and for callables as `loss_part` describes them. A criterion's parameters and buffers
-    are copied to each device at each call, and its parameters get their gradients.
+    Value and gradients are those of the criterion on the joined outputs, for PyTorch's criterions
+    and for callables that return a mean over samples, a loss for each sample, or ``(sum, count)``.
+    The criterion's tensors are copied to each device at each call; its parameters get gradients.
 
     Args:
         criterion: called as ``criterion(output, target)`` for each part.
-        device: where the loss is returned; None takes the first output's device.
-        dim: the dimension that has the rows.
+        device: where the loss is returned; None means the first output's device.
+        dim: the dimension that has the samples.
 
     Raises:
         SpreadError: `criterion` is a class, or cannot be called.
@@ -218,31 +189,29 @@ class ParallelLoss(nn.Module):
         """Return the loss of the whole batch.
 
         Args:
-            outputs: one a device, in order, each on its own.
-            target: of the whole batch, anywhere; its rows are divided as the outputs' are.
+            outputs: one for each device, in order, on that device.
+            target: of the whole batch, on any device; it is divided as the outputs are.
 
         Raises:
-            BatchError: there are no outputs, or their rows are not those of the target.
+            BatchError: there are no outputs, or the target has another number of samples.
         """
         if not outputs:
             raise BatchError("there are no outputs to compute a loss of; give one for each device")
-        rows = [count_rows(output, self.dim) or 0 for output in outputs]
+        counts = [count_samples(output, self.dim) or 0 for output in outputs]
         devices = [device_of(output) for output in outputs]
-        targets = scatter_rows(target, devices, rows, self.dim)
+        targets = scatter_samples(target, devices, counts, self.dim)
         parts = [
             loss_part(criterion_on(self.criterion, device), output, part, count)
-            for device, output, part, count in zip(devices, outputs, targets, rows, strict=True)
-            if count or not any(rows)
+            for device, output, part, count in zip(devices, outputs, targets, counts, strict=True)
+            if count or not any(counts)
         ]
         return combine_losses(parts, devices[0] if self.device is None else self.device, self.dim)
 
 
 def criterion_on(criterion: Criterion, device: torch.device) -> Criterion:
-    """Return `criterion` with its tensors on `device`, itself if they are there.
+    """Return `criterion` with its tensors on `device`, or `criterion` if they lie there.
 
-    Its tensors are a module's parameters and buffers, or what a `functools.partial` was given. The
-    copies are part of the graph: gradients arrive at the criterion's own parameters. Several
-    threads may call this for one criterion.
+    Gradients reach the criterion's own parameters. Several threads may call this concurrently.
     """
     if isinstance(criterion, functools.partial):
         given = (criterion.args, criterion.keywords)
@@ -257,15 +226,15 @@ def criterion_on(criterion: Criterion, device: torch.device) -> Criterion:
     tensors = [*criterion.parameters(), *criterion.buffers()]
     if all(tensor.device == device for tensor in tensors):
         return criterion
-    # Whatever is in the memo is taken for the copy, also tensors within a graph, which deepcopy
-    # itself would refuse.
+    # deepcopy refuses tensors that have a graph, but takes their copies from the memo.
     memo: dict[int, Any] = {id(tensor): copy_beside(tensor, device) for tensor in tensors}
     return copy.deepcopy(criterion, memo)
 
 
 def _require_one_length(parts: Sequence[LossPart], dim: int) -> None:
-    """Raise BatchError if outputs differ in more than the samples: against a target of one length
-    they may have been broadcast, and their means are over different elements.
+    """Raise BatchError if outputs differ in another dimension than that of the samples.
+
+    Their means are over different numbers of elements, and the target may have been broadcast.
     """
     shapes = [part.shape for part in parts if part.shape]
     samples = [int(part.count) for part in parts if part.shape and part.count is not None]
@@ -281,14 +250,16 @@ def _require_one_length(parts: Sequence[LossPart], dim: int) -> None:
 
 
 def _call(function: Criterion, criterion: Criterion, output: Any, target: Any) -> Any:
-    """Return ``function(output, target)``, and say so if it fails because lengths differ."""
+    """Return ``function(output, target)``; explain an error that different lengths cause."""
     try:
         return function(output, target)
     except (ValueError, RuntimeError) as error:
-        have_shapes = isinstance(output, Tensor) and isinstance(target, Tensor)
-        if isinstance(error, torch.OutOfMemoryError) or not have_shapes:
-            raise
-        if set(target.shape) <= set(output.shape):
+        are_tensors = isinstance(output, Tensor) and isinstance(target, Tensor)
+        if (
+            isinstance(error, torch.OutOfMemoryError)
+            or not are_tensors
+            or set(target.shape) <= set(output.shape)
+        ):
             raise
         raise BatchError(
             f"the loss {_name(criterion)} failed on a part of the batch with an output of shape "
@@ -298,17 +269,17 @@ def _call(function: Criterion, criterion: Criterion, output: Any, target: Any) -
 
 
 def _add(values: Sequence[Tensor], device: torch.device) -> Tensor:
-    # To the host a copy waits, because it could be read before it is written.
+    # The host waits for a copy to the CPU: it could read the memory before it is written.
     moved = [value.to(device, non_blocking=device.type != "cpu") for value in values]
-    if moved[0].dtype in _COARSE:
+    if moved[0].dtype in _HALF:
         moved = [value.float() for value in moved]
     return torch.stack(moved).sum() if len(moved) > 1 else moved[0]
 
 
-def _overflows(output: Tensor, criterion: Criterion) -> bool:
+def _may_overflow(output: Tensor, criterion: Criterion) -> bool:
     return (
         output.dtype is torch.float16
-        and not torch.is_autocast_enabled(output.device.type)  # which computes losses in float32
+        and not torch.is_autocast_enabled(output.device.type)  # autocast takes losses in float32
         and not (isinstance(criterion, nn.Module) and any(True for _ in criterion.buffers()))
     )
 

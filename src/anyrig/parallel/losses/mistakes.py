@@ -1,22 +1,25 @@
-"""Mistakes in how a loss or its target is given, and what to write instead."""
+"""Explaining mistakes in how a loss or its target is given."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch import nn
 
 from ...errors import SpreadError
+from ..replicas.failure import add_note
 
 
 def require_criterion(loss: object) -> None:
     """Raise SpreadError if `loss` is a class, such as ``nn.MSELoss``, or cannot be called."""
     if isinstance(loss, type):
+        prefix = "nn." if getattr(nn, loss.__name__, None) is loss else ""
+        arguments = "" if _takes(loss, (), {}) else "…"
         raise SpreadError(
             f"the loss {loss.__name__} is a class, and a loss is called as loss(output, target): "
-            f"give an instance, {_construction_of(loss)}"
+            f"give an instance, {prefix}{loss.__name__}({arguments})"
         )
     if not callable(loss):
         raise SpreadError(
@@ -28,69 +31,50 @@ def require_criterion(loss: object) -> None:
 def explain_call(
     error: TypeError, module: nn.Module, inputs: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> None:
-    """Add to an error of a model that was spread with a loss how the target is given.
+    """Add to the error of a failed call how a model that was spread with a loss gets its target.
 
-    Nothing is added if the arguments fit the module's forward: then something else raised.
-
-    Args:
-        error: raised by a call of the model.
-        module: the module in it.
-        inputs: what the model was called with.
-        kwargs: the same.
+    Add nothing if the arguments fit the module's forward: the error has another cause then.
     """
-    note = _find_mistake(module, inputs, kwargs)
-    if note is None:
-        return
-    note = f"[anyrig: the model was spread with loss=, which gets the argument target=. {note}]"
-    if hasattr(error, "add_note"):  # Python 3.11
-        error.add_note(note)
-    else:
-        error.args = (f"{error}\n{note}",)
-
-
-def _find_mistake(
-    module: nn.Module, inputs: Sequence[Any], kwargs: Mapping[str, Any]
-) -> str | None:
     rest = {name: value for name, value in kwargs.items() if name != "target"}
-    if _takes(module, inputs, rest):
-        return None
-    name = type(module).__name__
-    if _takes(module, inputs, {**rest, "target": None}):
-        return (
-            f"{name}.forward() takes an argument of that name too, and does not get it: rename "
-            "its argument, or spread the module without loss= if it computes the loss itself"
+    forward = module.forward
+    if _takes(forward, inputs, rest):
+        return
+    others = [
+        name
+        for name in rest
+        if _takes(forward, inputs, {key: value for key, value in rest.items() if key != name})
+    ]
+    if _takes(forward, inputs, {**rest, "target": None}):
+        mistake = (
+            "takes an argument of that name too, and does not get it: rename its argument, or "
+            "spread the module without loss= if it computes the loss itself"
         )
-    if "target" in kwargs:
-        return None
-    if len(inputs) > 1 and _takes(module, inputs[:-1], rest):
-        return (
-            f"{name}.forward() does not take the last of {len(inputs)} positional arguments: if it "
-            "is the target, write model(x, target=y) for model(x, y)"
+    elif "target" in kwargs:
+        return
+    elif len(inputs) > 1 and _takes(forward, inputs[:-1], rest):
+        mistake = (
+            f"does not take the last of {len(inputs)} positional arguments: if it is the target, "
+            "write model(x, target=y) for model(x, y)"
         )
-    for other in rest:
-        if _takes(module, inputs, {key: value for key, value in rest.items() if key != other}):
-            return (
-                f"{name}.forward() does not take {other}=: if it is the target, write "
-                f"model(x, target=y) for model(x, {other}=y)"
-            )
-    return None
+    elif others:
+        mistake = (
+            f"does not take {others[0]}=: if it is the target, write model(x, target=y) for "
+            f"model(x, {others[0]}=y)"
+        )
+    else:
+        return
+    add_note(
+        error,
+        "the model was spread with loss=, which gets the argument target=. "
+        f"{type(module).__name__}.forward() {mistake}",
+    )
 
 
-def _takes(module: nn.Module, inputs: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Return whether the module's forward can be called with these arguments."""
+def _takes(function: Callable[..., Any], inputs: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     try:
-        inspect.signature(module.forward).bind(*inputs, **kwargs)
+        inspect.signature(function).bind(*inputs, **kwargs)
     except ValueError:  # written in C, without a signature
         return True
     except TypeError:
         return False
     return True
-
-
-def _construction_of(kind: type) -> str:
-    prefix = "nn." if getattr(nn, kind.__name__, None) is kind else ""
-    try:
-        inspect.signature(kind).bind()
-    except (TypeError, ValueError):
-        return f"{prefix}{kind.__name__}(…)"
-    return f"{prefix}{kind.__name__}()"

@@ -1,7 +1,4 @@
-"""Batch normalization with the statistics of the whole batch, in one process.
-
-All of it is ordinary differentiable PyTorch, so that backward crosses the devices the same way.
-"""
+"""Batch normalization with the statistics of the whole batch, in one process."""
 
 from __future__ import annotations
 
@@ -14,9 +11,9 @@ from .meeting import current_meeting
 
 
 class WholeBatchNorm(_BatchNorm):
-    """Batch normalization that a spread model computes over the rows of all devices.
+    """Batch normalization over the samples of all devices in a spread model that is training.
 
-    Elsewhere, in evaluation mode, and called by itself, it is the layer it was made from.
+    Otherwise the forward is that of the original layer.
     """
 
     def _check_input_dim(self, input: torch.Tensor) -> None:  # noqa: A002 - PyTorch's name
@@ -24,14 +21,14 @@ class WholeBatchNorm(_BatchNorm):
             raise ValueError(f"expected at least 2 dimensions, got {input.dim()}")
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002 - PyTorch's name
-        """Return `input`, of shape (rows, channels, ...), normalized for each channel."""
+        """Return `input`, of shape (samples, channels, ...), normalized for each channel."""
         meeting = current_meeting()
         uses_batch = self.training or self.running_mean is None or self.running_var is None
         if meeting is None or not uses_batch:
             return super().forward(input)
         self._check_input_dim(input)
         axes = [axis for axis in range(input.dim()) if axis != 1]
-        # Statistics of half-precision values are kept in float32, as in PyTorch's kernels.
+        # Half precision has statistics in float32, as in PyTorch's kernels.
         values = input.float() if input.dtype in (torch.float16, torch.bfloat16) else input
         count = input.numel() // input.shape[1]
         variance, mean = torch.var_mean(values, axes, correction=0)
@@ -66,10 +63,10 @@ class WholeBatchNorm(_BatchNorm):
 
 
 def synchronize_batch_norm(module: torch.nn.Module) -> torch.nn.Module:
-    """Replace the layers of batch normalization in a module, in place; return the module.
+    """Replace the batch normalization layers of a module in place, and return the module.
 
-    The new layers have the parameters, buffers, hooks and mode of the old ones, so that an
-    optimizer made before still fits. If the module itself is such a layer, the new one is returned.
+    New layers keep parameters, buffers, hooks and mode, so existing optimizers remain valid. If the
+    module itself is such a layer, return the new layer.
     """
     modules = list(module.modules())
     layers: dict[torch.nn.Module | None, torch.nn.Module] = {}
@@ -77,8 +74,8 @@ def synchronize_batch_norm(module: torch.nn.Module) -> torch.nn.Module:
         if isinstance(old, _BatchNorm) and not isinstance(old, WholeBatchNorm):
             layers[old] = WholeBatchNorm.__new__(WholeBatchNorm)
             layers[old].__dict__ = old.__dict__
-    for each in modules:
-        each._modules.update(
-            {name: layers[child] for name, child in each._modules.items() if child in layers}
+    for parent in modules:
+        parent._modules.update(
+            {name: layers[child] for name, child in parent._modules.items() if child in layers}
         )
     return layers.get(module, module)

@@ -1,11 +1,11 @@
-"""Bringing what changed on the lead to the other devices, while they already compute.
+"""Copying what changed on the lead to the other devices, overlapping with computation.
 
 ::
 
     lead  ──b0──b1──b2──▶ cuda:1 ──b0──b1──▶ cuda:2 ──b0──▶ cuda:3
 
-Each device passes a bucket on when it has it, so that the lead sends every byte once, whatever
-their number, and all links work at the same time. One large tensor passes in several cuts.
+Each device passes a bucket on to the next, so the lead sends every byte once, and all links work
+concurrently. A large tensor passes in several cuts.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from .side_streams import copy_across, side_streams
 
 
 class Broadcast:
-    """Keeps the buckets of the other devices, in the order of the chain, equal to the lead's."""
+    """Keeps the buckets of the other devices equal to the lead's; `others` is the chain."""
 
     def __init__(self, lead: torch.device, others: Sequence[torch.device]) -> None:
         self._lead = lead
         self._others = tuple(others)
-        # The streams on which each device may still be reading what it has.
+        # The stream on which each device may still be reading its copies.
         self._readers: list[torch.Stream | None] = [None] * len(others)
-        # Recorded when the lead's parameters have been read.
+        # Recorded after the lead's parameters have been read.
         self._gone: torch.Event | None = None
 
     def send(
         self, buffers: Sequence[Bucket], parameters: Sequence[Bucket], to: Sequence[int]
     ) -> None:
-        """Queue the copies of what devices at the positions `to` lack.
+        """Queue copies to the devices at positions `to` where they differ from the lead.
 
-        What a replica's forward has written gets the lead's value again. Buffers go first: the
-        first layer of normalization reads them. A forward may write them on the lead, whose current
-        stream waits until they are packed. Parameters it may write after `hold_writes`.
+        Buffers go first, since the first normalization layer reads them. The lead's current stream
+        waits until they are packed, and may then write them; it may write parameters after
+        `hold_writes`.
         """
         first, rest = _lacking(buffers, to), _lacking(parameters, to)
         if first or rest:
@@ -49,7 +49,7 @@ class Broadcast:
                 arriving.wait_stream(passing_on)
                 if (reader := self._readers[device]) is not None:
                     arriving.wait_stream(reader)
-            # All packing comes before all copying, else a copy would wait for the multiprocessors.
+            # Pack everything before copying: a later pack would wait for multiprocessors.
             with using(leaving):
                 packed = [bucket.pieces(apart=True) for bucket, _ in first]
                 if first:
@@ -63,14 +63,14 @@ class Broadcast:
             self._readers[device] = torch.accelerator.current_stream(self._others[device])
 
     def hold_writes(self) -> None:
-        """Have the lead's current stream, which may write parameters, wait until they are gone."""
+        """Make the lead's current stream wait until the parameters have been read."""
         if self._gone is not None:
             torch.accelerator.current_stream(self._lead).wait_event(self._gone)
             self._gone = None
 
     def _send(self, bucket: Bucket, pieces: Sequence[torch.Tensor], lacking: Sequence[int]) -> None:
         hops = len(lacking)
-        # What is more than one piece is no larger than one cut.
+        # Several pieces together are no larger than one cut.
         passes = [[cut] for cut in in_cuts(pieces[0], hops)] if len(pieces) == 1 else [pieces]
         for number, source in enumerate(passes):
             before = self._lead
@@ -91,6 +91,6 @@ class Broadcast:
 
 
 def _lacking(buckets: Sequence[Bucket], to: Sequence[int]) -> list[tuple[Bucket, list[int]]]:
-    """Return buckets, and which of the devices at the positions `to` lack the lead's values."""
+    """Return the buckets that differ from the lead's, with the positions where they do."""
     lacking = [(bucket, [device for device in to if bucket.differs(device)]) for bucket in buckets]
     return [(bucket, devices) for bucket, devices in lacking if devices]

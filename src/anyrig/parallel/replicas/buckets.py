@@ -2,13 +2,13 @@
 
 ::
 
-    lead        b1 ┐  b2 ┐  w1 ┐  w2 ┐    one storage each, wherever the caller's module has them
-                   └─────┴pack │     │    large ones are copied as they are
-    cuda:1      [ b1  | b2 |  w1 |  w2 ]  one flat tensor a bucket, which lives as long as the
-    cuda:2      [ b1  | b2 |  w1 |  w2 ]  replicas; their tensors are views of it
+    lead        b1 ┐  b2 ┐  w1 ┐  w2 ┐    one storage each; small tensors are packed for the copy,
+                   └─────┴pack │     │    large tensors are copied directly
+    cuda:1      [ b1  | b2 |  w1 |  w2 ]  one flat tensor for each bucket, kept with the replicas,
+    cuda:2      [ b1  | b2 |  w1 |  w2 ]  whose tensors are views of it
 
-Tensors that share a storage on the lead lie in the same way on the others, so that the weights of
-a recurrent network that cuDNN wants in one piece stay in one piece.
+Tensors that share a storage on the lead share one on the other devices too, with the same layout:
+cuDNN takes the weights of a recurrent network in one piece.
 """
 
 from __future__ import annotations
@@ -19,134 +19,117 @@ from dataclasses import dataclass, field
 
 import torch
 
-# As in DistributedDataParallel: large enough to use the link, small enough that one travels while
-# the next is computed. The first one is small, since the first layer waits for it, and since its
-# gradients are the last to travel; those after it grow by this factor.
+# As in DistributedDataParallel: large enough to use the link, small enough to overlap with the
+# computation. The first bucket is small, since the first layer waits for it, and its gradients are
+# the last to be sent; the limits of later buckets grow by this factor.
 BUCKET_BYTES = 25 * 2**20
 FIRST_BUCKET_BYTES = 2**20
 BUCKET_GROWTH = 4
 
-# From this size on a tensor is copied as it is. Packing takes the lead's time and memory, and saves
-# a launch, in which this much travels by the fastest links.
+# Larger tensors are not packed. Packing takes time and memory on the lead, and saves a launch, in
+# which the fastest links carry this much.
 _LARGE_BYTES = 2**20
 
-# What cuBLAS and vectorized kernels want of an address, and what the allocator gives.
+# The alignment that the allocator gives, for cuBLAS and vectorized kernels.
 _ALIGNMENT_BYTES = 512
 
 
 @dataclass(eq=False)
 class Slot:
-    """One tensor of the module, in however many places the module has it.
+    """One tensor of the module."""
 
-    Attributes:
-        tensor: the caller's, on the lead.
-        position: which of its bucket's slots it is.
-        changed: the bucket's `stamp` when the tensor was last seen to have changed.
-        seen: its version and address at the last look.
-    """
-
-    tensor: torch.Tensor
-    # Weak, for the bucket has its slots: as a circle they would keep the memory of a dropped model
-    # until Python's cycle collector comes by.
+    tensor: torch.Tensor  # the caller's, on the lead
+    # Weak: a reference cycle with the bucket would delay freeing the memory of a dropped model.
     _bucket: weakref.ref[Bucket] = field(init=False, repr=False)
-    position: int = field(init=False)
-    changed: int = 0
-    seen: tuple[int | None, int] = (None, 0)
+    position: int = field(init=False)  # among the bucket's slots
+    changed: int = 0  # the bucket's `stamp` at the tensor's last known change
+    seen: tuple[int | None, int] = (None, 0)  # version and address at the last look
 
     @property
     def bucket(self) -> Bucket:
-        """Where the copies lie."""
+        """The bucket that holds the copies."""
         bucket = self._bucket()
         assert bucket is not None, "a slot outlived its bucket"
         return bucket
 
 
 def form_of(tensor: torch.Tensor) -> tuple[object, ...]:
-    """Return what the place of a tensor in its bucket is made for."""
+    """Return the properties of a tensor on which its place in a bucket depends."""
     storage_bytes = tensor.untyped_storage().nbytes()
     return tensor.shape, tensor.stride(), tensor.dtype, tensor.device, storage_bytes
 
 
 class _Block:
-    """A stretch of one storage on the lead, which lies at `start` in the bucket, in elements."""
+    """A contiguous part of a storage on the lead, and its place in a bucket, in elements."""
 
     def __init__(self, slots: list[Slot]) -> None:
         self.slots = slots
         self.start = 0
-        hull = _hull(slots)
-        self.length = hull[1] if hull else slots[0].tensor.numel()
+        self.length = (_hull(slots) or (0, slots[0].tensor.numel()))[1]
         self.nbytes = self.length * slots[0].tensor.element_size()
         self.form = self.form_now()
 
     def form_now(self) -> tuple[list[int] | None, object]:
-        """Return where each tensor begins, None if it is copied alone; and what else must stay."""
+        """Return the tensors' offsets, None for a single tensor, and what else must not change."""
         hull = _hull(self.slots)
         offsets = hull and [int(slot.tensor.storage_offset()) - hull[0] for slot in self.slots]
         storages = {slot.tensor.untyped_storage()._cdata for slot in self.slots}
         return offsets, (len(storages), [form_of(slot.tensor) for slot in self.slots])
 
     def source(self) -> torch.Tensor:
-        """Return a view of the lead's values."""
         hull, tensor = _hull(self.slots), self.slots[0].tensor.detach()
         return tensor if hull is None else tensor.as_strided((self.length,), (1,), hull[0])
 
 
 class Bucket:
-    """Some tensors of one dtype, copied to another device in one piece.
-
-    Attributes:
-        slots: in the module's order, those of large tensors last.
-        stamp: counts the changes of what the lead has.
-        held: for each device but the lead, the stamp of what it has; 0 is nothing yet.
-        copies: for each device but the lead, its tensors in the order of `slots`.
-        ready: for each device but the lead, recorded when what it was sent has arrived.
-        suspect: whether the lead's values may have changed without a new version since the last
-            look.
-    """
+    """Tensors of one dtype, copied together to the other devices."""
 
     def __init__(self, blocks: Sequence[_Block], devices: Sequence[torch.device]) -> None:
         self._blocks = sorted(blocks, key=lambda block: block.nbytes >= _LARGE_BYTES)
         small = sum(block.nbytes < _LARGE_BYTES for block in blocks)
-        self._packed = small if small > 1 else 0  # how many blocks are, the first ones
-        self.slots = [slot for block in self._blocks for slot in block.slots]
+        self._packed = small if small > 1 else 0  # the number of packed blocks, the first ones
+        self.slots = [slot for block in self._blocks for slot in block.slots]  # large ones last
         for position, slot in enumerate(self.slots):
             slot._bucket, slot.position = weakref.ref(self), position
         self.dtype = self.slots[0].tensor.dtype
-        self.length = _place(self._blocks, self.dtype)
+        self.length, grain = 0, max(1, _ALIGNMENT_BYTES // self.dtype.itemsize)
+        for block in self._blocks:
+            block.start = -(-self.length // grain) * grain
+            self.length = block.start + block.length
         self.devices = tuple(devices)
-        self.stamp = 0
-        self.suspect = False
+        self.stamp = 0  # counts the changes of the lead's values
+        self.suspect = False  # whether they may have changed without a new version
+        # For each device: the stamp of its values, its tensors, and the event of their arrival.
         self.held = [0] * len(devices)
+        self.copies: list[list[torch.Tensor]] = [[] for _ in devices]
         self.ready = [torch.Event(device) for device in devices]
         self._flats: list[torch.Tensor | None] = [None] * len(devices)
-        self.copies: list[list[torch.Tensor]] = [[] for _ in devices]
-        self._versions: list[list[int]] = [[] for _ in devices]  # of copies, when they arrived
+        self._versions: list[list[int]] = [[] for _ in devices]  # of the copies at their arrival
         self._sources: list[torch.Tensor] = []
 
     @property
     def learns(self) -> bool:
-        """Whether a tensor in it requires gradients."""
+        """Whether one of the tensors requires gradients."""
         return any(slot.tensor.requires_grad for slot in self.slots)
 
     def look(self) -> bool | None:
-        """Say whether the lead's tensors have changed since the last look, as their versions tell.
+        """Say whether versions or addresses of the lead's tensors have changed since the last look.
 
-        None: they no longer have the form, or share storage as, the bucket was made for.
+        None: their forms or shared storages have changed, so new buckets are needed.
         """
         stamp = self.stamp + 1
         changed = moved = self.stamp == 0
         for slot in self.slots:
-            tensor = slot.tensor
-            # Tensors made in inference mode have no version: they may always have changed.
-            version = None if tensor.is_inference() else tensor._version
-            seen = (version, tensor.data_ptr())
+            # Inference tensors have no version: assume a change.
+            version = None if slot.tensor.is_inference() else slot.tensor._version
+            seen = (version, slot.tensor.data_ptr())
             if seen != slot.seen or version is None:
                 moved = moved or seen[1] != slot.seen[1]
                 slot.seen, slot.changed, changed = seen, stamp, True
         if moved:
             if any(block.form != block.form_now() for block in self._blocks):
                 for slot in self.slots:
-                    slot.seen = (None, 0)  # so that the next look sees it too
+                    slot.seen = (None, 0)  # the next look returns None, too
                 return None
             self._sources = [block.source() for block in self._blocks]
         if changed:
@@ -154,17 +137,17 @@ class Bucket:
         return changed
 
     def flat(self, device: int) -> torch.Tensor:
-        """Return the one tensor that holds all of them on a device; made at the first use."""
+        """Return the tensor that holds all copies on a device; made at the first use."""
         flat = self._flats[device]
         if flat is None:
             flat = torch.empty(self.length, dtype=self.dtype, device=self.devices[device])
             self._flats[device] = flat
-            # .data: a version counter each, else a change of one would count for all.
+            # .data gives each view a version counter of its own.
             self.copies[device] = [part.data for part in self.parts(flat)]
         return flat
 
     def differs(self, device: int) -> bool:
-        """Say whether a device lacks the lead's values, or has written its copies of them."""
+        """Say whether a device does not have the lead's values, or has overwritten them."""
         return self.held[device] != self.stamp or bool(self._written(device))
 
     def _written(self, device: int) -> list[torch.Tensor]:
@@ -172,7 +155,10 @@ class Bucket:
         return [copy for copy, version in pairs if copy._version != version]
 
     def note_arrival(self, device: int) -> None:
-        """Note that a device holds the lead's values, and tell graphs that saved other ones."""
+        """Record that a device has the lead's values.
+
+        The versions of changed copies increase, so that graphs that saved earlier values raise.
+        """
         copies, held = self.copies[device], self.held[device]
         changed = [copies[slot.position] for slot in self.slots if slot.changed > held]
         torch.autograd.graph.increment_version([*changed, *self._written(device)])
@@ -180,33 +166,28 @@ class Bucket:
         self.held[device] = self.stamp
 
     def parts(self, flat: torch.Tensor) -> list[torch.Tensor]:
-        """Return the views of such a tensor that are the tensors of `slots`."""
+        """Return the views of a flat tensor that correspond to `slots`."""
         parts = []
         for block in self._blocks:
             offsets, _ = block.form
             for slot, offset in zip(block.slots, offsets or [0], strict=True):
                 shape, start = slot.tensor.shape, flat.storage_offset() + block.start + offset
                 if offsets is None:
-                    parts.append(flat.narrow(0, block.start, block.length).view(shape))
+                    parts.append(_stretch(block, flat).view(shape))
                 else:
                     parts.append(flat.as_strided(shape, slot.tensor.stride(), start))
         return parts
 
     def pack(self, tensors: Sequence[torch.Tensor | None], device: torch.device) -> torch.Tensor:
-        """Return tensors like those of `slots` in one flat tensor, zero where there is none.
+        """Return tensors like those of `slots` in one flat tensor, with zeros for None.
 
-        A single one that lies like that already is not copied.
+        A single tensor that already has this layout is not copied.
         """
-        first = tensors[0]
-        if (
-            len(tensors) == 1
-            and first is not None
-            and first.is_contiguous()
-            and first.dtype is self.dtype
-            and first.stride() == self.slots[0].tensor.stride()
-            and first.numel() == self.length
-        ):
-            return first.view(-1)
+        first = tensors[0] if len(tensors) == 1 else None
+        if first is not None and first.is_contiguous():
+            layout = (self.dtype, self.slots[0].tensor.stride(), self.length)
+            if (first.dtype, first.stride(), first.numel()) == layout:
+                return first.view(-1)
         make = torch.zeros if any(tensor is None for tensor in tensors) else torch.empty
         flat = make(self.length, dtype=self.dtype, device=device)
         there = [tensor for tensor in tensors if tensor is not None]
@@ -215,8 +196,9 @@ class Bucket:
         return flat
 
     def pieces(self, *, apart: bool = False) -> list[torch.Tensor]:
-        """Return the lead's values in tensors of one dimension: large ones as they are, or copied
-        if `apart`, so that the lead's may change meanwhile; small ones packed into one.
+        """Return the lead's values as flat tensors: small ones packed into one, then large ones.
+
+        With `apart`, large ones are copies, so that the lead may write its own meanwhile.
         """
         whole = [source.reshape(-1) for source in self._sources]
         small, large = whole[: self._packed], whole[self._packed :]
@@ -229,7 +211,7 @@ class Bucket:
         return [packed, *large]
 
     def pieces_of(self, flat: torch.Tensor) -> list[torch.Tensor]:
-        """Return the same parts of a tensor that holds all of them."""
+        """Return the parts of `flat` that correspond to `pieces`."""
         packed = [flat.narrow(0, 0, self._packed_length)] if self._packed else []
         return packed + [_stretch(block, flat) for block in self._blocks[self._packed :]]
 
@@ -240,10 +222,7 @@ class Bucket:
 
 
 def in_cuts(flat: torch.Tensor, hops: int) -> Sequence[torch.Tensor]:
-    """Return a flat tensor in parts that pass along a chain of devices one behind the other.
-
-    A large one, of which all but the first device would else wait for the whole, is cut.
-    """
+    """Return the parts in which a flat tensor passes along a chain of `hops` copies."""
     if hops == 1 or flat.nbytes <= BUCKET_BYTES:
         return [flat]
     cuts: Sequence[torch.Tensor] = torch.split(flat, BUCKET_BYTES // flat.element_size())
@@ -257,13 +236,12 @@ def make_buckets(
     bucket_bytes: int = BUCKET_BYTES,
     first_bucket_bytes: int = FIRST_BUCKET_BYTES,
 ) -> list[Bucket]:
-    """Return buckets of up to `bucket_bytes` that hold `slots`, in their order.
+    """Return buckets of up to `bucket_bytes` that hold `slots`, in order.
 
-    What learns and what does not lie apart, since the second rarely changes. A tensor that is
-    larger has a bucket of its own.
+    Frozen tensors rarely change, so they have buckets of their own; so has each larger tensor.
     """
     full: list[list[_Block]] = []
-    # For each kind, the bucket that is being filled and how many bytes there is room for.
+    # For each kind, the bucket that is being filled and the bytes left in it.
     filling: dict[tuple[torch.dtype, bool], tuple[list[_Block], int]] = {}
     limit = first_bucket_bytes
     for block in _blocks_of(slots):
@@ -280,7 +258,7 @@ def make_buckets(
 
 
 def _blocks_of(slots: Iterable[Slot]) -> list[_Block]:
-    """Group the slots that share a storage, unless they cover little of what lies between them."""
+    """Group the slots that share a storage, unless they cover less than half of their range."""
     groups: dict[object, list[Slot]] = {}
     for slot in slots:
         tensor = slot.tensor
@@ -293,30 +271,16 @@ def _blocks_of(slots: Iterable[Slot]) -> list[_Block]:
 
 
 def _hull(slots: Sequence[Slot]) -> tuple[int, int] | None:
-    """Return offset and length of the stretch of storage that slots cover, in elements; None if
-    they leave most of it out.
-    """
-    begin = min(int(slot.tensor.storage_offset()) for slot in slots)
-    end = max(int(slot.tensor.storage_offset()) + _extent(slot.tensor) for slot in slots)
+    """Return offset and length of the slots' range, in elements; None if less than half is used."""
+    begins, ends = [], []
+    for tensor in (slot.tensor for slot in slots):
+        begins.append(int(tensor.storage_offset()))
+        steps = zip(tensor.shape, tensor.stride(), strict=True)
+        extent = 1 + sum((size - 1) * stride for size, stride in steps) if tensor.numel() else 0
+        ends.append(begins[-1] + extent)
+    length = max(ends) - min(begins)
     covered = sum(slot.tensor.numel() for slot in slots)
-    return (begin, end - begin) if end - begin <= 2 * covered else None
-
-
-def _extent(tensor: torch.Tensor) -> int:
-    if tensor.numel() == 0:
-        return 0
-    steps = zip(tensor.shape, tensor.stride(), strict=True)
-    return 1 + sum((size - 1) * stride for size, stride in steps)
-
-
-def _place(blocks: Sequence[_Block], dtype: torch.dtype) -> int:
-    """Give each block its place, aligned, and return the length of all."""
-    grain = max(1, _ALIGNMENT_BYTES // dtype.itemsize)
-    end = 0
-    for block in blocks:
-        block.start = -(-end // grain) * grain
-        end = block.start + block.length
-    return end
+    return (min(begins), length) if length <= 2 * covered else None
 
 
 def _stretch(block: _Block, flat: torch.Tensor) -> torch.Tensor:
@@ -324,9 +288,9 @@ def _stretch(block: _Block, flat: torch.Tensor) -> torch.Tensor:
 
 
 def _copy_each(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
-    """Copy many tensors in one launch where the device can."""
+    """Copy many tensors, in one launch if the device supports that."""
     if targets[0].dtype.itemsize == 1:
         targets = [target.view(torch.uint8) for target in targets]
         sources = [source.view(torch.uint8) for source in sources]
-    # Private by name, but what every optimizer of torch.optim is made of.
+    # Private, but every optimizer of torch.optim uses it.
     torch._foreach_copy_(list(targets), list(sources), non_blocking=True)

@@ -1,4 +1,4 @@
-"""What PyTorch keeps for each thread, taken from the caller's into that of a replica."""
+"""The thread-local state of PyTorch, copied from the caller's thread to a replica's."""
 
 from __future__ import annotations
 
@@ -18,12 +18,11 @@ T = TypeVar("T")
 
 
 class CallerState:
-    """The state of the thread that makes it: gradient mode, autocast, streams, context variables.
+    """The state of the present thread: gradient mode, autocast, streams, context variables.
 
-    The stacks of modes and of saved-tensor hooks have no public way to be read, nor has the mode of
-    `torch.set_default_device`; tests would notice if one of these changed.
-
-    Each of the devices, the lead first, keeps the caller's current stream.
+    The stacks of modes and of saved-tensor hooks, and the mode of `torch.set_default_device`, have
+    no public getters; `tests/parallel/test_caller_state.py` covers them. The lead is the first of
+    `devices`, each of which keeps the caller's current stream.
     """
 
     def __init__(self, devices: Sequence[torch.device]) -> None:
@@ -43,14 +42,14 @@ class CallerState:
         self._context = contextvars.copy_context()
 
     def call(self, device: torch.device, function: Callable[[], T]) -> T:
-        """Call a function as if the caller did, with `device` the current one."""
+        """Call a function in the caller's state, with `device` as the current device."""
         return self._context.copy().run(self._call, device, function)
 
     def _call(self, device: torch.device, function: Callable[[], T]) -> T:
         with ExitStack() as stack:
-            # The last one's device becomes the current one.
+            # `using` makes the last stream's device current.
             stack.enter_context(using(*sorted(self._streams, key=lambda s: s.device == device)))
-            # An inference mode that is entered sets the gradient mode too, so that comes after.
+            # Inference mode sets the gradient mode, too, so it comes first.
             stack.enter_context(torch.inference_mode(self._inference))
             stack.enter_context(torch.set_grad_enabled(self._grad))
             for kind, enabled, dtype in self._autocasts:
@@ -64,25 +63,21 @@ class CallerState:
                     torch.autograd.graph.saved_tensors_hooks(*self._saved_tensor_hooks)
                 )
             for mode in self._dispatch_modes:
-                _enter(stack, mode, dispatch._push_mode, dispatch._pop_mode)
+                dispatch._push_mode(mode)  # not entered as a context: the mode is already entered
+                stack.callback(dispatch._pop_mode)
             for function_mode in self._function_modes:
                 if isinstance(function_mode, DeviceContext) and function_mode.device == self._lead:
-                    function_mode = DeviceContext(device)  # a replica's default is its own device
-                _enter(stack, function_mode, _push_mode, _pop_mode)
+                    function_mode = DeviceContext(device)  # a replica's default device is its own
+                _push_mode(function_mode)  # type: ignore[no-untyped-call]
+                stack.callback(_pop_mode)
             return function()
 
 
 def _hooks_for_threads() -> Any:
-    """Return the hooks of saved tensors, unless they are those of a checkpoint around the model.
+    """Return the hooks of saved tensors, or None for those of a checkpoint around the model.
 
-    A checkpoint finds what it recomputes by the order in which it was saved, and threads have none.
-    So only what the lead saves is recomputed then; a checkpoint within the module does it for all.
+    A checkpoint identifies tensors by the order of saving, which is undefined across threads. So
+    a checkpoint around the model recomputes only what the lead saves.
     """
     hooks = torch._C._autograd._top_saved_tensors_default_hooks(False)
     return None if hooks and hooks[0].__module__ == "torch.utils.checkpoint" else hooks
-
-
-def _enter(stack: ExitStack, mode: Any, push: Callable[[Any], Any], pop: Callable[[], Any]) -> None:
-    # Pushed, not entered as a context: that would be a second time for the mode itself.
-    push(mode)
-    stack.callback(pop)

@@ -1,4 +1,4 @@
-"""A thread for each device, kept for the life of the process and shared by all models."""
+"""One thread for each device, shared by all models of the process."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ _Calls = queue.SimpleQueue[tuple[Future[Any], Function]]
 
 
 class DeviceThreads:
-    """The threads. Each makes one call after the other."""
+    """One thread for each device, which makes its calls in order."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._threads: dict[torch.device, tuple[threading.Thread, _Calls]] = {}
 
     def start_all(self, functions: list[tuple[torch.device, Function]]) -> list[Future[Any]]:
-        """Start functions on their devices' threads, all before those of a later `start_all`.
+        """Queue functions on their devices' threads, without those of another call between them.
 
-        So calls that wait for each other cannot stand behind calls that wait for them.
+        So functions that wait for each other cannot deadlock with those of another model.
         """
         with self._lock:
             return [self._start(device, function) for device, function in functions]
@@ -33,7 +33,7 @@ class DeviceThreads:
     def _start(self, device: torch.device, function: Function) -> Future[Any]:
         if device not in self._threads or not self._threads[device][0].is_alive():  # after a fork
             calls: _Calls = queue.SimpleQueue()
-            # Unlike those of an executor, a daemon does not keep the process from ending.
+            # A daemon, unlike an executor's threads, does not block the end of the process.
             thread = threading.Thread(
                 target=_make_calls, args=(calls,), name=f"anyrig {device}", daemon=True
             )
@@ -55,6 +55,6 @@ def _make_calls(calls: _Calls) -> None:
         call, function = calls.get()
         try:
             call.set_result(function())
-        except BaseException as error:  # raised where it is waited for
+        except BaseException as error:  # raised by call.result()
             call.set_exception(error)
-        del call, function  # else the last result would be kept until the next call
+        del call, function  # do not keep the result until the next call

@@ -1,4 +1,4 @@
-"""Reporting where a replica's exception was raised, and what the replica was given."""
+"""Notes on an exception, which its traceback shows."""
 
 from __future__ import annotations
 
@@ -7,45 +7,49 @@ from typing import Any
 import torch
 
 from ...transfer.tree import list_leaves
-from ..batch.rows import name_argument
+from ..batch.samples import name_argument
 
 
-class ReplicaPlace(Exception):  # noqa: N818 - it is no error, but where one was raised
-    """The device of a replica and what it was given, as Python 3.10 shows it in a traceback."""
+class Note(Exception):  # noqa: N818 - not an error
+    """Shows a note in the tracebacks of Python 3.10, whose exceptions have no notes."""
 
 
-def add_place(error: BaseException, device: torch.device, given: Any) -> None:
-    """Have an exception's traceback show the replica's device and the shapes that it was given.
+def add_note(error: BaseException, text: str) -> None:
+    """Add ``[anyrig: text]`` to an exception's traceback, once.
 
-    The exception stays itself: its class, its arguments and its traceback are those that the module
-    raised, so that an `except` clause for the module's own exception catches it.
+    The exception keeps its class, arguments and traceback, so that the module's own `except`
+    clauses catch it.
     """
-    place = f"[anyrig: in the replica on {device}, which was given {describe(given)}]"
+    note = f"[anyrig: {text}]"
     if not hasattr(error, "add_note"):  # Python 3.10
-        add_as_cause(error, place)
-    elif place not in getattr(error, "__notes__", ()):  # a module may raise one exception often
-        error.add_note(place)
+        add_as_cause(error, note)
+    elif note not in getattr(error, "__notes__", ()):
+        error.add_note(note)
 
 
-def add_as_cause(error: BaseException, place: str) -> None:
-    """Put `place` where a traceback begins: before the first of the exceptions that led to it."""
+def add_as_cause(error: BaseException, note: str) -> None:
+    """Put `note` at the top of a traceback: before the first exception that led to `error`."""
     seen = set()
     while id(error) not in seen:
         seen.add(id(error))
         before = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
         if before is None:
-            if not isinstance(error, ReplicaPlace):
-                error.__cause__ = ReplicaPlace(place)
+            if not isinstance(error, Note):
+                error.__cause__ = Note(note)
             return
         error = before
 
 
-def describe(given: tuple[Any, Any]) -> str:
-    """Return the shapes and dtypes of the tensors in ``(args, kwargs)``, with where they are."""
+def add_place(error: BaseException, device: torch.device, given: tuple[Any, Any]) -> None:
+    """Add a note with a replica's device and the shapes of its ``(args, kwargs)``."""
+    add_note(error, f"in the replica on {device}, which was given {_describe(given)}")
+
+
+def _describe(given: tuple[Any, Any]) -> str:
     try:
         leaves = list_leaves(given)
-    except Exception:  # what was given cannot be walked: say less
-        return "what cannot be looked into"
+    except Exception:  # the arguments contain themselves, for example
+        return "arguments that cannot be listed"
     found = [
         f"{name_argument(path)} {'nested' if leaf.is_nested else tuple(leaf.shape)} "
         f"{str(leaf.dtype).removeprefix('torch.')}"

@@ -1,4 +1,4 @@
-"""The way of gradients from the replicas to the lead's parameters, as nodes of autograd.
+"""The autograd nodes that bring gradients from the replicas to the lead's parameters.
 
 ::
 
@@ -8,11 +8,10 @@
                               waits     adds along the chain   packs    as soon as autograd has the
                               once      on side streams                 gradients of this bucket
 
-Autograd itself knows which replicas take part, when a bucket is complete, and runs parameter hooks
-with the whole gradient. Between the nodes run scalars on the CPU, *tokens*; what they stand for is
-an attribute of theirs, which PyTorch keeps for as long as a tensor lives. For a CPU scalar,
-`Collect` runs in the thread that called ``backward()``, which has nothing else to do; a token on a
-device would queue behind what that device computes.
+Autograd determines which replicas take part and when a bucket is complete, and runs parameter hooks
+with the whole gradient. *Tokens* run between the nodes: scalars with the gradients as an attribute.
+They are on the CPU, so that `Collect` runs in the otherwise idle thread that called ``backward()``
+instead of waiting behind a device's computation.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ from ...transfer.streams import using
 from .buckets import Bucket, in_cuts
 from .side_streams import copy_across, side_streams
 
-# For each bucket that learns, a token for each active device. Not kept in `Step`, which the nodes
-# that made them refer to: nothing could free such a circle through autograd.
+# For each bucket that learns, a token for each active device. `Step` must not hold tokens: their
+# nodes refer to it, and Python cannot free a reference cycle through autograd.
 Tokens = dict[Bucket, tuple[torch.Tensor, ...]]
 
 
@@ -37,32 +36,29 @@ Tokens = dict[Bucket, tuple[torch.Tensor, ...]]
 class Packed:
     """The gradients of one bucket on one device."""
 
-    # Laid out as the bucket, zero where a gradient is missing. It may be a gradient that others
-    # have too, so nothing is written into it.
+    # With the bucket's layout, and zeros for missing gradients. Read only: it may be shared.
     flat: torch.Tensor
     present: list[bool]  # for each slot, whether there is a gradient
-    ready: torch.Event  # recorded when `flat` is
+    ready: torch.Event  # recorded after the work that fills `flat`
 
 
 @dataclass(eq=False)
 class Step:
-    """What the nodes of one forward share."""
+    """The state that the nodes of one forward share."""
 
     lead: torch.device
-    zero: torch.Tensor  # a number on it, for tokens
+    zero: torch.Tensor  # a scalar on the lead, for tokens
     others: tuple[torch.device, ...]  # in the order of the chain
     buckets: Sequence[Bucket]
-    # Called with its stream when a device has queued another part of its backward, gradients on
-    # their way included: records its progress for the step timer.
-    mark: Callable[[torch.Stream], None]
+    mark: Callable[[torch.Stream], None]  # records a stream's progress for the step timer
 
     def begin(self, active: Sequence[int]) -> Tokens:
-        """Make the nodes of the lead; those of the replicas come when they read."""
+        """Make the lead's nodes; each replica makes its own when it reads a bucket."""
         learning = [bucket for bucket in self.buckets if bucket.learns]
         if not learning or torch.is_inference_mode_enabled():
             return {}
         parameters = [slot.tensor for bucket in learning for slot in bucket.slots]
-        # Parameters require gradients under no_grad too; a module may enable them for a part.
+        # Under no_grad too: a module may enable gradients for a part of its forward.
         with torch.enable_grad():
             tokens = _apply(_Deliver, self, learning, *parameters)
             return {
@@ -71,18 +67,17 @@ class Step:
             }
 
     def take(self, bucket: Bucket, device: int, token: torch.Tensor | None) -> list[torch.Tensor]:
-        """Return the bucket's tensors on a device, for this step.
+        """Return the bucket's tensors on a device for this step; the token is None if none learns.
 
-        They share storage and version with the copies there. Must be called in the thread, and on
-        the stream, that reads them: autograd sends gradients of what is read last back first, by
-        the order in which the thread made its nodes. The token is None if nothing in it learns.
+        They share storage and version with the copies. Must be called in the thread and on the
+        stream that read them: autograd runs the last node that a thread made first.
         """
         stream = torch.accelerator.current_stream(self.others[device])
         stream.wait_event(bucket.ready[device])
         bucket.flat(device).record_stream(stream)
         if token is None:
             return [copy.detach() for copy in bucket.copies[device]]
-        # Read first within no_grad, as in a checkpoint, and again in its recomputation.
+        # A checkpoint reads first under no_grad, and again in its recomputation.
         with torch.enable_grad():
             aliases = _apply(_Take, self, bucket, device, token)
         return [
@@ -92,7 +87,7 @@ class Step:
 
 
 class _Take(torch.autograd.Function):
-    """A token becomes a bucket's tensors on a device; their gradients become one."""
+    """Forward: a token to a bucket's tensors on a device. Backward: pack their gradients."""
 
     @staticmethod
     def forward(
@@ -118,7 +113,7 @@ class _Take(torch.autograd.Function):
 
 
 class _Collect(torch.autograd.Function):
-    """A bucket's token becomes one for each active device; back, their gradients are added."""
+    """Forward: a bucket's token to one for each active device. Backward: add their gradients."""
 
     @staticmethod
     def forward(
@@ -132,15 +127,24 @@ class _Collect(torch.autograd.Function):
     def backward(ctx: Any, *tokens: Any) -> Any:
         step, bucket = ctx.step, ctx.bucket
         loads = [token.load for token in tokens if token is not None]
-        whole = _collect(step, bucket, loads)
+        packed = {device: load for device, load in loads if isinstance(load, Packed)}
+        loose = [load for _, load in loads if not isinstance(load, Packed)]
+        whole: Any = None
+        if packed:
+            whole = _add_along_the_chain(step, [packed[device] for device in sorted(packed)])
+        if loose:
+            if whole is not None:
+                stream = torch.accelerator.current_stream(step.lead)
+                loose.append(_unpack(bucket, whole, stream))
+            whole = [_sum(column, step.lead) for column in zip(*loose, strict=True)]
         return None, None, None, None if whole is None else _token(whole, step.zero)
 
 
 class _Deliver(torch.autograd.Function):
-    """The lead's parameters become a token for each bucket; back, they get their gradients.
+    """Forward: the lead's parameters to a token for each bucket. Backward: unpack the sums.
 
-    The tokens lie on the lead, so that this runs in its thread, behind all that it computes: only
-    there must its stream wait for the sums.
+    The tokens are on the lead, so that backward runs after all that the lead computes, and its
+    stream waits for the sums only then.
     """
 
     @staticmethod
@@ -169,44 +173,25 @@ def _apply(function: type[torch.autograd.Function], *arguments: Any) -> Any:
 
 
 def _token(load: object, zero: torch.Tensor | None = None) -> torch.Tensor:
-    # A number that is defined, for anomaly detection looks at it.
+    # Initialized, since anomaly detection reads the value.
     token = torch.zeros((), device="cpu") if zero is None else zero.detach()
     token.load = load  # type: ignore[attr-defined]
     return token
 
 
 def _unpack(bucket: Bucket, packed: Packed, stream: torch.Stream) -> list[torch.Tensor | None]:
-    """Return the gradients, for use on `stream`."""
+    """Return the gradients for use on `stream`, which waits for them."""
     stream.wait_event(packed.ready)
     packed.flat.record_stream(stream)
     parts = zip(bucket.parts(packed.flat), packed.present, strict=True)
     return [part if here else None for part, here in parts]
 
 
-def _collect(
-    step: Step, bucket: Bucket, loads: Sequence[tuple[int, Any]]
-) -> Packed | list[torch.Tensor | None] | None:
-    """Return the sum of a bucket's gradients on the lead, from those of devices by position."""
-    packed = {device: load for device, load in loads if isinstance(load, Packed)}
-    loose = [load for _, load in loads if not isinstance(load, Packed)]
-    whole = None
-    if packed:
-        whole = _add_along_the_chain(step, [packed[device] for device in sorted(packed)])
-    if not loose:
-        return whole
-    if whole is not None:
-        loose.append(_unpack(bucket, whole, torch.accelerator.current_stream(step.lead)))
-    return [_sum(column, step.lead) for column in zip(*loose, strict=True)]
-
-
 def _add_along_the_chain(step: Step, summands: Sequence[Packed]) -> Packed:
-    """Add from the far end of the chain to the lead, on side streams.
-
-    Addition runs on the stream on which a device receives, while it sends on another.
-    """
+    """Add from the far end of the chain to the lead, on the streams on which devices receive."""
     *nearer, far = summands
     hops = len(summands)
-    # What is added on the way, and where: nothing on the lead.
+    # The partial sum on each device, and the device's own gradients; none on the lead.
     stages: list[tuple[torch.Tensor, Packed | None]] = []
     for here in (*reversed(nearer), None):
         device = step.lead if here is None else here.flat.device
@@ -233,6 +218,6 @@ def _add_along_the_chain(step: Step, summands: Sequence[Packed]) -> Packed:
 
 
 def _sum(gradients: Sequence[torch.Tensor | None], lead: torch.device) -> torch.Tensor | None:
-    """Add what cannot be packed: sparse gradients, and those that are differentiated again."""
+    """Add gradients that cannot be packed: sparse ones, and those that have a graph."""
     here = [gradient.to(lead) for gradient in gradients if gradient is not None]
     return reduce(torch.add, here) if here else None

@@ -1,10 +1,11 @@
-"""The replicas of one step: they exchange statistics, and all end when one of them fails."""
+"""The replicas of one step, which exchange statistics and stop when one of them fails."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
+from functools import partial
 from typing import TypeVar
 
 import torch
@@ -15,22 +16,16 @@ from ..batch.cut import cut, join
 WAIT_SECONDS = 300.0
 
 T = TypeVar("T")
-# How many values a replica has for each channel, and their (mean, biased variance).
+# The number of values for each channel, and their (mean, biased variance).
 Moments = tuple[int, torch.Tensor]
 
 
 class Stopped(BaseException):
-    """Ends a replica whose result nobody will see; not for modules that catch `Exception`."""
+    """Ends a replica after another has failed; modules that catch `Exception` do not catch it."""
 
 
 class Meeting:
-    """The replicas of one step. They call `combine` equally often and in the same order.
-
-    Args:
-        devices: of the replicas that take part, in order.
-        exchanges: whether layers of batch normalization exchange their statistics here.
-        wait_seconds: how long to wait for the others.
-    """
+    """The replicas of one step on `devices`, which call `combine` in the same order."""
 
     def __init__(
         self,
@@ -40,15 +35,17 @@ class Meeting:
         wait_seconds: float = WAIT_SECONDS,
     ) -> None:
         self.devices = tuple(devices)
-        self.exchanges = exchanges
+        self.exchanges = exchanges  # whether layers of batch normalization combine statistics
         self.stopped = False  # whether one of the replicas has failed
         self._wait_seconds = wait_seconds
-        self._barrier = threading.Barrier(len(devices), timeout=wait_seconds)
         self._brought: dict[torch.device, Moments] = {}
-        self._taken: dict[torch.device, Moments] = {}
+        self._combined: dict[torch.device, Moments] = {}
+        # The last replica to arrive combines, before any goes on. No method: a reference cycle.
+        combine = partial(_combine, self.devices, self._brought, self._combined)
+        self._barrier = threading.Barrier(len(devices), combine, wait_seconds)
 
     def attend(self, function: Callable[[], T]) -> T:
-        """Call a function with this as its current meeting, and stop all others if it fails."""
+        """Call a function in this meeting, and stop all other replicas if it raises."""
         token = _current.set(self)
         try:
             return function()
@@ -59,32 +56,24 @@ class Meeting:
             _current.reset(token)
 
     def stop(self) -> None:
-        """Have all replicas end where they next read a parameter or meet."""
+        """Make all replicas raise `Stopped` where they next read a parameter or combine."""
         self.stopped = True
         self._barrier.abort()
 
     def combine(self, count: int, moments: torch.Tensor) -> Moments:
-        """Return count, mean and variance of all values from those of each replica's.
+        """Return count, mean and variance of the values of all replicas.
 
         Args:
-            count: how many values the replica has for each channel.
-            moments: of shape (2, channels): mean and biased variance.
+            count: how many values this replica has for each channel.
+            moments: of shape (2, channels): their mean and biased variance.
 
         Raises:
-            ReplicaWaitError: not all replicas came in time; the message names those that did not.
-            Stopped: one of them has failed.
+            ReplicaWaitError: some replicas, named in the message, did not call `combine` in time.
+            Stopped: another replica has failed.
         """
         self._brought[moments.device] = count, moments
-        if self._wait() == 0:  # one of them
-            brought, self._brought = self._brought, {}
-            self._taken = _combine([brought[device] for device in self.devices])
-        self._wait()
-        return self._taken.pop(moments.device)
-
-    def _wait(self) -> int:
-        """Wait for the others. Each gets another number, from 0 on."""
         try:
-            return self._barrier.wait()
+            self._barrier.wait()
         except threading.BrokenBarrierError:
             missing = [str(device) for device in self.devices if device not in self._brought]
             if self.stopped or not missing:
@@ -94,37 +83,43 @@ class Meeting:
                 f"{', '.join(missing)}; every replica must call the same layers of batch "
                 "normalization in the same order"
             ) from None
+        return self._combined.pop(moments.device)
 
 
-# No argument can carry the meeting, since modules call their layers. Each thread has its own.
+# A context variable, since modules cannot pass the meeting to their layers.
 _current: ContextVar[Meeting | None] = ContextVar("anyrig_meeting", default=None)
 
 
 def is_inside() -> bool:
-    """Say whether a replica is being called here: what is spread in it is called as it is."""
+    """Say whether a replica is running in this thread."""
     return _current.get() is not None
 
 
 def current_meeting() -> Meeting | None:
-    """Return where a layer of this replica exchanges statistics; None if it does not."""
+    """Return the meeting in which layers combine their statistics, or None."""
     meeting = _current.get()
     return meeting if meeting is not None and meeting.exchanges else None
 
 
-def _combine(parts: Sequence[Moments]) -> dict[torch.device, Moments]:
-    """Combine means and variances as Chan, Golub and LeVeque (1979): no squares of large sums.
+def _combine(
+    devices: Sequence[torch.device],
+    brought: dict[torch.device, Moments],
+    combined: dict[torch.device, Moments],
+) -> None:
+    """Move moments from `brought` to `combined`, as Chan, Golub and LeVeque (1979) combine them.
 
-    Moments are joined and results cut as batches are, so that gradients of all devices are summed
-    in the order of the devices, not in that of their arrival.
+    `join` and `cut` sum the gradients of all devices in the order of the devices, not of arrival.
     """
-    devices = [moments.device for _, moments in parts]
+    parts = [brought[device] for device in devices]
     total = sum(count for count, _ in parts)
     moments = join([moments[None] for _, moments in parts], devices[0])
-    weights = moments.new_tensor([count / total for count, _ in parts])
-    weights = weights.view(-1, 1)
+    weights = moments.new_tensor([count / total for count, _ in parts]).view(-1, 1)
     means, variances = moments.unbind(1)
     mean = (weights * means).sum(0)
     variance = (weights * (variances + (means - mean) ** 2)).sum(0)
     whole = torch.stack([mean, variance]).expand_as(moments)
     results = cut(whole, [1] * len(parts), devices)
-    return {device: (total, result[0]) for device, result in zip(devices, results, strict=True)}
+    combined.update(
+        {device: (total, result[0]) for device, result in zip(devices, results, strict=True)}
+    )
+    brought.clear()

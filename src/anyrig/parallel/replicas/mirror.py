@@ -1,4 +1,4 @@
-"""One module of the caller's and its copies on the other devices: alike in all but tensors."""
+"""One module of the caller's, and its copies on the other devices."""
 
 from __future__ import annotations
 
@@ -19,16 +19,15 @@ from .replica_tensors import Reader, ReplicaTensors
 _TENSORS_AND_CHILDREN = ("_parameters", "_buffers", "_modules")
 _CONTAINERS = (tuple, list, dict, set, deque)
 
-# A tensor attribute that is neither parameter nor buffer, as it was last copied.
+# For an attribute that is a plain tensor: the tensor, its version, and its copies.
 _Seen = tuple["weakref.ref[torch.Tensor]", int | None, list[torch.Tensor]]
 
 
 class Mirror:
     """A module, and a copy of it for each of `readers`.
 
-    A copy is an object of the same class with the same attributes, but has the other copies where
-    the module has other modules, and reads its parameters and buffers through its `Reader`. Hooks
-    are shared, so that one that is registered later runs everywhere.
+    A copy has the module's class and attributes, the copies of its children, and parameters and
+    buffers that it reads through its `Reader`. Hooks are shared, also those registered later.
     """
 
     def __init__(self, module: torch.nn.Module, readers: Sequence[Reader]) -> None:
@@ -36,23 +35,22 @@ class Mirror:
         self.copies = [type(module).__new__(type(module)) for _ in readers]
         self._readers = readers
         self._names_and_ids: list[str | int] = []
-        # Objects are told apart by id, so those that were seen are kept alive; tensors are not,
-        # for a module may keep its last activations, but it is noted that they died.
+        # Kept alive, since ids identify them. Tensors, which may be large, are only watched.
         self._kept: list[Any] = []
         self._tensors_seen: list[weakref.ref[torch.Tensor]] = []
-        self.varying: list[str] = []  # what `vary` has to do
+        self.varying: list[str] = []  # the attributes for `vary`
         self._copied: dict[str, _Seen] = {}
 
     def has_changed(self) -> bool:
         """Say whether an attribute, a child or a tensor was replaced or renamed since `build`."""
-        if self._names_and_ids != _names_and_ids(self.module):
-            return True
-        return any(seen() is None for seen in self._tensors_seen)
+        return self._names_and_ids != _names_and_ids(self.module) or any(
+            seen() is None for seen in self._tensors_seen
+        )
 
     def build(self, slots: Mapping[int, Slot], mirrors: Mapping[int, Mirror]) -> None:
-        """Make the copies like the module as it is now, except what `vary` does.
+        """Give the copies the module's present attributes, except for `varying`.
 
-        All tensors' slots and all modules' mirrors are given by their ids.
+        `slots` has the slot of each tensor by its id, `mirrors` the mirror of each module.
         """
         state = self.module.__dict__
         self._names_and_ids = _names_and_ids(self.module)
@@ -70,25 +68,21 @@ class Mirror:
         for device, (copy, reader) in enumerate(zip(self.copies, self._readers, strict=True)):
             new = {name: state[name] for name in own}
             for name in ("_parameters", "_buffers"):
+                tensors = state[name].items()
                 new[name] = ReplicaTensors(
-                    reader,
-                    {
-                        key: None if tensor is None else slots[id(tensor)]
-                        for key, tensor in state[name].items()
-                    },
+                    reader, {key: None if t is None else slots[id(t)] for key, t in tensors}
                 )
             new["_modules"] = {
                 key: None if child is None else mirrors[id(inner_module(child))].copies[device]
                 for key, child in state["_modules"].items()
             }
-            # Gradients are the module's: the lead clears them, a copy has none to clear.
+            # Only the module has gradients to clear.
             new["zero_grad"] = _do_nothing
             # torch.compile's version of the module calls the module, not the copy.
             new["_compiled_call_impl"] = None
             if isinstance(self.module, torch.nn.RNNBase):
-                # It collects its weights by name at each forward that finds others than it
-                # remembers, as it does here, and asks then to have them in one piece. They are: as
-                # on the lead.
+                # Its forward collects new weights by name and then flattens them; buckets keep
+                # them flat.
                 new["_flat_weights"] = list(new["_flat_weights"])
                 new["flatten_parameters"] = _do_nothing
             copy.__dict__ = new
@@ -100,7 +94,7 @@ class Mirror:
         slots: Mapping[int, Slot],
         mirrors: Mapping[int, Mirror],
     ) -> None:
-        """Give one copy anew what may differ in each step: containers, methods, plain tensors."""
+        """Update what may change in each step in a copy: containers, methods, plain tensors."""
         reader, state = self._readers[device], self.copies[device].__dict__
 
         def translate(value: Any, path: object = None) -> Any:
@@ -108,7 +102,7 @@ class Mirror:
                 slot = slots.get(id(value))
                 if slot is not None:
                     return reader.read(slot)
-                # What the module keeps on the CPU it wants there.
+                # A tensor on the CPU stays there.
                 return value.to(place, non_blocking=True) if value.device.type != "cpu" else value
             if isinstance(value, torch.nn.Module):
                 mirror = mirrors.get(id(inner_module(value)))
@@ -127,7 +121,7 @@ class Mirror:
                 continue
             try:
                 state[name] = map_leaves(value, translate)
-            except MoveError:  # it contains itself, or cannot be built again: shared, then
+            except MoveError:  # it contains itself, or cannot be rebuilt: share it
                 state[name] = value
 
     def _copy_once(
@@ -144,7 +138,7 @@ class Mirror:
 
 
 def _names_and_ids(module: torch.nn.Module) -> list[str | int]:
-    """Return the names of all a module has, and the identities."""
+    """Return the names and ids of a module's attributes, tensors and children."""
     state = module.__dict__
     found: list[str | int] = [*state, *map(id, state.values())]
     for kind in _TENSORS_AND_CHILDREN:
@@ -154,7 +148,7 @@ def _names_and_ids(module: torch.nn.Module) -> list[str | int]:
 
 
 def _may_vary(module: torch.nn.Module, name: str, value: Any) -> bool:
-    """Say whether copies cannot just share a value."""
+    """Say whether copies need a value of their own."""
     if type(value) in ATOM_TYPES or name in _SHARED:
         return False
     if isinstance(module, torch.nn.RNNBase) and name == "_flat_weights":
@@ -164,19 +158,19 @@ def _may_vary(module: torch.nn.Module, name: str, value: Any) -> bool:
     if not isinstance(value, _CONTAINERS):
         return False
     items = value.values() if isinstance(value, dict) else value
-    # What is empty may be filled by a forward, unless it is a tuple.
-    empty = not value and not isinstance(value, tuple)
-    return empty or any(type(item) not in ATOM_TYPES for item in items)
+    if not value:  # a forward may fill it
+        return not isinstance(value, tuple)
+    return any(type(item) not in ATOM_TYPES for item in items)
 
 
-# What torch.nn.Module itself keeps in containers: hooks, and names of buffers.
+# The containers of torch.nn.Module itself: hooks, and names of buffers.
 _SHARED = frozenset(
     name for name, value in torch.nn.Module().__dict__.items() if isinstance(value, (dict, set))
 )
 
 
 def inner_module(module: Any) -> Any:
-    """Return what a replica has in the place of a module: of one that is spread, the inner one."""
+    """Return the inner module of a spread module, or the module itself."""
     return module.__dict__.get("_anyrig_module", module)
 
 

@@ -1,4 +1,4 @@
-"""Calling one module a device, all at once."""
+"""Calling one module on each device, concurrently."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from ...devices.place import Places, as_torch_devices
 from ...errors import SpreadError
 from ...transfer.location import device_of
-from ..device_ids import each_once
+from ..device_ids import resolve_devices
 from .meeting import Meeting
 from .side_by_side import SideBySide
 
@@ -22,20 +22,20 @@ def parallel_apply(
     kwargs: Sequence[Mapping[str, Any]] | None = None,
     devices: Places | None = None,
 ) -> list[Any]:
-    """Return ``[modules[0](*inputs[0], **kwargs[0]), ...]``, all called at the same time.
+    """Return ``[modules[0](*inputs[0], **kwargs[0]), ...]``, all called concurrently.
 
-    Each is called in a thread of its device, the first in the caller's, with the caller's
-    gradient mode, autocast, inference mode, streams, and context variables.
+    The first module runs in the caller's thread, each other in the thread of its device, with the
+    caller's gradient mode, autocast, inference mode, streams, and context variables.
 
     Args:
         modules: as `replicate` returns them, or any callables.
-        inputs: for each a tuple or list of positional arguments, or the only argument.
-        kwargs: for each its keyword arguments.
-        devices: for each its device, by default where the module, or else its input, lies.
+        inputs: for each module, a tuple or list of positional arguments, or the only argument.
+        kwargs: for each module, its keyword arguments.
+        devices: for each module, its device; by default that of its tensors, or of its input.
 
     Raises:
         SpreadError: the sequences differ in length, or a device is named twice.
-        Exception: that of a module, with the device and the shapes it got in a note.
+        Exception: the first exception of a module, with its device and shapes in a note.
     """
     named = [{}] * len(modules) if kwargs is None else kwargs
     places: Sequence[torch.device] | None = None if devices is None else as_torch_devices(devices)
@@ -50,7 +50,7 @@ def parallel_apply(
     given = list(zip(arguments, named, strict=True))
     if places is None:
         places = [_place(module, one) for module, one in zip(modules, given, strict=True)]
-    meeting = Meeting(each_once(places), exchanges=False)
+    meeting = Meeting(resolve_devices(places), exchanges=False)
     functions = [
         partial(module, *args, **options)
         for module, (args, options) in zip(modules, given, strict=True)

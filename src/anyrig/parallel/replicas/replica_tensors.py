@@ -1,4 +1,4 @@
-"""Where a replica finds its parameters and buffers: read lazily, a bucket at a time."""
+"""The parameters and buffers of a replica, read lazily, one bucket at a time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .meeting import Meeting, Stopped
 
 
 class Reader:
-    """Gives the replica at this position its tensors, for the step it is in."""
+    """Reads the tensors of the replica on the other device at position `device`."""
 
     def __init__(self, device: int) -> None:
         self._device = device
@@ -27,44 +27,37 @@ class Reader:
         self._lock = threading.Lock()
 
     def rest(self) -> None:
-        """Forget the tensors of the step before, and what its forward put in their place."""
+        """Drop the tensors of the previous step, and undo the assignments of its forward."""
         self._step, self._tokens, self._meeting, self._taken = None, {}, None, {}
         while self.replaced:
             self.replaced.pop()()
 
     def begin(self, step: Step, tokens: Tokens, among: int, meeting: Meeting | None) -> None:
-        """Read the tensors of `step` from now on, as the device at this place among the active."""
+        """Read the tensors of `step` from now on; `among` is the position among active devices."""
         self._step, self._meeting, self._taken = step, meeting, {}
-        self._tokens = {bucket: of_devices[among] for bucket, of_devices in tokens.items()}
+        self._tokens = {bucket: active[among] for bucket, active in tokens.items()}
 
     def read(self, slot: Slot) -> torch.Tensor:
-        """Return a tensor, once its bucket is on the way; the stream waits, not the host.
+        """Return a tensor, for whose copy the current stream waits, not the host.
 
-        Raises:
-            Stopped: another replica has failed.
+        Raise `Stopped` if another replica has failed.
         """
         if self._meeting is not None and self._meeting.stopped:
             raise Stopped
-        taken = self._taken.get(slot.bucket)
-        if taken is None:
-            taken = self._take(slot.bucket)
-        return taken[slot.position]
-
-    def _take(self, bucket: Bucket) -> list[torch.Tensor]:
-        with self._lock:
-            if bucket not in self._taken:
-                assert self._step is not None, "replicas are there from the first step on"
-                self._taken[bucket] = self._step.take(
-                    bucket, self._device, self._tokens.get(bucket)
-                )
-            return self._taken[bucket]
+        bucket = slot.bucket
+        if bucket not in self._taken:
+            with self._lock:
+                if bucket not in self._taken:
+                    assert self._step is not None, "a replica exists from its first step on"
+                    token = self._tokens.get(bucket)
+                    self._taken[bucket] = self._step.take(bucket, self._device, token)
+        return self._taken[bucket][slot.position]
 
 
 class ReplicaTensors(dict[str, Any]):
-    """What a replica has as `_parameters` or `_buffers`.
+    """The `_parameters` or `_buffers` of a replica.
 
-    `torch.nn.Module` looks parameters up here by name, so that whoever reads one, the layer itself
-    or a function that is handed ``self.fc.weight``, gets it after its copy has arrived.
+    `torch.nn.Module` looks tensors up here by name, so each is read where the forward uses it.
     """
 
     def __init__(self, reader: Reader, names: dict[str, Slot | None]) -> None:
@@ -73,22 +66,22 @@ class ReplicaTensors(dict[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         value = super().__getitem__(name)
-        # What a replica's forward has itself assigned is returned as it is.
+        # Not a slot: a value that the replica's forward has assigned.
         return self._reader.read(value) if isinstance(value, Slot) else value
 
     def __setitem__(self, name: str, value: Any) -> None:
         before = super().get(name)
         if isinstance(before, Slot):
-            # The next step begins with what the forward replaces here.
+            # Restored before the next step.
             self._reader.replaced.append(functools.partial(super().__setitem__, name, before))
         super().__setitem__(name, value)
 
-    # A dict's own ways of reading pass __getitem__ by.
+    # The methods of dict do not call __getitem__.
     get: Any = Mapping.get
     values: Any = Mapping.values
     items: Any = Mapping.items
 
-    def __iter__(self) -> Iterator[str]:  # dict(...) and {**...} do as well, unless there is one
+    def __iter__(self) -> Iterator[str]:  # makes dict(...) and {**...} call __getitem__
         return super().__iter__()
 
     def pop(self, name: str, *default: Any) -> Any:
@@ -98,9 +91,9 @@ class ReplicaTensors(dict[str, Any]):
         return value
 
     def __reduce__(self) -> Any:
-        # A saved replica has its tensors, and no way back to the module.
+        # A saved replica has plain tensors.
         return dict, (self.copy(),)
 
     def copy(self) -> dict[str, Any]:
-        """Return a plain dict of the tensors as they are now."""
+        """Return a plain dict of the present tensors."""
         return {name: self[name] for name in self}

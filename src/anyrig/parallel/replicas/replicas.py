@@ -1,31 +1,29 @@
-"""Copies of a module on other devices that live on from step to step."""
+"""Copies of a module on other devices, kept from step to step."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
 
 import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from ...devices.place import Places
 from ...errors import SpreadError
-from ..device_ids import each_once
+from ..device_ids import resolve_devices
 from .broadcast import Broadcast
 from .buckets import Bucket, Slot, form_of, make_buckets
 from .gradients import Step
 from .meeting import Meeting
 from .mirror import Mirror, inner_module
-from .optimizer_steps import StepCount, optimizer_steps
 from .replica_tensors import Reader
 
 
 class Replicas:
-    """The copies of one module; `begin` makes them like it.
+    """The replicas of one module: the module itself on the lead, and copies on the other devices.
 
-    The module itself is the lead's replica. Nothing is rebuilt that did not change.
-
-    Args:
-        module: lies on the first device.
-        devices: the lead, then the others in the order in which copies are passed on.
+    `devices` has the lead, then the others in the order in which they pass copies on.
     """
 
     def __init__(self, module: torch.nn.Module, devices: Sequence[torch.device]) -> None:
@@ -39,11 +37,10 @@ class Replicas:
         self._parameters: list[Bucket] = []
         self._buffers: list[Bucket] = []
         self._zero: torch.Tensor | None = None
-        self._running: list[Bucket] = []  # among the buffers
+        self._running: list[Bucket] = []  # running statistics, a part of the buffers
         self._was_training = True
         self._refreshes = False
-        self._steps = optimizer_steps() if others else StepCount()
-        self._steps_seen = self._steps.value
+        self._steps_seen = 0
 
     def begin(
         self,
@@ -52,17 +49,13 @@ class Replicas:
         meeting: Meeting | None = None,
         on_backward: Callable[[torch.Stream], None] = lambda _: None,
     ) -> list[torch.nn.Module]:
-        """Return the replicas for a step on the lead and on the others at positions `active`.
+        """Return the replicas on the other devices at positions `active`, ready for a step.
 
-        A replica that reads a parameter once the meeting has stopped ends. `on_backward` is called
-        each time a device has queued another part of its backward, with the stream.
-
-        Raises:
-            SpreadError: a parameter or buffer is not on the lead, or the module is of a kind that
-                cannot be copied.
+        A replica that reads a parameter after the meeting has stopped raises `Stopped`. A device
+        calls `on_backward` with its stream each time it has queued a part of its backward pass.
+        Raise SpreadError if a parameter or buffer is not on the lead, or a module cannot be copied.
         """
-        # Those that are not active keep the step before, whose backward may read again what a
-        # checkpoint has dropped.
+        # Idle replicas keep the previous step: the recomputation of a checkpoint may read it.
         for device in active:
             self._readers[device].rest()
         learns = torch.is_grad_enabled()
@@ -82,14 +75,11 @@ class Replicas:
         return [root.copies[device] for device in active]
 
     def end(self) -> None:
-        """Let the lead's stream write parameters again, once they are on the way."""
+        """Let the lead's stream write parameters again after their copies have left."""
         self._broadcast.hold_writes()
 
     def adopt_buffers(self, device: int) -> None:
-        """Give the module the buffers of one of the others, in a step in which the lead was idle.
-
-        Without that, running statistics would stay as they were made.
-        """
+        """Copy the buffers of another device to the module, after a step without the lead."""
         with torch.no_grad():
             for mirror in self._mirrors.values():
                 theirs = mirror.copies[device].__dict__["_buffers"]
@@ -99,15 +89,15 @@ class Replicas:
                     if buffer is None or value is None:
                         continue
                     if value.shape == buffer.shape and value.dtype == buffer.dtype:
-                        # As layers of normalization do, leave the version of their statistics
-                        # alone: graphs that saved them may still be walked.
+                        # Batch normalization does not increment the version of its statistics:
+                        # graphs that saved them may still run backward.
                         target = buffer.data if name.startswith("running_") else buffer
                         target.copy_(value, non_blocking=True)
                     else:
                         buffers[name] = value.detach().to(self.lead)
 
     def refresh(self) -> None:
-        """Have the next step send everything, whether or not versions report a change."""
+        """Make the next step send everything, whatever the tensors' versions."""
         self._refreshes = True
 
     @property
@@ -115,22 +105,20 @@ class Replicas:
         return [*self._parameters, *self._buffers]
 
     def _follow(self, learns: bool) -> None:
-        """Bring structure and buckets up to what the module is now.
+        """Update structure and buckets to the module as it is now.
 
-        Versions do not report what fused optimizers and writes to ``parameter.data`` change. So
-        what learns is sent whenever an optimizer, or code in its place, may have stepped.
-
-        Args:
-            learns: whether the step that begins may end in a backward pass.
+        Fused optimizers and writes to ``parameter.data`` do not increment versions. So everything
+        that learns is sent whenever an optimizer may have stepped. `learns` says whether the coming
+        step may end in a backward pass.
         """
         changed = [mirror for mirror in self._mirrors.values() if mirror.has_changed()]
         if changed or not self._mirrors:
             self._follow_structure(changed)
         while None in (changes := [bucket.look() for bucket in self._buckets]):
             self._plan()
-        steps, self._steps_seen = self._steps_seen, self._steps.value
-        stepped = learns or steps != self._steps_seen
-        # Layers of normalization write their running statistics without a new version.
+        steps = _optimizer_steps().value
+        stepped, self._steps_seen = learns or steps != self._steps_seen, steps
+        # Batch normalization does not increment the version of its running statistics.
         training = any(mirror.module.training for mirror in self._mirrors.values())
         running = self._running if training or self._was_training else []
         self._was_training = training
@@ -143,7 +131,7 @@ class Replicas:
 
     def _follow_structure(self, changed: Sequence[Mirror]) -> None:
         modules = list(_modules_of(self.module))
-        self._check(modules)  # before anything changes here, so that the next step says it again
+        self._check(modules)  # before any state changes, so that the next step raises again
         tensors, known = _tensors_of(modules), self._mirrors
         self._mirrors = {
             id(module): known.get(id(module)) or Mirror(module, self._readers) for module in modules
@@ -155,12 +143,9 @@ class Replicas:
                 mirror.build(self._slots, self._mirrors)
 
     def _rebind(self, tensors: Sequence[torch.Tensor]) -> bool:
-        """Let slots follow tensors that were replaced by others of the same form."""
+        """Assign replaced tensors of the same form to their slots; return False if any differs."""
         slots = list(self._slots.values())
-        if len(tensors) != len(slots) or any(
-            slot.tensor is not tensor and form_of(slot.tensor) != form_of(tensor)
-            for slot, tensor in zip(slots, tensors, strict=True)
-        ):
+        if [form_of(slot.tensor) for slot in slots] != list(map(form_of, tensors)):
             return False
         for slot, tensor in zip(slots, tensors, strict=True):
             if tensor is not slot.tensor:
@@ -169,12 +154,11 @@ class Replicas:
         return True
 
     def _plan(self) -> None:
-        """Give every tensor a place anew."""
+        """Make new slots and buckets for all tensors."""
         modules = [mirror.module for mirror in self._mirrors.values()]
         self._check(modules)
         self._slots = {id(tensor): Slot(tensor) for tensor in _tensors_of(modules)}
-        # A tensor in several places is a parameter rather than running statistics, and those
-        # rather than another buffer.
+        # A tensor of several kinds counts as a parameter first, then as running statistics.
         parameters = {id(tensor) for module in modules for tensor in module._parameters.values()}
         running = {
             id(tensor)
@@ -209,21 +193,21 @@ class Replicas:
 
 
 def replicate(module: torch.nn.Module, devices: Places) -> list[torch.nn.Module]:
-    """Return one module for each device, in order; gradients of all reach `module`'s parameters.
+    """Return one replica of `module` for each device, in order; the first is `module` itself.
 
-    The first is `module` itself. The others have its values as they are now. With `scatter`,
-    `parallel_apply` and `gather` it makes a step of `DataParallel` by hand, which keeps its
-    replicas, while these are made anew at each call.
+    The others have its present values, and their gradients reach its parameters. With `scatter`,
+    `parallel_apply` and `gather`, `replicate` makes a step of `DataParallel` by hand. Each call
+    makes new replicas.
 
     Args:
-        module: lies on the first device.
+        module: on the first device.
         devices: a rig or a list, each device once.
 
     Raises:
         SpreadError: a parameter or buffer is not on the first device, a device is named twice, or
-            there is none.
+            no device is named.
     """
-    resolved = each_once(devices)
+    resolved = resolve_devices(devices)
     replicas = Replicas(module, resolved)
     copies = replicas.begin(range(len(resolved) - 1)) if len(resolved) > 1 else []
     replicas.end()
@@ -231,7 +215,7 @@ def replicate(module: torch.nn.Module, devices: Places) -> list[torch.nn.Module]
 
 
 def check_place(module: torch.nn.Module, lead: torch.device) -> None:
-    """Raise `SpreadError` unless every parameter and buffer is there, and on `lead`."""
+    """Raise SpreadError unless parameters and buffers are strided, with shapes, and on `lead`."""
     for kind, named in (
         ("parameter", module.named_parameters()),
         ("buffer", module.named_buffers()),
@@ -254,7 +238,7 @@ def check_place(module: torch.nn.Module, lead: torch.device) -> None:
 
 
 def _modules_of(root: torch.nn.Module) -> Iterator[torch.nn.Module]:
-    """Yield the modules of a tree once each, in the order in which they were registered."""
+    """Yield each module of a tree once, in the order of registration."""
     seen = set()
     waiting = [root]
     while waiting:
@@ -267,7 +251,7 @@ def _modules_of(root: torch.nn.Module) -> Iterator[torch.nn.Module]:
 
 
 def _tensors_of(modules: Iterable[torch.nn.Module]) -> list[torch.Tensor]:
-    """Return parameters and buffers once each, in the order of modules."""
+    """Return each parameter and buffer once, in the order of modules."""
     found = {
         id(tensor): tensor
         for module in modules
@@ -275,3 +259,19 @@ def _tensors_of(modules: Iterable[torch.nn.Module]) -> list[torch.Tensor]:
         if tensor is not None
     }
     return list(found.values())
+
+
+@dataclass
+class _StepCount:
+    value: int = 0
+
+    def add(self, *_: object) -> None:
+        self.value += 1
+
+
+@cache
+def _optimizer_steps() -> _StepCount:
+    """Return the count of all optimizer steps in this process since the first call."""
+    count = _StepCount()
+    register_optimizer_step_post_hook(count.add)
+    return count

@@ -1,4 +1,4 @@
-"""Functions called at the same time, each on its device, and what to do when one fails."""
+"""Calling functions concurrently, each on its device, and handling failures."""
 
 from __future__ import annotations
 
@@ -19,30 +19,27 @@ _LOOK_SECONDS = 0.2
 
 
 class SideBySide:
-    """Calls functions on devices of a rig, those of the first one in the caller's thread."""
+    """Calls functions on devices of a rig, the first device's in the caller's thread."""
 
     def __init__(self, rig: Sequence[torch.device]) -> None:
         self._rig = tuple(rig)
         self._unfinished: list[futures.Future[Any]] = []
 
     def wait(self) -> None:
-        """Wait for calls that an interrupted `run` has left behind."""
+        """Wait for the calls of an interrupted `run`."""
         while self._unfinished:
             with contextlib.suppress(futures.TimeoutError):
-                # Now and then, as an interrupt that another thread took wakes nobody.
+                # With a timeout, since an interrupt does not wake this wait.
                 self._unfinished[-1].exception(_LOOK_SECONDS)
                 self._unfinished.pop()
 
     def run(
         self, meeting: Meeting, functions: Sequence[Callable[[], Any]], given: Sequence[Any]
     ) -> list[Any]:
-        """Return the results of one function for each of the meeting's devices, in order.
+        """Call one function for each of the meeting's devices, and return the results in order.
 
-        They are called with the caller's settings. The first that fails stops the others. `given`
-        is what is reported with each one's error.
-
-        Raises:
-            BaseException: the first function's that failed, with device and shapes in a note.
+        Functions have the caller's thread state. The first failure stops the other functions and is
+        raised, with a note of its device and the shapes in `given`.
         """
         state = CallerState(self._rig)
         tasks = [
@@ -58,10 +55,10 @@ class SideBySide:
             for i in sorted({*range(len(tasks))} - {*away}):
                 try:
                     results[i] = tasks[i]()
-                except (Exception, Stopped) as error:  # raised below, once the others ended
+                except (Exception, Stopped) as error:  # raised below, after the others end
                     errors[i] = error
             self.wait()
-        except BaseException:  # an interrupt: the others end by themselves, and the next run waits
+        except BaseException:  # an interrupt: the others end, and the next run waits for them
             meeting.stop()
             raise
         for i, call in zip(away, calls, strict=True):
@@ -78,13 +75,13 @@ class SideBySide:
 def _raise_first(
     errors: dict[int, BaseException], devices: Sequence[torch.device], given: Sequence[Any]
 ) -> NoReturn:
-    # The first that failed by itself, not because it was stopped.
+    # The first failure that is not `Stopped`.
     i = min(errors, key=lambda i: (isinstance(errors[i], Stopped), i))
     error = errors[i]
     add_place(error, devices[i], given[i])
     try:
         raise error
     finally:
-        # The traceback refers to this frame, and would keep in a circle what replicas computed.
+        # Break the reference cycle of traceback and frame, which would keep the replicas' tensors.
         del error
         errors.clear()

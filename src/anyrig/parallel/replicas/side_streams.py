@@ -1,4 +1,4 @@
-"""The streams on which parameters and gradients travel, beside the computation."""
+"""The streams for copies of parameters and gradients that overlap with computation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ...transfer.streams import using
 
 
 class SideStreams(NamedTuple):
-    """Two streams of one device: links carry both directions at once, and so must a chain."""
+    """Two streams of one device, one for each direction of its links."""
 
     arriving: torch.Stream
     leaving: torch.Stream
@@ -20,17 +20,17 @@ class SideStreams(NamedTuple):
 
 @cache
 def side_streams(device: torch.device) -> SideStreams:
-    """Return the streams for copies to and from `device`, the same ones for every model."""
+    """Return the streams for copies to and from `device`, shared by all models."""
     return SideStreams(torch.Stream(device), torch.Stream(device))
 
 
 def copy_across(
     pairs: Iterable[tuple[torch.Tensor, torch.Tensor]], source: torch.device, target: torch.device
 ) -> None:
-    """Copy between two devices beside what they compute, to the first of each pair.
+    """Copy the second tensor of each pair to the first, overlapping with computation.
 
-    PyTorch runs the copy on the current stream of the source's device and has it wait for, and be
-    waited for by, that of the target's; so both are replaced.
+    PyTorch copies on the source's current stream and synchronizes with the target's, so both
+    streams are set.
     """
     with using(side_streams(source).leaving, side_streams(target).arriving):
         for place, value in pairs:

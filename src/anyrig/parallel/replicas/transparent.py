@@ -1,4 +1,4 @@
-"""A module around another that shows the other's face: no prefix, no layer in between."""
+"""A wrapper that has its inner module's parameters, names and attributes as its own."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SHARED = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
 
 
 def _of_the_inner(name: str) -> Any:
-    """Return a method that calls the one of the inner module, and returns the outer for it."""
+    """Return a method that calls the inner module's, and returns the wrapper for the module."""
 
     @functools.wraps(getattr(torch.nn.Module, name))
     def method(self: TransparentModule, *args: Any, **kwargs: Any) -> Any:
@@ -27,15 +27,12 @@ def _of_the_inner(name: str) -> Any:
 class TransparentModule(torch.nn.Module):
     """Has the parameters, buffers, children, state and attributes of an inner module as its own.
 
-    The dictionaries in which `torch.nn.Module` keeps parameters, buffers and children are the
-    inner module's, so that everything it does with them, reading or writing, is done to the inner
-    module under the names it has there. What a class may override for itself goes to the inner one.
-
-    Attributes:
-        module: the inner module.
+    It shares the inner module's dictionaries of parameters, buffers and children, so reads and
+    writes reach the inner module under its own names. Methods that a class may override are the
+    inner module's.
     """
 
-    module: torch.nn.Module
+    module: torch.nn.Module  # the inner module
 
     def __init__(self, module: torch.nn.Module) -> None:
         super().__init__()
@@ -53,12 +50,12 @@ class TransparentModule(torch.nn.Module):
 
     @training.setter
     def training(self, mode: bool) -> None:
-        if "module" in self.__dict__:  # not yet while torch.nn.Module itself is being made
+        if "module" in self.__dict__:  # not yet in torch.nn.Module.__init__
             self.module.training = mode
 
     def __getattr__(self, name: str) -> Any:
         module = self.__dict__.get("module")
-        if module is None:  # a copy that is being built
+        if module is None:  # while a copy is built
             raise AttributeError(name)
         return getattr(module, name)
 
@@ -81,20 +78,20 @@ class TransparentModule(torch.nn.Module):
     def __dir__(self) -> list[str]:
         return sorted({*object.__dir__(self), *dir(self.module)})
 
-    # What a class may override for itself.
+    # Methods that the inner module's class may override.
     named_modules = _of_the_inner("named_modules")
     apply = _of_the_inner("apply")
     train = _of_the_inner("train")
     zero_grad = _of_the_inner("zero_grad")
     state_dict = _of_the_inner("state_dict")
     _apply = _of_the_inner("_apply")
-    # Called for itself where it is a part of a larger module.
+    # Called where the wrapper is a child of a larger module.
     _load_from_state_dict = _of_the_inner("_load_from_state_dict")
 
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
     ) -> Any:
-        """Load a state of the inner module, also one that `torch.nn.DataParallel` has saved."""
+        """Load a state of the inner module, or one that `torch.nn.DataParallel` has saved."""
         own = any(name == "module" for name, _ in self.module.named_children())
         if state_dict and not own and all(name.startswith("module.") for name in state_dict):
             state_dict = {name.removeprefix("module."): state_dict[name] for name in state_dict}
@@ -104,20 +101,20 @@ class TransparentModule(torch.nn.Module):
         return f"{type(self).__name__}({self.module!r})"
 
     def __getstate__(self) -> dict[str, Any]:
-        anew = {*_SHARED, "_anyrig_module"}
-        return {name: value for name, value in self.__dict__.items() if name not in anew}
+        rebuilt = {*_SHARED, "_anyrig_module"}
+        return {name: value for name, value in self.__dict__.items() if name not in rebuilt}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__init__()
         self.__dict__.update(state)
         self._show(self.__dict__["module"])
 
-    # The inner module's, if it has one, would copy the inner module alone.
+    # Not the inner module's, which would copy the inner module alone.
     __deepcopy__: Any = None
 
 
 def require_plain_module(module: object) -> None:
-    """Raise SpreadError if it is no module, or is spread already."""
+    """Raise SpreadError unless `module` is a module that is not spread already."""
     if not isinstance(module, torch.nn.Module):
         raise SpreadError(
             f"a {type(module).__name__} is no torch.nn.Module; spread the module that it calls"

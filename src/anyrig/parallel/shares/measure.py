@@ -1,6 +1,6 @@
 """What each device did in a step: times between events, and memory.
 
-Peaks of memory are the program's: they are read here and never reset.
+Peaks of memory are only read; the program alone resets them.
 """
 
 from __future__ import annotations
@@ -15,77 +15,67 @@ from .trial import StepMeasure
 
 @dataclass(frozen=True)
 class MemoryMark:
-    """The memory of a device at one moment.
-
-    Attributes:
-        allocated_bytes: what is allocated.
-        peak_bytes: the most that was, since the program last reset it.
-    """
+    """The memory of a device at one moment."""
 
     allocated_bytes: int
-    peak_bytes: int
+    peak_bytes: int  # allocated at most since the program last reset the peak
 
     @classmethod
     def of(cls, device: torch.device) -> MemoryMark:
-        """Return that of an accelerator, now."""
+        """Return the present mark of an accelerator."""
         return cls(
             torch.accelerator.memory_allocated(device),
             torch.accelerator.max_memory_allocated(device),
         )
 
-    def peak_until(self, later: MemoryMark, rows: int) -> int | None:
-        """Return the peak of a step over `rows` from this mark to `later`.
+    def peak_until(self, later: MemoryMark, samples: int) -> int | None:
+        """Return the peak of a step over `samples` from this mark to `later`.
 
-        None if the step stayed below the peak of an earlier one, which hides its own.
+        None if the peak of an earlier step is higher and hides it.
         """
         if later.peak_bytes > self.peak_bytes:
             return later.peak_bytes
-        return None if rows else max(self.allocated_bytes, later.allocated_bytes)
+        return None if samples else max(self.allocated_bytes, later.allocated_bytes)
 
 
 @dataclass(eq=False)
 class StepClock:
     """Times the devices of one step from the start of its forward to the end of its backward.
 
-    That includes the batch, parameters and gradients on their way, and waiting for the slowest
+    The times include copies of the batch, parameters and gradients, and waiting for the slowest
     forward.
-
-    Attributes:
-        devices: all of the rig's.
-        rows: what each was given; None as long as that is unknown, or if all got the same.
     """
 
     devices: Sequence[torch.device]
-    rows: Sequence[int] | None = None
+    samples: Sequence[int] | None = None  # of each device; None if unknown or not divided
     _started: list[torch.Event] = field(default_factory=list)
     _ended: dict[torch.device, torch.Event] = field(default_factory=dict)
     _memory: list[MemoryMark] = field(default_factory=list)
 
     def start(self) -> None:
-        """Note on each device's current stream that the step begins."""
+        """Record the start of the step on each device's current stream."""
         for device in self.devices:
             self._memory.append(MemoryMark.of(device))
             self._started.append(_record(torch.accelerator.current_stream(device)))
 
     def mark(self, stream: torch.Stream) -> None:
-        """Note that work of a device's backward has been queued here; the last time counts."""
+        """Record that `stream` has queued a part of the backward pass; the last record counts."""
         self._ended[stream.device] = _record(stream)
 
     def read(self) -> list[StepMeasure] | None:
-        """Return what was measured, once the devices are done; None without rows or a backward."""
-        if not self._ended or self.rows is None:
+        """Wait for the devices and return the measures; None without samples or a backward pass."""
+        if not self._ended or self.samples is None:
             return None
         measures = []
-        for device, rows, started, memory in zip(
-            self.devices, self.rows, self._started, self._memory, strict=True
+        for device, samples, started, memory in zip(
+            self.devices, self.samples, self._started, self._memory, strict=True
         ):
-            seconds = None
-            ended = self._ended.get(device)
+            seconds, ended = None, self._ended.get(device)
             if ended is not None:
                 ended.synchronize()
                 seconds = started.elapsed_time(ended) / 1e3
-            peak_bytes = memory.peak_until(MemoryMark.of(device), rows)
-            measures.append(StepMeasure(rows, seconds, memory.allocated_bytes, peak_bytes))
+            peak_bytes = memory.peak_until(MemoryMark.of(device), samples)
+            measures.append(StepMeasure(samples, seconds, memory.allocated_bytes, peak_bytes))
         return measures
 
 

@@ -22,7 +22,7 @@ from .trial import (
     fit_memory,
     fit_speed,
     highest_peaks,
-    row_limits,
+    sample_limits,
 )
 
 _POLICIES = "'even', 'speed', 'memory'"
@@ -36,18 +36,18 @@ _NO_LIMIT = sys.maxsize
 
 @dataclass(frozen=True)
 class Shares:
-    """What each device gets of a batch.
+    """How a batch is shared among the devices.
 
     Attributes:
-        weights: one a device, not negative, of any sum; only their ratios count.
-        reason: where they come from, for people.
-        row_limits: the most rows for which each device has memory; None where that is unknown.
-        trial: what the first steps still have to tell; None if the shares are held.
+        weights: one for each device, not negative; only their ratios count.
+        reason: why, for the user.
+        sample_limits: the most samples for which each device has memory; None where unknown.
+        trial: the measurements of the first steps; None if the shares are held.
     """
 
     weights: tuple[float, ...]
     reason: str
-    row_limits: tuple[int | None, ...] = ()
+    sample_limits: tuple[int | None, ...] = ()
     trial: Trial | None = None
 
     def __post_init__(self) -> None:
@@ -56,37 +56,33 @@ class Shares:
             raise SharesError(f"shares are numbers from zero up; got {given}")
         if not any(self.weights):
             raise SharesError(f"at least one share must be above zero; got {given or 'none'}")
-        if self.row_limits and len(self.row_limits) != len(self.weights):
-            raise SharesError(f"{len(self.row_limits)} limits for {len(self.weights)} shares")
+        if self.sample_limits and len(self.sample_limits) != len(self.weights):
+            raise SharesError(f"{len(self.sample_limits)} limits for {len(self.weights)} shares")
 
     @property
     def held(self) -> bool:
         """Whether later steps leave the shares as they are."""
         return self.trial is None
 
-    def split(self, rows: int) -> tuple[int, ...]:
-        """Return how many of `rows` each device gets; they sum to `rows`.
+    def split(self, samples: int) -> tuple[int, ...]:
+        """Return how many of `samples` each device gets; they sum to `samples`.
 
-        Equal shares are those of `torch.chunk`, as in `torch.nn.DataParallel`: as many as fill
-        whole parts, and the last devices get fewer or none. Others are rounded down, and the rows
-        left over go to those who lost the largest fraction, the first ones first (the method of
-        largest remainders). No device gets more than its limit unless all are at theirs.
+        Equal shares divide as `torch.chunk` and `torch.nn.DataParallel` do: the last devices get
+        fewer samples or none. Other shares divide by the method of largest remainders. No device
+        exceeds its limit unless all devices are at their limits.
         """
-        return _split(self.weights, self._limits(), rows)
+        return _split(self.weights, self._limits(), samples)
 
     def join_singles(self, counts: Sequence[int]) -> tuple[int, ...]:
-        """Return `counts` with no part of one row, unless there is only one row.
+        """Return `counts` with no part of one sample, unless there is only one sample.
 
         ::
 
             8 1 1  ──▶  8 2 0         2 1 1 1  ──▶  2 2 1 0  ──▶  3 2 0 0         4 1  ──▶  5 0
 
-        The device with the smallest share gives its single row away: to another single row, or
-        else to the device whose part is the smallest relative to its share, within the limits if
-        one has room.
-
-        Args:
-            counts: how many rows each device has, as from `split`.
+        The device with the smallest share gives its single sample to another device with a single
+        sample, or else to the device with the smallest part relative to its share. A device below
+        its limit is preferred.
         """
         joined = list(counts)
         limits = self._limits()
@@ -102,7 +98,7 @@ class Shares:
         return tuple(joined)
 
     def measured(self, step: Sequence[StepMeasure]) -> Shares:
-        """Return the shares after one more step, measured on each device; itself once held."""
+        """Return the shares after one more step; `step` has a measure for each device."""
         trial = self.trial
         if trial is None:
             return self
@@ -110,34 +106,35 @@ class Shares:
         peaks = highest_peaks([trial.peaks or (None,) * len(step), step])
         if len(steps) < WARM_UP_STEPS + MEASURED_STEPS:
             return replace(self, trial=replace(trial, steps=steps, peaks=peaks))
-        limits = row_limits(peaks, trial.total_bytes) or self.row_limits
-        held = replace(self, row_limits=limits, trial=None)
+        limits = sample_limits(peaks, trial.total_bytes) or self.sample_limits
+        held = replace(self, sample_limits=limits, trial=None)
         if trial.kind == "memory":
-            rows = fit_memory(peaks, trial.total_bytes)
-            if rows is None:
+            samples = fit_memory(peaks, trial.total_bytes)
+            if samples is None:
                 return replace(held, reason=_NO_PEAKS)
-            reason = "by memory: measured peaks of the first steps"
-            return replace(held, weights=rows, reason=reason)
+            return replace(
+                held, weights=samples, reason="by memory: measured peaks of the first steps"
+            )
         rounds = (*trial.rounds, fastest(steps[WARM_UP_STEPS:]))
         fitted = fit_speed(rounds, self.weights)
         if fitted is None:
             return replace(held, reason="by speed: no times were measured, so held")
-        seconds, rows = fitted
-        told = ", ".join(
-            f"{m.rows} rows in {m.seconds * 1e3:.4g} ms" if m.seconds else f"{m.rows} rows"
+        seconds, samples = fitted
+        seen = ", ".join(
+            f"{m.samples} samples" + (f" in {m.seconds * 1e3:.4g} ms" if m.seconds else "")
             for m in rounds[-1]
         )
         slowest = max(m.seconds or 0.0 for m in rounds[-1])
-        if slowest <= GOOD_ENOUGH * seconds:  # as they are, and not changed once more for little
-            return replace(held, reason=f"by speed: {told}; held")
+        if slowest <= GOOD_ENOUGH * seconds:
+            return replace(held, reason=f"by speed: {seen}; held")
         if len(rounds) == SPEED_ROUNDS:
-            return replace(held, weights=rows, reason=f"by speed: from {told}; held")
+            return replace(held, weights=samples, reason=f"by speed: from {seen}; held")
         trial = Trial(trial.kind, trial.total_bytes, rounds=rounds, peaks=peaks)
-        reason = f"by speed: from {told}; still measured"
-        return replace(held, weights=rows, reason=reason, trial=trial)
+        reason = f"by speed: from {seen}; still measured"
+        return replace(held, weights=samples, reason=reason, trial=trial)
 
     def _limits(self) -> tuple[int, ...]:
-        limits = self.row_limits or (None,) * len(self.weights)
+        limits = self.sample_limits or (None,) * len(self.weights)
         return tuple(_NO_LIMIT if limit is None else limit for limit in limits)
 
     def __str__(self) -> str:
@@ -146,23 +143,21 @@ class Shares:
 
 
 def choose_shares(wanted: str | Sequence[float] | Shares | None, devices: Sequence[Any]) -> Shares:
-    """Return the shares of `devices`.
+    """Return the shares of the devices of a rig.
 
     Args:
-        wanted: ``"even"``; ``"speed"``: from published rates, corrected by the first steps' times;
-            ``"memory"``: so that all devices are equally full, from the first steps' peaks;
-            numbers, one a device; or None: even if the devices are alike or the rates of one are
-            unknown, else by published rates. Nothing is measured then: runs are the same.
-        devices: the rig's, in order. Only the policies ask what they are.
+        wanted: ``"even"``; ``"speed"``: by published rates, corrected by the first steps' times;
+            ``"memory"``: all devices equally full, by the first steps' peaks; one number for each
+            device; or None: even if the devices are alike or the rates of one are unknown, else by
+            published rates, without measuring, so that all runs divide alike.
+        devices: in order; only policies read what they are.
 
     Raises:
-        SharesError: `wanted` is none of these, or has another length than `devices`.
+        SharesError: `wanted` is none of these, or not one number for each device.
     """
     if isinstance(wanted, Shares):
         shares = wanted
-    elif wanted is None:
-        shares = _by_default(devices)
-    elif isinstance(wanted, str):
+    elif wanted is None or isinstance(wanted, str):
         shares = _by_policy(wanted, devices)
     else:
         try:
@@ -179,15 +174,30 @@ def choose_shares(wanted: str | Sequence[float] | Shares | None, devices: Sequen
     return shares
 
 
-def _by_policy(wanted: str, devices: Sequence[Any]) -> Shares:
+def _by_policy(wanted: str | None, devices: Sequence[Any]) -> Shares:
     even = (1.0,) * len(devices)
     if wanted == "even":
         return Shares(even, "even, as asked")
+    if wanted is None and not all(isinstance(device, Device) for device in devices):
+        return Shares(even, "even")
+    speeds = _published_speeds(devices)
+    if wanted is None:
+        # Compare names: of two equal GPUs, the one with a screen may report less memory.
+        names = list(dict.fromkeys(device.name for device in devices))
+        if len(names) == 1:
+            return Shares(even, "even: the devices are alike")
+        if speeds is not None:
+            return Shares(speeds, f"{_RATES} of {', '.join(names)}")
+        unknown = ", ".join(dict.fromkeys(device.name for device in devices if not device.spec))
+        return Shares(
+            even,
+            f"even: the devices differ, and the rates of {unknown} are unknown; "
+            'shares="speed" measures them, or give one number a device',
+        )
     totals = tuple(d.total_bytes if isinstance(d, Device) else None for d in devices)
     if wanted == "speed":
-        speeds = _published_speeds(devices)
-        begin = "even" if speeds is None else _RATES
-        reason = f"by speed: {begin} to begin with, until the first steps' times are known"
+        start = _RATES if speeds else "even"
+        reason = f"by speed: {start} to begin with, until the first steps' times are known"
         return Shares(speeds or even, reason, trial=Trial("speed", totals))
     if wanted == "memory":
         sizes = even if None in totals else tuple(float(total or 0) for total in totals)
@@ -199,31 +209,11 @@ def _by_policy(wanted: str, devices: Sequence[Any]) -> Shares:
     )
 
 
-def _by_default(devices: Sequence[Any]) -> Shares:
-    """Return shares that follow from what the devices are, so that every run has the same."""
-    even = (1.0,) * len(devices)
-    if not all(isinstance(device, Device) for device in devices):
-        return Shares(even, "even")
-    # By name: of two equal GPUs the one with a screen may report less memory.
-    names = list(dict.fromkeys(device.name for device in devices))
-    if len(names) == 1:
-        return Shares(even, "even: the devices are alike")
-    speeds = _published_speeds(devices)
-    if speeds is None:
-        unknown = ", ".join(dict.fromkeys(device.name for device in devices if not device.spec))
-        return Shares(
-            even,
-            f"even: the devices differ, and the rates of {unknown} are unknown; "
-            'shares="speed" measures them, or give one number a device',
-        )
-    return Shares(speeds, f"{_RATES} of {', '.join(names)}")
-
-
 def _published_speeds(devices: Sequence[Any]) -> tuple[float, ...] | None:
-    """Return speeds relative to each other by data sheet, or None if a device is unknown.
+    """Return the devices' relative speeds by their data sheets, or None if one is unknown.
 
-    A step is bound now by arithmetic, now by memory; by how much depends on the model. The
-    geometric mean of both rates is as far from the one as from the other.
+    A model is bound partly by arithmetic and partly by memory: take the geometric mean of both
+    rates.
     """
     specs = [device.spec if isinstance(device, Device) else None for device in devices]
     speeds = [(spec.strength * spec.memory_bytes_per_second) ** 0.5 for spec in specs if spec]
@@ -233,19 +223,19 @@ def _published_speeds(devices: Sequence[Any]) -> tuple[float, ...] | None:
 
 
 @lru_cache(maxsize=256)
-def _split(weights: tuple[float, ...], limits: tuple[int, ...], rows: int) -> tuple[int, ...]:
-    if rows < 0:
-        raise SharesError(f"a batch has no {rows} rows")
+def _split(weights: tuple[float, ...], limits: tuple[int, ...], samples: int) -> tuple[int, ...]:
+    if samples < 0:
+        raise SharesError(f"a batch has no {samples} samples")
     parts = len(weights)
     if len(set(weights)) == 1 and min(limits) == _NO_LIMIT:
-        size = -(-rows // parts)
-        return tuple(max(0, min(size, rows - size * part)) for part in range(parts))
+        size = -(-samples // parts)
+        return tuple(max(0, min(size, samples - size * part)) for part in range(parts))
     fixed: dict[int, int] = {}
     while True:
         open_weights = [0.0 if i in fixed else weight for i, weight in enumerate(weights)]
-        left = rows - sum(fixed.values())
-        if left and not any(open_weights):  # all are full; who fails will say so by name
-            return _largest_remainders(weights, rows)
+        left = samples - sum(fixed.values())
+        if left and not any(open_weights):  # all devices are full
+            return _largest_remainders(weights, samples)
         given = _largest_remainders(open_weights, left) if left else (0,) * parts
         over = {i: limits[i] for i in range(parts) if i not in fixed and given[i] > limits[i]}
         if not over:
@@ -253,12 +243,12 @@ def _split(weights: tuple[float, ...], limits: tuple[int, ...], rows: int) -> tu
         fixed |= over
 
 
-def _largest_remainders(weights: Sequence[float], rows: int) -> tuple[int, ...]:
-    # Exact in fractions, so that it is the same everywhere and sums to the rows.
+def _largest_remainders(weights: Sequence[float], samples: int) -> tuple[int, ...]:
+    # Fractions are exact: the same result everywhere, and it sums to the samples.
     total = sum(map(Fraction, weights))
-    quotas = [rows * Fraction(weight) / total for weight in weights]
+    quotas = [samples * Fraction(weight) / total for weight in weights]
     counts = [int(quota) for quota in quotas]
     by_remainder = sorted(range(len(counts)), key=lambda i: (counts[i] - quotas[i], i))
-    for i in by_remainder[: rows - sum(counts)]:
+    for i in by_remainder[: samples - sum(counts)]:
         counts[i] += 1
     return tuple(counts)

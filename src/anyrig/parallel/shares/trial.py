@@ -1,4 +1,4 @@
-"""What the first steps tell about the shares: pure arithmetic over what was measured."""
+"""What the first steps show about the shares: arithmetic over measurements."""
 
 from __future__ import annotations
 
@@ -6,53 +6,40 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-# Steps of other shapes than those before allocate memory and tune kernels. So each change of the
-# shares is followed by one step that is not measured.
+# The first step with new shapes allocates memory and tunes kernels, so it is not measured.
 WARM_UP_STEPS = 1
 MEASURED_STEPS = 2
-# From the second round on, what a device needs whatever its rows is told from what it needs a row.
+# From the second round on, fixed time and time for each sample can be told apart.
 SPEED_ROUNDS = 4
-# Shares are held once other ones would make the slowest device faster by this factor at most.
+# Shares are held once other shares would make the slowest device faster by this factor at most.
 GOOD_ENOUGH = 1.02
-# Rows in two rounds differ enough to tell a slope if they do so by this fraction.
+# Two rounds determine a slope if their samples differ by more than this fraction.
 TELLING_FRACTION = 0.02
-# What a device keeps free for what the measured steps did not need: longer rows, other kernels.
+# Kept free for what the measured steps did not need: longer samples, other kernels.
 SPARE_FRACTION = 0.05
 
 
 @dataclass(frozen=True)
 class StepMeasure:
-    """What one device did in one step; what is unknown is None.
+    """What one device did in one step; None where unknown."""
 
-    Attributes:
-        rows: how many it was given.
-        seconds: how long it was busy with them, forward and backward.
-        base_bytes: allocated on it when the step began: parameters, optimizer state.
-        peak_bytes: the most allocated during the step; None also if an earlier peak hides it.
-    """
-
-    rows: int
-    seconds: float | None = None
-    base_bytes: int | None = None
-    peak_bytes: int | None = None
+    samples: int
+    seconds: float | None = None  # busy, forward and backward
+    base_bytes: int | None = None  # allocated when the step began: parameters, optimizer state
+    peak_bytes: int | None = None  # allocated at most; None also if an earlier peak hides it
 
 
 @dataclass(frozen=True)
 class Trial:
-    """What the first steps have told so far, for shares that follow from them.
+    """The measurements so far, for shares that follow from them."""
 
-    Attributes:
-        kind: what they are to make equal: the devices' times, or how full they are.
-        total_bytes: memory of each device; None where unknown.
-        steps: those since the shares were last corrected, warm-up included.
-        rounds: the fastest measured step of each device, for each round before this one.
-        peaks: the step of each device with the highest peak seen so far; None without any.
-    """
-
-    kind: Literal["speed", "memory"]
-    total_bytes: tuple[int | None, ...]
+    kind: Literal["speed", "memory"]  # what becomes equal: times, or how full the devices are
+    total_bytes: tuple[int | None, ...]  # memory of each device; None where unknown
+    # Steps since the shares were last corrected, warm-up included.
     steps: tuple[tuple[StepMeasure, ...], ...] = ()
+    # For each round before this one, the fastest measured step of each device.
     rounds: tuple[tuple[StepMeasure, ...], ...] = ()
+    # For each device, the step with the highest peak so far.
     peaks: tuple[StepMeasure | None, ...] = ()
 
 
@@ -64,74 +51,68 @@ def highest_peaks(
     def peak(measure: StepMeasure | None) -> int:
         return -1 if measure is None or measure.peak_bytes is None else measure.peak_bytes
 
-    highest = [max(reversed(of_device), key=peak) for of_device in zip(*steps, strict=True)]
+    highest = [max(reversed(measures), key=peak) for measures in zip(*steps, strict=True)]
     return tuple(measure if peak(measure) >= 0 else None for measure in highest)
 
 
 def fastest(steps: Sequence[Sequence[StepMeasure]]) -> tuple[StepMeasure, ...]:
-    """Return the fastest step of each device: what slows one down (another process, a clock) is
-    not the device's. Steps may differ in rows.
+    """Return the step of each device with the least time for each sample.
+
+    Slower steps were delayed by something else, such as another process.
     """
-    return tuple(
-        min(of_device, key=lambda m: m.seconds / m.rows if m.rows and m.seconds else float("inf"))
-        for of_device in zip(*steps, strict=True)
-    )
+
+    def seconds_per_sample(m: StepMeasure) -> float:
+        return m.seconds / m.samples if m.samples and m.seconds else float("inf")
+
+    return tuple(min(measures, key=seconds_per_sample) for measures in zip(*steps, strict=True))
 
 
 def fit_speed(
     rounds: Sequence[Sequence[StepMeasure]], weights: Sequence[float]
 ) -> tuple[float, tuple[float, ...]] | None:
-    """Return the time at which all devices are done together, and their rows; None if none was
-    timed.
+    """Return the seconds after which all devices are done, and their samples; None without times.
 
-    ::
-
-        seconds = fixed + rows * seconds a row      fixed: launches, parameters and gradients on
-                                                    their way, waiting for each other
-
-    One round tells ``fixed = 0`` and the quotient; two with different rows tell both. A device
-    that got no rows keeps its old ratio to the others.
+    ``seconds = fixed + samples * slope``, where `fixed` covers launches, waiting, and parameters
+    and gradients on their way. One round gives the slope with ``fixed = 0``; two rounds with
+    different samples give both. A device without samples keeps its ratio to the others.
     """
     step = rounds[-1]
-    timed = [i for i, m in enumerate(step) if m.rows and m.seconds]
+    timed = [i for i, m in enumerate(step) if m.samples and m.seconds]
     if not timed or not sum(weights[i] for i in timed):
         return None
-    lines = [_line([rounds_of[i] for rounds_of in rounds]) for i in timed]
-    fixed, slopes = zip(*lines, strict=True)
-    seconds, rows = level(sum(step[i].rows for i in timed), fixed, slopes)
-    scale = sum(rows) / sum(weights[i] for i in timed)
-    found = dict(zip(timed, rows, strict=True))
+    fixed, slopes = zip(*(_line([measures[i] for measures in rounds]) for i in timed), strict=True)
+    seconds, samples = level(sum(step[i].samples for i in timed), fixed, slopes)
+    scale = sum(samples) / sum(weights[i] for i in timed)
+    found = dict(zip(timed, samples, strict=True))
     return seconds, tuple(found.get(i, weight * scale) for i, weight in enumerate(weights))
 
 
 def _line(measures: Sequence[StepMeasure]) -> tuple[float, float]:
-    """Return the fixed seconds of a device and its seconds a row."""
+    """Return a device's fixed seconds and its seconds for each sample."""
     last = measures[-1]
     seconds = last.seconds or 0.0
     for before in reversed(measures[:-1]):
-        apart = last.rows - before.rows
-        if before.rows and before.seconds and abs(apart) > TELLING_FRACTION * last.rows:
+        apart = last.samples - before.samples
+        if before.samples and before.seconds and abs(apart) > TELLING_FRACTION * last.samples:
             slope = (seconds - before.seconds) / apart
-            fixed = seconds - slope * last.rows
-            # Noise may tilt the line so that more rows take less time, or none take less than none.
-            if slope > 0 and fixed >= 0:
+            fixed = seconds - slope * last.samples
+            if slope > 0 and fixed >= 0:  # else noise has tilted the line
                 return fixed, slope
             break
-    return 0.0, seconds / last.rows
+    return 0.0, seconds / last.samples
 
 
 def level(
-    rows: float, fixed: Sequence[float], slopes: Sequence[float]
+    samples: float, fixed: Sequence[float], slopes: Sequence[float]
 ) -> tuple[float, tuple[float, ...]]:
-    """Return the level L that all reach, and who gets how many rows for it.
+    """Return the level that all devices reach together, and the samples of each device.
 
-    ::
-
-        L = fixed + rows * slope     for each; who is above it without rows gets none
+    ``level = fixed + samples * slope`` for each device; a device whose `fixed` is above the level
+    gets no samples.
     """
     taking = set(range(len(fixed)))
     while True:
-        reached = (rows + sum(fixed[i] / slopes[i] for i in taking)) / sum(
+        reached = (samples + sum(fixed[i] / slopes[i] for i in taking)) / sum(
             1 / slopes[i] for i in taking
         )
         above = {i for i in taking if fixed[i] > reached}
@@ -145,57 +126,52 @@ def level(
 def fit_memory(
     step: Sequence[StepMeasure | None], total_bytes: Sequence[int | None]
 ) -> tuple[float, ...] | None:
-    """Return the rows of each device that make all equally full, or None if no peak is known.
+    """Return the samples of each device that fill all to the same fraction; None without peaks.
 
-    ::
-
-        peak = fixed + rows * bytes a row      fixed: what is there without rows; on the lead also
-                                               gradients, optimizer state and gathered outputs
-
-    Bytes a row are told by the devices that are not the lead, and fixed is what they leave
-    unexplained. Full is measured as a fraction of each device's memory.
+    ``peak = fixed + samples * bytes for each sample``. Devices other than the lead determine the
+    bytes for each sample. `fixed` is the rest: on the lead also gradients, optimizer state and
+    gathered outputs.
     """
     usage = _usage(step)
     if usage is None:
         return None
-    fixed, row_bytes = usage
-    # Without their sizes, devices are taken to be of one size.
+    fixed, sample_bytes = usage
+    # Devices of unknown sizes are assumed to be of one size.
     sizes = [float(total or 0) for total in total_bytes] if all(total_bytes) else [1.0] * len(step)
-    _, rows = level(
-        sum(m.rows for m in step if m),
+    _, samples = level(
+        sum(m.samples for m in step if m),
         [used / size for used, size in zip(fixed, sizes, strict=True)],
-        [row_bytes / size for size in sizes],
+        [sample_bytes / size for size in sizes],
     )
-    return rows
+    return samples
 
 
-def row_limits(
+def sample_limits(
     step: Sequence[StepMeasure | None], total_bytes: Sequence[int | None]
 ) -> tuple[int | None, ...] | None:
-    """Return the most rows for which each device has memory, a little kept free; None: unknown."""
+    """Return the most samples for which each device has memory, with some spare; None: unknown."""
     usage = _usage(step)
     if usage is None:
         return None
-    fixed, row_bytes = usage
+    fixed, sample_bytes = usage
     return tuple(
-        None if total is None else max(0, int((total * (1 - SPARE_FRACTION) - used) / row_bytes))
+        None if total is None else max(0, int((total * (1 - SPARE_FRACTION) - used) / sample_bytes))
         for total, used in zip(total_bytes, fixed, strict=True)
     )
 
 
 def _usage(step: Sequence[StepMeasure | None]) -> tuple[list[float], float] | None:
-    """Return the fixed bytes of each device, and the bytes a row of all of them."""
+    """Return each device's fixed bytes, and the bytes for each sample, the same on all devices."""
     known = [m for m in step if m is not None and m.peak_bytes is not None]
     if len(known) < len(step):
         return None
     grown = [
-        ((m.peak_bytes or 0) - m.base_bytes, m.rows)
+        ((m.peak_bytes or 0) - m.base_bytes, m.samples)
         for m in (known[1:] if len(known) > 1 else known)
-        if m.base_bytes is not None and m.rows
+        if m.base_bytes is not None and m.samples
     ]
-    if not grown:
+    size, samples = sum(size for size, _ in grown), sum(samples for _, samples in grown)
+    if size <= 0:
         return None
-    row_bytes = sum(size for size, _ in grown) / sum(rows for _, rows in grown)
-    if row_bytes <= 0:
-        return None
-    return [max(0.0, (m.peak_bytes or 0) - row_bytes * m.rows) for m in known], row_bytes
+    sample_bytes = size / samples
+    return [max(0.0, (m.peak_bytes or 0) - sample_bytes * m.samples) for m in known], sample_bytes

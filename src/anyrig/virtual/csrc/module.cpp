@@ -1,4 +1,4 @@
-// What Python sees of the virtual devices.
+// The Python bindings of the virtual devices.
 
 #include "attention/attention_choice.h"
 #include "collectives/bindings.h"
@@ -55,7 +55,7 @@ py::dict as_dict(const PoolStat& stats) {
   return result;
 }
 
-// In the shape of torch._C._cuda_memoryStats.
+// Returns the statistics in the format of torch._C._cuda_memoryStats.
 py::dict memory_stats(c10::DeviceIndex device) {
   const AllocatorStats stats = caching_allocator(device).stats();
   py::dict result;
@@ -84,14 +84,15 @@ py::tuple stream_triple(const c10::Stream& stream) {
       stream.id(), stream.device_index(), static_cast<int64_t>(stream.device_type()));
 }
 
-// `raise` is called with the operator's name and whether it tells sizes, and must raise.
+// Calls the Python function `raise` to raise anyrig's errors. Its arguments are the operator's name
+// and whether the result sizes are known; it must raise.
 void raise_from_python(py::function raise) {
-  // Kept for ever: it may be called while the interpreter ends.
+  // Never freed: it may be called while the interpreter closes.
   auto* kept = new py::function(std::move(raise));
-  const auto call = [kept](const std::string& name, bool tells_sizes) {
+  const auto call = [kept](const std::string& name, bool knows_sizes) {
     py::gil_scoped_acquire gil;
     try {
-      (*kept)(name, tells_sizes);
+      (*kept)(name, knows_sizes);
     } catch (py::error_already_set& error) {
       error.restore();
       python_error raised;
@@ -103,8 +104,8 @@ void raise_from_python(py::function raise) {
   set_raise_sizes_unknown([call](const std::string& name) { call(name, false); });
 }
 
-// Of each device: seconds that it computed, copied and took part in collectives; FLOPs; bytes;
-// and of each of its streams the id, the moment at which it is done, and its busy seconds.
+// Returns for each device: seconds of computation, of copies and of collectives; FLOPs; bytes of
+// memory traffic; and for each stream its id, its completion time and its busy seconds.
 py::list read_clock() {
   py::list readings;
   for (const auto& [totals, streams] : Clock::get().read()) {
@@ -126,7 +127,7 @@ void set_current_stream(int64_t id, c10::DeviceIndex device) {
 }
 
 void watch_forks_for_pytorch() {
-  // PyTorch initializes CUDA anew in the child, which refuses.
+  // Make PyTorch initialize CUDA again in the child, where initialization raises.
   watch_forks([] { torch::utils::set_requires_device_init(kDeviceType, true); });
 }
 
@@ -221,9 +222,10 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("start", [] {
     watch_forks_for_pytorch();
     start_backward_threads();
-    at::globalContext().lazyInitDevice(kDeviceType); // what asks for it later finds CUDA in use
+        at::globalContext().lazyInitDevice(kDeviceType); // marks CUDA as initialized
   });
-  // `roots` as PyTorch's engine gets them; what it refuses, or knows as edges, is left to it.
+  // `roots` are the arguments of PyTorch's engine. PyTorch's threads process edges and invalid
+  // roots.
   m.def("needs_backward_threads", [](const py::object& roots) {
     std::vector<at::Tensor> tensors;
     if (!py::isinstance<py::tuple>(roots)) {
@@ -278,7 +280,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
     }
   });
   m.def("memory_info", &memory_info);
-  // (process, bytes) of all that hold memory; None is this process.
+  // Returns (process id, bytes) for each process that holds memory of the device; None is this
+  // process.
   m.def("card_processes", [](c10::DeviceIndex device) {
     py::list holders;
     for (const auto& [pid, bytes] : card_processes(device)) {
@@ -302,11 +305,11 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("memory_fraction", [](c10::DeviceIndex device) {
     return caching_allocator(device).memory_fraction();
   });
-  // Memory by its address, as caching_allocator_alloc hands it out.
+  // Memory by its address, for caching_allocator_alloc.
   m.def("allocate_raw", allocate_raw);
   m.def("free_raw", [](uintptr_t address) { take_raw(address); });
   m.def("add_out_of_memory_observer", [](py::function observer) {
-    // Kept for ever, as CUDA's allocator keeps it: there is no way to take one away.
+    // Never freed, since an observer cannot be removed (nor can it with CUDA's allocator).
     auto* kept = new py::function(std::move(observer));
     add_out_of_memory_observer([kept](c10::DeviceIndex device, const OutOfMemory& error) {
       py::gil_scoped_acquire gil;
@@ -317,7 +320,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("resize_storage", [](const at::Tensor& tensor, size_t bytes) {
     resize_storage(tensor.storage(), bytes);
   });
-  // Parcels are (process, file, bytes).
+  // Shared memory is named by (process id, file descriptor, bytes).
   m.def(
       "send_memory",
       [](const at::Tensor& tensor, double longest_wait_seconds) {
@@ -372,7 +375,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
         }
         return collective_seconds(kind, bytes, places);
       });
-  // A collective among devices of this process, which `work` carries out.
+  // Runs `work`, a collective among devices of this process, and charges its modelled time.
   m.def(
       "run_collective",
       [](CollectiveKind kind, double bytes, const std::vector<int>& members,
@@ -392,8 +395,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
     return elapsed_milliseconds(
         *reinterpret_cast<const Event*>(start), *reinterpret_cast<const Event*>(end));
   });
-  // The process and the descriptor by which another one opens the event's mark. An event that was
-  // not recorded yet stays so.
+  // Returns the process id and file descriptor by which another process opens the event's shared
+  // mark. An event that was not recorded stays unrecorded.
   m.def("share_event", [](uintptr_t address, bool was_recorded, bool can_be_shared) {
     auto& event = *reinterpret_cast<Event*>(address);
     if (event.shared == nullptr && can_be_shared) {
@@ -402,7 +405,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
         event.shared->set(event.moment);
       }
     }
-    // One that was opened here is made known by its maker alone, as with CUDA.
+    // As with CUDA, only the process that created an event can share it.
     if (event.shared == nullptr || event.shared->file() < 0) {
       raise_cuda_error(CudaError::InvalidHandle);
     }

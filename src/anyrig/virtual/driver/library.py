@@ -67,7 +67,7 @@ def driver_environment(facts: str) -> dict[str, str]:
     }
 
 
-def answer_here(facts: str) -> None:
+def load_nvml(facts: str) -> None:
     """Load NVML's library for the rig of `facts` into this process.
 
     The linker reads ``LD_LIBRARY_PATH`` only when a process starts. Once the library is loaded,

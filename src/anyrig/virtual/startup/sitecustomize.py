@@ -46,5 +46,5 @@ _folder = os.path.dirname(__file__)  # noqa: PTH120 - pathlib would have to be i
 sys.path[:] = [entry for entry in sys.path if entry != _folder]
 sys.path_importer_cache.pop(_folder, None)
 del sys.modules[__name__]
-# Python handles the ImportError if there is no other `sitecustomize`.
+# If there is no other `sitecustomize`, Python ignores the ImportError.
 import sitecustomize  # type: ignore[import-not-found]  # noqa: E402, F401

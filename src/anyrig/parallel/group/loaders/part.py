@@ -11,7 +11,8 @@ from ....errors import BatchError
 from ....transfer.tree import Path, format_path
 from ...batch.nested import cut_nested
 from ...batch.packed import cut_packed
-from ...batch.rows import count_rows, splits
+from ...batch.samples import count_samples as count_tensor_samples
+from ...batch.samples import has_samples
 from ..leaves import GO_IN, is_list, leaves_of, replace_parts
 
 GIVE_EMPTY = (
@@ -27,7 +28,7 @@ def count_samples(batch: Any) -> int:
     Raises:
         BatchError: its tensors disagree, or it has neither tensors nor a length.
     """
-    count = count_rows(batch)
+    count = count_tensor_samples(batch)
     if count is not None:
         return count
     if isinstance(batch, (list, tuple)):
@@ -94,7 +95,7 @@ def _cut(leaf: Tensor | PackedSequence, part: slice, count: int) -> Any:
     counts = (part.start, part.stop - part.start, count - part.stop)
     if isinstance(leaf, PackedSequence):
         return cut_packed(leaf, counts, [leaf.data.device] * 3)[1]
-    if not splits(leaf):
+    if not has_samples(leaf):
         return leaf
     if leaf.is_nested:
         return cut_nested(leaf, counts, [leaf.device] * 3)[1]

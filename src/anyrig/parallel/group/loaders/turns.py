@@ -152,7 +152,7 @@ def split_samples(shares: Shares, count: int, singles: bool = True) -> tuple[int
     samples, too. Without `singles`, no rank gets one sample of several.
     """
     ranks = len(shares.weights)
-    if len(set(shares.weights)) == 1 and not shares.row_limits:
+    if len(set(shares.weights)) == 1 and not shares.sample_limits:
         each, left = divmod(count, ranks)
         counts = tuple(each + (rank < left) for rank in range(ranks))
     else:

@@ -1,4 +1,4 @@
-// Attention: the choice of the operator, and what its candidates share.
+// Attention: the operator that chooses the backend, and what all backends share.
 
 #include "attention/attention.h"
 
@@ -71,24 +71,24 @@ double attention_scale(const at::Tensor& query, std::optional<double> scale) {
 
 void charge_forward(
     const at::Tensor& query, const AttentionWork& work, std::initializer_list<at::Tensor> tensors) {
-  // The scores, and their products with the values.
-  charge(query, work, 2.0 * work.scores * (work.head + work.value), tensors);
+  // Two matrix products: the scores, and their product with the values.
+  charge(query, work, 2.0 * work.scores * (work.head_size + work.value_head_size), tensors);
 }
 
 void charge_backward(
     const at::Tensor& query, const AttentionWork& work, std::initializer_list<at::Tensor> tensors) {
-  // The scores again, the gradients of query and key; those of the scores and of the value.
-  charge(query, work, 2.0 * work.scores * (3 * work.head + 2 * work.value), tensors);
+  // Five matrix products: the scores again, and the gradients of query, key, scores and value.
+  charge(query, work, 2.0 * work.scores * (3 * work.head_size + 2 * work.value_head_size), tensors);
 }
 
-std::pair<uint64_t, uint64_t> take_dropout(const at::Tensor& query, uint64_t per_thread) {
+std::pair<uint64_t, uint64_t> reserve_random_numbers(const at::Tensor& query, uint64_t per_thread) {
   auto& generator = generator_of(std::nullopt, query.device().index());
   const std::lock_guard<std::mutex> guard(generator.mutex_);
   return generator.take(per_thread);
 }
 
 void register_attention_kernels(torch::Library& library, Names& names) {
-  // scaled_dot_product_attention asks the stub; programs and other backends ask the operator.
+  // scaled_dot_product_attention calls the stub; programs and other backends call the operator.
   at::native::_fused_sdp_choice_stub.set_cuda_dispatch_ptr(&fused_choice);
   register_kernel(library, names, "_fused_sdp_choice", fused_choice);
   register_flash_attention(library, names);

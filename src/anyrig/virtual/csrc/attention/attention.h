@@ -1,8 +1,8 @@
-// What the fused attention operators of a card have in common here.
+// What the fused attention operators share.
 //
-// Each allocates on the device what the card's own kernel allocates, outputs and scratch in its
-// order, so that memory is counted alike in both modes; then, unless in ShapeOnly, it writes the
-// numbers of attention_math.h to the outputs.
+// Each operator allocates on the device what its CUDA kernel allocates, outputs and scratch memory
+// in the same order, so that Compute and ShapeOnly count the same memory. Then, in Compute, the
+// operator writes the results of attention_math.h to the outputs.
 #pragma once
 
 #include "attention/attention_math.h"
@@ -18,16 +18,16 @@
 
 namespace anyrig::virtual_gpu {
 
-// Memory that is there until an operator returns, and that nobody reads.
+// Memory that an operator holds until it returns, and that nothing reads.
 using Scratch = std::vector<at::Tensor>;
 
 inline int64_t round_up(int64_t number, int64_t multiple) {
   return (number + multiple - 1) / multiple * multiple;
 }
 
-// What the operators of flash and of cuDNN give to scaled_dot_product_attention: the output, its
-// logsumexp, where the sequences of query and key start, the longest of each, the state of the
-// generator in two tensors, and the debug mask.
+// The results of scaled_dot_product_attention's flash and cuDNN operators: output, logsumexp, the
+// starts of the query and key sequences, the longest query and key sequence, the generator's state
+// in two tensors, and the debug mask.
 using ProductOutputs = std::tuple<
     at::Tensor,
     at::Tensor,
@@ -39,30 +39,32 @@ using ProductOutputs = std::tuple<
     at::Tensor,
     at::Tensor>;
 
-// Refuses tensors of several devices as the generated wrapper of operator `name` does.
+// Raises RuntimeError if the tensors are on several devices, as the generated wrapper of operator
+// `name` does.
 void check_same_device(
     const char* name,
     std::initializer_list<std::pair<const char*, OptionalTensor>> arguments);
 
-// 1 / sqrt(numbers of a head) unless given.
+// Returns `scale`, or 1 / sqrt(head size) if it is not given.
 double attention_scale(const at::Tensor& query, std::optional<double> scale);
 
-// The arithmetic of attention, as torch.utils.flop_counter has it.
+// The size of an attention call, in the terms of torch.utils.flop_counter.
 struct AttentionWork {
-  double scores;  // pairs of a query and a key, over all sequences and heads of the query
-  double share;   // of them that the mask leaves: the kernels pass over the other blocks
-  double head;    // numbers of a query and of a key
-  double value;   // numbers of a value
+  double scores;    // pairs of a query and a key, over all sequences and query heads
+  double share;     // of the scores that the mask leaves; kernels skip the other blocks
+  double head_size; // of queries and keys
+  double value_head_size;
 };
 
-// Move the clock by the time of a kernel, which reads and writes `tensors`.
+// Advance the virtual clock by the time of a kernel that reads and writes `tensors`.
 void charge_forward(
     const at::Tensor& query, const AttentionWork& work, std::initializer_list<at::Tensor> tensors);
 void charge_backward(
     const at::Tensor& query, const AttentionWork& work, std::initializer_list<at::Tensor> tensors);
 
-// Takes the numbers of one launch from the default generator: the seed and the offset before it.
-std::pair<uint64_t, uint64_t> take_dropout(const at::Tensor& query, uint64_t per_thread);
+// Reserves `per_thread` random numbers for each thread of one launch from the default generator.
+// Returns (seed, offset of the first number).
+std::pair<uint64_t, uint64_t> reserve_random_numbers(const at::Tensor& query, uint64_t per_thread);
 
 void register_flash_attention(torch::Library& library, Names& names);
 void register_efficient_attention(torch::Library& library, Names& names);

@@ -16,21 +16,23 @@ using sdp::SDPBackend;
 using Params = sdp::sdp_params;
 using Filter = bool (*)(const Params&, bool explain);
 
-bool pass(std::initializer_list<Filter> filters, const Params& params, bool explain) {
+bool all_accept(std::initializer_list<Filter> filters, const Params& params, bool explain) {
   return std::all_of(filters.begin(), filters.end(), [&](Filter filter) {
     return filter(params, explain);
   });
 }
 
-// cuDNN goes first on Hopper and on Blackwell for data centers, unless a variable forbids it.
+// cuDNN comes first on Hopper and data center Blackwell, unless TORCH_CUDNN_SDPA_DEPRIORITIZED is
+// set.
 bool prefers_cudnn() {
-  static const bool forbidden = c10::utils::check_env("TORCH_CUDNN_SDPA_DEPRIORITIZED") == true;
+  static const bool is_deprioritized =
+      c10::utils::check_env("TORCH_CUDNN_SDPA_DEPRIORITIZED") == true;
   const int major = devices()[current_device()].capability_major;
-  return !forbidden && kCudnnVersion > 91500 && (major == 9 || major == 10);
+  return !is_deprioritized && kCudnnVersion > 91500 && (major == 9 || major == 10);
 }
 
-// The first call sets the default order for the whole process, by the device current then;
-// torch.nn.attention.sdpa_kernel(..., set_priority=True) changes it.
+// The first call sets the default order for the whole process, from the device that is current
+// then. torch.nn.attention.sdpa_kernel(..., set_priority=True) changes the order.
 auto priority_order() {
   static std::once_flag once;
   std::call_once(once, [] {
@@ -56,7 +58,7 @@ bool can_use(SDPBackend backend, const Params& params) {
       return can_use_efficient_attention(params, false);
     case SDPBackend::math:
       return at::globalContext().userEnabledMathSDP();
-    default: // of other kinds of device
+    default: // backends of other device types
       TORCH_CHECK(!at::globalContext().userEnabledOverrideableSDP(), "Invalid backend");
       return false;
   }
@@ -73,7 +75,7 @@ bool can_use_cudnn_attention(const Params& params, bool explain) {
       check_cudnn_deterministic,
       check_half_dtype,
       sdp::check_attn_mask_shape,
-      check_cudnn_card,
+      check_cudnn_capability,
       check_cudnn_dropout,
   };
   const std::initializer_list<Filter> dense_filters = {
@@ -82,11 +84,11 @@ bool can_use_cudnn_attention(const Params& params, bool explain) {
       sdp::check_batch_size_and_num_heads_dense</*gqa=*/true, /*same_heads_of_key_and_value=*/false>,
       check_cudnn_shapes,
   };
-  return pass(filters, params, explain) &&
-      (!sdp::has_only_dense_inputs(params) || pass(dense_filters, params, explain));
+  return all_accept(filters, params, explain) &&
+      (!sdp::has_only_dense_inputs(params) || all_accept(dense_filters, params, explain));
 }
 
-// FlashAttention 2, the one that PyTorch brings; FlashAttention 3 takes 8-bit floats too.
+// FlashAttention 2, which PyTorch includes. FlashAttention 3 would accept float8, too.
 bool can_use_flash_attention(const Params& params, bool explain) {
   const std::initializer_list<Filter> filters = {
       sdp::check_runtime_disabled_flash,
@@ -94,7 +96,7 @@ bool can_use_flash_attention(const Params& params, bool explain) {
       sdp::check_tensor_shapes,
       sdp::check_for_attn_mask,
       check_flash_head_size,
-      check_flash_card,
+      check_flash_capability,
       check_flash_backward,
       check_flash_causal,
       check_half_dtype,
@@ -109,16 +111,16 @@ bool can_use_flash_attention(const Params& params, bool explain) {
       sdp::check_nonzero_sequence_lengths_dense,
       sdp::check_last_dim_stride_equals_1_dense</*ignore_singleton_dim=*/true>,
   };
-  return pass(filters, params, explain) &&
-      (!sdp::has_for_nested_inputs(params) || pass(nested_filters, params, explain)) &&
-      (!sdp::has_only_dense_inputs(params) || pass(dense_filters, params, explain));
+  return all_accept(filters, params, explain) &&
+      (!sdp::has_for_nested_inputs(params) || all_accept(nested_filters, params, explain)) &&
+      (!sdp::has_only_dense_inputs(params) || all_accept(dense_filters, params, explain));
 }
 
 bool can_use_efficient_attention(const Params& params, bool explain) {
   const std::initializer_list<Filter> filters = {
       sdp::check_runtime_disabled_mem_efficient,
       check_device,
-      check_efficient_card,
+      check_efficient_capability,
       sdp::check_tensor_shapes,
       check_efficient_head_size,
       check_efficient_alignment,
@@ -133,9 +135,9 @@ bool can_use_efficient_attention(const Params& params, bool explain) {
       sdp::check_last_dim_stride_equals_1_dense</*ignore_singleton_dim=*/false>,
       sdp::check_batch_size_and_num_heads_dense</*gqa=*/false>,
   };
-  return pass(filters, params, explain) &&
-      (!sdp::has_for_nested_inputs(params) || pass(nested_filters, params, explain)) &&
-      (!sdp::has_only_dense_inputs(params) || pass(dense_filters, params, explain)) &&
+  return all_accept(filters, params, explain) &&
+      (!sdp::has_for_nested_inputs(params) || all_accept(nested_filters, params, explain)) &&
+      (!sdp::has_only_dense_inputs(params) || all_accept(dense_filters, params, explain)) &&
       check_efficient_dtype(params, explain);
 }
 

@@ -23,20 +23,20 @@ struct Capability {
   }
 };
 
-// Of the current device, which need not be the query's: so it is with CUDA.
+// The compute capability of the current device. As in CUDA, the query may be on another device.
 Capability capability() {
   const DeviceFacts& facts = devices()[current_device()];
   return {facts.capability_major, facts.capability_minor};
 }
 
-// Whether the current device is within the range, ends included.
+// Returns whether the current device's capability is in the range, ends included.
 bool is_between(Capability lowest, Capability highest) {
-  const Capability here = capability();
-  return !(here < lowest) && !(highest < here);
+  const Capability current = capability();
+  return !(current < lowest) && !(highest < current);
 }
 
 template <class... Words>
-bool refuse(bool explain, const Words&... words) {
+bool reject(bool explain, const Words&... words) {
   if (explain) {
     TORCH_WARN(words...);
   }
@@ -47,13 +47,13 @@ bool is_half(const Params& params) {
   return params.query.scalar_type() == at::kHalf || params.query.scalar_type() == at::kBFloat16;
 }
 
-// In numbers: what the loads of its matrix products need.
+// The alignment, in elements, that the loads of the kernel's matrix products need.
 int64_t efficient_alignment(const Params& params) {
   const int major = capability().major;
   const bool half = is_half(params);
   const bool tensor_cores = major >= 8 || (major >= 7 && half);
-  const int64_t least = major >= 8 ? 4 : 1;
-  return tensor_cores ? std::max<int64_t>(least, half ? 8 : 4) : least;
+  const int64_t minimum = major >= 8 ? 4 : 1;
+  return tensor_cores ? std::max<int64_t>(minimum, half ? 8 : 4) : minimum;
 }
 
 } // namespace
@@ -62,7 +62,7 @@ int64_t efficient_alignment(const Params& params) {
 
 bool check_device(const Params& params, bool explain) {
   return params.query.is_cuda() ||
-      refuse(
+      reject(
              explain, "All tensors need to be on cuda device. Got query on device: ",
              params.query.device(), ", key on device: ", params.key.device(),
              ", value on device: ", params.value.device());
@@ -77,10 +77,10 @@ bool check_half_dtype(const Params& params, bool explain) {
 
 // ---- flash
 
-bool check_flash_card(const Params& /*params*/, bool explain) {
+bool check_flash_capability(const Params& /*params*/, bool explain) {
   const Capability here = capability();
   return is_between({8, 0}, {12, 1}) ||
-      refuse(
+      reject(
              explain,
              "Flash attention only supports gpu architectures in the range [sm80, sm121]. "
              "Attempting to run on a sm ", here.major, ".", here.minor, " gpu.");
@@ -91,7 +91,7 @@ bool check_flash_head_size(const Params& params, bool explain) {
   const auto key = params.key.sym_size(-1);
   const auto value = params.value.sym_size(-1);
   return (query == key && query == value && query <= 256) ||
-      refuse(
+      reject(
              explain,
              "Flash attention requires q,k,v to have the same last dimension and to be less than "
              "or equal to 256. Got Query.size(-1): ", query, ", Key.size(-1): ", key,
@@ -103,7 +103,7 @@ bool check_flash_nested_head_size(const Params& params, bool explain) {
   const auto key = params.key.sym_size(-1);
   const auto value = params.value.sym_size(-1);
   return (query == key && query == value && query % 8 == 0 && query <= 256) ||
-      refuse(
+      reject(
              explain,
              "For NestedTensor inputs, Flash attention requires q,k,v to have the same last "
              "dimension and to be a multiple of 8 and less than or equal to 256. "
@@ -111,16 +111,16 @@ bool check_flash_nested_head_size(const Params& params, bool explain) {
              " instead.");
 }
 
-// The backward of large heads needs more shared memory than these cards have.
+// The backward pass of large heads needs more shared memory than these GPUs have.
 bool check_flash_backward(const Params& params, bool explain) {
-  const bool small_card = is_between({8, 6}, {8, 9}) || is_between({12, 0}, {12, 1});
-  if (!small_card || !sdp::input_requires_grad(params)) {
+  const bool has_small_shared_memory = is_between({8, 6}, {8, 9}) || is_between({12, 0}, {12, 1});
+  if (!has_small_shared_memory || !sdp::input_requires_grad(params)) {
     return true;
   }
   const auto head = params.query.sym_size(-1);
   const Capability here = capability();
   return head <= 192 || (head > 224 && params.dropout <= 0.0) ||
-      refuse(
+      reject(
              explain,
              "Flash attention currently doesn't support training with head_dim ∈ (192, 224] or "
              "(head_dim ∈ (224, 256] and dropout > 0.0) on gpu architectures in the range[sm86, "
@@ -128,7 +128,8 @@ bool check_flash_backward(const Params& params, bool explain) {
              head, " on a sm ", here.major, ".", here.minor, " gpu.");
 }
 
-// Flash aligns a causal mask at the lower right, scaled_dot_product_attention at the upper left.
+// Flash aligns a causal mask at the lower right corner, scaled_dot_product_attention at the upper
+// left.
 bool check_flash_causal(const Params& params, bool explain) {
   if (!params.is_causal || params.query.is_nested() || params.key.is_nested()) {
     return true;
@@ -136,7 +137,7 @@ bool check_flash_causal(const Params& params, bool explain) {
   const auto queries = params.query.sym_size(-2);
   const auto keys = params.key.sym_size(-2);
   return queries == keys ||
-      refuse(
+      reject(
              explain,
              "Flash attention does not support the is_causal flag when seqlen_q != seqlen_k. Got "
              "seqlen_q: ", queries, " seqlen_k: ", keys, ". If you would like to use causal "
@@ -145,10 +146,10 @@ bool check_flash_causal(const Params& params, bool explain) {
 
 // ---- memory-efficient
 
-bool check_efficient_card(const Params& /*params*/, bool explain) {
+bool check_efficient_capability(const Params& /*params*/, bool explain) {
   const Capability here = capability();
   return is_between({5, 0}, {12, 1}) ||
-      refuse(
+      reject(
              explain,
              "Mem Efficient Attention only supports gpu architectures in the range [sm50, sm121]. "
              "Attempting to run on a sm ", here.major, ".", here.minor, " gpu.");
@@ -161,14 +162,14 @@ bool check_efficient_head_size(const Params& params, bool explain) {
   const auto alignment = efficient_alignment(params);
   return (query == key && query % alignment == 0 && query > 0 && value % alignment == 0 &&
           value > 0) ||
-      refuse(
+      reject(
              explain,
              "Mem efficient attention requires last dimension of inputs to be divisible by ",
              alignment, ". Got Query.size(-1): ", query, ", Key.size(-1): ", key,
              ", Value.size(-1): ", value, " instead.");
 }
 
-// Memory starts at multiples of 256 bytes, so that the offset into it decides.
+// Allocations are aligned to 256 bytes, so only the offset into them can be misaligned.
 bool check_efficient_alignment(const Params& params, bool explain) {
   if (!sdp::has_only_dense_inputs(params) || capability().major < 8) {
     return true;
@@ -182,7 +183,7 @@ bool check_efficient_alignment(const Params& params, bool explain) {
     return tensor.sym_numel() == 0 || excess(tensor) == 0;
   };
   return (aligned(params.query) && aligned(params.key) && aligned(params.value)) ||
-      refuse(
+      reject(
              explain,
              "Mem efficient attention on sm80 or newer requires q, k, and v storage offsets * "
              "element_size to be aligned to ", bytes,
@@ -204,7 +205,7 @@ bool check_efficient_dtype(const Params& params, bool explain) {
 
 bool check_cudnn_enabled(const Params& /*params*/, bool explain) {
   return at::globalContext().userEnabledCuDNNSDP() ||
-      refuse(explain, "cuDNN attention has been runtime disabled.");
+      reject(explain, "cuDNN attention has been runtime disabled.");
 }
 
 bool check_cudnn_nested(const Params& params, bool explain) {
@@ -214,23 +215,23 @@ bool check_cudnn_nested(const Params& params, bool explain) {
     return true;
   }
   if (!enabled) {
-    return refuse(explain, "Experimental cuDNN SDPA nested tensor support is not enabled.");
+    return reject(explain, "Experimental cuDNN SDPA nested tensor support is not enabled.");
   }
   const int major = capability().major;
   return major == 9 || major == 10 ||
-      refuse(explain, "cuDNN SDPA supports nested tensors on SM 9.0, SM 10.0.");
+      reject(explain, "cuDNN SDPA supports nested tensors on SM 9.0, SM 10.0.");
 }
 
 bool check_cudnn_deterministic(const Params& /*params*/, bool explain) {
   const auto& context = at::globalContext();
   return !context.deterministicAlgorithms() || context.deterministicAlgorithmsWarnOnly() ||
-      refuse(explain, "cuDNN SDPA is not deterministic.");
+      reject(explain, "cuDNN SDPA is not deterministic.");
 }
 
-bool check_cudnn_card(const Params& /*params*/, bool explain) {
+bool check_cudnn_capability(const Params& /*params*/, bool explain) {
   const Capability here = capability();
   return is_between({8, 0}, {12, 1}) ||
-      refuse(
+      reject(
              explain,
              "cuDNN MHA only supports gpu architectures in the range [sm80, sm121]. Attempting to "
              "run on a sm ", here.major, ".", here.minor, " gpu.");
@@ -239,7 +240,7 @@ bool check_cudnn_card(const Params& /*params*/, bool explain) {
 bool check_cudnn_dropout(const Params& params, bool explain) {
   const double sixteenths = params.dropout * 16.0;
   return sixteenths == std::floor(sixteenths) ||
-      refuse(
+      reject(
              explain,
              "cuDNN dropout probability resolution is limited to 1/16.Use a dropout probability "
              "that is a multiple of 1/16 to select the cuDNN backend");
@@ -250,19 +251,19 @@ bool check_cudnn_shapes(const Params& params, bool explain) {
   const auto head_v = params.value.sym_size(3);
   const Capability here = capability();
   const bool data_center = (here.major == 9 && here.minor == 0) || here.major == 10;
-  // Beside heads of up to 128, those of multi-head latent attention.
+  // Head sizes of up to 128, and those of multi-head latent attention.
   const int64_t largest = data_center && head_qk == 192 && head_v == 128 ? 192 : 128;
   if (head_qk > largest || head_v > largest) {
-    return refuse(explain, "head_dim should be no more than ", largest);
+    return reject(explain, "head_dim should be no more than ", largest);
   }
   if (head_qk % 8 != 0 || head_v % 8 != 0) {
-    return refuse(explain, "head_dim should be a multiple of 8");
+    return reject(explain, "head_dim should be a multiple of 8");
   }
   if (params.key.sym_size(2) == 1) {
-    return refuse(explain, "cudnn SDPA does not support key/value sequence length 1.");
+    return reject(explain, "cudnn SDPA does not support key/value sequence length 1.");
   }
   if (params.dropout != 0.0 && params.query.sym_size(2) == 1) {
-    return refuse(explain, "cudnn SDPA does not support query sequence length 1 with dropout.");
+    return reject(explain, "cudnn SDPA does not support query sequence length 1 with dropout.");
   }
   return true;
 }

@@ -1,12 +1,12 @@
-// The numbers of attention, computed on the CPU: what every fused operator of a card gives.
+// The arithmetic of attention on the CPU, for all fused operators.
 //
-//   scores     = scale * query @ key^T + bias, with -inf outside of the band
+//   scores     = scale * query @ key^T + bias, with -inf outside the band
 //   logsumexp  = log(sum(exp(scores)))
 //   attention  = exp(scores - logsumexp), zeroed and scaled by dropout
 //   output     = attention @ value
 //
-// Tensors are of the host and of layout (batch, heads, tokens, numbers of a head). Keys and values
-// may have fewer heads: each then serves a group of the query's.
+// All tensors are on the CPU, with layout (batch, heads, tokens, head size). Keys and values may
+// have fewer heads than the query; each of their heads then serves a group of query heads.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,80 +17,87 @@
 
 namespace anyrig::virtual_gpu {
 
-// Which keys a query sees: from `left` before the one across from it to `right` after it. Query
-// and key 0 are across from each other, or, where sequences are aligned at their ends, the last.
+// The keys that each query sees: from `left` positions before the query's own position to `right`
+// positions after it. No value means no limit. Positions count from the first query and key, or, if
+// `aligned_at_end`, from the last.
 struct Band {
   std::optional<int64_t> left;
   std::optional<int64_t> right;
   bool aligned_at_end = false;
 
-  bool is_everything() const {
+  bool is_unlimited() const {
     return !left.has_value() && !right.has_value();
   }
-  // Of the scores of `keys` keys, those that a card computes: it skips blocks that the band hides.
+  // Returns the share of the scores that CUDA's kernels compute, for `keys` keys: they skip the
+  // blocks outside the band.
   double share(int64_t keys) const {
-    const double below = right.has_value() ? 0.5 : 1;
+    const double right_share = right.has_value() ? 0.5 : 1;
     return left.has_value() && right.has_value()
-        ? std::min(below, static_cast<double>(*left + *right + 1) / static_cast<double>(keys))
-        : below;
+        ? std::min(right_share, static_cast<double>(*left + *right + 1) / static_cast<double>(keys))
+        : right_share;
   }
 };
 
-// What the numbers of dropout follow from, so that the backward drops what the forward dropped.
+// What determines the dropout mask, so that the backward pass drops what the forward pass dropped.
 struct Dropout {
   double probability = 0;
   uint64_t seed = 0;
   uint64_t offset = 0;
-  // Of one score after the other, as memory-efficient attention draws them: how many numbers a head
-  // takes. 0 where a card's numbers depend on the tiles of its kernel; then these are others.
+  // How many random numbers each head takes in memory-efficient attention, which draws one number
+  // for each score in order. 0 for the other operators: their CUDA numbers depend on the kernel's
+  // tiles, and the numbers drawn here differ.
   int64_t head_step = 0;
-  uint64_t sequence_step = 1; // from one packed sequence to the next
+  uint64_t sequence_step = 1; // added to the offset for each packed sequence
 };
 
 struct Recipe {
   double scale = 1;
   Band band;
   Dropout dropout;
-  at::Tensor bias;  // undefined, or it broadcasts to the scores
-  at::Tensor alibi; // undefined, or a slope per head, or per batch and head
+  at::Tensor bias;  // undefined, or broadcastable to the scores
+  at::Tensor alibi; // undefined, or slopes: (heads) or (batch, heads)
 };
 
 struct Attention {
-  at::Tensor output;    // (batch, heads, queries, numbers of a value), of the query's dtype
-  at::Tensor logsumexp; // (batch, heads, queries), float32; inf for a query that sees nothing
+  at::Tensor output;    // (batch, heads, queries, value head size), the query's dtype
+  at::Tensor logsumexp; // (batch, heads, queries), float32; inf for a query that sees no key
 };
 
 struct Gradients {
   at::Tensor query;
   at::Tensor key;
   at::Tensor value;
-  at::Tensor bias; // of the scores' shape; undefined unless asked for
+  at::Tensor bias; // of the scores' shape; undefined unless requested
 };
 
-Attention attend(
+// Computes attention: with PyTorch's CPU operator if that supports the call, else by the formulas.
+Attention attention_forward(
     const at::Tensor& query,
     const at::Tensor& key,
     const at::Tensor& value,
     const Recipe& recipe);
 
-Gradients attend_backward(
+// Computes the gradients of `attention_forward`, whose results are `forward`. `gradient` is the
+// gradient of the output.
+Gradients attention_backward(
     const at::Tensor& gradient,
     const at::Tensor& query,
     const at::Tensor& key,
     const at::Tensor& value,
     const Attention& forward,
     const Recipe& recipe,
-    bool bias_gradient);
+    bool needs_bias_gradient);
 
-// Which scores dropout keeps, for scores of `sizes`, (batch, heads, queries, keys).
-at::Tensor kept_scores(at::IntArrayRef sizes, const Dropout& dropout);
+// Returns which scores dropout keeps, as a boolean tensor of `sizes`, (batch, heads, queries,
+// keys).
+at::Tensor draw_dropout_mask(at::IntArrayRef sizes, const Dropout& dropout);
 
-// The numbers that memory-efficient attention compares with its probability, (…, heads, queries,
-// keys), float32.
-void draw_score_numbers(const at::Tensor& numbers, const Dropout& dropout);
+// Fills `numbers`, (..., heads, queries, keys) in float32, with the random numbers that
+// memory-efficient attention compares with the dropout probability.
+void draw_dropout_numbers(const at::Tensor& numbers, const Dropout& dropout);
 
-// exp(scores - the largest of a query), which flash attention returns on demand, (batch, heads,
-// queries, keys); negative where dropout drops.
+// Returns exp(scores - row maximum), (batch, heads, queries, keys), with negative signs where
+// dropout drops. Flash attention returns this as its debug mask.
 at::Tensor signed_attention(const at::Tensor& query, const at::Tensor& key, const Recipe& recipe);
 
 } // namespace anyrig::virtual_gpu

@@ -11,8 +11,8 @@ at::Tensor heads_first(const at::Tensor& tensor) {
   return tensor.transpose(-3, -2);
 }
 
-// The twin of a packed tensor in part, as (1, heads, tokens, numbers of a head).
-at::Tensor part(const at::Tensor& packed, int64_t start, int64_t count) {
+// Returns one sequence of a packed CPU tensor as (1, heads, tokens, head size).
+at::Tensor slice_sequence(const at::Tensor& packed, int64_t start, int64_t count) {
   return heads_first(packed.narrow(0, start, count)).unsqueeze(0);
 }
 
@@ -29,14 +29,14 @@ KeyRange key_range(const Sequences& sequences, int64_t index) {
   return {starts[index], starts[index + 1] - starts[index]};
 }
 
-// The keys or values of one packed sequence, gathered if they lie in pages.
+// Returns the keys or values of one packed sequence, gathered if they lie in pages.
 at::Tensor keys_of(const at::Tensor& all, const Sequences& sequences, int64_t index) {
   const KeyRange range = key_range(sequences, index);
   if (!is_given(sequences.block_table)) {
-    return part(all, range.start, range.count);
+    return slice_sequence(all, range.start, range.count);
   }
   const auto pages = twin_of(*sequences.block_table)[index].to(at::kLong).clamp_min(0);
-  return part(all.index_select(0, pages).flatten(0, 1), 0, range.count);
+  return slice_sequence(all.index_select(0, pages).flatten(0, 1), 0, range.count);
 }
 
 template <class Work>
@@ -47,7 +47,7 @@ void for_each_sequence(const Sequences& sequences, const Work& work) {
   }
 }
 
-// Dropout and slopes differ from one sequence to the next.
+// Returns `recipe` with the dropout offset and the ALiBi slopes of one packed sequence.
 Recipe recipe_of_sequence(const Recipe& recipe, int64_t index) {
   Recipe result = recipe;
   result.dropout.offset += static_cast<uint64_t>(index) * recipe.dropout.sequence_step;
@@ -57,7 +57,7 @@ Recipe recipe_of_sequence(const Recipe& recipe, int64_t index) {
   return result;
 }
 
-OnDevice twins_of(const OnDevice& tensors) {
+QueryKeyValue twins_of(const QueryKeyValue& tensors) {
   return {twin_of(tensors.query), twin_of(tensors.key), twin_of(tensors.value)};
 }
 
@@ -85,78 +85,79 @@ AttentionWork work_of(
 }
 
 void compute_forward(
-    const OnDevice& operands,
+    const QueryKeyValue& operands,
     const at::Tensor& output,
     const Sequences& sequences,
     const Recipe& recipe,
     const LogsumexpOf& logsumexp_of) {
   const auto [query, key, value] = twins_of(operands);
-  const auto to = twin_of(output);
-  const auto keep = [&](const Attention& result, at::Tensor place, const Sequence& sequence) {
+  const auto destination = twin_of(output);
+  const auto write = [&](const Attention& result, at::Tensor place, const Sequence& sequence) {
     place.copy_(result.output);
     if (logsumexp_of) {
       logsumexp_of(sequence).copy_(result.logsumexp);
     }
   };
   if (!sequences.packed()) {
-    const auto result = attend(heads_first(query), heads_first(key), heads_first(value), recipe);
-    keep(result, heads_first(to), {0, 0, sequences.longest_query});
+    const auto result =
+        attention_forward(heads_first(query), heads_first(key), heads_first(value), recipe);
+    write(result, heads_first(destination), {0, 0, sequences.longest_query});
     return;
   }
   for_each_sequence(sequences, [&, &query = query, &key = key, &value = value](const Sequence& s) {
-    const auto result = attend(
-        part(query, s.start, s.queries), keys_of(key, sequences, s.index),
+    const auto result = attention_forward(
+        slice_sequence(query, s.start, s.queries), keys_of(key, sequences, s.index),
         keys_of(value, sequences, s.index), recipe_of_sequence(recipe, s.index));
-    keep(result, part(to, s.start, s.queries), s);
+    write(result, slice_sequence(destination, s.start, s.queries), s);
   });
 }
 
 void compute_signed_attention(
-    const OnDevice& operands,
+    const QueryKeyValue& operands,
     const at::Tensor& result,
     const Sequences& sequences,
     const Recipe& recipe) {
   const auto [query, key, value] = twins_of(operands);
-  const auto to = twin_of(result);
-  to.zero_();
-  const auto keep = [](const at::Tensor& place, const at::Tensor& attention) {
+  const auto destination = twin_of(result);
+  destination.zero_();
+  const auto write = [](const at::Tensor& place, const at::Tensor& attention) {
     place.narrow(2, 0, attention.size(2)).narrow(3, 0, attention.size(3)).copy_(attention);
   };
   if (!sequences.packed()) {
-    keep(to, signed_attention(heads_first(query), heads_first(key), recipe));
+    write(destination, signed_attention(heads_first(query), heads_first(key), recipe));
     return;
   }
   for_each_sequence(sequences, [&, &query = query, &key = key](const Sequence& s) {
-    keep(
-        to.narrow(0, s.index, 1),
+    write(
+        destination.narrow(0, s.index, 1),
         signed_attention(
-            part(query, s.start, s.queries), keys_of(key, sequences, s.index),
+            slice_sequence(query, s.start, s.queries), keys_of(key, sequences, s.index),
             recipe_of_sequence(recipe, s.index)));
   });
 }
 
 void compute_backward(
     const at::Tensor& gradient,
-    const OnDevice& operands,
+    const QueryKeyValue& operands,
     const at::Tensor& output,
-    const OnDevice& results,
+    const QueryKeyValue& results,
     const at::Tensor& bias_result,
     const Sequences& sequences,
     const Recipe& recipe,
     const LogsumexpOf& logsumexp_of) {
   const auto [query, key, value] = twins_of(operands);
-  const auto [of_query, of_key, of_value] = twins_of(results);
-  const auto of_output = twin_of(gradient);
+  const auto [query_gradient, key_gradient, value_gradient] = twins_of(results);
+  const auto output_gradient = twin_of(gradient);
   const auto out = twin_of(output);
   if (!sequences.packed()) {
     const Attention forward{
         heads_first(out), logsumexp_of({0, 0, sequences.longest_query})};
-    const auto result = attend_backward(
-        heads_first(of_output), heads_first(query), heads_first(key), heads_first(value), forward,
-        recipe, bias_result.defined());
-    heads_first(of_query).copy_(result.query);
-    heads_first(of_key).copy_(result.key);
-    heads_first(of_value).copy_(result.value);
+    const auto result = attention_backward(
+        heads_first(output_gradient), heads_first(query), heads_first(key), heads_first(value),
+        forward, recipe, bias_result.defined());
+    heads_first(query_gradient).copy_(result.query);
+    heads_first(key_gradient).copy_(result.key);
+    heads_first(value_gradient).copy_(result.value);
     if (bias_result.defined()) {
       twin_of(bias_result).copy_(result.bias);
     }
@@ -164,17 +165,20 @@ void compute_backward(
   }
   for_each_sequence(
       sequences,
-      [&, &query = query, &key = key, &value = value, &of_query = of_query, &of_key = of_key,
-       &of_value = of_value](const Sequence& s) {
+      [&, &query = query, &key = key, &value = value, &query_gradient = query_gradient,
+       &key_gradient = key_gradient, &value_gradient = value_gradient](const Sequence& s) {
         const KeyRange range = key_range(sequences, s.index);
-        const auto result = attend_backward(
-            part(of_output, s.start, s.queries), part(query, s.start, s.queries),
-            part(key, range.start, range.count), part(value, range.start, range.count),
-            {part(out, s.start, s.queries), logsumexp_of(s)}, recipe_of_sequence(recipe, s.index),
-            /*bias_gradient=*/false);
-        part(of_query, s.start, s.queries).copy_(result.query);
-        part(of_key, range.start, range.count).copy_(result.key);
-        part(of_value, range.start, range.count).copy_(result.value);
+        const auto result = attention_backward(
+            slice_sequence(output_gradient, s.start, s.queries),
+            slice_sequence(query, s.start, s.queries),
+            slice_sequence(key, range.start, range.count),
+            slice_sequence(value, range.start, range.count),
+            {slice_sequence(out, s.start, s.queries), logsumexp_of(s)},
+            recipe_of_sequence(recipe, s.index),
+            /*needs_bias_gradient=*/false);
+        slice_sequence(query_gradient, s.start, s.queries).copy_(result.query);
+        slice_sequence(key_gradient, range.start, range.count).copy_(result.key);
+        slice_sequence(value_gradient, range.start, range.count).copy_(result.value);
       });
 }
 

@@ -1,7 +1,7 @@
-// The sequences of one call of flash or memory-efficient attention, and the numbers of each.
+// The sequences of one call of a fused operator, and the computation of each sequence.
 //
-// All are of one length, in tensors of layout (batch, tokens, heads, numbers of a head), or they
-// are packed one after the other in (all tokens, heads, numbers of a head).
+// All sequences have one length, in tensors (batch, tokens, heads, head size), or they are packed:
+// concatenated in tensors (all tokens, heads, head size).
 #pragma once
 
 #include "attention/attention.h"
@@ -13,8 +13,8 @@ namespace anyrig::virtual_gpu {
 struct Sequences {
   OptionalTensor query_starts; // (sequences + 1), int32; given if packed
   OptionalTensor key_starts;
-  OptionalTensor used_keys;   // (sequences), int32: only so many keys of each count
-  OptionalTensor block_table; // (sequences, pages), int32: the pages with each one's keys
+  OptionalTensor used_keys;   // (sequences), int32: how many keys of each sequence are used
+  OptionalTensor block_table; // (sequences, pages), int32: the pages with each sequence's keys
   int64_t longest_query = 0;
   int64_t longest_key = 0;
 
@@ -24,52 +24,57 @@ struct Sequences {
   int64_t count(const at::Tensor& query) const {
     return packed() ? query_starts->numel() - 1 : query.size(0);
   }
-  // Of each head. The lengths of packed sequences are values: in ShapeOnly all count as the longest.
+  // Returns the number of scores of one head. In ShapeOnly the lengths of packed sequences are
+  // unknown, so every sequence counts as the longest.
   double score_count(const at::Tensor& query) const;
 };
 
-// One of several packed sequences; one that stands for all where they are not packed.
+// One packed sequence, or the whole batch if the sequences are not packed.
 struct Sequence {
   int64_t index = 0;
   int64_t start = 0; // among all queries
   int64_t queries = 0;
 };
 
-// Where the logsumexp of a sequence is, as a host tensor (batch, heads, queries). Each operator
-// keeps it in a layout of its own.
+// Returns the logsumexp of a sequence as a CPU tensor (batch, heads, queries). Each operator stores
+// it in a different layout.
 using LogsumexpOf = std::function<at::Tensor(const Sequence&)>;
 
-struct OnDevice {
+// Tensors on the device: the inputs of attention, or their gradients.
+struct QueryKeyValue {
   at::Tensor query;
   at::Tensor key;
   at::Tensor value;
 };
 
-// What a card does of it; the last dimensions but one are the heads.
+// Returns the size of a call, for the clock. `query` is (..., heads, head size).
 AttentionWork work_of(
     const at::Tensor& query, const at::Tensor& value, const Sequences& sequences, const Band& band);
 
-// Writes `output` on the device, and the logsumexp unless `logsumexp_of` is empty.
+// Computes attention and writes `output` on the device, and the logsumexp unless `logsumexp_of` is
+// empty.
 void compute_forward(
-    const OnDevice& operands,
+    const QueryKeyValue& operands,
     const at::Tensor& output,
     const Sequences& sequences,
     const Recipe& recipe,
     const LogsumexpOf& logsumexp_of);
 
-// Writes `result`, (sequences, heads, queries, keys) with room beyond the longest, on the device.
+// Writes the `signed_attention` of each sequence to `result` on the device, (sequences, heads,
+// queries, keys), which may be larger than the longest sequence.
 void compute_signed_attention(
-    const OnDevice& operands,
+    const QueryKeyValue& operands,
     const at::Tensor& result,
     const Sequences& sequences,
     const Recipe& recipe);
 
-// Writes `results` on the device, and the gradient of the bias if `bias_result` is defined.
+// Writes the gradients to `results` on the device, and the gradient of the bias to `bias_result` if
+// that is defined.
 void compute_backward(
     const at::Tensor& gradient,
-    const OnDevice& operands,
+    const QueryKeyValue& operands,
     const at::Tensor& output,
-    const OnDevice& results,
+    const QueryKeyValue& results,
     const at::Tensor& bias_result,
     const Sequences& sequences,
     const Recipe& recipe,

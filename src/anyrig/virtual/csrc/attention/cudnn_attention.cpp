@@ -1,6 +1,6 @@
-// cuDNN's attention. Tensors are (batch, heads, tokens, numbers of a head). Outputs:
-// attention.cu in aten/src/ATen/native/transformers/cuda and aten/src/ATen/native/cudnn/MHA.cpp.
-// The workspace of cuDNN's plans is not counted: its size is known to cuDNN alone.
+// cuDNN attention. Tensors are (batch, heads, tokens, head size). The outputs follow attention.cu
+// in aten/src/ATen/native/transformers/cuda, and aten/src/ATen/native/cudnn/MHA.cpp. The workspaces
+// of cuDNN's plans are not counted: only cuDNN knows their sizes.
 
 #include "attention/attention.h"
 #include "attention/cudnn_attention.h"
@@ -21,8 +21,8 @@ namespace {
 
 using ThreeTensors = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
 
-// A tensor of `sizes` with its dimensions in memory in the query's order; those it repeats, with
-// stride 0, come outermost.
+// Returns an empty tensor of `sizes` whose dimensions have the same order in memory as the query's.
+// Dimensions with stride 0 in the query come outermost.
 at::Tensor empty_in_order_of(const at::Tensor& query, at::IntArrayRef sizes) {
   if (query.sizes() == sizes) {
     return at::empty_like(query);
@@ -45,14 +45,14 @@ at::Tensor empty_in_order_of(const at::Tensor& query, at::IntArrayRef sizes) {
   return at::empty_strided(sizes, strides, query.options());
 }
 
-void refuse_paged(const OptionalTensor& used_keys_or_pages) {
+void reject_paged_keys(const OptionalTensor& used_keys_or_pages) {
   TORCH_CHECK_NOT_IMPLEMENTED(
       !is_given(used_keys_or_pages),
-      "virtual GPUs do not compute cuDNN's attention of keys in pages; "
-      "torch.backends.cuda.enable_cudnn_sdp(False) makes programs choose another one");
+      "virtual GPUs do not support cuDNN attention with paged keys; "
+      "torch.backends.cuda.enable_cudnn_sdp(False) makes PyTorch choose another backend");
 }
 
-void refuse_bias_of_packed(const OptionalTensor& bias) {
+void reject_packed_bias(const OptionalTensor& bias) {
   TORCH_CHECK(!is_given(bias), "attn_bias not yet supported with cuDNN Attention and NestedTensor");
 }
 
@@ -87,7 +87,7 @@ LogsumexpOf packed_logsumexp(const at::Tensor& logsumexp) {
   };
 }
 
-// 2.14 added arguments that go with packed sequences.
+// `Newer` are the arguments for packed sequences that PyTorch 2.14 added.
 template <class... Newer>
 ProductOutputs cudnn_forward(
     const at::Tensor& query,
@@ -108,9 +108,9 @@ ProductOutputs cudnn_forward(
       "_cudnn_attention_forward",
       {{"query", query}, {"key", key}, {"value", value}, {"attn_bias", bias},
        {"cum_seq_q", query_starts}, {"cum_seq_k", key_starts}});
-  (refuse_paged(newer), ...);
+  (reject_paged_keys(newer), ...);
   if (is_given(query_starts)) {
-    refuse_bias_of_packed(bias);
+    reject_packed_bias(bias);
     return packed_cudnn_forward(
         {query, key, value,
          Sequences{query_starts, key_starts, {}, {}, longest_query, longest_key}, dropout,
@@ -120,12 +120,12 @@ ProductOutputs cudnn_forward(
   CurrentDevice guard(query.device().index());
   const int64_t batch = query.size(0);
   const int64_t heads = query.size(1);
-  // Written only with dropout.
+  // Filled only with dropout.
   const auto seed = at::empty({}, query.options().dtype(at::kLong));
   const auto offset = at::empty({}, query.options().dtype(at::kLong));
-  Dropout drop{dropout};
+  Dropout dropout_state{dropout};
   if (dropout != 0) {
-    std::tie(drop.seed, drop.offset) = take_dropout(
+    std::tie(dropout_state.seed, dropout_state.offset) = reserve_random_numbers(
         query,
         static_cast<uint64_t>(batch * heads * longest_query) * static_cast<uint64_t>(longest_key));
   }
@@ -136,12 +136,12 @@ ProductOutputs cudnn_forward(
   }
   if (!shape_only() && query.numel() > 0 && key.numel() > 0) {
     Recipe recipe = recipe_of(query, bias, is_causal, scale);
-    recipe.dropout = drop;
+    recipe.dropout = dropout_state;
     if (dropout != 0) {
-      twin_of(seed).fill_(static_cast<int64_t>(drop.seed));
-      twin_of(offset).fill_(static_cast<int64_t>(drop.offset));
+      twin_of(seed).fill_(static_cast<int64_t>(dropout_state.seed));
+      twin_of(offset).fill_(static_cast<int64_t>(dropout_state.offset));
     }
-    const auto result = attend(twin_of(query), twin_of(key), twin_of(value), recipe);
+    const auto result = attention_forward(twin_of(query), twin_of(key), twin_of(value), recipe);
     twin_of(output).copy_(result.output);
     if (compute_logsumexp) {
       twin_of(logsumexp).copy_(result.logsumexp);
@@ -175,7 +175,7 @@ ThreeTensors cudnn_backward(
     return {};
   }
   if (query_starts.defined()) {
-    refuse_bias_of_packed(bias);
+    reject_packed_bias(bias);
     return packed_cudnn_backward(
         {query, key, value,
          Sequences{query_starts, key_starts, {}, {}, longest_query, longest_key}, dropout,
@@ -183,13 +183,13 @@ ThreeTensors cudnn_backward(
         gradient, output, logsumexp, seed, offset);
   }
   CurrentDevice guard(query.device().index());
-  const auto of_query = at::empty_like(query);
-  const auto of_key = at::empty_like(key);
-  const auto of_value = at::empty_like(value);
-  at::Tensor laid_out = gradient;
+  const auto query_gradient = at::empty_like(query);
+  const auto key_gradient = at::empty_like(key);
+  const auto value_gradient = at::empty_like(value);
+  at::Tensor matching_gradient = gradient;
   if (gradient.strides() != output.strides()) {
-    laid_out = at::empty_like(output); // cuDNN wants both in one layout
-    laid_out.copy_(gradient);
+    matching_gradient = at::empty_like(output); // cuDNN needs both in one layout
+    matching_gradient.copy_(gradient);
   }
   if (!shape_only() && query.numel() > 0 && key.numel() > 0) {
     Recipe recipe = recipe_of(query, bias, is_causal, scale);
@@ -198,17 +198,18 @@ ThreeTensors cudnn_backward(
           dropout, static_cast<uint64_t>(twin_of(seed).item<int64_t>()),
           static_cast<uint64_t>(twin_of(offset).item<int64_t>())};
     }
-    const auto result = attend_backward(
-        twin_of(laid_out), twin_of(query), twin_of(key), twin_of(value),
-        {twin_of(output), twin_of(logsumexp)}, recipe, /*bias_gradient=*/false);
-    twin_of(of_query).copy_(result.query);
-    twin_of(of_key).copy_(result.key);
-    twin_of(of_value).copy_(result.value);
+    const auto result = attention_backward(
+        twin_of(matching_gradient), twin_of(query), twin_of(key), twin_of(value),
+        {twin_of(output), twin_of(logsumexp)}, recipe, /*needs_bias_gradient=*/false);
+    twin_of(query_gradient).copy_(result.query);
+    twin_of(key_gradient).copy_(result.key);
+    twin_of(value_gradient).copy_(result.value);
   }
   charge_backward(
       query, work_of(query, key, value, is_causal),
-      {gradient, query, key, value, output, logsumexp, of_query, of_key, of_value});
-  return {of_query, of_key, of_value};
+      {gradient, query, key, value, output, logsumexp, query_gradient, key_gradient,
+       value_gradient});
+  return {query_gradient, key_gradient, value_gradient};
 }
 
 ProductOutputs product_cudnn_forward(
@@ -240,7 +241,7 @@ ProductOutputs packed_cudnn_forward(const PackedCall& call, bool compute_logsume
   Recipe recipe = recipe_of(query, {}, is_causal, scale);
   if (dropout != 0) {
     recipe.dropout.probability = dropout;
-    std::tie(recipe.dropout.seed, recipe.dropout.offset) = take_dropout(
+    std::tie(recipe.dropout.seed, recipe.dropout.offset) = reserve_random_numbers(
         query,
         static_cast<uint64_t>(sequences.count(query) * heads * sequences.longest_query) *
             static_cast<uint64_t>(sequences.longest_key));
@@ -275,7 +276,7 @@ ThreeTensors packed_cudnn_backward(
     const at::Tensor& offset) {
   const auto& [query, key, value, sequences, dropout, is_causal, scale] = call;
   CurrentDevice guard(query.device().index());
-  const OnDevice results{at::empty_like(query), at::empty_like(key), at::empty_like(value)};
+  const QueryKeyValue results{at::empty_like(query), at::empty_like(key), at::empty_like(value)};
   Recipe recipe = recipe_of(query, {}, is_causal, scale);
   if (!shape_only() && query.numel() > 0 && key.numel() > 0) {
     if (dropout != 0) {
@@ -304,7 +305,7 @@ void register_cudnn_attention(torch::Library& library, Names& names) {
   }
   register_kernel(library, names, "_cudnn_attention_backward", cudnn_backward);
   register_kernel(library, names, "_scaled_dot_product_cudnn_attention", product_cudnn_forward);
-  // The same arguments and results: the wrapper of the forward alone works out lengths.
+  // Takes the arguments of `_cudnn_attention_backward`; only the forward operators differ.
   register_kernel(library, names, "_scaled_dot_product_cudnn_attention_backward", cudnn_backward);
 }
 

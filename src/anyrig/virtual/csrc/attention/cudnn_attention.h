@@ -1,4 +1,4 @@
-// cuDNN's attention of sequences packed one after the other, (all tokens, heads, numbers of a head).
+// cuDNN attention of packed sequences, in tensors (all tokens, heads, head size).
 #pragma once
 
 #include "attention/attention_sequences.h"
@@ -15,7 +15,7 @@ struct PackedCall {
   std::optional<double> scale;
 };
 
-// The results of `_cudnn_attention_forward`; logsumexp is (all tokens, heads, 1).
+// Returns the results of `_cudnn_attention_forward`. The logsumexp is (all tokens, heads, 1).
 ProductOutputs packed_cudnn_forward(const PackedCall& call, bool compute_logsumexp);
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> packed_cudnn_backward(

@@ -1,7 +1,6 @@
-// Memory-efficient attention. Tensors of its operators are (batch, tokens, heads, numbers of a
-// head); sequences of several lengths are packed one after the other in a batch of one. Checks,
-// outputs and scratch: attention.cu and attention_backward.cu in
-// aten/src/ATen/native/transformers/cuda.
+// Memory-efficient attention. The tensors of its operators are (batch, tokens, heads, head size);
+// packed sequences are concatenated in a batch of one. Checks, outputs and scratch memory follow
+// attention.cu and attention_backward.cu in aten/src/ATen/native/transformers/cuda.
 
 #include "attention/attention_sequences.h"
 #include "device/device.h"
@@ -22,7 +21,8 @@ namespace {
 
 using FourTensors = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
 
-// A multiple of this, so that the backward can load whole blocks.
+// The logsumexp's rows are rounded up to a multiple of this, so that the backward kernel can load
+// whole blocks.
 constexpr int64_t kLogsumexpRows = 32;
 
 void check_shapes(
@@ -66,7 +66,7 @@ Band band_of(int64_t mask_type, std::optional<int64_t> window) {
   return band;
 }
 
-EfficientCall call_of(
+EfficientCall make_efficient_call(
     const at::Tensor& query,
     const at::Tensor& value,
     const Sequences& sequences,
@@ -86,14 +86,16 @@ EfficientCall call_of(
   return call;
 }
 
-// A score of each query and key, of all heads, takes a number of its own.
+// Each score of each head takes one random number.
 Dropout dropout_of(
     double probability, uint64_t seed, uint64_t offset, const EfficientCall& call) {
-  const int64_t of_head = call.queries * call.keys;
-  return {probability, seed, offset, of_head, static_cast<uint64_t>(call.heads * of_head)};
+  const int64_t scores_per_head = call.queries * call.keys;
+  return {
+      probability, seed, offset, scores_per_head,
+      static_cast<uint64_t>(call.heads * scores_per_head)};
 }
 
-// The parts of `logsumexp`, which has the rows of each sequence rounded up.
+// Returns the accessor of each sequence's part of `logsumexp`, without the padding rows.
 LogsumexpOf logsumexp_parts(const at::Tensor& logsumexp, bool packed) {
   return [sums = twin_of(logsumexp), packed](const Sequence& sequence) {
     const auto rows = packed ? sums.narrow(0, sequence.index, 1) : sums;
@@ -101,12 +103,12 @@ LogsumexpOf logsumexp_parts(const at::Tensor& logsumexp, bool packed) {
   };
 }
 
-// Packed sequences come in a batch of one.
+// Removes the batch dimension of packed sequences, which has size 1.
 at::Tensor without_batch(const at::Tensor& tensor, const Sequences& sequences) {
   return sequences.packed() ? tensor.squeeze(0) : tensor;
 }
 
-OnDevice without_batch(const OnDevice& tensors, const Sequences& sequences) {
+QueryKeyValue without_batch(const QueryKeyValue& tensors, const Sequences& sequences) {
   return {
       without_batch(tensors.query, sequences), without_batch(tensors.key, sequences),
       without_batch(tensors.value, sequences)};
@@ -136,26 +138,26 @@ efficient_forward(
   const int64_t batch = query.size(0);
   const int64_t queries = query.size(1);
   const int64_t heads = query.size(2);
-  // Of packed sequences the card's code takes all keys here.
+  // For packed sequences, too, CUDA's code uses the total number of keys here.
   Sequences sequences{query_starts, key_starts, key_lengths, {}, queries, key.size(1)};
   check_shapes(query, key, value, sequences, is_given(bias), longest_query_given);
   if (sequences.packed()) {
     sequences.longest_query = *longest_query_given;
   }
-  const auto call = call_of(query, value, sequences, dropout);
+  const auto call = make_efficient_call(query, value, sequences, dropout);
 
   const Band band = band_of(mask_type, window);
   Recipe recipe{attention_scale(query, scale), band, {}, {}, {}};
-  // On the host, unless a graph is being captured; without dropout nobody writes them.
+  // CPU tensors, unless a graph is being captured. Filled only with dropout.
   at::Tensor seed = at::empty({}, at::kLong);
   at::Tensor offset = at::empty({}, at::kLong);
   if (dropout != 0) {
-    // The kernel draws a number for each score.
-    const auto taken = take_dropout(
+    // One random number for each score.
+    const auto state = reserve_random_numbers(
         query, static_cast<uint64_t>(batch * heads * queries) * static_cast<uint64_t>(key.size(1)));
-    recipe.dropout = dropout_of(dropout, taken.first, taken.second, call);
-    seed.fill_(static_cast<int64_t>(taken.first));
-    offset.fill_(static_cast<int64_t>(taken.second));
+    recipe.dropout = dropout_of(dropout, state.first, state.second, call);
+    seed.fill_(static_cast<int64_t>(state.first));
+    offset.fill_(static_cast<int64_t>(state.second));
   }
   const auto floats = query.options().dtype(at::kFloat);
   const auto output = at::empty({batch, queries, heads, value.size(3)}, query.options());
@@ -182,15 +184,16 @@ efficient_forward(
       output, logsumexp, seed, offset, call.queries, longest_key_given.value_or(call.keys)};
 }
 
-// The sum over each row of output times its gradient, which the kernel takes; some kernels fill
-// it themselves, for the others it is computed before them. Returns it, as scratch.
+// Returns the scratch memory of delta, the sum over each row of output times its gradient. Some
+// kernels compute delta themselves. For the others PyTorch computes delta first, so this function
+// also allocates and frees the temporary tensors of that computation.
 at::Tensor allocate_delta(const EfficientCall& call, const at::Tensor& output) {
   const auto floats = output.options().dtype(at::kFloat);
   const at::IntArrayRef sizes = output.sizes();
-  const bool by_kernel = call.half &&
+  const bool computed_by_kernel = call.half &&
       (backward_kernel(call).keeps_output(call.half) || call.capability < 70 ||
        call.capability >= 75);
-  if (by_kernel) {
+  if (computed_by_kernel) {
     return at::empty({sizes[0], sizes[2], sizes[1]}, floats);
   }
   Scratch wide;
@@ -238,9 +241,9 @@ FourTensors efficient_backward(
   const int64_t heads = query.size(2);
   const auto dense_gradient = gradient.contiguous();
 
-  at::Tensor of_query;
-  at::Tensor of_key;
-  at::Tensor of_value;
+  at::Tensor query_gradient;
+  at::Tensor key_gradient;
+  at::Tensor value_gradient;
   if (shared_storage) {
     TORCH_CHECK(
         query.size(1) == key.size(1) && query.size(3) == key.size(3),
@@ -248,26 +251,26 @@ FourTensors efficient_backward(
         "embed dim: got ", query.sizes(), " for Q, and ", key.sizes(), " for K");
     const auto chunk = at::empty(
         {query.size(0), query.size(1), 3, query.size(2), query.size(3)}, query.options());
-    of_query = chunk.select(2, 0);
-    of_key = chunk.select(2, 1);
-    of_value = chunk.select(2, 2);
+    query_gradient = chunk.select(2, 0);
+    key_gradient = chunk.select(2, 1);
+    value_gradient = chunk.select(2, 2);
   } else {
-    of_query = at::empty(query.sizes(), query.options());
-    of_key = at::empty(key.sizes(), key.options());
-    of_value = at::empty(value.sizes(), value.options());
+    query_gradient = at::empty(query.sizes(), query.options());
+    key_gradient = at::empty(key.sizes(), key.options());
+    value_gradient = at::empty(value.sizes(), value.options());
   }
-  at::Tensor of_bias;
+  at::Tensor bias_gradient;
   if (bias_requires_grad) {
     auto sizes = bias->sizes().vec();
     const int64_t columns = sizes.back();
     sizes.back() = round_up(columns, 16);
-    of_bias = at::empty(sizes, bias->options()).slice(-1, 0, columns);
+    bias_gradient = at::empty(sizes, bias->options()).slice(-1, 0, columns);
   }
-  auto call = call_of(query, value, sequences, dropout);
+  auto call = make_efficient_call(query, value, sequences, dropout);
   const auto& context = at::globalContext();
   call.deterministic =
       context.deterministicAlgorithms() && !context.deterministicAlgorithmsWarnOnly();
-  call.wanted_splits = key_splits;
+  call.requested_splits = key_splits;
   const auto delta = allocate_delta(call, output);
   at::Tensor workspace;
   if (const int64_t bytes = backward_workspace_bytes(call)) {
@@ -286,13 +289,15 @@ FourTensors efficient_backward(
     }
     compute_backward(
         without_batch(dense_gradient, sequences), without_batch({query, key, value}, sequences),
-        without_batch(output, sequences), without_batch({of_query, of_key, of_value}, sequences),
-        of_bias, sequences, recipe, logsumexp_parts(logsumexp, sequences.packed()));
+        without_batch(output, sequences),
+        without_batch({query_gradient, key_gradient, value_gradient}, sequences), bias_gradient,
+        sequences, recipe, logsumexp_parts(logsumexp, sequences.packed()));
   }
   charge_backward(
       query, work_of(query, value, sequences, band),
-      {gradient, query, key, value, output, logsumexp, of_query, of_key, of_value});
-  return {of_query, of_key, of_value, of_bias};
+      {gradient, query, key, value, output, logsumexp, query_gradient, key_gradient,
+       value_gradient});
+  return {query_gradient, key_gradient, value_gradient, bias_gradient};
 }
 
 int64_t mask_type_of(bool is_causal) {
@@ -330,21 +335,24 @@ FourTensors product_efficient_backward(
     const at::Tensor& seed,
     const at::Tensor& offset,
     double dropout,
-    std::array<bool, 4> wanted,
+    std::array<bool, 4> gradient_mask,
     bool is_causal,
     std::optional<double> scale) {
   if (!gradient.defined()) {
     return {};
   }
-  auto [of_query, of_key, of_value, of_bias] = efficient_backward(
+  auto [query_gradient, key_gradient, value_gradient, bias_gradient] = efficient_backward(
       gradient.transpose(1, 2), query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2),
       bias, output.transpose(1, 2), std::nullopt, std::nullopt, query.size(2), key.size(2),
-      logsumexp, dropout, seed, offset, mask_type_of(is_causal), wanted[3], scale, std::nullopt,
-      std::nullopt, /*shared_storage=*/false);
-  return {of_query.transpose(1, 2), of_key.transpose(1, 2), of_value.transpose(1, 2), of_bias};
+      logsumexp, dropout, seed, offset, mask_type_of(is_causal), gradient_mask[3], scale,
+      std::nullopt, std::nullopt, /*shared_storage=*/false);
+  return {
+      query_gradient.transpose(1, 2), key_gradient.transpose(1, 2), value_gradient.transpose(1, 2),
+      bias_gradient};
 }
 
-// The numbers of a call of the operator, for tests and for whoever would see what was dropped.
+// _fill_mem_eff_dropout_mask_: fills `self` with the random numbers that a call of the operator
+// with this generator state draws.
 at::Tensor& fill_dropout_numbers(
     at::Tensor& self, double probability, int64_t seed, int64_t offset) {
   TORCH_CHECK(self.is_contiguous());
@@ -354,7 +362,7 @@ at::Tensor& fill_dropout_numbers(
     give_own_memory(self);
     charge_kernel(self.device().index(), static_cast<int64_t>(self.nbytes()));
     if (!shape_only()) {
-      draw_score_numbers(
+      draw_dropout_numbers(
           twin_of(self),
           {probability, static_cast<uint64_t>(seed), static_cast<uint64_t>(offset),
            self.size(2) * self.size(3)});

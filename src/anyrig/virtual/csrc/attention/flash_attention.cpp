@@ -1,4 +1,4 @@
-// Checks, outputs and scratch: flash_api.cpp and attention.cu in
+// Checks, outputs and scratch memory follow flash_api.cpp and attention.cu in
 // aten/src/ATen/native/transformers/cuda.
 
 #include "attention/flash_attention.h"
@@ -15,7 +15,7 @@
 namespace anyrig::virtual_gpu {
 namespace {
 
-void check_card_and_dtype(const at::Tensor& query) {
+void check_capability_and_dtype(const at::Tensor& query) {
   TORCH_CHECK(
       devices()[current_device()].capability_major >= 8,
       "FlashAttention only supports Ampere GPUs or newer.");
@@ -29,7 +29,7 @@ void check_forward(
     const at::Tensor& key,
     const at::Tensor& value,
     const Sequences& sequences) {
-  check_card_and_dtype(query);
+  check_capability_and_dtype(query);
   TORCH_CHECK(key.dtype() == query.dtype(), "query and key must have the same dtype");
   TORCH_CHECK(value.dtype() == query.dtype(), "query and value must have the same dtype");
   for (const auto& tensor : {query, key, value}) {
@@ -54,7 +54,8 @@ void check_forward(
   }
 }
 
-// A window as wide as the keys is none; one query sees what it would without a causal mask.
+// A window as wide as the keys is no window. A single query sees the same keys with and without a
+// causal mask.
 Band band_of(const FlashCall& call) {
   const auto& sequences = call.sequences;
   const auto window = [&](std::optional<int64_t> width) -> std::optional<int64_t> {
@@ -68,7 +69,7 @@ Band band_of(const FlashCall& call) {
   return band;
 }
 
-// The results of the splits, until they are merged.
+// Allocates the memory that holds the results of the splits until they are merged.
 Scratch allocate_splits(const SplitCall& call, const at::TensorOptions& floats) {
   const int64_t splits = split_count(call, devices()[current_device()].multiprocessors);
   TORCH_CHECK(splits <= 128, "num_splits > 128 not supported");
@@ -80,7 +81,8 @@ Scratch allocate_splits(const SplitCall& call, const at::TensorOptions& floats) 
   return {at::empty({rows}, floats), at::empty({rows, rounded_head}, floats)};
 }
 
-// The parts of `logsumexp`, (batch, heads, queries) or packed (heads, all queries).
+// Returns the accessor of each sequence's part of `logsumexp`, which is (batch, heads, queries), or
+// (heads, all queries) if packed.
 LogsumexpOf logsumexp_parts(const at::Tensor& logsumexp) {
   return [sums = twin_of(logsumexp)](const Sequence& sequence) {
     return sums.dim() == 3 ? sums
@@ -121,16 +123,17 @@ FlashOutputs flash_forward(const FlashCall& call) {
   const Scratch scratch = allocate_splits(
       {batch, sequences.longest_query, sequences.longest_key, heads, key.size(-2), query.size(-1),
        dropout, splits.value_or(0), sequences.packed(), is_given(sequences.block_table),
-       band.is_everything() && !is_given(alibi)},
+       band.is_unlimited() && !is_given(alibi)},
       floats);
-  const auto numbers = query.options().dtype(at::kUInt64);
-  auto rng_state = at::empty({2}, numbers);
-  const auto unused = at::empty({}, numbers);
+  const auto integers = query.options().dtype(at::kUInt64);
+  auto rng_state = at::empty({2}, integers);
+  const auto unused = at::empty({}, integers);
   Recipe recipe{attention_scale(query, scale), band, {}, {}, {}};
   if (dropout > 0.0) {
-    const auto [seed, offset] = take_dropout(query, static_cast<uint64_t>(batch * heads * 32));
+    const auto [seed, offset] =
+        reserve_random_numbers(query, static_cast<uint64_t>(batch * heads * 32));
     recipe.dropout = {dropout, seed, offset};
-    rng_state = at::empty({2}, numbers); // the card's code makes it twice
+    rng_state = at::empty({2}, integers); // CUDA's code allocates it twice
   }
   if (!shape_only() && output.numel() > 0) {
     if (dropout > 0.0) {
@@ -166,7 +169,7 @@ FlashGradients flash_backward(
   const auto& value = call.value;
   const auto& sequences = call.sequences;
   CurrentDevice guard(query.device().index());
-  check_card_and_dtype(query);
+  check_capability_and_dtype(query);
   const auto dense_gradient = gradient.contiguous();
   const auto dense_output = output.contiguous();
   const bool packed = sequences.packed();
@@ -177,9 +180,9 @@ FlashGradients flash_backward(
   const int64_t rounded_queries = round_up(sequences.longest_query, 128);
   const auto floats = query.options().dtype(at::kFloat);
 
-  const OnDevice results{at::empty_like(query), at::empty_like(key), at::empty_like(value)};
+  const QueryKeyValue results{at::empty_like(query), at::empty_like(key), at::empty_like(value)};
   Scratch scratch;
-  // Sequences lie 128 rows apart, so that blocks may write beyond their ends.
+  // Packed sequences are 128 rows apart, so that blocks may write beyond the end of a sequence.
   const int64_t rows = packed ? query.size(0) + 128 * batch : rounded_queries;
   scratch.push_back(
       packed ? at::empty({heads, rows}, floats) : at::empty({batch, heads, rows}, floats));
@@ -195,7 +198,7 @@ FlashGradients flash_backward(
   }
   scratch.push_back(at::empty(accumulator, floats));
   if (key.size(-2) != heads) {
-    // Gradients of each query head's own key, summed in the end.
+    // Key and value gradients for each query head; the kernel sums them at the end.
     auto sizes = key.sizes().vec();
     sizes[sizes.size() - 2] = heads;
     scratch.push_back(at::empty(sizes, query.options()));

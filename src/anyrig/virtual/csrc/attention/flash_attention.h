@@ -1,13 +1,12 @@
-// FlashAttention 2 on the tensors of its own operators: (batch, tokens, heads, numbers of a head),
-// or, with sequences of several lengths, (all tokens, heads, numbers of a head) and the place at
-// which each sequence starts.
+// FlashAttention 2 on the tensors of its own operators: (batch, tokens, heads, head size), or, for
+// packed sequences, (all tokens, heads, head size) with the start of each sequence.
 #pragma once
 
 #include "attention/attention_sequences.h"
 
 namespace anyrig::virtual_gpu {
 
-// Arguments of the forward operators.
+// The arguments of the forward operators.
 struct FlashCall {
   at::Tensor query;
   at::Tensor key;
@@ -24,13 +23,14 @@ struct FlashCall {
   OptionalTensor out;
 };
 
-// The output, logsumexp, the state of the generator, an unused tensor and the debug mask.
+// (output, logsumexp, generator state, unused tensor, debug mask).
 using FlashOutputs = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
 using FlashGradients = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
 
 FlashOutputs flash_forward(const FlashCall& call);
 
-// `call` as in the forward; what its results were, and the gradient of the output.
+// Returns the gradients of `flash_forward`. `call` has the same arguments as there; `output`,
+// `logsumexp` and `rng_state` are its results, and `gradient` is the gradient of the output.
 FlashGradients flash_backward(
     const FlashCall& call,
     const at::Tensor& gradient,

@@ -1,12 +1,12 @@
 // The signatures of FlashAttention's operators: its own, and those that
-// scaled_dot_product_attention calls, with heads before tokens.
+// scaled_dot_product_attention calls, where the heads come before the tokens.
 
 #include "attention/flash_attention.h"
 
 namespace anyrig::virtual_gpu {
 namespace {
 
-// What versions of PyTorch after 2.11 added to the arguments of the forward operators.
+// Arguments that PyTorch versions after 2.11 added to the forward operators.
 struct NewerArguments {
   OptionalTensor block_table;
   std::optional<int64_t> splits;
@@ -54,15 +54,15 @@ constexpr const char* kForwardInPlace = "_flash_attention_forward_no_dropout_inp
 
 template <class... Arguments>
 struct FlashForwardOperators {
-  static FlashOutputs give(Arguments... arguments) {
+  static FlashOutputs forward(Arguments... arguments) {
     return run_forward(kForward, std::nullopt, arguments...);
   }
-  static at::Tensor give_in_place(at::Tensor& out, Arguments... arguments) {
+  static at::Tensor forward_in_place(at::Tensor& out, Arguments... arguments) {
     return std::get<1>(run_forward(kForwardInPlace, out, arguments...));
   }
 };
 
-// The types of `run_forward`'s arguments from the query on.
+// The forward operators, whose arguments have the types of `run_forward`'s from the query on.
 template <class... Newer>
 using FlashForward = FlashForwardOperators<
     const at::Tensor&, const at::Tensor&, const at::Tensor&, const OptionalTensor&,
@@ -136,29 +136,31 @@ FlashGradients product_flash_backward(
     return {};
   }
   const Sequences sequences{query_starts, key_starts, {}, {}, longest_query, longest_key};
-  const auto [of_query, of_key, of_value] = flash_backward(
+  const auto [query_gradient, key_gradient, value_gradient] = flash_backward(
       {query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), sequences, dropout,
        is_causal, /*return_debug_mask=*/false, scale},
       gradient.transpose(1, 2), output.transpose(1, 2), logsumexp, rng_state);
-  return {of_query.transpose(1, 2), of_key.transpose(1, 2), of_value.transpose(1, 2)};
+  return {
+      query_gradient.transpose(1, 2), key_gradient.transpose(1, 2),
+      value_gradient.transpose(1, 2)};
 }
 
 } // namespace
 
 void register_flash_attention(torch::Library& library, Names& names) {
   if (has_arguments(kForward, 15)) {
-    register_kernel(library, names, kForward, FlashForward<>::give);
+    register_kernel(library, names, kForward, FlashForward<>::forward);
   } else if (has_arguments(kForward, 16)) {
-    register_kernel(library, names, kForward, FlashForward<const OptionalTensor&>::give);
+    register_kernel(library, names, kForward, FlashForward<const OptionalTensor&>::forward);
   } else if (has_arguments(kForward, 17)) {
     register_kernel(
         library, names, kForward,
-        FlashForward<const OptionalTensor&, std::optional<int64_t>>::give);
+        FlashForward<const OptionalTensor&, std::optional<int64_t>>::forward);
   }
   if (has_arguments(kForwardInPlace, 18)) {
     register_kernel(
         library, names, kForwardInPlace,
-        FlashForward<const OptionalTensor&, std::optional<int64_t>>::give_in_place);
+        FlashForward<const OptionalTensor&, std::optional<int64_t>>::forward_in_place);
   }
   register_kernel(library, names, "_flash_attention_backward", flash_backward_operator);
   register_kernel(

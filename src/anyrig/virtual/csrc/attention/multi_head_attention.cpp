@@ -1,5 +1,5 @@
-// The fast paths of nn.MultiheadAttention and nn.TransformerEncoder in inference: composed of
-// other operators on a card as well. aten/src/ATen/native/transformers/cuda/attention.cu.
+// The fast paths of nn.MultiheadAttention and nn.TransformerEncoder for inference, composed of
+// other operators, as in CUDA: aten/src/ATen/native/transformers/cuda/attention.cu.
 
 #include "attention/attention.h"
 
@@ -57,7 +57,8 @@ at::Tensor split_heads(const at::Tensor& tensor, int64_t heads, int64_t head_siz
   return tensor.view({tensor.size(0), -1, heads, head_size}).transpose(1, 2);
 }
 
-// Whether a fused operator would take the call, judged by the shapes before the projection.
+// Returns whether a fused operator would accept the call, judged by the shapes before the
+// projection.
 bool has_fused_operator(const at::Tensor& query, int64_t heads, int64_t head_size) {
   const auto split = split_heads(query, heads, head_size);
   const auto choice = choose_attention({split, split, split, std::nullopt, 0.0, false, false});
@@ -100,7 +101,7 @@ TwoTensors native_multi_head_attention(
   qkv = at::Tensor();
   auto weights = at::native::bmm_nt(q, k);
   weights = at::native::masked_softmax(weights, mask, query, mask_type);
-  const auto context = at::native::bmm_nn(q, weights, v); // written over the query
+  const auto context = at::native::bmm_nn(q, weights, v); // overwrites the query
   if (!need_weights) {
     weights = at::Tensor();
   }
@@ -118,7 +119,7 @@ TwoTensors native_multi_head_attention(
 void register_multi_head_attention(torch::Library& library, Names& names) {
   register_kernel(
       library, names, "_native_multi_head_attention", native_multi_head_attention);
-  // PyTorch's own code for the CPU is also its code for a card.
+  // PyTorch uses its CPU code for CUDA, too.
   register_kernel(
       library, names, "_transformer_encoder_layer_fwd",
       at::native::transformer_encoder_layer_forward);

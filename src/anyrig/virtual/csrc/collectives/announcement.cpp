@@ -90,18 +90,18 @@ at::Tensor pack(const Announcement& announcement) {
       announcement.ready,
       announcement.place,
       announcement.has_values ? 1 : 0};
-  const size_t count_bytes = announcement.gives.size() * sizeof(int64_t);
-  auto package = empty_package(static_cast<int>(announcement.gives.size()));
+  const size_t sizes_bytes = announcement.send_bytes.size() * sizeof(int64_t);
+  auto package = empty_package(static_cast<int>(announcement.send_bytes.size()));
   auto* to = static_cast<char*>(package.mutable_data_ptr());
   std::memcpy(to, &head, sizeof head);
-  std::memcpy(to + sizeof head, announcement.gives.data(), count_bytes);
-  std::memcpy(to + sizeof head + count_bytes, announcement.takes.data(), count_bytes);
+  std::memcpy(to + sizeof head, announcement.send_bytes.data(), sizes_bytes);
+  std::memcpy(to + sizeof head + sizes_bytes, announcement.receive_bytes.data(), sizes_bytes);
   return package;
 }
 
 Announcement unpack(const at::Tensor& package, int ranks) {
   AnnouncementHead head;
-  const size_t count_bytes = ranks * sizeof(int64_t);
+  const size_t sizes_bytes = ranks * sizeof(int64_t);
   const auto* from = static_cast<const char*>(package.const_data_ptr());
   std::memcpy(&head, from, sizeof head);
   Announcement announcement;
@@ -117,10 +117,10 @@ Announcement unpack(const at::Tensor& package, int ranks) {
   announcement.ready = head.ready;
   announcement.place = head.place;
   announcement.has_values = head.has_values != 0;
-  announcement.gives.resize(ranks);
-  announcement.takes.resize(ranks);
-  std::memcpy(announcement.gives.data(), from + sizeof head, count_bytes);
-  std::memcpy(announcement.takes.data(), from + sizeof head + count_bytes, count_bytes);
+  announcement.send_bytes.resize(ranks);
+  announcement.receive_bytes.resize(ranks);
+  std::memcpy(announcement.send_bytes.data(), from + sizeof head, sizes_bytes);
+  std::memcpy(announcement.receive_bytes.data(), from + sizeof head + sizes_bytes, sizes_bytes);
   return announcement;
 }
 
@@ -128,17 +128,17 @@ std::optional<std::string> find_disagreement(const std::vector<Announcement>& by
   for (size_t i = 1; i < by_rank.size(); ++i) {
     if (!same_collective(by_rank[0], by_rank[i])) {
       return c10::str(
-          "rank 0 called ", describe(by_rank[0]), " (its number ", by_rank[0].sequence,
-          " of this group), and rank ", i, " called ", describe(by_rank[i]), " (its number ",
+          "rank 0 called ", describe(by_rank[0]), " (collective ", by_rank[0].sequence,
+          " of this group), and rank ", i, " called ", describe(by_rank[i]), " (collective ",
           by_rank[i].sequence, ")");
     }
   }
   for (size_t i = 0; i < by_rank.size(); ++i) {
     for (size_t j = 0; j < by_rank.size(); ++j) {
-      if (by_rank[i].gives[j] != by_rank[j].takes[i]) {
+      if (by_rank[i].send_bytes[j] != by_rank[j].receive_bytes[i]) {
         return c10::str(
-            "rank ", i, " has ", by_rank[i].gives[j], " bytes for rank ", j, ", which expects ",
-            by_rank[j].takes[i], " of it");
+            "rank ", i, " sends ", by_rank[i].send_bytes[j], " bytes to rank ", j,
+            ", which expects ", by_rank[j].receive_bytes[i]);
       }
     }
   }

@@ -1,14 +1,15 @@
-// What each rank tells all others when it enters a collective, before any data moves: which one it
-// is, how many bytes it has for each of them and expects of each, and when it was ready.
+// What each rank announces to the other ranks when it enters a collective, before any data moves:
+// the collective, the bytes that it sends to and expects from each rank, and when its stream is
+// ready.
 //
-//              gives            takes
-//          to 0 to 1 to 2   of 0 of 1 of 2
-//   rank 0   4    4    4      4    4    4      all_reduce of one float: all pairs agree
-//   rank 1   4    4    4      4    4    4
-//   rank 2   8    8    8      8    8    8      this rank has two floats, and everyone sees it
+//          sends, in bytes   expects, in bytes
+//           to 0 to 1 to 2   from 0 from 1 from 2
+//   rank 0     4    4    4        4      4      4    all_reduce of one float
+//   rank 1     4    4    4        4      4      4
+//   rank 2     8    8    8        8      8      8    two floats: ranks 0 and 1 expect 4 bytes
 //
-// NCCL would hang or mix the data up; here all ranks compare the same announcements, so all of them
-// come to the same refusal.
+// NCCL would hang or corrupt the data. Here every rank compares the same announcements, so every
+// rank raises the same error.
 #pragma once
 
 #include "time/collective_time.h"
@@ -25,32 +26,34 @@ namespace anyrig::virtual_gpu {
 
 struct Announcement {
   CollectiveKind kind = CollectiveKind::Barrier;
-  // Of a reduction; NCCL moves bytes otherwise, whatever they are.
+  // Set for reductions only: other collectives move bytes of any dtype.
   std::optional<c10d::ReduceOp::RedOpType> reduction;
   std::optional<c10::ScalarType> dtype;
-  // Of the collectives that have one; else -1.
+  // The root rank; -1 for collectives without a root.
   int64_t root = -1;
-  // The count of collectives in this group until now.
+  // The number of this collective in its group, counted from 1.
   int64_t sequence = 0;
-  // The moment of the virtual clock at which this rank's stream came here.
+  // The virtual time, in seconds, at which this rank's stream is ready.
   double ready = 0;
   Place place;
-  // Whether this rank has all it gives, and room for all it takes: in ShapeOnly what is known.
+  // Whether this rank has all data that it sends and memory for all that it receives. In ShapeOnly:
+  // whether the values are known.
   bool has_values = true;
-  // By rank, in bytes.
-  std::vector<int64_t> gives;
-  std::vector<int64_t> takes;
+  // Indexed by rank, in bytes.
+  std::vector<int64_t> send_bytes;
+  std::vector<int64_t> receive_bytes;
 };
 
-// "all_reduce", "broadcast", ...
+// Returns the name in torch.distributed: "all_reduce", "broadcast", ...
 const char* name_of(CollectiveKind kind);
 
-// As a tensor of the host that gloo can carry; its size depends on the number of ranks alone.
+// Serializes an announcement into a CPU tensor that gloo can send. Its size depends only on the
+// number of ranks.
 at::Tensor pack(const Announcement& announcement);
 at::Tensor empty_package(int ranks);
 Announcement unpack(const at::Tensor& package, int ranks);
 
-// What is wrong, if these announcements, one a rank, are not of the same collective.
+// Returns the first mismatch between these announcements, one for each rank; none if they match.
 std::optional<std::string> find_disagreement(const std::vector<Announcement>& by_rank);
 
 } // namespace anyrig::virtual_gpu

@@ -21,20 +21,21 @@ namespace {
 using GroupOptions = NcclGroup::Options;
 using Milliseconds = std::chrono::milliseconds;
 
-// Python's way of making a ProcessGroupGloo, for threads with and without the GIL.
+// Sets the Python function that makes a ProcessGroupGloo. Threads may call it with or without the
+// GIL.
 void set_make_transport(py::function make) {
-  // Kept for ever: groups may be made until the interpreter ends.
-  auto* kept = new py::function(std::move(make));
-  NcclGroup::set_make_transport([kept](const c10::intrusive_ptr<c10d::Store>& store,
-                                       int rank,
-                                       int size,
-                                       Milliseconds timeout) {
+  // Never freed: groups may be made until the interpreter ends.
+  auto* stored_make = new py::function(std::move(make));
+  NcclGroup::set_make_transport([stored_make](const c10::intrusive_ptr<c10d::Store>& store,
+                                              int rank,
+                                              int size,
+                                              Milliseconds timeout) {
     py::gil_scoped_acquire gil;
-    return (*kept)(store, rank, size, timeout).cast<c10::intrusive_ptr<c10d::Backend>>();
+    return (*stored_make)(store, rank, size, timeout).cast<c10::intrusive_ptr<c10d::Backend>>();
   });
 }
 
-// ncclConfig_t: kept as the program sets it; a virtual communicator has nothing to configure.
+// ncclConfig_t. Its fields have no effect: a virtual communicator has nothing to configure.
 void bind_config(py::handle group) {
   py::class_<NcclConfig>(group, "NCCLConfig")
       .def(py::init<>())
@@ -118,11 +119,11 @@ void bind_collectives(py::module_& m) {
       .def(
           "register_mem_pool",
           [](const NcclGroup& self, const MemoryPool& pool, bool /*symm*/) {
-            self.check_registers(pool);
+            self.check_can_register(pool);
           },
           py::arg("pool"),
           py::arg("symm") = false)
-      .def("deregister_mem_pool", &NcclGroup::check_registers, py::arg("pool"))
+      .def("deregister_mem_pool", &NcclGroup::check_can_register, py::arg("pool"))
       .def("_set_default_timeout", &NcclGroup::setTimeout, py::arg("timeout"))
       .def("_add_ephemeral_timeout", &NcclGroup::add_ephemeral_timeout, py::arg("timeout"))
       .def(

@@ -1,5 +1,5 @@
-// Collectives within CUDA graphs: they run in threads of their group, and what comes behind them in
-// a recording looks at their results at once.
+// Collectives in CUDA graphs. A collective runs in a thread of its group, but the next operator of
+// a capture or replay reads its result at once. So the recorder waits for each collective.
 #pragma once
 
 #include <ATen/core/function_schema.h>
@@ -7,11 +7,12 @@
 
 namespace anyrig::virtual_gpu {
 
-// Whether this is one of torch.distributed's operators on a process group. Their schemas do not say
-// what they write to.
+// Returns whether `schema` is an operator on a process group (namespace c10d). The schemas of these
+// operators do not declare which arguments they write to.
 bool is_collective(const c10::FunctionSchema& schema);
 
-// Waits until what such an operator returned is there. Raises DistBackendError.
+// Waits for the collective whose operator returned `results`. Does nothing for other operators.
+// Raises DistBackendError.
 void await_collective(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IValue> results);
 
 } // namespace anyrig::virtual_gpu

@@ -14,10 +14,11 @@
 namespace anyrig::virtual_gpu {
 namespace {
 
-// Up to this size every rank sends its whole row to every other one, which takes one round; above,
-// each rank combines a part, which takes two and moves less.
+// Up to this size every rank sends its whole row to every other rank, in one round. Above this size
+// each rank combines one part of the row and sends the result: two rounds, but fewer bytes.
 constexpr size_t kOneRoundBytes = 16 * 1024;
 
+// Moves rows between all ranks of a group, within the time limit of the call.
 class Exchange {
  public:
   Exchange(Transport& transport, const CollectiveCall& call)
@@ -28,50 +29,51 @@ class Exchange {
 
   std::vector<Announcement> announce(const Announcement& mine) {
     const auto package = pack(mine);
-    std::vector<at::Tensor> gives(size_, package);
-    std::vector<at::Tensor> takes;
+    std::vector<at::Tensor> send_rows(size_, package);
+    std::vector<at::Tensor> receive_rows;
     for (int i = 0; i < size_; ++i) {
-      takes.push_back(i == rank_ ? package : empty_package(size_));
+      receive_rows.push_back(i == rank_ ? package : empty_package(size_));
     }
-    move(gives, takes);
+    move(send_rows, receive_rows);
     std::vector<Announcement> by_rank;
-    for (const auto& received : takes) {
+    for (const auto& received : receive_rows) {
       by_rank.push_back(unpack(received, size_));
     }
     return by_rank;
   }
 
-  // gives[i] of this rank becomes takes[rank] of rank i.
-  void move(const std::vector<at::Tensor>& gives, const std::vector<at::Tensor>& takes) {
+  // Copies send_rows[i] of this rank to receive_rows[rank] of rank i.
+  void move(
+      const std::vector<at::Tensor>& send_rows, const std::vector<at::Tensor>& receive_rows) {
     std::vector<Message> to_send;
     std::vector<Message> to_receive;
-    // Starting with the neighbour, so that not all send to rank 0 first.
+    // Start with the next rank, so that the ranks do not all send to rank 0 first.
     for (int step = 1; step < size_; ++step) {
       const int next = (rank_ + step) % size_;
       const int previous = (rank_ - step + size_) % size_;
-      to_send.push_back({next, gives[next]});
-      to_receive.push_back({previous, takes[previous]});
+      to_send.push_back({next, send_rows[next]});
+      to_receive.push_back({previous, receive_rows[previous]});
     }
     transport_.exchange(to_send, to_receive, Channel::Collectives, deadline_);
-    const auto& from = gives[rank_];
-    const auto& to = takes[rank_];
+    const auto& from = send_rows[rank_];
+    const auto& to = receive_rows[rank_];
     if (from.defined() && to.defined() && from.data_ptr() != to.data_ptr()) {
       to.copy_(from);
     }
   }
 
-  // `result` becomes the combination of what all ranks give this one.
+  // Combines the rows that all ranks send to this rank into `result`.
   void reduce(
-      const std::vector<at::Tensor>& gives,
+      const std::vector<at::Tensor>& send_rows,
       const at::Tensor& result,
       const Reduction& reduction) {
     std::vector<at::Tensor> parts(size_);
     if (result.defined()) {
       for (int i = 0; i < size_; ++i) {
-        parts[i] = i == rank_ ? gives[rank_] : at::empty_like(result);
+        parts[i] = i == rank_ ? send_rows[rank_] : at::empty_like(result);
       }
     }
-    move(gives, parts);
+    move(send_rows, parts);
     if (result.defined()) {
       result.copy_(reduction.combine(parts));
     }
@@ -96,7 +98,7 @@ class Exchange {
 
 void move_data(Collective& collective, Exchange& exchange) {
   if (!collective.reduction.has_value()) {
-    exchange.move(collective.gives, collective.takes);
+    exchange.move(collective.send_rows, collective.receive_rows);
     return;
   }
   const Reduction& reduction = *collective.reduction;
@@ -105,8 +107,8 @@ void move_data(Collective& collective, Exchange& exchange) {
     return;
   }
   std::vector<at::Tensor> prepared;
-  for (const auto& give : collective.gives) {
-    prepared.push_back(give.defined() ? reduction.prepare(give) : give);
+  for (const auto& row : collective.send_rows) {
+    prepared.push_back(row.defined() ? reduction.prepare(row) : row);
   }
   exchange.reduce(prepared, collective.result, reduction);
 }
@@ -118,14 +120,14 @@ bool has_values(const Collective& collective) {
   if (announcement.kind == CollectiveKind::AllReduce) {
     return collective.result.defined();
   }
-  if (announcement.kind == CollectiveKind::Broadcast && collective.gives[0].defined()) {
-    return true; // the root keeps what it has
+  if (announcement.kind == CollectiveKind::Broadcast && collective.send_rows[0].defined()) {
+    return true; // the root keeps its own row
   }
-  for (size_t i = 0; i < collective.gives.size(); ++i) {
-    const bool lacks = announcement.gives[i] > 0 && !collective.gives[i].defined();
-    const bool has_no_room =
-        announcement.takes[i] > 0 && !collective.takes[i].defined() && !collective.result.defined();
-    if (lacks || has_no_room) {
+  for (size_t i = 0; i < collective.send_rows.size(); ++i) {
+    const bool has_no_data = announcement.send_bytes[i] > 0 && !collective.send_rows[i].defined();
+    const bool has_memory =
+        collective.receive_rows[i].defined() || collective.result.defined();
+    if (has_no_data || (announcement.receive_bytes[i] > 0 && !has_memory)) {
       return false;
     }
   }
@@ -137,11 +139,11 @@ double perform(
     Transport& transport,
     const CollectiveCall& call,
     const c10::Stream& stream,
-    double free_from) {
-  // A card's collective writes to memory, whatever tensor it belongs to; tensors made in inference
-  // mode may be written to in it alone, and this thread is not the program's.
+    double free_at) {
+  // NCCL's kernels write to any tensor's memory. A tensor that was made in inference mode may be
+  // written to in inference mode only, and that mode does not carry over from the program's thread.
   const c10::InferenceMode inference_mode;
-  collective.announcement.ready = std::max(collective.announcement.ready, free_from);
+  collective.announcement.ready = std::max(collective.announcement.ready, free_at);
   try {
     Exchange exchange(transport, call);
     const auto by_rank = exchange.announce(collective.announcement);

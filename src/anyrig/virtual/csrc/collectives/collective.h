@@ -1,5 +1,5 @@
-// One collective on this rank, from the announcement to the last byte. It runs in a thread of the
-// group and needs no GIL.
+// One collective on this rank, from the announcement to the last byte. Runs in a thread of the
+// group, without the GIL.
 #pragma once
 
 #include "collectives/announcement.h"
@@ -15,37 +15,37 @@
 
 namespace anyrig::virtual_gpu {
 
-// All tensors are rows of the host (host_bytes.h); undefined where nothing goes, and in ShapeOnly
-// where values are not known.
+// All tensors are CPU rows (host_bytes.h). A tensor is undefined where nothing is sent or received,
+// and in ShapeOnly where the values are unknown.
 struct Collective {
   Announcement announcement;
-  // The size by which the clock charges.
+  // The size from which the clock computes the duration (time/collective_time.h).
   double bytes = 0;
 
-  // What this rank has for each, and what it gets of each.
-  std::vector<at::Tensor> gives;
-  std::vector<at::Tensor> takes;
+  // Indexed by rank: the rows to send to each rank and to receive from it.
+  std::vector<at::Tensor> send_rows;
+  std::vector<at::Tensor> receive_rows;
 
-  // With a reduction, what comes of the ranks is combined into `result`, on the ranks that have
-  // one. An all_reduce has only this: it splits the row among the ranks.
+  // With a reduction, the rows from all ranks are combined into `result`, on the ranks that define
+  // it. An all_reduce uses only `result`, and splits it among the ranks.
   std::optional<Reduction> reduction;
   at::Tensor result;
 
-  // Whether data moved: in ShapeOnly, if every rank had values.
+  // Whether data moved. In ShapeOnly, data moves only if every rank has values.
   bool has_moved = false;
 };
 
-// Whether every row is there that the announcement promises bytes for.
+// Returns whether all rows are defined that the announcement promises to send or receive.
 bool has_values(const Collective& collective);
 
-// Announces the collective, compares, moves the data, and has `stream` busy with it. Returns the
-// moment of the virtual clock at which it is done, if what came before is done at `free_from`.
-// Raises DistBackendError.
+// Announces the collective, compares the announcements of all ranks, moves the data, and occupies
+// `stream` on the virtual clock. Returns the virtual time at which the collective is done, given
+// that the communicator's earlier transfers are done at `free_at`. Raises DistBackendError.
 double perform(
     Collective& collective,
     Transport& transport,
     const CollectiveCall& call,
     const c10::Stream& stream,
-    double free_from);
+    double free_at);
 
 } // namespace anyrig::virtual_gpu

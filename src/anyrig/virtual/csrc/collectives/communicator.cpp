@@ -9,11 +9,11 @@ namespace anyrig::virtual_gpu {
 Communicator::Communicator() : thread_([this] { loop(); }) {}
 
 Communicator::~Communicator() {
-  stop("the process group is gone");
+  stop("the process group was deleted");
 }
 
 void Communicator::enqueue(TransferPointer transfer) {
-  drop_spent();
+  drop_finished();
   {
     std::lock_guard<std::mutex> guard(mutex_);
     if (!stopping_) {
@@ -22,8 +22,8 @@ void Communicator::enqueue(TransferPointer transfer) {
       return;
     }
   }
-  transfer->fail("the process group was closed or aborted before");
-  transfer->take_over();
+  transfer->fail("the process group was already closed or aborted");
+  transfer->finish_wait();
 }
 
 void Communicator::loop() {
@@ -35,9 +35,9 @@ void Communicator::loop() {
     }
     auto* transfer = transfers_.front().get();
     lock.unlock();
-    free_from_ = transfer->run(free_from_);
+    free_at_ = transfer->run(free_at_);
     lock.lock();
-    spent_.push_back(std::move(transfers_.front()));
+    finished_.push_back(std::move(transfers_.front()));
     transfers_.pop_front();
     changed_.notify_all();
   }
@@ -69,20 +69,20 @@ void Communicator::stop(const std::string& reason) {
       transfer->fail(reason);
     }
   }
-  drop_spent();
+  drop_finished();
 }
 
-std::vector<Communicator::TransferPointer> Communicator::held() {
+std::vector<Communicator::TransferPointer> Communicator::transfers() {
   std::lock_guard<std::mutex> guard(mutex_);
-  auto held = spent_;
-  held.insert(held.end(), transfers_.begin(), transfers_.end());
-  return held;
+  auto transfers = finished_;
+  transfers.insert(transfers.end(), transfers_.begin(), transfers_.end());
+  return transfers;
 }
 
-void Communicator::drop_spent() {
-  std::vector<TransferPointer> spent;
+void Communicator::drop_finished() {
+  std::vector<TransferPointer> finished;
   std::lock_guard<std::mutex> guard(mutex_);
-  spent.swap(spent_);
+  finished.swap(finished_);
 }
 
 } // namespace anyrig::virtual_gpu

@@ -1,9 +1,9 @@
-// A thread that runs one transfer after another, as a communicator's stream does on a card.
+// A thread that runs transfers one after another, as a communicator's CUDA stream does.
 //
-// It never needs the GIL: neither its transfers do, nor does it drop them. A transfer holds tensors,
-// the last holder of a tensor may have to free its Python object, and a thread of Python that waits
-// for this one may hold the GIL meanwhile. So what has run is kept until a thread of the program
-// comes by and drops it.
+// The thread never takes the GIL: transfers run without it, and the thread does not destroy them.
+// Destroying a transfer may free the Python object of a tensor, which needs the GIL, and a Python
+// thread that waits for this thread may hold the GIL. So finished transfers are kept until a thread
+// of the program drops them.
 #pragma once
 
 #include "collectives/transfer.h"
@@ -22,33 +22,34 @@ class Communicator {
   using TransferPointer = std::shared_ptr<Transfer>;
 
   Communicator();
-  // Stops it, if need be.
+  // Stops the thread if it still runs.
   ~Communicator();
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
 
-  // Raises DistBackendError if it was stopped.
+  // Queues `transfer`. Raises DistBackendError if the communicator was stopped.
   void enqueue(TransferPointer transfer);
-  // Waits until all that was enqueued has run. False if `deadline` came first.
+  // Waits until all queued transfers have run. Returns false if `deadline` passed first.
   bool drain(Moment deadline);
-  // Ends the thread after the transfer it is at, and fails the ones behind that one for `reason`.
+  // Ends the thread after the running transfer, and fails the transfers behind that one for
+  // `reason`.
   void stop(const std::string& reason);
-  // What is under way or waits, and what has run and was not dropped yet.
-  std::vector<TransferPointer> held();
-  // Drops what has run. Called from threads that may take the GIL.
-  void drop_spent();
+  // Returns the finished transfers that were not dropped yet, the running one and the queued ones.
+  std::vector<TransferPointer> transfers();
+  // Drops the finished transfers. Only threads that may take the GIL call this.
+  void drop_finished();
 
  private:
   void loop();
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  // The first one is under way.
+  // The first transfer is running.
   std::deque<TransferPointer> transfers_;
-  std::vector<TransferPointer> spent_;
+  std::vector<TransferPointer> finished_;
   bool stopping_ = false;
-  // The moment of the virtual clock from which on the communicator's stream is free.
-  double free_from_ = 0;
+  // The virtual time at which the communicator's stream becomes free.
+  double free_at_ = 0;
   std::thread thread_;
 };
 

@@ -21,17 +21,17 @@ CompletionHook::~CompletionHook() {
   thread_.join();
 }
 
-void CompletionHook::began() {
+void CompletionHook::begin() {
   std::lock_guard<std::mutex> guard(mutex_);
-  ++under_way_;
+  ++pending_;
 }
 
-void CompletionHook::ended(WorkInfoPointer info) {
+void CompletionHook::end(WorkInfoPointer info) {
   std::lock_guard<std::mutex> guard(mutex_);
   if (info) {
     ended_.push_back(std::move(info));
   } else {
-    --under_way_;
+    --pending_;
   }
   changed_.notify_all();
 }
@@ -39,7 +39,7 @@ void CompletionHook::ended(WorkInfoPointer info) {
 void CompletionHook::wait() {
   WithoutGil without_gil;
   std::unique_lock<std::mutex> lock(mutex_);
-  changed_.wait(lock, [this] { return under_way_ == 0; });
+  changed_.wait(lock, [this] { return pending_ == 0; });
 }
 
 void CompletionHook::loop() {
@@ -55,11 +55,11 @@ void CompletionHook::loop() {
     try {
       hook_(std::move(info));
     } catch (const std::exception& error) {
-      // NCCL's would end the process.
-      LOG(ERROR) << "A hook of completed collectives failed: " << error.what();
+      // ProcessGroupNCCL would end the process.
+      LOG(ERROR) << "The on-completion hook failed: " << error.what();
     }
     lock.lock();
-    --under_way_;
+    --pending_;
     changed_.notify_all();
   }
 }

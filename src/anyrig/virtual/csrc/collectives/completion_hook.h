@@ -1,9 +1,9 @@
-// What a program asked to be told of every collective that ended: ProcessGroup's
+// Calls the function that a program registered for completed collectives: ProcessGroup's
 // _register_on_completion_hook.
 //
 //   a communicator's thread            the hook's own thread
-//   ended() ────── queue ──────────>   calls it, one by one: it takes the GIL, which a
-//                                      communicator's thread never does
+//   end() ─────── queue ────────────>  calls the hook for one collective at a time, with the GIL,
+//                                      which a communicator's thread never takes
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Work.hpp>
@@ -24,15 +24,16 @@ class CompletionHook {
   using Hook = std::function<void(WorkInfoPointer)>;
 
   explicit CompletionHook(Hook hook);
-  // Calls it for what has ended, and ends the thread.
+  // Calls the hook for the collectives still in the queue, then ends the thread.
   ~CompletionHook();
   CompletionHook(const CompletionHook&) = delete;
   CompletionHook& operator=(const CompletionHook&) = delete;
 
-  // A collective is under way, which `ended` follows: with nothing, if it failed.
-  void began();
-  void ended(WorkInfoPointer info);
-  // Waits until all that began has ended and the hook has heard of it.
+  // Counts a collective as started. A call of `end` must follow; `info` is null if the collective
+  // failed.
+  void begin();
+  void end(WorkInfoPointer info);
+  // Waits until every started collective has ended and the hook has returned for it.
   void wait();
 
  private:
@@ -41,7 +42,7 @@ class CompletionHook {
   std::mutex mutex_;
   std::condition_variable changed_;
   Hook hook_;
-  size_t under_way_ = 0;
+  size_t pending_ = 0;
   std::deque<WorkInfoPointer> ended_;
   bool stopping_ = false;
   std::thread thread_;

@@ -1,4 +1,4 @@
-// The clock by which DistributedDataParallel fills in its logging data, found by device type.
+// DistributedDataParallel looks its timer up by device type, in c10d's TimerRegistry.
 #ifdef USE_C10D_GLOO
 
 #include "collectives/ddp_timer.h"
@@ -15,7 +15,7 @@ class DdpTimer final : public c10d::Timer {
   std::optional<int64_t> measureDifference(Event start, Event end) override {
     const int64_t from = getTimeRef(start);
     const int64_t to = getTimeRef(end);
-    // What never happened, or not in this iteration, has no length.
+    // An event that did not happen in this iteration gives no duration.
     if (from == c10d::kUnsetTime || to == c10d::kUnsetTime || to < from) {
       return std::nullopt;
     }
@@ -27,8 +27,9 @@ class DdpTimer final : public c10d::Timer {
 
 void install_ddp_timer() {
   auto* registry = c10d::TimerRegistry();
-  // A build for CUDA has a timer of CUDA's events under this key already. Taking a key twice ends
-  // the process, unless by a higher priority.
+  // A CUDA build has already registered its own timer, based on CUDA events, under this key.
+  // Registering a key again ends the process unless the priority is higher or SetTerminate(false)
+  // was called.
   registry->SetTerminate(false);
   registry->Register(
       kDeviceType,

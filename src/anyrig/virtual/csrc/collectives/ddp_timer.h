@@ -1,9 +1,9 @@
-// The clock of DistributedDataParallel's logging data.
+// The timer behind DistributedDataParallel's logging data.
 #pragma once
 
 namespace anyrig::virtual_gpu {
 
-// Gives DistributedDataParallel a timer for virtual devices; it does not start without one.
+// Registers a timer for virtual devices. Without a timer, DistributedDataParallel does not start.
 void install_ddp_timer();
 
 } // namespace anyrig::virtual_gpu

@@ -15,7 +15,7 @@ std::string rank_list(const Membership& group, const std::vector<int>& ranks) {
     text += std::to_string(ranks[i]);
     const auto rank = static_cast<size_t>(ranks[i]);
     if (rank < group.global_ranks.size() && group.global_ranks[rank] != rank) {
-      text += c10::str(" (", group.global_ranks[rank], " of all)");
+      text += c10::str(" (global rank ", group.global_ranks[rank], ")");
     }
   }
   return text;
@@ -24,8 +24,8 @@ std::string rank_list(const Membership& group, const std::vector<int>& ranks) {
 std::string describe(const CollectiveCall& call) {
   return c10::str(
       "[Rank ", call.group.rank, " of group ", call.group.name, "] WorkNCCL(SeqNum=", call.sequence,
-      ", OpType=", c10d::opTypeToString(call.op), ", NumelIn=", call.numbers_in, ", NumelOut=",
-      call.numbers_out, ", Timeout(ms)=", call.limit.count(), ")");
+      ", OpType=", c10d::opTypeToString(call.op), ", NumelIn=", call.input_numel, ", NumelOut=",
+      call.output_numel, ", Timeout(ms)=", call.limit.count(), ")");
 }
 
 } // namespace
@@ -43,16 +43,16 @@ void raise_failure(const CollectiveCall& call, const TransportError& error) {
           c10::str(
               describe(call), " timed out: ", peers, " did not take part within ",
               call.limit.count(), " ms. Either ", error.peers.size() == 1 ? "it is" : "they are",
-              " still busy (raise the timeout of init_process_group), or took another path"));
+              " still busy (raise the timeout of init_process_group), or took another code path"));
     case TransportError::Reason::Closed:
-      raise_failure(call, "the process group was closed or aborted meanwhile");
+      raise_failure(call, "the process group was closed or aborted during this call");
     case TransportError::Reason::Lost:
       break;
   }
   raise_failure(
       call,
       c10::str(
-          "the connection to ", peers, " is lost: that process ended, or gave up waiting; its own "
+          "the connection to ", peers, " is lost: that process ended or stopped waiting; its own "
           "output says why (", error.gloo_text, ")"));
 }
 

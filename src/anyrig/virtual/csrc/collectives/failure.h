@@ -1,5 +1,5 @@
-// What is said when a collective fails: torch.distributed.DistBackendError, with the collective,
-// its number, this rank and those that are missing.
+// The error of a failed collective: torch.distributed.DistBackendError. Its message names the
+// collective, its sequence number, this rank and the ranks that did not take part.
 #pragma once
 
 #include "collectives/transport.h"
@@ -12,22 +12,22 @@
 
 namespace anyrig::virtual_gpu {
 
-// A group as its messages speak of it.
+// A process group, as error messages describe it.
 struct Membership {
   int rank = 0;
   int size = 1;
   std::string name;
-  // Of each member, its rank in the whole job; empty where they are the same.
+  // The global rank of each member; empty if global ranks and group ranks are the same.
   std::vector<uint64_t> global_ranks;
 };
 
-// A collective as a message of NCCL's process group speaks of it.
+// A collective, as ProcessGroupNCCL's messages describe it.
 struct CollectiveCall {
   Membership group;
   c10d::OpType op = c10d::OpType::UNKNOWN;
   uint64_t sequence = 0;
-  int64_t numbers_in = 0;
-  int64_t numbers_out = 0;
+  int64_t input_numel = 0;
+  int64_t output_numel = 0;
   std::chrono::milliseconds limit{0};
 };
 

@@ -18,7 +18,8 @@
 #include <thread>
 
 namespace torch {
-// From torch/csrc/profiler/python/combined_traceback.h, which includes what wheels do not bring.
+// From torch/csrc/profiler/python/combined_traceback.h, which includes files that PyTorch's wheels
+// do not ship.
 std::vector<pybind11::object> py_symbolize(std::vector<CapturedTraceback*>& to_symbolize);
 } // namespace torch
 
@@ -28,7 +29,7 @@ namespace {
 constexpr int kDefaultEntries = 2000;
 constexpr double kMillisecondsInSecond = 1e3;
 
-// What a group did last.
+// The highest sequence number of a group's calls in each state; -1 if there is none.
 struct GroupStatus {
   int64_t enqueued = -1;
   int64_t started = -1;
@@ -39,14 +40,14 @@ struct Progress {
   int64_t sequence = 0;
   uint64_t group = 0;
   bool is_timed = false;
-  bool is_open = false; // more calls may be coalesced with it
-  int under_way = 0;
+  bool is_open = false; // calls are still being coalesced
+  int pending = 0;
   double seconds = 0;
   bool has_failed = false;
   std::optional<int64_t> started_ns;
   std::optional<int64_t> ended_ns;
 
-  bool has_ended() const { return !is_open && under_way == 0; }
+  bool has_ended() const { return !is_open && pending == 0; }
   bool is_completed() const { return has_ended() && !has_failed; }
 };
 
@@ -66,7 +67,7 @@ struct Entry {
   std::vector<std::vector<int64_t>> input_sizes, output_sizes;
   std::vector<std::string> input_dtypes, output_dtypes;
   std::string thread_id, thread_name;
-  std::shared_ptr<Progress> progress; // null for one of several that were coalesced
+  std::shared_ptr<Progress> progress; // null for a call inside a coalesced batch
 };
 
 struct GroupCounters {
@@ -80,16 +81,16 @@ struct GroupCounters {
 
 class Recorder {
  public:
-  // It holds stacks of Python, so it is not to be freed while the process ends.
+  // Never freed: it holds Python stack traces, which must not be freed while the process exits.
   static Recorder& get() {
     static auto* recorder = new Recorder();
     return *recorder;
   }
 
-  bool enabled() const { return most_entries_ > 0; }
+  bool enabled() const { return max_entries_ > 0; }
 
   std::shared_ptr<Progress> record(const FlightGroup& group, const FlightCall& call) {
-    auto entry = entry_of(group, call);
+    auto entry = make_entry(group, call);
     std::lock_guard<std::mutex> guard(mutex_);
     auto& counters = counters_[group.uid];
     ++counters.operations;
@@ -101,10 +102,10 @@ class Recorder {
     }
     auto progress = counters.coalesced;
     if (progress == nullptr) {
-      progress = new_progress(group.uid, counters, call);
+      progress = add_progress(group.uid, counters, call);
       entry.progress = progress;
     }
-    ++progress->under_way;
+    ++progress->pending;
     add(std::move(entry), counters);
     return progress;
   }
@@ -117,7 +118,7 @@ class Recorder {
   }
 
   void end_coalescing(const FlightGroup& group, const FlightCall& call) {
-    auto entry = entry_of(group, call);
+    auto entry = make_entry(group, call);
     std::lock_guard<std::mutex> guard(mutex_);
     auto& counters = counters_[group.uid];
     auto progress = std::move(counters.coalesced);
@@ -130,12 +131,12 @@ class Recorder {
     }
     FlightCall whole = call;
     whole.is_message = entry.is_message;
-    const auto as_new = new_progress(group.uid, counters, whole);
-    progress->group = as_new->group;
-    progress->sequence = as_new->sequence;
-    progress->is_timed = as_new->is_timed;
+    const auto whole_progress = add_progress(group.uid, counters, whole);
+    progress->group = whole_progress->group;
+    progress->sequence = whole_progress->sequence;
+    progress->is_timed = whole_progress->is_timed;
     progress->is_open = false;
-    note_state(*progress);
+    update_status(*progress);
     entry.progress = std::move(progress);
     add(std::move(entry), counters);
   }
@@ -145,7 +146,7 @@ class Recorder {
     if (!progress.started_ns.has_value()) {
       progress.started_ns = c10::getTime();
     }
-    note_state(progress);
+    update_status(progress);
   }
 
   void end(Progress& progress, bool is_success, double seconds) {
@@ -153,18 +154,18 @@ class Recorder {
     progress.ended_ns = c10::getTime();
     progress.seconds += seconds;
     progress.has_failed = progress.has_failed || !is_success;
-    --progress.under_way;
-    note_state(progress);
+    --progress.pending;
+    update_status(progress);
   }
 
   void reset() {
-    std::deque<Entry> entries; // stacks go after the lock
+    std::deque<Entry> entries; // freed after the lock is released
     std::lock_guard<std::mutex> guard(mutex_);
     entries.swap(entries_);
     next_id_ = 0;
   }
 
-  // (configuration of the groups, their status, the calls), as Python has them.
+  // Returns (configuration of the groups, status of the groups, calls) as Python objects.
   py::tuple dump(bool with_calls, bool with_stacks, bool only_active) {
     std::vector<Entry> entries;
     std::vector<Progress> states;
@@ -183,11 +184,11 @@ class Recorder {
     py::list calls;
     std::vector<torch::CapturedTraceback*> stacks;
     for (size_t i = 0; i < entries.size() && with_calls; ++i) {
-      const bool is_whole = entries[i].progress != nullptr;
-      if (only_active && is_whole && states[i].is_completed()) {
+      const bool has_progress = entries[i].progress != nullptr;
+      if (only_active && has_progress && states[i].is_completed()) {
         continue;
       }
-      calls.append(as_dict(entries[i], is_whole ? &states[i] : nullptr));
+      calls.append(as_dict(entries[i], has_progress ? &states[i] : nullptr));
       stacks.push_back(entries[i].stack.get());
     }
     if (with_stacks && !stacks.empty()) {
@@ -201,12 +202,12 @@ class Recorder {
 
  private:
   Recorder()
-      : most_entries_(c10d::getCvarInt(
+      : max_entries_(c10d::getCvarInt(
             {"TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"}, kDefaultEntries)),
         with_cpp_frames_(
             c10d::getCvarBool({"TORCH_FR_CPP_STACK", "TORCH_NCCL_TRACE_CPP_STACK"}, false)) {}
 
-  Entry entry_of(const FlightGroup& group, const FlightCall& call) {
+  Entry make_entry(const FlightGroup& group, const FlightCall& call) {
     Entry entry{};
     entry.group = group.uid;
     entry.group_name = group.name;
@@ -232,7 +233,7 @@ class Recorder {
     return entry;
   }
 
-  std::shared_ptr<Progress> new_progress(
+  std::shared_ptr<Progress> add_progress(
       uint64_t group, const GroupCounters& counters, const FlightCall& call) {
     auto progress = std::make_shared<Progress>();
     progress->group = group;
@@ -248,12 +249,12 @@ class Recorder {
     entry.message_sequence = counters.messages;
     entry.operation = counters.operations;
     entries_.push_back(std::move(entry));
-    if (entries_.size() > static_cast<size_t>(most_entries_)) {
+    if (entries_.size() > static_cast<size_t>(max_entries_)) {
       entries_.pop_front();
     }
   }
 
-  void note_state(const Progress& progress) {
+  void update_status(const Progress& progress) {
     if (progress.is_open) {
       return;
     }
@@ -266,11 +267,11 @@ class Recorder {
     }
   }
 
-  static py::object or_none(std::optional<int64_t> value) {
+  static py::object int_or_none(std::optional<int64_t> value) {
     return value.has_value() ? py::object(py::int_(*value)) : py::object(py::none());
   }
 
-  // The order of PyTorch's, which starts with the frames.
+  // The keys are in PyTorch's order, except for "frames": PyTorch puts them first.
   static py::dict as_dict(const Entry& entry, const Progress* progress) {
     const bool is_completed = progress != nullptr && progress->is_completed();
     const auto started =
@@ -294,9 +295,9 @@ class Recorder {
     result["output_sizes"] = entry.output_sizes;
     result["output_dtypes"] = entry.output_dtypes;
     result["state"] = is_completed ? "completed" : started.has_value() ? "started" : "scheduled";
-    result["time_discovered_started_ns"] = or_none(started);
+    result["time_discovered_started_ns"] = int_or_none(started);
     result["time_discovered_completed_ns"] =
-        or_none(is_completed ? progress->ended_ns : std::nullopt);
+        int_or_none(is_completed ? progress->ended_ns : std::nullopt);
     result["retired"] = progress != nullptr && progress->has_ended();
     result["timeout_ms"] = entry.limit_ms;
     result["is_p2p"] = entry.is_message;
@@ -327,7 +328,7 @@ class Recorder {
     return result;
   }
 
-  const int most_entries_;
+  const int max_entries_;
   const bool with_cpp_frames_;
   std::mutex mutex_;
   std::deque<Entry> entries_;

@@ -1,10 +1,11 @@
-// NCCL's flight recorder: the last calls of all groups of this process, with their state, for who
-// looks for the rank that hangs (torch._C._distributed_c10d._dump_nccl_trace, and PyTorch's
-// analyzer of it). What it writes is that of torch/csrc/distributed/c10d/FlightRecorderDetail.hpp,
-// which includes what wheels do not bring.
+// NCCL's flight recorder: the last calls of all groups of this process and their states, to find
+// the rank that hangs. torch._C._distributed_c10d._dump_nccl_trace returns them, and PyTorch's
+// trace analyzer reads them. The entries are those of
+// torch/csrc/distributed/c10d/FlightRecorderDetail.hpp; that header includes files that PyTorch's
+// wheels do not ship.
 //
-//   scheduled ── a thread of the group begins ──> started ── it ends well ──> completed
-//                 (told only by a group that times its work)
+//   scheduled ── a thread of the group begins ──> started ── success ──> completed
+//                 (reported only by a group that times its work)
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,12 +20,12 @@
 
 namespace anyrig::virtual_gpu {
 
-// A group as the recorder speaks of it.
+// A process group, as the flight recorder describes it.
 struct FlightGroup {
   uint64_t uid;
   std::string name;
   std::string description;
-  std::vector<uint64_t> ranks; // in the whole job
+  std::vector<uint64_t> ranks; // global ranks
 };
 
 struct FlightCall {
@@ -36,7 +37,7 @@ struct FlightCall {
   bool is_timed;
 };
 
-// How far a call is. Told by threads that need no GIL.
+// The progress of a recorded call. Both methods may be called without the GIL.
 class Flight {
  public:
   virtual ~Flight() = default;
@@ -44,8 +45,9 @@ class Flight {
   virtual void end(bool is_success, double seconds) = 0;
 };
 
-// Notes a call, unless TORCH_FR_BUFFER_SIZE (or TORCH_NCCL_TRACE_BUFFER_SIZE) is 0: then there is
-// none. Of calls that are coalesced, all have one flight, that of the whole.
+// Records a call and returns its progress. Returns null if the recorder is off:
+// TORCH_FR_BUFFER_SIZE (or TORCH_NCCL_TRACE_BUFFER_SIZE) is 0. Calls that are coalesced share one
+// progress.
 std::shared_ptr<Flight> record_flight(const FlightGroup& group, const FlightCall& call);
 void start_coalescing_flights(uint64_t group);
 void end_coalescing_flights(const FlightGroup& group, const FlightCall& call);

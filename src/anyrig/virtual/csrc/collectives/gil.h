@@ -1,11 +1,11 @@
-// Waiting without the GIL: another thread of Python may have to go on for the wait to end.
+// Releases the GIL around a wait that may end only after another Python thread has run.
 #pragma once
 
 #include <Python.h>
 
 namespace anyrig::virtual_gpu {
 
-// Releases the GIL for a scope if this thread holds it.
+// Releases the GIL for a scope, if this thread holds it.
 class WithoutGil {
  public:
   WithoutGil() : state_(Py_IsInitialized() && PyGILState_Check() ? PyEval_SaveThread() : nullptr) {}

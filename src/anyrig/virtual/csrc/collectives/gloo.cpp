@@ -27,7 +27,7 @@ namespace {
 
 using c10::ivalue::Future;
 
-// The tensors of one call, and their places on the host.
+// The tensors of one call and their CPU copies.
 class Staging {
  public:
   explicit Staging(c10::Device device)
@@ -37,27 +37,28 @@ class Staging {
     ready.block(stream_);
   }
 
-  // `value` with its tensors of the card on the host: with their numbers if gloo reads them, and to
-  // be copied back if it writes them.
+  // Returns `value` with its virtual tensors replaced by CPU tensors. Copies the values if
+  // `is_read`; `copy_back` returns them to the device if `is_written`.
   c10::IValue to_host(const c10::IValue& value, bool is_read, bool is_written) {
-    auto host = host_of(value, is_read, is_written);
-    read_.record(stream_);
+    auto host = stage(value, is_read, is_written);
+    copied_to_host_.record(stream_);
     return host;
   }
 
-  // Copies back what gloo has written.
+  // Starts the copies of gloo's results to the device.
   void copy_back() {
     c10::StreamGuard on_stream(stream_);
     for (auto& [tensor, host] : written_) {
       tensor.copy_(host, /*non_blocking=*/true);
     }
-    done_.record(stream_);
+    copied_back_.record(stream_);
   }
 
-  // The host goes on when gloo could begin, and the current stream when what it wrote is back.
+  // Blocks the host until the copies to the CPU are done, and the current stream until the copies
+  // back are done.
   void join() {
-    read_.synchronize();
-    done_.block(guard_.getStream(stream_.device()));
+    copied_to_host_.synchronize();
+    copied_back_.block(guard_.getStream(stream_.device()));
   }
 
   const c10::Stream& stream() const { return stream_; }
@@ -71,25 +72,25 @@ class Staging {
   }
 
  private:
-  c10::IValue host_of(const c10::IValue& value, bool is_read, bool is_written) {
+  c10::IValue stage(const c10::IValue& value, bool is_read, bool is_written) {
     if (value.isTensor()) {
-      return host_of(value.toTensor(), is_read, is_written);
+      return stage(value.toTensor(), is_read, is_written);
     }
     if (value.isTensorList()) {
       c10::List<at::Tensor> host;
       for (const auto& tensor : value.toTensorVector()) {
-        host.push_back(host_of(tensor, is_read, is_written));
+        host.push_back(stage(tensor, is_read, is_written));
       }
       return host;
     }
     c10::impl::GenericList host(c10::ListType::create(c10::TensorType::get()));
     for (const auto& list : value.toListRef()) {
-      host.push_back(host_of(list, is_read, is_written));
+      host.push_back(stage(list, is_read, is_written));
     }
     return host;
   }
 
-  at::Tensor host_of(const at::Tensor& tensor, bool is_read, bool is_written) {
+  at::Tensor stage(const at::Tensor& tensor, bool is_read, bool is_written) {
     if (!is_virtual(tensor)) {
       return tensor;
     }
@@ -113,12 +114,12 @@ class Staging {
 
   c10::impl::VirtualGuardImpl guard_;
   c10::Stream stream_;
-  c10::Event read_{kDeviceType};
-  c10::Event done_{kDeviceType};
+  c10::Event copied_to_host_{kDeviceType};
+  c10::Event copied_back_{kDeviceType};
   std::vector<std::pair<at::Tensor, at::Tensor>> written_;
 };
 
-// Of a call whose tensors were staged. The copy back is made by the first who waits.
+// The work of a call with staged tensors. The first thread that waits starts the copies back.
 class StagedWork final : public c10d::Work {
  public:
   StagedWork(c10::intrusive_ptr<c10d::Work> work, std::unique_ptr<Staging> staging)
@@ -131,7 +132,7 @@ class StagedWork final : public c10d::Work {
   uint64_t getSequencenumber() const override { return work_->getSequencenumber(); }
 
   bool wait(std::chrono::milliseconds timeout) override {
-    const bool done = bring_back(timeout);
+    const bool done = wait_and_copy_back(timeout);
     if (done) {
       staging_->join();
     }
@@ -152,8 +153,9 @@ class StagedWork final : public c10d::Work {
         c10::ListType::create(c10::TensorType::get()),
         std::vector<c10::Device>{outputs.at(0).device()});
     try {
-      bring_back(kNoTimeout);
-      // The caller's stream goes on until it waits for the future, as in work.cpp.
+      wait_and_copy_back(kNoTimeout);
+      // The future records its end on the staging stream, as in work.cpp: the caller's stream
+      // continues until it waits for the future.
       c10::StreamGuard on_stream(staging_->stream());
       future->markCompleted(c10::IValue(std::move(outputs)));
     } catch (...) {
@@ -163,13 +165,13 @@ class StagedWork final : public c10d::Work {
   }
 
  private:
-  bool bring_back(std::chrono::milliseconds timeout) {
+  bool wait_and_copy_back(std::chrono::milliseconds timeout) {
     WithoutGil without_gil;
     const bool done = work_->wait(timeout);
     std::lock_guard<std::mutex> guard(mutex_);
-    if (done && !is_back_) {
+    if (done && !is_copied_back_) {
       staging_->copy_back();
-      is_back_ = true;
+      is_copied_back_ = true;
     }
     return done;
   }
@@ -177,10 +179,10 @@ class StagedWork final : public c10d::Work {
   c10::intrusive_ptr<c10d::Work> work_;
   std::mutex mutex_;
   std::unique_ptr<Staging> staging_;
-  bool is_back_ = false;
+  bool is_copied_back_ = false;
 };
 
-bool is_carried_by_gloo(const torch::jit::Stack& arguments) {
+bool uses_gloo(const torch::jit::Stack& arguments) {
   for (const auto& argument : arguments) {
     if (argument.isObject() || argument.isCustomClass()) {
       const auto group = argument.toCustomClass<c10d::ProcessGroup>();
@@ -194,19 +196,19 @@ c10::Device device_of(const c10::IValue& tensors) {
   return tensors.isTensor() ? tensors.toTensor().device() : tensors.toTensorVector().at(0).device();
 }
 
-// Comes before PyTorch's kernel of an operator of c10d, which hands on to the backend whatever
-// tensors it is given.
+// Overrides PyTorch's kernel of a c10d operator, which passes any tensors on to the backend. Calls
+// that kernel if the backend is not gloo.
 class GlooKernel : public c10::OperatorKernel {
  public:
   GlooKernel(const c10::OperatorHandle& op, c10::DispatchKey key)
-      : pytorchs_(op.getComputedKernelForDispatchKey(key)) {}
+      : pytorch_kernel_(op.getComputedKernelForDispatchKey(key)) {}
 
   void operator()(
       const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
-    if (is_carried_by_gloo(*stack)) {
+    if (uses_gloo(*stack)) {
       run_with_gloo(op, keys, stack);
     } else {
-      pytorchs_.callBoxed(op, keys, stack);
+      pytorch_kernel_.callBoxed(op, keys, stack);
     }
   }
 
@@ -214,7 +216,7 @@ class GlooKernel : public c10::OperatorKernel {
   virtual void run_with_gloo(
       const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) = 0;
 
-  c10::SafeKernelFunction pytorchs_;
+  c10::SafeKernelFunction pytorch_kernel_;
 };
 
 class StagingKernel final : public GlooKernel {
@@ -224,7 +226,7 @@ class StagingKernel final : public GlooKernel {
  private:
   void run_with_gloo(
       const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) override {
-    // What is written is the first argument of each; all_reduce has no other tensors.
+    // Each of these operators writes to its first argument. all_reduce has no other tensors.
     const c10::IValue written = stack->at(0);
     const bool in_place = op.schema().name() == "c10d::allreduce_";
     auto staging = std::make_unique<Staging>(device_of(written));
@@ -232,7 +234,7 @@ class StagingKernel final : public GlooKernel {
     if (!in_place) {
       stack->at(1) = staging->to_host(stack->at(1), /*is_read=*/true, /*is_written=*/false);
     }
-    pytorchs_.callBoxed(op, keys, stack);
+    pytorch_kernel_.callBoxed(op, keys, stack);
     auto& work = stack->back();
     work = c10::IValue(c10::intrusive_ptr<c10d::Work>(c10::make_intrusive<StagedWork>(
         work.toCustomClass<c10d::Work>(), std::move(staging))));
@@ -258,8 +260,8 @@ class RefusingKernel final : public GlooKernel {
 };
 
 template <class Kernel>
-void put_before(c10::DispatchKey key, const std::vector<std::string>& names) {
-  // Libraries deregister their kernels when they go; this one stays until the process ends.
+void override_kernels(c10::DispatchKey key, const std::vector<std::string>& names) {
+  // A Library deregisters its kernels when it is destroyed; this one lives until the process ends.
   auto* library = new torch::Library(torch::Library::IMPL, "c10d", key, __FILE__, __LINE__);
   for (const auto& name : names) {
     const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(("c10d::" + name).c_str(), "");
@@ -271,13 +273,13 @@ void put_before(c10::DispatchKey key, const std::vector<std::string>& names) {
 } // namespace
 
 void install_gloo_collectives() {
-  WithoutWarnings without_warnings; // of kernels that are replaced
-  put_before<StagingKernel>(
+  WithoutWarnings without_warnings; // about kernels that are replaced
+  override_kernels<StagingKernel>(
       c10::DispatchKey::CUDA,
       {"allreduce_", "reduce_scatter_", "_reduce_scatter_base_",
        "reduce_scatter_tensor_coalesced_"});
-  put_before<StagingKernel>(c10::DispatchKey::SparseCUDA, {"allreduce_"});
-  put_before<RefusingKernel>(c10::DispatchKey::CUDA, {"send", "recv_", "recv_any_source_"});
+  override_kernels<StagingKernel>(c10::DispatchKey::SparseCUDA, {"allreduce_"});
+  override_kernels<RefusingKernel>(c10::DispatchKey::CUDA, {"send", "recv_", "recv_any_source_"});
 }
 
 } // namespace anyrig::virtual_gpu

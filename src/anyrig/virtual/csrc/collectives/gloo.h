@@ -1,14 +1,15 @@
-// What PyTorch's build for the CPU lacks of gloo's collectives on CUDA tensors.
+// Gloo collectives on CUDA tensors that PyTorch's CPU build does not provide.
 //
-// ProcessGroupGloo stages the tensors of a card in pinned memory itself, in every build, but for
-// all_reduce, whose part for CUDA is registered by libtorch_cuda. Without it all_reduce, and
-// reduce_scatter, which is made of it, work on a null pointer. So these are staged here:
+// In every build ProcessGroupGloo itself stages CUDA tensors in pinned memory, except in
+// all_reduce: libtorch_cuda registers its CUDA part. Without that part, all_reduce and
+// reduce_scatter, which calls it, use a null pointer. So this file stages the tensors of both:
 //
-//   caller's stream   ──┐                                     ┌── goes on
-//   a stream beside it  └─ copy to the host ─┐ ┌─ copy back ──┘
-//   the host                                 └─┘ gloo, on the host's tensors
+//   caller's stream    ──┐                                     ┌── continues
+//   a separate stream    └─ copy to the host ─┐ ┌─ copy back ──┘
+//   the host                                  └─┘ gloo, on CPU tensors
 //
-// A send or receive is refused: gloo hands the address to the system, which cannot read a card.
+// A send or receive raises an error: gloo passes the address to the operating system, which cannot
+// read GPU memory.
 #pragma once
 
 namespace anyrig::virtual_gpu {

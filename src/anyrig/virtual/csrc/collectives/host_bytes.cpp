@@ -14,8 +14,8 @@ namespace anyrig::virtual_gpu {
 
 namespace {
 
-// A row over the bytes of `host`, a tensor of the CPU.
-at::Tensor row_over(const at::Tensor& host) {
+// Returns a row over the memory of the CPU tensor `host`.
+at::Tensor make_row(const at::Tensor& host) {
   auto dtype = host.scalar_type();
   int64_t count = host.numel();
   int64_t offset = host.storage_offset();
@@ -35,11 +35,11 @@ at::Tensor row_over(const at::Tensor& host) {
 }
 
 template <class Row>
-std::vector<at::Tensor> map(const std::vector<at::Tensor>& tensors, Row row) {
+std::vector<at::Tensor> map(const std::vector<at::Tensor>& tensors, Row make_one) {
   std::vector<at::Tensor> rows;
   rows.reserve(tensors.size());
   for (const auto& tensor : tensors) {
-    rows.push_back(row(tensor));
+    rows.push_back(make_one(tensor));
   }
   return rows;
 }
@@ -52,10 +52,10 @@ at::Tensor host_row(const at::Tensor& tensor) {
   }
   if (!shape_only()) {
     give_own_memory(tensor);
-    return row_over(twin_of(tensor));
+    return make_row(twin_of(tensor));
   }
   const auto values = known_values(tensor);
-  return values.defined() ? row_over(values) : values;
+  return values.defined() ? make_row(values) : values;
 }
 
 std::vector<at::Tensor> host_rows(const std::vector<at::Tensor>& tensors) {
@@ -67,7 +67,7 @@ at::Tensor row_to_fill(const at::Tensor& tensor) {
     return host_row(tensor);
   }
   const auto values = values_to_write(tensor);
-  return values.defined() ? row_over(values) : values;
+  return values.defined() ? make_row(values) : values;
 }
 
 std::vector<at::Tensor> rows_to_fill(const std::vector<at::Tensor>& tensors) {
@@ -109,15 +109,15 @@ double sum_of(const std::vector<int64_t>& bytes) {
   return sum;
 }
 
-void add_buffer(std::vector<at::Tensor>& kept, const std::vector<at::Tensor>& list) {
-  int64_t numbers = 0;
+void add_flat_buffer(std::vector<at::Tensor>& tensors, const std::vector<at::Tensor>& list) {
+  int64_t total_numel = 0;
   for (const auto& tensor : list) {
     if (tensor.sizes() != list[0].sizes()) {
       return;
     }
-    numbers += tensor.numel();
+    total_numel += tensor.numel();
   }
-  kept.push_back(at::empty({numbers}, list[0].options()));
+  tensors.push_back(at::empty({total_numel}, list[0].options()));
 }
 
 } // namespace anyrig::virtual_gpu

@@ -10,8 +10,8 @@
 namespace anyrig::virtual_gpu {
 namespace {
 
-// For what a program left under way and did not wait for; a card would drop it at once.
-constexpr std::chrono::seconds kLongestEnd{10};
+// For transfers that a program started and did not wait for; CUDA would drop them at once.
+constexpr std::chrono::seconds kExitTimeout{10};
 
 // Never freed: groups may outlive static destruction.
 struct LiveGroups {
@@ -24,11 +24,11 @@ LiveGroups& live() {
   return *live;
 }
 
-// Held, so that a group that another thread lets go of meanwhile stays; one that is being destroyed
-// already is left out.
-std::vector<c10::intrusive_ptr<NcclGroup>> hold_all() {
+// Returns references that keep each group alive, even if another thread drops it meanwhile. Leaves
+// out groups whose destructor has started.
+std::vector<c10::intrusive_ptr<NcclGroup>> hold_groups() {
   std::vector<c10::intrusive_ptr<NcclGroup>> held;
-  // Dropped without the mutex, which the end of a group takes.
+  // Freed after the lock is released: a group's destructor takes the mutex.
   std::vector<c10::weak_intrusive_ptr<NcclGroup>> weak;
   std::lock_guard<std::mutex> guard(live().mutex);
   for (auto* group : live().groups) {
@@ -54,14 +54,14 @@ void remove_live_group(NcclGroup* group) {
 }
 
 void join_collectives(c10::DeviceIndex device) {
-  for (const auto& group : hold_all()) {
+  for (const auto& group : hold_groups()) {
     group->join(device);
   }
 }
 
 void close_groups(bool failed) {
-  for (const auto& group : hold_all()) {
-    failed ? group->abort() : group->shutdown_within(kLongestEnd);
+  for (const auto& group : hold_groups()) {
+    failed ? group->abort() : group->shutdown_within(kExitTimeout);
   }
 }
 

@@ -1,4 +1,4 @@
-// The groups of this process, for what concerns all of them: waiting for a device, and the end.
+// The process groups of this process, for device synchronization and process exit.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -10,13 +10,14 @@ class NcclGroup;
 void add_live_group(NcclGroup* group);
 void remove_live_group(NcclGroup* group);
 
-// Waits for all transfers that `device` takes part in: the host half of cudaDeviceSynchronize.
-// Raises DistBackendError of one that failed and that nobody has waited for.
+// Blocks the host until the transfers of `device` have ended, sends excepted; this is the first
+// half of cudaDeviceSynchronize. Raises the DistBackendError of a failed transfer that no thread
+// has waited for.
 void join_collectives(c10::DeviceIndex device);
 
-// At the end of the process: ends the threads of all groups, so that none is left to be ended by
-// static destruction, which would terminate the process. What is under way is waited for shortly,
-// and only if the program ends well; a rank that fails leaves at once, and the others hear of it.
+// Ends the threads of all groups at process exit: static destruction of a running thread would
+// terminate the process. If the program succeeded, waits up to 10 s for pending transfers. If the
+// program `failed`, aborts at once, and the other ranks see their connections close.
 void close_groups(bool failed);
 
 } // namespace anyrig::virtual_gpu

@@ -14,7 +14,8 @@ namespace anyrig::virtual_gpu {
 
 namespace {
 
-double busy(
+// Occupies `stream` from `start` on; returns the virtual time at which the message is done.
+double occupy(
     const c10::Stream& stream,
     CollectiveKind kind,
     int64_t bytes,
@@ -35,11 +36,11 @@ double send(
     Transport& transport,
     const CollectiveCall& call,
     const c10::Stream& stream,
-    double free_from) {
+    double free_at) {
   auto& announcement = message.announcement;
-  announcement.ready = std::max(announcement.ready, free_from);
-  announcement.gives = {message.bytes};
-  announcement.takes = {0};
+  announcement.ready = std::max(announcement.ready, free_at);
+  announcement.send_bytes = {message.bytes};
+  announcement.receive_bytes = {0};
   const auto deadline = std::chrono::steady_clock::now() + call.limit;
   try {
     transport.exchange(
@@ -50,7 +51,7 @@ double send(
   } catch (const TransportError& error) {
     raise_failure(call, error);
   }
-  return busy(
+  return occupy(
       stream, CollectiveKind::Send, message.bytes, announcement.ready, announcement.place);
 }
 
@@ -59,23 +60,23 @@ double receive(
     Transport& transport,
     const CollectiveCall& call,
     const c10::Stream& stream,
-    double free_from) {
+    double free_at) {
   const auto deadline = std::chrono::steady_clock::now() + call.limit;
   try {
     const auto package = empty_package(1);
     transport.exchange({}, {{message.peer, package}}, Channel::Messages, deadline);
     const auto sent = unpack(package, 1);
-    const int64_t sent_bytes = sent.gives[0];
+    const int64_t sent_bytes = sent.send_bytes[0];
     if (sent_bytes != message.bytes) {
       if (sent.has_values) {
-        // What was sent must be taken, or the next message would be read as this one.
+        // Receive the data anyway, or the next receive would read it.
         const auto unused = at::empty({sent_bytes}, at::kByte);
         transport.exchange({}, {{message.peer, unused}}, Channel::Messages, deadline);
       }
       raise_failure(
           call,
           c10::str(
-              "rank ", message.peer, " sent ", sent_bytes, " bytes, and this rank expects ",
+              "rank ", message.peer, " sent ", sent_bytes, " bytes, but this rank expects ",
               message.bytes));
     }
     if (sent.has_values) {
@@ -84,8 +85,8 @@ double receive(
       transport.exchange({}, {{message.peer, row}}, Channel::Messages, deadline);
     }
     const Place ends[] = {sent.place, message.announcement.place};
-    const double start = std::max({sent.ready, message.announcement.ready, free_from});
-    return busy(stream, CollectiveKind::Receive, message.bytes, start, ends);
+    const double start = std::max({sent.ready, message.announcement.ready, free_at});
+    return occupy(stream, CollectiveKind::Receive, message.bytes, start, ends);
   } catch (const TransportError& error) {
     raise_failure(call, error);
   }

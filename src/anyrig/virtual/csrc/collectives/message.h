@@ -1,5 +1,5 @@
-// A send or a receive on this rank. It runs in a thread of its own for each peer and direction: on
-// cards too, messages to different ranks do not wait for each other.
+// A send or a receive on this rank. Each peer and direction has a thread of its own, because NCCL's
+// messages to and from different ranks do not wait for each other either.
 #pragma once
 
 #include "collectives/announcement.h"
@@ -13,30 +13,31 @@ namespace anyrig::virtual_gpu {
 
 struct PointToPoint {
   int peer = 0;
-  // Of the call, on this side; from it the virtual moment and the place.
+  // This side's announcement. A receive uses only its virtual time and its place.
   Announcement announcement;
   int64_t bytes = 0;
-  // A row of the host (host_bytes.h); in ShapeOnly undefined where values are not known. What is
-  // sent is a copy.
+  // A CPU row (host_bytes.h), undefined in ShapeOnly where the values are unknown. A send has a
+  // copy of the tensor.
   at::Tensor row;
-  // Of a receive: whether values came.
+  // For a receive: whether values arrived.
   bool has_arrived = false;
 };
 
-// Both have `stream` busy with it, return the moment of the virtual clock at which this side is
-// done if what came before is done at `free_from`, and raise DistBackendError. A send is done when
-// the receiver has it, but nothing waits for that.
+// Both functions move the message, occupy `stream` on the virtual clock, and return the virtual
+// time at which this side is done, given that the communicator's earlier transfers are done at
+// `free_at`. A send is done when the receiver has the data, but nothing waits for a send. Both
+// raise DistBackendError.
 double send(
     PointToPoint& message,
     Transport& transport,
     const CollectiveCall& call,
     const c10::Stream& stream,
-    double free_from);
+    double free_at);
 double receive(
     PointToPoint& message,
     Transport& transport,
     const CollectiveCall& call,
     const c10::Stream& stream,
-    double free_from);
+    double free_at);
 
 } // namespace anyrig::virtual_gpu

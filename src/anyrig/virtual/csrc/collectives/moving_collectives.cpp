@@ -1,5 +1,5 @@
-// The collectives of NcclGroup that move numbers as they are: what is checked, who gives which bytes
-// to whom; and what all collectives begin with.
+// NcclGroup's collectives that move data unchanged: their argument checks, and which rank sends
+// which bytes to which. Also NcclGroup::begin, the first step of every collective.
 #ifdef USE_C10D_GLOO
 
 #include "collectives/host_bytes.h"
@@ -17,8 +17,9 @@ namespace {
 
 using Tensors = std::vector<at::Tensor>;
 
-// The only tensor of a list, which may be of any numbers that NCCL moves.
-const at::Tensor& check_moved(const Tensors& tensors) {
+// Checks and returns the only tensor of a list. Its dtype must be one that NCCL moves; complex
+// dtypes count as their real parts.
+const at::Tensor& check_movable(const Tensors& tensors) {
   const auto& tensor = check_single(tensors);
   check_tensor(tensor);
   check_dtype(c10::toRealValueType(tensor.scalar_type()));
@@ -31,19 +32,19 @@ Collective NcclGroup::begin(CollectiveKind kind, c10::DeviceIndex device) {
   Collective collective;
   auto& announcement = collective.announcement;
   announcement.kind = kind;
-  announcement.ready = launch(stream(device, kCollectives));
+  announcement.ready = launch_after_current(stream(device, kCollectives));
   announcement.place = place_of(device);
-  announcement.gives.assign(size_, 0);
-  announcement.takes.assign(size_, 0);
-  collective.gives.resize(size_);
-  collective.takes.resize(size_);
+  announcement.send_bytes.assign(size_, 0);
+  announcement.receive_bytes.assign(size_, 0);
+  collective.send_rows.resize(size_);
+  collective.receive_rows.resize(size_);
   return collective;
 }
 
 c10::intrusive_ptr<c10d::Work> NcclGroup::broadcast(
     Tensors& tensors,
     const c10d::BroadcastOptions& options) {
-  const auto& tensor = check_moved(tensors);
+  const auto& tensor = check_movable(tensors);
   check_root("broadcast", options.rootRank, size_);
   const auto device = tensor.device().index();
   auto collective = begin(CollectiveKind::Broadcast, device);
@@ -51,12 +52,12 @@ c10::intrusive_ptr<c10d::Work> NcclGroup::broadcast(
   announcement.root = options.rootRank;
   collective.bytes = static_cast<double>(bytes_of(tensor));
   if (rank_ == options.rootRank) {
-    announcement.gives.assign(size_, bytes_of(tensor));
-    collective.gives.assign(size_, host_row(tensor));
+    announcement.send_bytes.assign(size_, bytes_of(tensor));
+    collective.send_rows.assign(size_, host_row(tensor));
   } else {
-    collective.takes[options.rootRank] = row_to_fill(tensor);
+    collective.receive_rows[options.rootRank] = row_to_fill(tensor);
   }
-  announcement.takes[options.rootRank] = bytes_of(tensor);
+  announcement.receive_bytes[options.rootRank] = bytes_of(tensor);
   return submit(
       {std::move(collective)},
       {c10d::OpType::BROADCAST, device, tensors, tensors, options.timeout});
@@ -65,11 +66,11 @@ c10::intrusive_ptr<c10d::Work> NcclGroup::broadcast(
 Collective NcclGroup::all_gather(const Tensors& outputs, const at::Tensor& input) {
   auto collective = begin(CollectiveKind::AllGather, input.device().index());
   auto& announcement = collective.announcement;
-  announcement.gives.assign(size_, bytes_of(input));
-  announcement.takes = bytes_of(outputs);
-  collective.bytes = sum_of(announcement.takes);
-  collective.gives.assign(size_, host_row(input));
-  collective.takes = rows_to_fill(outputs);
+  announcement.send_bytes.assign(size_, bytes_of(input));
+  announcement.receive_bytes = bytes_of(outputs);
+  collective.bytes = sum_of(announcement.receive_bytes);
+  collective.send_rows.assign(size_, host_row(input));
+  collective.receive_rows = rows_to_fill(outputs);
   return collective;
 }
 
@@ -77,14 +78,18 @@ c10::intrusive_ptr<c10d::Work> NcclGroup::allgather(
     std::vector<Tensors>& outputs,
     Tensors& inputs,
     const c10d::AllgatherOptions& options) {
-  const auto& input = check_moved(inputs);
+  const auto& input = check_movable(inputs);
   check_list("allgather", "output", outputs, size_);
   check_same_device(outputs[0]);
-  Tensors kept = inputs;
-  add_buffer(kept, outputs[0]);
+  Tensors inputs_and_buffer = inputs;
+  add_flat_buffer(inputs_and_buffer, outputs[0]);
   return submit(
       {all_gather(outputs[0], input)},
-      {c10d::OpType::ALLGATHER, input.device().index(), kept, outputs[0], options.timeout});
+      {c10d::OpType::ALLGATHER,
+       input.device().index(),
+       inputs_and_buffer,
+       outputs[0],
+       options.timeout});
 }
 
 Collective NcclGroup::all_gather_into(const at::Tensor& output, const at::Tensor& input) {
@@ -100,11 +105,11 @@ Collective NcclGroup::all_gather_into(const at::Tensor& output, const at::Tensor
   check_dtype(c10::toRealValueType(input.scalar_type()));
   auto collective = begin(CollectiveKind::AllGather, input.device().index());
   auto& announcement = collective.announcement;
-  announcement.gives.assign(size_, bytes_of(input));
-  announcement.takes = announcement.gives;
+  announcement.send_bytes.assign(size_, bytes_of(input));
+  announcement.receive_bytes = announcement.send_bytes;
   collective.bytes = static_cast<double>(bytes_of(output));
-  collective.gives.assign(size_, host_row(input));
-  collective.takes = split_row(row_to_fill(output), size_);
+  collective.send_rows.assign(size_, host_row(input));
+  collective.receive_rows = split_row(row_to_fill(output), size_);
   return collective;
 }
 
@@ -132,15 +137,15 @@ c10::intrusive_ptr<c10d::Work> NcclGroup::allgather_into_tensor_coalesced(
 }
 
 c10::intrusive_ptr<c10d::Work> NcclGroup::all_to_all(
-    const Tensors& given,
-    const Tensors& taken,
+    const Tensors& inputs,
+    const Tensors& outputs,
     const Submission& submission) {
   auto collective = begin(CollectiveKind::AllToAll, submission.device);
-  collective.announcement.gives = bytes_of(given);
-  collective.announcement.takes = bytes_of(taken);
-  collective.bytes = sum_of(collective.announcement.gives);
-  collective.gives = host_rows(given);
-  collective.takes = rows_to_fill(taken);
+  collective.announcement.send_bytes = bytes_of(inputs);
+  collective.announcement.receive_bytes = bytes_of(outputs);
+  collective.bytes = sum_of(collective.announcement.send_bytes);
+  collective.send_rows = host_rows(inputs);
+  collective.receive_rows = rows_to_fill(outputs);
   return submit({std::move(collective)}, submission);
 }
 
@@ -178,8 +183,8 @@ c10::intrusive_ptr<c10d::Work> NcclGroup::alltoall(
   for (const auto* list : {&outputs, &inputs}) {
     TORCH_CHECK_VALUE(
         list->size() == static_cast<size_t>(size_),
-        "ProcessGroupNCCL::alltoall: a list has ", list->size(), " tensors, and the group ", size_,
-        " ranks");
+        "ProcessGroupNCCL::alltoall: a list has ", list->size(), " tensors, but the group has ",
+        size_, " ranks");
     check_same_device(*list);
     for (const auto& tensor : *list) {
       check_tensor(tensor);
@@ -198,21 +203,21 @@ c10::intrusive_ptr<c10d::Work> NcclGroup::gather(
     const c10d::GatherOptions& options) {
   check_root("gather", options.rootRank, size_);
   const bool is_root = rank_ == options.rootRank;
-  const auto& input = check_moved(inputs);
-  const auto& to = check_root_list("gather", "output", outputs, size_, is_root);
+  const auto& input = check_movable(inputs);
+  const auto& root_outputs = check_root_list("gather", "output", outputs, size_, is_root);
   auto collective = begin(CollectiveKind::Gather, input.device().index());
   auto& announcement = collective.announcement;
   announcement.root = options.rootRank;
-  announcement.gives[options.rootRank] = bytes_of(input);
-  collective.gives[options.rootRank] = host_row(input);
+  announcement.send_bytes[options.rootRank] = bytes_of(input);
+  collective.send_rows[options.rootRank] = host_row(input);
   collective.bytes = static_cast<double>(bytes_of(input)) * size_;
   if (is_root) {
-    announcement.takes = bytes_of(to);
-    collective.takes = rows_to_fill(to);
+    announcement.receive_bytes = bytes_of(root_outputs);
+    collective.receive_rows = rows_to_fill(root_outputs);
   }
   return submit(
       {std::move(collective)},
-      {c10d::OpType::GATHER, input.device().index(), inputs, to, options.timeout});
+      {c10d::OpType::GATHER, input.device().index(), inputs, root_outputs, options.timeout});
 }
 
 c10::intrusive_ptr<c10d::Work> NcclGroup::scatter(
@@ -221,21 +226,21 @@ c10::intrusive_ptr<c10d::Work> NcclGroup::scatter(
     const c10d::ScatterOptions& options) {
   check_root("scatter", options.rootRank, size_);
   const bool is_root = rank_ == options.rootRank;
-  const auto& output = check_moved(outputs);
-  const auto& from = check_root_list("scatter", "input", inputs, size_, is_root);
+  const auto& output = check_movable(outputs);
+  const auto& root_inputs = check_root_list("scatter", "input", inputs, size_, is_root);
   auto collective = begin(CollectiveKind::Scatter, output.device().index());
   auto& announcement = collective.announcement;
   announcement.root = options.rootRank;
-  announcement.takes[options.rootRank] = bytes_of(output);
-  collective.takes[options.rootRank] = row_to_fill(output);
+  announcement.receive_bytes[options.rootRank] = bytes_of(output);
+  collective.receive_rows[options.rootRank] = row_to_fill(output);
   collective.bytes = static_cast<double>(bytes_of(output)) * size_;
   if (is_root) {
-    announcement.gives = bytes_of(from);
-    collective.gives = host_rows(from);
+    announcement.send_bytes = bytes_of(root_inputs);
+    collective.send_rows = host_rows(root_inputs);
   }
   return submit(
       {std::move(collective)},
-      {c10d::OpType::SCATTER, output.device().index(), from, outputs, options.timeout});
+      {c10d::OpType::SCATTER, output.device().index(), root_inputs, outputs, options.timeout});
 }
 
 c10::DeviceIndex NcclGroup::barrier_device(const c10d::BarrierOptions& options) const {

@@ -13,10 +13,10 @@ void check_nan(const at::Tensor& row, c10::DeviceIndex device) {
   if (!row.defined() || !row.is_floating_point()) {
     return;
   }
-  const auto numbers = c10::isFloat8Type(row.scalar_type()) ? row.to(at::kFloat) : row;
-  if (at::isnan(numbers).any().item<bool>()) {
+  const auto values = c10::isFloat8Type(row.scalar_type()) ? row.to(at::kFloat) : row;
+  if (at::isnan(values).any().item<bool>()) {
     raise_device_assert(
-        "a number that is none (NaN) among what this rank gives",
+        "this rank sends a tensor that contains NaN",
         "checkForNaN",
         c10::Device(kDeviceType, device));
   }
@@ -27,8 +27,8 @@ void check_nan(const Collective& collective, c10::DeviceIndex device) {
     check_nan(collective.result, device);
     return;
   }
-  const void* last = nullptr; // most often all ranks are given the same row
-  for (const auto& row : collective.gives) {
+  const void* last = nullptr; // most collectives send the same row to all ranks
+  for (const auto& row : collective.send_rows) {
     if (row.defined() && row.const_data_ptr() != last) {
       last = row.const_data_ptr();
       check_nan(row, device);

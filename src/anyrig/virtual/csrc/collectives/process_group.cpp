@@ -1,5 +1,5 @@
-// More than 400 lines: a method for each of NCCL's collectives, most of them a few lines on the same
-// two steps, to check and to enqueue.
+// More than 400 lines: the methods that c10d::Backend prescribes, most of them a few lines long,
+// and the two steps of every call, to check and to enqueue.
 
 #ifdef USE_C10D_GLOO
 
@@ -47,15 +47,15 @@ FlightGroup flight_group_of(const NcclGroup& group) {
   return result;
 }
 
-// Has the flight recorder hear of the beginning and the end of what `parts` describes.
-void tell_recorder(const std::shared_ptr<Flight>& flight, Transfer::Parts& parts) {
+// Has `parts` report the start and the end of the transfer to the flight recorder.
+void report_progress(const std::shared_ptr<Flight>& flight, Transfer::Parts& parts) {
   if (flight == nullptr) {
     return;
   }
   parts.body = [flight, body = std::move(parts.body)](
-                   const CollectiveCall& call, const c10::Stream& stream, double free_from) {
+                   const CollectiveCall& call, const c10::Stream& stream, double free_at) {
     flight->begin();
-    return body(call, stream, free_from);
+    return body(call, stream, free_at);
   };
   parts.on_end = [flight, on_end = std::move(parts.on_end)](
                      const Transfer& transfer, bool is_success) {
@@ -71,10 +71,11 @@ void tell_recorder(const std::shared_ptr<Flight>& flight, Transfer::Parts& parts
 struct NcclGroup::Communicators {
   explicit Communicators(c10::intrusive_ptr<c10d::Backend> gloo) : transport(std::move(gloo)) {}
 
-  // The one for messages to or from `peer`, made when it is first needed.
-  Communicator& with(std::map<int, std::unique_ptr<Communicator>>& of_peers, int peer) {
+  // Returns the communicator of `by_peer` for messages with `peer`; creates it on first use.
+  Communicator& get_or_create(
+      std::map<int, std::unique_ptr<Communicator>>& by_peer, int peer) {
     std::lock_guard<std::mutex> guard(mutex);
-    auto& communicator = of_peers[peer];
+    auto& communicator = by_peer[peer];
     if (!communicator) {
       communicator = std::make_unique<Communicator>();
     }
@@ -121,11 +122,11 @@ NcclGroup::NcclGroup(
 NcclGroup::~NcclGroup() {
   remove_live_group(this);
   if (getpid() != process_) {
-    // The threads are the parent's, and so is what they hold.
+    // In a forked child the threads do not exist, and their data may be in any state: leak both.
     (void)communicators_.release();
     return;
   }
-  close("the process group is gone");
+  close("the process group was deleted");
 }
 
 void NcclGroup::set_make_transport(MakeTransport make) {
@@ -169,12 +170,12 @@ c10::intrusive_ptr<c10d::Backend> NcclGroup::split(
     ++split_count_;
     return nullptr;
   }
-  auto own = c10::dynamic_intrusive_pointer_cast<Options>(options);
-  TORCH_CHECK(own, "ProcessGroupNCCL::split needs options of its own kind");
-  own->split_from = c10::intrusive_ptr<NcclGroup>::reclaim_copy(this);
+  auto nccl_options = c10::dynamic_intrusive_pointer_cast<Options>(options);
+  TORCH_CHECK(nccl_options, "ProcessGroupNCCL::split needs ProcessGroupNCCL.Options");
+  nccl_options->split_from = c10::intrusive_ptr<NcclGroup>::reclaim_copy(this);
   const auto rank = static_cast<int>(position - ranks.begin());
-  auto group = make(store, rank, static_cast<int>(ranks.size()), own);
-  own->split_from.reset(); // a group must not keep the one it came from
+  auto group = make(store, rank, static_cast<int>(ranks.size()), nccl_options);
+  nccl_options->split_from.reset(); // the new group must not keep this one alive
   return group;
 }
 
@@ -183,16 +184,16 @@ c10::intrusive_ptr<c10d::Backend> NcclGroup::merge(
     const c10::intrusive_ptr<c10d::Backend::Options>& options,
     const int& rank,
     const int& size) {
-  auto own = c10::dynamic_intrusive_pointer_cast<Options>(options);
-  TORCH_CHECK(own, "ProcessGroupNCCL::merge needs options of its own kind");
-  return make(store, rank, size, own);
+  auto nccl_options = c10::dynamic_intrusive_pointer_cast<Options>(options);
+  TORCH_CHECK(nccl_options, "ProcessGroupNCCL::merge needs ProcessGroupNCCL.Options");
+  return make(store, rank, size, nccl_options);
 }
 
-CollectiveCall NcclGroup::call(
+CollectiveCall NcclGroup::describe_call(
     const Submission& submission,
     uint64_t sequence,
     const TimeExtension::Share& extension) const {
-  const auto numbers = [](const std::vector<at::Tensor>& tensors) {
+  const auto total_numel = [](const std::vector<at::Tensor>& tensors) {
     int64_t sum = 0;
     for (const auto& tensor : tensors) {
       sum += tensor.numel();
@@ -200,13 +201,13 @@ CollectiveCall NcclGroup::call(
     return sum;
   };
   auto limit = submission.limit == c10d::kUnsetTimeout ? options_->timeout : submission.limit;
-  limit += extension.all;
+  limit += extension.total;
   return {
       {rank_, size_, options_->group_name, options_->global_ranks_in_group},
       submission.op,
       sequence,
-      numbers(submission.inputs),
-      numbers(submission.outputs),
+      total_numel(submission.inputs),
+      total_numel(submission.outputs),
       limit};
 }
 
@@ -221,7 +222,7 @@ c10::Stream NcclGroup::stream(c10::DeviceIndex device, int purpose) {
   return found->second;
 }
 
-double NcclGroup::launch(const c10::Stream& stream) {
+double NcclGroup::launch_after_current(const c10::Stream& stream) {
   auto& clock = Clock::get();
   clock.wait_until(stream, clock.done_at(current_stream(stream.device_index())));
   return clock.launch_collective(stream);
@@ -242,7 +243,7 @@ c10::intrusive_ptr<c10d::Work> NcclGroup::enqueue(
   const auto& outputs = submission.outputs;
   const bool is_message =
       submission.op == c10d::OpType::SEND || submission.op == c10d::OpType::RECV;
-  tell_recorder(
+  report_progress(
       record_flight(
           flight_group_of(*this),
           {title, submission.inputs, outputs, parts.call.limit, is_message, is_timed_}),
@@ -264,34 +265,34 @@ c10::intrusive_ptr<c10d::Work> NcclGroup::enqueue(
     }
   }
   communicator.enqueue(std::move(transfer));
-  work->end_record(); // as NCCL's, which has been launched
+  work->end_record(); // as for NCCL, whose kernel is launched by now
   return work;
 }
 
-void NcclGroup::watch_end(Transfer::Parts& parts, const TimeExtension::Share& extension) {
+void NcclGroup::report_end(Transfer::Parts& parts, const TimeExtension::Share& extension) {
   auto* hook = communicators_->hook.get();
   if (hook != nullptr) {
-    hook->began();
+    hook->begin();
   }
-  const auto began = std::chrono::steady_clock::now();
-  parts.on_end = [this, hook, began, extension](const Transfer& transfer, bool is_success) {
-    extension_.end(extension);
+  const auto started = std::chrono::steady_clock::now();
+  parts.on_end = [this, hook, started, extension](const Transfer& transfer, bool is_success) {
+    extension_.end_share(extension);
     if (hook == nullptr) {
       return;
     }
     const auto& call = transfer.call();
-    hook->ended(
+    hook->end(
         is_success ? std::make_shared<c10d::WorkInfo>(
                          call.op,
                          call.sequence,
-                         began,
+                         started,
                          std::chrono::steady_clock::now(),
                          std::chrono::duration<float>(transfer.seconds()))
                    : nullptr);
   };
 }
 
-void NcclGroup::check_registers(const MemoryPool& /*pool*/) const {
+void NcclGroup::check_can_register(const MemoryPool& /*pool*/) const {
   if (!is_connected()) {
     C10_THROW_ERROR(
         DistBackendError,
@@ -313,7 +314,7 @@ void NcclGroup::registerOnCompletionHook(
       "ProcessGroupNCCL OnCompletion hook requires recording start and end events which require "
       "setting TORCH_NCCL_ENABLE_TIMING environment variable. This is only available for NCCL "
       "version >= 2.4.");
-  // By this one PyTorch knows, when the group is destroyed, that there is something to wait for.
+  // When the group is destroyed, PyTorch waits for pending works only if this member is set.
   onCompletionHook_ = std::move(hook);
   communicators_->hook = std::make_unique<CompletionHook>(
       [this](CompletionHook::WorkInfoPointer info) { onCompletionHook_(std::move(info)); });
@@ -344,27 +345,27 @@ c10::intrusive_ptr<c10d::Work> NcclGroup::submit(
   auto shared = std::make_shared<std::vector<Collective>>(std::move(collectives));
   auto tensors = submission.inputs;
   tensors.insert(tensors.end(), submission.outputs.begin(), submission.outputs.end());
-  const auto extension = extension_.take();
+  const auto extension = extension_.take_share();
   Transfer::Parts parts{
-      call(submission, sequence, extension),
+      describe_call(submission, sequence, extension),
       [transport, shared, results = ValuesInDoubt(submission.outputs)](
-          const CollectiveCall& call, const c10::Stream& stream, double free_from) {
-        // Their rows keep the bytes of tensors, and are dropped here, however this ends.
+          const CollectiveCall& call, const c10::Stream& stream, double free_at) {
+        // This local variable frees the rows, which hold tensor memory, even if the transfer fails.
         auto collectives = std::move(*shared);
         for (auto& collective : collectives) {
-          free_from = perform(collective, *transport, call, stream, free_from);
+          free_at = perform(collective, *transport, call, stream, free_at);
           if (!collective.has_moved) {
             results.forget();
           }
         }
-        return free_from;
+        return free_at;
       },
       stream(submission.device, kCollectives),
       std::move(tensors),
       submission.blocks_host,
       /*is_send=*/false,
       ready};
-  watch_end(parts, extension);
+  report_end(parts, extension);
   return enqueue(communicators_->collectives, std::move(parts), submission, title);
 }
 
@@ -383,7 +384,7 @@ c10::intrusive_ptr<c10d::Work> NcclGroup::submit_message(
   auto message = std::make_shared<PointToPoint>();
   message->peer = peer;
   message->announcement.kind = is_send ? CollectiveKind::Send : CollectiveKind::Receive;
-  message->announcement.ready = launch(on_stream);
+  message->announcement.ready = launch_after_current(on_stream);
   message->announcement.place = place_of(device);
   message->bytes = static_cast<int64_t>(tensor.numel() * tensor.element_size());
   message->row = is_send ? host_row(tensor) : row_to_fill(tensor);
@@ -396,17 +397,17 @@ c10::intrusive_ptr<c10d::Work> NcclGroup::submit_message(
   message->announcement.has_values = message->bytes == 0 || message->row.defined();
   auto* transport = &communicators_->transport;
   Submission submission{op, device, {tensor}, {tensor}, c10d::kUnsetTimeout};
-  const auto extension = extension_.take();
+  const auto extension = extension_.take_share();
   Transfer::Parts parts{
-      call(submission, ++message_sequence_, extension),
+      describe_call(submission, ++message_sequence_, extension),
       [transport, message, is_send, result = ValuesInDoubt({tensor})](
-          const CollectiveCall& call, const c10::Stream& stream, double free_from) {
-        auto moved = std::move(*message); // and its row dropped here, as above
+          const CollectiveCall& call, const c10::Stream& stream, double free_at) {
+        auto local = std::move(*message); // frees the row, as above
         if (is_send) {
-          return virtual_gpu::send(moved, *transport, call, stream, free_from);
+          return virtual_gpu::send(local, *transport, call, stream, free_at);
         }
-        const double done = receive(moved, *transport, call, stream, free_from);
-        if (!moved.has_arrived) {
+        const double done = receive(local, *transport, call, stream, free_at);
+        if (!local.has_arrived) {
           result.forget();
         }
         return done;
@@ -416,10 +417,11 @@ c10::intrusive_ptr<c10d::Work> NcclGroup::submit_message(
       /*blocks_host=*/false,
       is_send,
       message->announcement.ready};
-  watch_end(parts, extension);
-  auto& communicators = is_send ? communicators_->senders : communicators_->receivers;
+  report_end(parts, extension);
+  auto& communicator = communicators_->get_or_create(
+      is_send ? communicators_->senders : communicators_->receivers, peer);
   const auto title = profiler_title(op, message->announcement.kind, rank_, peer);
-  return enqueue(communicators_->with(communicators, peer), std::move(parts), submission, title);
+  return enqueue(communicator, std::move(parts), submission, title);
 }
 
 c10::intrusive_ptr<c10d::Work> NcclGroup::send(
@@ -476,7 +478,7 @@ void NcclGroup::join(c10::DeviceIndex device) {
     return;
   }
   for (auto* communicator : communicators_->all(/*with_senders=*/false)) {
-    for (const auto& transfer : communicator->held()) {
+    for (const auto& transfer : communicator->transfers()) {
       if (transfer->stream().device_index() == device) {
         transfer->join_and_raise_unseen();
       }
@@ -488,11 +490,11 @@ void NcclGroup::shutdown() {
   shutdown_within(options_->timeout);
 }
 
-void NcclGroup::shutdown_within(std::chrono::milliseconds most) {
+void NcclGroup::shutdown_within(std::chrono::milliseconds limit) {
   if (getpid() != process_) {
     return;
   }
-  const auto deadline = std::chrono::steady_clock::now() + std::min(most, options_->timeout);
+  const auto deadline = std::chrono::steady_clock::now() + std::min(limit, options_->timeout);
   for (auto* communicator : communicators_->all(/*with_senders=*/true)) {
     communicator->drain(deadline);
   }

@@ -1,11 +1,11 @@
-// The process group that takes the place of PyTorch's ProcessGroupNCCL.
+// The process group that replaces PyTorch's ProcessGroupNCCL.
 //
 //   a thread of the program              threads of the group (communicator.h)
-//   checks, counts, enqueues  ───────>   one for collectives, in their order; one for messages to
-//   TransferWork::wait        <───────   each peer, one for those from it
+//   checks, counts, enqueues  ───────>   one for collectives, in their order; one for the sends to
+//   TransferWork::wait        <───────   each peer, and one for the receives from each peer
 //
-// Python finds it under that name (bindings.cpp), so torch.distributed makes it, asks its class and
-// passes its options as it does for NCCL's own.
+// Python sees this class as ProcessGroupNCCL (bindings.cpp). So torch.distributed constructs it,
+// checks for its type and passes its options as it does for NCCL's own.
 #pragma once
 
 #include "collectives/collective.h"
@@ -26,7 +26,7 @@
 
 namespace anyrig::virtual_gpu {
 
-// ncclConfig_t, as torch.distributed hands it on.
+// ncclConfig_t, as torch.distributed passes it.
 struct NcclConfig {
   static constexpr int kUndefined = std::numeric_limits<int>::min(); // NCCL_CONFIG_UNDEF_INT
 
@@ -71,7 +71,7 @@ class NcclGroup final : public c10d::Backend {
       c10::intrusive_ptr<Options> options);
   ~NcclGroup() override;
 
-  // Makes a ProcessGroupGloo; set by Python, which knows how.
+  // The function that makes a ProcessGroupGloo. Python sets it.
   using MakeTransport = std::function<c10::intrusive_ptr<c10d::Backend>(
       const c10::intrusive_ptr<c10d::Store>& store,
       int rank,
@@ -96,7 +96,7 @@ class NcclGroup final : public c10d::Backend {
   at::Tensor allocateTensor(long size, at::TensorOptions options);
   c10d::ErrorType getError() override;
 
-  // How many groups were split off this one.
+  // The number of groups that were split off this one.
   uint64_t split_count() const { return split_count_; }
   void count_split() { ++split_count_; }
   c10::intrusive_ptr<c10d::Backend> split(
@@ -112,20 +112,22 @@ class NcclGroup final : public c10d::Backend {
   void setTimeout(std::chrono::milliseconds timeout) { options_->timeout = timeout; }
   void add_ephemeral_timeout(std::chrono::milliseconds timeout) { extension_.add(timeout); }
 
-  // Whether ranks have met here, or were to at once: NCCL's communicator is made then.
+  // Whether the ranks have connected: with the first collective, or eagerly. NCCL creates its
+  // communicator then.
   bool is_connected() const { return is_connected_ || last_device_ >= 0; }
   void eagerConnectSingleDevice(at::Device /*device*/) override { is_connected_ = true; }
 
-  // Raises DistBackendError on a second one, and unless TORCH_NCCL_ENABLE_TIMING is set.
+  // Raises DistBackendError if a hook is already registered or TORCH_NCCL_ENABLE_TIMING is not set.
   void registerOnCompletionHook(
       std::function<void(std::shared_ptr<c10d::WorkInfo>)>&& hook) override;
   void waitForPendingWorks() override;
   void enableCollectivesTiming() override { is_timed_ = true; }
 
-  // NCCL's memory is moved like any other here; raises unless ranks have met.
-  void check_registers(const MemoryPool& pool) const;
+  // Checks that `pool` can be registered: raises DistBackendError unless the ranks have connected.
+  // Nothing else is needed, since transfers treat registered memory like any other.
+  void check_can_register(const MemoryPool& pool) const;
 
-  // What is given is looked through first, and a number that is none is a device-side assert.
+  // Turns the check of sent tensors on or off. A NaN is a device-side assert (nan_check.h).
   void set_nan_check(bool enabled) { checks_nan_ = enabled; }
 
   void setSequenceNumberForGroup() override {}
@@ -191,20 +193,20 @@ class NcclGroup final : public c10d::Backend {
   c10::intrusive_ptr<c10d::Work> recvAnysource(
       std::vector<at::Tensor>& tensors, int tag) override;
 
-  // Waits for all that `device` has under way here, sends apart, and raises an error of it that
-  // nobody has seen.
+  // Blocks the host until this group's transfers of `device` have ended, sends excepted. Raises an
+  // error that no thread has seen yet.
   void join(c10::DeviceIndex device);
-  // Waits up to the group's limit for what is under way, then closes it.
+  // Waits up to the group's timeout for pending transfers, then closes the group.
   void shutdown() override;
-  // As `shutdown`, and waits no longer than `most`.
-  void shutdown_within(std::chrono::milliseconds most);
-  // Closes it at once; what is under way fails.
+  // As `shutdown`, but waits no longer than `limit`.
+  void shutdown_within(std::chrono::milliseconds limit);
+  // Closes the group at once; pending transfers fail.
   void abort() override;
 
  private:
   struct Communicators;
 
-  // A collective whose tensors are on `device`; fills in what all announcements have.
+  // Returns a collective on `device` with the fields set that every kind has.
   Collective begin(CollectiveKind kind, c10::DeviceIndex device);
   struct Submission {
     c10d::OpType op;
@@ -223,8 +225,8 @@ class NcclGroup final : public c10d::Backend {
       Transfer::Parts parts,
       const Submission& submission,
       const std::string& title);
-  // Has `parts` tell of its end to those who keep count of it.
-  void watch_end(Transfer::Parts& parts, const TimeExtension::Share& extension);
+  // Has `parts` report the end of the transfer to the completion hook and to the time extension.
+  void report_end(Transfer::Parts& parts, const TimeExtension::Share& extension);
 
   Collective all_reduce(const at::Tensor& tensor, const c10d::ReduceOp& op);
   Collective all_gather(const std::vector<at::Tensor>& outputs, const at::Tensor& input);
@@ -234,19 +236,20 @@ class NcclGroup final : public c10d::Backend {
   Collective reduce_scatter_from(
       const at::Tensor& output, const at::Tensor& input, const c10d::ReduceOp& op);
   c10::intrusive_ptr<c10d::Work> all_to_all(
-      const std::vector<at::Tensor>& given,
-      const std::vector<at::Tensor>& taken,
+      const std::vector<at::Tensor>& inputs,
+      const std::vector<at::Tensor>& outputs,
       const Submission& submission);
 
-  CollectiveCall call(
+  CollectiveCall describe_call(
       const Submission& submission,
       uint64_t sequence,
       const TimeExtension::Share& extension) const;
-  // NCCL runs on streams of its own: one for collectives, one for each peer and direction.
+  // NCCL runs on its own streams: one for collectives, and one for each peer and direction.
   static constexpr int kCollectives = -1;
   c10::Stream stream(c10::DeviceIndex device, int purpose);
-  // Launches it there behind what the current stream does; returns when it could start.
-  static double launch(const c10::Stream& stream);
+  // Launches a kernel on `stream` behind the current stream's work. Returns the virtual time at
+  // which it can start.
+  static double launch_after_current(const c10::Stream& stream);
   c10::DeviceIndex barrier_device(const c10d::BarrierOptions& options) const;
   void close(const std::string& reason);
 
@@ -259,7 +262,7 @@ class NcclGroup final : public c10d::Backend {
   std::atomic<bool> is_connected_{false};
   std::atomic<bool> is_timed_;
   std::atomic<bool> checks_nan_;
-  // The device of the last collective, by which a barrier takes one.
+  // The device of the last call, for barriers that name none; -1 before the first call.
   std::atomic<int> last_device_{-1};
 
   std::mutex mutex_;
@@ -268,7 +271,8 @@ class NcclGroup final : public c10d::Backend {
   TransferWork::Transfers coalesced_;
   std::vector<at::Tensor> coalesced_outputs_;
 
-  // A forked child has none of the threads, and must leave all of this alone.
+  // The process that made the group. A forked child has none of its threads and must not touch
+  // them.
   int process_;
   std::unique_ptr<Communicators> communicators_;
 };

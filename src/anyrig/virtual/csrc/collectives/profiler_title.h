@@ -1,4 +1,4 @@
-// The names under which PyTorch's profiler and its flight recorder know NCCL's collectives.
+// The names of NCCL's collectives in PyTorch's profiler and flight recorder.
 #pragma once
 
 #include "time/collective_time.h"
@@ -9,8 +9,8 @@
 
 namespace anyrig::virtual_gpu {
 
-// Of `op`, whose first or only part is of `kind`: "nccl:all_reduce". Of a message also who sends it
-// and who gets it: "nccl:send 0->1".
+// Returns the name of `op`, whose first or only collective is of `kind`: "nccl:all_reduce". The
+// name of a message has its ranks: "nccl:send 0->1" or "nccl:recv 1<-0".
 std::string profiler_title(c10d::OpType op, CollectiveKind kind, int rank, int peer);
 
 } // namespace anyrig::virtual_gpu

@@ -1,4 +1,5 @@
-// The collectives of NcclGroup that combine numbers: what is checked, who gives which bytes to whom.
+// NcclGroup's collectives that combine the data of several ranks: their argument checks, and which
+// rank sends which bytes to which.
 #ifdef USE_C10D_GLOO
 
 #include "collectives/host_bytes.h"
@@ -34,8 +35,8 @@ Collective NcclGroup::all_reduce(const at::Tensor& tensor, const c10d::ReduceOp&
   collective.reduction.emplace(op, dtype, size_, tensor.device().index());
   announcement.reduction = op.op_;
   announcement.dtype = dtype;
-  announcement.gives.assign(size_, bytes_of(tensor));
-  announcement.takes = announcement.gives;
+  announcement.send_bytes.assign(size_, bytes_of(tensor));
+  announcement.receive_bytes = announcement.send_bytes;
   collective.bytes = static_cast<double>(bytes_of(tensor));
   collective.result = host_row(tensor);
   return collective;
@@ -90,11 +91,11 @@ c10::intrusive_ptr<c10d::Work> NcclGroup::reduce(
   announcement.root = options.rootRank;
   announcement.reduction = options.reduceOp.op_;
   announcement.dtype = real.scalar_type();
-  announcement.gives[options.rootRank] = bytes_of(tensor);
-  announcement.takes.assign(size_, is_root ? bytes_of(tensor) : 0);
+  announcement.send_bytes[options.rootRank] = bytes_of(tensor);
+  announcement.receive_bytes.assign(size_, is_root ? bytes_of(tensor) : 0);
   collective.bytes = static_cast<double>(bytes_of(tensor));
   collective.reduction.emplace(options.reduceOp, real.scalar_type(), size_, device);
-  collective.gives[options.rootRank] = host_row(real);
+  collective.send_rows[options.rootRank] = host_row(real);
   if (is_root) {
     collective.result = host_row(real);
   }
@@ -111,11 +112,11 @@ Collective NcclGroup::reduce_scatter(
   auto& announcement = collective.announcement;
   announcement.reduction = op.op_;
   announcement.dtype = output.scalar_type();
-  announcement.gives = bytes_of(inputs);
-  announcement.takes.assign(size_, bytes_of(output));
-  collective.bytes = sum_of(announcement.gives);
+  announcement.send_bytes = bytes_of(inputs);
+  announcement.receive_bytes.assign(size_, bytes_of(output));
+  collective.bytes = sum_of(announcement.send_bytes);
   collective.reduction.emplace(op, output.scalar_type(), size_, output.device().index());
-  collective.gives = host_rows(inputs);
+  collective.send_rows = host_rows(inputs);
   collective.result = row_to_fill(output);
   return collective;
 }
@@ -134,11 +135,15 @@ c10::intrusive_ptr<c10d::Work> NcclGroup::reduce_scatter(
   for (const auto& input : inputs[0]) {
     real_inputs.push_back(as_real(input, options.reduceOp, "reduce_scatter"));
   }
-  Tensors kept = inputs[0];
-  add_buffer(kept, inputs[0]);
+  Tensors inputs_and_buffer = inputs[0];
+  add_flat_buffer(inputs_and_buffer, inputs[0]);
   return submit(
       {reduce_scatter(real, real_inputs, options.reduceOp)},
-      {c10d::OpType::REDUCE_SCATTER, output.device().index(), kept, outputs, options.timeout});
+      {c10d::OpType::REDUCE_SCATTER,
+       output.device().index(),
+       inputs_and_buffer,
+       outputs,
+       options.timeout});
 }
 
 Collective NcclGroup::reduce_scatter_from(
@@ -161,12 +166,12 @@ Collective NcclGroup::reduce_scatter_from(
   auto& announcement = collective.announcement;
   announcement.reduction = op.op_;
   announcement.dtype = real_output.scalar_type();
-  announcement.gives.assign(size_, bytes_of(output));
-  announcement.takes = announcement.gives;
+  announcement.send_bytes.assign(size_, bytes_of(output));
+  announcement.receive_bytes = announcement.send_bytes;
   collective.bytes = static_cast<double>(bytes_of(input));
   collective.reduction.emplace(
       op, real_output.scalar_type(), size_, real_output.device().index());
-  collective.gives = split_row(host_row(real_input), size_);
+  collective.send_rows = split_row(host_row(real_input), size_);
   collective.result = row_to_fill(real_output);
   return collective;
 }

@@ -20,7 +20,7 @@ double premul_factor(const c10d::ReduceOp& op) {
   return shape_only() ? 1.0 : supplement.tensor_factor.item<double>();
 }
 
-// The type that the CPU adds in, where it cannot add in `dtype`.
+// The dtype in which the CPU can add values of `dtype`.
 c10::ScalarType arithmetic_type(c10::ScalarType dtype) {
   return c10::isFloat8Type(dtype) ? at::kFloat : dtype;
 }
@@ -49,7 +49,7 @@ Reduction::Reduction(
   TORCH_CHECK(
       dtype != at::kFloat8_e5m2fnuz && dtype != at::kFloat8_e4m3fnuz,
       "Unsupported Float8 type for NCCL reduction");
-  // taskAppend in NCCL's enqueue.cc, which is asked after PyTorch's own checks.
+  // From taskAppend in NCCL's enqueue.cc, which runs after PyTorch's own checks.
   TORCH_CHECK_WITH(
       DistBackendError,
       !c10::isFloat8Type(dtype) || devices().at(device).capability_major >= 9,
@@ -81,7 +81,7 @@ Reduction::Reduction(
       factor_ = premul_factor(op);
       break;
     case Op::SUM:
-      // Bytes would overflow; the sum of truths is whether there is one.
+      // A sum of bytes would overflow; a sum of booleans is true if any of them is.
       op_ = dtype == at::kBool ? Op::MAX : Op::SUM;
       break;
     default:
@@ -101,7 +101,7 @@ at::Tensor Reduction::combine(const std::vector<at::Tensor>& by_rank) const {
   const auto arithmetic = arithmetic_type(dtype);
   at::Tensor total = by_rank[0];
   for (size_t i = 1; i < by_rank.size(); ++i) {
-    // Rounded after each step, as by a ring of cards.
+    // Round after each step, as NCCL's ring does.
     total = combine_two(total.to(arithmetic), by_rank[i].to(arithmetic), op_).to(dtype);
   }
   if (op_ == Op::AVG && !factor_.has_value()) {

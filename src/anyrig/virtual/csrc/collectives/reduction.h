@@ -1,4 +1,4 @@
-// How NCCL combines the numbers of several ranks.
+// How NCCL combines the tensors of several ranks.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -9,20 +9,20 @@
 
 namespace anyrig::virtual_gpu {
 
-// A reduction of one rank's tensors, checked as ProcessGroupNCCL checks it.
+// A reduction over `ranks` ranks, with ProcessGroupNCCL's checks of its arguments.
 class Reduction {
  public:
-  // Raises ValueError for the bitwise operations, and TypeError where the type does not go with
-  // the operation. `ranks` take part.
+  // Raises ValueError for the bitwise operations, TypeError if the operation does not support
+  // `dtype`, and DistBackendError for float8 on a `device` with a compute capability below 9.0.
   Reduction(
       const c10d::ReduceOp& op, c10::ScalarType dtype, int ranks, c10::DeviceIndex device);
 
-  // This rank's part of the sum: AVG and PREMUL_SUM multiply before they add, as NCCL does.
-  // Returns `mine` itself where nothing is to be done.
+  // Returns what this rank adds to the sum. AVG of floats and PREMUL_SUM multiply before they add,
+  // as NCCL does. The other operations return `mine` itself.
   at::Tensor prepare(const at::Tensor& mine) const;
 
-  // Combines the prepared parts, one a rank, in the order of ranks: all ranks that combine the same
-  // parts get the same bits.
+  // Combines the prepared tensors, one for each rank, in rank order: all ranks that combine the
+  // same tensors get the same bits.
   at::Tensor combine(const std::vector<at::Tensor>& by_rank) const;
 
   c10d::ReduceOp::RedOpType op() const { return op_; }

@@ -31,7 +31,7 @@ void check_message(const at::Tensor& tensor) {
     const auto end = (tensor.storage_offset() + tensor.numel()) * tensor.element_size();
     TORCH_CHECK_VALUE(
         end <= tensor.storage().nbytes(),
-        "this tensor has more elements than its memory, and NCCL would send what lies behind it; "
+        "this tensor has more elements than its storage, and NCCL would access memory beyond it; "
         "call contiguous() first");
   }
 }
@@ -49,7 +49,7 @@ int64_t check_same_device(const std::vector<at::Tensor>& tensors) {
     C10_THROW_ERROR(ValueError, "Tensor list must be nonempty");
   }
   const auto& first = tensors.front();
-  int64_t numbers = 0;
+  int64_t total_numel = 0;
   for (const auto& tensor : tensors) {
     check_dense(tensor);
     if (tensor.scalar_type() != first.scalar_type()) {
@@ -62,9 +62,9 @@ int64_t check_same_device(const std::vector<at::Tensor>& tensors) {
         ValueError,
         tensor.get_device() == first.get_device(),
         "Expected list of tensors on the same device");
-    numbers += tensor.numel();
+    total_numel += tensor.numel();
   }
-  return numbers;
+  return total_numel;
 }
 
 void check_dtype(c10::ScalarType dtype) {
@@ -90,7 +90,7 @@ void check_dtype(c10::ScalarType dtype) {
   }
 }
 
-void refuse(const char* function, const std::string& reason) {
+void raise_value_error(const char* function, const std::string& reason) {
   C10_THROW_ERROR(ValueError, std::string("ProcessGroupNCCL::") + function + ": " + reason);
 }
 
@@ -100,7 +100,7 @@ void check_list(
     const std::vector<std::vector<at::Tensor>>& lists,
     int size) {
   if (lists.size() != 1) {
-    refuse(
+    raise_value_error(
         function,
         c10::str(
             "requires a single-element ", kind, " list containing a list with ", size,
@@ -108,7 +108,7 @@ void check_list(
   }
   if (lists[0].size() != static_cast<size_t>(size)) {
     const std::string capital = kind[0] == 'o' ? "Output" : "Input";
-    refuse(
+    raise_value_error(
         function,
         c10::str(
             "Incorrect ", kind, " list size ", lists[0].size(), ". ", capital,
@@ -129,14 +129,14 @@ const std::vector<at::Tensor>& check_root_list(
     return lists[0];
   }
   if (!lists.empty()) {
-    refuse(function, c10::str("requires empty ", kind, " on non-root"));
+    raise_value_error(function, c10::str("requires empty ", kind, " on non-root"));
   }
   return none;
 }
 
 void check_root(const char* function, int64_t root, int size) {
   if (root < 0 || root >= size) {
-    refuse(function, c10::str("invalid root rank: ", root));
+    raise_value_error(function, c10::str("invalid root rank: ", root));
   }
 }
 

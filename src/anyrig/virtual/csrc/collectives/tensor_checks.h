@@ -1,4 +1,4 @@
-// What ProcessGroupNCCL refuses of its arguments, with its classes of errors and its words.
+// ProcessGroupNCCL's checks of its arguments, with its error classes and messages.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -8,33 +8,39 @@
 
 namespace anyrig::virtual_gpu {
 
-// A dense tensor of a device, without gaps. Raises ValueError.
+// Checks that `tensor` is a dense and contiguous CUDA tensor. Raises ValueError.
 void check_tensor(const at::Tensor& tensor);
-// As above; a message may have gaps, and what is between them travels in place of what is not.
+// As above, for a send or receive: a non-contiguous tensor only causes a warning. NCCL then moves
+// its numel() elements from the start of its memory, gaps included. Raises ValueError if these
+// exceed the tensor's storage.
 void check_message(const at::Tensor& tensor);
-// The one tensor of a list that can hold one for each device of the process.
+// Returns the only tensor of `tensors`. Raises RuntimeError if there are several.
 const at::Tensor& check_single(const std::vector<at::Tensor>& tensors);
-// Tensors of one type and one device. Returns the sum of their sizes.
+// Checks that `tensors` is not empty and that all are on one device with one dtype. Returns their
+// total number of elements. Raises ValueError, or TypeError for the dtype.
 int64_t check_same_device(const std::vector<at::Tensor>& tensors);
 
-// One list with a tensor for each of the `size` ranks; `kind` is "input" or "output". ValueError.
+// Checks that `lists` is one list with a tensor for each of the `size` ranks. `kind` is "input" or
+// "output". Raises ValueError.
 void check_list(
     const char* function,
     const char* kind,
     const std::vector<std::vector<at::Tensor>>& lists,
     int size);
-// As above for the root, which alone has one: returns its tensors, none on the other ranks.
+// On the root, checks `lists` as above and returns its tensors. On the other ranks, checks that
+// `lists` is empty and returns an empty list.
 const std::vector<at::Tensor>& check_root_list(
     const char* function,
     const char* kind,
     const std::vector<std::vector<at::Tensor>>& lists,
     int size,
     bool is_root);
-// A rank of the group. Raises ValueError.
+// Checks that `root` is a rank of the group. Raises ValueError.
 void check_root(const char* function, int64_t root, int size);
-[[noreturn]] void refuse(const char* function, const std::string& reason);
+// Raises ValueError with the text "ProcessGroupNCCL::<function>: <reason>".
+[[noreturn]] void raise_value_error(const char* function, const std::string& reason);
 
-// Raises TypeError for a type that NCCL does not move.
+// Raises TypeError for a dtype that NCCL does not move.
 void check_dtype(c10::ScalarType dtype);
 
 } // namespace anyrig::virtual_gpu

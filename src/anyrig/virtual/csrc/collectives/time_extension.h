@@ -1,5 +1,5 @@
-// More time for the collectives of a group that come next, for once: _add_ephemeral_timeout. It is
-// used up when the first collective that had it ends.
+// Extra time for the next collectives of a group: _add_ephemeral_timeout. The extra time is used up
+// when the first collective that got it ends.
 #pragma once
 
 #include <chrono>
@@ -16,28 +16,29 @@ class TimeExtension {
     active_ += more;
   }
 
-  // What a collective that begins now has: all that is active, of which its end takes `own` away.
+  // The extra time of one collective: `total` extends its timeout, and `owned` of it is used up
+  // when the collective ends.
   struct Share {
-    Milliseconds all{0};
-    Milliseconds own{0};
+    Milliseconds total{0};
+    Milliseconds owned{0};
   };
-  Share take() {
+  Share take_share() {
     std::lock_guard<std::mutex> guard(mutex_);
     const Share share{active_, active_ - owned_};
     owned_ = active_;
     return share;
   }
 
-  void end(const Share& share) {
+  void end_share(const Share& share) {
     std::lock_guard<std::mutex> guard(mutex_);
-    active_ -= share.own;
-    owned_ -= share.own;
+    active_ -= share.owned;
+    owned_ -= share.owned;
   }
 
  private:
   std::mutex mutex_;
   Milliseconds active_{0};
-  // The part of it that ends with a collective under way.
+  // The part of `active_` that is used up when a running collective ends.
   Milliseconds owned_{0};
 };
 

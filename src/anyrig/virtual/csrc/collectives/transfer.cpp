@@ -10,15 +10,15 @@
 
 namespace anyrig::virtual_gpu {
 
-double Transfer::run(double free_from) {
+double Transfer::run(double free_at) {
   try {
-    started_ = std::max(free_from, parts_.ready);
-    ended_ = parts_.body(parts_.call, parts_.stream, free_from);
+    started_ = std::max(free_at, parts_.ready);
+    ended_ = parts_.body(parts_.call, parts_.stream, free_at);
     end(nullptr);
     return ended_;
   } catch (...) {
     end(std::current_exception());
-    return free_from;
+    return free_at;
   }
 }
 
@@ -57,12 +57,13 @@ bool Transfer::join(std::optional<Moment> deadline) {
   if (deadline.has_value()) {
     return changed_.wait_until(lock, *deadline, ended);
   }
-  // The body has a limit of its own, and a group that closes ends what has not begun.
+  // This wait ends: the body has its own time limit, and a group that closes fails its queued
+  // transfers.
   changed_.wait(lock, ended);
   return true;
 }
 
-void Transfer::take_over() {
+void Transfer::finish_wait() {
   {
     std::lock_guard<std::mutex> guard(mutex_);
     if (error_) {

@@ -1,5 +1,5 @@
-// One collective or message under way, as the group holds it: what runs in a thread of the group
-// (communicator.h), and how a thread of the program waits for it.
+// One collective or message of a group: a thread of the group runs it (communicator.h), and threads
+// of the program wait for it.
 #pragma once
 
 #include "collectives/failure.h"
@@ -17,52 +17,55 @@ namespace anyrig::virtual_gpu {
 
 class Transfer {
  public:
-  // Returns the moment of the virtual clock at which it is done, given the one at which what came
-  // before on its stream is.
+  // Runs the transfer. Returns the virtual time at which it is done, given that earlier work on its
+  // stream is done at `free_at`.
   using Body =
-      std::function<double(const CollectiveCall& call, const c10::Stream& stream, double free_from)>;
+      std::function<double(const CollectiveCall& call, const c10::Stream& stream, double free_at)>;
 
   struct Parts {
     CollectiveCall call;
     Body body;
-    // The device's stream that NCCL's kernel would run on.
+    // The CUDA stream on which NCCL's kernel would run.
     c10::Stream stream;
-    // What the body reads and writes.
+    // The tensors that the body reads and writes.
     std::vector<at::Tensor> tensors;
-    // A barrier holds up the host, too.
+    // Whether wait() also moves the host to the end of the transfer on the virtual clock, as for a
+    // barrier.
     bool blocks_host = false;
-    // What is sent was copied; nothing waits for it to arrive.
+    // Whether this is a send. Its data was copied, so nothing waits until it arrives.
     bool is_send = false;
-    // The moment at which the work before it on the device is done: it begins no earlier.
+    // The virtual time at which earlier work of the device is done; the transfer starts no earlier.
     double ready = 0;
-    // Called before anyone hears of the end, by the thread that ends it.
+    // Called by the thread that ends the transfer, before waiting threads wake up.
     std::function<void(const Transfer& transfer, bool is_success)> on_end = {};
   };
 
   explicit Transfer(Parts parts) : parts_(std::move(parts)) {}
 
-  // Runs the body, and returns the moment at which it is done. What it holds is left to be dropped
-  // by a thread of the program: a tensor may belong to Python.
-  double run(double free_from);
-  // Ends one that will not run.
+  // Runs the body and returns the virtual time at which it is done. Keeps the tensors for a thread
+  // of the program to drop, since they may belong to Python.
+  double run(double free_at);
+  // Ends a transfer that will not run.
   void fail(const std::string& reason);
 
   bool has_ended() const;
   std::exception_ptr error() const;
 
-  // Blocks the host until it has ended, well or not. False if `deadline` came first.
+  // Blocks the host until the transfer has ended, with or without an error. Returns false if
+  // `deadline` passed first.
   bool join(std::optional<Moment> deadline = std::nullopt);
-  // Of one that has ended: raises its error, or has the current stream go on at its end.
-  void take_over();
-  // Waits, and raises the error that nobody has seen yet.
+  // Raises the error of an ended transfer, or else makes the current stream wait for its end on the
+  // virtual clock.
+  void finish_wait();
+  // Waits until the transfer has ended. Raises its error if no thread has seen it yet.
   void join_and_raise_unseen();
-  // Drops the tensors of one that has ended, as NCCL's group does when the program has waited.
+  // Drops the tensors of an ended transfer, as ProcessGroupNCCL does once the program has waited.
   void release();
 
   const CollectiveCall& call() const { return parts_.call; }
   const c10::Stream& stream() const { return parts_.stream; }
   bool is_send() const { return parts_.is_send; }
-  // On the virtual clock.
+  // The duration on the virtual clock.
   double seconds() const { return ended_ - started_; }
 
  private:

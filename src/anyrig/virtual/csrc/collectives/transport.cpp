@@ -10,14 +10,14 @@ namespace {
 
 using Reason = TransportError::Reason;
 
-// gloo takes 0 for no limit.
-std::chrono::milliseconds left_until(Moment deadline) {
+// At least 1 ms: gloo treats 0 as no limit.
+std::chrono::milliseconds time_until(Moment deadline) {
   const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
       deadline - std::chrono::steady_clock::now());
   return std::max(left, std::chrono::milliseconds(1));
 }
 
-Reason reason_of(const std::string& gloo_text) {
+Reason classify(const std::string& gloo_text) {
   for (const char* words : {"Timed out", "Application timeout", "timed out"}) {
     if (gloo_text.find(words) != std::string::npos) {
       return Reason::TimeLimit;
@@ -28,10 +28,10 @@ Reason reason_of(const std::string& gloo_text) {
 
 } // namespace
 
-void Transport::watch(const Works& works) {
+void Transport::add_pending(const Works& works) {
   std::lock_guard<std::mutex> guard(mutex_);
   for (const auto& work : works) {
-    waited_for_.insert(work.get());
+    pending_.insert(work.get());
   }
   if (closed_) {
     for (const auto& work : works) {
@@ -40,16 +40,16 @@ void Transport::watch(const Works& works) {
   }
 }
 
-void Transport::forget(const Works& works) {
+void Transport::remove_pending(const Works& works) {
   std::lock_guard<std::mutex> guard(mutex_);
   for (const auto& work : works) {
-    waited_for_.erase(work.get());
+    pending_.erase(work.get());
   }
 }
 
 void Transport::exchange(
-    c10::ArrayRef<Message> gives,
-    c10::ArrayRef<Message> takes,
+    c10::ArrayRef<Message> sends,
+    c10::ArrayRef<Message> receives,
     Channel channel,
     Moment deadline) {
   {
@@ -69,24 +69,24 @@ void Transport::exchange(
       try {
         works.push_back(start(data, message.peer, static_cast<int>(channel)));
       } catch (const std::exception& error) {
-        throw TransportError(reason_of(error.what()), {message.peer}, error.what());
+        throw TransportError(classify(error.what()), {message.peer}, error.what());
       }
       peers.push_back(message.peer);
     }
   };
-  // What is received is posted first, and waited for first: it tells who is missing.
+  // Post the receives first, and wait for them first: they show which ranks are missing.
   using Data = std::vector<at::Tensor>;
-  post(takes, [this](Data& data, int peer, int tag) { return gloo_->recv(data, peer, tag); });
-  post(gives, [this](Data& data, int peer, int tag) { return gloo_->send(data, peer, tag); });
-  watch(works);
+  post(receives, [this](Data& data, int peer, int tag) { return gloo_->recv(data, peer, tag); });
+  post(sends, [this](Data& data, int peer, int tag) { return gloo_->send(data, peer, tag); });
+  add_pending(works);
 
   std::vector<int> missing;
   std::optional<TransportError> failure;
   for (size_t i = 0; i < works.size(); ++i) {
     try {
-      // Once one wait is over its limit, gloo closes all connections, and the others tell at once
-      // whether their message has come.
-      if (!works[i]->wait(left_until(deadline)) && !failure.has_value()) {
+      // After the first timeout gloo closes all connections, so each further wait returns at once
+      // and shows whether that message arrived.
+      if (!works[i]->wait(time_until(deadline)) && !failure.has_value()) {
         failure.emplace(Reason::Closed, std::vector<int>{}, "the group was closed");
       }
     } catch (const std::exception& error) {
@@ -94,14 +94,14 @@ void Transport::exchange(
         missing.push_back(peers[i]);
       }
       if (!failure.has_value()) {
-        failure.emplace(reason_of(error.what()), std::vector<int>{}, error.what());
+        failure.emplace(classify(error.what()), std::vector<int>{}, error.what());
       }
     }
     if (failure.has_value() && failure->reason != Reason::TimeLimit) {
       break;
     }
   }
-  forget(works);
+  remove_pending(works);
   if (failure.has_value()) {
     failure->peers = std::move(missing);
     throw *failure;
@@ -111,7 +111,7 @@ void Transport::exchange(
 void Transport::close() {
   std::lock_guard<std::mutex> guard(mutex_);
   closed_ = true;
-  for (auto* work : waited_for_) {
+  for (auto* work : pending_) {
     work->abort();
   }
 }

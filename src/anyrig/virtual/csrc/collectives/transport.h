@@ -1,9 +1,9 @@
-// How the bytes of a group go from rank to rank: gloo's messages between two ranks.
+// Moves the bytes of a group from rank to rank, with gloo's messages between two ranks.
 //
-// gloo's own collectives are not used. They end the process where sizes disagree, a rank that does
-// not neighbour a dead one hears of its death only when its time is up, and they lack much of what
-// NCCL has. With messages alone, every rank is connected to every other one, so each notices by
-// itself who is gone.
+// gloo's own collectives are not used. They end the process if sizes differ, they cover only a part
+// of NCCL's collectives, and a rank notices a dead rank that is not its neighbour only at the
+// timeout. With messages, every rank is connected to every other rank and notices a lost rank
+// itself.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,16 +20,16 @@ namespace anyrig::virtual_gpu {
 
 using Moment = std::chrono::steady_clock::time_point;
 
-// A tensor of the host, contiguous, that goes to `peer` or comes from it.
+// A contiguous CPU tensor to send to `peer` or to receive from it.
 struct Message {
   int peer;
   at::Tensor data;
 };
 
-// Messages of one channel between two ranks arrive in the order in which they were sent.
+// On one channel, messages between two ranks arrive in the order in which they were sent.
 enum class Channel : int { Collectives = 1, Messages = 2 };
 
-// An exchange that did not come to its end.
+// The error of an exchange that did not complete.
 struct TransportError : std::exception {
   enum class Reason { TimeLimit, Closed, Lost };
 
@@ -38,7 +38,7 @@ struct TransportError : std::exception {
   const char* what() const noexcept override { return gloo_text.c_str(); }
 
   Reason reason;
-  // The ranks that nothing came from.
+  // The ranks whose messages failed.
   std::vector<int> peers;
   std::string gloo_text;
 };
@@ -47,17 +47,17 @@ class Transport {
  public:
   explicit Transport(c10::intrusive_ptr<c10d::Backend> gloo) : gloo_(std::move(gloo)) {}
 
-  // Sends and receives all of these at once, and returns when all are done. Empty messages do not
-  // travel. Throws TransportError. Needs no GIL.
+  // Starts all sends and receives, then waits until all are done. Skips empty messages. Throws
+  // TransportError. Needs no GIL.
   void exchange(
-      c10::ArrayRef<Message> gives,
-      c10::ArrayRef<Message> takes,
+      c10::ArrayRef<Message> sends,
+      c10::ArrayRef<Message> receives,
       Channel channel,
       Moment deadline);
 
-  // Wakes every thread that waits here, and refuses what comes later.
+  // Wakes every thread that waits in `exchange`, and makes later calls of `exchange` throw.
   void close();
-  // Gives up the connections, by which the other ranks notice; no thread may be left here.
+  // Closes the connections, which the other ranks notice. No thread may be in `exchange`.
   void disconnect() { gloo_.reset(); }
 
   const c10::intrusive_ptr<c10d::Backend>& gloo() const { return gloo_; }
@@ -65,14 +65,14 @@ class Transport {
  private:
   using Works = std::vector<c10::intrusive_ptr<c10d::Work>>;
 
-  void watch(const Works& works);
-  void forget(const Works& works);
+  void add_pending(const Works& works);
+  void remove_pending(const Works& works);
 
   c10::intrusive_ptr<c10d::Backend> gloo_;
   std::mutex mutex_;
   bool closed_ = false;
-  // What is under way, to be woken.
-  std::set<c10d::Work*> waited_for_;
+  // The works that `exchange` waits for.
+  std::set<c10d::Work*> pending_;
 };
 
 } // namespace anyrig::virtual_gpu

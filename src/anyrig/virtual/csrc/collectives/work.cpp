@@ -82,9 +82,9 @@ bool TransferWork::wait(std::chrono::milliseconds timeout) {
     if (!transfer->join(deadline)) {
       raise_failure(
           transfer->call(),
-          c10::str("it is not done ", timeout.count(), " ms after wait() was called"));
+          c10::str("not done ", timeout.count(), " ms after wait() was called"));
     }
-    transfer->take_over();
+    transfer->finish_wait();
     transfer->release();
   }
   return true;
@@ -119,8 +119,8 @@ c10::intrusive_ptr<Future> TransferWork::getFuture() {
   auto future = c10::make_intrusive<Future>(
       c10::ListType::create(c10::TensorType::get()), std::move(devices));
   try {
-    // The future marks its end on the current stream. That is not the caller's, which goes on until
-    // it waits for the future: DDP's backward pass while gradients are reduced.
+    // The future records its end on the current stream. Make that the transfer's stream, so that
+    // the caller's stream continues until it waits for the future, as in DDP's backward pass.
     c10::OptionalStreamGuard on_stream;
     if (!transfers_.empty()) {
       on_stream.reset_stream(transfers_.front()->stream());

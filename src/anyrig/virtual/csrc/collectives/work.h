@@ -1,18 +1,17 @@
-// What a collective returns: torch.distributed.Work, with the meaning it has for CUDA's streams.
+// The torch.distributed.Work that a collective returns, with the stream semantics of CUDA.
 //
-// On a card, wait() makes the current stream wait and returns; what comes later on that stream
-// finds the data. On a virtual device an operator is computed on the host, at the moment it is
-// called, so the host must wait in its place: wait() returns when the transfer is done, and moves
-// the current stream, not the host, to its end on the virtual clock. So does everything else by
-// which a program may come to look at the data: result(), get_future() (whose callbacks run at
-// once, in the thread that adds them, as NCCL's do), and torch.cuda.synchronize(). Data that is
-// looked at without any of these is a race on a card, and it is one here.
+// On a GPU, wait() makes the current stream wait and returns; later work on that stream finds the
+// data. A virtual device computes an operator on the host when it is called, so here wait() blocks
+// the host until the transfer is done. On the virtual clock, wait() moves only the current stream
+// to the end of the transfer, not the host. The other ways to reach the data do the same: result(),
+// get_future(), whose callbacks run at once in the thread that adds them, as NCCL's do, and
+// torch.cuda.synchronize(). Reading the data without any of these is a race on a GPU, and one here.
 //
-// A send is the exception. Its data was copied when it was called, so the program may go on and
-// nothing waits: two ranks that first send to each other and then receive go on, as with NCCL.
+// A send is the exception. Its data was copied when it was called, so nothing waits for it: two
+// ranks that both send to each other before they receive do not deadlock, as with NCCL.
 //
-// An error is raised in the thread that waits. NCCL's watchdog would end the process instead, as a
-// kernel that hangs leaves it no choice.
+// An error is raised in the thread that waits. NCCL's watchdog would end the process instead,
+// because it cannot stop a kernel that hangs.
 #pragma once
 
 #include "collectives/transfer.h"
@@ -25,7 +24,7 @@
 
 namespace anyrig::virtual_gpu {
 
-// Of one transfer, or of several that were coalesced.
+// The work of one transfer, or of several that were coalesced.
 class TransferWork final : public c10d::Work {
  public:
   using Transfers = std::vector<std::shared_ptr<Transfer>>;
@@ -36,8 +35,8 @@ class TransferWork final : public c10d::Work {
       Transfers transfers,
       std::vector<at::Tensor> outputs,
       bool is_timed);
-  // As above, and the profiler, if one runs, takes `title` down as begun, with the sizes of what is
-  // given, until `end_record`.
+  // As above. In addition, a running profiler records `title` with the sizes of `inputs`, until
+  // `end_record` is called.
   TransferWork(
       int rank,
       c10d::OpType op,
@@ -62,7 +61,7 @@ class TransferWork final : public c10d::Work {
   std::vector<at::Tensor> result() override;
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
   c10::intrusive_ptr<c10::ivalue::Future> getFutureResult() override;
-  // In milliseconds of the virtual clock; raises RuntimeError unless the group times its work.
+  // Returns milliseconds on the virtual clock. Raises RuntimeError unless the group times its work.
   float getDuration() const override;
   uint64_t getSequencenumber() const override;
 

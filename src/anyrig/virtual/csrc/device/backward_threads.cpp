@@ -21,7 +21,7 @@ namespace {
 
 using torch::autograd::Node;
 
-// Opens what the engine knows of its threads, which it settles once and for all.
+// Gives access to the engine's threads and queues, which it sets up once.
 struct OpenEngine final : torch::autograd::Engine {
   static void renew_queue(torch::autograd::Engine& engine) {
     constexpr auto renew = &OpenEngine::init_local_ready_queue;
@@ -35,7 +35,7 @@ struct OpenEngine final : torch::autograd::Engine {
     const bool has_started = engine.*pool != nullptr;
     if (has_started && (engine.*queues).size() < devices) {
       (engine.*queues).clear();
-      (engine.*pool).reset(); // which the engine takes for not having started
+            (engine.*pool).reset(); // the engine checks this to see whether it has started
       (engine.*start)();
     }
   }
@@ -46,7 +46,7 @@ bool is_in_backward() {
   return torch::autograd::get_current_graph_task_id() != kNoBackward;
 }
 
-// PyTorch keeps the type to itself, so it is known by its name.
+// PyTorch does not export the type, so recognise its mangled name.
 bool is_python_function(const Node& node) {
   return std::strcmp(typeid(node).name(), "N5torch8autograd6PyNodeE") == 0;
 }
@@ -56,8 +56,8 @@ bool has_hooks(Node& node) {
       !node.tensor_pre_hooks().empty() || node.tensor_post_acc_grad_hooks() != nullptr;
 }
 
-// Whether a backward from `roots` runs code of the program.
-bool runs_program(const torch::autograd::edge_list& roots) {
+// Returns whether a backward from `roots` runs code of the program.
+bool runs_program_code(const torch::autograd::edge_list& roots) {
   std::vector<Node*> nodes;
   ska::flat_hash_set<const Node*> seen;
   const auto visit = [&](const torch::autograd::Edge& edge) {
@@ -87,7 +87,7 @@ bool needs_backward_threads(const std::vector<at::Tensor>& roots) {
   for (const auto& root : roots) {
     edges.push_back(torch::autograd::impl::gradient_edge(root));
   }
-  return runs_program(edges);
+  return runs_program_code(edges);
 }
 
 void drop_failed_backward() {
@@ -101,13 +101,13 @@ void start_backward_threads() {
 
 void settle_backward_threads() {
   if (forked_after_use()) {
-    return; // a child has none of its parent's threads
+        return; // a forked child has none of its parent's threads
   }
-  // The backwards below are to hold no Python object themselves.
+  // Keep Python objects out of the backward passes below.
   at::impl::ThreadLocalPythonObjects::set_state({});
   for (int i = 0; i < device_count(); ++i) {
-    // A thread that takes up the next backward has dropped the one before. Without elements it
-    // needs no memory, of which there may be none left.
+    // A thread that processes the next backward has dropped the previous one. Empty tensors need no
+    // device memory, which may be exhausted.
     const c10::Device device(kDeviceType, static_cast<c10::DeviceIndex>(i));
     const auto leaf = at::empty({0}, at::TensorOptions(device)).requires_grad_();
     leaf.clone().backward(at::empty({0}, at::TensorOptions(device)));

@@ -1,6 +1,6 @@
-// In which thread a backward computes.
+// The threads that run backward passes.
 //
-// PyTorch keeps one thread a device for backwards, so that devices work side by side.
+// PyTorch has one backward thread for each device, so that devices can run concurrently.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,35 +10,37 @@
 
 namespace anyrig::virtual_gpu {
 
-// Whether a backward from `roots` is to compute in PyTorch's threads, or may in the caller's.
+// Returns whether a backward from `roots` must run in PyTorch's backward threads, rather than in
+// the caller's.
 //
-// It is to where several devices are in use, and where it runs code of the program: hooks and
-// Python's functions may tell one thread from another, hold a lock, or start a backward
-// themselves. What is left looks the same from either thread.
+// It must if several devices are in use, or if it runs code of the program: hooks and Python
+// functions may depend on the thread, hold a lock, or start a backward of their own. No other
+// backward can observe its thread.
 bool needs_backward_threads(const std::vector<at::Tensor>& roots);
 
-// Drops what a failed backward left to do in the calling thread, which is in no backward now.
+// Drops the remaining tasks of a failed backward from the queue of the calling thread, which must
+// not be running a backward.
 //
-// PyTorch leaves it in the thread's queue, with the graph and the gradients it was to be done with,
-// until a later backward comes to it. Its own threads are at their queues all the time.
+// PyTorch leaves them in the queue, with the graph and its gradients, until the thread's next
+// backward. The device threads process their queues all the time and need no such call.
 void drop_failed_backward();
 
-// PyTorch starts a thread for each device at the first backward of a process. One that ran before
-// the rig was there found no devices, and would leave them without; this starts them then.
+// Restarts PyTorch's backward threads if a backward ran before the rig was installed. PyTorch
+// starts one thread for each device at the first backward of a process, and at that time found no
+// devices.
 void start_backward_threads();
 
-// Returns when PyTorch's backward thread of each device has let go of every backward that was
-// started before.
+// Waits until PyTorch's backward thread of each device has released every backward started before.
 //
-// It tells the caller that a backward is done before its thread drops what it holds of it, a Python
-// object among that; a program that ends in between meets a thread that asks a closing interpreter
-// for its lock, and is aborted. On a card the gap is the same, but where the threads share few
-// processors it is wide. Call it before the interpreter closes, with Python's lock released.
+// PyTorch returns from backward() before its thread drops the last references, some of them to
+// Python objects. If the interpreter closes in between, the thread requests the GIL of a closing
+// interpreter and the process aborts. The gap exists on real GPUs too, but is wide where the
+// threads share few processors. Call before the interpreter closes, without the GIL.
 void settle_backward_threads();
 
-// Which thread the calling one would be with cards, to tell the program's threads from each other
-// and from a device's backward thread: the latter has no id here. What CUDA and PyTorch keep for each
-// thread is kept for two where a backward computes in its caller's.
+// Returns the id of the thread that would run this call on real GPUs, or the empty id for a
+// device's backward thread. CUDA and PyTorch keep some state for each thread; where a backward runs
+// in its caller's thread, that state must be kept for the two threads separately.
 std::thread::id thread_with_cards() noexcept;
 
 } // namespace anyrig::virtual_gpu

@@ -7,8 +7,9 @@
 namespace anyrig::virtual_gpu {
 namespace {
 
-// c10/cuda/CUDAMiscFunctions.cpp: where to look, but for a wrong device, which it explains.
-std::string advice(const std::string& name) {
+// The hint that c10/cuda/CUDAMiscFunctions.cpp adds, except for an invalid device, which gets its
+// own.
+std::string hint(const std::string& name) {
   return "\nSearch for `" + name +
       "' in https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html for more "
       "information.";
@@ -17,47 +18,47 @@ std::string advice(const std::string& name) {
 std::string text_of(CudaError error) {
   switch (error) {
     case CudaError::Initialization:
-      return "initialization error" + advice("cudaErrorInitializationError");
+      return "initialization error" + hint("cudaErrorInitializationError");
     case CudaError::InvalidDevice:
       return "invalid device ordinal\nGPU device may be out of range, do you have enough GPUs?";
     case CudaError::InvalidHandle:
-      return "invalid resource handle" + advice("cudaErrorInvalidResourceHandle");
+      return "invalid resource handle" + hint("cudaErrorInvalidResourceHandle");
     case CudaError::IllegalState:
       return "the operation cannot be performed in the present state" +
-          advice("cudaErrorIllegalState");
+          hint("cudaErrorIllegalState");
     case CudaError::CaptureUnsupported:
       return "operation not permitted when stream is capturing" +
-          advice("cudaErrorStreamCaptureUnsupported");
+          hint("cudaErrorStreamCaptureUnsupported");
     case CudaError::CaptureInvalidated:
       return "operation failed due to a previous error during capture" +
-          advice("cudaErrorStreamCaptureInvalidated");
+          hint("cudaErrorStreamCaptureInvalidated");
     case CudaError::CaptureMerge:
       return "operation would result in a merge of separate capture sequences" +
-          advice("cudaErrorStreamCaptureMerge");
+          hint("cudaErrorStreamCaptureMerge");
     case CudaError::CaptureUnjoined:
-      return "capturing stream has unjoined work" + advice("cudaErrorStreamCaptureUnjoined");
+      return "capturing stream has unjoined work" + hint("cudaErrorStreamCaptureUnjoined");
     case CudaError::CaptureIsolation:
       return "dependency created on uncaptured work in another stream" +
-          advice("cudaErrorStreamCaptureIsolation");
+          hint("cudaErrorStreamCaptureIsolation");
     case CudaError::CaptureImplicit:
       return "operation would make the legacy stream depend on a capturing blocking stream" +
-          advice("cudaErrorStreamCaptureImplicit");
+          hint("cudaErrorStreamCaptureImplicit");
     case CudaError::CapturedEvent:
       return "operation not permitted on an event last recorded in a capturing stream" +
-          advice("cudaErrorCapturedEvent");
+          hint("cudaErrorCapturedEvent");
     case CudaError::Assert:
-      return "device-side assert triggered" + advice("cudaErrorAssert");
+      return "device-side assert triggered" + hint("cudaErrorAssert");
     case CudaError::LaunchFailure:
-      return "unspecified launch failure" + advice("cudaErrorLaunchFailure");
+      return "unspecified launch failure" + hint("cudaErrorLaunchFailure");
     case CudaError::NotReady:
-      return "device not ready" + advice("cudaErrorNotReady");
+      return "device not ready" + hint("cudaErrorNotReady");
   }
   return "unknown error";
 }
 
 } // namespace
 
-void raise_cuda_error(CudaError error, const std::string& what) {
+void raise_cuda_error(CudaError error, const std::string& details) {
   throw c10::AcceleratorError(
       {__func__, __FILE__, static_cast<uint32_t>(__LINE__)},
       static_cast<int32_t>(error),
@@ -66,7 +67,7 @@ void raise_cuda_error(CudaError error, const std::string& what) {
           "stacktrace below might be incorrect.\nFor debugging consider passing "
           "CUDA_LAUNCH_BLOCKING=1\nCompile with `TORCH_USE_CUDA_DSA` to enable device-side "
           "assertions.\n" +
-          (what.empty() ? what : what + '\n'));
+          (details.empty() ? details : details + '\n'));
 }
 
 } // namespace anyrig::virtual_gpu

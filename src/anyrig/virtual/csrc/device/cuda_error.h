@@ -1,4 +1,4 @@
-// The errors of CUDA's runtime that a program can meet, as PyTorch raises them.
+// CUDA runtime errors that a program can meet, as PyTorch raises them.
 #pragma once
 
 #include <string>
@@ -23,8 +23,8 @@ enum class CudaError {
   CapturedEvent = 907,
 };
 
-// Raises torch.AcceleratorError with the number and CUDA's text, and behind it `what` was found,
-// which a card only prints.
-[[noreturn]] void raise_cuda_error(CudaError error, const std::string& what = {});
+// Raises torch.AcceleratorError with CUDA's number and text. `details`, which CUDA would only
+// print, follows the text.
+[[noreturn]] void raise_cuda_error(CudaError error, const std::string& details = {});
 
 } // namespace anyrig::virtual_gpu

@@ -16,10 +16,10 @@
 namespace anyrig::virtual_gpu {
 namespace {
 
-// These objects are used by threads that may outlive static destruction, so they are never freed.
+// Threads that use this state may outlive static destruction, so it is never freed.
 struct RigState {
   std::vector<DeviceFacts> whole;
-  std::vector<DeviceFacts> rig; // of this process's node
+    std::vector<DeviceFacts> rig; // the devices of this process's node
   Settings settings;
   std::once_flag latched;
   std::vector<DeviceFacts> visible;
@@ -30,9 +30,9 @@ RigState& state() {
   return *state;
 }
 
-// Plain globals, as every operator reads them.
+// Plain globals, since every operator reads them.
 Settings current_settings;
-std::atomic<int> visible_count{-1}; // not yet known
+std::atomic<int> visible_count{-1}; // -1: unknown
 
 thread_local int current_index = 0;
 std::atomic<bool> in_forked_child{false};
@@ -46,7 +46,7 @@ std::string trim(const std::string& text) {
   return text.substr(first, text.find_last_not_of(" \t") - first + 1);
 }
 
-// The position that one entry of CUDA_VISIBLE_DEVICES names, or -1.
+// Returns the position that an entry of CUDA_VISIBLE_DEVICES names, or -1.
 int position_of(const std::string& entry, const std::vector<DeviceFacts>& rig) {
   if (entry.empty()) {
     return -1;
@@ -59,7 +59,7 @@ int position_of(const std::string& entry, const std::vector<DeviceFacts>& rig) {
   for (size_t i = 0; i < rig.size(); ++i) {
     if (rig[i].uuid.compare(0, entry.size(), entry) == 0) {
       if (found >= 0) {
-        return -1; // the start of two UUIDs names neither
+                return -1; // an ambiguous prefix names no device
       }
       found = static_cast<int>(i);
     }
@@ -109,7 +109,7 @@ std::vector<int> visible_positions(const char* visible) {
       break;
     }
     if (std::find(positions.begin(), positions.end(), position) != positions.end()) {
-      return {}; // CUDA sees no device where one is named twice
+            return {}; // CUDA sees no device if an entry repeats
     }
     positions.push_back(position);
     start = end + 1;

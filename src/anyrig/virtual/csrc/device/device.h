@@ -1,5 +1,5 @@
-// The devices of the virtual rig: their facts, which of them the program may see, which one is
-// current, and the errors CUDA raises about them.
+// The devices of the virtual rig: their properties, which of them the program sees, the current
+// device, and CUDA's errors about them.
 #pragma once
 
 #include "time/rates.h"
@@ -23,32 +23,34 @@ struct DeviceFacts {
   int capability_major = 0;
   int capability_minor = 0;
   int multiprocessors = 0;
-  int node = 0;     // the machine it is in
-  int position = 0; // in the whole rig
+  int node = 0;     // the node that holds the device
+  int position = 0; // index in the whole rig
   Rates rates;
 };
 
-// Compute holds data and calculates on the CPU; ShapeOnly holds none and knows shapes alone.
+// Compute stores data and computes on the CPU; ShapeOnly stores none and tracks shapes only.
 enum class Mode { Compute, ShapeOnly };
 
 struct Settings {
   Mode mode = Mode::Compute;
-  // In ShapeOnly, what needs a value is given the value one instead of an error.
+  // In ShapeOnly, assume the value one where an operator needs a value, instead of raising an
+  // error.
   bool assume_values = false;
 };
 
-// `rig` holds the devices of all nodes, of which this process has those of `node`.
+// Sets the devices of all nodes, of which this process uses those of `node`.
 void set_rig(std::vector<DeviceFacts> rig, int node, Settings settings);
 const std::vector<DeviceFacts>& whole_rig();
 const Settings& settings();
 inline bool shape_only() { return settings().mode == Mode::ShapeOnly; }
 
-// Positions in the node that `visible` (the text of CUDA_VISIBLE_DEVICES, or null) leaves, in its
-// order: indices or unique starts of a UUID; the first entry that names no device ends the list.
+// Returns the positions in the node that `visible` selects, in its order. `visible` is the text of
+// CUDA_VISIBLE_DEVICES, or null: indices or unique UUID prefixes. An entry that names no device
+// ends the list.
 std::vector<int> visible_positions(const char* visible);
 
-// The devices the program sees. The first call reads CUDA_VISIBLE_DEVICES; as with CUDA, a later
-// change of the variable has no effect.
+// Returns the devices that the program sees. The first call reads CUDA_VISIBLE_DEVICES; as with
+// CUDA, later changes of the variable have no effect.
 const std::vector<DeviceFacts>& devices();
 int device_count() noexcept;
 
@@ -58,15 +60,15 @@ void set_current_device(int index);
 // Raises torch.AcceleratorError, "invalid device ordinal", unless 0 <= index < device_count().
 void check_device_index(int64_t index);
 
-// The device that an argument names: its index, or the current device where it has none.
+// Returns `device` with its index, or the current device if it has none.
 c10::Device resolve_device(std::optional<c10::Device> device);
 
-// CUDA makes a context on a device when it is first used there.
+// Marks that the process has a CUDA context on a device, which CUDA creates at the first use.
 void open_context(int index) noexcept;
 bool has_context(int index);
 int count_contexts() noexcept;
 
-// Makes `index` current for a scope.
+// Makes `index` the current device for a scope.
 class CurrentDevice {
  public:
   explicit CurrentDevice(int index) : previous_(current_device()) { set_current_device(index); }
@@ -78,9 +80,9 @@ class CurrentDevice {
   int previous_;
 };
 
-// CUDA cannot be used in a child that was forked after its parent used it. `watch_forks` is called
-// at the first use, and calls `in_child` in such children; `check_not_forked` raises
-// "initialization error" there.
+// CUDA cannot be used in a child process forked after its parent used CUDA. `watch_forks` is called
+// at the first use and makes such children call `in_child`; `check_not_forked` raises
+// "initialization error" in them.
 void watch_forks(void (*in_child)());
 bool forked_after_use() noexcept;
 void check_not_forked();

@@ -1,5 +1,6 @@
-// What PyTorch's tracer of GPU calls (torch.cuda._gpu_trace) is told, on which its CUDA sanitizer
-// builds: events, streams, memory and waits, from the places where CUDA's own code tells it.
+// Callbacks to PyTorch's tracer of GPU calls (torch.cuda._gpu_trace), on which its CUDA sanitizer
+// builds: events, streams, memory and synchronization, reported at the same places as in PyTorch's
+// CUDA code.
 #pragma once
 
 #include "device/device.h"
@@ -16,7 +17,7 @@ inline bool is_traced() {
   return C10_UNLIKELY(c10::impl::GPUTrace::haveState);
 }
 
-// An address or a stream, as the listener gets it.
+// Converts an address or a stream to the listener's format.
 inline uintptr_t as_traced(const void* address) {
   return reinterpret_cast<uintptr_t>(address);
 }
@@ -24,13 +25,13 @@ inline uintptr_t as_traced(const c10::Stream& stream) {
   return handle_of(stream);
 }
 
-// Calls `tell`, a member of PyInterpreterVTable, if somebody listens. It takes the GIL.
+// Calls `callback`, a member of PyInterpreterVTable, if a listener is installed. Takes the GIL.
 template <class... Declared, class... Given>
 void trace(
-    void (c10::impl::PyInterpreterVTable::*tell)(c10::DeviceType, Declared...) const,
+    void (c10::impl::PyInterpreterVTable::*callback)(c10::DeviceType, Declared...) const,
     const Given&... given) {
   if (is_traced()) {
-    ((**c10::impl::GPUTrace::get_trace()).*tell)(kDeviceType, as_traced(given)...);
+    ((**c10::impl::GPUTrace::get_trace()).*callback)(kDeviceType, as_traced(given)...);
   }
 }
 

@@ -1,4 +1,4 @@
-// The device guard: how PyTorch switches devices and streams, and how it records events.
+// The device guard, by which PyTorch switches devices and streams and records events.
 
 #include "collectives/live_groups.h"
 #include "time/clock.h"
@@ -79,7 +79,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     return Clock::get().poll(Clock::get().done_at(stream));
   }
 
-  // Asked of guards from 2.12 on.
+  // PyTorch calls this from version 2.12 on.
   bool isStreamCapturing(const c10::Stream& stream) const {
     return capture_of(stream) != kNoCapture;
   }
@@ -113,7 +113,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     trace(&Tracer::trace_gpu_event_record, *event, stream);
   }
 
-  // An event that was never recorded holds nobody up.
+  // Waiting for an event that was never recorded does nothing.
   void block(void* event, const c10::Stream& stream) const override {
     if (event != nullptr) {
       follow_event(stream, *as_event(event));

@@ -1,4 +1,4 @@
-// What the rest of PyTorch asks of CUDA without linking to it.
+// PyTorch's CUDA hooks, by which its other libraries query CUDA without linking to it.
 
 #include "device/hooks.h"
 
@@ -17,7 +17,7 @@
 namespace anyrig::virtual_gpu {
 namespace {
 
-// The toolkit that PyTorch was built with. A build for the CPU passes for one with CUDA 12.8.
+// The CUDA version that PyTorch was built with; 12.8 for a CPU build.
 long toolkit_version = 12080;
 
 struct Hooks final : at::CUDAHooksInterface {
@@ -35,7 +35,7 @@ struct Hooks final : at::CUDAHooksInterface {
   bool hasCUDART() const override {
     return true;
   }
-  // What torch.backends.cuda's choices of a library ask for; the CPU's LAPACK stands in for all.
+  // torch.backends.cuda queries these libraries; the CPU's LAPACK computes for all of them.
   bool hasCuSOLVER() const override {
     return true;
   }
@@ -102,10 +102,10 @@ struct Hooks final : at::CUDAHooksInterface {
   }
 
   int64_t cuFFTGetPlanCacheMaxSize(c10::DeviceIndex device) const override {
-    return most_fft_plans(device);
+    return max_fft_plans(device);
   }
   void cuFFTSetPlanCacheMaxSize(c10::DeviceIndex device, int64_t count) const override {
-    set_most_fft_plans(device, count);
+    set_max_fft_plans(device, count);
   }
   int64_t cuFFTGetPlanCacheSize(c10::DeviceIndex device) const override {
     return fft_plans(device);
@@ -131,8 +131,9 @@ struct Hooks final : at::CUDAHooksInterface {
 } // namespace
 
 void install_hooks() {
-  // PyTorch made its hooks object while it was imported and hands out references to it, so a
-  // registration would come too late (and one under a taken name ends the process). The object
+  // PyTorch created its hooks object during import and keeps references to it, so registering ours
+  // now would have no effect (and registering a taken name aborts the process). Overwrite the
+  // virtual table pointer of that object instead; both classes contain nothing else.
   // that is there becomes ours instead: both classes hold nothing but their virtual table.
   static_assert(sizeof(Hooks) == sizeof(void*) && sizeof(at::CUDAHooksInterface) == sizeof(void*));
   static auto* hooks = new Hooks();

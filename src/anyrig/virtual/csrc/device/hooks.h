@@ -2,7 +2,7 @@
 
 namespace anyrig::virtual_gpu {
 
-// Makes PyTorch's CUDA hooks those of the virtual devices.
+// Replaces PyTorch's CUDA hooks by those of the virtual devices.
 void install_hooks();
 
 } // namespace anyrig::virtual_gpu

@@ -1,4 +1,4 @@
-// Where the host waits for a card, which torch.cuda.set_sync_debug_mode makes warnings or errors.
+// Points where the host waits for a GPU, for torch.cuda.set_sync_debug_mode to report.
 #pragma once
 
 #include <c10/core/Stream.h>
@@ -10,11 +10,12 @@ enum class WaitDebug { Silent = 0, Warns = 1, Raises = 2 };
 void set_wait_debug(WaitDebug mode);
 WaitDebug wait_debug();
 
-// Whether somebody wants to know of waits; note_host_wait does nothing where nobody does.
+// Returns whether waits are reported; if not, note_host_wait does nothing.
 bool watches_waits();
 
-// The host is about to wait for `stream`. PyTorch finds the waits that its own kernels and copies
-// make, and those for a stream; not those for an event or a device.
+// Reports that the host is about to wait for `stream`, as a warning or an error, depending on the
+// mode. As in PyTorch, call it for waits of kernels and copies and for stream synchronization, but
+// not for waits for an event or a device.
 void note_host_wait(const c10::Stream& stream);
 
 } // namespace anyrig::virtual_gpu

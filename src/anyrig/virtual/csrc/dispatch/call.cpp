@@ -1,6 +1,6 @@
 // The one kernel behind every operator of a virtual device.
 //
-// More than 400 lines: the steps of one call, which share what they learn of its arguments.
+// More than 400 lines: the steps of one call share their findings about its arguments.
 #include "dispatch/call.h"
 
 #include "time/clock.h"
@@ -38,8 +38,8 @@ c10::StorageImpl* storage_impl_of(const at::Tensor& tensor) {
   return tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
 }
 
-// One call of an operator: its arguments become twins, the kernel of the CPU (or Meta) runs, and
-// its results become tensors of the device.
+// One call of an operator: replaces its arguments by twins, runs the CPU or Meta kernel, and turns
+// its results into virtual tensors.
 class OperatorCall {
  public:
   OperatorCall(
@@ -74,7 +74,7 @@ class OperatorCall {
         return;
       }
       if (plan_.check == DeviceCheck::Foreach) {
-        // The CPU's kernel composes operators that come back here tensor by tensor.
+        // The CPU kernel calls operators on one tensor at a time, and each call comes back here.
         op_.redispatchBoxed(c10::DispatchKeySet(host_key_), stack_);
         return;
       }
@@ -88,14 +88,14 @@ class OperatorCall {
       fills_by_mask_ = fills_by_mask(op_, arguments());
     }
     for (size_t i = 0; i < argument_count_; ++i) {
-      take(i);
+      replace_by_twins(i);
     }
-    // Sparse and nested ones take fewer products than their sizes say.
+    // Sparse and nested operands need fewer operations than their sizes suggest.
     if (charges && plan_.formula != Formula::None && parts_.empty()) {
       count_ = count(plan_.formula, arguments());
     }
     if (operands_.empty() && sees_meta_) {
-      // A fake tensor passes for a device tensor until here; its shapes are all there is.
+      // The only operands are fake tensors, which report a virtual device but hold a Meta tensor.
       op_.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), stack_);
       return;
     }
@@ -108,16 +108,16 @@ class OperatorCall {
     if (plan_.check_limits != nullptr && !operands_.empty()) {
       plan_.check_limits(arguments(), device_);
     }
-    if (plan_.unordered != nullptr) {
-      check_deterministic(*plan_.unordered, arguments());
+    if (plan_.nondeterminism != nullptr) {
+      check_deterministic(*plan_.nondeterminism, arguments());
     }
     provide_generators();
     CurrentDevice guard(device_.index());
     run_kernel();
-    follow_written();
-    give_results();
+    update_owners();
+    wrap_results();
     if (shape_only()) {
-      follow_values();
+      update_known_values();
     }
     if (plan_.uses_cublas) {
       provide_cublas_workspace(device_.index());
@@ -129,8 +129,9 @@ class OperatorCall {
   }
 
  private:
-  // Moves a single value to the device of the tensor that it is written to, as `fill_` and
-  // `_index_put_impl_` of PyTorch do, and returns whether that is the CPU, which then runs the call.
+  // Moves a zero-dimensional value to the device of the tensor that it is written to, as PyTorch's
+  // `fill_` and `_index_put_impl_` do. Returns whether that device is the CPU, whose kernel must
+  // then run.
   bool move_value() {
     const std::string& name = op_.schema().name();
     const size_t place = name == "aten::fill_" ? 1
@@ -156,8 +157,8 @@ class OperatorCall {
     return c10::ArrayRef<c10::IValue>(stack_->data() + first_argument_, argument_count_);
   }
 
-  // TorchScript gives its lists of optional tensors a type object of its own, by which
-  // IValue::isOptionalTensorList does not know them.
+  // Gives a TorchScript list of optional tensors the list type that IValue::isOptionalTensorList
+  // recognises.
   static void retype(c10::IValue& value) {
     if (value.isOptionalTensorList() || value.isTensorList() || !value.isList()) {
       return;
@@ -169,7 +170,7 @@ class OperatorCall {
     value = std::move(tensors);
   }
 
-  // Whether any two tensors among the arguments are on different devices.
+  // Returns whether any two tensors among the arguments are on different devices.
   bool mixes_devices() {
     std::optional<c10::Device> common;
     const auto differs = [&common](const at::Tensor& tensor) {
@@ -204,8 +205,8 @@ class OperatorCall {
     return false;
   }
 
-  // Puts twins in the place of one argument's tensors.
-  void take(size_t i) {
+  // Replaces the tensors in one argument by their twins.
+  void replace_by_twins(size_t i) {
     c10::IValue& value = argument(i);
     if (value.isTensor()) {
       const at::Tensor tensor = std::move(value).toTensor();
@@ -225,7 +226,7 @@ class OperatorCall {
       }
       value = std::move(twins);
     } else if (value.isDevice()) {
-      take_device(value);
+      replace_device(value);
     }
   }
 
@@ -270,10 +271,10 @@ class OperatorCall {
     return twin;
   }
 
-  void follow_written() {
+  void update_owners() {
     for (const auto& part : parts_) {
       if (part.plan.is_written) {
-        follow(part.owner, part.twin);
+        update_owner(part.owner, part.twin);
       }
     }
     for (const auto& operand : operands_) {
@@ -284,9 +285,9 @@ class OperatorCall {
         operand.owner.unsafeGetTensorImpl()->bump_version();
       }
       if (operand.shadow != nullptr) {
-        follow(operand.owner, operand.twin);
+        update_owner(operand.owner, operand.twin);
       } else {
-        follow_container(operand.owner, operand.twin, results(parts_of(operand.twin)));
+        update_container(operand.owner, operand.twin, results(parts_of(operand.twin)));
       }
     }
   }
@@ -299,7 +300,7 @@ class OperatorCall {
     }
   }
 
-  void take_device(c10::IValue& value) {
+  void replace_device(c10::IValue& value) {
     const c10::Device device = value.toDevice();
     if (device.type() != kDeviceType) {
       returns_to_host_ = true;
@@ -324,8 +325,8 @@ class OperatorCall {
   }
 
   void run_kernel() {
-    // On a card what a kernel does inside is no operator, and the profiler shows none. Asked first,
-    // since to go unrecorded takes PyTorch half a microsecond.
+    // Operators called inside a CUDA kernel do not exist, so the profiler must not record those of
+    // the CPU kernel. Check for a profiler first: disabling its callbacks takes half a microsecond.
     std::optional<at::DisableRecordFunctionGuard> unrecorded;
     if (C10_UNLIKELY(at::getStepCallbacksUnlessEmpty(at::RecordScope::FUNCTION).has_value())) {
       unrecorded.emplace();
@@ -350,14 +351,14 @@ class OperatorCall {
   }
 
   void call_kernel_of(c10::DispatchKey key) {
-    if (C10_LIKELY(plan_.results_on_card == nullptr && !(shape_only() && plan_.is_pointwise))) {
+    if (C10_LIKELY(plan_.choose_layout == nullptr && !(shape_only() && plan_.is_pointwise))) {
       call_kernel(c10::DispatchKeySet(key));
       return;
     }
-    const CardResults on_card = results_on_card();
+    const ResultLayout layout = result_layout();
     call_kernel(c10::DispatchKeySet(key));
     const size_t count = plan_.returned_argument.size();
-    on_card.put_right(stack_->data() + stack_->size() - count, count);
+    layout.apply(stack_->data() + stack_->size() - count, count);
   }
 
   void call_kernel(c10::DispatchKeySet keys) {
@@ -377,9 +378,9 @@ class OperatorCall {
     }
   }
 
-  CardResults results_on_card() {
-    if (plan_.results_on_card != nullptr) {
-      return plan_.results_on_card(arguments());
+  ResultLayout result_layout() {
+    if (plan_.choose_layout != nullptr) {
+      return plan_.choose_layout(arguments());
     }
     if (!parts_.empty()) {
       return {};
@@ -389,15 +390,15 @@ class OperatorCall {
       if (!operand.plan.is_written) {
         read.push_back(operand.twin);
       } else if (operand.twin.numel() > 0) {
-        return {}; // it keeps its layout
+                return {}; // an output keeps its layout
       }
     }
-    return pointwise_results(read);
+    return pointwise_layout(read);
   }
 
   void run_meta_kernel() {
     if (fills_by_mask_) {
-      torch::jit::drop(*stack_, argument_count_ - 1); // what is left is the result
+            torch::jit::drop(*stack_, argument_count_ - 1); // the first argument is the result
       return;
     }
     if (needs_values(op_, arguments())) {
@@ -413,11 +414,11 @@ class OperatorCall {
       require_assumed_values(name);
       TORCH_CHECK_NOT_IMPLEMENTED(
           answer_with_ones(op_, stack_),
-          name, " depends on values, and there is none to assume for it");
+          name, " depends on values, and virtual GPUs cannot assume any for it");
       return;
     }
-    if (plan_.without_meta != nullptr) {
-      const auto& like = plan_.without_meta->like;
+    if (plan_.missing_meta != nullptr) {
+      const auto& like = plan_.missing_meta->like;
       at::Tensor result;
       if (like.has_value()) {
         const auto& argument_like = argument(*like).toTensor();
@@ -430,7 +431,7 @@ class OperatorCall {
       return;
     }
     const bool is_foreign = op_.schema().name().rfind("aten::", 0) != 0;
-    if (is_foreign && !tells_sizes(op_)) {
+    if (is_foreign && !infers_sizes(op_)) {
       raise_sizes_unknown(op_.schema().name());
     }
     try {
@@ -439,12 +440,12 @@ class OperatorCall {
       if (is_foreign && says_sizes_are_unknown(error)) {
         raise_sizes_unknown(op_.schema().name());
       }
-      raise_as_kernel(error);
+      raise_if_assertion(error);
       throw;
     }
   }
 
-  void give_results() {
+  void wrap_results() {
     const size_t count = plan_.returned_argument.size();
     const size_t first_result = stack_->size() - count;
     for (size_t i = 0; i < count; ++i) {
@@ -463,8 +464,8 @@ class OperatorCall {
     }
   }
 
-  // ShapeOnly: computes what is known, forgets what was known of the rest that was written.
-  void follow_values() {
+  // ShapeOnly: computes known results and forgets the values of all other tensors written to.
+  void update_known_values() {
     if (has_run_on_values_) {
       return;
     }
@@ -472,17 +473,17 @@ class OperatorCall {
       if (const auto values = known_->run(op_)) {
         const size_t count = plan_.returned_argument.size();
         const auto* first_result = stack_->data() + stack_->size() - count;
-        give_values(*values, c10::ArrayRef<c10::IValue>(first_result, count));
+        store_values(*values, c10::ArrayRef<c10::IValue>(first_result, count));
         return;
       }
     }
-    // A gradient scaler's question whether a gradient is infinite; the answer stays what it was, no,
-    // so that a step without data is an ordinary one.
-    const bool looks_for_infinities =
+    // A gradient scaler checks for infinite gradients. Leave its flag unset, so that a step without
+    // data counts as one with finite gradients.
+    const bool checks_for_infinities =
         op_.schema().name() == "aten::_amp_foreach_non_finite_check_and_unscale_";
     for (const auto* operands : {&operands_, &parts_}) {
       for (const auto& operand : *operands) {
-        if (operand.plan.is_written && !(looks_for_infinities && operands == &operands_)) {
+        if (operand.plan.is_written && !(checks_for_infinities && operands == &operands_)) {
           forget_values(operand.owner);
         }
       }
@@ -497,7 +498,7 @@ class OperatorCall {
     return results;
   }
 
-  // What the caller gets for a tensor that the kernel returned.
+  // Returns the tensor that the caller gets for a tensor returned by the kernel.
   at::Tensor result(at::Tensor tensor) {
     if (!tensor.defined() || returns_to_host_ || !(tensor.is_cpu() || tensor.is_meta())) {
       return tensor;
@@ -538,7 +539,7 @@ class OperatorCall {
   void charge() {
     const double bytes = moved_bytes(plan_.traffic, operands_, parts_, result_bytes_);
     if (bytes == 0) {
-      return; // on a card, a kernel without elements is not launched
+      return; // CUDA launches no kernel for zero elements
     }
     count_.arithmetic.flops += count_.flops_per_result * result_numbers_;
     Clock::get().run(current_stream(device_.index()), count_.arithmetic, bytes);
@@ -552,12 +553,13 @@ class OperatorCall {
   const size_t first_argument_;
   c10::Device device_;
   c10::SmallVector<Operand, 6> operands_;
-  // Of the containers among them.
+  // The parts of the containers among `operands_`.
   c10::SmallVector<Operand, 6> parts_;
   c10::SmallVector<int, 16> first_operand_;
-  // Storages of the CPU tensors among the arguments: a result over one is a view of an argument.
+  // The storages of the CPU tensors among the arguments. A result with such a storage is a view of
+  // an argument.
   c10::SmallVector<c10::StorageImpl*, 4> host_storages_;
-  // ShapeOnly: the call with its values, if they are known.
+  // ShapeOnly: the call on known values, if all are known.
   std::optional<KnownCall> known_;
   bool has_run_on_values_ = false;
   bool fills_by_mask_ = false;

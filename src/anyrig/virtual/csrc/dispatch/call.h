@@ -7,9 +7,9 @@
 
 namespace anyrig::virtual_gpu {
 
-// Replaces the arguments on `stack` by twins, runs the kernel that `host_key` has for the operator
-// (or, without data, its Meta kernel), and leaves results of the device in their place. Raises
-// CUDA's errors for operands that a card would refuse.
+// Replaces the arguments on `stack` by their twins (twin.h), runs the operator's kernel for
+// `host_key` (in ShapeOnly its Meta kernel), and leaves the results on `stack` as virtual tensors.
+// Raises CUDA's error for operands that a GPU would refuse.
 void run_on_twins(
     const OperatorPlan& plan,
     const c10::OperatorHandle& op,

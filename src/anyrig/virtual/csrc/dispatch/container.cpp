@@ -108,7 +108,7 @@ at::Tensor contain(const at::Tensor& model, const std::vector<at::Tensor>& parts
   return result;
 }
 
-void follow_container(
+void update_container(
     const at::Tensor& owner, const at::Tensor& twin, const std::vector<at::Tensor>& parts) {
   if (owner.is_nested() || (same_tensors(parts_of(owner), parts) && same_geometry(owner, twin))) {
     return;

@@ -1,8 +1,8 @@
-// Containers: tensors without memory of their own, which hold others. Sparse tensors hold indices
-// and values, a nested tensor holds the buffer of its components.
+// Containers: tensors that have no memory of their own but hold other tensors. A sparse tensor
+// holds indices and values; a nested tensor holds the buffer of its components.
 //
-// The twin of a container is a container over the twins of its parts; a container that a kernel
-// returned becomes one of the device when its parts do.
+// The twin of a container is a container of the twins of its parts. A container that a kernel
+// returns becomes a virtual tensor when its parts do.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,7 +11,7 @@
 
 namespace anyrig::virtual_gpu {
 
-// Dispatch keys of containers, for the boxed kernel to be registered under.
+// The dispatch keys of one kind of container, on the device and on the host.
 struct ContainerKeys {
   const char* name; // as in native_functions.yaml
   c10::DispatchKey device;
@@ -21,14 +21,16 @@ const std::vector<ContainerKeys>& container_keys();
 
 bool is_container(const at::Tensor& tensor);
 
-// COO: indices, values. Compressed: compressed and plain indices, values. Nested: the buffer.
+// Returns the parts in a fixed order. COO: indices, values. Compressed: compressed indices, plain
+// indices, values. Nested: the buffer.
 std::vector<at::Tensor> parts_of(const at::Tensor& container);
 
-// A container like `model`, on the device of `parts`, which must be the current one.
+// Returns a container like `model` that holds `parts`. Their device must be the current device.
 at::Tensor contain(const at::Tensor& model, const std::vector<at::Tensor>& parts);
 
-// After a kernel wrote to the twin of `owner`: takes over its geometry and these parts.
-void follow_container(
+// Copies the geometry of `twin` to `owner` and gives it these parts, after a kernel wrote to
+// `twin`.
+void update_container(
     const at::Tensor& owner, const at::Tensor& twin, const std::vector<at::Tensor>& parts);
 
 } // namespace anyrig::virtual_gpu

@@ -13,12 +13,12 @@ bool of_floats(Arguments arguments) {
   return at::isFloatingType(arguments[0].toTensor().scalar_type());
 }
 
-bool with_weights(Arguments arguments) {
+bool has_weights(Arguments arguments) {
   return arguments[1].isTensor() && arguments[1].toTensor().defined();
 }
 
-// median(self) is deterministic; with a dimension, it also gives indices.
-bool with_indices(Arguments arguments) {
+// median(self) is deterministic; median(self, dim) also returns indices and is not.
+bool returns_indices(Arguments arguments) {
   return arguments.size() > 1;
 }
 
@@ -26,18 +26,19 @@ bool reduces_all(Arguments arguments) {
   return arguments[3].toInt() != at::Reduction::None;
 }
 
-// The kernel for dense gradients, which this one chooses on the CPU's behalf.
-bool of_dense_maxima(Arguments arguments) {
+// The dense backward, whose CUDA kernel is nondeterministic for maxima.
+bool is_dense_maximum(Arguments arguments) {
   constexpr int64_t kModeMax = 2;
   return arguments[8].toInt() == kModeMax && !arguments[9].toBool();
 }
 
-// Without it, the CPU's kernel refuses too.
+// Without accumulation the CPU kernel raises the error itself.
 bool accumulates(Arguments arguments) {
   return arguments[3].toBool();
 }
 
-// Of tensors. Sums are made by index_put, which is deterministic, and so is the kernel for numbers.
+// Returns whether a scatter multiplies by tensors. CUDA adds with the deterministic index_put, and
+// its kernel for a number is deterministic.
 bool multiplies_tensors(Arguments arguments) {
   return multiplies(arguments) && arguments[3].isTensor();
 }
@@ -45,8 +46,8 @@ bool multiplies_tensors(Arguments arguments) {
 } // namespace
 
 // The calls of alertNotDeterministic in libtorch_cuda of PyTorch 2.11 to 2.13.
-const Unordered* unordered_of(const std::string& name) {
-  static const std::unordered_map<std::string, Unordered> kernels = {
+const Nondeterminism* nondeterminism_of(const std::string& name) {
+  static const std::unordered_map<std::string, Nondeterminism> kernels = {
       {"_adaptive_avg_pool2d_backward", {"adaptive_avg_pool2d_backward_cuda"}},
       {"_adaptive_avg_pool3d_backward", {"adaptive_avg_pool3d_backward_cuda"}},
       {"adaptive_max_pool2d_backward", {"adaptive_max_pool2d_backward_cuda"}},
@@ -69,7 +70,7 @@ const Unordered* unordered_of(const std::string& name) {
       {"replication_pad3d_backward", {"replication_pad3d_backward_cuda"}},
       {"_ctc_loss_backward", {"ctc_loss_backward_gpu"}},
       {"nll_loss2d_forward", {"nll_loss2d_forward_out_cuda_template", &reduces_all}},
-      {"_embedding_bag_backward", {"embedding_bag_backward_cuda_max", &of_dense_maxima}},
+      {"_embedding_bag_backward", {"embedding_bag_backward_cuda_max", &is_dense_maximum}},
       {"index_reduce", {"index_reduce_cuda"}},
       {"index_reduce_", {"index_reduce_cuda"}},
       {"put_", {"put_", &accumulates}},
@@ -77,20 +78,20 @@ const Unordered* unordered_of(const std::string& name) {
       {"scatter_", {"scatter_reduce_cuda_kernel", &multiplies_tensors}},
       {"scatter_reduce", {"scatter_reduce_cuda_prod_", &multiplies_tensors}},
       {"scatter_reduce_", {"scatter_reduce_cuda_prod_", &multiplies_tensors}},
-      {"bincount", {"_bincount_cuda", &with_weights}},
+      {"bincount", {"_bincount_cuda", &has_weights}},
       {"histc", {"_histc_cuda with floating point input", &of_floats}},
-      {"median", {"median CUDA with indices output", &with_indices}},
-      {"nanmedian", {"median CUDA with indices output", &with_indices}},
+      {"median", {"median CUDA with indices output", &returns_indices}},
+      {"nanmedian", {"median CUDA with indices output", &returns_indices}},
   };
   const auto found = kernels.find(name);
   return found == kernels.end() ? nullptr : &found->second;
 }
 
-void check_deterministic(const Unordered& unordered, Arguments arguments) {
+void check_deterministic(const Nondeterminism& nondeterminism, Arguments arguments) {
   const auto& context = at::globalContext();
   if (context.deterministicAlgorithms() &&
-      (unordered.applies == nullptr || unordered.applies(arguments))) {
-    context.alertNotDeterministic(unordered.kernel);
+      (nondeterminism.applies == nullptr || nondeterminism.applies(arguments))) {
+    context.alertNotDeterministic(nondeterminism.kernel);
   }
 }
 

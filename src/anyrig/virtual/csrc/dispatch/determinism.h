@@ -1,6 +1,6 @@
-// Kernels whose sums a card adds up in an order that differs from run to run. A program that asked
-// for deterministic algorithms must have them refused, as on a card; the CPU's kernels here are
-// deterministic and refuse nothing.
+// CUDA kernels that add in an order that differs from run to run. A program that asks for
+// deterministic algorithms must get CUDA's error for them, although the CPU kernels that compute
+// here are deterministic.
 #pragma once
 
 #include "dispatch/arguments.h"
@@ -9,17 +9,17 @@
 
 namespace anyrig::virtual_gpu {
 
-struct Unordered {
-  const char* kernel; // the name that CUDA's error gives
-  // Whether a call with these arguments is one; null: every call is.
+struct Nondeterminism {
+  const char* kernel; // the name in CUDA's error
+  // Returns whether a call with these arguments is nondeterministic; null: every call is.
   bool (*applies)(Arguments) = nullptr;
 };
 
-// By the operator's name without its overload; null for one that is deterministic, or has another
-// kernel for the purpose.
-const Unordered* unordered_of(const std::string& name);
+// Looks up an operator by its name without overload. Returns null if the operator is deterministic
+// on CUDA or has a deterministic alternative.
+const Nondeterminism* nondeterminism_of(const std::string& name);
 
-// Raises RuntimeError, or warns if the program prefers that, where deterministic algorithms are on.
-void check_deterministic(const Unordered& unordered, Arguments arguments);
+// Raises RuntimeError, or warns under warn_only, if deterministic algorithms are on.
+void check_deterministic(const Nondeterminism& nondeterminism, Arguments arguments);
 
 } // namespace anyrig::virtual_gpu

@@ -14,11 +14,12 @@ bool has(const std::string& text, const char* part) {
   return text.find(part) != std::string::npos;
 }
 
-// What the CPU's kernels below aten/src/ATen/native say where CUDA's have a CUDA_KERNEL_ASSERT. Errors
-// of dimensions, which are "out of range" too, come from elsewhere.
-bool is_of_values(const std::string& text) {
+// Matches the messages of CPU kernels below aten/src/ATen/native whose CUDA counterparts have a
+// CUDA_KERNEL_ASSERT. Errors about dimensions, which contain "out of range" too, come from other
+// directories.
+bool is_about_values(const std::string& text) {
   if (has(text, "is out of bounds for dimension with size 0")) {
-    return false; // seen without a look at the values
+        return false; // checked before any value is read
   }
   static constexpr const char* kTexts[] = {
       "is out of bounds",
@@ -38,7 +39,7 @@ bool is_of_values(const std::string& text) {
   });
 }
 
-// Its kernel is nothing but an assert of one value; multinomial checks its chances with it.
+// The kernel of _assert_async only asserts one value; multinomial uses it to check probabilities.
 bool is_assert(const std::string& name, const std::string& text) {
   return name == "aten::_assert_async" && !has(text, "Boolean value of Tensor with");
 }
@@ -47,7 +48,7 @@ bool is_assert(const std::string& name, const std::string& text) {
 
 void raise_if_device_assert(const c10::Error& error, const std::string& name, c10::Device device) {
   const std::string text = error.what_without_backtrace();
-  if (is_assert(name, text) || is_of_values(text)) {
+  if (is_assert(name, text) || is_about_values(text)) {
     raise_device_assert(text.substr(0, text.find('\n')), name, device);
   }
 }

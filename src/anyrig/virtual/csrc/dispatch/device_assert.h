@@ -1,6 +1,5 @@
-// Values that a kernel cannot take: indices outside what they index, chances outside 0 to 1. A card's
-// kernels stop the device there, "device-side assert triggered"; the CPU's raise IndexError or
-// RuntimeError.
+// Values that a kernel cannot process: indices out of range, probabilities outside 0 to 1. CUDA
+// kernels stop with "device-side assert triggered"; CPU kernels raise IndexError or RuntimeError.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -10,12 +9,12 @@
 
 namespace anyrig::virtual_gpu {
 
-// Raises torch.AcceleratorError if `error`, which the CPU's kernel of `name` raised, is of that
-// kind, after writing what it says where a card's kernel writes it: to the standard error stream.
-// Errors of dimensions, which CUDA raises as the CPU does, are not.
+// Raises torch.AcceleratorError if `error`, raised by the CPU kernel of operator `name`, is about
+// such values; first writes its message to standard error, as a CUDA kernel does. Returns for
+// errors about dimensions, which CUDA raises as the CPU does.
 void raise_if_device_assert(const c10::Error& error, const std::string& name, c10::Device device);
 
-// The same for kernels of this library: `what` a kernel of `name` found.
+// Raises the same error for a kernel of this library; `what` describes the invalid value.
 [[noreturn]] void raise_device_assert(
     const std::string& what, const std::string& name, c10::Device device);
 

@@ -49,7 +49,7 @@ void check_as_iterator(const OperatorPlan& plan, c10::ArrayRef<c10::IValue> argu
   }
 }
 
-// TensorIterator takes one scalar of the CPU, and addcmul_cuda_kernel takes it as tensor2 alone.
+// TensorIterator accepts one CPU scalar, but addcmul_cuda_kernel accepts it only as tensor2.
 void check_addcmul(c10::ArrayRef<c10::IValue> arguments) {
   constexpr std::array<const char*, 3> kNames = {"self", "tensor1", "tensor2"};
   std::optional<c10::Device> common;
@@ -103,7 +103,7 @@ void check_as_index(const OperatorPlan& plan, c10::ArrayRef<c10::IValue> argumen
   }
 }
 
-// As TensorOptions::type_equal, which works out a dispatch key for it.
+// Compares like TensorOptions::type_equal, which would compute a dispatch key each time.
 bool same_type(const at::Tensor& a, const at::Tensor& b) {
   return a.dtype() == b.dtype() && a.layout() == b.layout() &&
       a.device().type() == b.device().type();

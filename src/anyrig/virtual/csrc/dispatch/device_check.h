@@ -1,4 +1,4 @@
-// Refuses operands on several devices where a card would, with the text it would give.
+// Checks of operands that lie on several devices, with CUDA's error messages.
 #pragma once
 
 #include "dispatch/operator_plan.h"
@@ -7,13 +7,15 @@
 
 namespace anyrig::virtual_gpu {
 
-// `arguments` are those of one call, on more than one device. Returns if CUDA allows the mix.
+// Raises CUDA's error unless CUDA allows this mix. `arguments` are those of one call whose tensors
+// lie on more than one device.
 void check_devices(
     const OperatorPlan& plan,
     const c10::FunctionSchema& schema,
     c10::ArrayRef<c10::IValue> arguments);
 
-// Raises unless the tensors of a convolution, its `arguments`, are of one dtype and kind of device.
+// Raises RuntimeError unless the tensors among a convolution's arguments share dtype and device
+// type.
 void check_types(c10::ArrayRef<c10::IValue> arguments);
 
 } // namespace anyrig::virtual_gpu

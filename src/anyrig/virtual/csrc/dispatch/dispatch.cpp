@@ -18,7 +18,7 @@
 namespace anyrig::virtual_gpu {
 namespace {
 
-// A kernel for one operator, with its plan.
+// The boxed kernel of one operator, with its plan.
 class BoxedKernel final : public c10::OperatorKernel {
  public:
   BoxedKernel(OperatorPlan plan, c10::DispatchKey host_key)
@@ -41,14 +41,15 @@ torch::CppFunction boxed_kernel(OperatorPlan plan, c10::DispatchKey host_key) {
       std::make_unique<BoxedKernel>(std::move(plan), host_key));
 }
 
-// A card has a kernel for it, and there is neither one of the CPU nor one written here.
+// Registered for operators with a CUDA kernel but neither a CPU kernel nor a kernel of this
+// library.
 void refuse_unmodelled(
     const c10::OperatorHandle& op,
     c10::DispatchKeySet /*keys*/,
     torch::jit::Stack* /*stack*/) {
   TORCH_CHECK_NOT_IMPLEMENTED(
-      false, op.operator_name(), " is not modelled on a virtual GPU: PyTorch has a kernel of it for "
-      "CUDA, and none for the CPU that could stand in.");
+      false, op.operator_name(), " is not modelled on a virtual GPU: PyTorch has a CUDA "
+      "kernel for it, but no CPU kernel to run in its place.");
 }
 
 bool has_host_kernel(const c10::OperatorHandle& op) {
@@ -57,8 +58,9 @@ bool has_host_kernel(const c10::OperatorHandle& op) {
       op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutogradNonFunctional);
 }
 
-// Kernels that serve every device and must not see twins: copies between two devices, of which
-// each part comes back here, and the sizes of nested tensors, which stay on the CPU.
+// Returns whether an operator's CPU kernel works on virtual tensors directly: copies between two
+// devices, whose steps are dispatched again, and the sizes of nested tensors, which stay on the
+// CPU.
 bool takes_any_device(const std::string& name) {
   static const std::unordered_set<std::string> names = {
       "copy_", "copy_sparse_to_sparse_", "_to_copy",
@@ -66,7 +68,7 @@ bool takes_any_device(const std::string& name) {
   return names.count(name) > 0;
 }
 
-// Runs the kernel of the host key on virtual tensors as they are.
+// Runs the kernel of the host key directly on virtual tensors.
 class HostKernel final : public c10::OperatorKernel {
  public:
   explicit HostKernel(c10::DispatchKey host_key) : host_key_(host_key) {}
@@ -82,7 +84,7 @@ class HostKernel final : public c10::OperatorKernel {
   c10::DispatchKey host_key_;
 };
 
-// What a card can do with sparse and nested tensors.
+// Registers the operators that CUDA has for sparse and nested tensors.
 void install_container_operators(const OperatorTable& table) {
   auto& dispatcher = c10::Dispatcher::singleton();
   for (const auto& keys : container_keys()) {
@@ -125,15 +127,16 @@ void install_container_operators(const OperatorTable& table) {
   }
 }
 
-// Composed of smaller operators here, but one call of a library on a card; or composed of kernels
-// that are looked up by device behind the dispatcher's back.
-bool is_kernel_of_its_own(const std::string& full_name) {
+// Returns whether an operator needs a kernel of its own although PyTorch composes it: CUDA makes
+// one library call of it, or its parts choose their kernels by device without the dispatcher.
+bool needs_own_kernel(const std::string& full_name) {
   return full_name == "convolution" || full_name == "_convolution" ||
       full_name == "convolution_overrideable" || full_name == "mode.values";
 }
 
-// The tracer of TorchScript passes a convolution by and records the `_convolution` that PyTorch's
-// own kernel calls: torchgen's DONT_RECORD_TRACE. Of the twins it must not see anything.
+// TorchScript's tracer skips `convolution` and records the `_convolution` that PyTorch's own kernel
+// calls (torchgen's DONT_RECORD_TRACE). While tracing, run that kernel on the virtual tensors, so
+// that the trace contains no twins.
 class ConvolutionKernel final : public c10::OperatorKernel {
  public:
   explicit ConvolutionKernel(OperatorPlan plan) : plan_(std::move(plan)) {}
@@ -157,10 +160,11 @@ class ConvolutionKernel final : public c10::OperatorKernel {
 
 int install_operators(const OperatorTable& table) {
   WithoutWarnings without_warnings; // a PyTorch built for CUDA has all of these kernels
-  // Libraries deregister their kernels when they go; these stay until the process ends.
+  // A torch::Library deregisters its kernels when destroyed; these must stay until the process
+  // ends.
   static auto* library = new torch::Library(
       torch::Library::IMPL, "aten", c10::DispatchKey::CUDA, __FILE__, __LINE__);
-  const auto written_out = register_kernels(*library);
+  const auto registered = register_kernels(*library);
   int count = 0;
   auto& dispatcher = c10::Dispatcher::singleton();
   for (const auto& name : dispatcher.getAllOpNames()) {
@@ -171,8 +175,8 @@ int install_operators(const OperatorTable& table) {
     const std::string overload = name.overload_name.empty() ? "" : "." + name.overload_name;
     const std::string full_name = name.name.substr(6) + overload;
     const auto facts = table.find(full_name);
-    const bool on_card = facts != table.end() && facts->second.has_cuda_kernel;
-    if (written_out.count(full_name) > 0 || !(on_card || is_kernel_of_its_own(full_name))) {
+    const bool has_cuda_kernel = facts != table.end() && facts->second.has_cuda_kernel;
+    if (registered.count(full_name) > 0 || !(has_cuda_kernel || needs_own_kernel(full_name))) {
       continue;
     }
     const auto host_kernel = cuda_only_kernels().find(full_name);
@@ -180,9 +184,9 @@ int install_operators(const OperatorTable& table) {
     if (!has_host_kernel(*op) && !written_here) {
       if (op->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) &&
           !op->hasKernelForDispatchKey(c10::DispatchKey::CUDA)) {
-        continue; // made of others here
+                continue; // PyTorch composes it of other operators
       }
-      // Where PyTorch is built for CUDA, its kernel must not get at memory of the host.
+      // In a PyTorch built for CUDA, keep the CUDA kernel from accessing host memory.
       library->impl(
           full_name.c_str(), torch::CppFunction::makeFromBoxedFunction<&refuse_unmodelled>());
       continue;

@@ -1,4 +1,4 @@
-// The tensors in one argument of an operator.
+// Iteration over the tensors in one argument of an operator.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -16,19 +16,19 @@
 namespace anyrig::virtual_gpu {
 namespace {
 
-// PyTorch's quantised operators have kernels for the CPU; on a card, the packed embeddings alone.
+// Most of PyTorch's quantized operators exist on the CPU only; CUDA has packed embeddings.
 bool is_quantized_for_host(const std::string& name) {
   return name.rfind("quantized::", 0) == 0 && name.rfind("quantized::embedding_bag_", 0) != 0;
 }
 
-// Where operands on several devices are refused: by the operator as its library wrote it, or here.
+// Who checks that operands share a device: the library's operator itself, or the boxed kernel.
 enum class Devices { CheckedByLibrary, CheckedHere };
 
-// How many operators were taken out of the dispatcher so far. The address of a schema names it only
-// as long as this stays the same: the next schema may be made in its place.
+// The number of operators deregistered so far. Plans are cached by schema address, and after a
+// deregistration a new schema may reuse an address.
 std::atomic<uint64_t> removed_operators{0};
 
-class CountsRemovals final : public c10::OpRegistrationListener {
+class RemovalCounter final : public c10::OpRegistrationListener {
  public:
   void onOperatorRegistered(const c10::OperatorHandle& /*op*/) override {}
   void onOperatorDeregistered(const c10::OperatorHandle& /*op*/) override {
@@ -36,10 +36,11 @@ class CountsRemovals final : public c10::OpRegistrationListener {
   }
 };
 
-// The plans that one thread has made, by the address of the schema.
-class PlansOfThread {
+// The plans made by one thread, by schema address.
+class PlanCache {
  public:
-  // The caller keeps the plan: an operator that runs may define others, which drops it here.
+  // Returns a shared pointer because the operator may deregister others while it runs, which clears
+  // this cache.
   std::shared_ptr<const OperatorPlan> of(const c10::FunctionSchema& schema, Devices devices) {
     if (const uint64_t removed = removed_operators; removed != removed_) {
       plans_.clear();
@@ -71,7 +72,7 @@ void run_foreign(
       schema.name().rfind("aten::", 0) != 0 && !is_quantized_for_host(schema.name()),
       "Could not run '", op.operator_name(), "' with arguments from the 'CUDA' backend. This "
       "operator has no kernel for CUDA, or none that virtual GPUs can run on the CPU.");
-  static thread_local PlansOfThread plans;
+  static thread_local PlanCache plans;
   const auto plan = plans.of(schema, devices);
   run_on_twins(*plan, op, c10::DispatchKey::CPU, stack);
 }
@@ -84,10 +85,11 @@ std::unordered_set<c10::OperatorName>& noted_names() {
 }
 
 template <Devices devices>
-void run_on_host(const c10::OperatorName& name) {
+void register_host_kernel(const c10::OperatorName& name) {
   const size_t colons = name.name.find("::");
   const std::string overload = name.overload_name.empty() ? "" : "." + name.overload_name;
-  // Libraries deregister their kernels when they go; these stay until the process ends.
+  // A torch::Library deregisters its kernels when destroyed; these must stay until the process
+  // ends.
   auto* library = new torch::Library(
       torch::Library::IMPL, name.name.substr(0, colons), c10::DispatchKey::CUDA, __FILE__,
       __LINE__);
@@ -100,7 +102,7 @@ void run_on_host(const c10::OperatorName& name) {
 
 void install_foreign_operators() {
   static const auto* counting = new c10::RegistrationHandleRAII(
-      c10::Dispatcher::singleton().addRegistrationListener(std::make_unique<CountsRemovals>()));
+      c10::Dispatcher::singleton().addRegistrationListener(std::make_unique<RemovalCounter>()));
   (void)counting; // until the process ends
   static auto* fallback = new torch::Library(
       torch::Library::IMPL, "_", c10::DispatchKey::CUDA, __FILE__, __LINE__);
@@ -125,7 +127,7 @@ void take_over_operators() {
         !op->hasKernelForDispatchKey(c10::DispatchKey::CPU)) {
       continue;
     }
-    run_on_host<Devices::CheckedHere>(name);
+    register_host_kernel<Devices::CheckedHere>(name);
   }
 }
 
@@ -138,7 +140,7 @@ void run_library_on_host(const std::string& library) {
     if (name.name.rfind(library + "::", 0) == 0 && op.has_value() && op->hasSchema() &&
         (op->hasKernelForDispatchKey(c10::DispatchKey::CPU) ||
          op->hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd))) {
-      run_on_host<Devices::CheckedByLibrary>(name);
+      register_host_kernel<Devices::CheckedByLibrary>(name);
     }
   }
 }

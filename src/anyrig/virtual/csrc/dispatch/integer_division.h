@@ -1,4 +1,5 @@
-// Integers divided by zero: a card's kernels give any number, the CPU's raise "ZeroDivisionError".
+// Integer division by zero: CUDA kernels return arbitrary numbers, CPU kernels raise
+// "ZeroDivisionError".
 #pragma once
 
 #include <ATen/core/function_schema.h>
@@ -6,10 +7,10 @@
 
 namespace anyrig::virtual_gpu {
 
-// Whether the first two arguments of an operator are divided, and rounded if they are integers.
+// Returns whether an operator divides its first two arguments with an integer result for integers.
 bool divides_integers(const c10::FunctionSchema& schema);
 
-// Puts ones in the place of zeros among `divisors` if both are integers. Tensors of the CPU.
+// Replaces zeros in `divisors` by ones if both arguments are integers. Takes CPU tensors.
 void replace_zero_divisors(const c10::IValue& dividends, c10::IValue& divisors);
 
 } // namespace anyrig::virtual_gpu

@@ -1,13 +1,14 @@
-// What a card calls the kernels that the CPU's errors name: `"silu_cpu" not implemented for 'Long'`
-// is `"silu_cuda" not implemented for 'Long'` there.
+// CUDA's names of the kernels that CPU errors name: `"silu_cpu" not implemented for 'Long'` reads
+// `"silu_cuda" not implemented for 'Long'` on a GPU.
 #pragma once
 
 #include <c10/util/Exception.h>
 
 namespace anyrig::virtual_gpu {
 
-// If `error`, which a kernel of the CPU raised, says that the kernel does not take a dtype, raises
-// NotImplementedError with CUDA's name where that differs; factors of two dtypes have CUDA's names too.
+// Raises NotImplementedError with CUDA's kernel name if `error`, raised by a CPU kernel, is about
+// an unsupported dtype and the names differ. Also gives CUDA's text for matrix factors of two
+// dtypes. Returns otherwise.
 void raise_with_cuda_name(const c10::Error& error);
 
 } // namespace anyrig::virtual_gpu

@@ -11,18 +11,19 @@
 namespace anyrig::virtual_gpu {
 namespace {
 
-// Larger ones are data, of which ShapeOnly keeps none. Pickled objects travel as bytes.
-constexpr size_t kMostBytes = size_t{1} << 20;
-constexpr size_t kMostBytesOfObjects = size_t{64} << 20;
-// Nothing larger is computed.
-constexpr size_t kMostComputedBytes = size_t{64} << 10;
+// Larger tensors are data, whose values ShapeOnly does not keep. Pickled objects travel as bytes
+// and get a larger limit.
+constexpr size_t kMaxBytes = size_t{1} << 20;
+constexpr size_t kMaxObjectBytes = size_t{64} << 20;
+// Calls on more bytes are not computed.
+constexpr size_t kMaxComputedBytes = size_t{64} << 10;
 
 struct Extent {
-  size_t begin = 0; // bytes, in the storage
+    size_t begin = 0; // byte offsets in the storage
   size_t end = 0;
 };
 
-// Where the elements of a tensor lie, gaps included.
+// Returns the range that the elements of a tensor span, including gaps.
 Extent extent_of(const at::TensorBase& tensor) {
   const auto size = tensor.element_size();
   const auto begin = static_cast<size_t>(tensor.storage_offset()) * size;
@@ -42,7 +43,7 @@ DeviceMemory* memory_of(const at::TensorBase& tensor) {
   return plain ? device_memory(tensor.storage().data_ptr()) : nullptr;
 }
 
-at::Tensor over(const KnownValues& known, const at::TensorBase& tensor) {
+at::Tensor share_values(const KnownValues& known, const at::TensorBase& tensor) {
   auto values = at::detail::make_tensor<c10::TensorImpl>(
       c10::Storage(known.storage), c10::DispatchKeySet(c10::DispatchKey::CPU), tensor.dtype());
   auto* impl = values.unsafeGetTensorImpl();
@@ -51,7 +52,7 @@ at::Tensor over(const KnownValues& known, const at::TensorBase& tensor) {
   return values;
 }
 
-// Whether torch.arange, by these arguments, makes few enough numbers to compute them.
+// Returns whether torch.arange with these arguments is short enough to compute.
 bool is_short_range(c10::ArrayRef<c10::IValue> arguments) {
   const auto number = [&](size_t i) { return arguments[i].toScalar().toDouble(); };
   for (size_t i = 0; i + 1 < arguments.size(); ++i) {
@@ -61,16 +62,17 @@ bool is_short_range(c10::ArrayRef<c10::IValue> arguments) {
   }
   const bool has_start = arguments.size() == 4; // start, end, step and the result
   const double length = has_start ? (number(1) - number(0)) / number(2) : number(0);
-  return length * static_cast<double>(sizeof(int64_t)) <= static_cast<double>(kMostComputedBytes);
+  return length * static_cast<double>(sizeof(int64_t)) <= static_cast<double>(kMaxComputedBytes);
 }
 
-// Whether a scatter writes to each place of its first argument, as one that inverts a permutation.
+// Returns whether a scatter writes to every position of its first argument, as when it inverts a
+// permutation.
 bool scatters_everywhere(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> arguments) {
   const auto& overload = op.schema().overload_name();
   const at::Tensor& self = arguments[0].toTensor();
   const at::Tensor& index = arguments[2].toTensor();
   if ((overload != "src" && overload != "value") || self.dim() != 1 || index.dim() != 1 ||
-      index.scalar_type() != at::kLong || index.nbytes() > kMostComputedBytes ||
+      index.scalar_type() != at::kLong || index.nbytes() > kMaxComputedBytes ||
       index.numel() < self.numel()) {
     return false;
   }
@@ -89,9 +91,9 @@ bool scatters_everywhere(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValu
   return std::all_of(is_written.begin(), is_written.end(), [](bool written) { return written; });
 }
 
-// The argument that a call overwrites as a whole, so that nothing need be known of it. None for a
-// fill of many numbers, which are data: of what is made on the device, single numbers are kept, and
-// short ranges and permutations.
+// Returns the index of the argument that a call overwrites entirely, whose old values need not be
+// known. Of tensors created on the device, only single numbers, short ranges and permutations are
+// kept; a larger fill counts as data.
 std::optional<size_t> overwritten_argument(
     const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> arguments) {
   const auto& name = op.schema().name();
@@ -121,14 +123,14 @@ bool draws_numbers(const c10::OperatorHandle& op) {
          });
 }
 
-// Puts the values of a tensor in its place; false where they are unknown. An undefined one, as an
-// index that takes all, has none and needs none.
+// Replaces a tensor by a CPU tensor of its values and adds its size to `bytes`. Returns false if
+// they are unknown or too many. Leaves an undefined tensor (an index that selects all) as it is.
 bool put_values(at::Tensor& tensor, size_t& bytes) {
   if (!tensor.defined()) {
     return true;
   }
   bytes += tensor.nbytes();
-  if (bytes > kMostComputedBytes || tensor.layout() != at::kStrided) {
+  if (bytes > kMaxComputedBytes || tensor.layout() != at::kStrided) {
     return false;
   }
   if (!tensor.is_cpu()) {
@@ -137,7 +139,7 @@ bool put_values(at::Tensor& tensor, size_t& bytes) {
   return tensor.defined();
 }
 
-// `value` with the values of its tensors in their place; none where one is unknown.
+// Returns `value` with its tensors replaced by their known values; none if any value is unknown.
 std::optional<c10::IValue> known_argument(const c10::IValue& value, size_t& bytes) {
   if (value.isTensor()) {
     at::Tensor tensor = value.toTensor();
@@ -176,7 +178,7 @@ at::Tensor known_values(const at::TensorBase& tensor) {
   if (known == nullptr || known->bytes == 0 || extent_of(tensor).end > known->bytes) {
     return {};
   }
-  return over(*known, tensor);
+  return share_values(*known, tensor);
 }
 
 at::Tensor values_to_write(const at::TensorBase& tensor) {
@@ -185,11 +187,11 @@ at::Tensor values_to_write(const at::TensorBase& tensor) {
     return {};
   }
   const auto [begin, end] = extent_of(tensor);
-  const auto most = tensor.scalar_type() == at::kByte ? kMostBytesOfObjects : kMostBytes;
+  const auto limit = tensor.scalar_type() == at::kByte ? kMaxObjectBytes : kMaxBytes;
   const size_t known_bytes = memory->known ? memory->known->bytes.load() : 0;
   const bool is_known = end <= known_bytes;
   const bool follows = begin <= known_bytes && tensor.is_non_overlapping_and_dense();
-  if (end == begin || memory->bytes > most || !(is_known || follows)) {
+  if (end == begin || memory->bytes > limit || !(is_known || follows)) {
     forget_values(tensor);
     return {};
   }
@@ -199,7 +201,7 @@ at::Tensor values_to_write(const at::TensorBase& tensor) {
         c10::Storage::use_byte_size_t(), memory->bytes, c10::GetCPUAllocator());
   }
   memory->known->bytes = std::max(known_bytes, end);
-  return over(*memory->known, tensor);
+  return share_values(*memory->known, tensor);
 }
 
 void forget_values(const at::TensorBase& tensor) {
@@ -232,7 +234,7 @@ std::optional<KnownCall> KnownCall::of(
   const auto overwritten = overwritten_argument(op, arguments);
   for (const auto& argument : arguments) {
     if (call.arguments_.size() == overwritten) {
-      // `give_values` takes the result from there.
+      // `store_values` reads the result from this argument.
       const at::Tensor& tensor = argument.toTensor();
       call.arguments_.emplace_back(
           at::empty(tensor.sizes(), at::TensorOptions().dtype(tensor.dtype())));
@@ -257,18 +259,18 @@ std::optional<torch::jit::Stack> KnownCall::run(const c10::OperatorHandle& op) {
     op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &arguments_);
     return std::move(arguments_);
   } catch (const std::exception&) {
-    return std::nullopt; // a card has kernels that the CPU lacks
+        return std::nullopt; // the CPU has no such kernel, or the call is invalid
   }
 }
 
-void give_values(const torch::jit::Stack& values, c10::ArrayRef<c10::IValue> results) {
+void store_values(const torch::jit::Stack& values, c10::ArrayRef<c10::IValue> results) {
   for (size_t i = 0; i < results.size(); ++i) {
     if (!results[i].isTensor() || !values[i].isTensor()) {
       continue;
     }
     const auto& result = results[i].toTensor();
     const auto& computed = values[i].toTensor();
-    if (!is_virtual(result) || result.nbytes() > kMostComputedBytes ||
+    if (!is_virtual(result) || result.nbytes() > kMaxComputedBytes ||
         result.sizes() != computed.sizes() || result.scalar_type() != computed.scalar_type()) {
       continue;
     }

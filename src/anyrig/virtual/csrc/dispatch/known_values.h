@@ -1,13 +1,13 @@
-// The few values that ShapeOnly does know: small tensors that the program brought from the host, and
-// what it computes from such alone. Programs steer themselves by them: sizes and pickled objects
-// that ranks exchange, states of generators, counters, flags.
+// The few values that ShapeOnly knows: small tensors that the program copied from the host, and
+// results computed from them alone. Programs branch on such values: sizes and pickled objects that
+// ranks exchange, generator states, counters, flags.
 //
 //   host ──copy──> known ──operator on known tensors──> known ──.item(), copy──> host
 //                    │
-//                    └── anything else that writes to it: forgotten
+//                    └── any other write to the tensor: forgotten
 //
-// A memory knows its bytes up to a limit (KnownValues::bytes), so that pieces written one after
-// another add up and nothing else has to be recorded.
+// Of each allocation the values are known up to a byte limit (KnownValues::bytes). Consecutive
+// writes extend the limit, so a single number describes what is known.
 #pragma once
 
 #include "memory/memory.h"
@@ -21,19 +21,19 @@
 
 namespace anyrig::virtual_gpu {
 
-// A CPU tensor over the values of a virtual tensor, which it keeps; an undefined one where any is
-// unknown.
+// Returns a CPU tensor that shares the values of a virtual tensor and keeps them alive; an
+// undefined tensor if any value is unknown.
 at::Tensor known_values(const at::TensorBase& tensor);
 
-// A CPU tensor to write all values of a virtual tensor to, which are known from then on; undefined
-// where they cannot be kept, in which case they are forgotten.
+// Returns a CPU tensor for the caller to write all values of `tensor` to, and marks them as known.
+// If they cannot be kept, forgets them and returns an undefined tensor.
 at::Tensor values_to_write(const at::TensorBase& tensor);
 
-// Something wrote to `tensor` of which only the shape is known.
+// Marks the values of `tensor` as unknown, after a write whose values are unknown.
 void forget_values(const at::TensorBase& tensor);
 
-// What is known of some tensors, to be forgotten later: by any thread, whatever the program has
-// done to the tensors by then.
+// The known values of some tensors, to forget later: from any thread, and whatever the program did
+// to the tensors in the meantime.
 class ValuesInDoubt {
  public:
   explicit ValuesInDoubt(const std::vector<at::Tensor>& tensors);
@@ -43,22 +43,23 @@ class ValuesInDoubt {
   std::vector<c10::intrusive_ptr<KnownValues>> values_;
 };
 
-// One call of an operator in ShapeOnly whose tensors are all known and small.
+// An operator call in ShapeOnly whose tensors are all known and small.
 class KnownCall {
  public:
-  // None where a value is unknown, random numbers are drawn, or only views are made, which share
-  // what is known with what they view.
+  // Returns none if a value is unknown, if the operator draws random numbers, or if it only makes
+  // views, which share the known values of their base.
   static std::optional<KnownCall> of(
       const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> arguments);
 
-  // Runs the CPU's kernel and returns its results; what it writes to is written. None if it failed.
+  // Runs the CPU kernel and returns its results; in-place operators write to the known values.
+  // Returns none if the kernel fails.
   std::optional<torch::jit::Stack> run(const c10::OperatorHandle& op);
 
  private:
   torch::jit::Stack arguments_;
 };
 
-// Writes the results of a known call to those that the Meta kernel made.
-void give_values(const torch::jit::Stack& values, c10::ArrayRef<c10::IValue> results);
+// Copies the results of a known call to the results of the Meta kernel.
+void store_values(const torch::jit::Stack& values, c10::ArrayRef<c10::IValue> results);
 
 } // namespace anyrig::virtual_gpu

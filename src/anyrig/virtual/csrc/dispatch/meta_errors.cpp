@@ -6,14 +6,14 @@
 
 namespace anyrig::virtual_gpu {
 
-void raise_as_kernel(const pybind11::error_already_set& error) {
+void raise_if_assertion(const pybind11::error_already_set& error) {
   const pybind11::gil_scoped_acquire gil;
   if (error.matches(PyExc_AssertionError)) {
     TORCH_CHECK(false, std::string(pybind11::str(error.value())));
   }
 }
 
-// torch/_library/fake_impl.py and custom_ops.py
+// Messages of torch/_library/fake_impl.py and custom_ops.py.
 bool says_sizes_are_unknown(const pybind11::error_already_set& error) {
   const pybind11::gil_scoped_acquire gil;
   const std::string text = pybind11::str(error.value());

@@ -1,4 +1,4 @@
-// Replacing a kernel of PyTorch's, of which it warns, without the warning.
+// Suppression of PyTorch's warning about a kernel that replaces another.
 #pragma once
 
 #include <c10/util/Exception.h>

@@ -7,7 +7,7 @@ namespace {
 
 double moved_bytes_of(const Operand& operand) {
   if (operand.shadow == nullptr) {
-    return 0; // a container, of which the parts count
+        return 0; // a container, whose parts are counted
   }
   const double times = static_cast<double>(operand.plan.is_read) +
       static_cast<double>(operand.plan.is_written);

@@ -12,12 +12,12 @@ namespace anyrig::virtual_gpu {
 struct Operand {
   at::Tensor owner;
   at::Tensor twin;
-  c10::StorageImpl* shadow; // none of a container
+  c10::StorageImpl* shadow; // the twin's storage; null for a container
   ArgumentPlan plan;
 };
 
-// Bytes of the card's memory that an operator reads and writes. `parts` are those of the containers
-// among `operands`, `result_bytes` those of its new tensors.
+// Returns the bytes of GPU memory that an operator reads and writes. `parts` are the parts of the
+// containers among `operands`; `result_bytes` counts its new tensors.
 double moved_bytes(
     Traffic traffic,
     c10::ArrayRef<Operand> operands,

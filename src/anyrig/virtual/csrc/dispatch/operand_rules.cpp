@@ -1,5 +1,5 @@
-// More than 400 lines: one table of what each operator asks, and the few checks that are no entries
-// of it, which nothing else calls.
+// More than 400 lines: one table of the rules of each operator, and the checks that only the table
+// refers to.
 #include "dispatch/operand_rules.h"
 
 #include "dispatch/promoted_dtype_rules.h"
@@ -39,7 +39,7 @@ std::string with_dtypes(std::string text, c10::ScalarType first, c10::ScalarType
   return text;
 }
 
-void refuse_with(RefusalError error, const std::string& text) {
+void raise_with(RefusalError error, const std::string& text) {
   switch (error) {
     case RefusalError::Runtime:
       TORCH_CHECK(false, text);
@@ -62,7 +62,7 @@ void check_dtype_rule(const DtypeRule& rule, Arguments arguments) {
       ? dtype == other->scalar_type()
       : std::find(dtypes.begin(), dtypes.end(), dtype) != dtypes.end();
   if (!fits) {
-    refuse_with(rule.error, with_dtypes(rule.text, dtype, other->scalar_type()));
+    raise_with(rule.error, with_dtypes(rule.text, dtype, other->scalar_type()));
   }
 }
 
@@ -105,8 +105,8 @@ void check_indices(Arguments arguments) {
   }
 }
 
-// The sizes of self[indices], without masks: the indices' own where they stand, if they stand side
-// by side, else in front.
+// Returns the sizes of self[indices], without masks. The broadcast sizes of the indices replace the
+// indexed dimensions if these are adjacent, and otherwise come first.
 std::optional<std::vector<int64_t>> selected_sizes(Arguments arguments) {
   const at::Tensor& self = arguments[0].toTensor();
   std::vector<int64_t> common;
@@ -143,8 +143,8 @@ std::optional<std::vector<int64_t>> selected_sizes(Arguments arguments) {
   return result;
 }
 
-// index_put_(self, indices, values, accumulate): one number is filled in, of whatever dtype. The
-// sizes are known where there are no masks, which select as many as they have truths.
+// index_put_(self, indices, values, accumulate). A single value may have any dtype. Sizes are
+// checked only without masks, since a mask's selection depends on its values.
 void check_values(Arguments arguments) {
   check_indices(arguments);
   const at::Tensor& self = arguments[0].toTensor();
@@ -160,16 +160,16 @@ void check_values(Arguments arguments) {
       " cannot be broadcast to indexing result of shape ", at::IntArrayRef(*selected));
 }
 
-// A transposed convolution: slow_conv_transpose2d and 3d of the card, which serve where cuDNN does not.
+// CUDA's slow_conv_transpose2d and slow_conv_transpose3d, which run where cuDNN does not.
 void check_output_padding(Arguments arguments) {
   auto stride = arguments[3].toIntVector();
   auto dilation = arguments[5].toIntVector();
   auto padding = arguments[7].toIntVector();
   const size_t dimensions = static_cast<size_t>(arguments[0].toTensor().dim()) - 2;
-  const auto spread = [&](std::vector<int64_t>& numbers, int64_t of_height) {
-    numbers.resize(dimensions, numbers.empty() ? of_height : numbers[0]);
+  const auto spread = [&](std::vector<int64_t>& numbers, int64_t for_height) {
+    numbers.resize(dimensions, numbers.empty() ? for_height : numbers[0]);
     if (dimensions == 1) {
-      numbers.insert(numbers.begin(), of_height); // it is computed as an image one row high
+            numbers.insert(numbers.begin(), for_height); // 1d is computed as an image of height 1
     }
   };
   spread(stride, 1);
@@ -184,14 +184,14 @@ void check_output_padding(Arguments arguments) {
   }
   static const char* const kNames[] = {"depth", "height", "width"};
   std::string text = "output padding must be smaller than either stride or dilation, but got";
-  const auto say = [&](const char* what, const std::vector<int64_t>& numbers) {
+  const auto append = [&](const char* what, const std::vector<int64_t>& numbers) {
     for (size_t i = 0; i < numbers.size(); ++i) {
       text += c10::str(' ', what, '_', kNames[3 - numbers.size() + i], ": ", numbers[i]);
     }
   };
-  say("output_padding", padding);
-  say("stride", stride);
-  say("dilation", dilation);
+  append("output_padding", padding);
+  append("stride", stride);
+  append("dilation", dilation);
   TORCH_CHECK(false, text);
 }
 
@@ -204,7 +204,7 @@ void check_convolution(Arguments arguments) {
   const bool transposed = arguments[6].toBool();
   const int64_t groups = arguments[8].toInt();
   if (input.dim() != weight.dim() || input.dim() < 3) {
-    return; // refused by all
+        return; // every backend refuses it
   }
   const auto none_below = [&arguments](size_t i, int64_t least) {
     const auto numbers = arguments[i].toIntVector();
@@ -259,25 +259,25 @@ void check_copied_slices(Arguments arguments) {
   TORCH_CHECK_INDEX(
       index.dim() < 2, "index_copy_(): Index should have dimension 1 or 0 (got ", index.dim(), ")");
   if (self.dim() == 0 || self.dim() != source.dim()) {
-    return; // refused by all, but for single numbers
+        return; // every backend refuses it, unless both are single numbers
   }
   const int64_t along = c10::maybe_wrap_dim(arguments[1].toInt(), self.dim());
   auto slice = self.sizes().vec();
-  auto of_source = source.sizes().vec();
+  auto source_slice = source.sizes().vec();
   slice.erase(slice.begin() + along);
-  of_source.erase(of_source.begin() + along);
+  source_slice.erase(source_slice.begin() + along);
   TORCH_CHECK(
-      slice == of_source,
+      slice == source_slice,
       "index_copy_(): Source/destination tensor must have same slice shapes. Destination slice "
       "shape: ", c10::Join(" ", slice), " at dimension ", along, " and source slice shape: ",
-      c10::Join(" ", of_source), " at dimension 0.");
+      c10::Join(" ", source_slice), " at dimension 0.");
   TORCH_CHECK_INDEX(
       index.numel() == source.size(along), "index_copy_(): Number of indices (", index.numel(),
       ") should be equal to source.size(dim) (", source.size(along), ")");
 }
 
-// cat(tensors, dim). A vector without numbers goes with everything.
-void check_sizes_beside(Arguments arguments) {
+// cat(tensors, dim). An empty vector can be concatenated with anything.
+void check_concatenated_sizes(Arguments arguments) {
   if (!arguments[0].isTensorList()) {
     return;
   }
@@ -293,7 +293,7 @@ void check_sizes_beside(Arguments arguments) {
       continue;
     }
     if (tensor.dim() != first->dim() || tensor.dim() == 0) {
-      return; // refused by all
+            return; // every backend refuses it
     }
     const int64_t along = c10::maybe_wrap_dim(arguments[1].toInt(), first->dim());
     for (int64_t dimension = 0; dimension < first->dim(); ++dimension) {
@@ -397,7 +397,7 @@ const std::unordered_map<std::string, OperandRules>& all_rules() {
        {{{1, {}, 0,
           "expected mat1 and mat2 to have the same dtype, but got: {type 2} != {type 1}"}},
         check_product}},
-      {"cat", {{}, check_sizes_beside}},
+      {"cat", {{}, check_concatenated_sizes}},
       {"where",
        {{{0, {Bool, Byte}, 0,
           "where expected condition to be a boolean tensor, but got a tensor with dtype {1}"}}}},
@@ -477,7 +477,7 @@ const std::unordered_map<std::string, OperandRules>& all_rules() {
 
 const OperandRules* rules_of(const std::string& name, const std::string& overload) {
   if (overload.rfind("dtype", 0) == 0) {
-    return nullptr; // products with another dtype for their result
+        return nullptr; // these overloads return another dtype
   }
   const auto found = all_rules().find(name);
   return found == all_rules().end() ? promoted_dtype_rules_of(name) : &found->second;

@@ -14,15 +14,14 @@ bool starts_with(std::string_view text, std::string_view beginning) {
 
 constexpr std::string_view kPyTorch = "aten::";
 
-// The name by which the tables of facts know an operator. They are about PyTorch's own operators,
-// by their names without the namespace; the name of another library's operator keeps its namespace,
-// and no table has it.
+// Returns the name of an operator in the tables. The tables list PyTorch's operators without a
+// namespace; an operator of another library keeps its namespace and so matches no entry.
 std::string name_in_tables(const c10::FunctionSchema& schema) {
   const std::string& name = schema.name();
   return starts_with(name, kPyTorch) ? name.substr(kPyTorch.size()) : name;
 }
 
-// torchgen/dest/register_dispatch_key.py: how the names of generated wrappers are put together.
+// Builds the name of a generated wrapper as torchgen/dest/register_dispatch_key.py does.
 std::string wrapper_name_of(const c10::FunctionSchema& schema, bool structured, bool is_out) {
   const std::string name = schema.name().substr(schema.name().find("::") + 2);
   const std::string& overload = schema.overload_name();
@@ -54,12 +53,12 @@ bool is_out_argument(const c10::Argument& argument) {
       argument.alias_info()->isWrite();
 }
 
-// Batch normalisation updates these in place, and its schema does not say so.
+// Batch normalization updates these in place although its schema does not append so.
 bool is_running_statistic(const std::string& name) {
   return name == "running_mean" || name == "running_var";
 }
 
-// The argument whose alias set a return writes to, or -1.
+// Returns the index of the argument that a return aliases and writes to, or -1.
 int argument_of_return(const c10::FunctionSchema& schema, const c10::Argument& result) {
   if (result.alias_info() == nullptr || !result.alias_info()->isWrite()) {
     return -1;
@@ -80,7 +79,7 @@ OperatorPlan::OperatorPlan(const c10::FunctionSchema& schema, const OperatorFact
   const auto& declared = schema.arguments();
   std::string name = name_in_tables(schema);
   if (name == "_convolution") {
-    name = "convolution"; // whose arguments it has, and four more
+        name = "convolution"; // has the same arguments and four more
   }
   const int unread = unread_argument_of(name);
   bool is_out = false;
@@ -128,7 +127,7 @@ OperatorPlan::OperatorPlan(const c10::FunctionSchema& schema, const OperatorFact
   }
   wrapper_name = wrapper_name_of(schema, facts.structured, is_out);
   if (check == DeviceCheck::Convolution) {
-    wrapper_name = "wrapper_CUDA__cudnn_convolution"; // which PyTorch's own calls
+        wrapper_name = "wrapper_CUDA__cudnn_convolution"; // the wrapper that PyTorch's kernel calls
   }
   uses_cublas = virtual_gpu::uses_cublas(schema.name());
   formula = formula_of(name);
@@ -137,11 +136,11 @@ OperatorPlan::OperatorPlan(const c10::FunctionSchema& schema, const OperatorFact
   refusal = refusal_of(name);
   rules = rules_of(name, schema.overload_name());
   check_limits = limits_of(name);
-  unordered = unordered_of(name);
+  nondeterminism = nondeterminism_of(name);
   const auto& overload = schema.overload_name();
   const std::string full_name = overload.empty() ? name : name + "." + overload;
-  results_on_card = virtual_gpu::results_on_card(full_name);
-  without_meta = virtual_gpu::without_meta(full_name);
+  choose_layout = choose_layout_of(full_name);
+  missing_meta = missing_meta_of(full_name);
   divides_integers = virtual_gpu::divides_integers(schema);
   raises_versions = starts_with(name, "_foreach_");
 }

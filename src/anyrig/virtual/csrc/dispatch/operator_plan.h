@@ -1,8 +1,8 @@
-// What the boxed kernel has to know of an operator, worked out once from its schema and from what
-// PyTorch's own table says of its CUDA kernel.
+// The plan of an operator: what the boxed kernel needs to know, computed once from the schema and
+// from the entry in PyTorch's native_functions.yaml.
 #pragma once
 
-#include "dispatch/card_results.h"
+#include "dispatch/result_layout.h"
 #include "dispatch/determinism.h"
 #include "dispatch/operand_rules.h"
 #include "dispatch/refusal.h"
@@ -19,33 +19,33 @@
 
 namespace anyrig::virtual_gpu {
 
-// One entry of native_functions.yaml, as the Python side reads it.
+// One entry of native_functions.yaml, as parsed in Python.
 struct OperatorFacts {
   bool has_cuda_kernel = false;
   bool structured = false;
-  bool checks_devices = true; // false where the table says `device_check: NoCheck`
-  // Of containers (container.h): the keys that the table lists, as in "SparseCUDA".
+  bool checks_devices = true; // false where the entry says `device_check: NoCheck`
+  // The keys of containers (container.h) that the entry lists, such as "SparseCUDA".
   std::vector<std::string> container_keys;
 };
 using OperatorTable = std::unordered_map<std::string, OperatorFacts>;
 
-// How CUDA's kernel refuses operands of several devices, each in its own words.
+// The check that CUDA applies to operands on several devices; each has its own messages.
 enum class DeviceCheck {
-  Wrapper,  // the generated wrapper: every tensor, scalars of the CPU included
-  Iterator, // TensorIterator: scalars of the CPU may take part
-  Indices,  // the tensor indexed counts; its indices may be on the CPU
-  Convolution, // the types first, which name the device, then as Wrapper
-  Foreach,  // none: tensors of several devices are worked off one by one
-  Nothing,  // none: sizes of nested tensors and lengths of sequences live on the CPU
+  Wrapper,  // the generated wrapper: compares every tensor, including CPU scalars
+  Iterator, // TensorIterator: allows CPU scalars
+  Indices,  // the indexed tensor determines the device; its indices may be on the CPU
+  Convolution, // compares the types, which name the device, then as Wrapper
+  Foreach,  // no check: tensors of several devices are processed one by one
+  Nothing,  // no check: sizes of nested tensors and sequence lengths live on the CPU
 };
 
 struct ArgumentPlan {
   bool is_written = false;
-  bool is_read = true; // where false: only written, or only its sizes count
+  bool is_read = true; // false: only written, or only its sizes matter
 };
 
-// Every call reads it, mostly after a kernel that left nothing of it in the caches: what each call
-// needs comes first, and in one piece.
+// Every call reads the plan, mostly with cold caches. The fields that every call needs therefore
+// come first, next to each other.
 struct OperatorPlan {
   explicit OperatorPlan(const c10::FunctionSchema& schema, const OperatorFacts& facts);
 
@@ -53,37 +53,37 @@ struct OperatorPlan {
   Formula formula = Formula::None;
   Traffic traffic = Traffic::All;
   bool makes_tensors = false;
-  // CUDA's kernels for lists of tensors raise the versions of those they write to; for other
-  // operators, autograd does.
+  // CUDA's kernels for lists of tensors bump the versions of the tensors they write to; for other
+  // operators autograd does.
   bool raises_versions = false;
   bool divides_integers = false;
-  // Each element of the results comes of those at its place.
+  // Each element of the results depends only on the elements at its position.
   bool is_pointwise = false;
   bool takes_optional_lists = false;
-  // The card computes it with cuBLAS, which takes a workspace.
+  // CUDA computes the operator with cuBLAS, which needs a workspace.
   bool uses_cublas = false;
   const Refusal* refusal = nullptr;
   const OperandRules* rules = nullptr;
   CheckLimits check_limits = nullptr;
-  const Unordered* unordered = nullptr;
-  ResultsOnCard results_on_card = nullptr;
-  const WithoutMeta* without_meta = nullptr;
-  // Dtypes that need more than the CPU's kernel.
+  const Nondeterminism* nondeterminism = nullptr;
+  ChooseLayout choose_layout = nullptr;
+  const MissingMeta* missing_meta = nullptr;
+  // The dtypes for which the CPU kernel must run on a wider dtype.
   Dtypes widened;
-  // Runs on twins in place of PyTorch's own kernel, which there is none of for the CPU.
+  // The kernel to run on twins for an operator that PyTorch has no suitable CPU kernel for.
   std::optional<c10::KernelFunction> host_kernel;
-  // Per return: the argument it is, or -1 for a new tensor.
+  // For each return: the index of the argument that it aliases, or -1 for a new tensor.
   c10::SmallVector<int, 4> returned_argument;
-  // Per argument of the schema.
+  // One for each argument of the schema.
   c10::SmallVector<ArgumentPlan, 16> arguments;
-  // The arguments that are generators.
+  // Indices of the arguments that are generators.
   c10::SmallVector<int, 1> generators;
-  // The arguments that are lists of optional tensors.
+  // Indices of the arguments that are lists of optional tensors.
   c10::SmallVector<int, 1> optional_lists;
 
-  // The arguments in the order in which CUDA's wrapper checks their devices.
+  // Indices of the arguments in the order in which CUDA's wrapper checks their devices.
   std::vector<int> check_order;
-  // CUDA's name of the wrapper, which its error gives.
+  // The name of CUDA's wrapper, which appears in its errors.
   std::string wrapper_name;
 };
 

@@ -1,4 +1,4 @@
-// What CUDA's kernels ask of the dtype that two operands are promoted to.
+// Requirements of CUDA's kernels on the dtype that two operands are promoted to.
 #pragma once
 
 #include "dispatch/operand_rules.h"
@@ -7,7 +7,7 @@
 
 namespace anyrig::virtual_gpu {
 
-// By the operator's name without its overload; null where any dtype will do.
+// Looks up an operator by its name without overload; returns null if every dtype is allowed.
 const OperandRules* promoted_dtype_rules_of(const std::string& name);
 
 } // namespace anyrig::virtual_gpu

@@ -8,22 +8,22 @@
 namespace anyrig::virtual_gpu {
 namespace {
 
-// scatter_reduce(self, dim, index, src, reduce): sums are made by another kernel.
-bool is_no_sum(Arguments arguments) {
+// scatter_reduce(self, dim, index, src, reduce). Another kernel computes sums.
+bool is_not_sum(Arguments arguments) {
   return arguments[4].toStringRef() != "sum";
 }
 
-// median(self), but not along a dimension, which another kernel does.
-bool takes_all(Arguments arguments) {
+// median(self). Another kernel computes the median along a dimension.
+bool reduces_all_dimensions(Arguments arguments) {
   return arguments.size() == 1;
 }
 
-// clamp_min(self, min), of which numbers are checked elsewhere.
+// clamp_min(self, min). A number `min` is checked elsewhere.
 bool takes_two_tensors(Arguments arguments) {
   return arguments[1].isTensor();
 }
 
-// cumsum(self, dim, *, dtype): the result has the dtype of `self`.
+// cumsum(self, dim, *, dtype). With `dtype` given, the dtype of `self` does not matter.
 bool keeps_dtype(Arguments arguments) {
   return arguments[2].isNone();
 }
@@ -33,7 +33,7 @@ bool keeps_dtype(Arguments arguments) {
 const Refusal* refusal_of(const std::string& name) {
   using enum c10::ScalarType;
   static const std::vector<c10::ScalarType> kIntegers = {Bool, Byte, Char, Short, Int, Long};
-  // Of integers and of eight-bit floats, cuBLAS multiplies only by operators of their own.
+  // cuBLAS multiplies integers and 8-bit floats only in operators of their own.
   static const std::vector<c10::ScalarType> kNotMultiplied = {
       Bool, Byte, Char, Short, Int, Long,
       Float8_e4m3fn, Float8_e5m2, Float8_e4m3fnuz, Float8_e5m2fnuz};
@@ -110,17 +110,17 @@ const Refusal* refusal_of(const std::string& name) {
       {"bucketize", {"searchsorted_out_cuda", kNotReal}},
       {"im2col", {"im2col_out_cuda", {Byte, Char, Short, Int, Long}}},
       {"_cdist_forward", {"cdist_cuda", kNarrow}},
-      // The largest, the smallest, and those in the middle.
+      // Maxima, minima and medians.
       {"amax", {"max_values_cuda", kComplex}},
       {"amin", {"min_values_cuda", kComplex}},
       {"aminmax", {"aminmax_cuda", kComplex}},
-      {"max", {"max_all_cuda", kComplex, &takes_all}},
-      {"min", {"min_all_cuda", kComplex, &takes_all}},
+      {"max", {"max_all_cuda", kComplex, &reduces_all_dimensions}},
+      {"min", {"min_all_cuda", kComplex, &reduces_all_dimensions}},
       {"clamp_min", {"max_elementwise_cuda", kComplex, &takes_two_tensors}},
       {"clamp_max", {"min_elementwise_cuda", kComplex, &takes_two_tensors}},
       {"topk", {"topk_out_cuda", kNotReal}},
-      {"median", {"median", kNotReal, &takes_all}},
-      {"nanmedian", {"median", kNotReal, &takes_all}},
+      {"median", {"median", kNotReal, &reduces_all_dimensions}},
+      {"nanmedian", {"median", kNotReal, &reduces_all_dimensions}},
       {"mode", {"mode_cuda", kComplex}},
       {"kthvalue", {"kthvalue_cuda", kNotReal}},
       {"_cummax_helper", {"cummax_cuda", kComplex}},
@@ -129,8 +129,8 @@ const Refusal* refusal_of(const std::string& name) {
        {"logcumsumexp_out_cuda", {Bool, Byte, Char, Short, Int, Long, ComplexHalf}}},
       {"cumsum", {"cumsum_cuda", {ComplexHalf}, &keeps_dtype}},
       {"cumprod", {"cumprod_cuda", {ComplexHalf}, &keeps_dtype}},
-      // Number by number. Of two operands the first decides: with one of these, no other dtype of
-      // the second makes a sum that CUDA takes.
+      // Pointwise operators. With two operands, checking the first suffices: if it has one of these
+      // dtypes, CUDA refuses every dtype of the second.
       {"floor", {"floor_cuda", {Bool}}},
       {"ceil", {"ceil_cuda", {Bool}}},
       {"trunc", {"trunc_cuda", {Bool}}},
@@ -198,8 +198,8 @@ const Refusal* refusal_of(const std::string& name) {
       {"sparse_sampled_addmm", {"sampled_addmm_out_sparse_csr", kNarrow}},
       {"scatter", {"cuda_scatter_gather_base_kernel_func", kNotReal, &multiplies}},
       {"scatter_", {"cuda_scatter_gather_base_kernel_func", kNotReal, &multiplies}},
-      {"scatter_reduce", {"cuda_scatter_gather_base_kernel_func", kNotReal, &is_no_sum}},
-      {"scatter_reduce_", {"cuda_scatter_gather_base_kernel_func", kNotReal, &is_no_sum}},
+      {"scatter_reduce", {"cuda_scatter_gather_base_kernel_func", kNotReal, &is_not_sum}},
+      {"scatter_reduce_", {"cuda_scatter_gather_base_kernel_func", kNotReal, &is_not_sum}},
   };
   const auto found = refusals.find(name);
   return found == refusals.end() ? nullptr : &found->second;

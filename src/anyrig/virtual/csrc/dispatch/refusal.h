@@ -1,5 +1,5 @@
-// Numbers that the CPU computes with and a card refuses, such as integers in a matrix product. What
-// fails on a card must fail here too, with its words.
+// Dtypes that CPU kernels accept and CUDA kernels refuse, such as integers in a matrix product. A
+// call that fails on a GPU must fail here too, with the same message.
 #pragma once
 
 #include "dispatch/arguments.h"
@@ -12,18 +12,18 @@
 namespace anyrig::virtual_gpu {
 
 struct Refusal {
-  std::string kernel; // the name that CUDA's error gives
+  std::string kernel; // the name in CUDA's error
   std::vector<c10::ScalarType> dtypes;
-  // Whether a call with these arguments comes to that kernel; null: every call does.
+  // Returns whether a call with these arguments reaches that kernel; null: every call does.
   bool (*applies)(Arguments) = nullptr;
 };
 
-// What CUDA's kernels refuse and the CPU's do not, by the operator's name without its overload;
-// null where they agree. From the dtypes that PyTorch's operator database lists for each device,
-// and the dispatch macros below aten/src/ATen/native/cuda.
+// Looks up an operator by its name without overload; returns null if CUDA refuses no dtype that the
+// CPU accepts. Sources: the dtypes that PyTorch's operator database lists for each device, and the
+// dispatch macros below aten/src/ATen/native/cuda.
 const Refusal* refusal_of(const std::string& name);
 
-// Raises NotImplementedError if `dtype`, that of the first tensor of `arguments`, is refused.
+// Raises NotImplementedError if `dtype`, the dtype of the first tensor in `arguments`, is refused.
 void check_not_refused(const Refusal& refusal, c10::ScalarType dtype, Arguments arguments);
 
 } // namespace anyrig::virtual_gpu

@@ -51,7 +51,8 @@ at::Tensor meta_indices(at::IntArrayRef sizes) {
   return at::empty(sizes, at::TensorOptions().dtype(at::kLong).device(at::kMeta));
 }
 
-// A mask of k dimensions that is true everywhere selects like k index tensors of its size.
+// Replaces each mask of k dimensions by k index tensors of its size, which select as many elements
+// as a mask that is true everywhere.
 c10::List<std::optional<at::Tensor>> without_masks(const c10::IValue& indices) {
   c10::List<std::optional<at::Tensor>> result;
   for (const std::optional<at::Tensor>& index : indices.toOptionalTensorList()) {
@@ -98,7 +99,7 @@ bool fills_by_mask(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> arg
   if (accumulates || value.numel() != 1 || !value.is_cpu() || !has_mask(arguments[1])) {
     return false;
   }
-  // One mask, and whole dimensions beside it.
+  // There must be a single mask; all other indices must select whole dimensions.
   int masks = 0;
   for (const std::optional<at::Tensor>& index : arguments[1].toOptionalTensorList()) {
     const bool is_given = index.has_value() && index->defined();
@@ -117,7 +118,7 @@ bool waits_for_values(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> 
         (has_mask(arguments[1]) && !fills_by_mask(op, arguments));
   }
   if (name == "aten::repeat_interleave" && !arguments.back().isNone()) {
-    return false; // the program says how long the result is
+          return false; // the program gave the length of the result
   }
   return needs_values(op, arguments);
 }

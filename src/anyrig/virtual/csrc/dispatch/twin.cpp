@@ -11,7 +11,7 @@
 namespace anyrig::virtual_gpu {
 namespace {
 
-// Opens the one field of a tensor that has no setter: the device it reports.
+// Gives access to the one field of a tensor that has no setter: the device it reports.
 struct TensorWithDevice final : c10::TensorImpl {
   TensorWithDevice(c10::Storage storage, c10::DispatchKeySet keys, caffe2::TypeMeta dtype)
       : c10::TensorImpl(std::move(storage), keys, dtype) {}
@@ -26,7 +26,7 @@ c10::StorageImpl& storage_of(const at::Tensor& tensor) {
   return *tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
 }
 
-// A storage for kernels over memory it does not own.
+// Returns a storage for kernels over memory that it does not own.
 c10::Storage borrow(void* address, size_t bytes) {
   const auto device = kernel_device();
   return c10::Storage(c10::make_intrusive<c10::StorageImpl>(
@@ -56,7 +56,7 @@ bool same_geometry(const c10::TensorImpl& a, const c10::TensorImpl& b) {
       a.is_neg() == b.is_neg();
 }
 
-// What operators look at beside geometry.
+// Copies the flags that affect operators in addition to geometry.
 void copy_flags(const c10::TensorImpl& from, c10::TensorImpl& to) {
   if (from.is_wrapped_number()) {
     to.set_wrapped_number(true);
@@ -77,8 +77,8 @@ c10::Device kernel_device() {
 
 at::Tensor twin_of(const at::Tensor& tensor) {
   if (!is_virtual(tensor)) {
-    // A Python number among the operands stays one: it takes no part in type promotion, and Meta
-    // kernels written in Python get it as a number.
+    // Keep a Python number among the operands: it takes no part in type promotion, and Meta kernels
+    // written in Python receive it as a number.
     const bool becomes_meta = shape_only() && tensor.defined() && tensor.is_cpu() &&
         tensor.layout() == at::kStrided && !tensor.unsafeGetTensorImpl()->is_wrapped_number();
     return becomes_meta
@@ -87,11 +87,11 @@ at::Tensor twin_of(const at::Tensor& tensor) {
   }
   c10::TensorImpl& owner = *tensor.unsafeGetTensorImpl();
   if (!owner.has_storage() && owner.layout() == at::kStrided) {
-    (void)owner.storage(); // raises, with the words of whoever took its memory away
+        (void)owner.storage(); // raises the error of the code that released its memory
   }
   TORCH_CHECK_NOT_IMPLEMENTED(
       owner.has_storage(),
-      "virtual GPUs compute with strided tensors only, and this one has layout ", owner.layout());
+      "virtual GPUs compute with strided tensors only, but this tensor has layout ", owner.layout());
   c10::StorageImpl& storage = storage_of(tensor);
   if (DeviceMemory* memory = device_memory(storage.data_ptr())) {
     if (auto* spare = memory->spare_twin.exchange(nullptr, std::memory_order_acq_rel)) {
@@ -131,11 +131,11 @@ void make_virtual(const at::Tensor& result, c10::DeviceIndex device) {
   c10::TensorImpl& impl = *result.unsafeGetTensorImpl();
   TORCH_CHECK_NOT_IMPLEMENTED(
       result.layout() == at::kStrided && impl.has_storage(),
-      "virtual GPUs compute with strided tensors only, and this result has layout ",
+      "virtual GPUs compute with strided tensors only, but this result has layout ",
       result.layout());
   const c10::Device virtual_device(kDeviceType, device);
   c10::StorageImpl& storage = storage_of(result);
-  // Of several results that share a storage, the first one turned it over.
+  // If several results share a storage, the first one has already converted it.
   if (storage.device_type() != kDeviceType) {
     const size_t bytes = storage.nbytes();
     auto host = storage.set_data_ptr(c10::DataPtr(nullptr, virtual_device));
@@ -153,7 +153,7 @@ void make_virtual_view(const at::Tensor& view, const at::Tensor& owner) {
   TensorWithDevice::set_device(impl, owner.device());
 }
 
-void follow(const at::Tensor& owner, const at::Tensor& twin) {
+void update_owner(const at::Tensor& owner, const at::Tensor& twin) {
   c10::StorageImpl& storage = storage_of(owner);
   c10::StorageImpl& shadow = storage_of(twin);
   const bool moved = !shape_only() && shadow.data() != storage.data();
@@ -187,7 +187,7 @@ TwinLock::~TwinLock() {
 
 void TwinLock::lock() {
   while (memory_.shadow_lock.test_and_set(std::memory_order_acquire)) {
-    std::this_thread::yield(); // its holder may be copying much
+        std::this_thread::yield(); // the holder may be copying a large allocation
   }
 }
 
@@ -195,11 +195,12 @@ void TwinLock::unlock() {
   memory_.shadow_lock.clear(std::memory_order_release);
 }
 
-bool TwinLock::wait_for_twins(std::chrono::duration<double> most) {
+bool TwinLock::wait_for_twins(std::chrono::duration<double> timeout) {
   constexpr auto kPause = std::chrono::microseconds(100);
-  const auto deadline = std::chrono::steady_clock::now() + most;
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
   for (;;) {
-    // Every twin holds the shadow, the spare one too; without it, new ones need the lock.
+    // Every twin holds the shadow, including the spare one. After dropping the spare twin, a new
+    // one needs the lock.
     memory_.drop_spare_twin();
     if (!memory_.shadow || memory_.shadow.use_count() == 1) {
       return true;
@@ -220,7 +221,7 @@ void resize_storage(const c10::Storage& storage, size_t bytes) {
   }
   auto memory = allocate(bytes, impl.device().index());
   const size_t kept = std::min(bytes, impl.nbytes());
-  if (kept > 0 && !shape_only()) { // memory of 0 bytes has no address, which memcpy may not get
+    if (kept > 0 && !shape_only()) { // an empty allocation has a null address, invalid for memcpy
     std::memcpy(memory.get(), impl.data(), kept);
   }
   impl.set_nbytes(bytes);

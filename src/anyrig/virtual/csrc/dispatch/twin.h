@@ -1,11 +1,11 @@
-// Twins: the host tensors that CPU kernels see in place of virtual ones.
+// Twins: the host tensors that CPU kernels get in place of virtual tensors.
 //
 //   virtual tensor ──storage──> device memory <──shadow storage── twin
 //   (CUDA key, cuda:1)          (memory.h)                        (CPU key, or Meta in ShapeOnly)
 //
-// A twin has the geometry of its owner and the same bytes, but a storage of its own, the shadow:
-// kernels that make views of their arguments would otherwise leave host tensors with device
-// storages behind. All twins of one memory share one shadow, so that views stay recognisable.
+// A twin has the geometry and the bytes of its owner but a storage of its own, the shadow. If it
+// used the owner's storage, kernels that return views of their arguments would create host tensors
+// with device storages. All twins of one allocation share one shadow, so views remain recognisable.
 #pragma once
 
 #include "memory/memory.h"
@@ -20,27 +20,29 @@ inline bool is_virtual(const at::Tensor& tensor) {
   return tensor.defined() && tensor.device().type() == kDeviceType;
 }
 
-// The device kernels run on: the CPU, or Meta in ShapeOnly.
+// Returns the device that kernels run on: the CPU, or Meta in ShapeOnly.
 c10::Device kernel_device();
 
-// The twin of a virtual tensor. Of a host tensor: itself, in ShapeOnly a Meta tensor like it.
+// Returns the twin of a virtual tensor. For a host tensor, returns the tensor itself or, in
+// ShapeOnly, a Meta tensor of its shape.
 at::Tensor twin_of(const at::Tensor& tensor);
 
-// Keeps `twin` for the next call that needs a twin of `owner`'s geometry: making one costs more
-// than many a small kernel. The twin must have no other user.
+// Keeps `twin` for the next call that needs a twin of `owner`, since making a twin costs more than
+// many small kernels. Does nothing if `twin` has other references.
 void keep_twin(const at::Tensor& owner, at::Tensor twin);
 
-// Turns a fresh result of a kernel into a tensor of `device`, in place and without a copy.
-// Raises torch.OutOfMemoryError.
+// Turns a new result of a kernel into a tensor of `device`, in place and without a copy. Raises
+// torch.OutOfMemoryError.
 void make_virtual(const at::Tensor& result, c10::DeviceIndex device);
 
-// Makes `view`, which a kernel made of a twin of `owner`, a view of `owner`'s storage.
+// Makes `view`, a kernel's view of the twin of `owner`, a view of `owner`'s storage.
 void make_virtual_view(const at::Tensor& view, const at::Tensor& owner);
 
-// After a kernel wrote to a twin: takes over a new size of its storage and its geometry.
-void follow(const at::Tensor& owner, const at::Tensor& twin);
+// Copies the geometry and storage size of `twin` to `owner`, after a kernel wrote to `twin`.
+void update_owner(const at::Tensor& owner, const at::Tensor& twin);
 
-// While one is alive, nobody else gets a new twin of tensors of `memory`: who wants one waits.
+// Holds the lock of `memory`. While it is held, other threads that need a new twin of a tensor in
+// `memory` wait.
 class TwinLock {
  public:
   explicit TwinLock(DeviceMemory& memory);
@@ -48,8 +50,9 @@ class TwinLock {
   TwinLock(const TwinLock&) = delete;
   TwinLock& operator=(const TwinLock&) = delete;
 
-  // Lets go of the lock until no twin is in use. False if one still is after `most`.
-  bool wait_for_twins(std::chrono::duration<double> most);
+  // Releases the lock, repeatedly, until no twin of the memory is in use. Returns false if a twin
+  // is still in use after `timeout`. The lock is held again on return.
+  bool wait_for_twins(std::chrono::duration<double> timeout);
 
  private:
   void lock();
@@ -58,7 +61,7 @@ class TwinLock {
   DeviceMemory& memory_;
 };
 
-// Sets the size of a virtual storage, which keeps what fits of its contents.
+// Resizes a virtual storage and keeps as much of its contents as fits.
 void resize_storage(const c10::Storage& storage, size_t bytes);
 
 } // namespace anyrig::virtual_gpu

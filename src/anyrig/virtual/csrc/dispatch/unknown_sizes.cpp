@@ -5,7 +5,7 @@
 namespace anyrig::virtual_gpu {
 namespace {
 
-RaiseSizesUnknown& raiser_of_unknown_sizes() {
+RaiseSizesUnknown& sizes_unknown_raiser() {
   static auto* raise = new RaiseSizesUnknown();
   return *raise;
 }
@@ -13,15 +13,15 @@ RaiseSizesUnknown& raiser_of_unknown_sizes() {
 } // namespace
 
 void set_raise_sizes_unknown(RaiseSizesUnknown raise) {
-  raiser_of_unknown_sizes() = std::move(raise);
+  sizes_unknown_raiser() = std::move(raise);
 }
 
 void raise_sizes_unknown(const std::string& name) {
-  raiser_of_unknown_sizes()(name);
-  TORCH_CHECK(false, name, " has results whose sizes a shape-only rehearsal cannot tell");
+  sizes_unknown_raiser()(name);
+  TORCH_CHECK(false, name, " has results whose sizes a shape-only rehearsal cannot determine");
 }
 
-bool tells_sizes(const c10::OperatorHandle& op) {
+bool infers_sizes(const c10::OperatorHandle& op) {
   using enum c10::DispatchKey;
   return op.hasKernelForDispatchKey(Meta) ||
       op.hasKernelForDispatchKey(CompositeExplicitAutograd) ||

@@ -1,4 +1,4 @@
-// Operators of other libraries that, in ShapeOnly, do not tell what sizes their results have.
+// Foreign operators whose result sizes ShapeOnly cannot determine.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -8,12 +8,14 @@
 
 namespace anyrig::virtual_gpu {
 
-// Raises anyrig's error for operator `name`; set by module.cpp, which knows Python's frames.
+// Raises anyrig's error for operator `name`. Set by module.cpp, which has access to the Python
+// stack.
 using RaiseSizesUnknown = std::function<void(const std::string& name)>;
 void set_raise_sizes_unknown(RaiseSizesUnknown raise);
 [[noreturn]] void raise_sizes_unknown(const std::string& name);
 
-// Whether there is a kernel that works without values; a fallback for all operators is none.
-bool tells_sizes(const c10::OperatorHandle& op);
+// Returns whether the operator has a kernel that works without values. A fallback for all operators
+// does not count.
+bool infers_sizes(const c10::OperatorHandle& op);
 
 } // namespace anyrig::virtual_gpu

@@ -17,12 +17,12 @@ at::ScalarType wider(at::ScalarType dtype) {
     case at::kHalf:
     case at::kBFloat16:
       return at::kFloat;
-    default: // integers; all of them up to 2^53
+        default: // integers; double is exact up to 2^53
       return at::kDouble;
   }
 }
 
-// The dtype of a result where the operands, before they were widened, were `operand`.
+// Returns the dtype that a result has on CUDA, for operands of dtype `operand` before widening.
 at::ScalarType narrower(at::ScalarType result, at::ScalarType operand) {
   const bool half = operand == at::kHalf || operand == at::kComplexHalf;
   if (half && result == at::kFloat) {
@@ -50,7 +50,7 @@ void visit_tensors(const c10::IValue& value, Visit visit) {
   }
 }
 
-// `value` with each tensor in it replaced.
+// Returns `value` with each of its tensors replaced.
 template <class Replace>
 c10::IValue replaced(const c10::IValue& value, Replace replace) {
   if (value.isTensor()) {
@@ -155,7 +155,7 @@ Dtypes dtypes_to_widen_in_containers(const std::string& name, c10::DispatchKey h
   }
   const auto& dtypes = is_compressed ? compressed : coordinates;
   const auto found = dtypes.find(name);
-  // Of the others, the kernel hands the values to that of dense tensors.
+  // Other operators apply the dense kernel to the values.
   return found == dtypes.end() ? dtypes_to_widen(name) : found->second;
 }
 

@@ -22,14 +22,14 @@ struct Capture {
   CaptureMode mode;
   std::thread::id thread;
   bool valid = true;
-  // Its streams, and whether all that was launched there has been waited for.
+  // Its streams, and whether their latest work has been joined.
   std::map<StreamName, bool> joined;
 };
 
 struct Captures {
   std::mutex mutex;
   std::map<CaptureId, Capture> by_id;
-  std::map<StreamName, CaptureId> of_stream;
+  std::map<StreamName, CaptureId> by_stream;
 
   static Captures& get() {
     static auto* captures = new Captures(); // streams are used while the process ends
@@ -42,8 +42,8 @@ struct Captures {
   }
 
   CaptureId id_of(const StreamName& stream) {
-    const auto found = of_stream.find(stream);
-    return found == of_stream.end() ? kNoCapture : found->second;
+    const auto found = by_stream.find(stream);
+    return found == by_stream.end() ? kNoCapture : found->second;
   }
 
   void invalidate(CaptureId id) {
@@ -55,21 +55,21 @@ struct Captures {
 
 thread_local bool relaxed_calls = false;
 
-// Invalidates what `is_hit` says of and then raises, if there was any.
-template <class IsHit>
-void refuse_where(IsHit is_hit) {
+// Invalidates the captures that `matches` returns true for, then raises if there were any.
+template <class Matches>
+void invalidate_captures(Matches matches) {
   auto& captures = Captures::get();
-  bool hit = false;
+  bool found_any = false;
   {
     std::lock_guard<std::mutex> guard(captures.mutex);
     for (auto& [id, capture] : captures.by_id) {
-      if (is_hit(capture)) {
+      if (matches(capture)) {
         capture.valid = false;
-        hit = true;
+        found_any = true;
       }
     }
   }
-  if (hit) {
+  if (found_any) {
     raise_cuda_error(CudaError::CaptureUnsupported);
   }
 }
@@ -101,7 +101,7 @@ void begin_capture(CaptureId id, const c10::Stream& stream, CaptureMode mode) {
     raise_cuda_error(CudaError::IllegalState);
   }
   captures.by_id[id] = {name, mode, std::this_thread::get_id(), true, {{name, true}}};
-  captures.of_stream[name] = id;
+  captures.by_stream[name] = id;
   ++detail::captures_underway;
   Clock::get().begin_meter(stream);
 }
@@ -116,7 +116,7 @@ void end_capture(CaptureId id) {
   const Capture capture = std::move(found->second);
   captures.by_id.erase(found);
   for (const auto& [name, joined] : capture.joined) {
-    captures.of_stream.erase(name);
+    captures.by_stream.erase(name);
   }
   --detail::captures_underway;
   if (!capture.valid) {
@@ -157,7 +157,7 @@ void note_captured_work(const c10::Stream& stream) {
 
 void check_not_captured(const c10::Stream& stream) {
   if (capture_of(stream) != kNoCapture) {
-    refuse_where([name = name_of(stream)](const Capture& capture) {
+    invalidate_captures([name = name_of(stream)](const Capture& capture) {
       return capture.joined.count(name) > 0;
     });
   }
@@ -165,17 +165,18 @@ void check_not_captured(const c10::Stream& stream) {
 
 void check_device_not_captured(int device) {
   if (C10_UNLIKELY(is_capture_underway())) {
-    refuse_where([device](const Capture& capture) { return capture.origin.first == device; });
+    invalidate_captures(
+        [device](const Capture& capture) { return capture.origin.first == device; });
   }
 }
 
 void check_unsafe_call(const c10::Stream& stream) {
-  // PyTorch lets captured streams make their calls in relaxed mode.
+  // PyTorch makes the calls of captured streams in relaxed mode.
   if (C10_LIKELY(!is_capture_underway()) || relaxed_calls ||
       capture_of(stream) != kNoCapture) {
     return;
   }
-  refuse_where([](const Capture& capture) {
+  invalidate_captures([](const Capture& capture) {
     return capture.mode == CaptureMode::Global ||
         (capture.mode == CaptureMode::ThreadLocal &&
          capture.thread == std::this_thread::get_id());
@@ -227,7 +228,7 @@ void follow_event(const c10::Stream& stream, const Event& event) {
     raise_cuda_error(CudaError::CaptureImplicit);
   }
   if (own == kNoCapture) {
-    captures.of_stream[name] = event.capture;
+    captures.by_stream[name] = event.capture;
     Clock::get().begin_meter(stream);
   }
   const StreamName source{event.device, event.stream};

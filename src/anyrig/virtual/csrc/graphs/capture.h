@@ -1,12 +1,14 @@
-// Which streams are being captured into a CUDA graph, and what may not be done meanwhile.
+// The captures of streams into CUDA graphs, and the checks for calls that are invalid during a
+// capture.
 //
 //   capture_begin            capture_end
+//   capture_begin            capture_end
 //        │                        │
-//   ─────●────────────────────────●──────  the stream it began on
+//   ─────●────────────────────────●──────  the capture's first stream
 //         \  waits for an event  /
-//   ───────●────────────────────●────────  a stream that joins, and must be joined again
+//   ───────●────────────────────●────────  a stream that joins and must be joined back
 //
-// Rules and error numbers: CUDA runtime API, cudaStreamBeginCapture and driver_types.h.
+// Rules and error codes: CUDA runtime API, cudaStreamBeginCapture and driver_types.h.
 #pragma once
 
 #include "time/clock.h"
@@ -19,7 +21,8 @@
 
 namespace anyrig::virtual_gpu {
 
-// Which threads may not make calls that CUDA calls potentially unsafe, such as cudaMalloc.
+// The threads that may not make potentially unsafe calls, such as cudaMalloc
+// (cudaStreamCaptureMode).
 enum class CaptureMode { Global, ThreadLocal, Relaxed };
 
 namespace detail {
@@ -31,30 +34,31 @@ inline bool is_capture_underway() {
   return detail::captures_underway.load(std::memory_order_relaxed) > 0;
 }
 
-// The capture that `stream` is part of, or kNoCapture.
+// Returns the capture that `stream` is part of, or kNoCapture.
 inline CaptureId capture_of(const c10::Stream& stream) {
   return C10_UNLIKELY(is_capture_underway()) ? detail::find_capture(stream) : kNoCapture;
 }
 
 CaptureId new_capture_id();
-// Raises torch.AcceleratorError, as do all below: here if the stream is captured already.
+// Starts a capture. Raises torch.AcceleratorError, as do all functions below, if the stream is
+// already captured.
 void begin_capture(CaptureId id, const c10::Stream& stream, CaptureMode mode);
-// The streams are free again in any case. Raises if the capture was invalidated, or if a stream
-// that joined it was not joined again.
+// Ends the capture of all its streams. Raises if the capture was invalidated, or if a stream that
+// joined was not joined back.
 void end_capture(CaptureId id);
 
 std::vector<c10::Stream> captured_streams(CaptureId id);
 
-// Work was launched on `stream`, which is part of a capture. Raises if that is invalid.
+// Records that work was launched on `stream`. Raises if the stream's capture is invalid.
 void note_captured_work(const c10::Stream& stream);
 
-// What makes the host wait for `stream`, or asks how far it is: invalidates its capture and raises
-// "operation not permitted when stream is capturing".
+// Checks a call that makes the host wait for `stream` or queries its progress: during a capture,
+// invalidates the capture and raises "operation not permitted when stream is capturing".
 void check_not_captured(const c10::Stream& stream);
 void check_device_not_captured(int device);
-// A call that CUDA calls potentially unsafe, made by this thread with `stream` current.
+// Checks a potentially unsafe call of this thread with `stream` current.
 void check_unsafe_call(const c10::Stream& stream);
-// While one is alive on a thread, the thread may make such calls.
+// While an instance is alive on a thread, the thread may make potentially unsafe calls.
 class RelaxedCalls {
  public:
   RelaxedCalls();
@@ -66,10 +70,11 @@ class RelaxedCalls {
   bool previous_;
 };
 
-// Asking an event that was recorded in a capture.
+// Checks a query of `event`: raises if the event was recorded in a capture.
 void check_not_captured(const Event& event);
 
-// `stream` waits for `event`: may make it part of the event's capture.
+// Called when `stream` waits for `event`: adds the stream to the event's capture, if any. Raises if
+// the stream cannot join it.
 void follow_event(const c10::Stream& stream, const Event& event);
 
 } // namespace anyrig::virtual_gpu

@@ -1,6 +1,6 @@
 #include "graphs/cuda_graph.h"
 
-#include "graphs/given_memory.h"
+#include "graphs/reused_memory.h"
 #include "graphs/recording_key.h"
 #include "memory/pools.h"
 #include "time/streams.h"
@@ -17,11 +17,12 @@
 namespace anyrig::virtual_gpu {
 namespace {
 
-// Before 2.12 a generator is registered with a graph before the capture begins, and tells all its
-// graphs where they start in the same two tensors; later a graph gets its own at the first number.
+// Before PyTorch 2.12, generators are registered with a graph before its capture begins, and all
+// graphs of a generator share its two tensors. Later, each graph has its own tensors, created when
+// the graph first draws.
 constexpr bool kRegistersGenerators = TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR < 12;
 
-bool debugs_graphs = false;
+bool is_graph_debugging = false;
 
 struct Capturing {
   std::mutex mutex;
@@ -46,8 +47,8 @@ CaptureMode mode_of(const std::string& name) {
   return CaptureMode::Relaxed;
 }
 
-// Small memory that is not part of the graph's pool.
-c10::DataPtr allocate_beside(c10::DeviceIndex device) {
+// Allocates 8 bytes outside the graph's pool.
+c10::DataPtr allocate_outside_pool(c10::DeviceIndex device) {
   const RelaxedCalls relaxed;
   const c10::impl::VirtualGuardImpl streams(kDeviceType);
   const c10::StreamGuard guard(streams.getDefaultStream(c10::Device(kDeviceType, device)));
@@ -71,7 +72,7 @@ CudaGraph::~CudaGraph() {
 void CudaGraph::capture_begin(std::optional<PoolId> pool, const std::string& mode_name) {
   const CaptureMode mode = mode_of(mode_name);
   TORCH_CHECK(
-      !instantiated_,
+      !is_instantiated_,
       "This CUDAGraph instance already owns a captured graph. To capture a new graph, create a "
       "new instance.");
   const auto device = static_cast<c10::DeviceIndex>(current_device());
@@ -97,14 +98,14 @@ void CudaGraph::capture_begin(std::optional<PoolId> pool, const std::string& mod
     std::lock_guard<std::mutex> guard(capturing.mutex);
     capturing.graphs[capture_] = this;
   }
-  captures_ = true;
+  is_capturing_ = true;
   try {
     virtual_gpu::begin_capture(capture_, stream, mode);
   } catch (...) {
-    captures_ = false;
+    is_capturing_ = false;
     with_pools(device, [&](PrivatePools& pools) {
       pools.end_route(pool_);
-      pools.release(pool_);
+      pools.remove_user(pool_);
     });
     throw;
   }
@@ -123,8 +124,8 @@ void CudaGraph::capture_end_pre() {
   const auto device = stream_.device_index();
   TORCH_CHECK(
       current_stream(device) == stream_, "Capture must end on the same stream it began on.");
-  leave_capture();
-  captured_ = has_graph_ = true;
+  finish_capture();
+  is_captured_ = has_graph_ = true;
   if (recording_.size() == 0) {
     TORCH_WARN(
         "The CUDA Graph is empty. This usually means that the graph was attempted to be captured "
@@ -132,9 +133,9 @@ void CudaGraph::capture_end_pre() {
   }
 }
 
-void CudaGraph::leave_capture() {
+void CudaGraph::finish_capture() {
   c10::impl::tls_set_dispatch_key_included(kRecordingKey, false);
-  put_back_given(capture_); // before what the program still has: it may have given that up there
+  restore_reused_memory(capture_); // first: `finish` may restore older contents of this memory
   recording_.finish();
   seconds_ = 0;
   for (const auto& stream : captured_streams(capture_)) {
@@ -145,33 +146,33 @@ void CudaGraph::leave_capture() {
     std::lock_guard<std::mutex> guard(capturing.mutex);
     capturing.graphs.erase(capture_);
   }
-  // CUDA's allocator goes on as if a capture that failed were under way; nothing needs that.
+  // Unlike CUDA's allocator, end the route also after a failed capture.
   with_pools(stream_.device_index(), [&](PrivatePools& pools) { pools.end_route(pool_); });
-  captures_ = false;
+  is_capturing_ = false;
   try {
     virtual_gpu::end_capture(capture_);
   } catch (...) {
-    with_pools(stream_.device_index(), [&](PrivatePools& pools) { pools.release(pool_); });
+    with_pools(stream_.device_index(), [&](PrivatePools& pools) { pools.remove_user(pool_); });
     recording_.clear();
     throw;
   }
 }
 
 void CudaGraph::capture_end_post() {
-  has_graph_ = keeps_graph_ || debugs_graphs;
+  has_graph_ = keeps_graph_ || is_graph_debugging;
 }
 
 void CudaGraph::instantiate() {
-  TORCH_CHECK(captured_, "capture_end() must have been called before calling instantiate");
+  TORCH_CHECK(is_captured_, "capture_end() must have been called before calling instantiate");
   TORCH_CHECK(
-      !instantiated_ || keeps_graph_,
+      !is_instantiated_ || keeps_graph_,
       "instantiate() is intended to be called by the user only when keep_graph=true");
-  instantiated_ = true;
+  is_instantiated_ = true;
 }
 
 void CudaGraph::replay() {
-  TORCH_CHECK(captured_, "Called CUDAGraph::replay without a preceding successful capture.");
-  if (!instantiated_) {
+  TORCH_CHECK(is_captured_, "Called CUDAGraph::replay without a preceding successful capture.");
+  if (!is_instantiated_) {
     instantiate();
   }
   const auto device = stream_.device_index();
@@ -187,29 +188,29 @@ void CudaGraph::replay() {
 }
 
 void CudaGraph::reset() {
-  if (captures_) { // the program lost hold of it
+  if (is_capturing_) { // destroyed during the capture
     try {
-      leave_capture();
-      captured_ = true;
+      finish_capture();
+      is_captured_ = true;
     } catch (const c10::Error&) {
     }
   }
   shares_.clear();
-  if (captured_) {
+  if (is_captured_) {
     with_pools(stream_.device_index(), [&](PrivatePools& pools) {
-      pools.release(pool_);
+      pools.remove_user(pool_);
       for (const PoolId retained : retained_) {
-        pools.release(retained);
+        pools.remove_user(retained);
       }
     });
     retained_.clear();
     recording_.clear();
   }
-  captured_ = has_graph_ = instantiated_ = false;
+  is_captured_ = has_graph_ = is_instantiated_ = false;
 }
 
 PoolId CudaGraph::pool() const {
-  TORCH_CHECK(captured_, "Called CUDAGraph::pool() without a preceding successful capture.");
+  TORCH_CHECK(is_captured_, "Called CUDAGraph::pool() without a preceding successful capture.");
   return pool_;
 }
 
@@ -223,7 +224,7 @@ void CudaGraph::retain_pool(PoolId pool) {
   if (pool == pool_ || std::find(retained_.begin(), retained_.end(), pool) != retained_.end()) {
     return;
   }
-  with_pools(stream_.device_index(), [&](PrivatePools& pools) { pools.use(pool); });
+  with_pools(stream_.device_index(), [&](PrivatePools& pools) { pools.add_user(pool); });
   retained_.push_back(pool);
 }
 
@@ -236,23 +237,25 @@ CudaGraph::Share& CudaGraph::share_of(const c10::intrusive_ptr<PhiloxState>& sta
   return shares_.emplace(state.get(), std::move(share)).first->second;
 }
 
-std::shared_ptr<CudaGraph::Start> CudaGraph::start_of(
+std::shared_ptr<CudaGraph::StartTensors> CudaGraph::start_of(
     const PhiloxState& state,
     c10::DeviceIndex device) {
   if (!kRegistersGenerators) {
-    return std::make_shared<Start>(Start{allocate_beside(device), allocate_beside(device)});
+    return std::make_shared<StartTensors>(
+        StartTensors{allocate_outside_pool(device), allocate_outside_pool(device)});
   }
   static std::mutex mutex;
-  static auto* starts = new std::map<const PhiloxState*, std::weak_ptr<Start>>();
+  static auto* starts = new std::map<const PhiloxState*, std::weak_ptr<StartTensors>>();
   {
     const std::lock_guard<std::mutex> guard(mutex);
     if (auto start = (*starts)[&state].lock()) {
       return start;
     }
   }
-  // Without the lock: an allocation may wait for other threads.
+  // Not under the lock, since an allocation may wait for other threads.
   constexpr size_t bytes = sizeof(int64_t);
-  auto made = std::make_shared<Start>(Start{allocate(bytes, device), allocate(bytes, device)});
+  auto made = std::make_shared<StartTensors>(
+      StartTensors{allocate(bytes, device), allocate(bytes, device)});
   const std::lock_guard<std::mutex> guard(mutex);
   auto& kept = (*starts)[&state];
   if (auto start = kept.lock()) {
@@ -263,7 +266,7 @@ std::shared_ptr<CudaGraph::Start> CudaGraph::start_of(
 }
 
 void CudaGraph::begin_capture_to_if_node(const at::Tensor& predicate) {
-  TORCH_CHECK(captures_, "begin_capture_to_if_node() must be called during a capture");
+  TORCH_CHECK(is_capturing_, "begin_capture_to_if_node() must be called during a capture");
   TORCH_CHECK(
       predicate.scalar_type() == at::kBool, "expected scalar type Bool but found ",
       predicate.scalar_type());
@@ -293,11 +296,11 @@ void CudaGraph::register_generator(const at::Generator& generator) {
 }
 
 void CudaGraph::enable_debug_mode() {
-  debugs_graphs = true;
+  is_graph_debugging = true;
 }
 
 void CudaGraph::debug_dump(const std::string& path) {
-  if (!debugs_graphs && !keeps_graph_) {
+  if (!is_graph_debugging && !keeps_graph_) {
     TORCH_WARN("CUDA Graphs debug not enabled, set with [graph].enable_debug_mode()");
     return;
   }
@@ -331,7 +334,7 @@ uintptr_t CudaGraph::raw_graph() const {
 
 uintptr_t CudaGraph::raw_executable() const {
   TORCH_CHECK(
-      instantiated_,
+      is_instantiated_,
       "You cannot access the raw cudaGraphExec_t instance until instantiate() has been called");
   return capture_;
 }

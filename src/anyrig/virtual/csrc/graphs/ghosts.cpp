@@ -27,7 +27,7 @@ at::Tensor tensor_over(const c10::Storage& storage, const at::Tensor& like) {
   return ghost;
 }
 
-// All bytes of the tensor's storage, as a tensor of the host.
+// Returns all bytes of the tensor's storage as a CPU tensor.
 at::Tensor host_bytes(const at::Tensor& tensor) {
   const at::Tensor twin = twin_of(tensor);
   auto bytes = at::detail::make_tensor<c10::TensorImpl>(
@@ -65,17 +65,17 @@ c10::Storage* Ghosts::ghost_of(const at::Tensor& tensor) {
   return &known_.insert_or_assign(impl, std::move(known)).first->second.ghost;
 }
 
-at::Tensor Ghosts::of(const at::Tensor& tensor) {
+at::Tensor Ghosts::make_ghost(const at::Tensor& tensor) {
   const c10::Storage* ghost = ghost_of(tensor);
   return ghost == nullptr ? tensor : tensor_over(*ghost, tensor);
 }
 
-void Ghosts::note_made(const at::Tensor& tensor) {
+void Ghosts::add_allocated(const at::Tensor& tensor) {
   if (is_virtual(tensor) && !is_container(tensor) && tensor.has_storage()) {
-    settle_in_pool(*impl_of(tensor));
+    reuse_pool_bytes(*impl_of(tensor));
   }
   if (ghost_of(tensor) != nullptr) {
-    made_.insert(impl_of(tensor));
+    allocated_.insert(impl_of(tensor));
   }
 }
 
@@ -83,9 +83,9 @@ void Ghosts::preserve(const at::Tensor& tensor) {
   if (!tensor.defined() || !tensor.has_storage() || is_container(tensor)) {
     return;
   }
-  const at::Tensor memory = of(tensor); // known from now on, so that its address stays its own
+  const at::Tensor memory = make_ghost(tensor); // keeps the storage's address from being reused
   const auto* impl = impl_of(tensor);
-  if (made_.count(impl) > 0 || !preserved_storages_.insert(impl).second) {
+  if (allocated_.count(impl) > 0 || !preserved_storages_.insert(impl).second) {
     return;
   }
   preserved_.push_back({memory, host_bytes(memory).clone()});

@@ -1,4 +1,5 @@
-// Tensors that stand for others in a CUDA graph, which keeps addresses and no memory.
+// Ghosts: tensors over the memory of captured tensors. A CUDA graph holds only addresses, so it
+// keeps ghosts in place of the tensors.
 //
 //   tensor ──> storage ──> DeviceMemory ──> Block          freed when the program drops it
 //                               │
@@ -15,36 +16,38 @@
 
 namespace anyrig::virtual_gpu {
 
-// Makes ghosts while a graph is captured. Not locked.
+// Creates the ghosts of one capture. Not thread-safe.
 class Ghosts {
  public:
-  // A tensor over the same bytes. Of a tensor of the host, or one made of others: itself.
-  at::Tensor of(const at::Tensor& tensor);
+  // Returns a ghost over the bytes of `tensor`; the tensor itself if it is a CPU tensor or a
+  // wrapper of other tensors.
+  at::Tensor make_ghost(const at::Tensor& tensor);
 
-  // The memory of `tensor` came into being in the capture.
-  void note_made(const at::Tensor& tensor);
+  // Records that the memory of `tensor` was allocated during the capture.
+  void add_allocated(const at::Tensor& tensor);
 
-  // Keeps what `tensor`'s memory holds before the capture first writes there.
+  // Saves the content of `tensor`'s memory before the capture first writes to it.
   void preserve(const at::Tensor& tensor);
-  // Puts back all that was preserved: a capture computes nothing.
+  // Restores all saved contents, since a capture computes nothing on a GPU.
   void restore();
 
  private:
   struct Known {
-    c10::weak_intrusive_ptr<c10::StorageImpl> storage; // keeps its address from being used anew
+    // A weak reference keeps the address from being reused.
+    c10::weak_intrusive_ptr<c10::StorageImpl> storage;
     const void* data;
     c10::Storage ghost;
   };
   struct Preserved {
-    at::Tensor memory; // a ghost, or a tensor of the host
+    at::Tensor memory; // a ghost, or a CPU tensor
     at::Tensor bytes;
   };
 
-  // Null for what has no ghost.
+  // Returns the ghost's storage, created on first use; null if `tensor` has no ghost.
   c10::Storage* ghost_of(const at::Tensor& tensor);
 
   std::unordered_map<c10::StorageImpl*, Known> known_;
-  std::unordered_set<const c10::StorageImpl*> made_;
+  std::unordered_set<const c10::StorageImpl*> allocated_;
   std::vector<Preserved> preserved_;
   std::unordered_set<const c10::StorageImpl*> preserved_storages_;
 };

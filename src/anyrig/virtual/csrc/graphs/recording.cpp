@@ -17,38 +17,38 @@ namespace {
 
 thread_local std::vector<Draw>* draws_of_call = nullptr;
 
-class DrawsNoted {
+class DrawRecorder {
  public:
-  explicit DrawsNoted(std::vector<Draw>& draws) : previous_(draws_of_call) {
+  explicit DrawRecorder(std::vector<Draw>& draws) : previous_(draws_of_call) {
     draws_of_call = &draws;
   }
-  ~DrawsNoted() {
+  ~DrawRecorder() {
     draws_of_call = previous_;
   }
-  DrawsNoted(const DrawsNoted&) = delete;
-  DrawsNoted& operator=(const DrawsNoted&) = delete;
+  DrawRecorder(const DrawRecorder&) = delete;
+  DrawRecorder& operator=(const DrawRecorder&) = delete;
 
  private:
   std::vector<Draw>* previous_;
 };
 
-// Lets a generator draw from another state for a scope.
-class StateLent {
+// Makes a generator draw from another state for the lifetime of the object.
+class ScopedGeneratorState {
  public:
-  StateLent(VirtualGenerator& generator, c10::intrusive_ptr<PhiloxState> state)
+  ScopedGeneratorState(VirtualGenerator& generator, c10::intrusive_ptr<PhiloxState> state)
       : generator_(generator), own_(generator.exchange_state(std::move(state))) {}
-  ~StateLent() {
+  ~ScopedGeneratorState() {
     generator_.exchange_state(std::move(own_));
   }
-  StateLent(const StateLent&) = delete;
-  StateLent& operator=(const StateLent&) = delete;
+  ScopedGeneratorState(const ScopedGeneratorState&) = delete;
+  ScopedGeneratorState& operator=(const ScopedGeneratorState&) = delete;
 
  private:
   VirtualGenerator& generator_;
   c10::intrusive_ptr<PhiloxState> own_;
 };
 
-// `value` with each of its tensors changed.
+// Returns `value` with each tensor replaced by `change(tensor)`.
 template <class Change>
 c10::IValue map_recorded(const c10::IValue& value, Change change) {
   if (value.isTensor()) {
@@ -74,16 +74,17 @@ c10::IValue map_recorded(const c10::IValue& value, Change change) {
 
 bool is_write(const c10::FunctionSchema& schema, size_t i) {
   if (is_collective(schema)) {
-    return true; // of what it reads alone, no harm is done
+    return true; // saving an argument that is only read is harmless
   }
   const c10::Argument& argument = schema.arguments()[i];
-  // Kernels of batch normalization write to the running statistics, of which schemas say nothing.
+  // Batch normalization kernels write to the running statistics, which schemas do not declare.
   return (argument.alias_info() != nullptr && argument.alias_info()->isWrite()) ||
       (argument.name().rfind("running_", 0) == 0 &&
        schema.name().find("batch_norm") != std::string::npos);
 }
 
-// Views, and memory that nothing is written to: a card runs no kernel for them.
+// Returns whether a GPU launches no kernel for the operator: it returns views or uninitialized
+// memory.
 bool launches_nothing(const c10::FunctionSchema& schema) {
   const auto& name = schema.name();
   if (name.rfind("aten::empty", 0) == 0 || name.rfind("aten::new_empty", 0) == 0 ||
@@ -98,8 +99,8 @@ bool launches_nothing(const c10::FunctionSchema& schema) {
          });
 }
 
-// A tensor made of others in Python, which has no memory of its own.
-bool is_made_of_others(const c10::IValue& value) {
+// Returns whether a tensor is a Python wrapper of other tensors, which has no memory of its own.
+bool has_wrapper_tensor(const c10::IValue& value) {
   bool found = false;
   for_each_tensor(value, [&found](const at::Tensor& tensor) {
     found |= tensor.defined() && tensor.key_set().has(c10::DispatchKey::Python);
@@ -112,14 +113,16 @@ bool shares_memory(const at::Tensor& a, const at::Tensor& b) {
       a.storage().unsafeGetStorageImpl() == b.storage().unsafeGetStorageImpl();
 }
 
-// Kernels alone: no autograd, no autocast, no modes of Python's, which the capture went through.
+// Dispatches directly to kernels: a capture is recorded below autograd, autocast and Python's
+// modes.
 c10::impl::ForceDispatchKeyGuard kernels_only() {
   return {
       c10::DispatchKeySet(c10::DispatchKey::BackendSelect),
       c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset};
 }
 
-// In ShapeOnly nothing runs again, so what a replay would write is not known from here on.
+// In ShapeOnly a replay computes nothing, so the values that it would write are unknown from now
+// on.
 void forget_written(
     const c10::FunctionSchema& schema,
     const std::vector<c10::IValue>& given,
@@ -139,14 +142,14 @@ void forget_written(
   }
 }
 
-// What a capture gives for a constant of the host: CUDA copies it into the kernel's arguments.
+// Returns whether a tensor is a host constant, which CUDA copies into the kernel's arguments.
 bool is_host_constant(const at::Tensor& tensor) {
   return tensor.defined() && tensor.is_cpu() && tensor.dim() == 0;
 }
 
 } // namespace
 
-void note_draw(Draw draw) {
+void record_draw(Draw draw) {
   if (draws_of_call != nullptr) {
     draws_of_call->push_back(std::move(draw));
   }
@@ -161,7 +164,7 @@ void Recording::run(
   const auto stream = current_stream(device);
   const auto arguments = torch::jit::last(*stack, schema.arguments().size());
   if (waits_for_values(op, arguments)) {
-    check_not_captured(stream); // a card would have to tell the host what it found
+    check_not_captured(stream); // a GPU would return values to the host
   }
   const bool is_kernel = !launches_nothing(schema);
   if (is_kernel) {
@@ -187,38 +190,38 @@ void Recording::run(
     }
   }
   {
-    DrawsNoted noted(call.draws);
+    DrawRecorder recorder(call.draws);
     op.redispatchBoxed(keys, stack);
     await_collective(schema, torch::jit::last(*stack, schema.returns().size()));
   }
   const auto results = torch::jit::last(*stack, schema.returns().size());
-  if (std::any_of(results.begin(), results.end(), is_made_of_others)) {
-    return; // what it is made of was recorded
+  if (std::any_of(results.begin(), results.end(), has_wrapper_tensor)) {
+    return; // the wrapped tensors were recorded
   }
   std::lock_guard<std::mutex> guard(mutex_);
   for (const c10::IValue& result : results) {
     call.results.push_back(map_recorded(result, [&](const at::Tensor& tensor) {
-      bool given_before = !tensor.defined();
+      bool is_argument = !tensor.defined();
       for (const c10::IValue& value : given) {
         for_each_tensor(value, [&](const at::Tensor& argument) {
-          given_before |= shares_memory(argument, tensor);
+          is_argument |= shares_memory(argument, tensor);
         });
       }
-      if (given_before) {
+      if (is_argument) {
         return at::Tensor();
       }
-      ghosts_.note_made(tensor);
-      return is_kernel ? ghosts_.of(tensor) : at::Tensor();
+      ghosts_.add_allocated(tensor);
+      return is_kernel ? ghosts_.make_ghost(tensor) : at::Tensor();
     }));
   }
   if (!is_kernel) {
     return;
   }
-  // After the call, as that may have given an argument new memory.
+  // After the call, which may give an argument new memory.
   const bool copies = schema.name() == "aten::copy_";
   for (const c10::IValue& value : given) {
     call.arguments.push_back(map_recorded(value, [&](const at::Tensor& tensor) {
-      return is_host_constant(tensor) && !copies ? tensor.clone() : ghosts_.of(tensor);
+      return is_host_constant(tensor) && !copies ? tensor.clone() : ghosts_.make_ghost(tensor);
     }));
   }
   calls_.push_back(std::move(call));
@@ -229,7 +232,7 @@ void Recording::begin_body(const at::Tensor& predicate) {
   ++size_;
   open_bodies_.push_back(bodies_.size());
   bodies_.push_back(
-      {shape_only() ? at::Tensor() : ghosts_.of(predicate), calls_.size(), calls_.size()});
+      {shape_only() ? at::Tensor() : ghosts_.make_ghost(predicate), calls_.size(), calls_.size()});
 }
 
 void Recording::end_body() {
@@ -260,7 +263,7 @@ void Recording::replay(const std::function<PhiloxPosition(const PhiloxState&)>& 
   size_t i = 0;
   for (const Body& body : bodies_) {
     if (body.first < i) {
-      continue; // within one that did not run
+      continue; // inside a body that did not run
     }
     for (; i < body.first; ++i) {
       replay(calls_[i], start_of);
@@ -281,13 +284,13 @@ void Recording::replay(
   if (call.draws.empty()) {
     call.op.callBoxed(stack);
   } else {
-    // A call draws from one generator: what it draws later goes on from its first number.
+    // A call draws from one generator, and its later draws continue from the first one.
     const Draw& first = call.draws.front();
     const PhiloxPosition start = start_of(*first.state);
     auto state = c10::make_intrusive<PhiloxState>();
     state->seed = start.seed;
     state->offset = start.offset + first.offset;
-    const StateLent lent(*first.generator, std::move(state));
+    const ScopedGeneratorState scoped_state(*first.generator, std::move(state));
     call.op.callBoxed(stack);
   }
   await_collective(call.op.schema(), stack);

@@ -1,9 +1,10 @@
-// The operator calls of a CUDA graph: recorded once, run again at each replay on the same memory.
+// The operator calls of a CUDA graph: recorded during the capture, and run again on the same memory
+// at each replay.
 //
-// A capture computes, for the shapes and because it is harmless, and puts back what it wrote to at
-// the end: on a card it computes nothing. A replay calls the operators again with ghosts (ghosts.h)
-// of the tensors of the capture and copies their results to where those of the capture lay. Bytes
-// are counted in the capture alone, as on a card.
+// On a GPU, a capture computes nothing. Here a capture computes, to determine shapes, and restores
+// the memory that it wrote to at its end. A replay calls the operators with ghosts (ghosts.h) of
+// the captured tensors and copies the results to the memory of the captured results. Only the
+// capture allocates counted memory, as on a GPU.
 #pragma once
 
 #include "graphs/ghosts.h"
@@ -21,7 +22,7 @@
 
 namespace anyrig::virtual_gpu {
 
-// Numbers that a call drew: from which generator, and where in the graph's share of its numbers.
+// The numbers that a call drew: the generator, its state, and the offset in the graph's share.
 struct Draw {
   c10::intrusive_ptr<VirtualGenerator> generator;
   c10::intrusive_ptr<PhiloxState> state;
@@ -37,19 +38,20 @@ class Recording {
       torch::jit::Stack* stack,
       c10::DeviceIndex device);
 
-  // What is recorded up to `end_body` runs if `predicate` is true when a replay comes to it.
+  // Calls recorded between `begin_body` and `end_body` run only if `predicate` is true at that
+  // point of a replay.
   void begin_body(const at::Tensor& predicate);
   void end_body();
 
-  // The capture is over.
+  // Ends the capture.
   void finish();
 
-  // Runs all calls again; `start_of` says where the numbers of a generator's state start now.
+  // Runs all calls again. `start_of` returns the current start of a state's numbers.
   void replay(const std::function<PhiloxPosition(const PhiloxState&)>& start_of);
 
   void clear();
 
-  // What a card would have as nodes.
+  // The number of nodes that the graph would have on a GPU.
   size_t size() const { return size_; }
   std::vector<std::string> names() const;
 
@@ -57,12 +59,12 @@ class Recording {
   struct Call {
     c10::OperatorHandle op;
     torch::jit::Stack arguments;
-    std::vector<c10::IValue> results; // where they go; none of what lies in an argument
+    std::vector<c10::IValue> results; // destinations; undefined for results that are arguments
     c10::DeviceIndex device;
     std::vector<Draw> draws;
   };
 
-  // Calls that may not run, from `first` to before `end`. One may lie in another.
+  // Calls from `first` to `end` (exclusive) that run conditionally. Bodies may be nested.
   struct Body {
     at::Tensor predicate;
     size_t first;
@@ -72,15 +74,15 @@ class Recording {
   void replay(
       const Call& call, const std::function<PhiloxPosition(const PhiloxState&)>& start_of) const;
 
-  std::mutex mutex_; // backward runs in a thread of its own
+  std::mutex mutex_; // the backward pass runs in its own thread
   Ghosts ghosts_;
   std::vector<Call> calls_;
-  std::vector<Body> bodies_; // as they begin
+  std::vector<Body> bodies_; // in the order of `first`
   std::vector<size_t> open_bodies_;
   size_t size_ = 0;
 };
 
-// Within `Recording::run`: notes numbers that the call draws.
-void note_draw(Draw draw);
+// Records the numbers that the current call of `Recording::run` draws.
+void record_draw(Draw draw);
 
 } // namespace anyrig::virtual_gpu

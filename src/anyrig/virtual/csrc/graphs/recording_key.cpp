@@ -11,7 +11,8 @@
 namespace anyrig::virtual_gpu {
 namespace {
 
-// The virtual device that a call concerns, if it does one: a tensor's, or one it names.
+// Returns the virtual device of a call's first tensor or device argument; none if it has no such
+// argument.
 std::optional<c10::DeviceIndex> device_of_call(c10::ArrayRef<c10::IValue> arguments) {
   std::optional<c10::DeviceIndex> device;
   const auto look_at = [&device](const at::Tensor& tensor) {
@@ -33,11 +34,11 @@ std::optional<c10::DeviceIndex> device_of_call(c10::ArrayRef<c10::IValue> argume
   return device;
 }
 
-// Before 2.13 the key comes before Python's, and whatever a dispatch mode calls passes it by. So a
-// call is recorded in the place of the modes, which see nothing of a capture.
+// Before 2.13 the key precedes Python's, and the calls that a dispatch mode makes skip the key. So
+// a call is recorded before the modes see it, and the modes see nothing of a capture.
 constexpr bool kComesBeforeModes = TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR < 13;
 
-bool has_tensor_of_python(c10::ArrayRef<c10::IValue> arguments) {
+bool has_python_tensor(c10::ArrayRef<c10::IValue> arguments) {
   bool found = false;
   for (const c10::IValue& value : arguments) {
     for_each_tensor(value, [&found](const at::Tensor& tensor) {
@@ -54,11 +55,11 @@ void record_call(
   auto below = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kRecordingKey);
   const auto arguments = torch::jit::last(*stack, op.schema().arguments().size());
   c10::DispatchKeySet excluded(kRecordingKey);
-  if (kComesBeforeModes && !has_tensor_of_python(arguments)) {
+  if (kComesBeforeModes && !has_python_tensor(arguments)) {
     below = below.remove(c10::DispatchKey::Python);
     excluded = excluded.add(c10::DispatchKey::Python);
   }
-  if (below.has(c10::DispatchKey::Python)) { // a tensor made of others: those will come here
+  if (below.has(c10::DispatchKey::Python)) { // a wrapper, whose own calls are recorded
     op.redispatchBoxed(below, stack);
     return;
   }

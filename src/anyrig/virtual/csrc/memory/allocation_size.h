@@ -1,4 +1,4 @@
-// How many bytes a request takes, and how many are asked of the driver for it.
+// Rounding rules: the block size of a request, and the size of the segment asked of the driver.
 #pragma once
 
 #include <algorithm>
@@ -9,20 +9,20 @@
 namespace anyrig::virtual_gpu {
 
 constexpr size_t kMiB = size_t{1} << 20;
-constexpr size_t kMinBlockBytes = 512;           // every block is a multiple of it
+constexpr size_t kMinBlockBytes = 512;           // every block is a multiple of this
 constexpr size_t kMaxSmallBytes = 1 * kMiB;      // the largest block of the small pool
 constexpr size_t kSmallSegmentBytes = 2 * kMiB;  // the segments of the small pool
-constexpr size_t kMinOwnSegmentBytes = 10 * kMiB;  // from here a block gets a segment of its size
-constexpr size_t kOwnSegmentUnitBytes = 2 * kMiB;  // rounded up to a multiple of this
+constexpr size_t kMinOwnSegmentBytes = 10 * kMiB;  // from here a block has its own segment
+constexpr size_t kOwnSegmentUnitBytes = 2 * kMiB;  // whose size is a multiple of this
 
-/// The settings of PYTORCH_ALLOC_CONF that change numbers, with PyTorch's defaults.
+/// The settings of PYTORCH_ALLOC_CONF that affect sizes, with PyTorch's defaults.
 struct AllocatorOptions {
   bool expandable_segments = false;
   size_t large_segment_bytes = 20 * kMiB;
   size_t max_split_bytes = std::numeric_limits<size_t>::max();
   size_t max_non_split_rounding_bytes = 20 * kMiB;
   double garbage_collection_threshold = 0;
-  /// For sizes under 2 MiB, under 4 MiB, and so on to 32 GiB and more; 0 and 1 are none.
+  /// By size: [0] below 2 MiB, [1] below 4 MiB, ..., [15] from 32 GiB. 0 and 1 mean no divisions.
   std::array<size_t, 16> roundup_power2_divisions{};
 };
 
@@ -34,18 +34,19 @@ inline int log2_floor(size_t value) {
   return log;
 }
 
-/// The size of the block for a request of one byte or more.
+/// Returns the block size for a request of `bytes` > 0.
 inline size_t round_request(size_t bytes, const AllocatorOptions& options) {
   const int interval = std::clamp(log2_floor(bytes) - log2_floor(kMiB), 0, 15);
   const size_t divisions = options.roundup_power2_divisions[static_cast<size_t>(interval)];
   if (divisions > 1 && bytes > kMinBlockBytes * divisions) {
-    // Up to the next of `divisions` equal steps between two powers of 2.
+    // Round up to one of `divisions` equal steps between two powers of 2.
     return round_up(bytes, (size_t{1} << log2_floor(bytes)) >> log2_floor(divisions));
   }
   return round_up(bytes, kMinBlockBytes);
 }
 
-/// The segment that a block of `rounded` bytes is cut from when no free block fits.
+/// Returns the size of the segment to create for a block of `rounded` bytes when no free block
+/// fits.
 inline size_t segment_bytes(size_t rounded, const AllocatorOptions& options) {
   if (rounded <= kMaxSmallBytes) return kSmallSegmentBytes;
   if (rounded < kMinOwnSegmentBytes) return options.large_segment_bytes;

@@ -10,8 +10,8 @@ namespace {
 
 using Config = c10::CachingAllocator::AcceleratorAllocatorConfig;
 
-// Settings that only CUDA's allocator has, from c10/cuda/CUDAAllocatorConfig.h. They change no
-// number, but a CPU build does not know them and would refuse the whole variable.
+// Settings that only CUDA's allocator has, from c10/cuda/CUDAAllocatorConfig.h. They affect no
+// size, but a CPU build of PyTorch does not know them and would reject the whole variable.
 const std::unordered_set<std::string> kCudaSettings = {
     "backend",
     "graph_capture_record_stream_reuse",

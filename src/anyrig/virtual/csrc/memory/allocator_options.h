@@ -1,4 +1,4 @@
-// The allocator's settings, as PyTorch reads them.
+// The allocator's settings, as PyTorch parses them.
 #pragma once
 
 #include "memory/allocation_size.h"
@@ -7,11 +7,11 @@
 
 namespace anyrig::virtual_gpu {
 
-// What PYTORCH_ALLOC_CONF (or PYTORCH_CUDA_ALLOC_CONF) asks for. Raises PyTorch's error for a
-// setting that does not exist or cannot be read.
+// Returns the settings of PYTORCH_ALLOC_CONF (or PYTORCH_CUDA_ALLOC_CONF). Raises PyTorch's error
+// for an unknown setting or an invalid value.
 AllocatorOptions allocator_options_from_environment();
 
-// Changes settings as the variable names them; returns all of them. Raises as above.
+// Applies `settings`, in the variable's syntax, and returns all settings. Raises the same errors.
 AllocatorOptions change_allocator_options(const std::string& settings);
 
 } // namespace anyrig::virtual_gpu

@@ -1,4 +1,4 @@
-// What torch.cuda.memory_stats counts, with the names of c10::CachingDeviceAllocator::DeviceStats.
+// The counters of torch.cuda.memory_stats, named as in c10::CachingDeviceAllocator::DeviceStats.
 #pragma once
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 
 namespace anyrig::virtual_gpu {
 
-/// One number through time.
+/// One counter with its peak and its totals.
 struct Stat {
   int64_t current = 0;
   int64_t peak = 0;       // the largest `current` since the last reset_peak
@@ -28,7 +28,8 @@ struct Stat {
   void reset_accumulated() { allocated = freed = 0; }
 };
 
-/// One number for both pools together and for each, indexed as c10::CachingAllocator::StatType.
+/// One counter for both pools together and for each pool, indexed as
+/// c10::CachingAllocator::StatType.
 struct PoolStat : std::array<Stat, 3> {
   static constexpr size_t kAggregate = 0, kSmallPool = 1, kLargePool = 2;
 
@@ -48,17 +49,17 @@ struct PoolStat : std::array<Stat, 3> {
 
 struct AllocatorStats {
   PoolStat allocation;            // count: blocks handed out
-  PoolStat segment;               // count: segments, expandable ones excepted
-  PoolStat active;                // count: blocks handed out or still used by another stream
-  PoolStat inactive_split;        // count: free blocks that share a segment with others
-  PoolStat allocated_bytes;       // blocks handed out, rounding included
-  PoolStat reserved_bytes;        // memory held from the driver, free or not
+  PoolStat segment;               // count: segments, except expandable ones
+  PoolStat active;                // count: blocks handed out or still in use by another stream
+  PoolStat inactive_split;        // count: free blocks in segments that are split
+  PoolStat allocated_bytes;       // blocks handed out, after rounding
+  PoolStat reserved_bytes;        // memory taken from the driver, free or not
   PoolStat active_bytes;          // bytes of the active blocks
   PoolStat inactive_split_bytes;  // bytes of the inactive_split blocks
-  PoolStat requested_bytes;       // bytes that callers asked for, before rounding
+  PoolStat requested_bytes;       // bytes that callers requested, before rounding
   Stat oversize_allocations;      // count: blocks of max_split_size or more
   Stat oversize_segments;         // count: segments of max_split_size or more
-  int64_t num_alloc_retries = 0;  // the driver was asked again after the cache was emptied
+  int64_t num_alloc_retries = 0;  // retries after the cache was emptied
   int64_t num_ooms = 0;
   int64_t num_sync_all_streams = 0;
   int64_t num_device_alloc = 0;  // cudaMalloc and cuMemMap

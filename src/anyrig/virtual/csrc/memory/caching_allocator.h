@@ -1,16 +1,16 @@
-// The bookkeeping of PyTorch's CUDA caching allocator, exact in every byte it counts, without
-// memory behind it: blocks are ranges of made-up addresses.
+// A model of PyTorch's CUDA caching allocator that reproduces every byte count. It has no memory
+// behind it: blocks are ranges of made-up addresses.
 //
 //   request --round--> pool of free blocks --best fit--> block --split--> handed out
 //                        ^      | none fits                |
-//                        |      v                          | freed: merged with free neighbours,
-//                        |   segment from the driver       | once other streams are done with it
+//                        |      v                          | freed: merged with free neighbours
+//                        |   segment from the driver       | once other streams are done
 //                        +---------------------------------+
 //
-// Source of the rules: c10/cuda/CUDACachingAllocator.cpp and c10/core/AllocatorConfig.h, 2.13.
-// Not modelled: throw_on_cudamalloc_oom, graph_capture_record_stream_reuse.
+// The rules come from c10/cuda/CUDACachingAllocator.cpp and c10/core/AllocatorConfig.h, PyTorch
+// 2.13. Not modelled: throw_on_cudamalloc_oom, graph_capture_record_stream_reuse.
 //
-// More than 400 lines: the steps of one request, which share the lock and the statistics.
+// Longer than 400 lines because the steps of one request share the lock and the statistics.
 #pragma once
 
 #include <algorithm>
@@ -42,8 +42,8 @@ class PoolCheckpoint;
 /// The allocator of one device. Safe to call from several threads.
 class CachingAllocator {
  public:
-  /// Addresses start at `first_address` and are never used twice: give devices first addresses
-  /// that lie far apart.
+  /// Addresses start at `first_address` and are never reused. Devices need first addresses that lie
+  /// far apart.
   CachingAllocator(Driver& driver, StreamEvents& events, uint64_t first_address,
                    AllocatorOptions options = {})
       : driver_(driver),
@@ -61,18 +61,19 @@ class CachingAllocator {
   CachingAllocator(const CachingAllocator&) = delete;
   CachingAllocator& operator=(const CachingAllocator&) = delete;
 
-  /// A block of at least `bytes` for work on `stream`; null for 0 bytes. Throws OutOfMemory.
+  /// Returns a block of at least `bytes` for work on `stream`, or null for 0 bytes. Throws
+  /// OutOfMemory.
   Block* allocate(size_t bytes, StreamKey stream, Context context = nullptr) {
     if (bytes == 0) return nullptr;
     std::lock_guard<std::mutex> lock(mutex_);
-    StackOfRequest named(history_, std::move(context));
+    RequestStackScope stack_scope(history_, std::move(context));
     if (bytes >= OutOfMemory::kExabyte) throw out_of_memory(bytes);
     if (!pools_.has_routes()) process_events();
     const size_t rounded = round_request(bytes, options_);
     const bool small = rounded <= kMaxSmallBytes;
-    PrivatePool* own = pools_.of_stream(stream);
+    PrivatePool* own = pools_.pool_of_stream(stream);
     const Request request{rounded, segment_bytes(rounded, options_), stream,
-                          own ? own->of_size(small) : of_size(small)};
+                          own ? own->pool_of_size(small) : pool_of_size(small)};
     Block* block = take_free(request);
     if (!block) {
       collect_garbage();
@@ -85,9 +86,10 @@ class CachingAllocator {
       block = take_new(request);
     }
     if (!block && !own) {
-      // The pools that stand by for this moment, which are searched as they are.
+      // Fall back on the free blocks of pools with use_on_oom. These pools do not grow.
       for (PrivatePool* pool : pools_when_full()) {
-        const Request other{request.bytes, request.segment_bytes, stream, pool->of_size(small)};
+        const Request other{request.bytes, request.segment_bytes, stream,
+                            pool->pool_of_size(small)};
         block = take_free(other);
         if (block) return hand_out(block, other, bytes);
       }
@@ -101,17 +103,18 @@ class CachingAllocator {
     return hand_out(block, request, bytes);
   }
 
-  /// Whether `allocate` would find room. Changes nothing. Where it says no, `allocate` may still
-  /// succeed: blocks that wait for a stream count only where a whole segment becomes free.
+  /// Returns whether `allocate` would succeed, without changing anything. A false result may be
+  /// wrong: freed blocks that other streams still use count only where a whole segment becomes
+  /// free.
   bool has_room(size_t bytes, StreamKey stream) {
     if (bytes == 0) return true;
     std::lock_guard<std::mutex> lock(mutex_);
     if (bytes >= OutOfMemory::kExabyte) return false;
     const size_t rounded = round_request(bytes, options_);
     const bool small = rounded <= kMaxSmallBytes;
-    PrivatePool* own = pools_.of_stream(stream);
+    PrivatePool* own = pools_.pool_of_stream(stream);
     const Request request{rounded, segment_bytes(rounded, options_), stream,
-                          own ? own->of_size(small) : of_size(small)};
+                          own ? own->pool_of_size(small) : pool_of_size(small)};
     if (find_free(request) != request.pool.free.end()) return true;
     const size_t new_bytes = options_.expandable_segments
                                  ? round_up(rounded, small ? kSmallSegmentBytes
@@ -126,42 +129,43 @@ class CachingAllocator {
     if (own) return false;
     const auto pools = pools_when_full();
     return std::any_of(pools.begin(), pools.end(), [&](PrivatePool* pool) {
-      BlockPool& of_size = pool->of_size(small);
-      return find_free({rounded, request.segment_bytes, stream, of_size}) != of_size.free.end();
+      BlockPool& blocks = pool->pool_of_size(small);
+      return find_free({rounded, request.segment_bytes, stream, blocks}) != blocks.free.end();
     });
   }
 
-  /// Takes back a block that `allocate` gave; null is ignored.
+  /// Frees a block that `allocate` returned. Ignores null.
   void free(Block* block, Context context = nullptr) {
     if (!block) return;
     std::lock_guard<std::mutex> lock(mutex_);
-    StackOfRequest named(history_, std::move(context));
+    RequestStackScope stack_scope(history_, std::move(context));
     block->allocated = false;
     history_.add(TraceAction::kFreeRequested, block, block->requested_bytes, block->context);
     stats_.allocation.decrease(block->pool->small, 1);
     stats_.allocated_bytes.decrease(block->pool->small, block->bytes);
     if (block->bytes >= options_.max_split_bytes) stats_.oversize_allocations.decrease(1);
     if (block->used_on.empty()) return put_back(block);
-    // A capture has no moments to wait for.
+    // Events cannot be recorded during a capture.
     if (pools_.has_routes()) return deferred_.push_back(block);
     wait_for_streams(block);
   }
 
-  /// `stream` uses the block too: once freed, it waits for the work queued there by then.
+  /// Marks the block as used on `stream`: a later `free` waits for the work queued there at that
+  /// time.
   void record_stream(Block* block, StreamKey stream) {
     std::lock_guard<std::mutex> lock(mutex_);
     if (block && stream != block->stream) block->used_on.insert(stream);
   }
 
-  /// Gives every segment that is wholly free back to the driver, after waiting for the streams;
-  /// of private pools those without users, or only `pool`.
+  /// Waits for all streams, then returns every completely free segment to the driver. Of the
+  /// private pools, includes those without users, or only `pool` if given.
   void empty_cache(PoolId pool = kNoPool, Context context = nullptr) {
     std::lock_guard<std::mutex> lock(mutex_);
-    StackOfRequest named(history_, std::move(context));
+    RequestStackScope stack_scope(history_, std::move(context));
     release_cached(pool);
   }
 
-  /// The addresses of the segment that a live block is part of: the first, and how many.
+  /// Returns (first address, bytes) of the segment that contains a live block.
   std::pair<uint64_t, size_t> segment_of(const Block* block) const {
     std::lock_guard<std::mutex> lock(mutex_);
     if (block->expandable) return {block->expandable->address, block->expandable->bytes};
@@ -171,26 +175,26 @@ class CachingAllocator {
     return {first, block->end() - first};
   }
 
-  /// Calls `change` with the private pools. Passes on what PrivatePools throws.
+  /// Calls `change` with the private pools. Passes on the exceptions of PrivatePools.
   template <class Change>
   void with_pools(Change change) {
     std::lock_guard<std::mutex> lock(mutex_);
     change(pools_);
   }
-  /// Calls `change` with the history of what was done.
+  /// Calls `change` with the allocator's history.
   template <class Change>
   void with_history(Change change) {
     std::lock_guard<std::mutex> lock(mutex_);
     change(history_);
   }
 
-  /// Limits this process to `fraction` of the card's memory, as set_per_process_memory_fraction.
+  /// Limits this process to `fraction` of the GPU's memory, as set_per_process_memory_fraction.
   void set_memory_fraction(double fraction) {
     std::lock_guard<std::mutex> lock(mutex_);
     allowed_bytes_ = static_cast<size_t>(fraction * static_cast<double>(driver_.total_bytes()));
     is_limited_ = fraction < 1;
   }
-  /// Whether it was limited to less than the card. Does not wait for others.
+  /// Whether a limit below the GPU's memory is set. Does not take the lock.
   bool is_limited() const { return is_limited_; }
   double memory_fraction() const {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -218,8 +222,8 @@ class CachingAllocator {
     stats_.num_device_alloc = stats_.num_device_free = 0;
   }
 
-  /// Every segment, by address; of an expandable one, every mapped stretch. Of one private pool,
-  /// if `only` names it.
+  /// Returns every segment, ordered by address, with one entry for each mapped stretch of an
+  /// expandable segment. If `only` is given, returns the segments of that private pool.
   std::vector<SegmentSnapshot> snapshot(PoolId only = kNoPool) {
     std::lock_guard<std::mutex> lock(mutex_);
     std::map<uint64_t, const Block*> heads;
@@ -245,15 +249,15 @@ class CachingAllocator {
   friend class PoolCheckpoint;
 
   struct Request {
-    size_t bytes;          // rounded: the size of the block
-    size_t segment_bytes;  // asked of the driver when no free block fits
+    size_t bytes;          // the size of the block, after rounding
+    size_t segment_bytes;  // requested from the driver when no free block fits
     StreamKey stream;
     BlockPool& pool;
   };
 
   // ---- pools
 
-  BlockPool& of_size(bool is_small) { return is_small ? small_ : large_; }
+  BlockPool& pool_of_size(bool is_small) { return is_small ? small_ : large_; }
 
   template <class Visit>
   void for_each_pool(Visit visit) {
@@ -279,7 +283,7 @@ class CachingAllocator {
     return allowed_bytes_ && options_.garbage_collection_threshold > 0;
   }
 
-  /// The best fit among the free blocks, taken out of its pool; null when none fits.
+  /// Removes the best-fitting free block from its pool and returns it; null when none fits.
   Block* take_free(const Request& request) {
     FreeBlocks& free = request.pool.free;
     if (collects_garbage()) ++request.pool.searches;
@@ -290,7 +294,7 @@ class CachingAllocator {
     return block;
   }
 
-  /// Where the best fit is among the free blocks of the pool; their end when none fits.
+  /// Finds the best-fitting free block of the pool; returns end() when none fits.
   FreeBlocks::iterator find_free(const Request& request) const {
     FreeBlocks& free = request.pool.free;
     const auto usable = [&](FreeBlocks::iterator it) {
@@ -300,11 +304,11 @@ class CachingAllocator {
     auto it = free.lower_bound(&key);
     if (!usable(it)) return free.end();
     if ((*it)->expandable && options_.expandable_segments) {
-      // A free block before unmapped addresses counts as large as it can grow.
+      // A free block followed by unmapped addresses counts as the size that it can grow to.
       for (auto next = std::next(it);
            (*it)->expandable && usable(next) && growable_bytes(*next) < growable_bytes(*it); ++next)
         it = next;
-    } else if ((*it)->expandable) {  // the option was turned off since
+    } else if ((*it)->expandable) {  // the option has been turned off since
       do ++it;
       while (usable(it) && (*it)->expandable);
       if (!usable(it)) return free.end();
@@ -321,7 +325,7 @@ class CachingAllocator {
     return block->bytes + (block->next && !block->next->mapped ? block->next->bytes : 0);
   }
 
-  /// A block out of new memory from the driver, in no pool; null when there is none.
+  /// Returns a block of new memory from the driver, in no pool; null when the driver has none.
   Block* take_new(const Request& request) {
     if (allowed_bytes_ && segments_.reserved_bytes() + request.segment_bytes > *allowed_bytes_)
       return nullptr;
@@ -337,11 +341,11 @@ class CachingAllocator {
     return request.bytes < options_.max_split_bytes && rest_bytes > kMaxSmallBytes;
   }
 
-  /// Splits off what is not needed and counts the block as allocated.
+  /// Splits off the unneeded rest and marks the block as allocated.
   Block* hand_out(Block* block, const Request& request, size_t requested_bytes) {
     BlockPool& pool = request.pool;
     const bool was_split = block->is_split();
-    const bool counts_splits = !block->expandable;  // a free page of those can be given back
+    const bool counts_splits = !block->expandable;  // expandable segments can unmap free pages
     if (should_split(block, request)) {
       Block* rest = block;
       block = new Block(&pool, request.stream, rest->address, request.bytes, rest->expandable);
@@ -377,9 +381,9 @@ class CachingAllocator {
     return block;
   }
 
-  // ---- taking a block back
+  // ---- freeing a block
 
-  /// Makes a block free, merged with its free neighbours.
+  /// Marks a block as free and merges it with its free neighbours.
   void put_back(Block* block) {
     BlockPool& pool = *block->pool;
     history_.add(TraceAction::kFreeCompleted, block, block->requested_bytes, block->context);
@@ -392,7 +396,7 @@ class CachingAllocator {
     active_.pop_back();
     block->was_used = true;
 
-    int64_t splits = 0, split_bytes = 0;  // net changes: a peak never counts a half-done merge
+    int64_t splits = 0, split_bytes = 0;  // net changes, so that peaks ignore intermediate states
     for (Block* neighbour : {block->prev, block->next}) {
       const size_t gained = merge(block, neighbour);
       splits -= gained > 0;
@@ -408,7 +412,7 @@ class CachingAllocator {
     stats_.inactive_split_bytes.change(pool.small, split_bytes);
   }
 
-  /// Lets a freed block wait for what its other streams have to do now.
+  /// Makes a freed block wait for the work that is now queued on its other streams.
   void wait_for_streams(Block* block) {
     for (StreamKey stream : std::exchange(block->used_on, {})) {
       ++block->pending_events;
@@ -416,7 +420,7 @@ class CachingAllocator {
     }
   }
 
-  /// Puts back the freed blocks whose other streams are done, without waiting for any.
+  /// Frees the blocks whose other streams are done. Does not wait.
   void process_events() {
     for (Block* block : std::exchange(deferred_, {})) wait_for_streams(block);
     for (auto it = pending_.begin(); it != pending_.end();) {
@@ -430,10 +434,10 @@ class CachingAllocator {
     }
   }
 
-  // ---- giving memory back to the driver
+  // ---- returning memory to the driver
 
-  /// Waits for all streams, then gives back all that is wholly free. Where allocations go to
-  /// private pools there may be a capture, which nothing may wait for.
+  /// Waits for all streams, then returns all completely free memory to the driver. Skips the wait
+  /// while allocations are routed to private pools, since a stream may be captured.
   void release_cached(PoolId pool) {
     if (!pools_.has_routes()) wait_for_all_streams();
     release_free(large_);
@@ -455,14 +459,15 @@ class CachingAllocator {
     }
   }
 
-  /// What `release_cached` would give back: segments, and pages of expandable ones, in which no
-  /// block is allocated.
+  /// Returns the bytes that `release_cached` would return to the driver: segments, and pages of
+  /// expandable segments, in which no block is allocated.
   size_t releasable_bytes() {
     const auto is_idle = [](const Block* block) {
       return block && block->mapped && !block->allocated;
     };
     size_t bytes = 0;
-    const auto add_stretch = [&](const Block* first) {  // of idle blocks, by its first one
+    // Adds a stretch of idle blocks if `first` is its first block.
+    const auto add_stretch = [&](const Block* first) {
       const PoolId owner = first->pool->owner;
       const bool is_kept = owner != kNoPool && pools_.at(owner).users > 0;
       if (is_kept || !is_idle(first) || is_idle(first->prev)) return;
@@ -495,8 +500,9 @@ class CachingAllocator {
     }
   }
 
-  /// With max_split_size set: gives back one free oversize block that is large enough, else the
-  /// largest ones until they make up the request. Says whether that was enough.
+  /// With max_split_size set: releases one free oversize block that is large enough for the
+  /// request, or oversize blocks from the largest down until their sum is large enough. Returns
+  /// whether enough was released.
   bool release_oversize(const Request& request) {
     if (options_.max_split_bytes == std::numeric_limits<size_t>::max()) return false;
     FreeBlocks& free = request.pool.free;
@@ -519,8 +525,8 @@ class CachingAllocator {
     return released >= wanted;
   }
 
-  /// Above the threshold of the allowed memory, gives back the large segments that were unused
-  /// for longest: those of at least the average age, and so on until enough is gained.
+  /// When reserved memory exceeds the threshold, releases the large segments that have been unused
+  /// for at least the average age, and repeats until enough is released.
   void collect_garbage() {
     if (!collects_garbage()) return;
     const auto threshold = static_cast<size_t>(options_.garbage_collection_threshold *
@@ -583,9 +589,9 @@ class CachingAllocator {
   BlockPool small_{true};
   BlockPool large_{false};
   PrivatePools pools_;
-  std::vector<Block*> active_;  // in any order; handed out, or still used by another stream
+  std::vector<Block*> active_;  // unordered: handed out, or still in use by another stream
   std::map<StreamKey, std::deque<std::pair<StreamEvents::Mark, Block*>>> pending_;
-  std::vector<Block*> deferred_;  // freed while allocations went to private pools
+  std::vector<Block*> deferred_;  // freed while allocations were routed to private pools
 };
 
 }  // namespace anyrig::virtual_gpu

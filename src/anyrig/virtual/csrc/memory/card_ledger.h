@@ -1,12 +1,12 @@
-// The memory of a rig's cards as the processes of a rehearsal share it: a file that all of them map.
+// The memory use of a rig's GPUs, which the processes of a rehearsal share through a mapped file.
 //
-//   <folder>/cards   | slots in use | slot 0: process, bytes on card 0, 1, … | slot 1 | …
-//   its locks        | who changes  | process of slot 0, while it lives      | …
+//   <folder>/cards   | slots in use | slot 0: process, bytes on GPU 0, 1, … | slot 1 | …
+//   its locks        | table lock   | process of slot 0, while it lives     | …
 //
-// fcntl's record locks belong to a process: the kernel drops them however it ends, and a forked
-// child has none of its parent's. So a slot whose lock nobody holds is free, and what it says of
-// bytes counts no more. The last process that leaves in good order removes the folder; one of
-// which all processes were killed is removed when the next rehearsal starts (card_folder.py).
+// fcntl's record locks belong to a process: the kernel drops them however the process ends, and a
+// forked child inherits none. A slot whose lock is not held is therefore free, and its bytes no
+// longer count. The last process that exits normally removes the folder. If all processes were
+// killed, the next rehearsal removes it at its start (card_folder.py).
 #pragma once
 
 #include <atomic>
@@ -19,75 +19,76 @@
 
 namespace anyrig::virtual_gpu {
 
-/// What each process holds on each card of one machine. Safe to call from several threads.
+/// The memory that each process holds on each GPU of one node. Safe to call from several threads.
 class CardLedger {
  public:
-  /// Before it joins others, a process has the cards to itself.
-  CardLedger() { be_alone(); }
+  /// Starts with a private table: no GPU is shared until `join`.
+  CardLedger() { use_private_table(); }
   CardLedger(const CardLedger&) = delete;
   CardLedger& operator=(const CardLedger&) = delete;
 
-  /// Shares the `cards` cards of a rig with the processes that join the same folder, which is made
-  /// if it is not there. Throws std::runtime_error when that cannot be done.
-  void join(const std::string& folder, int cards);
+  /// Shares the `gpus` GPUs of a rig with all processes that join the same folder, and creates the
+  /// folder if it is missing. Throws std::runtime_error on failure.
+  void join(const std::string& folder, int gpus);
 
-  /// Takes `bytes` of the card at place `card` of the machine, which has `total_bytes`; false when
-  /// they are not free. Throws std::runtime_error when another process keeps this one waiting.
-  bool reserve(int card, size_t bytes, size_t total_bytes);
-  /// Gives back what this process took.
-  void release(int card, size_t bytes) noexcept;
+  /// Reserves `bytes` on GPU number `gpu` of the node, which has `total_bytes`. Returns false when
+  /// they are not free. Throws std::runtime_error when another process holds the lock for too long.
+  bool reserve(int gpu, size_t bytes, size_t total_bytes);
+  /// Releases bytes that this process reserved.
+  void release(int gpu, size_t bytes) noexcept;
 
-  /// Held on the card by all that live.
-  size_t used_bytes(int card);
-  /// At least `used_bytes`, without asking who lives: what a killed process held counts until
-  /// somebody has looked.
-  size_t used_bytes_at_most(int card) const noexcept;
-  /// Who holds memory on the card, this process always among them.
-  std::vector<ProcessMemory> processes(int card);
+  /// Returns the bytes that all live processes hold on the GPU.
+  size_t used_bytes(int gpu);
+  /// Returns an upper bound of `used_bytes` without checking which processes live: the bytes of a
+  /// killed process count until another call has cleared its slot.
+  size_t used_bytes_upper_bound(int gpu) const noexcept;
+  /// Returns the processes that hold memory on the GPU. Always includes this process.
+  std::vector<ProcessMemory> processes(int gpu);
 
-  /// Gives everything back, as the end of the process does, and removes the folder after the last.
+  /// Releases everything, as the end of the process does. The last process removes the folder.
   void leave() noexcept;
 
-  /// What of `leave` may be done in a signal handler.
+  /// The part of `leave` that is safe in a signal handler.
   void abandon() noexcept;
 
-  // Around a fork: the child joins anew, when it first asks.
+  // Called around a fork. The child joins again at its first request.
   void before_fork() { mutex_.lock(); }
   void after_fork_in_parent() { mutex_.unlock(); }
   void after_fork_in_child();
 
  private:
   using Word = std::atomic<size_t>;
-  static_assert(Word::is_always_lock_free);  // else it would not work in a file
-  class Change;
+  static_assert(Word::is_always_lock_free);  // required in a shared file
+  class TableLock;
 
   size_t table_bytes() const;
   Word* slot_of(Word* table, size_t index) const noexcept;
   void clear(Word* slot) const noexcept;
-  void join_again();
-  void enter();
+  void rejoin();
+  void open_table();
   void claim_slot();
-  void be_alone();
-  void bury_the_dead();
-  size_t sum(int card) const noexcept;
+  void use_private_table();
+  void clear_dead_slots();
+  size_t sum_bytes(int gpu) const noexcept;
 
   mutable std::mutex mutex_;
   std::string folder_;  // empty: not shared
-  std::string path_, leases_;  // in it
+  std::string path_, leases_;  // in folder_
   int file_ = -1;
-  int cards_ = 64;
-  // The mapped file, or a table of this process alone; its slot. Some read them without the mutex.
+  int gpus_ = 64;
+  // The mapped file or a private table, and this process's slot there. Some methods read them
+  // without the mutex.
   std::atomic<Word*> table_{nullptr};
-  std::atomic<Word*> own_{nullptr};
+  std::atomic<Word*> own_slot_{nullptr};
 };
 
-/// The ledger of this process. It leaves when the process exits.
+/// Returns the ledger of this process, which leaves when the process exits.
 CardLedger& card_ledger();
 
-/// A card of the rig that several processes share.
-class SharedCard final : public Driver {
+/// A GPU that several processes share.
+class SharedGpu final : public Driver {
  public:
-  SharedCard(CardLedger& ledger, int position, size_t total_bytes)
+  SharedGpu(CardLedger& ledger, int position, size_t total_bytes)
       : ledger_(ledger), position_(position), total_bytes_(total_bytes) {}
 
   bool reserve(size_t bytes) override { return ledger_.reserve(position_, bytes, total_bytes_); }
@@ -96,9 +97,9 @@ class SharedCard final : public Driver {
   size_t total_bytes() const override { return total_bytes_; }
   std::vector<ProcessMemory> processes() const override { return ledger_.processes(position_); }
 
-  /// At most `free_bytes`, and quick.
-  size_t free_bytes_at_least() const {
-    return total_bytes_ - ledger_.used_bytes_at_most(position_);
+  /// Returns a lower bound of `free_bytes`, without locking.
+  size_t free_bytes_lower_bound() const {
+    return total_bytes_ - ledger_.used_bytes_upper_bound(position_);
   }
 
  private:

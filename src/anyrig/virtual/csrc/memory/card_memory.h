@@ -1,5 +1,5 @@
-// Memory of a card that no caching allocator hands out, as cuMemCreate's: it counts in
-// torch.cuda.mem_get_info and in the card's room, and not in torch.cuda.memory_allocated.
+// GPU memory that does not come from the caching allocator, such as cuMemCreate's. It counts in
+// torch.cuda.mem_get_info, but not in torch.cuda.memory_allocated.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -10,7 +10,7 @@ namespace anyrig::virtual_gpu {
 
 class CardMemory {
  public:
-  // Raises RuntimeError, "CUDA driver error: out of memory".
+  // Raises RuntimeError, "CUDA driver error: out of memory", when the GPU is full.
   CardMemory(c10::DeviceIndex device, size_t bytes);
   ~CardMemory();
   CardMemory(const CardMemory&) = delete;

@@ -1,4 +1,4 @@
-// What the caching allocator asks of the world around it: memory of the card, progress of streams.
+// The interfaces that the caching allocator depends on: GPU memory, and the progress of streams.
 #pragma once
 
 #include <atomic>
@@ -11,25 +11,26 @@
 
 namespace anyrig::virtual_gpu {
 
-/// The memory of one card. Several allocators, of several processes too, may share it.
-/// Called with the allocator locked, so it must not call back into it.
+/// The memory of one GPU, which several allocators may share, also across processes. The caller
+/// holds the allocator's lock, so implementations must not call the allocator.
 class Driver {
  public:
   virtual ~Driver() = default;
-  /// Takes `bytes` for this process (cudaMalloc, cuMemCreate); false when they are not free.
+  /// Reserves `bytes` for this process (cudaMalloc, cuMemCreate). Returns false when they are not
+  /// free.
   virtual bool reserve(size_t bytes) = 0;
-  /// Gives `bytes` back (cudaFree, cuMemUnmap). CUDA waits for the device's work first.
+  /// Releases `bytes` (cudaFree, cuMemUnmap). CUDA waits for the device's work first.
   virtual void release(size_t bytes) = 0;
-  virtual size_t free_bytes() const = 0;   // cudaMemGetInfo's first number
-  virtual size_t total_bytes() const = 0;  // its second, and totalGlobalMem
-  /// Who holds memory on the card, for the text of out-of-memory errors.
+  virtual size_t free_bytes() const = 0;   // cudaMemGetInfo's first result
+  virtual size_t total_bytes() const = 0;  // its second result, and totalGlobalMem
+  /// Returns the processes that hold memory on the GPU, for the out-of-memory message.
   virtual std::vector<ProcessMemory> processes() const = 0;
 };
 
-/// A card that one process has to itself.
-class PrivateCard final : public Driver {
+/// A GPU that only one process uses.
+class PrivateGpu final : public Driver {
  public:
-  explicit PrivateCard(size_t total_bytes) : total_bytes_(total_bytes) {}
+  explicit PrivateGpu(size_t total_bytes) : total_bytes_(total_bytes) {}
 
   bool reserve(size_t bytes) override {
     size_t used = used_bytes_;
@@ -48,18 +49,18 @@ class PrivateCard final : public Driver {
   std::atomic<size_t> used_bytes_{0};
 };
 
-/// Tells when work queued on a stream is done. Called with the allocator locked.
+/// The progress of streams. Called with the allocator's lock held.
 class StreamEvents {
  public:
-  using Mark = double;  // a point in a stream's work; what it measures is the implementation's
+  using Mark = double;  // a point in a stream's work, in units of the implementation
 
   virtual ~StreamEvents() = default;
-  virtual Mark record(StreamKey stream) = 0;           // after all that is queued now
+  virtual Mark record(StreamKey stream) = 0;           // after all work queued now
   virtual bool passed(StreamKey stream, Mark mark) = 0;  // without waiting
   virtual void wait(StreamKey stream, Mark mark) = 0;
 };
 
-/// Streams whose work is done as soon as it is queued.
+/// Streams whose work completes when it is queued.
 class InstantStreams final : public StreamEvents {
  public:
   Mark record(StreamKey) override { return 0; }

@@ -1,5 +1,5 @@
-// Host memory of small freed blocks, so that a block that is handed out again has the data pointer
-// it had. Programs that test whether record_stream held memory back compare data pointers.
+// A cache of the host memory of small freed blocks: a block that is handed out again keeps its data
+// pointer. Programs that test whether record_stream delayed reuse compare data pointers.
 #pragma once
 
 #include <c10/core/Allocator.h>
@@ -14,8 +14,8 @@ namespace anyrig::virtual_gpu {
 
 class FreedHostMemory {
  public:
-  // Keeps `host`, the `bytes` behind the block at `address`, until that is handed out again or
-  // another block takes the place; large pieces are not kept.
+  // Keeps `host`, the `bytes` behind the block at `address`, until `take` or until another block
+  // needs the same slot. Ignores large blocks.
   void keep(uint64_t address, size_t bytes, c10::DataPtr host) {
     if (bytes > kLargestBytes || host.get() == nullptr) {
       return;
@@ -24,7 +24,7 @@ class FreedHostMemory {
     place_of(address) = {address, bytes, std::move(host)};
   }
 
-  // What was kept for the block at `address`; nothing if that is not of `bytes`.
+  // Returns the host memory kept for the block at `address`; null if there is none of `bytes`.
   c10::DataPtr take(uint64_t address, size_t bytes) {
     if (bytes > kLargestBytes) {
       return {};
@@ -46,7 +46,7 @@ class FreedHostMemory {
   };
 
   static constexpr size_t kLargestBytes = 4096;
-  static constexpr size_t kPlaces = 1024; // 4 MiB at most
+  static constexpr size_t kPlaces = 1024; // at most 4 MiB
 
   // Blocks begin at multiples of 512 bytes.
   Piece& place_of(uint64_t address) {

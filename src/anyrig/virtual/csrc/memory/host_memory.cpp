@@ -15,14 +15,15 @@
 namespace anyrig::virtual_gpu {
 namespace {
 
-constexpr c10::DeviceIndex kNone = -1;
-thread_local c10::DeviceIndex scoped_device = kNone;
+constexpr c10::DeviceIndex kNoDevice = -1;
+thread_local c10::DeviceIndex scoped_device = kNoDevice;
 
-// From here on the pages are made one by one. Below, the allocator of the C library is faster.
-constexpr size_t kLargeBytes = size_t{1} << 28;
+// Larger allocations are mapped, so that the system creates each page when it is first written to.
+// Below, the C library's allocator is faster.
+constexpr size_t kMinMappedBytes = size_t{1} << 28;
 
-// What the C library takes from its heap; 32 MiB is the most that glibc can be told.
-constexpr int kLargestFromHeap = 32 << 20;
+// The C library serves smaller allocations from its heap. glibc's limit for this setting is 32 MiB.
+constexpr int kMaxHeapBytes = 32 << 20;
 
 struct Mapping {
   void* address;
@@ -40,9 +41,9 @@ class WatchedAllocator final : public c10::Allocator {
   explicit WatchedAllocator(c10::Allocator* inner) : inner_(inner) {}
 
   c10::DataPtr allocate(size_t bytes) override {
-    if (C10_UNLIKELY(scoped_device != kNone)) {
+    if (C10_UNLIKELY(scoped_device != kNoDevice)) {
       check_room(bytes, scoped_device);
-      return take_host_memory(bytes); // of any size one pointer and no more: oneDNN takes it so
+      return take_host_memory(bytes); // sized exactly: oneDNN takes over this pointer
     }
     return inner_->allocate(bytes);
   }
@@ -67,13 +68,14 @@ class WatchedAllocator final : public c10::Allocator {
 
 void keep_freed_pages() {
 #ifdef __GLIBC__
-  // A card's allocator keeps what it was given. The C library would return the top of its heap to
-  // the system after nearly every step, and take each page back by a fault in the next.
-  constexpr int kKeptAtTop = 1 << 30;
-  mallopt(M_MMAP_THRESHOLD, kLargestFromHeap);
-  mallopt(M_TRIM_THRESHOLD, kKeptAtTop);
-  // A backward frees in its device's thread what the forward took in Python's, and both are to use
-  // the same pages: with a heap for each, twice as many go through the processor's caches.
+  // A GPU's allocator keeps freed memory. The C library would return the top of its heap to the
+  // system after nearly every step, and page-fault it back in the next.
+  constexpr int kKeptHeapBytes = 1 << 30;
+  mallopt(M_MMAP_THRESHOLD, kMaxHeapBytes);
+  mallopt(M_TRIM_THRESHOLD, kKeptHeapBytes);
+  // The backward pass frees in its device thread what the forward pass allocated in the Python
+  // thread. With one heap for both, they reuse the same pages; with a heap each, twice as many
+  // pages would go through the processor's caches.
   mallopt(M_ARENA_MAX, 1);
 #endif
 }
@@ -93,7 +95,7 @@ KernelScope::~KernelScope() {
 
 c10::DataPtr allocate_host(size_t bytes, Content content) {
   const bool is_zeroed = content == Content::Zeros;
-  if (bytes < (is_zeroed ? size_t{kLargestFromHeap} : kLargeBytes)) {
+  if (bytes < (is_zeroed ? size_t{kMaxHeapBytes} : kMinMappedBytes)) {
     auto memory = take_host_memory(bytes);
     if (is_zeroed && bytes > 0) {
       std::memset(memory.get(), 0, bytes);
@@ -105,7 +107,7 @@ c10::DataPtr allocate_host(size_t bytes, Content content) {
   void* address = mmap(nullptr, bytes, kProtection, kFlags, -1, 0);
   TORCH_CHECK(
       address != MAP_FAILED,
-      "the host has no memory for ", bytes, " bytes of a virtual GPU; use a smaller model, or "
+      "the host has no memory for ", bytes, " bytes of a virtual GPU; use a smaller model or "
       "shape-only mode, which holds no data");
   return {address, new Mapping{address, bytes}, &unmap, c10::Device(at::kCPU)};
 }

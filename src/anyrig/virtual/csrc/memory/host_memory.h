@@ -1,4 +1,4 @@
-// Host memory that stands in for a card's: what CPU kernels allocate on behalf of a virtual device.
+// The host memory behind virtual GPUs, and the check of what CPU kernels allocate for them.
 #pragma once
 
 #include "device/device.h"
@@ -7,9 +7,9 @@
 
 namespace anyrig::virtual_gpu {
 
-// Puts a watch in front of PyTorch's CPU allocator. While a `KernelScope` is alive on a thread,
-// each allocation there is first checked against the room of the scope's device, so that a result
-// that does not fit raises torch.OutOfMemoryError before it is computed, as on a card.
+// Wraps PyTorch's CPU allocator. While a `KernelScope` is alive on a thread, the allocator checks
+// each of the thread's allocations against the free memory of the scope's device, so that a result
+// that does not fit raises torch.OutOfMemoryError before it is computed, as on a GPU.
 void watch_host_allocations();
 
 class KernelScope {
@@ -23,15 +23,16 @@ class KernelScope {
   c10::DeviceIndex previous_;
 };
 
-// A card's driver gives out no memory that shows what another program left there; what its caching
-// allocator hands out again is as the program left it.
+// What new memory contains. A GPU's driver never exposes another program's data, so fresh memory is
+// zero; memory that the caching allocator reuses keeps its old content.
 enum class Content { Any, Zeros };
 
-// Host memory for `bytes` of a device. Pages of large pieces exist once they are written to, so
-// that a program may take memory it hardly uses, as it may on a card larger than the host.
+// Allocates `bytes` of host memory for a device. The system creates the pages of large allocations
+// when they are first written to, so a program may allocate more memory than the host has and write
+// to a part of it. Raises RuntimeError when the host has no memory.
 c10::DataPtr allocate_host(size_t bytes, Content content);
 
-// Lets the C library keep the pages of freed memory for the next allocation.
+// Makes the C library keep the pages of freed memory for later allocations.
 void keep_freed_pages();
 
 } // namespace anyrig::virtual_gpu

@@ -18,28 +18,30 @@
 namespace anyrig::virtual_gpu {
 namespace {
 
-// The sanitizer is to see each piece freed; other C libraries do not tell a size as glibc does.
+// Under AddressSanitizer, every piece is freed, so that the sanitizer can check it. Other C
+// libraries do not report a piece's size as glibc does.
 #if defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__)
 
-// Pieces are of a multiple of this, their alignment.
+// The sizes of pieces are multiples of this, which is also their alignment.
 constexpr size_t kUnit = 64;
-constexpr size_t kLargestPiece = size_t{32} << 20; // larger ones glibc takes from the system
-constexpr size_t kMostKept = size_t{256} << 20;
+constexpr size_t kMaxPieceBytes = size_t{32} << 20; // glibc maps larger pieces
+constexpr size_t kMaxKeptBytes = size_t{256} << 20;
 
 constexpr size_t kHugePage = size_t{2} << 20;
-// To align a piece, glibc takes a huge page more, from its heap where that is below this.
-constexpr size_t kLargestInHugePages = kLargestPiece - 2 * kHugePage;
-// Each may split a mapping in three, and Linux gives a process 65,530 of them.
-constexpr size_t kMostInHugePages = 8192;
+// To align a piece, glibc allocates one more huge page, from its heap if the sum is below
+// kMaxPieceBytes.
+constexpr size_t kMaxHugePageBytes = kMaxPieceBytes - 2 * kHugePage;
+// Each piece may split a mapping in three, and Linux allows 65,530 mappings per process.
+constexpr size_t kMaxHugePagePieces = 8192;
 
 size_t round_up(size_t bytes, size_t unit) {
   return (bytes + unit - 1) / unit * unit;
 }
 
-// The size of the piece that holds `bytes`: whole huge pages where that adds an eighth at most.
+// Returns the size of the piece for `bytes`: whole huge pages if that adds at most an eighth.
 size_t piece_size(size_t bytes) {
   const size_t in_huge_pages = round_up(bytes, kHugePage);
-  const bool fits = in_huge_pages - bytes <= bytes / 8 && in_huge_pages <= kLargestInHugePages;
+  const bool fits = in_huge_pages - bytes <= bytes / 8 && in_huge_pages <= kMaxHugePageBytes;
   return fits ? in_huge_pages : round_up(bytes, kUnit);
 }
 
@@ -64,21 +66,21 @@ class KeptHostMemory {
 
   void keep(void* piece, size_t bytes) {
     std::lock_guard<std::mutex> guard(mutex_);
-    if (kept_bytes_ + bytes > kMostKept) {
+    if (kept_bytes_ + bytes > kMaxKeptBytes) {
       drop_all();
     }
     pieces_[bytes].push_back(piece);
     kept_bytes_ += bytes;
   }
 
-  // Asks the system for huge pages: a backward runs in its device's thread, on whichever core, and
-  // each core looks up the addresses of pages by itself, of 2 MiB one in the place of 512.
-  void ask_for_huge_pages(void* piece, size_t bytes) {
+  // Requests huge pages. A backward pass runs in its device thread, on any core, and each core has
+  // its own TLB, where one 2 MiB entry replaces 512.
+  void request_huge_pages(void* piece, size_t bytes) {
     std::lock_guard<std::mutex> guard(mutex_);
     const auto found = in_huge_pages_.find(piece);
     if (found != in_huge_pages_.end() ? found->second < bytes
-                                      : in_huge_pages_.size() < kMostInHugePages) {
-      madvise(piece, bytes, MADV_HUGEPAGE); // a system without them says no, and all is as before
+                                      : in_huge_pages_.size() < kMaxHugePagePieces) {
+      madvise(piece, bytes, MADV_HUGEPAGE); // has no effect on a system without them
       in_huge_pages_[piece] = bytes;
     }
   }
@@ -100,26 +102,26 @@ class KeptHostMemory {
   }
 
   std::mutex mutex_;
-  std::unordered_map<size_t, std::vector<void*>> pieces_; // by their size
+  std::unordered_map<size_t, std::vector<void*>> pieces_; // by size
   size_t kept_bytes_ = 0;
-  std::unordered_map<void*, size_t> in_huge_pages_; // by address: how much of it
+  std::unordered_map<void*, size_t> in_huge_pages_; // bytes in huge pages, by address
 };
 
-// A piece of the C library's: oneDNN gives it back there directly.
+// Allocates a piece that free() can release, as oneDNN does.
 void* make_piece(size_t bytes) {
   void* piece = nullptr;
-  if (bytes % kHugePage != 0 || bytes > kLargestInHugePages ||
+  if (bytes % kHugePage != 0 || bytes > kMaxHugePageBytes ||
       posix_memalign(&piece, kHugePage, bytes) != 0) {
     return c10::alloc_cpu(bytes);
   }
-  KeptHostMemory::get().ask_for_huge_pages(piece, bytes);
+  KeptHostMemory::get().request_huge_pages(piece, bytes);
   return piece;
 }
 
-void give_back(void* piece) {
-  // What glibc adds to a piece from its heap is less than a unit.
+void release_host_piece(void* piece) {
+  // glibc rounds pieces from its heap up by less than a unit.
   const size_t bytes = malloc_usable_size(piece) / kUnit * kUnit;
-  if (bytes > kLargestPiece || forked_after_use()) { // a child finds locks as they were
+  if (bytes > kMaxPieceBytes || forked_after_use()) { // a forked child may inherit a held lock
     c10::free_cpu(piece);
   } else {
     KeptHostMemory::get().keep(piece, bytes);
@@ -133,14 +135,15 @@ void give_back(void* piece) {
 #if defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__)
 
 c10::DataPtr take_host_memory(size_t bytes) {
-  const size_t whole = piece_size(bytes);
-  // Never from PyTorch's allocator: it would tell the profiler of memory that no program asked for.
-  const bool is_kept = whole > 0 && whole <= kLargestPiece;
-  void* piece = is_kept ? KeptHostMemory::get().take(whole) : nullptr;
+  const size_t piece_bytes = piece_size(bytes);
+  // Not from PyTorch's allocator, which would report to the profiler memory that no program
+  // requested.
+  const bool is_cacheable = piece_bytes > 0 && piece_bytes <= kMaxPieceBytes;
+  void* piece = is_cacheable ? KeptHostMemory::get().take(piece_bytes) : nullptr;
   if (piece == nullptr) {
-    piece = is_kept ? make_piece(whole) : c10::alloc_cpu(bytes);
+    piece = is_cacheable ? make_piece(piece_bytes) : c10::alloc_cpu(bytes);
   }
-  return {piece, piece, &give_back, c10::Device(c10::DeviceType::CPU)};
+  return {piece, piece, &release_host_piece, c10::Device(c10::DeviceType::CPU)};
 }
 
 void drop_kept_host_memory() {

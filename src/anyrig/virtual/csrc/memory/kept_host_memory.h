@@ -1,6 +1,5 @@
-// Host memory that was freed, for the next request of the same size: a training step asks for the
-// same sizes again and again, and from two threads, of which the C library would give each pages of
-// its own.
+// A cache of freed host memory. A training step requests the same sizes again and again, from two
+// threads; the C library would give each thread its own pages.
 #pragma once
 
 #include <c10/core/Allocator.h>
@@ -9,10 +8,10 @@
 
 namespace anyrig::virtual_gpu {
 
-// Host memory like that of PyTorch's own CPU allocator, which is kept when it is freed.
+// Allocates host memory like PyTorch's CPU allocator. The memory enters the cache when it is freed.
 c10::DataPtr take_host_memory(size_t bytes);
 
-// Gives what is kept back to the C library.
+// Returns the cached memory to the C library.
 void drop_kept_host_memory();
 
 } // namespace anyrig::virtual_gpu

@@ -34,9 +34,10 @@ void release_by_address(void* address) {
   }
 }
 
-// Puts the memory of `storage` into the table. False if it has none, or another is known there,
-// as of tensors of CUDA graphs, which may share their bytes.
-bool lead_by_address(c10::StorageImpl& storage) {
+// Enters the memory of `storage` into the table. Returns false if the storage has no memory, or if
+// the table has other memory at the same address, as for tensors of CUDA graphs, which may share
+// their bytes.
+bool register_address(c10::StorageImpl& storage) {
   if (memory_by_address(storage.data_ptr()) != nullptr) {
     return true;
   }
@@ -57,7 +58,7 @@ bool lead_by_address(c10::StorageImpl& storage) {
 
 at::Tensor lazy_clone(const at::Tensor& self) {
   auto& storage = *self.storage().unsafeGetStorageImpl();
-  return lead_by_address(storage) ? at::native::_lazy_clone(self) : self.clone();
+  return register_address(storage) ? at::native::_lazy_clone(self) : self.clone();
 }
 
 } // namespace
@@ -85,7 +86,7 @@ void forget_address(const void* address) {
 void copy_lazy_clone(c10::StorageImpl& storage) {
   CurrentDevice guard(storage.device().index());
   const void* before = storage.data();
-  storage.mutable_data(); // copies; the function itself has another name in each PyTorch
+  storage.mutable_data(); // copies; the copying function's name differs between PyTorch versions
   if (storage.data() != before) {
     const auto bytes = static_cast<double>(storage.nbytes());
     Clock::get().run(current_stream(storage.device().index()), /*arithmetic=*/{}, 2 * bytes);

@@ -1,12 +1,12 @@
-// Storages that share memory until one of them is written to (torch._lazy_clone): PyTorch's, over
-// memory of a virtual device.
+// Lazy clones (torch._lazy_clone) of tensors on a virtual device: storages share memory until one
+// of them is written to.
 //
-//   before              DataPtr ──context──> DeviceMemory
-//   once it is shared   DataPtr ──context──> COWDeleterContext ──> address ··table··> DeviceMemory
+//   unshared            DataPtr ──context──> DeviceMemory
+//   shared              DataPtr ──context──> COWDeleterContext ──> address ··table··> DeviceMemory
 //
-// PyTorch shares memory only whose context is its address, as on a card, so a table leads on from
-// there. It gives a storage memory of its own when somebody asks for a pointer to write to. Twins
-// write past that, so whoever changes a tensor by its twin asks first.
+// PyTorch shares memory only if its context is its address, as on a GPU, so a table maps addresses
+// to memory. A storage gets its own memory when a caller requests a mutable pointer. Kernels write
+// to twins without such a request, so callers of a kernel that writes call `give_own_memory` first.
 #pragma once
 
 #include <ATen/core/TensorBase.h>
@@ -17,7 +17,7 @@ namespace anyrig::virtual_gpu {
 
 struct DeviceMemory;
 
-// What the table has for memory that is shared, or was; null for any other.
+// Returns the memory that the table has for `data` if it is or was shared; otherwise null.
 DeviceMemory* memory_by_address(const c10::DataPtr& data);
 void forget_address(const void* address);
 
@@ -25,7 +25,7 @@ inline bool is_lazy_clone(const c10::StorageImpl& storage) {
   return c10::impl::cow::is_cow_data_ptr(storage.data_ptr());
 }
 
-// Ends the sharing: a copy on the storage's device, unless nobody else is left.
+// Ends the sharing. Copies on the storage's device, unless no other storage shares the memory.
 void copy_lazy_clone(c10::StorageImpl& storage);
 
 inline void give_own_memory(c10::StorageImpl& storage) {

@@ -1,10 +1,10 @@
-// More than 400 lines: all ways in which memory of a device is made, adopted and given back share
-// the card and its lock; what they count is in caching_allocator.h.
+// Longer than 400 lines because all ways of creating, adopting and freeing device memory share a
+// device's allocator and its lock. caching_allocator.h counts the bytes.
 #include "memory/memory.h"
 
 #include "device/gpu_trace.h"
 #include "graphs/capture.h"
-#include "graphs/given_memory.h"
+#include "graphs/reused_memory.h"
 #include "memory/allocator_options.h"
 #include "memory/card_memory.h"
 #include "memory/card_ledger.h"
@@ -27,7 +27,7 @@
 namespace anyrig::virtual_gpu {
 namespace {
 
-// Streams as the allocator asks about them: a mark is a moment of the virtual clock.
+// The progress of streams for the allocator. A mark is a time of the virtual clock.
 class ClockEvents final : public StreamEvents {
  public:
   explicit ClockEvents(c10::DeviceIndex device) : device_(device) {}
@@ -39,7 +39,7 @@ class ClockEvents final : public StreamEvents {
     return Clock::get().passed(mark);
   }
   void wait(StreamKey /*stream*/, Mark mark) override {
-    Clock::get().wait_on_host_at_once(mark); // the allocator is locked
+    Clock::get().wait_on_host_without_giving_way(mark); // the allocator is locked
   }
 
  private:
@@ -50,52 +50,54 @@ class ClockEvents final : public StreamEvents {
   c10::DeviceIndex device_;
 };
 
-// CUDA refuses to give out memory while another stream is captured in its strict mode.
-class WatchedCard final : public Driver {
+// A driver that raises if memory is reserved while another stream is captured in strict mode, as
+// CUDA does.
+class CaptureGuardedDriver final : public Driver {
  public:
-  WatchedCard(const DeviceFacts& facts, c10::DeviceIndex device)
-      : card_(card_ledger(), facts.position, static_cast<size_t>(facts.memory_bytes)),
+  CaptureGuardedDriver(const DeviceFacts& facts, c10::DeviceIndex device)
+      : gpu_(card_ledger(), facts.position, static_cast<size_t>(facts.memory_bytes)),
         device_(device) {}
 
   bool reserve(size_t bytes) override {
     check_unsafe_call(current_stream(device_));
-    return card_.reserve(bytes);
+    return gpu_.reserve(bytes);
   }
   void release(size_t bytes) override {
-    card_.release(bytes);
+    gpu_.release(bytes);
   }
   size_t free_bytes() const override {
-    return card_.free_bytes();
+    return gpu_.free_bytes();
   }
   size_t total_bytes() const override {
-    return card_.total_bytes();
+    return gpu_.total_bytes();
   }
   std::vector<ProcessMemory> processes() const override {
-    return card_.processes();
+    return gpu_.processes();
   }
-  size_t free_bytes_at_least() const {
-    return card_.free_bytes_at_least();
+  size_t free_bytes_lower_bound() const {
+    return gpu_.free_bytes_lower_bound();
   }
 
  private:
-  SharedCard card_;
+  SharedGpu gpu_;
   c10::DeviceIndex device_;
 };
 
-// The host bytes of blocks of private pools, by address.
+// The host bytes of blocks in private pools, by block address.
 struct PoolBytes {
   std::mutex mutex;
-  std::unordered_map<uint64_t, std::pair<std::weak_ptr<c10::DataPtr>, size_t>> of_block;
+  std::unordered_map<uint64_t, std::pair<std::weak_ptr<c10::DataPtr>, size_t>> by_address;
 };
 
-struct Card {
-  Card(const DeviceFacts& facts, c10::DeviceIndex device)
+struct GpuState {
+  GpuState(const DeviceFacts& facts, c10::DeviceIndex device)
       : driver(facts, device),
         events(device),
         allocator(driver, events, first_address(device), allocator_options_from_environment()) {}
 
-  // Far from what the host uses, and devices far apart. In Compute the host can map memory there
-  // (placed_memory.h): between the lowest and the highest that Linux gives out, on 47 bits.
+  // Returns the first address of a device, far from the host's addresses and from other devices. In
+  // Compute the host can map memory there (placed_memory.h): the range lies within the 47-bit
+  // address space, between the regions that Linux uses.
   static uint64_t first_address(c10::DeviceIndex device) {
     const auto position = static_cast<uint64_t>(device);
     constexpr uint64_t kRoom = uint64_t{1} << 46;
@@ -103,24 +105,24 @@ struct Card {
                         : (uint64_t{1} << 44) + position * (kRoom / devices().size());
   }
 
-  WatchedCard driver;
+  CaptureGuardedDriver driver;
   ClockEvents events;
   CachingAllocator allocator;
   FreedHostMemory freed;
   PoolBytes pool_bytes;
 };
 
-Card& card(c10::DeviceIndex device) {
-  // Never freed: memory may be given back while the process ends.
-  static auto* cards = [] {
-    auto* made = new std::vector<std::unique_ptr<Card>>();
+GpuState& gpu_state(c10::DeviceIndex device) {
+  // Never freed: memory may be released while the process ends.
+  static auto* gpu_states = [] {
+    auto* made = new std::vector<std::unique_ptr<GpuState>>();
     for (size_t i = 0; i < devices().size(); ++i) {
-      made->push_back(std::make_unique<Card>(devices()[i], static_cast<c10::DeviceIndex>(i)));
+      made->push_back(std::make_unique<GpuState>(devices()[i], static_cast<c10::DeviceIndex>(i)));
     }
     return made;
   }();
   check_device_index(device);
-  return *(*cards)[device];
+  return *(*gpu_states)[device];
 }
 
 void release(void* context) {
@@ -134,11 +136,11 @@ std::vector<OutOfMemoryObserver>& observers() {
 
 thread_local bool uncounted = false;
 
-// Takes the host bytes out of `memory`. Nothing if twins are in use: they keep the bytes.
+// Moves the host bytes out of `memory`. Returns null if twins are in use, which keep the bytes.
 c10::DataPtr take_host(DeviceMemory& memory) {
   memory.drop_spare_twin();
   const c10::Storage shadow = std::move(memory.shadow);
-  // A kernel that resized its twin has replaced the bytes there.
+  // If a kernel has resized its twin, the twin holds other bytes.
   const bool in_use = shadow && shadow.use_count() > 1 && memory.host.get() != nullptr &&
       shadow.data() == memory.host.get();
   if (C10_UNLIKELY(in_use)) {
@@ -157,12 +159,12 @@ void set_address(c10::DataPtr& data, void* address) {
   TORCH_INTERNAL_ASSERT(data.get() == address);
 }
 
-// What profile_memory=True shows, in PyTorch's profiler.
+// Reports an allocation or a free to PyTorch's profiler, for profile_memory=True.
 void report_to_profiler(void* address, int64_t change_bytes, c10::DeviceIndex device) {
   if (C10_LIKELY(!c10::memoryProfilingEnabled())) {
     return;
   }
-  const AllocatorStats stats = card(device).allocator.stats();
+  const AllocatorStats stats = gpu_state(device).allocator.stats();
   c10::reportMemoryUsageToProfiler(
       address, change_bytes,
       static_cast<size_t>(stats.allocated_bytes[PoolStat::kAggregate].current),
@@ -170,21 +172,21 @@ void report_to_profiler(void* address, int64_t change_bytes, c10::DeviceIndex de
       c10::Device(kDeviceType, device));
 }
 
-Block* book(size_t bytes, c10::DeviceIndex device) {
+Block* allocate_block(size_t bytes, c10::DeviceIndex device) {
   check_not_forked();
   if (C10_UNLIKELY(uncounted)) {
     return nullptr;
   }
   open_context(device);
   try {
-    return card(device).allocator.allocate(
+    return gpu_state(device).allocator.allocate(
         bytes, current_stream(device).id(), stack_for(RecordStacks::kLive));
   } catch (const OutOfMemory& error) {
     for (const auto& observer : observers()) {
       observer(device, error);
     }
     if (C10_UNLIKELY(c10::memoryProfilingEnabled())) {
-      const AllocatorStats stats = card(device).allocator.stats();
+      const AllocatorStats stats = gpu_state(device).allocator.stats();
       c10::reportOutOfMemoryToProfiler(
           static_cast<int64_t>(bytes),
           static_cast<size_t>(stats.allocated_bytes[PoolStat::kAggregate].current),
@@ -216,20 +218,21 @@ c10::DataPtr share(const SharedHost& host) {
   return {host->get(), new SharedHost(host), &release_shared, c10::Device(at::kCPU)};
 }
 
-// Where data pointers are to be the model's addresses; nothing for all other blocks. Of those whose
-// history is recorded they are looked up; in private pools, what graphs write is found again there.
-c10::DataPtr place_if_looked_up(const Block* block, c10::DeviceIndex device) {
+// Returns host memory at the block's own address if its data pointer matters: if history is
+// recorded, in which tools look up addresses, or if the block is in a private pool, where graphs
+// share memory. Otherwise returns null.
+c10::DataPtr place_if_address_matters(const Block* block, c10::DeviceIndex device) {
   if (C10_LIKELY(
           block == nullptr || (!history_enabled() && block->pool->owner == kNoPool) ||
           shape_only())) {
     return {};
   }
-  const auto segment = card(device).allocator.segment_of(block);
+  const auto segment = gpu_state(device).allocator.segment_of(block);
   const CaptureId capture =
       block->was_used ? capture_of(current_stream(device)) : kNoCapture;
   if (capture != kNoCapture) {
     if (auto given = place(block->address, segment); given.get() != nullptr) {
-      keep_given(capture, std::move(given), block->bytes);
+      save_reused_memory(capture, std::move(given), block->bytes);
     }
   }
   return place(block->address, segment);
@@ -239,7 +242,7 @@ bool is_placed(const DeviceMemory& memory) {
   return reinterpret_cast<uint64_t>(memory.host.get()) == memory.block->address;
 }
 
-// Of the host bytes; in ShapeOnly the made-up one of the block.
+// Returns the address of the host bytes or, in ShapeOnly, the block's made-up address.
 void* address_of(const DeviceMemory& memory) {
   if (memory.host.get() == nullptr && memory.block != nullptr) {
     return reinterpret_cast<void*>(memory.block->address); // NOLINT(performance-no-int-to-ptr)
@@ -252,7 +255,7 @@ void set_data_address(const DeviceMemory& memory, const void* address) {
       reinterpret_cast<uint64_t>(address), std::memory_order_relaxed);
 }
 
-c10::DataPtr as_data(std::unique_ptr<DeviceMemory> memory) {
+c10::DataPtr make_data_ptr(std::unique_ptr<DeviceMemory> memory) {
   void* address = address_of(*memory);
   if (memory->block != nullptr) {
     set_data_address(*memory, address);
@@ -304,7 +307,7 @@ class Allocator final : public c10::DeviceAllocator {
 
   void emptyCache(c10::MempoolId_t pool) override {
     for (int i = 0; i < device_count(); ++i) {
-      card(static_cast<c10::DeviceIndex>(i))
+      gpu_state(static_cast<c10::DeviceIndex>(i))
           .allocator.empty_cache(pool, stack_for(RecordStacks::kAll));
     }
     drop_kept_host_memory();
@@ -315,7 +318,7 @@ class Allocator final : public c10::DeviceAllocator {
   }
 
   c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex device) override {
-    const AllocatorStats stats = card(device).allocator.stats();
+    const AllocatorStats stats = gpu_state(device).allocator.stats();
     c10::CachingDeviceAllocator::DeviceStats result;
     result.allocation = as_stats(stats.allocation);
     result.segment = as_stats(stats.segment);
@@ -337,11 +340,11 @@ class Allocator final : public c10::DeviceAllocator {
   }
 
   void resetAccumulatedStats(c10::DeviceIndex device) override {
-    card(device).allocator.reset_accumulated();
+    gpu_state(device).allocator.reset_accumulated();
   }
 
   void resetPeakStats(c10::DeviceIndex device) override {
-    card(device).allocator.reset_peaks();
+    gpu_state(device).allocator.reset_peaks();
   }
 
   std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex device) override {
@@ -371,14 +374,14 @@ DeviceMemory::~DeviceMemory() {
     }
   }
   const bool was_sent = is_sent_memory(host);
-  auto bytes_of_host = take_host(*this);
+  auto freed_host = take_host(*this);
   if (block != nullptr) {
     const auto freed_bytes = static_cast<int64_t>(block->bytes);
-    Card& of_device = card(device);
+    GpuState& state = gpu_state(device);
     if (C10_LIKELY(!was_sent)) {
-      of_device.freed.keep(block->address, bytes, std::move(bytes_of_host));
+      state.freed.keep(block->address, bytes, std::move(freed_host));
     }
-    of_device.allocator.free(block, stack_for(RecordStacks::kAll));
+    state.allocator.free(block, stack_for(RecordStacks::kAll));
     report_to_profiler(address, -freed_bytes, device);
   }
 }
@@ -394,56 +397,56 @@ c10::DataPtr allocate(size_t bytes, c10::DeviceIndex device) {
   auto memory = std::make_unique<DeviceMemory>();
   memory->device = device;
   memory->bytes = bytes;
-  memory->block = book(bytes, device);
+  memory->block = allocate_block(bytes, device);
   if (!shape_only()) {
-    memory->host = place_if_looked_up(memory->block, device);
+    memory->host = place_if_address_matters(memory->block, device);
     if (memory->block != nullptr && memory->host.get() == nullptr) {
-      memory->host = card(device).freed.take(memory->block->address, bytes);
+      memory->host = gpu_state(device).freed.take(memory->block->address, bytes);
     }
     if (memory->host.get() == nullptr) {
       const bool is_fresh = memory->block != nullptr && !memory->block->was_used;
       memory->host = allocate_host(bytes, is_fresh ? Content::Zeros : Content::Any);
     }
   }
-  return as_data(std::move(memory));
+  return make_data_ptr(std::move(memory));
 }
 
-c10::DataPtr memory_of(Block* block, c10::DeviceIndex device) {
+c10::DataPtr wrap_block(Block* block, c10::DeviceIndex device) {
   auto memory = std::make_unique<DeviceMemory>();
   memory->device = device;
   memory->bytes = block->requested_bytes;
   memory->block = block;
-  memory->host = place_if_looked_up(block, device);
-  return as_data(std::move(memory));
+  memory->host = place_if_address_matters(block, device);
+  return make_data_ptr(std::move(memory));
 }
 
 c10::DataPtr adopt(c10::DataPtr host, size_t bytes, c10::DeviceIndex device) {
   auto memory = std::make_unique<DeviceMemory>();
   memory->device = device;
   memory->bytes = bytes;
-  memory->block = book(bytes, device);
+  memory->block = allocate_block(bytes, device);
   if (shape_only() && host.get() != nullptr) {
     memory->known = c10::make_intrusive<KnownValues>();
     memory->known->storage = c10::Storage(
         c10::Storage::use_byte_size_t(), bytes, std::move(host), /*allocator=*/nullptr);
     memory->known->bytes = bytes;
   } else {
-    auto placed = place_if_looked_up(memory->block, device);
+    auto placed = place_if_address_matters(memory->block, device);
     if (C10_UNLIKELY(placed.get() != nullptr && host.get() != nullptr)) {
       std::memcpy(placed.get(), host.get(), bytes);
       host = std::move(placed);
     }
     memory->host = std::move(host);
   }
-  return as_data(std::move(memory));
+  return make_data_ptr(std::move(memory));
 }
 
-c10::DataPtr made_elsewhere(c10::DataPtr host, size_t bytes, c10::DeviceIndex device) {
+c10::DataPtr wrap_received_memory(c10::DataPtr host, size_t bytes, c10::DeviceIndex device) {
   auto memory = std::make_unique<DeviceMemory>();
   memory->device = device;
   memory->bytes = bytes;
   memory->host = std::move(host);
-  return as_data(std::move(memory));
+  return make_data_ptr(std::move(memory));
 }
 
 c10::DataPtr alias(DeviceMemory& memory) {
@@ -456,35 +459,35 @@ c10::DataPtr alias(DeviceMemory& memory) {
   if (memory.host.get() != nullptr) {
     other->host = share(*static_cast<SharedHost*>(memory.host.get_context()));
   }
-  return as_data(std::move(other));
+  return make_data_ptr(std::move(other));
 }
 
-void settle_in_pool(c10::StorageImpl& storage) {
+void reuse_pool_bytes(c10::StorageImpl& storage) {
   DeviceMemory* memory =
       is_lazy_clone(storage) ? nullptr : device_memory(storage.data_ptr());
   if (memory == nullptr || memory->block == nullptr || memory->host.get() == nullptr ||
       memory->block->pool->owner == kNoPool || is_placed(*memory)) {
     return;
   }
-  alias(*memory); // from here on its bytes can be shared
+  alias(*memory); // converts the host bytes to shared ownership
   auto& own = *static_cast<SharedHost*>(memory->host.get_context());
-  auto& pool_bytes = card(memory->device).pool_bytes;
+  auto& pool_bytes = gpu_state(memory->device).pool_bytes;
   std::lock_guard<std::mutex> guard(pool_bytes.mutex);
-  auto& [known, known_bytes] = pool_bytes.of_block[memory->block->address];
-  const SharedHost there = known.lock();
-  if (there == own) {
+  auto& [known, known_bytes] = pool_bytes.by_address[memory->block->address];
+  const SharedHost existing = known.lock();
+  if (existing == own) {
     return;
   }
-  if (there == nullptr || known_bytes < memory->bytes) {
+  if (existing == nullptr || known_bytes < memory->bytes) {
     known = own;
     known_bytes = memory->bytes;
     return;
   }
-  std::memcpy(there->get(), memory->host.get(), memory->bytes);
-  change_host(storage, *memory, share(there));
+  std::memcpy(existing->get(), memory->host.get(), memory->bytes);
+  change_host(storage, *memory, share(existing));
 }
 
-const c10::DataPtr& own_host(const c10::DataPtr& host) {
+const c10::DataPtr& owning_host(const c10::DataPtr& host) {
   const bool is_shared = host.get_deleter() == &release_shared;
   return is_shared ? **static_cast<SharedHost*>(host.get_context()) : host;
 }
@@ -525,33 +528,33 @@ Uncounted::~Uncounted() {
 }
 
 void check_room(size_t bytes, c10::DeviceIndex device) {
-  // No request is rounded up by more than this; beyond it a new segment fits without a search.
+  // Rounding adds at most this to a request. With this much free memory, a new segment fits.
   constexpr size_t kLargestRounding = 20 * kMiB;
-  Card& of_device = card(device);
+  GpuState& state = gpu_state(device);
   if (uncounted ||
-      (of_device.driver.free_bytes_at_least() >= bytes + kLargestRounding &&
-       !of_device.allocator.is_limited()) ||
-      of_device.allocator.has_room(bytes, current_stream(device).id())) {
+      (state.driver.free_bytes_lower_bound() >= bytes + kLargestRounding &&
+       !state.allocator.is_limited()) ||
+      state.allocator.has_room(bytes, current_stream(device).id())) {
     return;
   }
-  // A real request raises the error, as the operator's own would, and counts as one that failed.
-  of_device.allocator.free(book(bytes, device));
+  // Make the request, so that it raises the operator's error and counts as an out-of-memory event.
+  state.allocator.free(allocate_block(bytes, device));
 }
 
 CardMemory::CardMemory(c10::DeviceIndex device, size_t bytes) : device_(device), bytes_(bytes) {
   check_not_forked();
   open_context(device);
-  TORCH_CHECK(card(device).driver.reserve(bytes), "CUDA driver error: out of memory");
+  TORCH_CHECK(gpu_state(device).driver.reserve(bytes), "CUDA driver error: out of memory");
 }
 
 CardMemory::~CardMemory() {
-  card(device_).driver.release(bytes_);
+  gpu_state(device_).driver.release(bytes_);
 }
 
 void record_stream(const c10::DataPtr& data, const c10::Stream& stream) {
   auto* memory = device_memory(data);
   if (memory != nullptr && memory->block != nullptr) {
-    card(memory->device).allocator.record_stream(memory->block, stream.id());
+    gpu_state(memory->device).allocator.record_stream(memory->block, stream.id());
   }
 }
 
@@ -568,16 +571,16 @@ void add_out_of_memory_observer(OutOfMemoryObserver observer) {
 }
 
 CachingAllocator& caching_allocator(c10::DeviceIndex device) {
-  return card(device).allocator;
+  return gpu_state(device).allocator;
 }
 
 std::pair<size_t, size_t> memory_info(c10::DeviceIndex device) {
-  const auto& driver = card(device).driver;
+  const auto& driver = gpu_state(device).driver;
   return {driver.free_bytes(), driver.total_bytes()};
 }
 
 std::vector<ProcessMemory> card_processes(c10::DeviceIndex device) {
-  return card(device).driver.processes();
+  return gpu_state(device).driver.processes();
 }
 
 c10::DeviceAllocator* device_allocator() {

@@ -1,4 +1,4 @@
-// The pieces a segment of device memory is cut into, and the pools that keep the free ones.
+// Blocks, which divide a segment of device memory, and the pools that hold the free ones.
 #pragma once
 
 #include <atomic>
@@ -12,25 +12,25 @@ namespace anyrig::virtual_gpu {
 
 using StreamKey = int64_t;
 using PoolId = std::pair<uint64_t, uint64_t>;  // c10::MempoolId_t
-constexpr PoolId kNoPool{0, 0};                // the pools of everybody
-using Context = std::shared_ptr<void>;         // a stack, or null; what it is, the caller knows
+constexpr PoolId kNoPool{0, 0};                // the default pools
+using Context = std::shared_ptr<void>;         // a recorded stack, or null; opaque here
 struct BlockPool;
 
-/// A range of addresses that memory is mapped into page by page, as it is needed.
+/// A range of addresses to which pages of memory are mapped as needed.
 struct ExpandableSegment {
   uint64_t address;
   size_t bytes;
   size_t page_bytes;
 };
 
-/// Part of a segment: handed out, free, or (in an expandable segment) addresses without memory.
+/// Part of a segment: handed out, free, or (in an expandable segment) unmapped addresses.
 struct Block {
   Block(BlockPool* pool, StreamKey stream, uint64_t address, size_t bytes,
         ExpandableSegment* expandable = nullptr)
       : pool(pool), stream(stream), address(address), bytes(bytes), expandable(expandable) {}
 
   BlockPool* pool;
-  StreamKey stream;  // the stream it was allocated for
+  StreamKey stream;  // the stream that it was allocated for
   uint64_t address;
   size_t bytes;
   ExpandableSegment* expandable;
@@ -39,21 +39,21 @@ struct Block {
   std::atomic<uint64_t> data_address{0};
   bool allocated = false;
   bool mapped = true;
-  bool was_used = false;  // some of it was handed out before, since the driver gave the segment
+  bool was_used = false;  // part of it was handed out since its segment was created
   Block* prev = nullptr;  // neighbours in the segment, by address
   Block* next = nullptr;
   std::set<StreamKey> used_on;  // streams of record_stream, until the block is freed
-  size_t active_place = 0;      // in the list of blocks that are in use
-  int pending_events = 0;       // those streams' events that have not been seen complete
+  size_t active_place = 0;      // index in the list of active blocks
+  int pending_events = 0;       // events of used_on that are not yet complete
   int64_t pool_searches = 0;    // BlockPool::searches when the block entered the pool
   Context context;              // of the request it was handed out for
-  Context segment_context;      // of the request that its segment was made for, in its first block
+  Context segment_context;      // of the request that created the segment; in its first block
 
   bool is_split() const { return prev != nullptr || next != nullptr; }
   bool is_free() const { return !allocated && pending_events == 0 && used_on.empty(); }
   uint64_t end() const { return address + bytes; }
 
-  /// Takes its place between two neighbours, either of which may be null.
+  /// Inserts the block between two neighbours, either of which may be null.
   void link(Block* before, Block* after) {
     prev = before;
     next = after;
@@ -62,9 +62,9 @@ struct Block {
   }
 };
 
-/// Best fit: the smallest first. Of equal ones, the block of the segment that was asked of the
-/// driver first (PyTorch 2.13), then the lowest; addresses here rise in the order of asking, so
-/// that both are one comparison, and the older rule (by address alone) gives the same.
+/// Best fit: the smallest block first. Among equal sizes, PyTorch 2.13 prefers the block of the
+/// oldest segment, then the lowest address. Here addresses rise in the order of allocation, so one
+/// comparison by address gives both this rule and the older one (address alone).
 struct BySizeThenAddress {
   bool operator()(const Block* a, const Block* b) const {
     if (a->stream != b->stream) return a->stream < b->stream;
@@ -85,12 +85,12 @@ struct BlockPool {
   explicit BlockPool(bool is_small, PoolId owner = kNoPool) : small(is_small), owner(owner) {}
 
   const bool small;
-  const PoolId owner;     // the private pool it is part of
+  const PoolId owner;     // the private pool that this is part of
   bool never_splits = false;
-  size_t held_bytes = 0;  // of its segments
+  size_t held_bytes = 0;  // the sum of its segments
   FreeBlocks free;
-  std::set<Block*, ByAddress> unmapped;  // address space of expandable segments
-  int64_t searches = 0;                  // counts only while garbage collection is on
+  std::set<Block*, ByAddress> unmapped;  // unmapped addresses of expandable segments
+  int64_t searches = 0;                  // counted only while garbage collection is on
 
   void insert_free(Block* block) {
     block->pool_searches = searches;
@@ -99,8 +99,8 @@ struct BlockPool {
   int64_t age(const Block* block) const { return searches - block->pool_searches; }
 };
 
-/// Lets `block`, which is in no pool, swallow a neighbour if that is free and mapped alike.
-/// Returns the bytes gained.
+/// Merges `block`, which is in no pool, with a neighbour that is free and in the same mapping
+/// state. Returns the bytes gained, or 0.
 inline size_t merge(Block* block, Block* neighbour) {
   if (!neighbour || !neighbour->is_free() || neighbour->mapped != block->mapped) return 0;
   if (neighbour->mapped) {

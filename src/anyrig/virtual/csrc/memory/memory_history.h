@@ -1,7 +1,9 @@
-// What the allocator did, step by step, with the stack that asked for it: the entries of
-// torch.cuda.memory._record_memory_history. Costs one test a step while it is off.
+// The history of an allocator: each action with the stack of its request, as
+// torch.cuda.memory._record_memory_history shows it. While recording is off, an action costs one
+// comparison.
 //
-// Source: RecordContext, TraceEntry, record_trace in c10/cuda/CUDACachingAllocator.{h,cpp}, 2.13.
+// Source: RecordContext, TraceEntry and record_trace in c10/cuda/CUDACachingAllocator.{h,cpp},
+// 2.13.
 #pragma once
 
 #include <chrono>
@@ -16,7 +18,7 @@
 
 namespace anyrig::virtual_gpu {
 
-/// The order of c10's TraceEntry::Action.
+/// In the order of c10's TraceEntry::Action.
 enum class TraceAction {
   kAlloc,
   kFreeRequested,
@@ -31,7 +33,7 @@ enum class TraceAction {
 
 struct TraceEntry {
   TraceAction action;
-  uint64_t address;  // of kOutOfMemory: the card's free bytes; of kSnapshot: 0
+  uint64_t address;  // kOutOfMemory: the GPU's free bytes; kSnapshot: 0
   size_t bytes;
   StreamKey stream;
   PoolId pool;
@@ -40,7 +42,7 @@ struct TraceEntry {
   std::string metadata;
 };
 
-/// For which steps the caller is to gather a stack: each level includes those before it.
+/// The actions for which the caller gathers a stack. Each level includes the previous ones.
 enum class RecordStacks { kNever, kLive, kAllocations, kAll };
 
 struct HistoryOptions {
@@ -50,7 +52,7 @@ struct HistoryOptions {
   std::vector<TraceAction> skipped;
 };
 
-/// Not locked: belongs to one allocator.
+/// Not thread-safe: its allocator's lock protects it.
 class MemoryHistory {
  public:
   void set_options(HistoryOptions options) {
@@ -63,13 +65,13 @@ class MemoryHistory {
     oldest_ = 0;
   }
 
-  /// Text that every entry gets from now on.
+  /// Text that is added to all later entries.
   std::string metadata;
 
-  /// The stack of the request that is being served.
+  /// The stack of the current request.
   Context current;
 
-  /// The last `max_entries` steps, oldest first.
+  /// Returns the last `max_entries` actions, oldest first.
   std::vector<TraceEntry> entries() const {
     std::vector<TraceEntry> in_order(entries_.begin() + static_cast<std::ptrdiff_t>(oldest_),
                                      entries_.end());
@@ -96,7 +98,7 @@ class MemoryHistory {
     }
   }
 
-  /// A step with a block: `own` is the stack to name where the request has none.
+  /// Adds an action on a block. `own` is the stack to record if the request has none.
   void add(TraceAction action, const Block* block, size_t bytes, const Context& own) {
     if (!options_.enabled) return;
     add(action, block->address, bytes, block->stream, block->pool->owner, current ? current : own);
@@ -104,19 +106,19 @@ class MemoryHistory {
 
  private:
   HistoryOptions options_;
-  std::vector<TraceEntry> entries_;  // a ring once it is full
+  std::vector<TraceEntry> entries_;  // a ring buffer once it is full
   size_t oldest_ = 0;
 };
 
-/// Names the stack of a request while it is served.
-class StackOfRequest {
+/// Sets the stack of the current request for the lifetime of the object.
+class RequestStackScope {
  public:
-  StackOfRequest(MemoryHistory& history, Context context) : history_(history) {
+  RequestStackScope(MemoryHistory& history, Context context) : history_(history) {
     history_.current = std::move(context);
   }
-  ~StackOfRequest() { history_.current = nullptr; }
-  StackOfRequest(const StackOfRequest&) = delete;
-  StackOfRequest& operator=(const StackOfRequest&) = delete;
+  ~RequestStackScope() { history_.current = nullptr; }
+  RequestStackScope(const RequestStackScope&) = delete;
+  RequestStackScope& operator=(const RequestStackScope&) = delete;
 
  private:
   MemoryHistory& history_;

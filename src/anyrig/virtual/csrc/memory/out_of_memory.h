@@ -1,4 +1,4 @@
-// What is thrown when a device is full, with the numbers of CUDA's text and the text itself.
+// The out-of-memory exception, with the figures and the text of CUDA's error message.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 
 namespace anyrig::virtual_gpu {
 
-/// Bytes as c10::CachingAllocator::format_size prints them: a bound belongs to the smaller unit.
+/// Formats bytes as c10::CachingAllocator::format_size: 1024 bytes, not 1.00 KiB.
 inline std::string format_bytes(size_t bytes) {
   const double value = static_cast<double>(bytes);
   char text[48];
@@ -27,25 +27,25 @@ inline std::string format_bytes(size_t bytes) {
 }
 
 struct ProcessMemory {
-  std::optional<int> pid;  // none: this process
-  size_t bytes;            // all it holds on the card, not only PyTorch's
+  std::optional<int> pid;  // empty: this process
+  size_t bytes;            // all memory on the GPU, not only PyTorch's
 };
 
 struct OutOfMemory : std::exception {
   static constexpr size_t kExabyte = size_t{1} << 60;
 
-  size_t tried_bytes = 0;  // the segment asked of the driver, not the request
+  size_t tried_bytes = 0;  // the size of the segment requested from the driver
   size_t total_bytes = 0;
   size_t free_bytes = 0;
   std::vector<ProcessMemory> processes;
-  std::optional<size_t> allowed_bytes;  // set_per_process_memory_fraction
+  std::optional<size_t> allowed_bytes;  // set by set_per_process_memory_fraction
   size_t allocated_bytes = 0;
   size_t reserved_bytes = 0;
-  size_t private_bytes = 0;  // free, but kept for CUDA graphs and the like
+  size_t private_bytes = 0;  // free, but reserved for private pools, such as those of CUDA graphs
 
   const char* what() const noexcept override { return "out of memory on a virtual device"; }
 
-  /// The text of torch.OutOfMemoryError in 2.13 for device `index`.
+  /// Returns the text of torch.OutOfMemoryError in PyTorch 2.13 for device `index`.
   std::string message(int index) const {
     if (tried_bytes >= kExabyte)
       return "CUDA out of memory. Tried to allocate more than 1EB memory.";

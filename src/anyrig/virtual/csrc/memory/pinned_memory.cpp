@@ -17,7 +17,7 @@
 namespace anyrig::virtual_gpu {
 namespace {
 
-// Which addresses are pinned; that is all that makes them so.
+// The address ranges that count as pinned. Pinning has no other effect.
 class PinnedRanges {
  public:
   bool holds(const void* address) {
@@ -51,7 +51,7 @@ class PinnedRanges {
   std::map<const void*, size_t> sizes_;
 };
 
-// A moment of the virtual clock; what PyTorch's caching calls an event.
+// A time of the virtual clock, in place of a CUDA event.
 struct Moment {
   double seconds;
 };
@@ -114,7 +114,7 @@ py::dict as_dict(const c10::CachingAllocator::DurationStat& stat) {
   return result;
 }
 
-// In the shape of torch._C._cuda_hostMemoryStats.
+// Returns the statistics in the format of torch._C._cuda_hostMemoryStats.
 py::dict pinned_memory_stats() {
   const at::HostStats stats = pinned_allocator()->get_stats();
   py::dict result;

@@ -1,4 +1,4 @@
-// Page-locked ("pinned") memory of the host, cached as CUDA's allocator caches it.
+// Page-locked ("pinned") host memory, cached as CUDA's allocator caches it.
 #pragma once
 
 #include <ATen/core/CachingHostAllocator.h>
@@ -8,17 +8,18 @@
 
 namespace anyrig::virtual_gpu {
 
-// PyTorch's own caching of pinned memory, over memory of the host that is called pinned: rounded up
-// to a power of two, kept when it is freed, and handed out again when the streams that copied from
-// or to it are done.
+// Returns PyTorch's own caching allocator for pinned memory, over ordinary host memory. It rounds
+// sizes up to a power of two, keeps freed blocks, and reuses a block when the streams that copied
+// from or to it are done.
 at::HostAllocator* pinned_allocator();
 
 bool is_pinned(const void* address);
-// Memory of the program's own that cudaHostRegister pins, until it is unregistered.
+// Pins memory of the program, as cudaHostRegister, until `unpin`.
 void pin(const void* address, size_t bytes);
 void unpin(const void* address);
 
-// `stream` copies from or to `data` without waiting: it is handed out again once that is done.
+// Marks pinned memory as used by an asynchronous copy on `stream`: after it is freed, it is reused
+// only once the copy is done.
 void record_pinned_use(const c10::DataPtr& data, const void* address, const c10::Stream& stream);
 
 void bind_pinned_memory(py::module& module);

@@ -6,7 +6,7 @@
 #include <mutex>
 
 #ifndef MAP_FIXED_NOREPLACE
-#define MAP_FIXED_NOREPLACE 0 // then the address is a wish, and it shows whether it came true
+#define MAP_FIXED_NOREPLACE 0 // without it, the kernel treats the address as a hint
 #endif
 
 namespace anyrig::virtual_gpu {
@@ -16,11 +16,11 @@ void* as_pointer(uint64_t address) {
   return reinterpret_cast<void*>(address); // NOLINT(performance-no-int-to-ptr)
 }
 
-// The segments that are mapped, by their first address. Addresses are never used twice.
+// The mapped segments, by first address. Addresses are never reused.
 struct MappedSegments {
   struct Segment {
     size_t bytes;
-    size_t pieces = 0; // in use
+    size_t pieces = 0; // number of blocks in use
   };
   std::mutex mutex;
   std::map<uint64_t, Segment> by_address;

@@ -1,9 +1,9 @@
-// Host memory at the very addresses that the allocator's model gave out.
+// Host memory at the addresses that the allocator's model assigns.
 //
-// The model's addresses are made up, and results lie where the host's allocator put them, so that
-// none has to be copied. But what reads the history of memory (snapshots, torch.utils.viz) looks
-// up data pointers among the model's addresses, and graphs that share a pool meet in its memory.
-// So while a program records the history, and in private pools, allocations are placed:
+// Usually the model's addresses are made up, and results stay where the host's allocator put them,
+// so that none is copied. But tools for the memory history (snapshots, torch.utils.viz) look up
+// data pointers among the model's addresses, and graphs that share a pool share its memory. So
+// allocations are placed while a program records the history, and in private pools:
 //
 //   the model   | segment: block | block | free            |
 //   the host    | mapped: data   | data  | no pages        |
@@ -17,8 +17,9 @@
 
 namespace anyrig::virtual_gpu {
 
-// The host memory at `address`, inside a segment (its first address, and its bytes). Nothing if
-// the host has no room there; the program goes on, and its data pointers tell nothing then.
+// Returns the host memory at `address` in `segment` (first address, bytes). Returns null if the
+// host cannot map memory there; the program still works, but its data pointers then differ from the
+// model's addresses.
 c10::DataPtr place(uint64_t address, std::pair<uint64_t, size_t> segment);
 
 } // namespace anyrig::virtual_gpu

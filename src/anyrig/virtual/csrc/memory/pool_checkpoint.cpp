@@ -24,7 +24,7 @@ std::map<uint64_t, Block*> PoolCheckpoint::live_blocks(CachingAllocator& allocat
   return blocks;
 }
 
-std::vector<Block*> PoolCheckpoint::to_free(CachingAllocator& allocator) const {
+std::vector<Block*> PoolCheckpoint::blocks_to_free(CachingAllocator& allocator) const {
   std::vector<Block*> blocks;
   for (const auto& [address, block] : live_blocks(allocator, pool_)) {
     const bool stays = std::any_of(taken_.begin(), taken_.end(), [block = block](const Part& part) {
@@ -37,7 +37,7 @@ std::vector<Block*> PoolCheckpoint::to_free(CachingAllocator& allocator) const {
   return blocks;
 }
 
-std::vector<Block*> PoolCheckpoint::hand_out_again(CachingAllocator& allocator) const {
+std::vector<Block*> PoolCheckpoint::restore_blocks(CachingAllocator& allocator) const {
   const auto live = live_blocks(allocator, pool_);
   std::vector<Block*> blocks;
   std::lock_guard<std::mutex> lock(allocator.mutex_);
@@ -52,7 +52,7 @@ std::vector<Block*> PoolCheckpoint::hand_out_again(CachingAllocator& allocator) 
     }
     if (block == nullptr) {
       throw std::logic_error(
-          "the memory pool has given back memory to the card since its state was taken");
+          "the memory pool has returned memory to the GPU since its state was saved");
     }
     blocks.push_back(block);
   }
@@ -68,7 +68,7 @@ Block* PoolCheckpoint::carve(CachingAllocator& allocator, BlockPool& pool, const
   }
   Block* block = *found;
   pool.free.erase(found);
-  // Parts of a segment that are free are counted; `hand_out` takes `block` out of the count.
+  // Free parts of a segment are counted in the statistics; `hand_out` takes `block` out of them.
   const auto count = [&](const Block* free, int64_t sign) {
     if (free->expandable == nullptr && free->is_split()) {
       allocator.stats_.inactive_split.change(pool.small, sign);
@@ -96,7 +96,7 @@ Block* PoolCheckpoint::carve(CachingAllocator& allocator, BlockPool& pool, const
   block->bytes = part.bytes;
   block->was_used = true;
   count(block, 1);
-  // Of its own size, so that nothing is split off any more.
+  // The request has the block's size, so `hand_out` does not split the block.
   return allocator.hand_out(
       block, {part.bytes, part.bytes, block->stream, pool}, part.requested_bytes);
 }

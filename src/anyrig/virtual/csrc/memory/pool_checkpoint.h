@@ -1,9 +1,10 @@
-// Which blocks of a private pool were handed out at some moment, and the pool made so again:
+// A checkpoint of the blocks that a private pool had handed out, from which the pool can be
+// restored:
 //
-//   then   | taken | free  | taken |        restore: frees the first, hands out the others again,
-//   now    | taken     | free      |                 at their addresses
+//   checkpoint   | taken | free  | taken |    restoring frees the blocks that are not in the
+//   now          | taken     | free      |    checkpoint and hands out its missing blocks again
 //
-// The graph trees of compiled code go back to such a moment, to capture another graph from there.
+// The graph trees of compiled code restore a checkpoint to capture another graph from there.
 //
 // Source: getCheckpointState and setCheckpointPoolState in c10/cuda/CUDACachingAllocator.cpp and
 // torch/csrc/cuda/Module.cpp, 2.13.
@@ -20,17 +21,18 @@ namespace anyrig::virtual_gpu {
 
 class PoolCheckpoint {
  public:
-  // Throws std::logic_error if there is no such pool.
+  // Throws std::logic_error if the allocator has no such pool.
   PoolCheckpoint(CachingAllocator& allocator, PoolId pool);
 
-  // The live blocks of `pool`, by address.
+  // Returns the live blocks of `pool`, by address.
   static std::map<uint64_t, Block*> live_blocks(CachingAllocator& allocator, PoolId pool);
 
-  // Live blocks that were not handed out then, or not like that.
-  std::vector<Block*> to_free(CachingAllocator& allocator) const;
-  // Hands out again what was handed out then and is free now, once the blocks `to_free` are freed.
-  // Throws std::logic_error if the pool has lost a segment since.
-  std::vector<Block*> hand_out_again(CachingAllocator& allocator) const;
+  // Returns the live blocks that are not in the checkpoint with the same address and size.
+  std::vector<Block*> blocks_to_free(CachingAllocator& allocator) const;
+  // Hands out the blocks of the checkpoint that are free now. Call it after freeing the blocks that
+  // `blocks_to_free` returns. Throws std::logic_error if the pool has returned their memory to the
+  // driver.
+  std::vector<Block*> restore_blocks(CachingAllocator& allocator) const;
 
  private:
   struct Part {

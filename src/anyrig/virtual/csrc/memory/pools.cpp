@@ -17,19 +17,19 @@
 namespace anyrig::virtual_gpu {
 namespace {
 
-PrivatePools::Takes this_thread() {
+PrivatePools::StreamFilter accepts_this_thread() {
   return [thread = thread_with_cards()](StreamKey /*stream*/) {
     return thread_with_cards() == thread;
   };
 }
 
-PrivatePools::Takes this_stream(c10::DeviceIndex device) {
+PrivatePools::StreamFilter accepts_this_stream(c10::DeviceIndex device) {
   return [wanted = current_stream(device).id()](StreamKey stream) { return stream == wanted; };
 }
 
-void begin_pool(c10::DeviceIndex device, PoolId id, PrivatePools::Takes takes) {
+void begin_pool(c10::DeviceIndex device, PoolId id, PrivatePools::StreamFilter accepts) {
   caching_allocator(device).with_pools(
-      [&](PrivatePools& pools) { pools.begin_route(id, std::move(takes)); });
+      [&](PrivatePools& pools) { pools.begin_route(id, std::move(accepts)); });
 }
 
 void end_pool(c10::DeviceIndex device, PoolId id) {
@@ -42,16 +42,16 @@ c10::StorageImpl& as_storage(uintptr_t address) {
   return *reinterpret_cast<c10::StorageImpl*>(address); // NOLINT(performance-no-int-to-ptr)
 }
 
-// Makes the pool as it was. `stale` have lost their memory then, which is not freed again with
-// them; `owners` get memory that is handed out anew, where they point to it. The rest of that is
-// freed by its address.
+// Restores the pool to `checkpoint`. The storages `stale` lose their memory and no longer free it.
+// The storages `owners` take over the restored blocks that they point to. `keep_raw` keeps the
+// other restored blocks until they are freed by address.
 void restore_pool(
     c10::DeviceIndex device,
     const PoolCheckpoint& checkpoint,
     const Storages& stale,
     const Storages& owners) {
   auto& allocator = caching_allocator(device);
-  const auto blocks = checkpoint.to_free(allocator);
+  const auto blocks = checkpoint.blocks_to_free(allocator);
   std::map<Block*, DeviceMemory*> holders;
   for (const uintptr_t address : stale) {
     if (DeviceMemory* memory = device_memory(as_storage(address).data_ptr())) {
@@ -68,8 +68,8 @@ void restore_pool(
     allocator.free(block, stack_for(RecordStacks::kAll));
   }
   std::map<void*, c10::DataPtr> handed_out;
-  for (Block* block : checkpoint.hand_out_again(allocator)) {
-    auto data = memory_of(block, device);
+  for (Block* block : checkpoint.restore_blocks(allocator)) {
+    auto data = wrap_block(block, device);
     void* address = data.get();
     handed_out.insert_or_assign(address, std::move(data));
   }
@@ -86,7 +86,7 @@ void restore_pool(
   }
 }
 
-// Whether the live allocations of a pool are those, and no others.
+// Returns whether `addresses` are exactly the live allocations of a pool.
 bool pool_holds(c10::DeviceIndex device, PoolId id, const std::set<uintptr_t>& addresses) {
   std::set<uintptr_t> live;
   for (const auto& [address, block] : PoolCheckpoint::live_blocks(caching_allocator(device), id)) {
@@ -105,7 +105,7 @@ void bind_pool_checkpoints(py::module& module) {
   module.def("has_device_memory", [](uintptr_t storage) {
     return device_memory(as_storage(storage).data_ptr()) != nullptr;
   });
-  // Frees the memory of a storage, which goes on pointing to it.
+  // Frees the memory of a storage, which keeps its address.
   module.def("free_and_forget", [](uintptr_t address) {
     auto& storage = as_storage(address);
     TORCH_CHECK(device_memory(storage.data_ptr()) != nullptr, "Expected standard deleter");
@@ -122,13 +122,13 @@ void bind_pool_checkpoints(py::module& module) {
 }
 
 void release_pool(c10::DeviceIndex device, PoolId id) {
-  caching_allocator(device).with_pools([&](PrivatePools& pools) { pools.release(id); });
+  caching_allocator(device).with_pools([&](PrivatePools& pools) { pools.remove_user(id); });
 }
 
 } // namespace
 
 PoolId new_pool_id(bool is_user_created) {
-  // aten/src/ATen/cuda/MemPool.cpp: two counters, of which one half of the name is zero.
+  // aten/src/ATen/cuda/MemPool.cpp: two counters; one half of the ID is always zero.
   static std::atomic<uint64_t> next_of_user{1};
   static std::atomic<uint64_t> next_of_graph{1};
   return is_user_created ? PoolId{0, next_of_user++} : PoolId{next_of_graph++, 0};
@@ -148,7 +148,7 @@ MemoryPool::MemoryPool(
       id_(new_pool_id(is_user_created)),
       device_(static_cast<c10::DeviceIndex>(current_device())) {
   caching_allocator(device_).with_pools([&](PrivatePools& pools) {
-    PrivatePool& pool = pools.use(id_);
+    PrivatePool& pool = pools.add_user(id_);
     pool.serves_when_full = serves_when_full;
     pool.small.never_splits = pool.large.never_splits = never_splits;
   });
@@ -183,10 +183,10 @@ void bind_memory_pools(py::module& module) {
   bind_pool_checkpoints(module);
   module.def("new_pool_id", &new_pool_id);
   module.def("begin_pool_of_thread", [](c10::DeviceIndex device, PoolId id) {
-    begin_pool(device, id, this_thread());
+    begin_pool(device, id, accepts_this_thread());
   });
   module.def("begin_pool_of_stream", [](c10::DeviceIndex device, PoolId id) {
-    begin_pool(device, id, this_stream(device));
+    begin_pool(device, id, accepts_this_stream(device));
   });
   module.def("begin_pool", [](c10::DeviceIndex device, PoolId id) {
     begin_pool(device, id, [](StreamKey /*stream*/) { return true; });

@@ -1,4 +1,4 @@
-// torch.cuda.MemPool, and the functions that send allocations to a pool.
+// torch.cuda.MemPool, and the functions that route allocations to a pool.
 #pragma once
 
 #include "memory/private_pools.h"
@@ -10,15 +10,15 @@
 
 namespace anyrig::virtual_gpu {
 
-// A name for a pool that no pool has yet: of the program's own, or of a CUDA graph.
+// Returns an unused pool ID: for a pool that the program creates, or for a CUDA graph.
 PoolId new_pool_id(bool is_user_created);
 
-// Where a pool may take its memory from in place of cudaMalloc: ncclMemAlloc, whose memory is as any
-// other here. Allocators of the program's own would need a card.
+// The allocator of a pool in place of cudaMalloc: ncclMemAlloc, whose memory is ordinary device
+// memory here. Custom allocators (CUDAPluggableAllocator) would need a GPU.
 struct PoolAllocator {};
 std::shared_ptr<PoolAllocator> nccl_allocator();
 
-// A pool that lives as long as this object, and longer while graphs or scopes use it.
+// A pool that lives as long as this object, or longer while graphs or scopes use it.
 class MemoryPool {
  public:
   MemoryPool(

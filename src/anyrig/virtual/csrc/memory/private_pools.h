@@ -1,11 +1,11 @@
-// Pools of blocks beside the two that serve everybody: one for each CUDA graph, or group of
-// graphs, and for each torch.cuda.MemPool.
+// Private pools, in addition to the two default pools: one for each CUDA graph or group of graphs,
+// and for each torch.cuda.MemPool.
 //
-//   allocate on stream s --> the first route that takes s? --> its private pool
-//                       \--> none does -----------------> the pools for everybody
+//   allocate on stream s --> the first route that accepts s --> its private pool
+//                       \--> no such route -----------------> the default pools
 //
 // A pool lives while it has users (graphs, MemPool objects, scopes that allocate to it). After
-// that its segments go back to the driver like any others, once they are free.
+// that, its free segments are returned to the driver like any others.
 //
 // Source: PrivatePool, get_pool and the functions of the same names in
 // c10/cuda/CUDACachingAllocator.cpp, 2.13.
@@ -27,22 +27,22 @@ struct PrivatePool {
   explicit PrivatePool(PoolId id) : small(true, id), large(false, id) {}
 
   int users = 1;
-  bool serves_when_full = false;  // may be used by all before memory runs out
+  bool serves_when_full = false;  // use_on_oom: other requests may use it before memory runs out
   BlockPool small;
   BlockPool large;
 
   bool is_empty() const { return small.held_bytes == 0 && large.held_bytes == 0; }
-  BlockPool& of_size(bool is_small) { return is_small ? small : large; }
+  BlockPool& pool_of_size(bool is_small) { return is_small ? small : large; }
 };
 
-/// Not locked: belongs to one allocator.
+/// Not thread-safe: its allocator's lock protects it.
 class PrivatePools {
  public:
-  /// Says of a stream whether its allocations are to go to a pool.
-  using Takes = std::function<bool(StreamKey)>;
+  /// Returns whether a stream's allocations go to a pool.
+  using StreamFilter = std::function<bool(StreamKey)>;
 
-  /// Adds a user; makes the pool for the first one.
-  PrivatePool& use(PoolId id) {
+  /// Adds a user to the pool, which is created for its first user.
+  PrivatePool& add_user(PoolId id) {
     auto& pool = pools_[id];
     if (pool) {
       ++pool->users;
@@ -52,16 +52,17 @@ class PrivatePools {
     return *pool;
   }
 
-  /// Takes a user away.
-  void release(PoolId id) { --at(id).users; }
+  /// Removes a user.
+  void remove_user(PoolId id) { --at(id).users; }
 
-  /// Sends allocations of the streams that `takes` says to the pool, which gets a user.
-  void begin_route(PoolId id, Takes takes) {
+  /// Routes allocations to the pool for streams for which `accepts` is true. Adds a user, which
+  /// `end_route` does not remove. Throws std::logic_error if the pool has a route.
+  void begin_route(PoolId id, StreamFilter accepts) {
     for (const auto& route : routes_)
       if (route.first == id)
         throw std::logic_error("beginAllocateToPool: already recording to mempool_id");
-    use(id);
-    routes_.emplace_back(id, std::move(takes));
+    add_user(id);
+    routes_.emplace_back(id, std::move(accepts));
   }
   void end_route(PoolId id) {
     for (auto it = routes_.begin(); it != routes_.end(); ++it) {
@@ -73,21 +74,21 @@ class PrivatePools {
   }
   bool has_routes() const { return !routes_.empty(); }
 
-  /// The pool that allocations of `stream` go to; null for the pools of everybody.
-  PrivatePool* of_stream(StreamKey stream) const {
-    for (const auto& [id, takes] : routes_)
-      if (takes(stream)) return pools_.at(id).get();
+  /// Returns the pool for allocations of `stream`; null for the default pools.
+  PrivatePool* pool_of_stream(StreamKey stream) const {
+    for (const auto& [id, accepts] : routes_)
+      if (accepts(stream)) return pools_.at(id).get();
     return nullptr;
   }
 
-  /// Null when there is none of this name.
+  /// Returns null if there is no such pool.
   PrivatePool* find(PoolId id) const {
     const auto found = pools_.find(id);
     return found == pools_.end() ? nullptr : found->second.get();
   }
   PrivatePool& at(PoolId id) const {
     PrivatePool* pool = find(id);
-    if (!pool) throw std::logic_error("there is no memory pool of this id on this device");
+    if (!pool) throw std::logic_error("this device has no memory pool with this ID");
     return *pool;
   }
 
@@ -97,8 +98,8 @@ class PrivatePools {
     for (const auto& entry : pools_) visit(*entry.second);
   }
 
-  /// Calls `empty` with every pool without users (only `id`, if that is not kNoPool) and drops
-  /// those that hold nothing then.
+  /// Calls `empty` with every pool without users (with only pool `id` unless that is kNoPool), then
+  /// deletes the empty ones.
   template <class Empty>
   void empty_unused(PoolId id, Empty empty) {
     for (auto it = pools_.begin(); it != pools_.end();) {
@@ -114,7 +115,7 @@ class PrivatePools {
 
  private:
   std::map<PoolId, std::unique_ptr<PrivatePool>> pools_;
-  std::vector<std::pair<PoolId, Takes>> routes_;
+  std::vector<std::pair<PoolId, StreamFilter>> routes_;
 };
 
 }  // namespace anyrig::virtual_gpu

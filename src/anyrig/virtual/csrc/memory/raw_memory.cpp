@@ -17,7 +17,7 @@ struct RawMemory {
   std::unordered_map<uintptr_t, c10::DataPtr> by_address;
 
   static RawMemory& get() {
-    static auto* memory = new RawMemory(); // not to be freed while the process ends
+    static auto* memory = new RawMemory(); // memory may be freed while the process ends
     return *memory;
   }
 };

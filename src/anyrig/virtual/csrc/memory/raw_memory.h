@@ -1,5 +1,5 @@
-// Memory that a program holds by its address alone: torch.cuda.caching_allocator_alloc, and what a
-// restored pool hands out again without a tensor.
+// Memory that a program holds by its address alone: from torch.cuda.caching_allocator_alloc, or
+// from a restored pool without a tensor.
 #pragma once
 
 #include <c10/core/Allocator.h>
@@ -9,12 +9,12 @@
 
 namespace anyrig::virtual_gpu {
 
-// New memory on the current device for `stream`, a handle as in time/streams.h. Raises
+// Allocates memory on the current device for `stream`, a handle as in time/streams.h. Raises
 // torch.OutOfMemoryError.
 uintptr_t allocate_raw(size_t bytes, uintptr_t stream);
 // Keeps `data` until it is freed by its address.
 void keep_raw(c10::DataPtr data);
-// The data that is kept under `address`, which is kept no more; null if there is none.
+// Removes and returns the data kept under `address`; null if there is none.
 c10::DataPtr take_raw(uintptr_t address);
 
 } // namespace anyrig::virtual_gpu

@@ -1,4 +1,4 @@
-// One segment as torch.cuda.memory_snapshot shows it.
+// A segment as torch.cuda.memory_snapshot shows it.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@ struct SegmentSnapshot {
     uint64_t address, data_address;
     size_t bytes, requested_bytes;
     bool allocated;
-    bool active;  // allocated, or freed and still used by another stream
+    bool active;  // allocated, or freed and still in use by another stream
     Context context;
   };
   uint64_t address = 0;
@@ -25,7 +25,8 @@ struct SegmentSnapshot {
   size_t total_bytes = 0, allocated_bytes = 0, active_bytes = 0, requested_bytes = 0;
   std::vector<Part> parts;
 
-  /// The segment, or mapped stretch of an expandable one, that begins with block `head`.
+  /// Returns the segment, or mapped stretch of an expandable segment, that starts with block
+  /// `head`.
   static SegmentSnapshot from(const Block* head) {
     SegmentSnapshot segment;
     segment.address = head->address;

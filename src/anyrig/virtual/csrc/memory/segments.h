@@ -1,4 +1,4 @@
-// Memory taken from the driver and given back: whole segments, and segments that grow.
+// The memory that an allocator holds from the driver: fixed segments, and expandable ones.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,7 @@
 
 namespace anyrig::virtual_gpu {
 
-/// Not locked: belongs to one allocator, whose statistics it keeps.
+/// Not thread-safe: its allocator's lock protects it. Updates the allocator's statistics.
 class Segments {
  public:
   Segments(Driver& driver, AllocatorStats& stats, MemoryHistory& history, uint64_t first_address)
@@ -26,7 +26,7 @@ class Segments {
     return static_cast<size_t>(stats_.reserved_bytes[PoolStat::kAggregate].current);
   }
 
-  /// A new segment as one block, in no pool; null when the driver has no memory.
+  /// Creates a segment and returns it as one block, in no pool; null when the driver has no memory.
   Block* create(BlockPool& pool, StreamKey stream, size_t bytes, const AllocatorOptions& options) {
     if (!driver_.reserve(bytes)) return nullptr;
     stats_.segment.increase(pool.small, 1);
@@ -40,7 +40,7 @@ class Segments {
     return block;
   }
 
-  /// Gives a free block that is a whole segment back to the driver.
+  /// Returns a free block that spans a whole segment to the driver.
   void release(Block* block, const AllocatorOptions& options) {
     BlockPool& pool = *block->pool;
     pool.free.erase(block);
@@ -54,28 +54,29 @@ class Segments {
     delete block;
   }
 
-  // An expandable segment is a range of addresses, one for each pool and stream, that memory is
-  // mapped into page by page:
+  // An expandable segment is a range of addresses for one pool and stream, to which memory is
+  // mapped page by page:
   //
   //   | allocated | free | allocated | free |  unmapped ...                      |
   //   +-- page ---+-- page ---+-- page -----+
 
-  /// A free block of at least `bytes`, in no pool, at the lowest address where it finds room,
-  /// with as many pages mapped as it lacks; null when the driver has no memory for them.
+  /// Returns a free block of at least `bytes`, in no pool, at the lowest address with room for it,
+  /// after mapping the missing pages. Returns null when the driver has no memory for them.
   Block* expand(BlockPool& pool, StreamKey stream, size_t bytes, const AllocatorOptions& options) {
     Block* block = find_room(pool, stream, bytes);
     if (!block) block = create_expandable(pool, stream, options);
     if (!block->mapped && !map(block, std::min(block->bytes, bytes))) return nullptr;
     while (block->bytes < bytes) {
-      Block* addresses = block->next;  // unmapped: mapped free neighbours would have merged
+      Block* addresses = block->next;  // unmapped, since a mapped free block would have been merged
       if (!map(addresses, std::min(addresses->bytes, bytes - block->bytes))) return nullptr;
-      block = addresses;  // has swallowed the block before it
+      block = addresses;  // now includes the block before it
     }
     pool.free.erase(block);
     return block;
   }
 
-  /// Gives back the whole pages inside a free block, and the addresses once nothing is mapped.
+  /// Unmaps the whole pages inside a free block. Deletes the segment when nothing is mapped any
+  /// more.
   void unmap(Block* block) {
     BlockPool& pool = *block->pool;
     ExpandableSegment& segment = *block->expandable;
@@ -121,7 +122,8 @@ class Segments {
     return std::exchange(next_address_, next_address_ + bytes);
   }
 
-  /// The first block, free or unmapped, of a stretch of such that is large enough; or null.
+  /// Returns the first block of a sufficiently large stretch of free or unmapped blocks; null if
+  /// none.
   static Block* find_room(BlockPool& pool, StreamKey stream, size_t bytes) {
     Block key(&pool, stream, 0, 0);
     for (auto it = pool.unmapped.lower_bound(&key);
@@ -134,7 +136,8 @@ class Segments {
     return nullptr;
   }
 
-  /// Addresses for 9/8 of the card, so that pages unmapped in the middle can return at the end.
+  /// Reserves addresses for 9/8 of the GPU's memory, so that pages unmapped in the middle can be
+  /// mapped again at the end.
   Block* create_expandable(BlockPool& pool, StreamKey stream, const AllocatorOptions& options) {
     const size_t page_bytes = pool.small ? kSmallSegmentBytes : options.large_segment_bytes;
     const size_t bytes = round_up(driver_.total_bytes() + driver_.total_bytes() / 8, page_bytes);
@@ -147,8 +150,8 @@ class Segments {
     return block;
   }
 
-  /// Maps pages for the first `bytes` of unmapped addresses and makes a free block of them,
-  /// merged with its neighbours. False when the driver has no memory.
+  /// Maps pages for the first `bytes` of an unmapped block, turns them into a free block and merges
+  /// it with its neighbours. Returns false when the driver has no memory.
   bool map(Block* block, size_t bytes) {
     BlockPool& pool = *block->pool;
     const size_t mapped_bytes = round_up(bytes, block->expandable->page_bytes);

@@ -32,7 +32,7 @@ int make_shared_file(size_t bytes) {
 #ifdef __linux__
   const int file = memfd_create("anyrig", MFD_CLOEXEC);
 #else
-  const int file = -1; // and no way for another process to open it
+  const int file = -1; // other systems have no way for another process to open the file
   errno = ENOSYS;
 #endif
   TORCH_CHECK(

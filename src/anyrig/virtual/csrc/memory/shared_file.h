@@ -1,6 +1,6 @@
-// Files without a name that processes of a machine share. Another process opens one through the
-// descriptor of the process that made it, which must live until then; after that the file is kept
-// by who maps it, and gone when the last of them is, however it ends. Linux only.
+// Unnamed files that processes of one node share. Another process opens a file through the
+// descriptor of its creator, which must still be alive. The file exists as long as a process maps
+// it, however the processes end. Linux only.
 #pragma once
 
 #include <cstddef>
@@ -8,15 +8,15 @@
 
 namespace anyrig::virtual_gpu {
 
-// A descriptor of a new file of `bytes` zeros, to be closed by the caller. Raises RuntimeError if
-// the host has none.
+// Creates a file of `bytes` zeros and returns its descriptor, which the caller closes. Raises
+// RuntimeError if the host cannot create the file.
 int make_shared_file(size_t bytes);
 
-// The bytes of a file, to be unmapped by the caller. Raises RuntimeError without room.
+// Maps a file; the caller unmaps it. Raises RuntimeError if the host has no room.
 void* map_shared_file(int file, size_t bytes);
 
-// The same of the file that has the descriptor `file` in another process. Raises
-// torch.AcceleratorError, "invalid resource handle", if it has none of that size.
+// Maps the file that has the descriptor `file` in another process; the caller unmaps it. Raises
+// torch.AcceleratorError, "invalid resource handle", if there is no such file of this size.
 void* map_file_of(int64_t process, int file, size_t bytes);
 
 } // namespace anyrig::virtual_gpu

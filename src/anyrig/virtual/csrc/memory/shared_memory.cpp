@@ -19,14 +19,14 @@
 namespace anyrig::virtual_gpu {
 namespace {
 
-// Before the bytes, which begin with a page of their own.
+// Precedes the bytes, which start on a page of their own.
 struct Header {
   std::atomic<int64_t> receivers;
 };
-static_assert(std::atomic<int64_t>::is_always_lock_free); // else it would not work in a file
+static_assert(std::atomic<int64_t>::is_always_lock_free); // required in a shared file
 constexpr size_t kHeaderBytes = 4096;
 
-// One process's view of a file.
+// One process's mapping of a file.
 struct View {
   Header* header;
   size_t bytes;
@@ -51,11 +51,11 @@ void release_view(void* context) {
 }
 
 View* view_of(const c10::DataPtr& host) {
-  const c10::DataPtr& own = own_host(host);
+  const c10::DataPtr& own = owning_host(host);
   return own.get_deleter() == &release_view ? static_cast<View*>(own.get_context()) : nullptr;
 }
 
-std::unique_ptr<View> as_view(void* mapped, size_t bytes, int file) {
+std::unique_ptr<View> make_view(void* mapped, size_t bytes, int file) {
   return std::unique_ptr<View>(new View{static_cast<Header*>(mapped), bytes, file});
 }
 
@@ -66,16 +66,16 @@ c10::DataPtr as_host_memory(std::unique_ptr<View> view) {
 
 c10::DataPtr new_shared(size_t bytes) {
   const int file = make_shared_file(kHeaderBytes + bytes);
-  return as_host_memory(as_view(map_shared_file(file, kHeaderBytes + bytes), bytes, file));
+  return as_host_memory(make_view(map_shared_file(file, kHeaderBytes + bytes), bytes, file));
 }
 
 std::unique_ptr<View> open_parcel(const Parcel& parcel) {
   void* mapped = map_file_of(parcel.process, parcel.file, kHeaderBytes + parcel.bytes);
-  return as_view(mapped, parcel.bytes, Parcel::kNoFile);
+  return make_view(mapped, parcel.bytes, Parcel::kNoFile);
 }
 
-// Freed by this process while others use them.
-struct Kept {
+// Memory that this process has freed while receivers still use it.
+struct MemoryKeptForReceivers {
   struct Piece {
     Block* block;
     c10::DeviceIndex device;
@@ -89,13 +89,14 @@ struct Kept {
   std::mutex mutex;
   std::vector<Piece> pieces;
 
-  static Kept& get() {
-    static auto* kept = new Kept(); // memory may be freed while the process ends
+  static MemoryKeptForReceivers& get() {
+    static auto* kept = new MemoryKeptForReceivers(); // memory may be freed while the process ends
     return *kept;
   }
 };
 
-// The file of `memory`, which is that of `storage`; made here, unless there is one.
+// Returns the file mapping of `memory`, which is the memory of `storage`. Moves the memory into a
+// new file if it is not in one.
 const View& move_to_file(
     c10::StorageImpl& storage, DeviceMemory& memory, std::chrono::duration<double> longest_wait) {
   TwinLock lock(memory);
@@ -111,7 +112,7 @@ const View& move_to_file(
       "kernel of another thread, or a collective, still used it after ", longest_wait.count(),
       " s; wait for its end before you send, or send a clone");
   if (const View* view = view_of(memory.host)) {
-    return *view; // another thread sent it meanwhile
+    return *view; // another thread sent it while this one waited
   }
   auto shared = new_shared(memory.bytes);
   std::memcpy(shared.get(), memory.host.get(), memory.bytes);
@@ -130,7 +131,7 @@ Parcel send_memory(c10::StorageImpl& storage, std::chrono::duration<double> long
     return {getpid(), Parcel::kNoFile, memory->bytes};
   }
   const View& view = move_to_file(storage, *memory, longest_wait);
-  // torch/csrc/StorageSharing.cpp
+  // PyTorch's message, from torch/csrc/StorageSharing.cpp
   TORCH_CHECK(
       !view.is_received(),
       "Attempted to send CUDA tensor received from another process; this is not currently "
@@ -148,7 +149,7 @@ at::Tensor receive_memory(const Parcel& parcel, c10::DeviceIndex device) {
   const auto bytes = static_cast<int64_t>(parcel.bytes);
   auto storage = c10::make_intrusive<c10::StorageImpl>(
       c10::StorageImpl::use_byte_size_t(), parcel.bytes,
-      made_elsewhere(std::move(host), parcel.bytes, device), device_allocator(),
+      wrap_received_memory(std::move(host), parcel.bytes, device), device_allocator(),
       /*resizable=*/true);
   auto tensor = at::detail::make_tensor<c10::TensorImpl>(
       c10::Storage(std::move(storage)), c10::DispatchKeySet(c10::DispatchKey::CUDA),
@@ -159,7 +160,7 @@ at::Tensor receive_memory(const Parcel& parcel, c10::DeviceIndex device) {
 
 void let_go(const Parcel& parcel) {
   if (parcel.file != Parcel::kNoFile) {
-    open_parcel(parcel); // and closed, which counts down
+    open_parcel(parcel); // closes it at once, which decrements the count of receivers
   }
 }
 
@@ -173,7 +174,7 @@ bool keep_for_receivers(DeviceMemory& memory) {
     return false;
   }
   memory.drop_spare_twin();
-  auto& kept = Kept::get();
+  auto& kept = MemoryKeptForReceivers::get();
   std::lock_guard<std::mutex> guard(kept.mutex);
   kept.pieces.push_back(
       {memory.block, memory.device, std::move(memory.host), std::move(memory.shadow)});
@@ -181,7 +182,7 @@ bool keep_for_receivers(DeviceMemory& memory) {
 }
 
 void collect_sent() {
-  auto& kept = Kept::get();
+  auto& kept = MemoryKeptForReceivers::get();
   std::lock_guard<std::mutex> guard(kept.mutex);
   const auto first = std::partition(
       kept.pieces.begin(), kept.pieces.end(), [](const auto& piece) { return !piece.is_unused(); });

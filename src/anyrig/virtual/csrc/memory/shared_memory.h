@@ -1,17 +1,18 @@
-// Memory of a card that one process sends to others of the machine, as CUDA's interprocess memory:
-// what torch.multiprocessing does with CUDA tensors.
+// Device memory that one process sends to other processes of the node, as torch.multiprocessing
+// does with CUDA tensors through CUDA's interprocess memory.
 //
 //   the sender                                          a receiver
+//   the sender                                          a receiver
 //   storage ── host bytes ──> | receivers | bytes | <── host bytes ── storage
-//                               a file without a name
+//                               an unnamed file
 //
-// A receiver opens the file (shared_file.h) while the sender lives, as with CUDA. Bytes count where
-// the memory was made. If the sender frees it while receivers are left, its block stays taken until
-// they let go and `collect_sent` has looked, as with CUDA.
+// As with CUDA, a receiver opens the file (shared_file.h) while the sender is alive, and the bytes
+// count in the process that allocated them. If the sender frees the memory while it has receivers,
+// its block stays allocated until the receivers have released it and `collect_sent` runs.
 //
-// Memory moves into its file when it is first sent. Its tensors may be in use meanwhile, as with
-// CUDA, where nothing moves: the sender waits for the kernels and collectives of other threads that
-// use the bytes, and kernels that come later wait until the bytes have moved.
+// Memory moves into its file when it is first sent. With CUDA nothing moves, so its tensors may be
+// in use at that time: the sender waits for the kernels and collectives of other threads that use
+// the bytes, and later kernels wait until the bytes have moved.
 #pragma once
 
 #include "memory/memory.h"
@@ -22,7 +23,7 @@
 
 namespace anyrig::virtual_gpu {
 
-// Names sent memory to another process. In ShapeOnly there is no file, and nothing but the size.
+// Identifies sent memory for another process. In ShapeOnly there is no file, only the size.
 struct Parcel {
   int64_t process;
   int file; // the sender's descriptor; kNoFile in ShapeOnly
@@ -31,24 +32,24 @@ struct Parcel {
   static constexpr int kNoFile = -1;
 };
 
-// Moves the bytes of `storage` into a file, unless they are in one, and counts one more receiver.
-// Raises RuntimeError for memory that this process received itself, for memory that a graph uses,
-// and for memory that is still in use after `longest_wait`. To be called without the GIL: a kernel
-// in use may be Python's.
+// Moves the bytes of `storage` into a file, unless they are in one, and increments the count of
+// receivers. Raises RuntimeError for memory that this process received, for memory that a graph
+// uses, and for memory that is still in use after `longest_wait`. Call it without the GIL: a Python
+// kernel may be using the memory.
 Parcel send_memory(c10::StorageImpl& storage, std::chrono::duration<double> longest_wait);
 
-// A tensor of bytes over sent memory, on `device` of this process. Raises torch.AcceleratorError,
-// "invalid resource handle", if the sender has ended.
+// Returns a uint8 tensor over sent memory on `device` of this process. Raises
+// torch.AcceleratorError, "invalid resource handle", if the sender has ended.
 at::Tensor receive_memory(const Parcel& parcel, c10::DeviceIndex device);
 
-// What a receiver does instead if it has that memory already.
+// Releases sent memory that the receiver has already opened.
 void let_go(const Parcel& parcel);
 
 bool is_sent_memory(const c10::DataPtr& host);
-// Whether `memory`, which is about to end, was sent and has receivers. If so its block is freed
-// once they are gone.
+// If `memory`, which is being destroyed, was sent and has receivers, keeps it for them and returns
+// true. `collect_sent` frees its block later.
 bool keep_for_receivers(DeviceMemory& memory);
-// Frees what is not used any more of that.
+// Frees the kept memory that is no longer in use.
 void collect_sent();
 
 } // namespace anyrig::virtual_gpu

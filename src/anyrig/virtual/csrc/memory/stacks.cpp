@@ -16,7 +16,8 @@
 #include <vector>
 
 namespace torch {
-// From torch/csrc/profiler/python/combined_traceback.h, which includes what wheels do not bring.
+// Declared here because torch/csrc/profiler/python/combined_traceback.h includes headers that
+// wheels do not contain.
 std::vector<pybind11::object> py_symbolize(std::vector<CapturedTraceback*>& to_symbolize);
 } // namespace torch
 
@@ -43,10 +44,10 @@ TraceAction action_of(const std::string& name) {
   return static_cast<TraceAction>(found - kActionNames.begin());
 }
 
-// Turns stacks into lists of frames, all at once at the end, as that shares the work.
+// Converts stacks to lists of frames, all together at the end, which is faster.
 class Frames {
  public:
-  // `entry["frames"]` becomes the frames of `context`.
+  // Sets `entry["frames"]` to the frames of `context` when `resolve` is called.
   void set_later(py::dict entry, const Context& context) {
     entry["frames"] = py::list();
     if (context != nullptr) {
@@ -218,7 +219,7 @@ std::string memory_metadata() {
   return text;
 }
 
-// The frames of the live allocation whose data pointer is `address`; None if it has none.
+// Returns the frames of the live allocation whose data pointer is `address`; None if it has none.
 py::object allocation_traceback(uintptr_t address) {
   const Context context = stack_of_memory(address);
   if (context == nullptr) {

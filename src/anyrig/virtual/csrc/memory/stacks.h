@@ -1,4 +1,4 @@
-// The stacks that torch.cuda.memory._record_memory_history keeps, and what Python sees of them.
+// Recording of stacks for torch.cuda.memory._record_memory_history, and its Python bindings.
 #pragma once
 
 #include "memory/memory_history.h"
@@ -7,14 +7,15 @@
 
 namespace anyrig::virtual_gpu {
 
-// The stack of this thread, if recording it was asked for at this level; else null, for the price
-// of one comparison. Takes the GIL, so the caller holds no lock that a holder of the GIL may want.
+// Returns this thread's stack if stacks of this level are recorded; otherwise null, at the cost of
+// one comparison. Takes the GIL, so the caller must not hold a lock that a holder of the GIL may
+// wait for.
 Context stack_for(RecordStacks level);
 
-// Whether the allocators record what they do.
+// Returns whether the allocators record their history.
 bool history_enabled();
 
-// Adds to `module` what turns recording on and off and shows what was recorded.
+// Adds the functions that control the recording and return the history to `module`.
 void bind_memory_history(py::module& module);
 
 } // namespace anyrig::virtual_gpu

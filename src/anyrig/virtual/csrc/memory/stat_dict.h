@@ -1,4 +1,4 @@
-// One number through time, of the caching allocator or of pinned memory, for Python.
+// The Python form of one counter, of the caching allocator or of pinned memory.
 #pragma once
 
 #include <torch/csrc/utils/pybind.h>

@@ -17,7 +17,7 @@
 namespace anyrig::virtual_gpu {
 namespace {
 
-// Whether one memcpy can do it: the same numbers in the same order at both ends.
+// Returns whether a single memcpy can do the copy: same dtype and element order at both ends.
 bool is_plain(const at::Tensor& destination, const at::Tensor& source) {
   return destination.scalar_type() == source.scalar_type() &&
       destination.sizes() == source.sizes() &&
@@ -25,8 +25,9 @@ bool is_plain(const at::Tensor& destination, const at::Tensor& source) {
        (destination.strides() == source.strides() && source.is_non_overlapping_and_dense()));
 }
 
-// Copies between a device and the host go through contiguous temporaries unless they are plain;
-// every card of a rig can read the others' memory, so copies between devices never do.
+// Returns whether a copy needs contiguous temporaries. Copies between a device and the host do
+// unless they are plain. Copies between devices never do, since the GPUs of a node have peer
+// access.
 bool needs_temporaries(const at::Tensor& destination, const at::Tensor& source) {
   const bool on_devices = is_virtual(destination) && is_virtual(source);
   return !on_devices && !is_plain(destination, source);
@@ -36,8 +37,9 @@ bool is_pinned_host(const at::Tensor& tensor) {
   return tensor.has_storage() && is_pinned(tensor.storage().data());
 }
 
-// The host waits for a copy that it takes part in, unless the copy is asynchronous and the memory
-// pinned: CUDA copies pageable memory through a buffer of its own and returns when it has.
+// Charges the time of a copy. The host waits for a copy to or from it, unless the copy is
+// asynchronous and the memory pinned. CUDA copies pageable memory through a staging buffer and
+// returns afterwards.
 void charge(const at::Tensor& destination, const at::Tensor& source, bool non_blocking) {
   auto& clock = Clock::get();
   const double bytes = static_cast<double>(destination.nbytes());
@@ -56,11 +58,12 @@ void charge(const at::Tensor& destination, const at::Tensor& source, bool non_bl
   clock.copy(source.device(), destination.device(), bytes, host_waits);
 }
 
-// Between a card and the host, a capture can record a copy of pinned memory that nobody waits for.
+// Raises unless a capture can record the copy: between device and host it must be asynchronous and
+// use pinned memory.
 void check_capture(const at::Tensor& destination, const at::Tensor& source, bool non_blocking) {
   const at::Tensor& host = source.is_cpu() ? source : destination;
-  const at::Tensor& card = source.is_cpu() ? destination : source;
-  if (!host.is_cpu() || capture_of(current_stream(card.device().index())) == kNoCapture) {
+  const at::Tensor& device_tensor = source.is_cpu() ? destination : source;
+  if (!host.is_cpu() || capture_of(current_stream(device_tensor.device().index())) == kNoCapture) {
     return;
   }
   TORCH_CHECK(
@@ -68,17 +71,19 @@ void check_capture(const at::Tensor& destination, const at::Tensor& source, bool
       "Cannot copy between CPU and CUDA tensors during CUDA graph capture unless the CPU tensor is "
       "pinned. Please use tensor.pin_memory() or allocate the tensor with pin_memory=True.");
   if (!non_blocking) {
-    check_not_captured(current_stream(card.device().index()));
+    check_not_captured(current_stream(device_tensor.device().index()));
   }
 }
 
-// The host's end of an asynchronous copy is in use until the stream is done with it.
+// Marks the pinned memory of an asynchronous copy as in use until the stream has completed the
+// copy.
 void note_pinned_end(const at::Tensor& destination, const at::Tensor& source) {
   const at::Tensor& host = source.is_cpu() ? source : destination;
-  const at::Tensor& card = source.is_cpu() ? destination : source;
+  const at::Tensor& device_tensor = source.is_cpu() ? destination : source;
   if (host.is_cpu() && is_pinned(host.const_data_ptr())) {
     record_pinned_use(
-        host.storage().data_ptr(), host.const_data_ptr(), current_stream(card.device().index()));
+        host.storage().data_ptr(), host.const_data_ptr(),
+        current_stream(device_tensor.device().index()));
   }
 }
 
@@ -88,8 +93,8 @@ void move(const at::Tensor& destination, const at::Tensor& source, bool non_bloc
     give_own_memory(destination);
   }
   if (!non_blocking && (source.is_cpu() || destination.is_cpu())) {
-    const at::Tensor& card = source.is_cpu() ? destination : source;
-    note_host_wait(current_stream(card.device().index()));
+    const at::Tensor& device_tensor = source.is_cpu() ? destination : source;
+    note_host_wait(current_stream(device_tensor.device().index()));
   }
   charge(destination, source, non_blocking);
   if (non_blocking) {
@@ -108,7 +113,7 @@ void move(const at::Tensor& destination, const at::Tensor& source, bool non_bloc
   }
   const auto values = is_virtual(source) ? known_values(source) : source;
   if (is_virtual(destination)) {
-    twin_of(destination).copy_(twin_of(source)); // Meta: checks the shapes
+        twin_of(destination).copy_(twin_of(source)); // Meta copy, which checks the shapes
     if (!values.defined()) {
       forget_values(destination);
     } else if (auto to = values_to_write(destination); to.defined()) {
@@ -124,8 +129,8 @@ void move(const at::Tensor& destination, const at::Tensor& source, bool non_bloc
   destination.fill_(1);
 }
 
-// The steps of aten/src/ATen/native/cuda/Copy.cu, for the memory they take: conversion happens on
-// the device if the copy is asynchronous, else on the host.
+// Copies in the steps of aten/src/ATen/native/cuda/Copy.cu, to allocate the same temporaries. An
+// asynchronous copy converts the dtype on the device, a synchronous one on the host.
 void copy_through_temporaries(const at::Tensor& destination, const at::Tensor& source, bool non_blocking) {
   const bool convert_on_device = non_blocking;
   const bool convert_at_source = is_virtual(source) == convert_on_device;
@@ -153,7 +158,7 @@ at::Tensor& copy_(at::Tensor& self, const at::Tensor& source, bool non_blocking)
     return self;
   }
   if (source._is_zerotensor()) {
-    return self.zero_(); // it has no memory; autograd makes it for gradients that are zero
+        return self.zero_(); // a zero tensor of autograd, which has no memory
   }
   if (needs_temporaries(self, source)) {
     copy_through_temporaries(self, source, non_blocking);

@@ -23,8 +23,8 @@ namespace {
 constexpr size_t kHopperBytes = 4096 * 8 * 1024;
 constexpr size_t kOtherBytes = (2 * 4096 + 8 * 16) * 1024;
 
-// CUBLAS_WORKSPACE_CONFIG, ":[KiB]:[count]" any number of times; nothing where it is not set or
-// holds no such pair.
+// Returns the size that CUBLAS_WORKSPACE_CONFIG gives: any number of ":[KiB]:[count]" pairs.
+// Returns none if the variable is not set or has no such pair.
 std::optional<size_t> configured_bytes() {
   const char* text = std::getenv("CUBLAS_WORKSPACE_CONFIG");
   if (text == nullptr) {
@@ -39,7 +39,7 @@ std::optional<size_t> configured_bytes() {
   return bytes;
 }
 
-// What torch.backends.cuda.cublas_workspace_size was given; negative: nothing.
+// The value of torch.backends.cuda.cublas_workspace_size; negative if not set.
 std::atomic<int64_t> chosen_bytes{-1};
 
 size_t workspace_bytes(c10::DeviceIndex device) {
@@ -54,7 +54,7 @@ size_t workspace_bytes(c10::DeviceIndex device) {
   return major == 9 || major == 10 || major == 12 ? kHopperBytes : kOtherBytes;
 }
 
-// From 2.15 on a workspace lasts for one call, unless this variable asks to keep it
+// From 2.15 on a workspace lasts for one call unless this variable keeps it
 // (CUDABlasHandleWithWorkspace, in the same file).
 bool keeps_workspaces() {
 #if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 15
@@ -65,12 +65,12 @@ bool keeps_workspaces() {
 #endif
 }
 
-// Nothing is ever read or written there, so the host need not hold it.
+// Allocates device memory without host memory, since nothing reads or writes it.
 c10::DataPtr make_workspace(c10::DeviceIndex device) {
   return adopt({}, workspace_bytes(device), device);
 }
 
-// The handles that a thread has, one for each device where it needed one.
+// The handles that a thread holds, by device.
 using Handles = std::map<c10::DeviceIndex, int>;
 
 class Workspaces {
@@ -120,7 +120,7 @@ class Workspaces {
 };
 
 Workspaces& workspaces() {
-  static auto* workspaces = new Workspaces(); // threads leave their handles while the process ends
+    static auto* workspaces = new Workspaces(); // never freed: threads may end after static objects
   return *workspaces;
 }
 
@@ -133,7 +133,7 @@ struct ThreadHandles {
 };
 
 Handles& handles_of_caller() {
-  static auto* of_backward_threads = new Handles(); // each device's thread has its own
+    static auto* of_backward_threads = new Handles(); // one entry for each device's backward thread
   static thread_local ThreadHandles of_thread;
   const bool in_backward = thread_with_cards() == std::thread::id();
   return in_backward ? *of_backward_threads : of_thread.handles;
@@ -143,7 +143,7 @@ Handles& handles_of_caller() {
 
 void provide_cublas_workspace(c10::DeviceIndex device) {
   if (Uncounted::is_active()) {
-    return; // a graph brings its own
+        return; // a CUDA graph allocates its workspace itself
   }
   if (!keeps_workspaces()) {
     make_workspace(device);

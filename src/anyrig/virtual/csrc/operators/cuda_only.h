@@ -1,5 +1,5 @@
-// Operators that PyTorch has for CUDA and not for the CPU, or that return more or less there, written
-// for the host. They run on twins, as the CPU's kernels do, and so need to know nothing of virtual
+// Host kernels for operators that PyTorch implements for CUDA but not for the CPU, or whose CPU
+// kernels return other results. They run on twins, as CPU kernels do, and know nothing of virtual
 // devices.
 #pragma once
 
@@ -10,10 +10,10 @@
 
 namespace anyrig::virtual_gpu {
 
-// By name and overload, as in "mm.dtype".
+// Keyed by name and overload, such as "mm.dtype".
 using HostKernels = std::unordered_map<std::string, c10::KernelFunction>;
 const HostKernels& cuda_only_kernels();
-// Those of sparse tensors, registered under `key`.
+// The kernels of sparse tensors, to be registered under `key`.
 const HostKernels& cuda_only_kernels_of(c10::DispatchKey key);
 
 void add_products(HostKernels& kernels);

@@ -1,4 +1,4 @@
-// Convolutions by the name of the library or the special case that computes them on a card.
+// Convolution operators named for a CUDA library or a special case.
 
 #include "operators/cuda_only.h"
 #include "operators/optional_tensor.h"

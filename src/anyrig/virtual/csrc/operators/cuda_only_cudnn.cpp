@@ -1,4 +1,4 @@
-// Operators by the name of cuDNN that PyTorch's CPU has under another name.
+// cuDNN operators that the CPU has under other names.
 
 #include "operators/cuda_only.h"
 #include "operators/optional_tensor.h"
@@ -15,7 +15,7 @@
 namespace anyrig::virtual_gpu {
 namespace {
 
-// The last result is cuDNN's own, which only its backward reads.
+// The last result is cuDNN's reserve space, which only its backward reads.
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> cudnn_batch_norm(
     const at::Tensor& input,
     const at::Tensor& weight,
@@ -45,7 +45,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> cudnn_batch_norm_backward(
       {true, true, true});
 }
 
-// Bilinear, zeros outside, corners aligned: the one way that cuDNN has.
+// cuDNN samples bilinearly, with zeros outside and aligned corners.
 at::Tensor cudnn_grid_sampler(const at::Tensor& self, const at::Tensor& grid) {
   return at::grid_sampler_2d(self, grid, 0, 0, /*align_corners=*/true);
 }

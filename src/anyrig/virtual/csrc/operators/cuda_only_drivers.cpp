@@ -1,4 +1,5 @@
-// Decompositions whose algorithm a caller may choose on a card, or may not.
+// Decompositions whose cuSOLVER driver a caller may choose, and least squares, which has one
+// driver.
 
 #include "operators/cuda_only.h"
 
@@ -11,7 +12,7 @@ namespace {
 
 using DriverName = std::optional<std::string_view>;
 
-// cuSOLVER's algorithms differ in speed and in the last bits; LAPACK stands in for all of them.
+// cuSOLVER's drivers differ in speed and in the last bits; LAPACK computes for all of them.
 void check_svd_driver(const DriverName& driver) {
   TORCH_CHECK(
       !driver.has_value() || *driver == "gesvd" || *driver == "gesvdj" || *driver == "gesvda",
@@ -36,7 +37,8 @@ std::tuple<at::Tensor&, at::Tensor&, at::Tensor&> svd_out(
   return at::_linalg_svd_out(u, s, vh, matrix, full_matrices, compute_uv, std::nullopt);
 }
 
-// aten/src/ATen/native/BatchLinearAlgebra.cpp, get_default_lstsq_driver: a card has but one.
+// get_default_lstsq_driver of aten/src/ATen/native/BatchLinearAlgebra.cpp: CUDA has a single
+// driver.
 std::tuple<at::Tensor&, at::Tensor&, at::Tensor&, at::Tensor&> lstsq_out(
     const at::Tensor& matrix,
     const at::Tensor& right,

@@ -9,7 +9,7 @@
 namespace anyrig::virtual_gpu {
 namespace {
 
-// `kept` is the share of the numbers that stays.
+// `kept` is the probability that a number is kept.
 std::tuple<at::Tensor, at::Tensor> fused_dropout(
     const at::Tensor& self, double kept, std::optional<at::Generator> generator) {
   const auto mask = at::empty_like(self, self.options().dtype(at::kByte))

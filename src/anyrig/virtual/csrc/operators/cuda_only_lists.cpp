@@ -1,4 +1,4 @@
-// Operators on lists of tensors that take dtypes on a card which the CPU's do not.
+// Operators on lists of tensors that support more dtypes on CUDA than on the CPU.
 
 #include "operators/cuda_only.h"
 
@@ -11,7 +11,7 @@ bool is_of_truths(const at::Tensor& tensor) {
   return tensor.scalar_type() == at::kBool;
 }
 
-// A truth is its own absolute value: aten/src/ATen/native/cuda/ForeachUnaryOp.cu.
+// A bool is its own absolute value: aten/src/ATen/native/cuda/ForeachUnaryOp.cu.
 std::vector<at::Tensor> absolute_values(at::TensorList tensors) {
   std::vector<at::Tensor> results;
   for (const at::Tensor& tensor : tensors) {

@@ -1,4 +1,4 @@
-// Products of weights in four bits. Checks and their texts: aten/src/ATen/native/cuda/int4mm.cu.
+// Products with 4-bit weights. Checks and their texts: aten/src/ATen/native/cuda/int4mm.cu.
 
 #include "operators/cuda_only.h"
 
@@ -16,8 +16,8 @@ constexpr int64_t kTileColumns = 16;
 constexpr int64_t kThreads = 32;
 constexpr int64_t kNumbersInWord = 8;
 
-// A card orders the numbers as its tiles want them. Here they keep their order, in the same sizes:
-// nothing but the product reads them.
+// CUDA permutes the numbers for its tiles. Here they keep their order in a result of the same size,
+// since only the product reads them.
 at::Tensor pack_four_bits(const at::Tensor& weight, int64_t inner_tiles) {
   TORCH_CHECK(weight.dim() == 2, "expected a weight of two dimensions, got ", weight.dim());
   TORCH_CHECK(weight.dtype() == at::kByte, "expected a weight of uint8, got ", weight.dtype());
@@ -35,7 +35,8 @@ at::Tensor pack_four_bits(const at::Tensor& weight, int64_t inner_tiles) {
       .view({rows / kTileRows, columns / (inner_tiles * kTileColumns), kThreads, inner_tiles / 2});
 }
 
-// `self` (m, k), `scales_and_zeros` (groups of k, n, 2): x stands for (x - 8) * scale + zero.
+// `self` is (m, k) and `scales_and_zeros` (groups along k, n, 2). A weight x stands for (x - 8) *
+// scale + zero.
 at::Tensor multiply_four_bits(
     const at::Tensor& self,
     const at::Tensor& packed,

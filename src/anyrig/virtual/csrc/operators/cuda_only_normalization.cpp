@@ -1,5 +1,5 @@
-// The steps of synchronised batch normalisation, fused RMS normalisation, and softmax from half to
-// float. What each returns and in which dtype:
+// The steps of synchronized batch normalization, fused RMS normalization, and softmax from half to
+// float. The results and their dtypes follow
 // aten/src/ATen/native/cuda/{Normalization.cuh,layer_norm_kernel.cu,SoftMax.cu}.
 
 #include "operators/cuda_only.h"
@@ -20,12 +20,12 @@
 namespace anyrig::virtual_gpu {
 namespace {
 
-// A card computes statistics of narrow numbers in float.
+// Converts to the dtype in which CUDA computes statistics: float, or double for double.
 at::Tensor widen(const at::Tensor& tensor) {
   return tensor.scalar_type() == at::kDouble ? tensor : tensor.to(at::kFloat);
 }
 
-// Every dimension but that of the channels.
+// Returns all dimensions except the channel dimension.
 std::vector<int64_t> dimensions_but_channels(const at::Tensor& input) {
   std::vector<int64_t> dimensions;
   for (int64_t i = 0; i < input.dim(); ++i) {
@@ -36,7 +36,7 @@ std::vector<int64_t> dimensions_but_channels(const at::Tensor& input) {
   return dimensions;
 }
 
-// One number a channel, in a shape that broadcasts over `input`.
+// Reshapes one value for each channel so that it broadcasts over `input`.
 at::Tensor per_channel(const at::Tensor& values, const at::Tensor& input) {
   std::vector<int64_t> shape(input.dim(), 1);
   shape[1] = -1;
@@ -78,7 +78,7 @@ at::Tensor& normalize_out(
   return out.copy_(normalize(input, weight, bias, mean, invstd, eps));
 }
 
-// The statistics of all ranks from those of each, a row a rank.
+// Combines the statistics of each rank, one row for each, to those of all ranks.
 std::tuple<at::Tensor, at::Tensor> gather_stats_with_counts(
     const at::Tensor& /*input*/,
     const at::Tensor& mean,
@@ -209,7 +209,7 @@ std::tuple<at::Tensor, at::Tensor> fused_rms_norm_backward(
   return {of_input, of_weight};
 }
 
-// Autocast and `dtype=torch.float32` ask a card for the conversion, and the CPU refuses it.
+// Autocast and `dtype=torch.float32` request this conversion from CUDA; the CPU kernel refuses it.
 template <at::Tensor (*kSoftmax)(const at::Tensor&, int64_t, bool)>
 at::Tensor softmax(const at::Tensor& input, int64_t dimension, bool half_to_float) {
   TORCH_CHECK(

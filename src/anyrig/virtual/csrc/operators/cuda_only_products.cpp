@@ -1,4 +1,4 @@
-// Matrix products of narrow numbers with a wider result. Checks and their texts:
+// Matrix products with a result of a wider dtype. Checks and their texts:
 // aten/src/ATen/native/cuda/Blas.cpp.
 
 #include "operators/cuda_only.h"

@@ -1,7 +1,7 @@
-// Pruning to two numbers of every four along rows and columns at once, which training with 2:4
-// sparsity wants: of each tile of four by four at most eight numbers stay, and the matrix is packed
-// as it is and transposed. Checks, texts and sizes: aten/src/ATen/native/sparse/cuda/
-// SparseSemiStructuredTile.cu, SparseSemiStructuredApply.cu and SparseSemiStructuredApplyDense.cu.
+// Pruning for training with 2:4 sparsity, along rows and columns at once: each 4x4 tile keeps at
+// most eight numbers, and both the matrix and its transpose are packed. Checks, texts and sizes:
+// aten/src/ATen/native/sparse/cuda/SparseSemiStructuredTile.cu, SparseSemiStructuredApply.cu and
+// SparseSemiStructuredApplyDense.cu.
 
 #include "operators/rounding.h"
 #include "operators/semi_structured.h"
@@ -24,13 +24,13 @@ namespace anyrig::virtual_gpu {
 namespace {
 
 constexpr int64_t kTile = 4;
-// What a warp of a card prunes, and a thread of it.
+// The parts of a matrix that one warp and one thread prune on CUDA.
 constexpr int64_t kWarpRows = 32;
 constexpr int64_t kWarpColumns = 64;
 constexpr int64_t kThreadTile = 8;
 constexpr int64_t kMaskBytes = 8;
 
-// Which numbers of a tile stay: bit 4 * row + column.
+// The numbers that a tile keeps: bit 4 * row + column.
 using Mask = uint16_t;
 
 struct Candidate {
@@ -39,7 +39,7 @@ struct Candidate {
   int column = 0;
 };
 
-// A sorting network (Bose and Nelson), which is what a card has: between equal numbers it decides.
+// The sorting network of CUDA's kernel (Bose and Nelson). It determines the order of equal numbers.
 template <size_t N>
 class Network {
  public:
@@ -86,7 +86,7 @@ class Network {
 
 using Tile = std::array<std::array<float, kTile>, kTile>;
 
-// The largest numbers first, as long as their row and their column have room. May keep fewer than
+// Keeps the largest numbers whose row and column have fewer than two so far. May keep fewer than
 // eight.
 Mask keep_largest(const Tile& tile) {
   std::array<Candidate, kTile * kTile> candidates;
@@ -94,22 +94,22 @@ Mask keep_largest(const Tile& tile) {
     candidates[i] = {tile[i / kTile][i % kTile], i / int(kTile), i % int(kTile)};
   }
   Network<kTile * kTile>::sort(candidates);
-  std::array<int, kTile> of_row{};
-  std::array<int, kTile> of_column{};
+  std::array<int, kTile> kept_in_row{};
+  std::array<int, kTile> kept_in_column{};
   Mask mask = 0;
   for (auto it = candidates.rbegin(); it != candidates.rend(); ++it) {
-    if (of_row[it->row] < 2 && of_column[it->column] < 2) {
-      ++of_row[it->row];
-      ++of_column[it->column];
+    if (kept_in_row[it->row] < 2 && kept_in_column[it->column] < 2) {
+      ++kept_in_row[it->row];
+      ++kept_in_column[it->column];
       mask |= static_cast<Mask>(1 << (kTile * it->row + it->column));
     }
   }
   return mask;
 }
 
-// One of each of the first two rows and two of the others, each row after those above it.
+// Keeps one number in each of the first two rows and two in each of the others, from the top down.
 Mask keep_causally(const Tile& tile) {
-  std::array<int, kTile> of_column{};
+  std::array<int, kTile> kept_in_column{};
   Mask mask = 0;
   for (int row = 0; row < kTile; ++row) {
     std::array<Candidate, kTile> candidates;
@@ -119,9 +119,9 @@ Mask keep_causally(const Tile& tile) {
     Network<kTile>::sort(candidates);
     int room = row < 2 ? 1 : 2;
     for (auto it = candidates.rbegin(); it != candidates.rend(); ++it) {
-      if (room > 0 && of_column[it->column] < 2) {
+      if (room > 0 && kept_in_column[it->column] < 2) {
         --room;
-        ++of_column[it->column];
+        ++kept_in_column[it->column];
         mask |= static_cast<Mask>(1 << (kTile * row + it->column));
       }
     }
@@ -131,7 +131,7 @@ Mask keep_causally(const Tile& tile) {
 
 struct Algorithm {
   Mask (*keep)(const Tile&);
-  bool by_size; // rather than by value
+    bool by_size; // by absolute value rather than by value
 };
 
 Algorithm algorithm_of(std::string_view name) {
@@ -145,8 +145,8 @@ Algorithm algorithm_of(std::string_view name) {
   return {keep_causally, false};
 }
 
-// A matrix in whole warps, filled up with `filling`.
-at::Tensor in_warps(const at::Tensor& matrix, float filling) {
+// Pads a matrix with `filling` to a multiple of the warp's tile.
+at::Tensor pad_to_warps(const at::Tensor& matrix, float filling) {
   auto whole = at::full(
       {in_whole_tiles(matrix.size(0), kWarpRows), in_whole_tiles(matrix.size(1), kWarpColumns)},
       filling, matrix.options());
@@ -161,8 +161,8 @@ at::Tensor empty_masks(const at::Tensor& matrix) {
       matrix.options().dtype(at::kByte));
 }
 
-// Four masks of a thread: upper left, upper right, lower left, lower right.
-void choose(const at::Tensor& whole, const Algorithm& algorithm, const at::Tensor& masks) {
+// Writes the four masks of each thread: upper left, upper right, lower left, lower right.
+void choose_masks(const at::Tensor& whole, const Algorithm& algorithm, const at::Tensor& masks) {
   const auto ranks = (algorithm.by_size ? whole.abs() : whole).to(at::kFloat);
   const auto rank = ranks.accessor<float, 2>();
   const auto words = masks.view(at::kShort);
@@ -181,8 +181,8 @@ void choose(const at::Tensor& whole, const Algorithm& algorithm, const at::Tenso
   }
 }
 
-// Whether each number of a matrix in whole warps stays.
-at::Tensor kept_by(const at::Tensor& masks) {
+// Returns a bool for each number of the padded matrix: whether it is kept.
+at::Tensor kept_numbers(const at::Tensor& masks) {
   const int64_t rows = masks.size(0);
   const int64_t columns = masks.size(1);
   const auto words =
@@ -196,11 +196,11 @@ at::Tensor kept_by(const at::Tensor& masks) {
 }
 
 struct PackedRows {
-  at::Tensor numbers; // half of the columns
-  at::Tensor codes; // a byte for each four columns
+    at::Tensor numbers; // half as many columns as the matrix
+    at::Tensor codes; // one byte for every four columns
 };
 
-// The numbers of one code, and their places, where one that is missing is at 0.
+// The positions of the numbers kept in a group of four. A missing number has position 0.
 struct KeptPair {
   int first = 0;
   int second = 0;
@@ -247,7 +247,7 @@ PackedRows pack_kept(const at::Tensor& whole, const at::Tensor& kept) {
   return packed;
 }
 
-// What a product takes: the numbers, and codes in the order of a library.
+// The operands of a sparse product: the numbers, and the codes in the library's order.
 struct Compressed {
   at::Tensor whole;
   at::Tensor numbers;
@@ -295,8 +295,8 @@ void write_cusparselt_codes(const at::Tensor& codes, const at::Tensor& meta) {
   meta.view({-1}).view(at::kByte).copy_(bytes);
 }
 
-// What is transposed is rounded up along the other side than what is pruned.
-at::Tensor fit(const at::Tensor& matrix, int64_t rows, int64_t columns) {
+// Crops and pads with zeros, since the transpose is rounded up along the other dimension.
+at::Tensor crop_or_pad(const at::Tensor& matrix, int64_t rows, int64_t columns) {
   const auto result = at::zeros({rows, columns}, matrix.options());
   const int64_t common_rows = std::min(rows, matrix.size(0));
   const int64_t common_columns = std::min(columns, matrix.size(1));
@@ -323,14 +323,14 @@ FiveTensors prune_tiles(const at::Tensor& input, std::string_view name, bool for
   const auto algorithm = algorithm_of(name);
   const auto masks = empty_masks(input);
   if (!input.is_meta()) {
-    const auto whole = in_warps(input, -std::numeric_limits<float>::infinity());
-    choose(whole, algorithm, masks);
-    const auto kept = kept_by(masks);
+    const auto whole = pad_to_warps(input, -std::numeric_limits<float>::infinity());
+    choose_masks(whole, algorithm, masks);
+    const auto kept = kept_numbers(masks);
     const auto write = for_cutlass ? write_cutlass_codes : write_cusparselt_codes;
     const auto fill = [&write](const Compressed& compressed, const PackedRows& packed) {
       const auto& numbers = compressed.numbers;
-      numbers.copy_(fit(packed.numbers, numbers.size(0), numbers.size(1)));
-      write(fit(packed.codes, numbers.size(0), numbers.size(1) / 2), compressed.meta);
+      numbers.copy_(crop_or_pad(packed.numbers, numbers.size(0), numbers.size(1)));
+      write(crop_or_pad(packed.codes, numbers.size(0), numbers.size(1) / 2), compressed.meta);
     };
     fill(straight, pack_kept(whole, kept));
     fill(transposed, pack_kept(whole.t(), kept.t()));
@@ -366,8 +366,8 @@ std::tuple<at::Tensor, at::Tensor> apply_masks(const at::Tensor& input, const at
         at::empty({rows, columns / 2}, matrix.options()),
         at::empty({columns, rows / 2}, matrix.options())};
   }
-  const auto whole = in_warps(matrix, 0);
-  const auto kept = kept_by(masks);
+  const auto whole = pad_to_warps(matrix, 0);
+  const auto kept = kept_numbers(masks);
   return {pack_kept(whole, kept).numbers, pack_kept(whole.t(), kept.t()).numbers};
 }
 
@@ -382,7 +382,7 @@ at::Tensor apply_masks_densely(const at::Tensor& input, const at::Tensor& masks)
   const auto result = at::empty(input.sizes(), input.options());
   if (!input.is_meta()) {
     const auto kept =
-        kept_by(masks).narrow(0, 0, input.size(0)).narrow(1, 0, input.size(1));
+        kept_numbers(masks).narrow(0, 0, input.size(0)).narrow(1, 0, input.size(1));
     result.copy_(input).masked_fill_(kept.logical_not(), 0);
   }
   return result;

@@ -1,4 +1,4 @@
-// Products of groups of matrices of narrow floats. Checks and their texts:
+// Grouped matrix products of 8-bit and 4-bit floats. Checks and their texts:
 // aten/src/ATen/native/cuda/GroupedBlas.cpp.
 
 #include "operators/scaled_products.h"
@@ -18,22 +18,23 @@
 namespace anyrig::virtual_gpu {
 namespace {
 
-// The scales of one operand, of all groups.
+// The scales of one operand for all groups.
 struct ScalesOfGroups {
   at::Tensor scales;
   ScalingType scaling;
-  OptionalTensor of_group; // in float32, one more for each
+    OptionalTensor group_scales; // an additional float32 scale for each group
 };
 
-// Hands out the scales of one group after the other.
+// Applies the scales of each group. Swizzled scales must be read group by group, in order.
 class GroupScales {
  public:
   explicit GroupScales(const ScalesOfGroups& all) : all_(all) {}
 
-  // Of `rows` (rows, numbers); `first` is the first of them where they are part of a matrix.
+  // Returns `rows` times their scales. `first` is the index of the first row if the groups are
+  // parts of one matrix.
   at::Tensor scaled(const at::Tensor& rows, int64_t group, int64_t first) {
     const auto numbers = scaled_numbers(rows, scales_of(rows, group, first), all_.scaling);
-    return is_given(all_.of_group) ? numbers * all_.of_group->flatten()[group] : numbers;
+    return is_given(all_.group_scales) ? numbers * all_.group_scales->flatten()[group] : numbers;
   }
 
  private:
@@ -68,9 +69,9 @@ std::vector<GroupRange> ranges_of(const at::Tensor& ends) {
   return ranges;
 }
 
-// Each group of (rows, shared) by (shared, columns). Where a matrix has two dimensions, groups are
-// parts of it that end at `offs`: of the rows, of the columns, or, if both are such, of what they
-// share.
+// Multiplies (rows, shared) by (shared, columns) for each group. A two-dimensional operand is split
+// at `offs`: the first by rows, the second by columns, or both along the shared dimension if both
+// are two-dimensional.
 at::Tensor multiply_groups(
     const at::Tensor& a,
     const at::Tensor& b,
@@ -183,12 +184,12 @@ void check_groups(
   TORCH_CHECK_VALUE(
       b.size(-2) % 16 == 0 && b.size(-1) % 16 == 0,
       "Expected mat_b shape to be divisible by 16 but got mat_b shape: (", b.sizes(), ").");
-  const auto is_there = [](const c10::IValue& value) {
+  const auto has_tensor = [](const c10::IValue& value) {
     return value.isTensor() && value.toTensor().defined();
   };
-  TORCH_CHECK_VALUE(!is_there(bias), "Bias not supported yet");
+  TORCH_CHECK_VALUE(!has_tensor(bias), "Bias not supported yet");
   TORCH_CHECK_VALUE(
-      is_there(offs) == has_parts, "Have to provide offsets if there is a 2d matrix");
+      has_tensor(offs) == has_parts, "Have to provide offsets if there is a 2d matrix");
   if (has_parts) {
     TORCH_CHECK_VALUE(offs.toTensor().dim() == 1, "offs has to be 1D");
     TORCH_CHECK_VALUE(offs.toTensor().scalar_type() == at::kInt, "Offsets have to be int32");
@@ -198,7 +199,7 @@ void check_groups(
       "Only bf16 high precision output types are supported for grouped gemm");
 }
 
-// `side` is 0 for rows of the first operand, 1 for columns of the second.
+// `side` is 0 for the rows of the first operand and 1 for the columns of the second.
 void check_scales_of_rows(
     const at::Tensor& matrix, const at::Tensor& scale, int64_t side, int64_t copies) {
   if (matrix.dim() == 2) {

@@ -1,8 +1,8 @@
-// Products of two matrices of narrow floats. Checks and their texts:
+// Products of two matrices of 8-bit or 4-bit floats. Checks and their texts:
 // aten/src/ATen/native/cuda/ScaledBlas.cpp.
 //
-// More than 400 lines: the first form of the operator knows its scaling from sizes, the second from
-// a recipe, and each words what it refuses in its own way.
+// More than 400 lines: _scaled_mm infers its scaling from sizes and _scaled_mm_v2 reads it from a
+// recipe, and each has its own checks and error messages.
 
 #include "operators/scaled_products.h"
 
@@ -32,35 +32,35 @@ constexpr const char* kUnsupportedByCublas =
     "Cdesc.descriptor(), Ddesc.descriptor(), preference.descriptor(), 1, &heuristicResult, "
     "&returnedResult)`";
 
-// Of the first operand, or of the second one transposed.
+// The first operand, or the transpose of the second.
 struct ScaledOperand {
   at::Tensor rows;
   at::Tensor scale;
   ScalingType scaling;
 };
 
-struct Ending {
+struct Epilogue {
   OptionalTensor bias;
-  OptionalTensor scale; // of a result in eight bits
+    OptionalTensor scale; // for an 8-bit result
   OptionalTensor alpha;
 };
 
-bool has_nothing(const at::Tensor& a, const at::Tensor& b) {
+bool is_empty_product(const at::Tensor& a, const at::Tensor& b) {
   return a.size(0) == 0 || a.size(1) == 0 || b.size(1) == 0;
 }
 
 at::Tensor product_of(
-    const ScaledOperand& a, const ScaledOperand& b, const Ending& ending, at::ScalarType dtype) {
+    const ScaledOperand& a, const ScaledOperand& b, const Epilogue& epilogue, at::ScalarType dtype) {
   auto result = at::matmul(
       scaled_numbers(a.rows, a.scale, a.scaling), scaled_numbers(b.rows, b.scale, b.scaling).t());
-  if (is_given(ending.alpha)) {
-    result = result * *ending.alpha;
+  if (is_given(epilogue.alpha)) {
+    result = result * *epilogue.alpha;
   }
-  if (is_given(ending.bias)) {
-    result = result + ending.bias->to(at::kFloat);
+  if (is_given(epilogue.bias)) {
+    result = result + epilogue.bias->to(at::kFloat);
   }
-  if (is_given(ending.scale) && at::isFloat8Type(dtype)) {
-    result = result * *ending.scale;
+  if (is_given(epilogue.scale) && at::isFloat8Type(dtype)) {
+    result = result * *epilogue.scale;
   }
   return result.to(dtype);
 }
@@ -69,12 +69,12 @@ bool has_size_and_stride(const at::Tensor& scale, int64_t dim, int64_t size, int
   return scale.size(dim) == size && (size <= 1 || scale.stride(dim) == stride);
 }
 
-// Whether `scale` belongs to `rows`.
+// Returns whether `scale` has the dtype and the sizes to scale `rows`.
 bool scales_by(const at::Tensor& rows, const at::Tensor& scale, ScalingType scaling) {
   if (is_swizzled(scaling)) {
-    const bool of_sixteen = scaling == ScalingType::BlockWise1x16;
-    return (is_of_four_bits(rows) || (!of_sixteen && is_of_eight_bits(rows))) &&
-        scale.scalar_type() == (of_sixteen ? at::kFloat8_e4m3fn : at::kFloat8_e8m0fnu) &&
+    const bool is_1x16 = scaling == ScalingType::BlockWise1x16;
+    return (is_of_four_bits(rows) || (!is_1x16 && is_of_eight_bits(rows))) &&
+        scale.scalar_type() == (is_1x16 ? at::kFloat8_e4m3fn : at::kFloat8_e8m0fnu) &&
         scale.numel() == count_swizzled(rows.size(0), numbers_of_row(rows), scaling) &&
         scale.is_contiguous();
   }
@@ -169,7 +169,7 @@ at::Tensor scaled_mm(
     std::optional<at::ScalarType> out_dtype,
     bool /*use_fast_accum*/) {
   const auto dtype = out_dtype.value_or(a.scalar_type());
-  if (a.is_meta() || has_nothing(a, b)) {
+  if (a.is_meta() || is_empty_product(a, b)) {
     return at::zeros({a.size(0), b.size(1)}, a.options().dtype(dtype));
   }
   const auto [of_a, of_b] = *scalings_of_sizes(a, b, scale_a, scale_b);
@@ -207,13 +207,13 @@ at::Tensor scaled_mm_v2(
     at::IntArrayRef /*contraction_dim*/,
     bool /*use_fast_accum*/) {
   const auto dtype = out_dtype.value_or(a.scalar_type());
-  if (a.is_meta() || has_nothing(a, b)) {
+  if (a.is_meta() || is_empty_product(a, b)) {
     return at::zeros({a.size(0), b.size(1)}, a.options().dtype(dtype));
   }
   const auto [of_a, of_b] = *scalings_of_recipes(
       a, b, {scale_a.vec(), recipe_a.vec(), swizzle_a.vec()},
       {scale_b.vec(), recipe_b.vec(), swizzle_b.vec()});
-  // Those of squares come by columns, padded.
+  // Scales of 128x128 blocks are passed transposed.
   const auto by_rows = [](const at::Tensor& scale, ScalingType scaling) {
     return scaling == ScalingType::BlockWise128x128 ? scale.t() : scale;
   };
@@ -246,7 +246,7 @@ at::Tensor& scaled_mm_v2_out(
       contraction_dim, use_fast_accum));
 }
 
-// The first form raises RuntimeError where the second raises ValueError.
+// _scaled_mm raises RuntimeError where _scaled_mm_v2 raises ValueError.
 #define CHECK_OF_FORM(is_first, condition, ...) \
   if (is_first) {                               \
     TORCH_CHECK(condition, __VA_ARGS__);        \
@@ -254,13 +254,13 @@ at::Tensor& scaled_mm_v2_out(
     TORCH_CHECK_VALUE(condition, __VA_ARGS__);  \
   }
 
-const char* const kNarrowCards =
+const char* const kUnsupportedGpu =
     "torch._scaled_mm is only supported on CUDA devices with compute capability >= 9.0 or 8.9, or "
     "ROCm MI300+";
 
-bool multiplies_narrow_floats(const DeviceFacts& card) {
-  return card.capability_major >= 9 ||
-      (card.capability_major == 8 && card.capability_minor == 9);
+bool multiplies_narrow_floats(const DeviceFacts& gpu) {
+  return gpu.capability_major >= 9 ||
+      (gpu.capability_major == 8 && gpu.capability_minor == 9);
 }
 
 void check_matrices(const at::Tensor& a, const at::Tensor& b) {
@@ -315,37 +315,37 @@ void check_bias(const c10::IValue& value, at::ScalarType result, bool is_first) 
       result, " output, but got ", dtype);
 }
 
-// As cuBLAS is told of it, which takes rows or columns with gaps between them. What is neither is
-// copied into rows first.
-bool goes_by_rows(const at::Tensor& matrix) {
+// Returns whether PyTorch passes the matrix to cuBLAS as row-major. cuBLAS accepts gaps between
+// rows or columns; PyTorch copies any other layout to rows first.
+bool is_row_major(const at::Tensor& matrix) {
   if (matrix.is_non_overlapping_and_dense()) {
     return matrix.is_contiguous();
   }
   return matrix.stride(0) != 1 || matrix.stride(1) < std::max<int64_t>(1, matrix.size(0));
 }
 
-// cuBLASLt, and CUTLASS for scales of rows where cuBLASLt has none.
+// Checks the limits of cuBLASLt, and of CUTLASS for row scales that cuBLASLt does not support.
 void check_library(
     const at::Tensor& a,
     const at::Tensor& b,
     ScalingType scaling,
     at::ScalarType result,
-    const DeviceFacts& card) {
+    const DeviceFacts& gpu) {
   const bool takes_any_layout =
-      !is_of_four_bits(a) && (card.capability_major == 10 || card.capability_major == 11);
+      !is_of_four_bits(a) && (gpu.capability_major == 10 || gpu.capability_major == 11);
   TORCH_CHECK(
-      takes_any_layout || (goes_by_rows(a) && !goes_by_rows(b)),
+      takes_any_layout || (is_row_major(a) && !is_row_major(b)),
       "Only multiplication of row-major and column-major matrices is supported by cuBLASLt");
-  const bool of_squares =
+  const bool is_block_scaled =
       scaling == ScalingType::BlockWise1x128 || scaling == ScalingType::BlockWise128x128;
-  const bool is_known = of_squares ? card.capability_major == 9
-      : is_swizzled(scaling)       ? card.capability_major >= 10
+  const bool is_known = is_block_scaled ? gpu.capability_major == 9
+      : is_swizzled(scaling)       ? gpu.capability_major >= 10
                                    : true;
   const bool gives_coarse = result != at::kFloat8_e5m2 || a.scalar_type() == at::kFloat8_e5m2 ||
       b.scalar_type() == at::kFloat8_e5m2;
   TORCH_CHECK(is_known && gives_coarse, kUnsupportedByCublas);
   TORCH_CHECK_VALUE(
-      scaling != ScalingType::RowWise || card.capability_major == 9 || !at::isFloat8Type(result),
+      scaling != ScalingType::RowWise || gpu.capability_major == 9 || !at::isFloat8Type(result),
       "Only bf16 and fp16 high precision output types are supported for row-wise scaling.");
 }
 
@@ -368,13 +368,13 @@ void check_rowwise(
       scale_b.stride(1) == 1, "expected scale_b.stride(1) to be 1, but got ", scale_b.stride(1));
 }
 
-// Of blocks of 128 numbers: by columns, and padded to four where they are of squares.
+// Checks scales of 128-number blocks: stored by columns and, for 128x128 blocks, padded to four.
 void check_blocks_of_128(
     const at::Tensor& scale, const char* name, int64_t rows, int64_t numbers, ScalingType scaling) {
-  const bool of_squares = scaling == ScalingType::BlockWise128x128;
+  const bool is_square = scaling == ScalingType::BlockWise128x128;
   const int64_t blocks = tiles_of(numbers, 128);
   const int64_t sizes[] = {
-      of_squares ? in_whole_tiles(blocks, 4) : rows, of_squares ? tiles_of(rows, 128) : blocks};
+      is_square ? in_whole_tiles(blocks, 4) : rows, is_square ? tiles_of(rows, 128) : blocks};
   TORCH_CHECK_VALUE(
       scale.size(0) == sizes[0] && scale.size(1) == sizes[1], name, " must have shape ", sizes[0],
       " x ", sizes[1], " Float elements, got ", scale.sizes());
@@ -398,7 +398,7 @@ void check_recipes(
     const ScalingRecipe& of_a,
     const ScalingRecipe& of_b,
     const Scalings& scalings,
-    const DeviceFacts& card) {
+    const DeviceFacts& gpu) {
   const auto [first, second] = scalings;
   if (first == ScalingType::TensorWise) {
     TORCH_CHECK_VALUE(of_a.scales[0].numel() == 1, "scale_a must have 1 Float element");
@@ -407,7 +407,7 @@ void check_recipes(
     check_rowwise(a, b, of_a.scales[0], of_b.scales[0]);
   } else if (!is_swizzled(first)) {
     TORCH_CHECK_NOT_IMPLEMENTED(
-        card.capability_major == 9,
+        gpu.capability_major == 9,
         "DeepSeek style (1x128, 128x128) scaling only supported in CUDA for SM90");
     check_blocks_of_128(of_a.scales[0], "scale_a", a.size(0), a.size(1), first);
     check_blocks_of_128(of_b.scales[0], "scale_b", b.size(1), a.size(1), second);
@@ -421,7 +421,7 @@ void check_recipes(
           " values, got ", recipes[i]->swizzles.size());
     }
     TORCH_CHECK_NOT_IMPLEMENTED(
-        !is_of_four_bits(a) || first != ScalingType::BlockWise1x32 || card.capability_major == 10,
+        !is_of_four_bits(a) || first != ScalingType::BlockWise1x32 || gpu.capability_major == 10,
         "MXFP4 scaling only supported in CUDA for B200/B300");
     check_swizzled(of_a, "scale_a", a.size(0), numbers_of_row(a));
     check_swizzled(of_b, "scale_b", b.size(1), numbers_of_row(a));
@@ -441,8 +441,8 @@ void check_recipes(
 
 // _scaled_mm(self, mat2, scale_a, scale_b, bias, scale_result, out_dtype, use_fast_accum)
 void check_scaled_mm(Arguments arguments, c10::Device device) {
-  const DeviceFacts& card = devices()[device.index()];
-  TORCH_CHECK(multiplies_narrow_floats(card), kNarrowCards);
+  const DeviceFacts& gpu = devices()[device.index()];
+  TORCH_CHECK(multiplies_narrow_floats(gpu), kUnsupportedGpu);
   const at::Tensor& a = arguments[0].toTensor();
   const at::Tensor& b = arguments[1].toTensor();
   const at::Tensor& scale_a = arguments[2].toTensor();
@@ -464,9 +464,9 @@ void check_scaled_mm(Arguments arguments, c10::Device device) {
   check_sizes_and_dtypes(a, b, arguments[7].toBool(), true);
   const auto result = dtype_of_result(a, arguments[6]);
   check_bias(arguments[4], result, true);
-  if (!has_nothing(a, b)) {
-    check_library(a, b, scalings->first, result, card);
-    // CUTLASS multiplies such matrices, and only the second form asks it to.
+  if (!is_empty_product(a, b)) {
+    check_library(a, b, scalings->first, result, gpu);
+    // Only _scaled_mm_v2 uses CUTLASS, which supports the other scaling.
     TORCH_CHECK(
         !is_of_four_bits(a) || scalings->first == ScalingType::BlockWise1x16,
         kUnsupportedByCublas);
@@ -476,12 +476,12 @@ void check_scaled_mm(Arguments arguments, c10::Device device) {
 // _scaled_mm_v2(self, mat2, scale_a, recipe_a, swizzle_a, scale_b, recipe_b, swizzle_b, bias,
 // out_dtype, contraction_dim, use_fast_accum)
 void check_scaled_mm_v2(Arguments arguments, c10::Device device) {
-  const DeviceFacts& card = devices()[device.index()];
-  TORCH_CHECK_NOT_IMPLEMENTED(multiplies_narrow_floats(card), kNarrowCards);
+  const DeviceFacts& gpu = devices()[device.index()];
+  TORCH_CHECK_NOT_IMPLEMENTED(multiplies_narrow_floats(gpu), kUnsupportedGpu);
   const at::Tensor& a = arguments[0].toTensor();
   const at::Tensor& b = arguments[1].toTensor();
   check_matrices(a, b);
-  if (has_nothing(a, b)) {
+  if (is_empty_product(a, b)) {
     return;
   }
   const ScalingRecipe of_a{
@@ -498,8 +498,8 @@ void check_scaled_mm_v2(Arguments arguments, c10::Device device) {
   check_bias(arguments[8], result, false);
   const auto scalings = scalings_of_recipes(a, b, of_a, of_b);
   TORCH_CHECK_VALUE(scalings.has_value(), what_may_be(a, b, of_a.scales[0], of_b.scales[0]));
-  check_recipes(a, b, of_a, of_b, *scalings, card);
-  check_library(a, b, scalings->first, result, card);
+  check_recipes(a, b, of_a, of_b, *scalings, gpu);
+  check_library(a, b, scalings->first, result, gpu);
 }
 
 void add_scaled_products(HostKernels& kernels) {

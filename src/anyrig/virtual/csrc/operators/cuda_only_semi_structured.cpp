@@ -1,6 +1,6 @@
-// Matrices that keep two numbers of every four, or one of every two in float32. A code of four bits
-// says which: the lower half is the place of the first, the upper half that of the second, counted
-// in quarters of what the code stands for. Here the products take the whole matrix.
+// Matrices that keep two of every four numbers, or one of every two in float32. A 4-bit code gives
+// the positions: the lower two bits for the first number, the upper two for the second, in quarters
+// of the group that the code describes. The products here restore the whole matrix.
 //
 // Checks and their texts: aten/src/ATen/native/sparse/cuda/SparseSemiStructuredOps.cu,
 // SparseSemiStructuredLinear.cu and cuSPARSELtOps.cpp.
@@ -36,7 +36,7 @@ bool is_in_bytes(const at::Tensor& tensor) {
   return tensor.element_size() == 1;
 }
 
-// The whole matrix of the (rows, columns) that were kept.
+// Returns the whole matrix for the kept numbers, (rows, columns / 2).
 at::Tensor restore(const at::Tensor& kept, const CodeOf& code_of) {
   const int64_t numbers = numbers_of_code(kept.scalar_type());
   const int64_t kept_of_code = numbers / 2;
@@ -51,16 +51,16 @@ at::Tensor restore(const at::Tensor& kept, const CodeOf& code_of) {
       }
     }
   }
-  // Of bits, since the CPU scatters no floats of eight. Where pruning keeps one number of a code,
-  // the other one is a zero, maybe at the same place.
+  // Scatter the raw bits: the CPU kernel has no float8. Add them, since after pruning to one number
+  // in a group the second is zero and may have the same position.
   const auto bits = is_in_bytes(kept) ? kept.view(at::kChar) : kept;
   return at::zeros({kept.size(0), 2 * kept.size(1)}, bits.options())
       .scatter_add(1, places, bits)
       .view(kept.scalar_type());
 }
 
-// A card looks at the memory alone: metadata come as (rows, words) and, from pruning, as
-// (rows, 2, words / 2).
+// Reads codes by memory offset, as CUDA does: metadata has the shape (rows, words), or (rows, 2,
+// words / 2) after pruning.
 template <class Word>
 CodeOf codes_in_words(const at::Tensor& meta) {
   constexpr int64_t codes = sizeof(Word) * 2;
@@ -77,7 +77,7 @@ at::Tensor restore_from_words(const at::Tensor& kept, const at::Tensor& meta) {
   TORCH_CHECK(
       meta.numel() == kept.size(0) * words && meta.is_non_overlapping_and_dense() &&
           words % 2 == 0 && kept.size(0) % (is_in_bytes(kept) ? 16 : 32) == 0,
-      "metadata of ", meta.sizes(), " are not those of ", kept.sizes(), " numbers that were kept");
+      "metadata of shape ", meta.sizes(), " does not match ", kept.sizes(), " kept numbers");
   return restore(
       kept,
       is_in_bytes(kept) ? codes_in_words<int32_t>(meta) : codes_in_words<int16_t>(meta));
@@ -119,7 +119,7 @@ at::Tensor semi_structured_mm(
   return product_with_sum({}, kept, meta, other, 1, 0, out_dtype);
 }
 
-// (…, shared) by the transposed weight. The result of a card is the transpose of a matrix.
+// Multiplies (…, shared) by the transposed weight. CUDA returns the transpose of a matrix.
 at::Tensor semi_structured_linear(
     const at::Tensor& input,
     const at::Tensor& weight,
@@ -145,7 +145,7 @@ at::Tensor semi_structured_linear(
   return result.t().reshape(sizes);
 }
 
-// The places of the first two numbers that are not zero, filled up with others.
+// Returns the positions of the first two nonzero numbers, completed with positions of zeros.
 std::array<int64_t, 2> places_to_keep(const bool* is_number, int64_t numbers) {
   std::array<int64_t, 2> places{};
   int64_t found = 0;
@@ -164,8 +164,8 @@ std::array<int64_t, 2> places_to_keep(const bool* is_number, int64_t numbers) {
   return places;
 }
 
-// cuSPARSELt keeps its own order of the codes to itself; here they follow each other, two in a byte,
-// after all the numbers.
+// cuSPARSELt's order of the codes is not documented. Here the codes follow the numbers, two in a
+// byte.
 at::Tensor compress(const at::Tensor& matrix) {
   TORCH_CHECK(matrix.dim() == 2, "expected a matrix, got ", matrix.sizes());
   const auto dtype = matrix.scalar_type();
@@ -250,7 +250,7 @@ at::Tensor compressed_mm(
   return transpose_result ? result.t().contiguous() : result;
 }
 
-// A card measures what is fastest; here all are alike.
+// CUDA measures which algorithm is fastest; here all are the same.
 int64_t fastest_algorithm(
     const at::Tensor& /*compressed*/,
     const at::Tensor& /*other*/,
@@ -313,7 +313,7 @@ void check_mad(
   TORCH_CHECK(
       meta.scalar_type() == word, "spgemm_cutlass : Expected meta datatype ", word, ", but got ",
       meta.dtype());
-  // Each operand is read, and the result written, 16 bytes at a time.
+  // Operands and result are accessed in units of 16 bytes.
   const auto is_aligned = [](int64_t numbers, at::ScalarType of) {
     return numbers * static_cast<int64_t>(c10::elementSize(of)) % 16 == 0;
   };
@@ -325,8 +325,8 @@ void check_mad(
 
 } // namespace
 
-// CUTLASS weaves the rows of a group of words into each other, transposes squares of two words by
-// two, and lays columns out in pairs.
+// CUTLASS interleaves the rows within a group, transposes 2x2 squares of words, and stores columns
+// in pairs.
 int64_t place_of_word(int64_t row, int64_t column, int64_t rows, bool is_short) {
   const int64_t group = is_short ? 32 : 16;
   int64_t to_row = row / group * group + row % 8 * (group / 8) + row % group / 8;

@@ -1,5 +1,5 @@
-// Batched products and triangular systems of sparse compressed matrices, as cuSPARSE has them. Checks and their texts:
-// aten/src/ATen/native/sparse/cuda/SparseBlas.cpp.
+// cuSPARSE's batched products and triangular solves of sparse compressed matrices. Checks and their
+// texts: aten/src/ATen/native/sparse/cuda/SparseBlas.cpp.
 
 #include "operators/cuda_only.h"
 
@@ -44,11 +44,11 @@ void check_blocks(const at::Tensor& matrix) {
   const int64_t columns = values.size(-1);
   TORCH_CHECK(
       rows == columns && rows > 1,
-      "triangular_solve: cuSPARSE takes square blocks of more than one row, got blocks of ", rows,
-      " x ", columns);
+      "triangular_solve: cuSPARSE supports only square blocks of more than one row, got blocks of ",
+      rows, " x ", columns);
 }
 
-// The CPU's solver does not take the diagonal of blocks for ones.
+// The CPU solver does not support a unit diagonal for block matrices.
 std::tuple<at::Tensor&, at::Tensor&> compressed_triangular_solve_out(
     const at::Tensor& right,
     const at::Tensor& matrix,

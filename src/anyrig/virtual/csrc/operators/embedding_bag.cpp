@@ -10,13 +10,14 @@
 namespace anyrig::virtual_gpu {
 namespace {
 
-constexpr int64_t kMax = 2; // the mode that needs to know which index was the largest
+constexpr int64_t kMax = 2; // the mode whose backward needs the index of each maximum
 
 using Bags = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
 
-// The CPU has a fast path without the bag of each index, and otherwise room for the largest indices
-// in every mode; see _embedding_bag_cuda of aten/src/ATen/native/cuda/EmbeddingBag.cu.
-Bags as_on_card(Bags bags, const at::Tensor& indices, const at::Tensor& offsets, int64_t mode) {
+// Converts the CPU kernel's results to CUDA's. A fast path of the CPU kernel omits the bag of each
+// index, and the kernel returns maximum indices in every mode. See _embedding_bag_cuda of
+// aten/src/ATen/native/cuda/EmbeddingBag.cu.
+Bags to_cuda_results(Bags bags, const at::Tensor& indices, const at::Tensor& offsets, int64_t mode) {
   auto& [output, bag_of_index, bag_sizes, max_indices] = bags;
   if (bag_of_index.numel() != indices.numel()) {
     const auto positions = at::arange(indices.numel(), offsets.options());
@@ -41,7 +42,7 @@ Bags embedding_bag(
     const std::optional<at::Tensor>& per_sample_weights,
     bool include_last_offset,
     int64_t padding_idx) {
-  return as_on_card(
+  return to_cuda_results(
       Kernel(
           weight, indices, offsets, scale_grad_by_freq, mode, sparse, per_sample_weights,
           include_last_offset, padding_idx),

@@ -20,10 +20,10 @@ using at::IntArrayRef;
 
 enum class Transform : int64_t { kOfComplex, kToComplex, kToReal };
 
-// What two calls must share to share a plan: transform, dtype, sizes and strides.
+// The key of a plan: transform, dtype, sizes and strides.
 using Plan = std::vector<int64_t>;
 
-// The plans of one device, those used last kept longest: CuFFTParamsLRUCache of
+// The LRU cache of one device's plans: CuFFTParamsLRUCache of
 // aten/src/ATen/native/cuda/CuFFTPlanCache.h.
 class Plans {
  public:
@@ -70,13 +70,13 @@ class Plans {
 
 std::mutex plans_mutex;
 
-// Under the mutex. Kept until the process ends, as threads may still compute then.
+// Requires plans_mutex. Never freed, since threads may still compute while the process ends.
 Plans& plans_of(c10::DeviceIndex device) {
   static auto* all = new std::map<c10::DeviceIndex, Plans>();
   return (*all)[device];
 }
 
-Plans& asked_plans(c10::DeviceIndex device, const char* function) {
+Plans& checked_plans(c10::DeviceIndex device, const char* function) {
   TORCH_CHECK(
       0 <= device && device < device_count(), function, ": expected 0 <= device_index < ",
       device_count(), "], but got device_index=", static_cast<int>(device));
@@ -93,7 +93,7 @@ DimVector strides_in_order(IntArrayRef sizes) {
   return strides;
 }
 
-// A tensor on its way through the transforms of one call.
+// The shape of an intermediate result of one call.
 struct Signal {
   DimVector sizes;
   DimVector strides;
@@ -105,8 +105,8 @@ void sort_by_stride(DimVector& dims, const Signal& signal) {
   });
 }
 
-// One cuFFT call: _exec_fft of aten/src/ATen/native/cuda/SpectralOps.cpp, which says how the result
-// lies too.
+// Records one cuFFT call and returns the layout of its result: _exec_fft of
+// aten/src/ATen/native/cuda/SpectralOps.cpp.
 Signal transform(
     Plans& plans, Transform kind, at::ScalarType dtype, const Signal& self, IntArrayRef out_sizes,
     IntArrayRef dims) {
@@ -156,13 +156,13 @@ Signal transform(
   return out;
 }
 
-constexpr size_t kMostDims = 3; // that one plan can have
+constexpr size_t kMaxDims = 3; // that one plan can transform
 
-// The rest of the dims, as many at once as a plan can have: _fft_c2c_cufft.
+// Transforms the remaining dimensions, as many in each plan as possible: _fft_c2c_cufft.
 Signal transform_rest(Plans& plans, at::ScalarType dtype, Signal signal, DimVector dims) {
   while (!dims.empty()) {
     sort_by_stride(dims, signal);
-    const auto first = dims.size() - std::min(kMostDims, dims.size());
+    const auto first = dims.size() - std::min(kMaxDims, dims.size());
     signal = transform(
         plans, Transform::kOfComplex, dtype, signal, DimVector(signal.sizes),
         IntArrayRef(dims).slice(first));
@@ -173,7 +173,7 @@ Signal transform_rest(Plans& plans, at::ScalarType dtype, Signal signal, DimVect
 
 // use_optimized_cufft_path
 bool is_one_plan(IntArrayRef dims) {
-  return dims.size() <= kMostDims && !(dims.size() >= 2 && dims[0] == 0 && dims[1] == 1);
+  return dims.size() <= kMaxDims && !(dims.size() >= 2 && dims[0] == 0 && dims[1] == 1);
 }
 
 struct Call {
@@ -213,7 +213,8 @@ void note_plans_to_complex(Arguments arguments, c10::Device device) {
   }
   const int64_t last = call.dims.back();
   if (call.self.storage_offset() % 2 != 0) {
-    // Real numbers must lie as complex ones do, or are copied with the last dim innermost.
+    // A real input at an odd offset is not aligned to complex numbers, so PyTorch copies it with
+    // the last transformed dimension innermost.
     const auto moved = call.self.movedim(last, -1);
     auto order = strides_in_order(moved.sizes());
     order.insert(order.begin() + last, 1);
@@ -248,7 +249,7 @@ void note_plans_to_real(Arguments arguments, c10::Device device) {
   auto signal = call.signal;
   auto dims = call.dims;
   if (dims.size() == 1 || is_one_plan(dims)) {
-    // cuFFT may write to its input, so it gets a copy.
+    // cuFFT may overwrite its input, so PyTorch passes a copy.
     signal.strides = strides_in_order(signal.sizes);
   } else {
     signal = transform_rest(plans, call.dtype, signal, DimVector(dims.begin(), dims.end() - 1));
@@ -259,22 +260,22 @@ void note_plans_to_real(Arguments arguments, c10::Device device) {
 
 int64_t fft_plans(c10::DeviceIndex device) {
   const std::lock_guard<std::mutex> lock(plans_mutex);
-  return asked_plans(device, "cufft_get_plan_cache_size").count();
+  return checked_plans(device, "cufft_get_plan_cache_size").count();
 }
 
-int64_t most_fft_plans(c10::DeviceIndex device) {
+int64_t max_fft_plans(c10::DeviceIndex device) {
   const std::lock_guard<std::mutex> lock(plans_mutex);
-  return asked_plans(device, "cufft_get_plan_cache_max_size").most();
+  return checked_plans(device, "cufft_get_plan_cache_max_size").most();
 }
 
-void set_most_fft_plans(c10::DeviceIndex device, int64_t count) {
+void set_max_fft_plans(c10::DeviceIndex device, int64_t count) {
   const std::lock_guard<std::mutex> lock(plans_mutex);
-  asked_plans(device, "cufft_set_plan_cache_max_size").set_most(count);
+  checked_plans(device, "cufft_set_plan_cache_max_size").set_most(count);
 }
 
 void clear_fft_plans(c10::DeviceIndex device) {
   const std::lock_guard<std::mutex> lock(plans_mutex);
-  asked_plans(device, "cufft_clear_plan_cache").clear();
+  checked_plans(device, "cufft_clear_plan_cache").clear();
 }
 
 } // namespace anyrig::virtual_gpu

@@ -1,4 +1,4 @@
-// cuFFT's plans: which ones a card would have made and kept, for torch.backends.cuda.cufft_plan_cache.
+// The plans that cuFFT would create and cache, for torch.backends.cuda.cufft_plan_cache.
 
 #pragma once
 
@@ -10,14 +10,14 @@
 
 namespace anyrig::virtual_gpu {
 
-// Note the plans of a call of _fft_r2c, _fft_c2c or _fft_c2r.
+// Record the plans that a call of _fft_r2c, _fft_c2c or _fft_c2r creates or reuses.
 void note_plans_to_complex(Arguments arguments, c10::Device device);
 void note_plans_of_complex(Arguments arguments, c10::Device device);
 void note_plans_to_real(Arguments arguments, c10::Device device);
 
 int64_t fft_plans(c10::DeviceIndex device);
-int64_t most_fft_plans(c10::DeviceIndex device);
-void set_most_fft_plans(c10::DeviceIndex device, int64_t count);
+int64_t max_fft_plans(c10::DeviceIndex device);
+void set_max_fft_plans(c10::DeviceIndex device, int64_t count);
 void clear_fft_plans(c10::DeviceIndex device);
 
 } // namespace anyrig::virtual_gpu

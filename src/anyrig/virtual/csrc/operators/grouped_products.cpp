@@ -11,8 +11,8 @@
 namespace anyrig::virtual_gpu {
 namespace {
 
-// Of rows that begin at multiples of 16 bytes: create_grouped_gemm_output_tensor of
-// aten/src/ATen/native/GroupedMMUtils.h.
+// Returns an empty tensor whose rows begin at multiples of 16 bytes:
+// create_grouped_gemm_output_tensor of aten/src/ATen/native/GroupedMMUtils.h.
 at::Tensor padded(at::IntArrayRef sizes, const at::TensorOptions& options) {
   const auto step = static_cast<int64_t>(16 / options.dtype().itemsize());
   const int64_t row = (sizes.back() + step - 1) / step * step;
@@ -56,7 +56,7 @@ void check_groups_of_matrices(
       "Grouped gemm output dtype must match `mat_a` dtype");
 }
 
-// Meta's kernel takes bfloat16 alone, and knows no padding in a PyTorch without CUDA.
+// Replaces the Meta kernel, which supports bfloat16 only and, without CUDA, does not pad.
 at::Tensor grouped_mm(
     const at::Tensor& self,
     const at::Tensor& mat2,

@@ -1,16 +1,16 @@
-// Products of groups of matrices.
+// Grouped matrix products.
 #pragma once
 
 #include "operators/optional_tensor.h"
 
 namespace anyrig::virtual_gpu {
 
-// Of the sizes of the groups' product, with rows that begin at multiples of 16 bytes.
+// Returns an empty tensor of the product's size, whose rows begin at multiples of 16 bytes.
 at::Tensor empty_for_groups(
     const at::Tensor& a, const at::Tensor& b, const OptionalTensor& offs, at::ScalarType dtype);
 
-// Whether a matrix, or each of a batch, goes by columns. Raises if it goes by neither rows nor
-// columns, or if they do not begin at multiples of 16 bytes.
+// Returns whether a matrix, or each matrix of a batch, is column-major. Raises if it is neither
+// row- nor column-major, or if its rows or columns do not begin at multiples of 16 bytes.
 bool is_transposed(const at::Tensor& matrix);
 
 } // namespace anyrig::virtual_gpu

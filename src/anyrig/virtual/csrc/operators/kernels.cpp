@@ -1,4 +1,4 @@
-// Making tensors, viewing them, setting their storage, reading single values.
+// Kernels that create tensors, view them, set their storage, or read single values.
 
 #include "operators/kernels.h"
 
@@ -27,7 +27,7 @@ void check_not_pinned(std::optional<bool> pin_memory) {
   TORCH_CHECK(!pin_memory.value_or(false), "Only dense CPU tensors can be pinned");
 }
 
-// New memory, in a program that wants even its unset bytes to be the same in each run.
+// Fills new memory if the program asked for deterministic uninitialized memory.
 at::Tensor fill_if_deterministic(at::Tensor made) {
   const auto& context = at::globalContext();
   if (C10_UNLIKELY(
@@ -63,7 +63,7 @@ at::Tensor empty_strided(
       size, stride, device_allocator(), kKeys, c10::dtype_or_default(dtype)));
 }
 
-// A tensor of zeros without memory, which autograd uses for gradients that are zero.
+// Returns a tensor of zeros without memory, which autograd uses for zero gradients.
 at::Tensor efficient_zero_tensor(
     at::IntArrayRef size,
     std::optional<at::ScalarType> dtype,
@@ -169,7 +169,7 @@ void record_stream_of(at::Tensor& self, c10::Stream stream) {
   record_stream(self.storage().data_ptr(), stream);
 }
 
-// The CPU's kernel for this loss runs on twins; a card's cuDNN kernel is not modelled.
+// The CPU kernel for this loss runs on twins; cuDNN's kernel is not modelled.
 bool no_cudnn_ctc_loss(
     const at::Tensor& /*log_probs*/,
     const at::Tensor& /*targets*/,
@@ -197,7 +197,7 @@ void register_tensor_kernels(torch::Library& library, Names& names) {
   add("empty.memory_format", empty);
   add("empty_strided", empty_strided);
   add("_efficientzerotensor", efficient_zero_tensor);
-  // PyTorch's own view kernels look at geometry alone and serve every device.
+  // PyTorch's view kernels use geometry only and work on every device.
   add("view", at::native::view);
   add("as_strided", at::native::as_strided_tensorimpl);
   add("unfold", at::native::unfold);

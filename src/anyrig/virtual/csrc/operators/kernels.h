@@ -1,4 +1,4 @@
-// Kernels of the virtual devices that are more than their CPU kernel run on twins.
+// Kernels of virtual devices other than CPU kernels that run on twins.
 #pragma once
 
 #include <torch/library.h>
@@ -8,7 +8,7 @@
 
 namespace anyrig::virtual_gpu {
 
-// Each registers its kernels under the CUDA key and adds their names, as in "add.Tensor".
+// Each function registers kernels under the CUDA key and adds their names, such as "add.Tensor".
 using Names = std::unordered_set<std::string>;
 void register_tensor_kernels(torch::Library& library, Names& names);
 void register_copy_kernels(torch::Library& library, Names& names);
@@ -17,14 +17,14 @@ void register_attention_kernels(torch::Library& library, Names& names);
 void register_recurrent_kernels(torch::Library& library, Names& names);
 void register_random_kernels(torch::Library& library, Names& names);
 void register_random_launch_kernels(torch::Library& library, Names& names);
-// Nested tensors have a key of their own, too.
+// Also registers kernels under the dispatch key of nested tensors.
 void register_nested_kernels(torch::Library& library, Names& names);
 
-// All of them; returns their names.
+// Registers all of the above and returns their names.
 Names register_kernels(torch::Library& library);
 
-// Whether this PyTorch has the operator `name`, without an overload name, and with `count`
-// arguments; it refuses a kernel that takes others.
+// Returns whether this PyTorch has operator `name`, without overload name, and with `count`
+// arguments; registering a kernel with another signature raises.
 bool has_arguments(const char* name, size_t count);
 
 // Registers one kernel and remembers its name.

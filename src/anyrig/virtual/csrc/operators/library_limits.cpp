@@ -55,7 +55,7 @@ void check_transform_of_complex(Arguments arguments, c10::Device device) {
   note_plans_of_complex(arguments, device);
 }
 
-// _fft_c2r(self, dim, normalization, last_dim_size): half of the signal is in `self`.
+// _fft_c2r(self, dim, normalization, last_dim_size): `self` holds half of the spectrum.
 void check_transform_to_real(Arguments arguments, c10::Device device) {
   const at::Tensor& self = arguments[0].toTensor();
   auto sizes = sizes_along(self, arguments[1].toIntVector());
@@ -71,7 +71,7 @@ void check_product_of_bytes(Arguments arguments, c10::Device /*device*/) {
   const at::Tensor& self = arguments[0].toTensor();
   const at::Tensor& other = arguments[1].toTensor();
   if (self.dim() != 2 || other.dim() != 2) {
-    return; // refused by all
+        return; // every backend refuses it
   }
   TORCH_CHECK(
       self.size(0) > 16, "self.size(0) needs to be greater than 16, but got ", self.size(0));

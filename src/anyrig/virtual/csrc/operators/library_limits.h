@@ -1,4 +1,4 @@
-// What a card's libraries refuse and the CPU's take: sizes, and cards that are too old.
+// Limits of CUDA's libraries that the CPU does not have: sizes, and GPUs that are too old.
 #pragma once
 
 #include "dispatch/arguments.h"
@@ -13,7 +13,7 @@ namespace anyrig::virtual_gpu {
 // `device`.
 using CheckLimits = void (*)(Arguments arguments, c10::Device device);
 
-// By the operator's name without its overload; null where there is no limit.
+// Looks up an operator by its name without overload; returns null if it has no limits.
 CheckLimits limits_of(const std::string& name);
 
 } // namespace anyrig::virtual_gpu

@@ -24,8 +24,8 @@
 namespace anyrig::virtual_gpu {
 namespace {
 
-// PyTorch's kernels of nested tensors for the CPU are made of operators on buffers, and most are
-// its kernels for a card too. The operators find the buffers on the device.
+// Runs PyTorch's CPU kernel on virtual nested tensors. Most such kernels also serve CUDA: they call
+// operators on the buffers, which are on the device.
 void run_host_kernel(
     const c10::OperatorHandle& op,
     c10::DispatchKeySet /*keys*/,
@@ -33,7 +33,7 @@ void run_host_kernel(
   op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::NestedTensorCPU), stack);
 }
 
-// The kernel for the CPU calls the CPU's dense kernel by the device of its operands.
+// PyTorch's kernel calls the dense CPU kernel directly, without the dispatcher.
 std::tuple<at::Tensor, at::Tensor, at::Tensor> nested_layer_norm(
     const at::Tensor& input,
     at::IntArrayRef normalized_shape,
@@ -42,8 +42,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> nested_layer_norm(
     double epsilon) {
   TORCH_CHECK(
       input.is_contiguous() && is_given(weight) && is_given(bias) && normalized_shape.size() == 1,
-      "layer_norm of nested tensors needs contiguous ones, a weight, a bias and one normalized "
-      "dimension");
+      "layer_norm of nested tensors requires contiguous tensors, a weight, a bias and one "
+      "normalized dimension");
   const auto* impl = at::native::get_nested_tensor_impl(input);
   const auto [output, mean, deviation] = at::native_layer_norm(
       impl->get_buffer().view({-1, normalized_shape[0]}), normalized_shape, weight, bias, epsilon);
@@ -74,7 +74,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> nested_layer_norm_backward(
       of_weight, of_bias};
 }
 
-// PyTorch's code for any device selects by a mask; the sizes, on the host, say how much that gives.
+// PyTorch's generic code selects by a mask. In ShapeOnly, compute the selected count from the
+// sizes, which are on the host.
 at::Tensor nested_from_padded(
     const at::Tensor& padded, const at::Tensor& sizes, bool joins_heads) {
   if (!shape_only()) {
@@ -89,15 +90,15 @@ at::Tensor nested_from_padded(
   return at::native::wrap_buffer(buffer, sizes);
 }
 
-// The CPU alone has kernels for these.
-bool is_of_host_alone(const std::string& full_name) {
+// Returns whether only the CPU has a kernel for an operator.
+bool is_cpu_only(const std::string& full_name) {
   return full_name == "sum.dim_IntList" || full_name == "_nested_sum_backward";
 }
 
 } // namespace
 
 void register_nested_kernels(torch::Library& library, Names& names) {
-  // Made of other operators on a card as well, or a kernel whose result these give too.
+  // CUDA composes these of other operators too, or has a kernel with the same result.
   register_kernel(library, names, "_nested_view_from_buffer", at::native::_nested_view_from_buffer);
   if (shape_only()) {
     register_nested_shapes(library, names);
@@ -131,7 +132,7 @@ void register_nested_kernels(torch::Library& library, Names& names) {
       continue;
     }
     const std::string own_name = name.name.substr(6) + overload;
-    if (nested_names.count(own_name) == 0 && !is_of_host_alone(own_name)) {
+    if (nested_names.count(own_name) == 0 && !is_cpu_only(own_name)) {
       nested->impl(
           own_name.c_str(), torch::CppFunction::makeFromBoxedFunction<&run_host_kernel>());
     }

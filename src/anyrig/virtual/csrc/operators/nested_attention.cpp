@@ -1,6 +1,7 @@
-// Attention of nested tensors of layout strided: packed into one buffer, as on a card, for flash or
-// memory-efficient or cuDNN's attention, and unpacked again. Queries, keys and values are (batch, heads, tokens,
-// numbers of a head); of batches and heads, one serves for many, and one of the three may be dense.
+// Attention of nested tensors of layout strided. As on CUDA, the sequences are packed into one
+// buffer for flash, memory-efficient or cuDNN attention, and the result is unpacked. Queries, keys
+// and values are (batch, heads, tokens, head size). Batches and heads of size one broadcast, and
+// one of the three may be dense.
 
 #include "operators/nested_attention.h"
 
@@ -19,17 +20,17 @@
 namespace anyrig::virtual_gpu {
 namespace {
 
-// What all operands come to.
+// The broadcast sizes of all operands.
 struct Extents {
   int64_t batch = 1;
   int64_t heads = 1;
 };
 
-// Sequences of (heads, tokens, numbers), packed to (all tokens, heads, numbers).
+// Sequences of (heads, tokens, head size), packed to (total tokens, heads, head size).
 struct Packed {
   at::Tensor tensor;
-  at::Tensor sizes;  // of each sequence, (tokens, heads, numbers); on the host
-  at::Tensor starts; // int32, on the device
+    at::Tensor sizes;  // (tokens, heads, head size) of each sequence; on the host
+    at::Tensor starts; // the first token of each sequence; int32, on the device
   int64_t longest;
 };
 
@@ -42,7 +43,7 @@ Extents extents_of(std::initializer_list<at::Tensor> operands) {
   return result;
 }
 
-// (sequences, tokens of one, heads, numbers), every sequence of one length.
+// Packs (sequences, tokens, heads, head size), where every sequence has the same length.
 at::Tensor pack_equal(const at::Tensor& tokens_first, Extents extents) {
   const int64_t tokens = tokens_first.size(1);
   const int64_t numbers = tokens_first.size(3);
@@ -89,7 +90,7 @@ Packed pack(const at::Tensor& operand, Extents extents) {
   return finish(buffer.expand({-1, extents.heads, numbers}), sizes);
 }
 
-// What attention takes.
+// The operands of the attention kernel.
 struct PackedOperands {
   Extents extents;
   Packed query;
@@ -103,7 +104,7 @@ PackedOperands pack_operands(
   return {extents, pack(query, extents), pack(key, extents), pack(value, extents)};
 }
 
-// The opposite: sequences like the query's, of numbers as `packed` has them.
+// Unpacks to sequences of the query's lengths and of the head size of `packed`.
 at::Tensor unpack(const at::Tensor& packed, const Packed& like) {
   auto sizes = like.sizes.clone();
   sizes.select(1, 2).fill_(packed.size(-1));
@@ -126,7 +127,7 @@ ProductOutputs nested_flash_forward(
           debug_mask};
 }
 
-// Nothing is broadcast where gradients are wanted: flash attention is not chosen then.
+// Needs no broadcasting: with gradients, flash attention is not chosen for broadcast operands.
 FlashGradients nested_flash_backward(
     const at::Tensor& gradient,
     const at::Tensor& query,
@@ -159,7 +160,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> nested_efficient_forw
     const at::Tensor& query,
     const at::Tensor& key,
     const at::Tensor& value,
-    const OptionalTensor& /*bias*/, // which a card does not look at
+        const OptionalTensor& /*bias*/, // ignored on CUDA too
     bool compute_logsumexp,
     double dropout,
     bool is_causal,
@@ -188,7 +189,7 @@ ProductOutputs nested_cudnn_forward(
     const at::Tensor& query,
     const at::Tensor& key,
     const at::Tensor& value,
-    const OptionalTensor& /*bias*/, // which nested operands are not chosen with
+        const OptionalTensor& /*bias*/, // not supported with nested operands
     bool compute_logsumexp,
     double dropout,
     bool is_causal,
@@ -230,7 +231,7 @@ FlashGradients nested_cudnn_backward(
       unpack(of_value, operands.value)};
 }
 
-// A card's choice is one for dense and for nested tensors.
+// CUDA chooses for dense and nested tensors in the same function.
 int64_t nested_choice(
     const at::Tensor& query,
     const at::Tensor& key,

@@ -6,7 +6,7 @@
 
 namespace anyrig::virtual_gpu {
 
-// Attention of nested tensors of layout strided, into the library of their key.
+// Registers attention for nested tensors of layout strided.
 void register_nested_attention(torch::Library& library, Names& names);
 
 } // namespace anyrig::virtual_gpu

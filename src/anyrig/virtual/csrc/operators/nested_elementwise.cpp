@@ -1,5 +1,5 @@
-// A nested tensor and a dense one of one row a part: [B, *, D] and [B, 1, D]. PyTorch's code of
-// sums and products knows that only a card can do it, and asks a kernel registered for one.
+// Sums and products of a nested tensor [B, *, D] and a dense tensor [B, 1, D]. PyTorch's code
+// supports them on CUDA only and calls a kernel registered for CUDA.
 
 #include "operators/nested_elementwise.h"
 
@@ -28,7 +28,7 @@ void check_nested_dtypes(const at::Tensor& self, const at::Tensor& other) {
       "expected scalar type ", dtype, " but found ", other.scalar_type());
 }
 
-// The kernel takes neither strides nor the factor of torch.add(…, alpha=…) into account.
+// Like CUDA's kernel, ignores strides and the factor of torch.add(…, alpha=…).
 void combine_with_rows(
     at::Tensor& result, const at::Tensor& self, const at::Tensor& other, const Operation& op) {
   check_nested_dtypes(self, other);

@@ -2,7 +2,7 @@
 
 namespace anyrig::virtual_gpu {
 
-// Sums and products of a nested tensor and dense rows.
+// Registers sums and products of a nested tensor and a dense one with one row for each component.
 void register_nested_elementwise();
 
 } // namespace anyrig::virtual_gpu

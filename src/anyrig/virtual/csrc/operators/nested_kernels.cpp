@@ -8,9 +8,9 @@ namespace anyrig::virtual_gpu {
 
 NestedKernel nested_kernel_of(const std::string& full_name) {
   using enum NestedKernel;
-  // A nested tensor of Meta tensors cannot be made, so without data there are no twins.
+  // Meta tensors cannot form a nested tensor, so ShapeOnly has no twins of nested tensors.
   const NestedKernel own = shape_only() ? OfHost : OnTwins;
-  // native_functions.yaml names one kernel for the CPU and a card, but for these.
+  // All other operators have one kernel for the CPU and CUDA in native_functions.yaml.
   static const std::unordered_map<std::string, NestedKernel> kernels = {
       {"bmm", own},
       {"to_padded_tensor", own},

@@ -1,4 +1,4 @@
-// Which code runs an operator on nested tensors of layout strided.
+// The choice of the code that runs an operator on nested tensors of layout strided.
 #pragma once
 
 #include <string>
@@ -6,12 +6,12 @@
 namespace anyrig::virtual_gpu {
 
 enum class NestedKernel {
-  OfHost,      // PyTorch's for the CPU, on tensors of the device: it is made of operators on the parts
-  OnTwins,     // PyTorch's for the CPU, on twins: a card has a kernel of its own
-  WrittenHere, // registered with the nested kernels
+  OfHost,      // PyTorch's CPU kernel on virtual tensors: it calls operators on their parts
+  OnTwins,     // PyTorch's CPU kernel on twins: CUDA has a kernel of its own
+  WrittenHere, // a kernel of this library (register_nested_kernels)
 };
 
-// By the operator's name and overload.
+// Looks up an operator by its name and overload.
 NestedKernel nested_kernel_of(const std::string& full_name);
 
 } // namespace anyrig::virtual_gpu

@@ -19,8 +19,9 @@
 namespace anyrig::virtual_gpu {
 namespace {
 
-// PyTorch's code looks at the mask alone, and where that is known, finds the sizes on the host. A
-// card is waited for, for a length of each sequence.
+// Returns a CPU tensor like the mask. PyTorch's code reads only the mask, and computes the sizes on
+// the host if its values are known. The host waits for the device, as on CUDA, for the sequence
+// lengths.
 at::Tensor mask_on_host(const at::Tensor& mask, const char* name) {
   const auto stream = current_stream(mask.device().index());
   check_not_captured(stream);
@@ -44,8 +45,8 @@ bool is_left_aligned(const at::Tensor& padded, const at::Tensor& mask) {
   return at::native::NestedTensor_nested_tensor_from_mask_left_aligned(padded, known);
 }
 
-// A kernel that reads and writes memory and does little else.
-at::Tensor charged(std::initializer_list<at::Tensor> read, at::Tensor written) {
+// Charges a kernel that mainly reads and writes memory, and returns `written`.
+at::Tensor charge_traffic(std::initializer_list<at::Tensor> read, at::Tensor written) {
   double bytes = touched_bytes(written);
   for (const auto& tensor : read) {
     bytes += touched_bytes(tensor);
@@ -58,14 +59,14 @@ at::Tensor charged(std::initializer_list<at::Tensor> read, at::Tensor written) {
 
 using Projections = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
 
-// Queries, keys and values lie in one piece of memory.
+// Queries, keys and values share one allocation.
 Projections split_projection(const at::Tensor& qkv, const at::Tensor& bias, int64_t heads) {
   const int64_t numbers = bias.size(0) / 3;
   TORCH_CHECK(
       qkv.dim() == 3 && qkv.size(2) == bias.size(0) && numbers % heads == 0,
       "_transform_bias_rescale_qkv: ", qkv.sizes(), " and a bias of ", bias.sizes(),
       " do not make queries, keys and values of ", heads, " heads");
-  const auto all = charged(
+  const auto all = charge_traffic(
       {qkv, bias},
       at::empty({3, qkv.size(0), heads, qkv.size(1), numbers / heads}, qkv.options()));
   return {all.select(0, 0), all.select(0, 1), all.select(0, 2)};
@@ -77,7 +78,7 @@ Projections split_nested_projection(
   const auto& sizes = impl->get_nested_sizes();
   const auto longest = sizes.select(1, 0).max().item<int64_t>();
   const auto numbers = bias.size(0) / 3;
-  const auto all = charged(
+  const auto all = charge_traffic(
       {impl->get_buffer(), bias},
       at::empty({3, sizes.size(0), heads, longest, numbers / heads}, bias.options()));
   return {all.select(0, 0), all.select(0, 1), all.select(0, 2)};
@@ -93,7 +94,7 @@ at::Tensor masked_softmax(
   TORCH_CHECK(
       *mask_type >= 0 && *mask_type <= 2,
       "Mask Type should be 0 (src_mask), 1 (src_key_padding_mask), or 2 (default_mask)");
-  return charged({scores, mask}, at::empty(scores.sizes(), scores.options()));
+  return charge_traffic({scores, mask}, at::empty(scores.sizes(), scores.options()));
 }
 
 at::Tensor padded_to_jagged(
@@ -102,9 +103,9 @@ at::Tensor padded_to_jagged(
       tokens.has_value() ? *tokens : offsets[0].select(0, -1).item<int64_t>();
   auto sizes = padded.sizes().slice(1).vec();
   sizes[0] = length;
-  // Of the padded rows it reads those that it writes.
+  // The kernel reads only the padded rows that it writes.
   const auto result = at::empty(sizes, padded.options());
-  return charged({result}, result);
+  return charge_traffic({result}, result);
 }
 
 } // namespace

@@ -1,12 +1,12 @@
-// Operators between padded and nested tensors, and of the fast path of nn.TransformerEncoder, without
-// data: PyTorch has no Meta kernels of them, or reads masks and lengths.
+// ShapeOnly kernels of operators between padded and nested tensors and of nn.TransformerEncoder's
+// fast path. PyTorch has no Meta kernels for them, or its kernels read masks and lengths.
 #pragma once
 
 #include "operators/kernels.h"
 
 namespace anyrig::virtual_gpu {
 
-// Into the kernels of dense tensors and into those of nested ones, of a device that keeps no data.
+// Registers them for dense and for nested tensors.
 void register_nested_shapes(torch::Library& library, Names& names);
 void register_shapes_of_nested(torch::Library& nested, Names& nested_names);
 

@@ -1,4 +1,4 @@
-// A tensor that a schema writes as `Tensor?`: Python's None arrives absent or undefined.
+// An argument of schema type `Tensor?`: Python's None arrives as an absent or an undefined tensor.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -15,10 +15,10 @@
 namespace anyrig::virtual_gpu {
 namespace {
 
-// On a card each function below is one kernel, which reads and writes `tensors`.
-class OneKernel {
+// Charges each function below as one kernel that reads and writes `tensors`, as on CUDA.
+class FusedKernel {
  public:
-  explicit OneKernel(const at::Tensor& on) : device_(on.device().index()) {}
+  explicit FusedKernel(const at::Tensor& on) : device_(on.device().index()) {}
 
   void charge(std::initializer_list<at::Tensor> tensors) {
     parts_.reset();
@@ -34,11 +34,11 @@ class OneKernel {
   std::optional<Clock::Pause> parts_{std::in_place};
 };
 
-at::Tensor add_if(const at::Tensor& gates, const OptionalTensor& bias) {
+at::Tensor add_bias(const at::Tensor& gates, const OptionalTensor& bias) {
   return bias.has_value() && bias->defined() ? gates + *bias : gates;
 }
 
-at::Tensor or_zeros(const OptionalTensor& gradient, const at::Tensor& like) {
+at::Tensor zeros_if_missing(const OptionalTensor& gradient, const at::Tensor& like) {
   return gradient.has_value() && gradient->defined() ? *gradient : at::zeros_like(like);
 }
 
@@ -49,8 +49,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> lstm_cell(
     const at::Tensor& cell,
     const OptionalTensor& input_bias,
     const OptionalTensor& hidden_bias) {
-  OneKernel kernel(input_gates);
-  const auto gates = add_if(add_if(input_gates + hidden_gates, input_bias), hidden_bias);
+  FusedKernel kernel(input_gates);
+  const auto gates = add_bias(add_bias(input_gates + hidden_gates, input_bias), hidden_bias);
   const auto parts = gates.chunk(4, 1);
   const auto input = parts[0].sigmoid();
   const auto forget = parts[1].sigmoid();
@@ -71,13 +71,13 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> lstm_cell_backward(
     const at::Tensor& new_cell,
     const at::Tensor& workspace,
     bool has_bias) {
-  OneKernel kernel(cell);
+  FusedKernel kernel(cell);
   const auto parts = workspace.chunk(4, 1);
   const auto &input = parts[0], &forget = parts[1], &candidate = parts[2], &output = parts[3];
   const auto new_cell_tanh = new_cell.tanh();
-  const auto of_hidden = or_zeros(hidden_gradient, new_cell);
+  const auto of_hidden = zeros_if_missing(hidden_gradient, new_cell);
   const auto of_cell = of_hidden * output * (1 - new_cell_tanh * new_cell_tanh) +
-      or_zeros(cell_gradient, new_cell);
+      zeros_if_missing(cell_gradient, new_cell);
   const auto of_gates = at::cat(
       {of_cell * candidate * input * (1 - input),
        of_cell * cell * forget * (1 - forget),
@@ -97,9 +97,9 @@ std::tuple<at::Tensor, at::Tensor> gru_cell(
     const at::Tensor& hidden,
     const OptionalTensor& input_bias,
     const OptionalTensor& hidden_bias) {
-  OneKernel kernel(hidden);
-  const auto inputs = add_if(input_gates, input_bias).chunk(3, 1);
-  const auto hiddens = add_if(hidden_gates, hidden_bias).chunk(3, 1);
+  FusedKernel kernel(hidden);
+  const auto inputs = add_bias(input_gates, input_bias).chunk(3, 1);
+  const auto hiddens = add_bias(hidden_gates, hidden_bias).chunk(3, 1);
   const auto reset = (inputs[0] + hiddens[0]).sigmoid();
   const auto update = (inputs[1] + hiddens[1]).sigmoid();
   const auto candidate = (inputs[2] + reset * hiddens[2]).tanh();
@@ -114,7 +114,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> gru_cell_
     const at::Tensor& gradient,
     const at::Tensor& workspace,
     bool has_bias) {
-  OneKernel kernel(gradient);
+  FusedKernel kernel(gradient);
   const auto parts = workspace.chunk(5, 1);
   const auto &reset = parts[0], &update = parts[1], &candidate = parts[2], &hidden = parts[3],
              &hidden_part = parts[4];

@@ -1,4 +1,4 @@
-// Sizes in whole tiles.
+// Rounding of sizes to multiples of a tile.
 #pragma once
 
 #include <cstdint>

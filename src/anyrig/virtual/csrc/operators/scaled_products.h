@@ -1,4 +1,4 @@
-// Products of narrow floats with their scales: one product, and groups of them.
+// Products of 8-bit and 4-bit floats with scales: single products and groups of them.
 #pragma once
 
 #include "dispatch/arguments.h"
@@ -11,7 +11,7 @@ namespace anyrig::virtual_gpu {
 void add_scaled_products(HostKernels& kernels);
 void add_scaled_groups(HostKernels& kernels);
 
-// What cards and their libraries refuse, as in library_limits.h.
+// Limits of GPUs and their libraries, as in library_limits.h.
 void check_scaled_mm(Arguments arguments, c10::Device device);
 void check_scaled_mm_v2(Arguments arguments, c10::Device device);
 void check_scaled_grouped_mm(Arguments arguments, c10::Device device);

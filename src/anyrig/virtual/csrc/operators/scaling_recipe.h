@@ -1,4 +1,4 @@
-// The scaling that a list of ScalingType, with a tensor for each, asks for.
+// The scaling that a list of ScalingType values, with one tensor each, describes.
 #pragma once
 
 #include "operators/scaling.h"
@@ -10,7 +10,7 @@
 
 namespace anyrig::virtual_gpu {
 
-// Of the first operand and of the second.
+// The scaling of the first and of the second operand.
 using Scalings = std::pair<ScalingType, ScalingType>;
 
 struct ScalingRecipe {
@@ -21,7 +21,7 @@ struct ScalingRecipe {
   bool is(std::initializer_list<std::pair<ScalingType, at::ScalarType>> parts) const;
 };
 
-// None where a card has no kernel for it.
+// Returns none if CUDA has no kernel for the two recipes.
 std::optional<Scalings> scalings_of_recipes(
     const at::Tensor& a,
     const at::Tensor& b,

@@ -1,4 +1,5 @@
-// Matrices that keep half of their numbers (2:4 sparsity), for CUTLASS and for cuSPARSELt.
+// Matrices with 2:4 sparsity, which keep half of their numbers, in the formats of CUTLASS and
+// cuSPARSELt.
 #pragma once
 
 #include "dispatch/arguments.h"
@@ -11,10 +12,10 @@ namespace anyrig::virtual_gpu {
 void add_semi_structured(HostKernels& kernels);
 void add_pruning(HostKernels& kernels);
 
-// Where CUTLASS has the word of metadata that is `column`'th of a row, counted in words.
+// Returns the position of a metadata word in CUTLASS's layout; `column` counts words in a row.
 int64_t place_of_word(int64_t row, int64_t column, int64_t rows, bool is_short);
 
-// What the libraries refuse, as in library_limits.h.
+// Limits of the libraries, as in library_limits.h.
 void check_semi_structured_mm(Arguments arguments, c10::Device device);
 void check_semi_structured_addmm(Arguments arguments, c10::Device device);
 void check_cusparselt(Arguments arguments, c10::Device device);

@@ -1,9 +1,9 @@
-// What cuRAND makes of four Philox words: numbers, uniform and normal.
+// The conversion of Philox words to uniform and normal numbers, as cuRAND does it.
 //
-// Source: curand_uniform.h and curand_normal.h of CUDA 12. The device contracts a product and a
-// sum into one rounding, hence std::fma. Its uniform numbers and integers are met bit for bit.
-// Normal numbers in float are not quite: the device takes sine and cosine from a hardware unit
-// (__sincosf, absolute error up to 2^-21) that a host has no equal of.
+// Source: curand_uniform.h and curand_normal.h of CUDA 12. The device contracts a product and a sum
+// into one rounding, hence std::fma. Uniform numbers and integers match the device's bit for bit.
+// Normal floats differ slightly: the device computes sine and cosine in a hardware unit (__sincosf,
+// absolute error up to 2^-21) that hosts do not have.
 #pragma once
 
 #include <array>
@@ -19,18 +19,18 @@ constexpr double kTwoToMinus53 = 0x1p-53;
 constexpr float kTwoPi = 6.2831855f;
 constexpr double kPi = 3.141592653589793;
 
-/// In (0, 1]: one word a number.
+/// Converts one word to a number in (0, 1].
 inline float uniform_value(uint32_t word) {
   return static_cast<float>(word) * kTwoToMinus32 + kTwoToMinus32 / 2;
 }
 
-/// In (0, 1]: 53 bits of two words.
+/// Converts 53 bits of two words to a number in (0, 1].
 inline double uniform_value(uint32_t low, uint32_t high) {
   const uint64_t bits = uint64_t{low} ^ (uint64_t{high} << 21);
   return static_cast<double>(bits) * kTwoToMinus53 + kTwoToMinus53 / 2;
 }
 
-/// Two normal numbers of two words (Box and Muller).
+/// Converts two words to two normal numbers (Box and Muller).
 inline std::array<float, 2> normal_values(uint32_t radius_word, uint32_t angle_word) {
   const float step = kTwoToMinus32 * kTwoPi;
   const float angle = std::fma(static_cast<float>(angle_word), step, step / 2);
@@ -38,7 +38,7 @@ inline std::array<float, 2> normal_values(uint32_t radius_word, uint32_t angle_w
   return {std::sin(angle) * radius, std::cos(angle) * radius};
 }
 
-/// Two normal numbers of four words.
+/// Converts four words to two normal numbers.
 inline std::array<double, 2> normal_values(PhiloxWords words) {
   const uint64_t angle_bits = uint64_t{words[2]} ^ (uint64_t{words[3]} << 21);
   const double angle = (static_cast<double>(angle_bits) * 2 + 1) * kTwoToMinus53 * kPi;
@@ -46,8 +46,8 @@ inline std::array<double, 2> normal_values(PhiloxWords words) {
   return {std::sin(angle) * radius, std::cos(angle) * radius};
 }
 
-// The draws of ATen's kernels: four words become four values, or two. Each is of a type of its own,
-// so that the loop over a launch is compiled for it.
+// The draws of ATen's kernels, which convert four words to four or two values. Each draw has its
+// own type, so that the loop over a launch is compiled for it.
 
 inline constexpr auto draw_uniform4 = [](PhiloxWords words) {
   return std::array<float, 4>{uniform_value(words[0]), uniform_value(words[1]),

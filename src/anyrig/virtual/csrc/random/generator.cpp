@@ -18,10 +18,10 @@ namespace {
 constexpr int64_t kSeedBytes = sizeof(uint64_t);
 constexpr int64_t kStateBytes = kSeedBytes + sizeof(int64_t);
 
-// One Philox call gives four numbers, and offsets stay aligned to it.
+// One Philox call gives four numbers, and offsets are multiples of four.
 constexpr uint64_t kNumbersPerCall = 4;
 
-// The last step of SplitMix64 (Steele, Lea, Flood 2014): neighbours end up far apart.
+// The last step of SplitMix64 (Steele, Lea, Flood 2014): maps similar inputs to unrelated outputs.
 uint64_t scramble(uint64_t value) {
   value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9;
   value = (value ^ (value >> 27)) * 0x94d049bb133111eb;
@@ -74,7 +74,7 @@ uint64_t VirtualGenerator::get_offset() const {
 void VirtualGenerator::set_state(const c10::TensorImpl& state) {
   at::detail::check_rng_state(state);
   const auto bytes = state.numel();
-  // States written before PyTorch 1.5 have no offset.
+  // PyTorch before 1.5 saved states without an offset.
   TORCH_CHECK(bytes == kStateBytes || bytes == kSeedBytes, "RNG state is wrong size");
   const auto* data = static_cast<const uint8_t*>(state.data());
   uint64_t seed = 0;
@@ -112,7 +112,7 @@ std::pair<uint64_t, uint64_t> VirtualGenerator::take(uint64_t per_thread) {
   if (C10_UNLIKELY(is_captured())) {
     CudaGraph& graph = *CudaGraph::of_capture(capture_of(current_stream(device().index())));
     const uint64_t offset = graph.take_numbers(state_, increment);
-    note_draw({c10::intrusive_ptr<VirtualGenerator>::reclaim_copy(this), state_, offset});
+    record_draw({c10::intrusive_ptr<VirtualGenerator>::reclaim_copy(this), state_, offset});
     return {state_->seed, offset};
   }
   const uint64_t offset = state_->offset;
@@ -150,7 +150,7 @@ VirtualGenerator* VirtualGenerator::clone_impl() const {
 }
 
 const at::Generator& default_generator(c10::DeviceIndex device) {
-  static auto* generators = [] { // never freed, as threads may draw while the process ends
+  static auto* generators = [] { // never freed: threads may draw while the process ends
     auto* made = new std::vector<at::Generator>();
     for (int i = 0; i < device_count(); ++i) {
       made->push_back(at::make_generator<VirtualGenerator>(static_cast<c10::DeviceIndex>(i)));

@@ -1,4 +1,4 @@
-// The random number generator of a virtual device: like CUDA's, a Philox seed and an offset.
+// The random number generator of a virtual device: a Philox seed and an offset, as on CUDA.
 #pragma once
 
 #include "device/device.h"
@@ -8,7 +8,7 @@
 
 namespace anyrig::virtual_gpu {
 
-// What `graphsafe_get_state` shares between generators.
+// The state that generators share after `graphsafe_get_state`.
 struct PhiloxState : c10::intrusive_ptr_target {
   uint64_t seed = c10::default_rng_seed_val;
   uint64_t offset = 0; // in 32-bit numbers drawn; a multiple of four
@@ -31,24 +31,24 @@ class VirtualGenerator final : public c10::GeneratorImpl {
   c10::intrusive_ptr<c10::GeneratorImpl> graphsafe_get_state() const override;
 
   const c10::intrusive_ptr<PhiloxState>& state() const { return state_; }
-  // Draws from `state` from now on; returns the one before it.
+  // Sets the state to draw from and returns the previous one.
   c10::intrusive_ptr<PhiloxState> exchange_state(c10::intrusive_ptr<PhiloxState> state);
 
   static c10::DeviceType device_type() {
     return kDeviceType;
   }
 
-  // Takes the numbers of one launch, in which each thread draws `per_thread`: returns the seed
-  // and the offset at which the launch starts, and moves on. The caller holds `mutex_`.
+  // Reserves the numbers of one launch in which each thread draws `per_thread`: returns (seed,
+  // offset) at the start of the launch and advances the offset. The caller holds `mutex_`.
   std::pair<uint64_t, uint64_t> take(uint64_t per_thread);
 
-  // A CPU generator for kernels whose launch is not modelled: a function of the seed and the
-  // offset, so that restoring the state repeats the numbers.
+  // Returns a CPU generator for kernels whose launch is not modelled. It depends only on the seed
+  // and the offset, so that restoring the state repeats its numbers.
   at::Generator take_host_generator();
 
  private:
   VirtualGenerator* clone_impl() const override;
-  // Whether the current stream of its device is captured into a CUDA graph.
+  // Returns whether the device's current stream is captured into a CUDA graph.
   bool is_captured() const;
   void check_not_captured(const char* attempt) const;
 
@@ -58,7 +58,8 @@ class VirtualGenerator final : public c10::GeneratorImpl {
 const at::Generator& default_generator(c10::DeviceIndex device);
 at::Generator new_generator(c10::DeviceIndex device);
 
-// The generator to draw from: the argument of an operator, or the default one of `device`.
+// Returns the generator to draw from: `given`, or the default generator of `device`. Raises
+// RuntimeError if `given` is not a generator of a virtual device.
 VirtualGenerator& generator_of(const std::optional<at::Generator>& given, c10::DeviceIndex device);
 
 } // namespace anyrig::virtual_gpu

@@ -1,12 +1,12 @@
-// Philox 4x32-10, the counter-based generator behind every random number on CUDA.
+// Philox 4x32-10, the counter-based generator of CUDA's random numbers.
 //
-// Salmon, Moraes, Dror, Shaw: Parallel random numbers: as easy as 1, 2, 3 (SC 2011). The layout of
-// counter and key is that of cuRAND's curand_init(seed, subsequence, offset):
+// Salmon, Moraes, Dror, Shaw: Parallel random numbers: as easy as 1, 2, 3 (SC 2011). Counter and
+// key are laid out as in cuRAND's curand_init(seed, subsequence, offset):
 //
 //   key      seed, low word first
 //   counter  (offset / 4) in words 0 and 1, subsequence in words 2 and 3
 //
-// One counter gives four 32-bit words; a subsequence belongs to one thread of a launch.
+// One counter gives four 32-bit words. Each thread of a launch has its own subsequence.
 #pragma once
 
 #include <array>
@@ -17,7 +17,7 @@ namespace anyrig::virtual_gpu {
 using PhiloxWords = std::array<uint32_t, 4>;
 
 inline PhiloxWords philox4x32_10(PhiloxWords counter, std::array<uint32_t, 2> key) {
-  // A third quicker than the loop that compilers make of it.
+  // Unrolling makes this a third faster than the loop that compilers generate.
 #pragma GCC unroll 10
   for (int round = 0; round < 10; ++round) {
     const uint64_t first = uint64_t{0xD2511F53} * counter[0];
@@ -32,25 +32,25 @@ inline PhiloxWords philox4x32_10(PhiloxWords counter, std::array<uint32_t, 2> ke
   return counter;
 }
 
-/// Where a launch draws from: the seed of a generator and its offset, in 32-bit words a thread.
+/// The start of a launch: the generator's seed and its offset, in 32-bit words per thread.
 struct PhiloxPosition {
   uint64_t seed;
   uint64_t offset;
 };
 
-/// The numbers of one thread of a launch.
+/// The random words of one thread of a launch.
 class PhiloxThread {
  public:
   PhiloxThread(PhiloxPosition start, uint64_t subsequence)
       : seed_(start.seed), subsequence_(subsequence), offset_(start.offset) {}
 
-  /// curand(): the next word.
+  /// Returns the next word, as curand().
   uint32_t next() {
     const uint64_t at = offset_++;
     return block(at / 4)[at % 4];
   }
 
-  /// curand4(): the next four words.
+  /// Returns the next four words, as curand4().
   PhiloxWords next4() {
     if (offset_ % 4 != 0) return {next(), next(), next(), next()};
     const PhiloxWords words = block(offset_ / 4);

@@ -1,11 +1,12 @@
-// uniform_, normal_, random_ and their like, with the numbers that a card gives for the same seed.
+// uniform_, normal_, random_ and the other distributions, with the numbers of a GPU for the same
+// seed.
 //
-// PyTorch's own templates check the arguments and prepare the iterator, as for CUDA; what CUDA's
-// kernel would draw is drawn here (launch_geometry.h, curand_values.h, random_transforms.h). In
-// ShapeOnly nothing is written, but the generator moves on as it would.
+// PyTorch's own templates check the arguments and prepare the iterator, as for CUDA. The numbers of
+// CUDA's kernel are drawn here (launch_geometry.h, curand_values.h, random_transforms.h). In
+// ShapeOnly nothing is written, but the generator advances by the same amount.
 //
-// More than 400 lines: one kernel a distribution, each on the same templates, whose headers cost
-// more time to compile than all of them.
+// Longer than 400 lines: each distribution has one kernel, and all share the same templates, whose
+// headers take longer to compile than the kernels.
 
 // Without the headers of all other operators this file compiles in half the time.
 #define AT_PER_OPERATOR_HEADERS
@@ -38,21 +39,21 @@ namespace templates = at::native::templates;
 using Iterator = at::TensorIteratorBase;
 using OptionalGenerator = std::optional<at::Generator>;
 
-// Where the elements of an iterator lie. It is asked for each element, so that the many kernels
-// below are compiled once, not once for each kind of strides.
-struct Places {
-  explicit Places(const Iterator& iter)
+// The addresses of an iterator's elements. The kind of strides is checked at run time for each
+// element, so that the many kernels below are compiled once.
+struct ElementAddresses {
+  explicit ElementAddresses(const Iterator& iter)
       : data(static_cast<char*>(iter.data_ptr(0))),
-        is_even(iter.ndim() <= 1),
+        is_strided(iter.ndim() <= 1),
         stride(iter.ndim() == 1 ? iter.strides(0)[0] : 0),
         shape(iter.shape()),
         byte_strides(iter.strides(0)) {}
 
   char* of(uint64_t element) const {
-    return data + (is_even ? static_cast<int64_t>(element) * stride : offset_of(element));
+    return data + (is_strided ? static_cast<int64_t>(element) * stride : offset_of(element));
   }
 
-  // Counted as the iterator does: its first dimension is innermost.
+  // In the iterator's order: its first dimension is the innermost.
   int64_t offset_of(uint64_t element) const {
     auto rest = static_cast<int64_t>(element);
     int64_t offset = 0;
@@ -64,18 +65,18 @@ struct Places {
   }
 
   char* data;
-  bool is_even; // one stride, or one element
+  bool is_strided; // one stride, or one element
   int64_t stride; // in bytes
   at::IntArrayRef shape;
   at::IntArrayRef byte_strides;
 };
 
-// The threads of a launch, in stretches, on the threads that PyTorch computes with.
+// Runs the threads of a launch in ranges on PyTorch's intra-op threads.
 template <class Draw, class Store>
-void run_at_once(const Launch& launch, PhiloxPosition start, Draw draw, Store store) {
-  constexpr uint64_t kNumbersPerStretch = 32768; // as many as pay for a thread
+void run_in_parallel(const Launch& launch, PhiloxPosition start, Draw draw, Store store) {
+  constexpr uint64_t kNumbersPerRange = 32768; // large enough to be worth a thread
   const uint64_t threads = std::min(launch.threads, launch.elements);
-  const uint64_t grain = std::max<uint64_t>(1, kNumbersPerStretch * threads / launch.elements);
+  const uint64_t grain = std::max<uint64_t>(1, kNumbersPerRange * threads / launch.elements);
   at::parallel_for(
       0,
       static_cast<int64_t>(threads),
@@ -109,8 +110,9 @@ void fill(Iterator& iter, const OptionalGenerator& generator, Draw draw, Transfo
     forget_values(iter.tensor_base(0));
     return;
   }
-  run_at_once(launch, start, draw, [=, places = Places(iter)](uint64_t element, auto value) {
-    *reinterpret_cast<T*>(places.of(element)) = transform(value);
+  const ElementAddresses addresses(iter);
+  run_in_parallel(launch, start, draw, [=](uint64_t element, auto value) {
+    *reinterpret_cast<T*>(addresses.of(element)) = transform(value);
   });
 }
 
@@ -132,7 +134,8 @@ void fill_normal(Iterator& iter, const OptionalGenerator& generator, Transform t
   }
 }
 
-// Refuses a type with the words of CUDA's kernel `name`.
+// Raises NotImplementedError, with the message of CUDA's kernel `name`, if the dtype is
+// unsupported.
 void check_type(const Iterator& iter, const char* name, bool is_supported) {
   TORCH_CHECK_NOT_IMPLEMENTED(
       is_supported, '"', name, "\" not implemented for '", toString(iter.dtype()), "'");
@@ -153,13 +156,14 @@ void for_numbers(const Iterator& iter, const char* name, Run run) {
       at::kHalf, at::kBFloat16, at::kBool, iter.dtype(), "random", [&] { run(scalar_t{}); });
 }
 
-// What T is computed in: float for half precision, and for integers made of a uniform number.
+// The type in which T is computed: float for half precision, and for integers made from a uniform
+// number.
 template <class T>
 using Math = at::opmath_type<T>;
 template <class T>
 using Discrete = typename at::DiscreteDistributionType<T>::type;
 
-// PyTorch's templates take a class template over the generator for each distribution.
+// PyTorch's templates take each distribution as a class template over the generator.
 
 template <class>
 struct Uniform {
@@ -269,14 +273,14 @@ struct RandomInRange {
         AT_EXPAND(AT_BAREBONES_UNSIGNED_TYPES));
   }
 
-  // From the lowest 64-bit integer to the highest.
+  // random_ from the lowest 64-bit integer to the highest.
   void operator()(Iterator& iter, const OptionalGenerator& generator) {
     for_numbers(iter, "random_full_64_bits_range_kernel_cuda", [&](auto zero) {
       using T = decltype(zero);
-      constexpr bool reaches_far = std::is_same_v<T, int64_t> || std::is_floating_point_v<T> ||
+      constexpr bool is_supported = std::is_same_v<T, int64_t> || std::is_floating_point_v<T> ||
           std::is_same_v<T, at::BFloat16>;
       TORCH_CHECK(
-          reaches_far,
+          is_supported,
           "random_full_64_bits_range_kernel_cuda handles only int64, double, float and bfloat16");
       fill<T>(iter, generator, draw_words2, ToFullRange<T>{});
     });
@@ -321,11 +325,11 @@ at::Tensor& geometric_(at::Tensor& self, double p, OptionalGenerator generator) 
   return templates::geometric_impl_<Geometric, VirtualGenerator>(self, p, generator);
 }
 
-at::Tensor& bernoulli_of_number(at::Tensor& self, double p, OptionalGenerator generator) {
+at::Tensor& bernoulli_scalar(at::Tensor& self, double p, OptionalGenerator generator) {
   return templates::bernoulli_impl_<Bernoulli, VirtualGenerator>(self, p, generator);
 }
 
-at::Tensor& random_from(
+at::Tensor& random_from_to(
     at::Tensor& self,
     int64_t from,
     std::optional<int64_t> to,
@@ -335,7 +339,7 @@ at::Tensor& random_from(
 }
 
 at::Tensor& random_to(at::Tensor& self, int64_t to, OptionalGenerator generator) {
-  return random_from(self, 0, to, std::move(generator));
+  return random_from_to(self, 0, to, std::move(generator));
 }
 
 at::Tensor& random_(at::Tensor& self, OptionalGenerator generator) {
@@ -344,9 +348,9 @@ at::Tensor& random_(at::Tensor& self, OptionalGenerator generator) {
 
 // ---- normal with tensors
 
-// PyTorch's template refuses negative deviations, for which it reads them. ShapeOnly has none to
-// read, but takes the same steps, and so the same bytes.
-void look_at(const at::Tensor& std) {
+// PyTorch's template reads `std` to reject negative values. ShapeOnly has no values, but takes the
+// same steps and so allocates the same bytes.
+void read_bounds(const at::Tensor& std) {
   if (std.numel() > 0) {
     std.min().ge(0);
   }
@@ -368,7 +372,7 @@ at::Tensor& normal_float_tensor_out(
   if (!shape_only()) {
     return templates::normal_out_impl<Normal, VirtualGenerator>(result, mean, std, generator);
   }
-  look_at(std);
+  read_bounds(std);
   const auto mean_tensor = at::full({}, mean, result.options());
   at::native::resize_output(result, std.sizes());
   return normal_(result, 0, 1, std::move(generator)).mul_(std).add_(mean_tensor);
@@ -382,7 +386,7 @@ at::Tensor& normal_tensor_tensor_out(
   if (!shape_only()) {
     return templates::normal_out_impl<Normal, VirtualGenerator>(result, mean, std, generator);
   }
-  look_at(std);
+  read_bounds(std);
   at::native::resize_output(result, at::infer_size(mean.sizes(), std.sizes()));
   return normal_(result, 0, 1, std::move(generator)).mul_(std).add_(mean);
 }
@@ -417,8 +421,8 @@ void register_random_kernels(torch::Library& library, Names& names) {
   add("exponential_", exponential_);
   add("cauchy_", cauchy_);
   add("geometric_", geometric_);
-  add("bernoulli_.float", bernoulli_of_number);
-  add("random_.from", random_from);
+  add("bernoulli_.float", bernoulli_scalar);
+  add("random_.from", random_from_to);
   add("random_.to", random_to);
   add("random_", random_);
   add("normal.Tensor_float", normal_tensor_float);

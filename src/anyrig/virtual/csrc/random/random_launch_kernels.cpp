@@ -1,5 +1,5 @@
-// Dropout, bernoulli_ with a tensor of chances, randperm and multinomial, which have launches of
-// their own (random_launches.h) or are made of others.
+// Dropout, bernoulli_ with a tensor of probabilities, randperm and multinomial, which have their
+// own launches (random_launches.h) or consist of other operators.
 
 // Without the headers of all other operators this file compiles in half the time.
 #define AT_PER_OPERATOR_HEADERS
@@ -46,28 +46,29 @@ using OptionalGenerator = std::optional<at::Generator>;
 
 // ---- native_dropout, aten/src/ATen/native/cuda/Dropout.cu
 
-// What the kernel counts through: a dense tensor as it lies in memory, others by their indices.
-at::Tensor as_counted(const at::Tensor& twin) {
+// Returns the elements in the kernel's order: memory order for a dense tensor, otherwise index
+// order.
+at::Tensor in_kernel_order(const at::Tensor& twin) {
   return twin.is_non_overlapping_and_dense() ? twin.as_strided({twin.numel()}, {1})
                                              : twin.contiguous();
 }
 
 template <class T>
-void drop(
+void drop_out(
     const at::Tensor& source,
     const at::Tensor& result,
     const at::Tensor& mask,
     const Launch& launch,
     PhiloxPosition start,
     int64_t vector_size,
-    double keep_chance) {
+    double keep_probability) {
   using C = at::opmath_type<T>;
-  const auto chance = static_cast<C>(keep_chance);
-  const auto scale = static_cast<C>(1.0 / chance);
+  const auto probability = static_cast<C>(keep_probability);
+  const auto scale = static_cast<C>(1.0 / probability);
   const T* from = source.const_data_ptr<T>();
   T* to = result.mutable_data_ptr<T>();
   bool* kept_at = mask.mutable_data_ptr<bool>();
-  run_dropout(launch, start, vector_size, chance, [=](uint64_t element, bool kept) {
+  run_dropout(launch, start, vector_size, probability, [=](uint64_t element, bool kept) {
     to[element] = static_cast<T>(static_cast<C>(from[element]) * static_cast<C>(kept) * scale);
     kept_at[element] = kept;
   });
@@ -102,35 +103,37 @@ std::tuple<at::Tensor, at::Tensor> native_dropout(
   const auto vector_size = dropout_vector_size(
       self.numel(),
       self.element_size(),
-      // Where it would lie on a card, whose memory is aligned to 512 bytes and more.
+      // the address modulo 512 on a GPU, which aligns memory to at least 512 bytes
       static_cast<uint64_t>(self.storage_offset()) * self.element_size(),
       self.is_non_overlapping_and_dense());
   const auto result_twin = twin_of(result);
   const auto mask_twin = twin_of(mask);
-  const auto counted_result = as_counted(result_twin);
-  const auto counted_mask = as_counted(mask_twin);
+  const auto counted_result = in_kernel_order(result_twin);
+  const auto counted_mask = in_kernel_order(mask_twin);
   AT_DISPATCH_FLOATING_TYPES_AND2(
       at::kHalf, at::kBFloat16, self.scalar_type(), "fused_dropout", [&] {
-        drop<scalar_t>(
-            as_counted(twin_of(self)), counted_result, counted_mask, launch, start, vector_size,
-            1. - p);
+        drop_out<scalar_t>(
+            in_kernel_order(twin_of(self)), counted_result, counted_mask, launch, start,
+            vector_size, 1. - p);
       });
   return {result, mask};
 }
 
 // ---- bernoulli_ with a tensor
 
-template <class T, class Chance>
-void write_chances(const at::Tensor& result, const at::Tensor& chances, PhiloxPosition start) {
+template <class T, class Probability>
+void write_bernoulli(
+    const at::Tensor& result, const at::Tensor& probabilities, PhiloxPosition start) {
   T* to = result.mutable_data_ptr<T>();
-  const Chance* chance = chances.const_data_ptr<Chance>();
-  run_chances(static_cast<uint64_t>(result.numel()), start, [=](uint64_t element, float value) {
-    to[element] = static_cast<T>(value <= chance[element]);
+  const Probability* probability = probabilities.const_data_ptr<Probability>();
+  const auto count = static_cast<uint64_t>(result.numel());
+  run_bernoulli(count, start, [=](uint64_t element, float value) {
+    to[element] = static_cast<T>(value <= probability[element]);
   });
 }
 
-// The kernel counts through both tensors by their indices where they lie differently in memory,
-// and as they lie in memory where they lie alike; so it does for a contiguous result.
+// The kernel visits both tensors in memory order if their layouts match, otherwise in index order.
+// For a contiguous result the two orders are the same.
 at::Tensor& bernoulli_of_tensor(
     at::Tensor& self,
     const at::Tensor& p,
@@ -141,13 +144,13 @@ at::Tensor& bernoulli_of_tensor(
   at::assert_no_internal_overlap(self);
   check_drawn_on_card(self.device());
   const auto device = self.device().index();
-  const auto start = take_numbers(generator, device, kChancesIncrement);
+  const auto start = take_numbers(generator, device, kBernoulliIncrement);
   TORCH_CHECK(
       at::isFloatingType(p.scalar_type()),
       "expected probabilities tensor to have floating type, got ", p.scalar_type());
-  const auto chance_type = self.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-  const auto on_device = p.to(self.options().dtype(chance_type));
-  const auto chances = at::expand_inplace(self, on_device);
+  const auto probability_type = self.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  const auto on_device = p.to(self.options().dtype(probability_type));
+  const auto probabilities = at::expand_inplace(self, on_device);
   charge_kernel(device, static_cast<int64_t>(2 * self.nbytes()));
   if (shape_only()) {
     forget_values(self);
@@ -156,16 +159,16 @@ at::Tensor& bernoulli_of_tensor(
   give_own_memory(self);
   const auto twin = twin_of(self);
   const auto result = twin.contiguous();
-  const auto chances_twin = twin_of(*chances).contiguous();
-  if (!at::logical_and(chances_twin >= 0, chances_twin <= 1).all().item<bool>()) {
-    raise_device_assert("a chance is not between 0 and 1", "aten::bernoulli_", self.device());
+  const auto probabilities_twin = twin_of(*probabilities).contiguous();
+  if (!at::logical_and(probabilities_twin >= 0, probabilities_twin <= 1).all().item<bool>()) {
+    raise_device_assert("a probability is not between 0 and 1", "aten::bernoulli_", self.device());
   }
   AT_DISPATCH_ALL_TYPES_AND3(
       at::kHalf, at::kBFloat16, at::kBool, self.scalar_type(), "bernoulli_tensor_cuda_self_", [&] {
         if constexpr (std::is_same_v<scalar_t, double>) {
-          write_chances<double, double>(result, chances_twin, start);
+          write_bernoulli<double, double>(result, probabilities_twin, start);
         } else {
-          write_chances<scalar_t, float>(result, chances_twin, start);
+          write_bernoulli<scalar_t, float>(result, probabilities_twin, start);
         }
       });
   if (!result.is_same(twin)) {
@@ -196,7 +199,8 @@ at::Tensor& randperm(int64_t n, OptionalGenerator generator, at::Tensor& result)
     return result;
   }
   check_drawn_on_card(result.device());
-  // On the device, so that their bytes are counted; what the sort itself takes is not known.
+  // Allocated on the device, so that the bytes are counted. The memory of the sort itself is
+  // unknown.
   const auto range = at::arange(n, result.options());
   const int bits = randperm_key_bits(n);
   const bool is_short = bits <= 32;
@@ -225,14 +229,15 @@ at::Tensor& randperm(int64_t n, OptionalGenerator generator, at::Tensor& result)
 
 // ---- multinomial
 
-// With one draw, or without replacement, PyTorch divides the chances by exponential numbers and
-// takes the largest; the draws with replacement have a kernel of their own, which is not modelled.
-bool divides_by_exponentials(int64_t draws, bool replacement) {
+// For one draw, or without replacement, PyTorch divides the probabilities by exponential numbers
+// and takes the largest quotients. Draws with replacement have their own kernel, which is not
+// modelled.
+bool draws_by_exponentials(int64_t draws, bool replacement) {
   return draws == 1 || !replacement;
 }
 
-// The steps of at::native::multinomial_out, which takes the chances' bounds to check them, without
-// the checks: ShapeOnly has no values.
+// Performs the steps of at::native::multinomial_out without its checks of the probabilities, whose
+// values are missing in ShapeOnly.
 void draw_by_exponentials(
     const at::Tensor& self,
     int64_t draws,
@@ -265,7 +270,7 @@ at::Tensor& multinomial_out(
   if (!is_fake(self)) {
     check_drawn_on_card(self.device());
   }
-  const bool by_exponentials = divides_by_exponentials(draws, replacement);
+  const bool by_exponentials = draws_by_exponentials(draws, replacement);
   if (by_exponentials && !shape_only() && !is_fake(self)) {
     return at::native::multinomial_out(self, draws, replacement, std::move(generator), result);
   }

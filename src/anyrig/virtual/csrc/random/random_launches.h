@@ -1,5 +1,5 @@
-// The random kernels whose launch is their own: dropout, bernoulli_ with a tensor of chances, and
-// the last step of randperm.
+// The random kernels with their own launch configuration: dropout, bernoulli_ with a tensor of
+// probabilities, and the last step of randperm.
 //
 // Source: aten/src/ATen/native/cuda/Dropout.cu, Randperm.cu, Randperm.cuh, DistributionTemplates.h
 // and aten/src/ATen/cuda/ApplyGridUtils.cuh, 2.13.
@@ -21,8 +21,9 @@ namespace anyrig::virtual_gpu {
 
 // ---- native_dropout
 
-/// The elements that a thread of the dropout kernel loads at once: 16 bytes of them, fewer where
-/// that leaves a remainder, and one for a tensor with gaps. `address` is that of the input.
+/// Returns the number of elements that a thread of the dropout kernel loads at once: 16 bytes of
+/// them, fewer if `elements` or the input's `address` is not a multiple, and 1 for a tensor that is
+/// not dense.
 inline int64_t dropout_vector_size(int64_t elements, size_t element_bytes, uint64_t address,
                                    bool dense) {
   if (!dense) return 1;
@@ -35,18 +36,19 @@ inline int64_t dropout_vector_size(int64_t elements, size_t element_bytes, uint6
   return size;
 }
 
-inline Launch plan_dropout(uint64_t elements, Multiprocessors card) {
-  return plan_launch(elements, 4, card);
+inline Launch plan_dropout(uint64_t elements, Multiprocessors gpu) {
+  return plan_launch(elements, 4, gpu);
 }
 
-/// Calls `store(element, kept)` for every element; `keep_chance` is 1 - p. Float decides for every
-/// type of element. In memory order for a dense tensor, else in the order of the elements.
-template <class Chance, class Store>
+/// Calls `store(element, kept)` for every element; `keep_probability` is 1 - p. The comparison is
+/// in float for every element type. `element` counts in memory order for a dense tensor, otherwise
+/// in index order.
+template <class Probability, class Store>
 void run_dropout(const Launch& launch, PhiloxPosition start, int64_t vector_size,
-                 Chance keep_chance, Store store) {
+                 Probability keep_probability, Store store) {
   if (vector_size == 1) {
     run_launch(launch, start, draw_uniform4,
-               [&](uint64_t element, float value) { store(element, value < keep_chance); });
+               [&](uint64_t element, float value) { store(element, value < keep_probability); });
     return;
   }
   const auto width = static_cast<uint64_t>(vector_size);
@@ -60,7 +62,7 @@ void run_dropout(const Launch& launch, PhiloxPosition start, int64_t vector_size
       for (uint64_t done = 0; done < width; done += 4) {
         const auto values = draw_uniform4(words.next4());
         for (uint64_t i = 0; i < std::min<uint64_t>(width, 4); ++i)
-          store(element + done + i, values[i] < keep_chance);
+          store(element + done + i, values[i] < keep_probability);
       }
     }
     offset += draws * kWordsPerDraw;
@@ -69,12 +71,13 @@ void run_dropout(const Launch& launch, PhiloxPosition start, int64_t vector_size
 
 // ---- bernoulli_(tensor)
 
-constexpr uint64_t kChancesIncrement = 12;  // it asks for 10, which is rounded up to whole counters
+constexpr uint64_t kBernoulliIncrement = 12;  // requests 10, rounded up to whole counters
 
-/// Calls `store(element, value)` with a uniform value in (0, 1]; the element is 1 where the value
-/// is at most its chance. A thread draws for four neighbours, and the grid has no bound.
+/// Calls `store(element, value)` with a uniform value in (0, 1] for every element; the element is 1
+/// if the value is at most its probability. Each thread draws for four adjacent elements, and the
+/// grid is not limited.
 template <class Store>
-void run_chances(uint64_t elements, PhiloxPosition start, Store store) {
+void run_bernoulli(uint64_t elements, PhiloxPosition start, Store store) {
   for (uint64_t thread = 0; thread * 4 < elements; ++thread) {
     const auto values = draw_uniform4(PhiloxThread(start, thread).next4());
     for (uint64_t i = 0; i < 4 && thread * 4 + i < elements; ++i) store(thread * 4 + i, values[i]);
@@ -83,17 +86,18 @@ void run_chances(uint64_t elements, PhiloxPosition start, Store store) {
 
 // ---- randperm
 
-/// Bits of the keys that randperm sorts by: enough for no two to be equal in 9 of 10 cases.
+/// Returns the number of key bits that randperm sorts by: enough for all keys to differ with a
+/// probability of 0.9.
 inline int randperm_key_bits(int64_t n) {
   const auto count = static_cast<double>(n);
-  const double log_chance_12 = std::log(0.9) * 12;
-  const double keys = count - (6 * count * count + 1) / log_chance_12;
+  const double log_probability_12 = std::log(0.9) * 12;
+  const double keys = count - (6 * count * count + 1) / log_probability_12;
   return std::min(64, static_cast<int>(std::ceil(std::log2(keys))));
 }
 
-/// The permutation for the keys that random_ drew (the low `bits` of each count; a whole key is
-/// compared as signed). `start` is the position for the kernel that shuffles elements with equal
-/// keys; it takes `n` words from the generator, whether there are such elements or not.
+/// Returns the permutation for the keys that random_ drew. Compares the low `bits` of each key, or
+/// whole keys as signed numbers. `start` is the position of the kernel that shuffles elements with
+/// equal keys, which takes `n` words from the generator even if all keys differ.
 template <class Key>
 std::vector<int64_t> permutation_of(const std::vector<Key>& keys, int bits, PhiloxPosition start) {
   using Bits = std::make_unsigned_t<Key>;
@@ -110,7 +114,8 @@ std::vector<int64_t> permutation_of(const std::vector<Key>& keys, int bits, Phil
 
   for (size_t first = 0, end; first < order.size(); first = end) {
     for (end = first + 1; end < order.size() && key_of(order[end]) == key_of(order[first]);) ++end;
-    PhiloxThread words(start, first);  // the thread of the first of them shuffles (Fisher, Yates)
+    // The thread of the first element with this key shuffles all of them (Fisher, Yates).
+    PhiloxThread words(start, first);
     for (size_t i = end - first - 1; i > 0; --i)
       std::swap(order[first + i], order[first + words.next() % (i + 1)]);
   }

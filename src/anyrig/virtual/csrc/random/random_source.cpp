@@ -16,9 +16,9 @@ uint32_t threads_per_multiprocessor(int major, int minor) {
   if (major == 7 && minor == 5) {
     return 1024;
   }
-  const bool is_ampere_or_ada_of_graphics = major == 8 && minor > 0;
-  const bool is_blackwell_of_graphics = major >= 11;
-  return is_ampere_or_ada_of_graphics || is_blackwell_of_graphics ? 1536 : 2048;
+  const bool is_ampere_or_ada_graphics = major == 8 && minor > 0;
+  const bool is_blackwell_graphics = major >= 11;
+  return is_ampere_or_ada_graphics || is_blackwell_graphics ? 1536 : 2048;
 }
 
 } // namespace
@@ -32,7 +32,7 @@ Multiprocessors multiprocessors(c10::DeviceIndex device) {
   return {static_cast<uint32_t>(facts.multiprocessors), threads};
 }
 
-// check_generator of aten/src/ATen/core/Generator.h.
+// The message is that of check_generator in aten/src/ATen/core/Generator.h.
 void check_drawn_on_card(c10::Device device) {
   TORCH_CHECK(
       device.type() == kDeviceType,

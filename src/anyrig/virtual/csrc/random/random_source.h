@@ -1,4 +1,4 @@
-// Where the random kernels draw from: the card, which decides the launch, and its generator.
+// The source of the random kernels' numbers: a device's launch configuration and its generator.
 #pragma once
 
 #include "random/launch_geometry.h"
@@ -11,24 +11,25 @@
 
 namespace anyrig::virtual_gpu {
 
-// What launches on `device` depend on. A card of no known kind gets one wave of threads for every
-// tensor: within a wave all cards give the same numbers.
+// Returns the properties of `device` that determine launches. A GPU of unknown type gets one wave
+// of threads for every tensor: within one wave, all GPUs draw the same numbers.
 Multiprocessors multiprocessors(c10::DeviceIndex device);
 
-// Raises unless `device` is a card: a tensor of the CPU comes here too if the generator that it is to
-// be filled from is a card's, as the dispatcher looks at both.
+// Raises RuntimeError unless `device` is a virtual GPU. A CPU tensor reaches the random kernels
+// when its generator is a GPU's, since the dispatcher considers both.
 void check_drawn_on_card(c10::Device device);
 
-// Takes the numbers of one launch from `generator`, or from the default one of `device`.
+// Reserves the numbers of one launch in `generator`, or in the default generator of `device`, and
+// returns their start.
 PhiloxPosition take_numbers(
     const std::optional<at::Generator>& generator,
     c10::DeviceIndex device,
     uint64_t increment);
 
-// Lets the time pass that a kernel takes to read and write `bytes`.
+// Charges the current stream for a kernel that reads and writes `bytes`.
 void charge_kernel(c10::DeviceIndex device, int64_t bytes);
 
-// A fake tensor passes for one of the device, but has neither memory nor numbers.
+// Returns whether `tensor` is fake: on a device, but without memory or values.
 bool is_fake(const at::TensorBase& tensor);
 
 } // namespace anyrig::virtual_gpu

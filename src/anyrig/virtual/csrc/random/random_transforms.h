@@ -1,9 +1,9 @@
-// What PyTorch makes of cuRAND's values: the distributions of Tensor.uniform_, normal_, random_
-// and their like, element by element.
+// The conversion of cuRAND's values to the distributions of Tensor.uniform_, normal_, random_ and
+// similar operators, element by element.
 //
-// Source: aten/src/ATen/core/TransformationHelper.h and DistributionTemplates.h (CUDA), 2.13.
-// T is the element type, C the type it is computed in: float for half precision and integers.
-// Logarithm, exponential and tangent are exact here; in float the device approximates them.
+// Source: aten/src/ATen/core/TransformationHelper.h and DistributionTemplates.h (CUDA), 2.13. T is
+// the element type and C the type of the computation: float for half precision and integers.
+// Logarithm, exponential and tangent are exact here; the device approximates them in float.
 #pragma once
 
 #include <cmath>
@@ -12,7 +12,7 @@
 
 namespace anyrig::virtual_gpu {
 
-/// From (0, 1] to [from, to): what lands on `to` becomes `from`.
+/// From (0, 1] to [from, to): a result equal to `to` becomes `from`.
 template <class T, class C>
 struct ToUniform {
   ToUniform(double from, double to)
@@ -32,7 +32,7 @@ struct ToUniform {
 template <class T, class C>
 struct ToNormal {
   T operator()(C value) const {
-    // Without a mean there is one rounding anyway, and on most hosts fma is a call.
+    // Without a mean there is one rounding anyway, and on most hosts fma is a function call.
     return static_cast<T>(mean == 0 ? value * std : std::fma(value, std, mean));
   }
   C mean, std;
@@ -81,7 +81,7 @@ struct ToBernoulli {
   C p;
 };
 
-/// random_(from, to): W is uint64_t from a range of 2^28 on, else uint32_t.
+/// random_(from, to). W is uint64_t for ranges of at least 2^28, otherwise uint32_t.
 template <class T, class W>
 struct ToIntegerInRange {
   T operator()(W word) const {
@@ -94,13 +94,13 @@ struct ToIntegerInRange {
 
 constexpr uint64_t kSmallestRangeOf64Bits = uint64_t{1} << 28;
 
-/// random_() with the bounds of int64_t, which no range can express.
+/// random_() over the whole range of int64_t, whose size does not fit in 64 bits.
 template <class T>
 struct ToFullRange {
   T operator()(uint64_t word) const { return static_cast<T>(static_cast<int64_t>(word)); }
 };
 
-/// random_() without bounds: up to the largest integer that T holds exactly, both included.
+/// random_() without bounds: from 0 to the largest integer that T represents exactly, inclusive.
 template <class T, class W>
 struct ToAnyInteger {
   T operator()(W word) const {

@@ -1,25 +1,24 @@
-// PyTorch's agent asks a registry who brings tensors of a kind of device into TensorPipe's messages,
-// and another one which channels can carry them. In builds for CUDA these are CUDA's; here it is a
-// channel that hands the host bytes of virtual devices to TensorPipe's `basic` one:
+// PyTorch's RPC agent looks up a converter for each device type in one registry, and TensorPipe's
+// channels in another. CUDA builds register CUDA's. This file registers a converter and a channel
+// that pass the host memory of virtual devices to TensorPipe's `basic` channel:
 //
-//   tensor of cuda:0 ── CardBuffer ──┐                                 ┌── CardBuffer ── cuda:1
-//                                    ├─> CardChannel ─ basic channel ──┤
-//   tensor of the CPU ── CpuBuffer ──┘                                 └── CpuBuffer ─── the CPU
+//   tensor of cuda:0 ── GpuBuffer ──┐                                ┌── GpuBuffer ── cuda:1
+//                                   ├─> GpuChannel ─ basic channel ──┤
+//   tensor of the CPU ── CpuBuffer ─┘                                └── CpuBuffer ── the CPU
 //
-// The agent's streams, device maps and futures are PyTorch's own and go their usual ways. The copies
-// take no virtual time. In ShapeOnly no data moves, and a tensor that is to arrive on the CPU is an
-// error there.
+// The agent's streams, device maps and futures are PyTorch's own and work as usual. The copies take
+// no virtual time. In ShapeOnly no data moves, and receiving a tensor on the CPU is an error.
 
 #include "rpc/tensorpipe.h"
 
-#if __has_include(<tensorpipe/channel/basic/factory.h>) // a PyTorch that has TensorPipe
+#if __has_include(<tensorpipe/channel/basic/factory.h>) // this PyTorch has TensorPipe
 
 #include "device/device.h"
 #include "memory/memory.h"
 #include "rpc/tensorpipe_channel.h"
 
 #ifndef USE_TENSORPIPE
-#define USE_TENSORPIPE // PyTorch's headers hide the agent from who does not say so
+#define USE_TENSORPIPE // without it, PyTorch's headers do not declare the agent
 #endif
 
 #include <c10/core/StreamGuard.h>
@@ -41,9 +40,9 @@ namespace {
 namespace rpc = torch::distributed::rpc;
 using ChannelCallback = std::function<void(const tensorpipe::Error&)>;
 
-// TensorPipe copies it bit by bit.
-struct CardBuffer {
-  void* host = nullptr; // in ShapeOnly not to be read
+// Must be trivially copyable: TensorPipe copies buffers byte by byte.
+struct GpuBuffer {
+  void* host = nullptr; // unreadable in ShapeOnly
   int device = 0;
 
   tensorpipe::Device getDevice() const { return {tensorpipe::kCudaDeviceType, device}; }
@@ -57,44 +56,45 @@ tensorpipe::CpuBuffer host_buffer(const tensorpipe::Buffer& buffer) {
   if (on_host(buffer)) {
     return buffer.unwrap<tensorpipe::CpuBuffer>();
   }
-  return {buffer.unwrap<CardBuffer>().host};
+  return {buffer.unwrap<GpuBuffer>().host};
 }
 
 class NoValues : public tensorpipe::BaseError {
  public:
   std::string what() const override {
-    return "anyrig: a tensor of a virtual GPU arrives on the CPU by RPC, and in shape-only mode it "
-           "has no values. Rehearse without --shape-only, or map it to a GPU in device_maps.";
+    return "anyrig: RPC moves a tensor of a virtual GPU to the CPU, but in shape-only mode "
+           "the tensor has no values. Rehearse without --shape-only, or map it to a GPU in "
+           "device_maps.";
   }
 };
 
-class CardChannel : public tensorpipe::channel::Channel {
+class GpuChannel : public tensorpipe::channel::Channel {
  public:
-  explicit CardChannel(std::shared_ptr<Channel> bytes) : bytes_(std::move(bytes)) {}
+  explicit GpuChannel(std::shared_ptr<Channel> basic) : basic_(std::move(basic)) {}
 
   void send(tensorpipe::Buffer buffer, size_t length, ChannelCallback callback) override {
     if (!shape_only()) {
-      bytes_->send(host_buffer(buffer), length, std::move(callback));
+      basic_->send(host_buffer(buffer), length, std::move(callback));
       return;
     }
-    auto sign = std::make_shared<char>(0); // that the tensor was sent; kept until it has left
-    bytes_->send(
-        tensorpipe::CpuBuffer{sign.get()}, 1,
-        [sign, callback = std::move(callback)](const tensorpipe::Error& error) {
+    auto marker = std::make_shared<char>(0); // stands for the tensor; kept until it is sent
+    basic_->send(
+        tensorpipe::CpuBuffer{marker.get()}, 1,
+        [marker, callback = std::move(callback)](const tensorpipe::Error& error) {
           callback(error);
         });
   }
 
   void recv(tensorpipe::Buffer buffer, size_t length, ChannelCallback callback) override {
     if (!shape_only()) {
-      bytes_->recv(host_buffer(buffer), length, std::move(callback));
+      basic_->recv(host_buffer(buffer), length, std::move(callback));
       return;
     }
-    auto sign = std::make_shared<char>(0);
+    auto marker = std::make_shared<char>(0);
     const bool needs_values = on_host(buffer) && length > 0;
-    bytes_->recv(
-        tensorpipe::CpuBuffer{sign.get()}, 1,
-        [sign, needs_values, callback = std::move(callback)](const tensorpipe::Error& error) {
+    basic_->recv(
+        tensorpipe::CpuBuffer{marker.get()}, 1,
+        [marker, needs_values, callback = std::move(callback)](const tensorpipe::Error& error) {
           if (needs_values && !error) {
             callback(tensorpipe::Error(std::make_shared<NoValues>(), "rpc/tensorpipe.cpp", __LINE__));
           } else {
@@ -103,17 +103,18 @@ class CardChannel : public tensorpipe::channel::Channel {
         });
   }
 
-  void setId(std::string id) override { bytes_->setId(std::move(id)); }
-  void close() override { bytes_->close(); }
+  void setId(std::string id) override { basic_->setId(std::move(id)); }
+  void close() override { basic_->close(); }
 
  private:
-  std::shared_ptr<Channel> bytes_;
+  std::shared_ptr<Channel> basic_;
 };
 
-class CardChannels : public tensorpipe::channel::Context {
+class GpuChannels : public tensorpipe::channel::Context {
  public:
-  CardChannels() : bytes_(tensorpipe::channel::basic::create()) {
-    // Two ends can talk when they say the same. A pair of CPUs has faster channels.
+  GpuChannels() : basic_(tensorpipe::channel::basic::create()) {
+    // Two ends can communicate if their descriptors are equal. Between two CPUs TensorPipe prefers
+    // one of its own channels, which are faster.
     const std::string mode = shape_only() ? "anyrig:shape-only" : "anyrig:compute";
     devices_[{tensorpipe::kCpuDeviceType, 0}] = mode;
     for (int device = 0; device < device_count(); ++device) {
@@ -121,8 +122,8 @@ class CardChannels : public tensorpipe::channel::Context {
     }
   }
 
-  bool isViable() const override { return bytes_->isViable(); }
-  size_t numConnectionsNeeded() const override { return bytes_->numConnectionsNeeded(); }
+  bool isViable() const override { return basic_->isViable(); }
+  size_t numConnectionsNeeded() const override { return basic_->numConnectionsNeeded(); }
   const std::unordered_map<tensorpipe::Device, std::string>& deviceDescriptors() const override {
     return devices_;
   }
@@ -133,28 +134,28 @@ class CardChannels : public tensorpipe::channel::Context {
   std::shared_ptr<tensorpipe::channel::Channel> createChannel(
       std::vector<std::shared_ptr<tensorpipe::transport::Connection>> connections,
       tensorpipe::channel::Endpoint endpoint) override {
-    return std::make_shared<CardChannel>(bytes_->createChannel(std::move(connections), endpoint));
+    return std::make_shared<GpuChannel>(basic_->createChannel(std::move(connections), endpoint));
   }
-  void setId(std::string id) override { bytes_->setId(std::move(id)); }
-  void close() override { bytes_->close(); }
-  void join() override { bytes_->join(); }
+  void setId(std::string id) override { basic_->setId(std::move(id)); }
+  void close() override { basic_->close(); }
+  void join() override { basic_->join(); }
 
  private:
-  std::shared_ptr<tensorpipe::channel::Context> bytes_;
+  std::shared_ptr<tensorpipe::channel::Context> basic_;
   std::unordered_map<tensorpipe::Device, std::string> devices_;
 };
 
 // Follows TensorpipeCudaConverter of torch/csrc/distributed/rpc/tensorpipe_cuda.cpp.
-class CardConverter : public rpc::TensorpipeDeviceTypeConverter {
+class GpuConverter : public rpc::TensorpipeDeviceTypeConverter {
  public:
   std::optional<std::vector<char>> prepareTensorForSending(
       const c10::Storage& storage,
       const std::vector<c10::Stream>& streams,
       tensorpipe::Message& message) const override {
-    // The agent keeps the tensor until it has left, and then frees it from a thread of its own.
+    // The agent keeps the tensor until it is sent, and frees it in a thread of its own.
     record_stream(storage.data_ptr(), rpc::getStreamForDevice(streams, storage.device()));
     tensorpipe::Message::Tensor tensor;
-    tensor.buffer = CardBuffer{const_cast<void*>(storage.data()), storage.device().index()};
+    tensor.buffer = GpuBuffer{const_cast<void*>(storage.data()), storage.device().index()};
     tensor.length = storage.nbytes();
     message.tensors.push_back(std::move(tensor));
     return std::nullopt;
@@ -169,7 +170,7 @@ class CardConverter : public rpc::TensorpipeDeviceTypeConverter {
         rpc::getStreamForDevice(streams, c10::Device(kDeviceType, device)));
     auto data = allocate(length, device);
     tensorpipe::Allocation::Tensor tensor;
-    tensor.buffer = CardBuffer{data.get(), device};
+    tensor.buffer = GpuBuffer{data.get(), device};
     allocation.tensors.push_back(std::move(tensor));
     return data;
   }
@@ -178,11 +179,11 @@ class CardConverter : public rpc::TensorpipeDeviceTypeConverter {
 } // namespace
 
 void install_tensorpipe() {
-  static const CardConverter converter;
+  static const GpuConverter converter;
   const rpc::TensorpipeDeviceTypeConverterRegistrar registrar(kDeviceType, &converter);
-  rpc::TensorPipeChannelRegistry()->Register("anyrig_cards", [] {
+  rpc::TensorPipeChannelRegistry()->Register("anyrig_gpus", [] {
     return std::make_unique<rpc::ChannelRegistration>(rpc::ChannelRegistration{
-        std::make_shared<CardChannels>(), rpc::kCudaBasicChannelPriority});
+        std::make_shared<GpuChannels>(), rpc::kCudaBasicChannelPriority});
   });
 }
 

@@ -1,6 +1,6 @@
-// The interface of TensorPipe's channels, of which PyTorch ships the context's header alone. Its
-// methods and their order are those of tensorpipe/channel/channel.h, unchanged since 2021;
-// tests/virtual/test_rpc.py would notice if that changed.
+// The interface of TensorPipe's channels. PyTorch ships only the header of the channels' context.
+// The methods and their order are those of tensorpipe/channel/channel.h, unchanged since 2021;
+// tests/virtual/test_rpc.py would fail if they changed.
 #pragma once
 
 #include <tensorpipe/common/buffer.h>

@@ -22,16 +22,17 @@
 namespace anyrig::virtual_gpu {
 namespace {
 
-constexpr std::chrono::milliseconds kLimitWithoutGroup{10 * 60 * 1000};
+constexpr std::chrono::milliseconds kDefaultTimeout{10 * 60 * 1000};
 
 bool is_set(const char* name) {
   return c10::utils::check_env(name) == true;
 }
 
-// Rounds of exchanges through the store of a group; each rank counts its own there.
-class StoreRound {
+// An exchange through the store of a group. Each rank counts its exchanges in the store, so that
+// every exchange has its own keys.
+class StoreExchange {
  public:
-  StoreRound(c10::intrusive_ptr<c10d::Store> store, int rank, int size)
+  StoreExchange(c10::intrusive_ptr<c10d::Store> store, int rank, int size)
       : store_(std::move(store)), rank_(rank), size_(size) {
     round_ = store_->add("symmetric_memory/rounds/" + std::to_string(rank_), 1);
   }
@@ -42,9 +43,11 @@ class StoreRound {
     store_->set(key("member", rank_), bytes);
     std::vector<Member> members(size_);
     for (int rank = 0; rank < size_; ++rank) {
-      const auto of_rank = store_->get(key("member", rank));
-      TORCH_CHECK(of_rank.size() == sizeof(Member), "rank ", rank, " runs another anyrig");
-      std::memcpy(&members[rank], of_rank.data(), sizeof(Member));
+      const auto bytes_of_rank = store_->get(key("member", rank));
+      TORCH_CHECK(
+          bytes_of_rank.size() == sizeof(Member), "rank ", rank,
+          " runs a different version of anyrig");
+      std::memcpy(&members[rank], bytes_of_rank.data(), sizeof(Member));
     }
     return members;
   }
@@ -80,14 +83,14 @@ Member member_of(const SharedPiece& piece) {
       piece.sizes().signal_bytes};
 }
 
-// validate_rendezvous_requests of CUDASymmetricMemory.cu.
+// From validate_rendezvous_requests in CUDASymmetricMemory.cu.
 void check_members(const std::vector<Member>& members) {
-  std::set<std::pair<int64_t, int64_t>> cards;
+  std::set<std::pair<int64_t, int64_t>> gpus;
   for (const auto& member : members) {
-    cards.insert({member.node, member.device});
+    gpus.insert({member.node, member.device});
   }
   TORCH_CHECK(
-      cards.size() == members.size() || is_set("TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES"),
+      gpus.size() == members.size() || is_set("TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES"),
       "CUDASymmetricMemoryAllocator::rendezvous: detected allocations from overlapping devices "
       "from different ranks.");
   for (size_t rank = 1; rank < members.size(); ++rank) {
@@ -102,16 +105,16 @@ void check_members(const std::vector<Member>& members) {
         member.node == members[0].node,
         "CUDASymmetricMemoryAllocator::rendezvous: rank 0 is on node ", members[0].node,
         " and rank ", rank, " on node ", member.node,
-        ", and no link of the rig lets the cards of two nodes reach each other's memory; use a "
+        ", and no link of the rig lets the GPUs of two nodes access each other's memory; use a "
         "group of ranks on one node");
   }
 }
 
-std::chrono::milliseconds limit_of(const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
+std::chrono::milliseconds timeout_of(const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
   try {
     return group->getBackend(kDeviceType)->getBackendOptions()->timeout;
   } catch (const c10::Error&) {
-    return kLimitWithoutGroup; // a backend without options
+    return kDefaultTimeout; // a backend without options
   }
 }
 
@@ -127,12 +130,13 @@ bool device_has_multicast(c10::DeviceIndex device) {
       !is_set("TORCH_SYMM_MEM_DISABLE_MULTICAST");
 }
 
-std::shared_ptr<Peers> Peers::meet(std::shared_ptr<SharedPiece> own, const std::string& name) {
+std::shared_ptr<Peers> Peers::rendezvous(
+    std::shared_ptr<SharedPiece> own, const std::string& name) {
   const auto group = c10d::resolve_process_group(name);
   std::shared_ptr<Peers> peers(new Peers());
   peers->rank_ = group->getRank();
-  peers->limit_ = limit_of(group);
-  StoreRound exchange(group->getStore(), group->getRank(), group->getSize());
+  peers->group_timeout_ = timeout_of(group);
+  StoreExchange exchange(group->getStore(), group->getRank(), group->getSize());
   const WithoutGil without_gil;
   const auto members = exchange.gather(member_of(*own));
   check_members(members);
@@ -148,11 +152,11 @@ std::shared_ptr<Peers> Peers::meet(std::shared_ptr<SharedPiece> own, const std::
     peers->places_.push_back({member.position});
     has_multicast = has_multicast && member.has_multicast != 0;
   }
-  exchange.barrier(); // a rank must not close its file before all have opened it
+  exchange.barrier(); // a rank must not close its file before all ranks have opened it
   if (has_multicast) {
     peers->multicast_ = reserve_addresses(own->sizes().buffer_bytes);
   }
-  peers->put_arrays_on_card();
+  peers->allocate_pointers();
   return peers;
 }
 
@@ -162,57 +166,60 @@ Peers::~Peers() {
   }
 }
 
-void Peers::put_arrays_on_card() {
+void Peers::allocate_pointers() {
   const auto array = [this](auto address_of) {
-    // CUDASymmetricMemory never frees them.
-    auto* kept = new c10::DataPtr(allocate(sizeof(void*) * pieces_.size(), device()));
+    // Never freed, as in CUDASymmetricMemory.
+    auto* pointers = new c10::DataPtr(allocate(sizeof(void*) * pieces_.size(), device()));
     if (!shape_only()) {
       for (int rank = 0; rank < size(); ++rank) {
-        static_cast<void**>(kept->get())[rank] = address_of(piece(rank));
+        static_cast<void**>(pointers->get())[rank] = address_of(piece(rank));
       }
     }
-    return kept->get();
+    return pointers->get();
   };
-  buffers_on_card_ = array([](const SharedPiece& piece) { return piece.buffer(); });
-  words_on_card_ = array([](const SharedPiece& piece) -> void* { return piece.words(); });
+  buffer_pointers_ = array([](const SharedPiece& piece) { return piece.buffer(); });
+  signal_pad_pointers_ =
+      array([](const SharedPiece& piece) -> void* { return piece.signal_pad(); });
 }
 
-SignalCall Peers::call(const char* what, int peer, int channel, size_t timeout_ms) const {
-  const bool is_given = timeout_ms > 0;
+SignalCall Peers::describe_signal(
+    const char* what, int peer, int channel, size_t timeout_ms) const {
+  const bool has_timeout = timeout_ms > 0;
   return {
       what,
       rank_,
       peer,
       channel,
       processes_[peer],
-      is_given ? std::chrono::milliseconds(timeout_ms) : limit_,
-      is_given};
+      has_timeout ? std::chrono::milliseconds(timeout_ms) : group_timeout_,
+      has_timeout};
 }
 
-double Peers::put(int peer, int channel, size_t timeout_ms, double now) const {
+double Peers::put_signal(int peer, int channel, size_t timeout_ms, double now) const {
   const size_t word = static_cast<size_t>(size()) * channel + rank_;
-  const SharedPiece& of_peer = piece(peer);
-  put_signal(
-      of_peer.words() + word, of_peer.moment(word), now,
-      call("put_signal", peer, channel, timeout_ms));
+  const SharedPiece& peer_piece = piece(peer);
+  send_signal(
+      peer_piece.signal_pad() + word, peer_piece.sent_time(word), now,
+      describe_signal("put_signal", peer, channel, timeout_ms));
   return now;
 }
 
-double Peers::take(int peer, int channel, size_t timeout_ms, double now) const {
+double Peers::wait_signal(int peer, int channel, size_t timeout_ms, double now) const {
   const size_t word = static_cast<size_t>(size()) * channel + peer;
   const SharedPiece& own = piece(rank_);
-  const double sent = take_signal(
-      own.words() + word, own.moment(word), call("wait_signal", peer, channel, timeout_ms));
+  const double sent = receive_signal(
+      own.signal_pad() + word, own.sent_time(word),
+      describe_signal("wait_signal", peer, channel, timeout_ms));
   return std::max(now, sent);
 }
 
-double Peers::meet_all(const char* what, int channel, size_t timeout_ms, double now) const {
+double Peers::barrier(const char* what, int channel, size_t timeout_ms, double now) const {
   const size_t first = static_cast<size_t>(size()) * channel;
   for (int peer = 0; peer < size(); ++peer) {
     if (peer != rank_) {
-      put_signal(
-          piece(peer).words() + first + rank_, piece(peer).moment(first + rank_), now,
-          call(what, peer, channel, timeout_ms));
+      send_signal(
+          piece(peer).signal_pad() + first + rank_, piece(peer).sent_time(first + rank_), now,
+          describe_signal(what, peer, channel, timeout_ms));
     }
   }
   double latest = now;
@@ -221,25 +228,25 @@ double Peers::meet_all(const char* what, int channel, size_t timeout_ms, double 
       const SharedPiece& own = piece(rank_);
       latest = std::max(
           latest,
-          take_signal(
-              own.words() + first + peer, own.moment(first + peer),
-              call(what, peer, channel, timeout_ms)));
+          receive_signal(
+              own.signal_pad() + first + peer, own.sent_time(first + peer),
+              describe_signal(what, peer, channel, timeout_ms)));
     }
   }
   return latest;
 }
 
-at::Tensor tensor_of_words(const std::shared_ptr<Peers>& peers) {
+at::Tensor signal_pad_tensor(const std::shared_ptr<Peers>& peers) {
   const auto device = c10::Device(kDeviceType, peers->device());
   const SharedPiece& own = peers->piece(peers->rank());
-  return at::for_blob(own.words(), {static_cast<int64_t>(own.sizes().signal_bytes)})
+  return at::for_blob(own.signal_pad(), {static_cast<int64_t>(own.sizes().signal_bytes)})
       .context(new std::shared_ptr<Peers>(peers), &release_peers)
       .options(at::TensorOptions().dtype(at::kByte).device(device))
       .target_device(device)
       .make_tensor();
 }
 
-std::shared_ptr<Peers> peers_of_words(const at::Tensor& tensor) {
+std::shared_ptr<Peers> peers_of_signal_pad(const at::Tensor& tensor) {
   const auto& data = tensor.storage().data_ptr();
   return data.get_deleter() == &release_peers
       ? *static_cast<std::shared_ptr<Peers>*>(data.get_context())

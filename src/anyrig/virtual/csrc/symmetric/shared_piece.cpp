@@ -16,30 +16,30 @@ namespace anyrig::virtual_gpu {
 namespace {
 
 constexpr size_t kPageBytes = 4096;
-// CU_MEM_ALLOC_GRANULARITY_RECOMMENDED on all of NVIDIA's cards.
-constexpr size_t kCardGranularity = size_t{2} << 20;
+// CU_MEM_ALLOC_GRANULARITY_RECOMMENDED on all NVIDIA GPUs.
+constexpr size_t kGpuGranularity = size_t{2} << 20;
 
 size_t rounded_up(size_t bytes, size_t unit) {
   return (bytes + unit - 1) / unit * unit;
 }
 
-// Words and moments.
+// The bytes before the buffer: the signal pad and the times of its words.
 size_t header_bytes(const PieceSizes& sizes) {
-  const size_t moments = sizes.signal_bytes / sizeof(uint32_t) * sizeof(double);
-  return rounded_up(rounded_up(sizes.signal_bytes, sizeof(double)) + moments, kPageBytes);
+  const size_t times = sizes.signal_bytes / sizeof(uint32_t) * sizeof(double);
+  return rounded_up(rounded_up(sizes.signal_bytes, sizeof(double)) + times, kPageBytes);
 }
 
 size_t file_bytes(const PieceSizes& sizes) {
-  // A buffer of no bytes has an address of its own, too.
+  // An empty buffer needs an address of its own, too.
   return header_bytes(sizes) + (shape_only() ? 0 : std::max<size_t>(sizes.buffer_bytes, 1));
 }
 
-// CUDASymmetricMemoryAllocator::alloc.
-size_t card_bytes(const PieceSizes& sizes) {
-  return rounded_up(rounded_up(sizes.buffer_bytes, 16) + sizes.signal_bytes, kCardGranularity);
+// The bytes of GPU memory that CUDASymmetricMemoryAllocator::alloc allocates.
+size_t gpu_bytes(const PieceSizes& sizes) {
+  return rounded_up(rounded_up(sizes.buffer_bytes, 16) + sizes.signal_bytes, kGpuGranularity);
 }
 
-bool lies_in(const void* address, const void* first, size_t bytes) {
+bool range_contains(const void* first, size_t bytes, const void* address) {
   const auto* place = static_cast<const char*>(address);
   const auto* begin = static_cast<const char*>(first);
   return place >= begin && place < begin + std::max<size_t>(bytes, 1);
@@ -50,7 +50,7 @@ struct Pieces {
   std::vector<const SharedPiece*> all;
 
   static Pieces& get() {
-    static auto* pieces = new Pieces(); // memory may be freed while the process ends
+    static auto* pieces = new Pieces(); // pieces may be freed while the process exits
     return *pieces;
   }
 };
@@ -58,18 +58,18 @@ struct Pieces {
 } // namespace
 
 SharedPiece::SharedPiece(PieceSizes sizes, c10::DeviceIndex device)
-    : sizes_(sizes), device_(device), card_memory_(std::in_place, device, card_bytes(sizes)) {
+    : sizes_(sizes), device_(device), card_memory_(std::in_place, device, gpu_bytes(sizes)) {
   file_ = make_shared_file(file_bytes(sizes));
   mapped_ = map_shared_file(file_, file_bytes(sizes));
-  enlist();
+  set_buffer_and_register();
 }
 
 SharedPiece::SharedPiece(PieceSizes sizes, c10::DeviceIndex device, int64_t process, int file)
     : sizes_(sizes), device_(device), mapped_(map_file_of(process, file, file_bytes(sizes))) {
-  enlist();
+  set_buffer_and_register();
 }
 
-void SharedPiece::enlist() {
+void SharedPiece::set_buffer_and_register() {
   buffer_ = shape_only() ? reserve_addresses(sizes_.buffer_bytes)
                          : static_cast<char*>(mapped_) + header_bytes(sizes_);
   auto& pieces = Pieces::get();
@@ -92,24 +92,24 @@ SharedPiece::~SharedPiece() {
   }
 }
 
-double* SharedPiece::moment(size_t word) const {
-  auto* moments = static_cast<char*>(mapped_) + rounded_up(sizes_.signal_bytes, sizeof(double));
-  return reinterpret_cast<double*>(moments) + word;
+double* SharedPiece::sent_time(size_t word) const {
+  auto* times = static_cast<char*>(mapped_) + rounded_up(sizes_.signal_bytes, sizeof(double));
+  return reinterpret_cast<double*>(times) + word;
 }
 
-bool SharedPiece::has(const void* address) const {
-  return lies_in(address, buffer_, sizes_.buffer_bytes) || has_word(address);
+bool SharedPiece::contains(const void* address) const {
+  return range_contains(buffer_, sizes_.buffer_bytes, address) || signal_pad_contains(address);
 }
 
-bool SharedPiece::has_word(const void* address) const {
-  return lies_in(address, mapped_, sizes_.signal_bytes);
+bool SharedPiece::signal_pad_contains(const void* address) const {
+  return range_contains(mapped_, sizes_.signal_bytes, address);
 }
 
 void* reserve_addresses(size_t bytes) {
   void* first = mmap(
       nullptr, std::max<size_t>(bytes, 1), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
       -1, 0);
-  TORCH_CHECK(first != MAP_FAILED, "the host has no ", bytes, " bytes of addresses left");
+  TORCH_CHECK(first != MAP_FAILED, "the host has no ", bytes, " bytes of address space left");
   return first;
 }
 
@@ -122,7 +122,7 @@ std::shared_ptr<const SharedPiece> piece_of(const void* address) {
   std::lock_guard<std::mutex> guard(pieces.mutex);
   const auto found = std::find_if(
       pieces.all.begin(), pieces.all.end(),
-      [address](const SharedPiece* piece) { return piece->has(address); });
+      [address](const SharedPiece* piece) { return piece->contains(address); });
   return found == pieces.all.end() ? nullptr : (*found)->weak_from_this().lock();
 }
 

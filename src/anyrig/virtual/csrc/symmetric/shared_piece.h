@@ -1,10 +1,10 @@
-// What one rank has of symmetric memory, as one process sees it: a buffer, and the words of its
-// signals (signals.h) with a moment of the virtual clock for each.
+// One rank's symmetric memory, as one process maps it: a buffer, a signal pad (signals.h), and the
+// virtual time at which each word of the pad was set.
 //
-//   Compute      a file without a name: | words | moments | buffer |
-//   ShapeOnly                           | words | moments |   and for the buffer addresses alone
+//   Compute      an unnamed file: | signal pad | times | buffer |
+//   ShapeOnly    an unnamed file: | signal pad | times |, and a range of addresses for the buffer
 //
-// Tensors over it are made of its addresses (at::from_blob), as CUDA's are.
+// Tensors over the memory are made from its addresses (at::from_blob), as CUDA's are.
 #pragma once
 
 #include "memory/card_memory.h"
@@ -29,10 +29,12 @@ struct PieceSizes {
 
 class SharedPiece : public std::enable_shared_from_this<SharedPiece> {
  public:
-  // A new one on `device`, which counts there. Raises RuntimeError without room.
+  // Allocates the piece, which counts as used memory of `device`. Raises RuntimeError if the device
+  // or the host has no room.
   SharedPiece(PieceSizes sizes, c10::DeviceIndex device);
-  // That of another process, by its descriptor there; a tensor of it is one of `device`. Raises
-  // torch.AcceleratorError, "invalid resource handle", if that process has none of these sizes.
+  // Maps the piece of another process by its file descriptor there. Tensors over it belong to
+  // `device`. Raises torch.AcceleratorError, "invalid resource handle", if that process has no
+  // piece of these sizes.
   SharedPiece(PieceSizes sizes, c10::DeviceIndex device, int64_t process, int file);
   ~SharedPiece();
   SharedPiece(const SharedPiece&) = delete;
@@ -42,16 +44,16 @@ class SharedPiece : public std::enable_shared_from_this<SharedPiece> {
   c10::DeviceIndex device() const { return device_; }
   int file() const { return file_; }
   void* buffer() const { return buffer_; }
-  uint32_t* words() const { return static_cast<uint32_t*>(mapped_); }
-  // Of the word with that index.
-  double* moment(size_t word) const;
+  uint32_t* signal_pad() const { return static_cast<uint32_t*>(mapped_); }
+  // The virtual time at which the sender set word `word` of the signal pad.
+  double* sent_time(size_t word) const;
 
-  // Whether `address` lies in it: in its buffer, or where its words are.
-  bool has(const void* address) const;
-  bool has_word(const void* address) const;
+  // Returns whether `address` lies in the buffer or the signal pad.
+  bool contains(const void* address) const;
+  bool signal_pad_contains(const void* address) const;
 
  private:
-  void enlist();
+  void set_buffer_and_register();
 
   PieceSizes sizes_;
   c10::DeviceIndex device_;
@@ -61,13 +63,13 @@ class SharedPiece : public std::enable_shared_from_this<SharedPiece> {
   void* buffer_ = nullptr;
 };
 
-// Addresses without memory, `bytes` of them, which nothing may read or write.
+// Reserves `bytes` of address space without memory, which nothing may read or write.
 void* reserve_addresses(size_t bytes);
 void free_addresses(void* first, size_t bytes);
 
-// The piece that `address` lies in, of this process's or of another's; null if there is none.
+// Returns the piece that contains `address`, of this or another process; null if there is none.
 std::shared_ptr<const SharedPiece> piece_of(const void* address);
-// Its device.
+// Returns the device of the piece that contains `address`.
 std::optional<c10::DeviceIndex> device_of_piece(const void* address);
 
 } // namespace anyrig::virtual_gpu

@@ -26,9 +26,10 @@ static_assert(Word::is_always_lock_free && sizeof(Word) == sizeof(uint32_t));
 
 constexpr uint32_t kFree = 0;
 constexpr uint32_t kSignalled = 1;
-// A copy to the words wakes nobody, so whoever waits looks this often.
-constexpr long kNanosecondsBetweenLooks = 1'000'000;
-constexpr int kLooksBetweenChecksOfPeer = 50;
+// A tensor copy into the signal pad does not wake the waiting threads, so they poll at this
+// interval.
+constexpr long kPollNanoseconds = 1'000'000;
+constexpr int kPollsPerPeerCheck = 50;
 
 Word& as_word(uint32_t* word) {
   return *reinterpret_cast<Word*>(word);
@@ -36,10 +37,10 @@ Word& as_word(uint32_t* word) {
 
 void sleep_while(Word& word, uint32_t value) {
 #ifdef __linux__
-  const timespec most{0, kNanosecondsBetweenLooks};
-  syscall(SYS_futex, &word, FUTEX_WAIT, value, &most, nullptr, 0);
+  const timespec timeout{0, kPollNanoseconds};
+  syscall(SYS_futex, &word, FUTEX_WAIT, value, &timeout, nullptr, 0);
 #else
-  std::this_thread::sleep_for(std::chrono::nanoseconds(kNanosecondsBetweenLooks));
+  std::this_thread::sleep_for(std::chrono::nanoseconds(kPollNanoseconds));
 #endif
 }
 
@@ -55,7 +56,8 @@ bool process_has_ended(int64_t process) {
 #endif
 }
 
-[[noreturn]] void raise_lost(const SignalCall& call, const char* verb, const std::string& why) {
+[[noreturn]] void raise_signal_failure(
+    const SignalCall& call, const char* verb, const std::string& why) {
   const auto line = c10::str(
       "CUDASymmetricMemory::", call.what, ": rank ", call.rank, " failed to ", verb, " rank ",
       call.peer, " on channel ", call.channel, ' ', why);
@@ -63,29 +65,29 @@ bool process_has_ended(int64_t process) {
   raise_cuda_error(CudaError::LaunchFailure, line);
 }
 
-// Sets the word from one value to the other, as soon as it has the first.
-void change_word(
+// Waits until the word is `from`, then sets it to `to`. `verb` appears in the error message.
+void wait_and_set(
     Word& word, uint32_t from, uint32_t to, const SignalCall& call, const char* verb) {
   const auto deadline = std::chrono::steady_clock::now() + call.limit;
   WithoutGil without_gil;
-  for (int looks = 0;; ++looks) {
+  for (int polls = 0;; ++polls) {
     uint32_t value = from;
     if (word.compare_exchange_strong(value, to, std::memory_order_acq_rel)) {
-      wake_waiting(reinterpret_cast<uint32_t*>(&word));
+      wake_waiters(reinterpret_cast<uint32_t*>(&word));
       return;
     }
     if (std::chrono::steady_clock::now() >= deadline) {
-      raise_lost(
+      raise_signal_failure(
           call, verb,
           c10::str(
               "after ", call.limit.count(), " ms",
-              call.limit_is_given
+              call.has_own_limit
                   ? ""
-                  : ", the time limit of the process group; a card would wait for ever"));
+                  : ", the timeout of the process group; a GPU would wait forever"));
     }
-    if (looks % kLooksBetweenChecksOfPeer == kLooksBetweenChecksOfPeer - 1 &&
+    if (polls % kPollsPerPeerCheck == kPollsPerPeerCheck - 1 &&
         process_has_ended(call.peer_process)) {
-      raise_lost(call, verb, "as its process has ended");
+      raise_signal_failure(call, verb, "because its process has ended");
     }
     sleep_while(word, value);
   }
@@ -93,26 +95,26 @@ void change_word(
 
 } // namespace
 
-void put_signal(uint32_t* word, double* moment, double now, const SignalCall& call) {
-  // Of the two ends of a word only the receiver looks at the moment, and only once it is signalled;
-  // a value that no word has in between keeps it from looking at half of it.
+void send_signal(uint32_t* word, double* sent_time, double now, const SignalCall& call) {
+  // The receiver reads the time once the word is kSignalled. While the sender writes the time, the
+  // word has a value that neither end waits for.
   constexpr uint32_t kBeingWritten = 0xffffffff;
-  change_word(as_word(word), kFree, kBeingWritten, call, "send signal to");
-  *moment = now;
+  wait_and_set(as_word(word), kFree, kBeingWritten, call, "send signal to");
+  *sent_time = now;
   as_word(word).store(kSignalled, std::memory_order_release);
-  wake_waiting(word);
+  wake_waiters(word);
 }
 
-double take_signal(uint32_t* word, const double* moment, const SignalCall& call) {
+double receive_signal(uint32_t* word, const double* sent_time, const SignalCall& call) {
   constexpr uint32_t kBeingRead = 0xfffffffe;
-  change_word(as_word(word), kSignalled, kBeingRead, call, "receive signal from");
-  const double sent = *moment;
+  wait_and_set(as_word(word), kSignalled, kBeingRead, call, "receive signal from");
+  const double sent = *sent_time;
   as_word(word).store(kFree, std::memory_order_release);
-  wake_waiting(word);
+  wake_waiters(word);
   return sent;
 }
 
-void wake_waiting(uint32_t* word) {
+void wake_waiters(uint32_t* word) {
 #ifdef __linux__
   syscall(SYS_futex, word, FUTEX_WAKE, INT32_MAX, nullptr, nullptr, 0);
 #else

@@ -1,9 +1,11 @@
-// The words by which ranks signal each other in symmetric memory, as CUDA's kernels use them: who
-// signals sets a word from 0 to 1, who waits sets it back. A word has one sender and one receiver.
+// The words through which ranks signal each other in symmetric memory, as CUDA's kernels use them:
+// the sender sets a word from 0 to 1, and the receiver sets it back. A word has one sender and one
+// receiver.
 //
-//   rank 0: put ──> | 1 | ──> rank 1: wait        the sender waits while the last one is not taken
+//   rank 0: send_signal ──> | 1 | ──> rank 1: receive_signal
 //
-// On a card kernels do this while the host goes on; here the host does, in the order of the program.
+// The sender waits until its previous signal was received. On a GPU kernels wait while the host
+// continues; here the host itself waits, in program order.
 #pragma once
 
 #include <chrono>
@@ -12,7 +14,7 @@
 
 namespace anyrig::virtual_gpu {
 
-// One end of it, for what is said when it fails.
+// The call that sends or receives a signal, as error messages describe it.
 struct SignalCall {
   std::string what; // "barrier"
   int rank;
@@ -20,16 +22,18 @@ struct SignalCall {
   int channel;
   int64_t peer_process;
   std::chrono::milliseconds limit;
-  bool limit_is_given; // by the program; otherwise the process group's
+  bool has_own_limit; // false: `limit` is the process group's timeout
 };
 
-// `moment` is the place beside the word for the sender's moment on the virtual clock. Both raise
-// torch.AcceleratorError, "unspecified launch failure", at the limit, or if the peer has ended.
-void put_signal(uint32_t* word, double* moment, double now, const SignalCall& call);
-// Returns the sender's moment.
-double take_signal(uint32_t* word, const double* moment, const SignalCall& call);
+// Sends a signal: waits until `word` is 0, sets it to 1, and sets `*sent_time` to `now`, the
+// sender's virtual time. This function and `receive_signal` raise torch.AcceleratorError,
+// "unspecified launch failure", at the time limit or if the peer's process has ended.
+void send_signal(uint32_t* word, double* sent_time, double now, const SignalCall& call);
+// Receives a signal: waits until `word` is 1 and sets it to 0. Returns the sender's virtual time.
+double receive_signal(uint32_t* word, const double* sent_time, const SignalCall& call);
 
-// Somebody wrote to the word another way; who waits for it looks at once.
-void wake_waiting(uint32_t* word);
+// Wakes the threads of all processes that wait for `word` to change. Call it after writing to a
+// word.
+void wake_waiters(uint32_t* word);
 
 } // namespace anyrig::virtual_gpu

@@ -17,11 +17,11 @@ namespace {
 
 using c10d::symmetric_memory::SymmetricMemory;
 
-// What the program sees of a rendezvous.
+// The result of a rendezvous, as the program sees it.
 class VirtualSymmetricMemory final : public SymmetricMemory {
  public:
   VirtualSymmetricMemory(std::shared_ptr<Peers> peers, size_t offset)
-      : peers_(std::move(peers)), words_(tensor_of_words(peers_)), offset_(offset) {}
+      : peers_(std::move(peers)), signal_pad_(signal_pad_tensor(peers_)), offset_(offset) {}
 
   const std::shared_ptr<Peers>& peers() const { return peers_; }
 
@@ -29,10 +29,10 @@ class VirtualSymmetricMemory final : public SymmetricMemory {
     return addresses([](const SharedPiece& piece) { return piece.buffer(); });
   }
   std::vector<void*> get_signal_pad_ptrs() override {
-    return addresses([](const SharedPiece& piece) -> void* { return piece.words(); });
+    return addresses([](const SharedPiece& piece) -> void* { return piece.signal_pad(); });
   }
-  void** get_buffer_ptrs_dev() override { return peers_->buffers_on_card(); }
-  void** get_signal_pad_ptrs_dev() override { return peers_->words_on_card(); }
+  void** get_buffer_ptrs_dev() override { return peers_->buffer_pointers(); }
+  void** get_signal_pad_ptrs_dev() override { return peers_->signal_pad_pointers(); }
   size_t get_buffer_size() override { return own().sizes().buffer_bytes; }
   size_t get_offset() override { return offset_; }
   bool has_multicast_support() override { return peers_->multicast() != nullptr; }
@@ -42,17 +42,17 @@ class VirtualSymmetricMemory final : public SymmetricMemory {
 
   void barrier(int channel, size_t timeout_ms) override {
     check_channel(channel);
-    call_signal(words_, SignalKind::Barrier, /*peer=*/-1, channel, timeout_ms);
+    call_signal(signal_pad_, SignalKind::Barrier, /*peer=*/-1, channel, timeout_ms);
   }
   void put_signal(int to, int channel, size_t timeout_ms) override {
     check_channel(channel);
-    check_rank_of_peer(to);
-    call_signal(words_, SignalKind::Put, to, channel, timeout_ms);
+    check_peer(to);
+    call_signal(signal_pad_, SignalKind::Put, to, channel, timeout_ms);
   }
   void wait_signal(int from, int channel, size_t timeout_ms) override {
     check_channel(channel);
-    check_rank_of_peer(from);
-    call_signal(words_, SignalKind::Wait, from, channel, timeout_ms);
+    check_peer(from);
+    call_signal(signal_pad_, SignalKind::Wait, from, channel, timeout_ms);
   }
 
   int get_rank() override { return peers_->rank(); }
@@ -85,23 +85,23 @@ class VirtualSymmetricMemory final : public SymmetricMemory {
         channels - 1, " (got ", channel, ")");
   }
 
-  // A card of PyTorch 2.13 looks for the words of that rank all the same.
-  void check_rank_of_peer(int peer) const {
+  // PyTorch 2.13 does not check the rank; its kernel would access a signal pad that does not exist.
+  void check_peer(int peer) const {
     TORCH_CHECK(
         peer >= 0 && peer < peers_->size(), "rank must be in [0, ", peers_->size(), ") (got ",
         peer, ")");
   }
 
   std::shared_ptr<Peers> peers_;
-  at::Tensor words_;
+  at::Tensor signal_pad_;
   size_t offset_;
 };
 
-// What `alloc` gave out.
+// One allocation of SymmetricAllocator.
 struct Allocation {
   std::shared_ptr<SharedPiece> piece;
   std::optional<std::string> group;
-  std::map<std::string, std::shared_ptr<Peers>> met; // by the group's name
+  std::map<std::string, std::shared_ptr<Peers>> peers_by_group;
 };
 
 struct Allocations {
@@ -113,8 +113,9 @@ struct Allocations {
     return *allocations;
   }
 
-  // The one that `address` lies in, and how far in it.
-  std::pair<std::shared_ptr<Allocation>, size_t> around(void* address) {
+  // Returns the allocation that contains `address` and the offset of `address` in it; null if none
+  // does.
+  std::pair<std::shared_ptr<Allocation>, size_t> find(void* address) {
     std::lock_guard<std::mutex> guard(mutex);
     auto* place = static_cast<char*>(address);
     auto after = by_address.upper_bound(place);
@@ -130,7 +131,7 @@ struct Allocations {
   }
 };
 
-// Of CUDASymmetricMemory, with its words.
+// CUDASymmetricMemoryAllocator on virtual devices, with its error messages.
 class SymmetricAllocator final : public c10d::symmetric_memory::SymmetricMemoryAllocator {
  public:
   void* alloc(size_t size, int device, const std::optional<std::string>& group) override {
@@ -148,12 +149,12 @@ class SymmetricAllocator final : public c10d::symmetric_memory::SymmetricMemoryA
   }
 
   void free(void* address) override {
-    const auto allocation = at(address);
+    const auto allocation = allocation_at(address);
     if (allocation == nullptr) {
       return;
     }
     if (!is_capture_underway()) {
-      // A card waits for its work before it unmaps memory.
+      // CUDA waits for the device's work before it unmaps memory.
       Clock::get().synchronize_device(allocation->piece->device());
     }
     auto& allocations = Allocations::get();
@@ -162,7 +163,7 @@ class SymmetricAllocator final : public c10d::symmetric_memory::SymmetricMemoryA
   }
 
   size_t get_alloc_size(void* address) override {
-    const auto allocation = at(address);
+    const auto allocation = allocation_at(address);
     TORCH_CHECK(
         allocation != nullptr,
         "CUDASymmetricMemoryAllocator::get_alloc_size: input must be allocated via "
@@ -172,24 +173,24 @@ class SymmetricAllocator final : public c10d::symmetric_memory::SymmetricMemoryA
 
   c10::intrusive_ptr<SymmetricMemory> rendezvous(
       void* address, const std::optional<std::string>& group) override {
-    const auto [allocation, offset] = Allocations::get().around(address);
+    const auto [allocation, offset] = Allocations::get().find(address);
     if (allocation == nullptr) {
       TORCH_WARN(
           "Pointer not within any SymmetricMemory allocation, is the tensor allocated from "
           "SymmetricMemory?");
       return nullptr;
     }
-    const bool is_given = group.has_value() && !group->empty();
+    const bool has_name = group.has_value() && !group->empty();
     TORCH_CHECK(
-        is_given || allocation->group.has_value(),
+        has_name || allocation->group.has_value(),
         "CUDASymmetricMemory::rendezvous: `group_name` is neither specified during allocation nor "
         "passed to rendezvous().");
-    const std::string& name = is_given ? *group : *allocation->group;
-    auto& met = allocation->met[name];
-    if (met == nullptr) {
-      met = Peers::meet(allocation->piece, name);
+    const std::string& name = has_name ? *group : *allocation->group;
+    auto& peers = allocation->peers_by_group[name];
+    if (peers == nullptr) {
+      peers = Peers::rendezvous(allocation->piece, name);
     }
-    return c10::make_intrusive<VirtualSymmetricMemory>(met, offset);
+    return c10::make_intrusive<VirtualSymmetricMemory>(peers, offset);
   }
 
   bool has_multicast_support(int device) override {
@@ -199,11 +200,11 @@ class SymmetricAllocator final : public c10d::symmetric_memory::SymmetricMemoryA
   c10::DeviceType supported_device_type() override { return kDeviceType; }
   std::string name() override { return "CUDA"; }
   // Virtual in PyTorch 2.12 and later.
-  bool has_allocation(void* address) { return at(address) != nullptr; }
+  bool has_allocation(void* address) { return allocation_at(address) != nullptr; }
 
  private:
-  static std::shared_ptr<Allocation> at(void* address) {
-    const auto [allocation, offset] = Allocations::get().around(address);
+  static std::shared_ptr<Allocation> allocation_at(void* address) {
+    const auto [allocation, offset] = Allocations::get().find(address);
     return offset == 0 ? allocation : nullptr;
   }
 };
@@ -217,7 +218,7 @@ void release_piece(void* context) {
 void keep_symmetric_memory_of(const at::Tensor& tensor) {
   const auto& storage = tensor.storage();
   auto piece = piece_of(storage.data());
-  // One that has an owner already is PyTorch's to change.
+  // A storage with an owner already keeps its memory alive.
   if (piece == nullptr || storage.data_ptr().get_context() != nullptr) {
     return;
   }
@@ -226,10 +227,10 @@ void keep_symmetric_memory_of(const at::Tensor& tensor) {
        &release_piece, storage.device()});
 }
 
-MetMemory met_memory(const at::Tensor& tensor, const std::string& group) {
+Rendezvous rendezvous(const at::Tensor& tensor, const std::string& group) {
   const auto memory = c10::dynamic_intrusive_pointer_cast<VirtualSymmetricMemory>(
       c10d::symmetric_memory::rendezvous(tensor, group));
-  return memory == nullptr ? MetMemory{} : MetMemory{memory->peers(), memory->get_offset()};
+  return memory == nullptr ? Rendezvous{} : Rendezvous{memory->peers(), memory->get_offset()};
 }
 
 void install_symmetric_memory() {

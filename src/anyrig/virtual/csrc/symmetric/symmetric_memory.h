@@ -1,8 +1,8 @@
-// torch.distributed._symmetric_memory on virtual devices: PyTorch's backend "CUDA" for it.
+// torch.distributed._symmetric_memory on virtual devices, as PyTorch's backend "CUDA".
 //
-//   empty       a piece of the card's memory that processes share (shared_piece.h)
-//   rendezvous  the pieces of all ranks of a group (peers.h)
-//   barrier, put_signal, wait_signal    words in the pieces (signals.h)
+//   empty       GPU memory that processes share (shared_piece.h)
+//   rendezvous  joins the memory of all ranks of a group (peers.h)
+//   barrier, put_signal, wait_signal    words in the signal pads (signals.h)
 //   operators   symmetric_operators.cpp
 #pragma once
 
@@ -10,26 +10,28 @@
 
 namespace anyrig::virtual_gpu {
 
-// What rendezvous comes to: the peers, and where in their buffers the tensor lies.
-struct MetMemory {
+// The result of a rendezvous. The tensor lies `offset` bytes into the buffer of each rank.
+struct Rendezvous {
   std::shared_ptr<Peers> peers;
-  size_t offset; // bytes
+  size_t offset;
 };
 
-// Of `tensor` over `group`, as CUDA's operators ask for it. No peers if it is not symmetric.
-MetMemory met_memory(const at::Tensor& tensor, const std::string& group);
+// Returns the rendezvous of `tensor` over `group`, which the first call performs; all ranks must
+// call it. `peers` is null if `tensor` is not in symmetric memory.
+Rendezvous rendezvous(const at::Tensor& tensor, const std::string& group);
 
-// Has a tensor that PyTorch made of a bare address keep the memory that it lies in.
+// Makes a tensor that PyTorch created from an address in symmetric memory keep that memory alive.
 void keep_symmetric_memory_of(const at::Tensor& tensor);
 
-// Makes it PyTorch's allocator of symmetric memory for CUDA, and adds the operators.
+// Registers the allocator of symmetric memory for CUDA, and its operators.
 void install_symmetric_memory();
-// Of that: the operators under torch.ops.symm_mem, and the one by which signals get into CUDA graphs.
+// Registers the operators under torch.ops.symm_mem, and the operator through which CUDA graphs
+// record signals. Part of `install_symmetric_memory`.
 void install_symmetric_operators();
 
-// Signals as calls of an operator, so that CUDA graphs record them.
+// Sends or receives a signal through an operator, so that CUDA graphs record it.
 enum class SignalKind : int64_t { Barrier, Put, Wait };
 void call_signal(
-    const at::Tensor& words, SignalKind kind, int peer, int channel, size_t timeout_ms);
+    const at::Tensor& signal_pad, SignalKind kind, int peer, int channel, size_t timeout_ms);
 
 } // namespace anyrig::virtual_gpu

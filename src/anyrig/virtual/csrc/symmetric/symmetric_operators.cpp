@@ -1,10 +1,11 @@
-// torch.ops.symm_mem: what CUDA's kernels compute straight from the memory of all ranks. Checks and
-// words are those of torch/csrc/distributed/c10d/symm_mem/CUDASymmetricMemoryOps.cu.
+// torch.ops.symm_mem: operators whose CUDA kernels access the memory of all ranks directly. The
+// checks and their messages are those of
+// torch/csrc/distributed/c10d/symm_mem/CUDASymmetricMemoryOps.cu.
 //
-//   all ranks meet ── each reads what it needs of every buffer ── all meet again
+//   barrier ── each rank reads what it needs from all buffers ── barrier
 //
-// Sums are made in the order of the ranks, and rounded after each step, as CUDA's are. More than 400
-// lines: an operator each, most of which is what CUDA refuses.
+// Sums add the ranks in order and round after each step, as CUDA's do. More than 400 lines: one
+// function for each operator, most of it argument checks.
 #ifdef USE_C10D_GLOO
 
 #include "symmetric/symmetric_memory.h"
@@ -41,16 +42,17 @@ size_t alignment_of(size_t bytes) {
 
 size_t checked_alignment(const at::Tensor& tensor, const char* name) {
   const auto element = static_cast<size_t>(tensor.element_size());
-  const size_t least = std::max<size_t>(4, element);
-  const size_t of_place = alignment_of(static_cast<size_t>(tensor.storage_offset()) * element);
+  const size_t minimum = std::max<size_t>(4, element);
+  const size_t offset_alignment =
+      alignment_of(static_cast<size_t>(tensor.storage_offset()) * element);
   TORCH_CHECK(
-      of_place >= least, name, "<", tensor.scalar_type(),
-      ">: input ptr + offset must be at least ", least, "-byte aligned.");
-  const size_t of_size = alignment_of(static_cast<size_t>(tensor.numel()) * element);
+      offset_alignment >= minimum, name, "<", tensor.scalar_type(),
+      ">: input ptr + offset must be at least ", minimum, "-byte aligned.");
+  const size_t size_alignment = alignment_of(static_cast<size_t>(tensor.numel()) * element);
   TORCH_CHECK(
-      of_size >= least, name, "<", tensor.scalar_type(), ">: input size must be at least ", least,
-      "-byte aligned.");
-  return std::min(of_place, of_size);
+      size_alignment >= minimum, name, "<", tensor.scalar_type(),
+      ">: input size must be at least ", minimum, "-byte aligned.");
+  return std::min(offset_alignment, size_alignment);
 }
 
 void check_float_or_bfloat16(const at::Tensor& tensor, const char* name) {
@@ -65,18 +67,18 @@ void check_unrolled(int ranks) {
       ranks == 2 || ranks == 4 || ranks == 8, "Not implemented for world_size=", ranks);
 }
 
-MetMemory checked_memory(
+Rendezvous checked_rendezvous(
     const at::Tensor& tensor, const Text& group, const char* name, const char* which = "input") {
-  auto memory = met_memory(tensor, group);
+  auto memory = rendezvous(tensor, group);
   TORCH_CHECK(
       memory.peers != nullptr, name, ": ", which, " must be allocated with empty_strided_p2p().");
   return memory;
 }
 
-// Elements of a tensor, as each rank has them.
+// The elements of a symmetric tensor on each rank.
 class Elements {
  public:
-  Elements(const MetMemory& memory, const at::Tensor& tensor)
+  Elements(const Rendezvous& memory, const at::Tensor& tensor)
       : peers_(*memory.peers),
         dtype_(tensor.scalar_type()),
         first_byte_(
@@ -84,8 +86,9 @@ class Elements {
             static_cast<size_t>(tensor.storage_offset() * tensor.element_size())),
         count_(tensor.numel()) {}
 
-  // A row of the host over those from `begin` to `end`, where the last ranks may have none.
-  at::Tensor of_rank(int rank, int64_t begin, int64_t end) const {
+  // Returns a one-dimensional CPU tensor over elements [begin, end) of `rank`'s tensor. The range
+  // is clipped to the tensor, so the last ranks may get no elements.
+  at::Tensor slice(int rank, int64_t begin, int64_t end) const {
     const int64_t from = std::min(begin, count_);
     const auto start = static_cast<size_t>(from) * c10::elementSize(dtype_);
     auto* first = static_cast<char*>(peers_.piece(rank).buffer()) + first_byte_ + start;
@@ -93,9 +96,9 @@ class Elements {
   }
 
   at::Tensor sum(int64_t begin, int64_t end) const {
-    at::Tensor sum = of_rank(0, begin, end).clone();
+    at::Tensor sum = slice(0, begin, end).clone();
     for (int rank = 1; rank < peers_.size(); ++rank) {
-      sum.add_(of_rank(rank, begin, end));
+      sum.add_(slice(rank, begin, end));
     }
     return sum;
   }
@@ -109,18 +112,19 @@ class Elements {
   int64_t count_;
 };
 
-// A call of an operator on this rank. In ShapeOnly the ranks meet, and nothing is computed.
-class Round {
+// One call of an operator on this rank: waits for all ranks and occupies the stream on the virtual
+// clock. In ShapeOnly the ranks wait for each other, too, but compute nothing.
+class SymmetricCall {
  public:
-  Round(const Peers& peers, const char* name, CollectiveKind kind, double bytes)
+  SymmetricCall(const Peers& peers, const char* name, CollectiveKind kind, double bytes)
       : peers_(peers), name_(name), stream_(current_stream(peers.device())) {
     auto& clock = Clock::get();
-    const double start = meet(clock.launch_collective(stream_));
+    const double start = barrier(clock.launch_collective(stream_));
     clock.run_collective(stream_, start, collective_seconds(kind, bytes, peers.places()));
   }
 
-  double meet(double now = 0) const {
-    return peers_.meet_all(name_, /*channel=*/0, /*timeout_ms=*/0, now);
+  double barrier(double now = 0) const {
+    return peers_.barrier(name_, /*channel=*/0, /*timeout_ms=*/0, now);
   }
 
  private:
@@ -136,22 +140,22 @@ void copy_row_to(const at::Tensor& tensor, const at::Tensor& row) {
 at::Tensor sum_to(
     const at::Tensor& input,
     const std::optional<at::Tensor>& local_input,
-    const MetMemory& memory,
+    const Rendezvous& memory,
     const char* name,
     const at::Tensor& out) {
   const Elements elements(memory, input);
   if (local_input.has_value() && !shape_only()) {
-    elements.of_rank(memory.peers->rank(), 0, local_input->numel())
+    elements.slice(memory.peers->rank(), 0, local_input->numel())
         .copy_(twin_of(*local_input).view(-1));
   }
-  const Round round(
+  const SymmetricCall call(
       *memory.peers, name, CollectiveKind::AllReduce, static_cast<double>(input.nbytes()));
   if (shape_only()) {
     forget_values(out);
   } else {
     copy_row_to(out, elements.sum(0, out.numel()));
   }
-  round.meet();
+  call.barrier();
   return out;
 }
 
@@ -183,7 +187,7 @@ at::Tensor one_shot(
     TORCH_CHECK(input.scalar_type() == out.scalar_type());
     return out;
   }
-  const auto memory = checked_memory(input, group, kName);
+  const auto memory = checked_rendezvous(input, group, kName);
   checked_alignment(input, kName);
   if (local_input.has_value()) {
     checked_alignment(*local_input, kName);
@@ -215,13 +219,13 @@ at::Tensor one_shot_all_reduce_copy_out(
   return one_shot(buffer, local_input, reduce_op, group, std::move(out));
 }
 
-int64_t share_of_rank(int64_t count, int64_t unit, int ranks) {
+int64_t elements_per_rank(int64_t count, int64_t unit, int ranks) {
   const int64_t whole = unit * ranks;
   return (count + whole - 1) / whole * whole / ranks;
 }
 
-// Each rank sums its share of the elements. In place it writes them to all buffers, else to its own,
-// where the others find them.
+// Each rank sums its share of the elements. In place, the rank writes the sum to all buffers.
+// Otherwise it writes the sum to its own buffer, from which the other ranks copy it.
 at::Tensor two_shot(
     const at::Tensor& input,
     const std::optional<at::Tensor>& output,
@@ -230,14 +234,14 @@ at::Tensor two_shot(
   constexpr auto kName = "two_shot_all_reduce";
   TORCH_CHECK(input.is_contiguous(), kName, ": input must be contiguous.");
   TORCH_CHECK(reduce_op == "sum", kName, ": only sum is supported for now.");
-  const auto memory = checked_memory(input, group, kName);
+  const auto memory = checked_rendezvous(input, group, kName);
   const auto alignment = static_cast<int64_t>(checked_alignment(input, kName));
   const at::Tensor result = output.value_or(input);
   if (output.has_value()) {
     TORCH_CHECK(output->is_contiguous(), kName, ": output must be contiguous.");
-    const auto of_output = static_cast<int64_t>(checked_alignment(*output, kName));
+    const auto output_alignment = static_cast<int64_t>(checked_alignment(*output, kName));
     TORCH_CHECK(
-        alignment <= of_output, kName,
+        alignment <= output_alignment, kName,
         ": output alignment must be equal to or larger than input.");
     TORCH_CHECK(
         output->sizes() == input.sizes(), kName, ": input/output size mismatch, input.sizes(): ",
@@ -253,28 +257,28 @@ at::Tensor two_shot(
     check_unrolled(peers.size());
   }
   const Elements elements(memory, input);
-  const Round round(
+  const SymmetricCall call(
       peers, kName, CollectiveKind::AllReduce, static_cast<double>(input.nbytes()));
-  const int64_t share = share_of_rank(input.numel(), alignment, peers.size());
+  const int64_t share = elements_per_rank(input.numel(), alignment, peers.size());
   const int64_t begin = share * peers.rank();
   if (!shape_only()) {
     const auto sum = elements.sum(begin, begin + share);
     for (int rank = 0; rank < peers.size(); ++rank) {
       if (!output.has_value() || rank == peers.rank()) {
-        elements.of_rank(rank, begin, begin + share).copy_(sum);
+        elements.slice(rank, begin, begin + share).copy_(sum);
       }
     }
   }
-  round.meet();
+  call.barrier();
   if (output.has_value()) {
     if (!shape_only()) {
       const auto row = twin_of(*output).view(-1);
       for (int rank = 0; rank < peers.size(); ++rank) {
-        const auto from = elements.of_rank(rank, share * rank, share * (rank + 1));
+        const auto from = elements.slice(rank, share * rank, share * (rank + 1));
         row.narrow(0, std::min(share * rank, row.numel()), from.numel()).copy_(from);
       }
     }
-    round.meet();
+    call.barrier();
   }
   if (shape_only()) {
     forget_values(result);
@@ -296,7 +300,7 @@ at::Tensor reduce_scatter_out(
   constexpr auto kName = "reduce_scatter";
   TORCH_CHECK(input.is_contiguous(), kName, ": input must be contiguous.");
   TORCH_CHECK(output.is_contiguous(), kName, ": output must be contiguous.");
-  const auto memory = checked_memory(input, group, kName);
+  const auto memory = checked_rendezvous(input, group, kName);
   const Peers& peers = *memory.peers;
   const size_t alignment = checked_alignment(input, kName);
   const auto unit = peers.size() * static_cast<int64_t>(alignment) / input.element_size();
@@ -328,7 +332,7 @@ at::Tensor reduce_scatter_out(
   check_float_or_bfloat16(input, "two_shot_all_reduce");
   check_unrolled(peers.size());
   const Elements elements(memory, input);
-  const Round round(
+  const SymmetricCall call(
       peers, kName, CollectiveKind::ReduceScatter, static_cast<double>(input.nbytes()));
   if (shape_only()) {
     forget_values(output);
@@ -341,7 +345,7 @@ at::Tensor reduce_scatter_out(
     const int64_t share = output.numel();
     copy_row_to(output, elements.sum(share * peers.rank(), share * (peers.rank() + 1)));
   }
-  round.meet();
+  call.barrier();
   return output;
 }
 
@@ -349,7 +353,7 @@ at::Tensor multimem_all_reduce_(const at::Tensor& input, Text reduce_op, Text gr
   constexpr auto kName = "multimem_all_reduce_";
   TORCH_CHECK(input.is_contiguous(), kName, ": input must be contiguous.");
   TORCH_CHECK(reduce_op == "sum", kName, ": only sum is supported for now.");
-  const auto memory = checked_memory(input, group, kName);
+  const auto memory = checked_rendezvous(input, group, kName);
   TORCH_CHECK(memory.peers->multicast() != nullptr, kName, ": multicast support is required.");
   checked_alignment(input, kName);
   check_float_or_bfloat16(input, kName);
@@ -363,7 +367,7 @@ at::Tensor multimem_one_shot_all_reduce_out(
   TORCH_CHECK(out.is_contiguous(), kName, ": output must be contiguous.");
   TORCH_CHECK(out.sizes() == input.sizes(), kName, ": input/output size mismatch.");
   TORCH_CHECK(reduce_op == "sum", kName, ": only sum is supported for now.");
-  const auto memory = checked_memory(input, group, kName);
+  const auto memory = checked_rendezvous(input, group, kName);
   TORCH_CHECK(memory.peers->multicast() != nullptr, kName, ": requires multicast support.");
   checked_alignment(input, kName);
   check_float_or_bfloat16(input, kName);
@@ -377,7 +381,7 @@ at::Tensor multimem_one_shot_all_reduce(const at::Tensor& input, Text reduce_op,
 
 at::Tensor multimem_all_gather_out(const at::Tensor& input, Text group, at::Tensor out) {
   constexpr auto kName = "multimem_all_gather_out";
-  const auto memory = checked_memory(out, group, kName, "output");
+  const auto memory = checked_rendezvous(out, group, kName, "output");
   TORCH_CHECK(
       memory.peers->multicast() != nullptr, kName, ": output must have multicast support.");
   TORCH_CHECK(input.is_contiguous(), kName, ": input must be contiguous.");
@@ -393,21 +397,22 @@ at::Tensor multimem_all_gather_out(const at::Tensor& input, Text group, at::Tens
       ": all non-0th dimension of input and output must match.");
   checked_alignment(out, kName);
   const Elements elements(memory, out);
-  const Round round(
+  const SymmetricCall call(
       peers, kName, CollectiveKind::AllGather, static_cast<double>(out.nbytes()));
   if (shape_only()) {
     forget_values(out);
   } else {
     const int64_t begin = input.numel() * peers.rank();
     for (int rank = 0; rank < peers.size(); ++rank) {
-      elements.of_rank(rank, begin, begin + input.numel()).copy_(twin_of(input).view(-1));
+      elements.slice(rank, begin, begin + input.numel()).copy_(twin_of(input).view(-1));
     }
   }
-  round.meet();
+  call.barrier();
   return out;
 }
 
-// Of the words of signals, which somebody may be waiting for; they are there in ShapeOnly, too.
+// Writes `count` 32-bit words, and wakes threads that wait for them as signals. In ShapeOnly only
+// signal pads have memory.
 void write_words(
     const at::Tensor& tensor, int64_t offset, int64_t value, int64_t count, const char* name) {
   TORCH_CHECK(
@@ -421,14 +426,14 @@ void write_words(
       ": val must be in the range of [0, 4294967295] (uint32_t).");
   const auto* address = static_cast<const uint32_t*>(tensor.const_data_ptr()) + offset;
   const auto piece = piece_of(address);
-  if (shape_only() && (piece == nullptr || !piece->has_word(address))) {
+  if (shape_only() && (piece == nullptr || !piece->signal_pad_contains(address))) {
     forget_values(tensor);
     return;
   }
   auto* words = const_cast<uint32_t*>(address);
   for (int64_t i = 0; i < count; ++i) {
     reinterpret_cast<std::atomic<uint32_t>*>(words + i)->store(static_cast<uint32_t>(value));
-    wake_waiting(words + i);
+    wake_waiters(words + i);
   }
 }
 
@@ -451,35 +456,35 @@ at::Tensor stream_write_value32_(at::Tensor& input, int64_t offset, int64_t valu
 }
 
 void run_signal(
-    const at::Tensor& words, int64_t kind, int64_t peer, int64_t channel, int64_t timeout_ms) {
-  const auto peers = peers_of_words(words);
+    const at::Tensor& signal_pad, int64_t kind, int64_t peer, int64_t channel, int64_t timeout_ms) {
+  const auto peers = peers_of_signal_pad(signal_pad);
   TORCH_INTERNAL_ASSERT(peers != nullptr);
   auto& clock = Clock::get();
   const auto stream = current_stream(peers->device());
   const double now = clock.launch_collective(stream);
   const auto limit = static_cast<size_t>(timeout_ms);
-  const int of_rank = static_cast<int>(peer);
-  const int on_channel = static_cast<int>(channel);
+  const int peer_rank = static_cast<int>(peer);
+  const int channel_index = static_cast<int>(channel);
   switch (static_cast<SignalKind>(kind)) {
     case SignalKind::Barrier: {
-      const double start = peers->meet_all("barrier", on_channel, limit, now);
+      const double start = peers->barrier("barrier", channel_index, limit, now);
       clock.run_collective(
           stream, start, collective_seconds(CollectiveKind::Barrier, 0, peers->places()));
       return;
     }
     case SignalKind::Put:
-      peers->put(of_rank, on_channel, limit, now);
+      peers->put_signal(peer_rank, channel_index, limit, now);
       return;
     case SignalKind::Wait:
-      clock.run_collective(stream, peers->take(of_rank, on_channel, limit, now), 0);
+      clock.run_collective(stream, peers->wait_signal(peer_rank, channel_index, limit, now), 0);
       return;
   }
 }
 
-// A PyTorch of another version may lack an operator, or have it with other arguments; a call of it
-// is refused then, as of any operator without a kernel.
+// Registers `kernel` if this PyTorch has the operator with the same arguments. Otherwise a call of
+// the operator fails like any operator without a kernel.
 template <class Kernel>
-void add_if_fitting(torch::Library& library, const char* name, Kernel kernel) {
+void register_if_supported(torch::Library& library, const char* name, Kernel kernel) {
   if (!c10::Dispatcher::singleton().findSchema({Text("symm_mem::") + name, ""}).has_value()) {
     return;
   }
@@ -493,37 +498,38 @@ void add_if_fitting(torch::Library& library, const char* name, Kernel kernel) {
 } // namespace
 
 void call_signal(
-    const at::Tensor& words, SignalKind kind, int peer, int channel, size_t timeout_ms) {
+    const at::Tensor& signal_pad, SignalKind kind, int peer, int channel, size_t timeout_ms) {
   static const auto op =
       c10::Dispatcher::singleton()
           .findSchemaOrThrow("anyrig::symmetric_signal", "")
           .typed<void(const at::Tensor&, int64_t, int64_t, int64_t, int64_t)>();
   op.call(
-      words, static_cast<int64_t>(kind), peer, channel, static_cast<int64_t>(timeout_ms));
+      signal_pad, static_cast<int64_t>(kind), peer, channel, static_cast<int64_t>(timeout_ms));
 }
 
 void install_symmetric_operators() {
-  const WithoutWarnings without_warnings; // a PyTorch built for CUDA has all of these kernels
+  const WithoutWarnings without_warnings; // about a CUDA build's kernels, which these replace
   static auto* own =
       new torch::Library(torch::Library::FRAGMENT, "anyrig", std::nullopt, __FILE__, __LINE__);
   own->def(
-      "symmetric_signal(Tensor words, int kind, int peer, int channel, int timeout_ms) -> ()");
+      "symmetric_signal(Tensor signal_pad, int kind, int peer, int channel, int timeout_ms) -> ()");
   own->impl("symmetric_signal", torch::dispatch(c10::DispatchKey::CUDA, TORCH_FN(run_signal)));
   static auto* library = new torch::Library(
       torch::Library::IMPL, "symm_mem", c10::DispatchKey::CUDA, __FILE__, __LINE__);
-  add_if_fitting(*library, "one_shot_all_reduce", one_shot_all_reduce);
-  add_if_fitting(*library, "one_shot_all_reduce_out", one_shot_all_reduce_out);
-  add_if_fitting(*library, "one_shot_all_reduce_copy", one_shot_all_reduce_copy);
-  add_if_fitting(*library, "one_shot_all_reduce_copy_out", one_shot_all_reduce_copy_out);
-  add_if_fitting(*library, "two_shot_all_reduce_", two_shot_all_reduce_);
-  add_if_fitting(*library, "two_shot_all_reduce_out", two_shot_all_reduce_out);
-  add_if_fitting(*library, "reduce_scatter_out", reduce_scatter_out);
-  add_if_fitting(*library, "multimem_all_reduce_", multimem_all_reduce_);
-  add_if_fitting(*library, "multimem_one_shot_all_reduce", multimem_one_shot_all_reduce);
-  add_if_fitting(*library, "multimem_one_shot_all_reduce_out", multimem_one_shot_all_reduce_out);
-  add_if_fitting(*library, "multimem_all_gather_out", multimem_all_gather_out);
-  add_if_fitting(*library, "memset32_", memset32_);
-  add_if_fitting(*library, "stream_write_value32_", stream_write_value32_);
+  register_if_supported(*library, "one_shot_all_reduce", one_shot_all_reduce);
+  register_if_supported(*library, "one_shot_all_reduce_out", one_shot_all_reduce_out);
+  register_if_supported(*library, "one_shot_all_reduce_copy", one_shot_all_reduce_copy);
+  register_if_supported(*library, "one_shot_all_reduce_copy_out", one_shot_all_reduce_copy_out);
+  register_if_supported(*library, "two_shot_all_reduce_", two_shot_all_reduce_);
+  register_if_supported(*library, "two_shot_all_reduce_out", two_shot_all_reduce_out);
+  register_if_supported(*library, "reduce_scatter_out", reduce_scatter_out);
+  register_if_supported(*library, "multimem_all_reduce_", multimem_all_reduce_);
+  register_if_supported(*library, "multimem_one_shot_all_reduce", multimem_one_shot_all_reduce);
+  register_if_supported(
+      *library, "multimem_one_shot_all_reduce_out", multimem_one_shot_all_reduce_out);
+  register_if_supported(*library, "multimem_all_gather_out", multimem_all_gather_out);
+  register_if_supported(*library, "memset32_", memset32_);
+  register_if_supported(*library, "stream_write_value32_", stream_write_value32_);
 }
 
 } // namespace anyrig::virtual_gpu

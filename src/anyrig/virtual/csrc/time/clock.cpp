@@ -9,15 +9,15 @@
 namespace anyrig::virtual_gpu {
 namespace {
 
-// What the host spends to launch one kernel or copy: about 5 us on the systems PyTorch runs on.
+// The host's time to launch one kernel or copy, about 5 us on the systems that PyTorch runs on.
 constexpr double kLaunchSeconds = 5e-6;
 
-// What cudaEventQuery takes.
+// The host's time for one cudaEventQuery.
 constexpr double kPollSeconds = 1e-6;
 
-// For how long, outside, a thread gives way at most, and how often it looks.
-constexpr double kMostGivenWaySeconds = 50e-3;
-constexpr auto kLook = std::chrono::microseconds(50);
+// The longest real time that a thread gives way, and the interval at which it looks.
+constexpr double kMaxGiveWaySeconds = 50e-3;
+constexpr auto kGiveWayPollInterval = std::chrono::microseconds(50);
 
 thread_local bool paused = false;
 
@@ -46,7 +46,7 @@ Link link_of(c10::Device source, c10::Device destination) {
 Clock::Clock() : lines_(kMaxDevices) {}
 
 Clock& Clock::get() {
-  static auto* clock = new Clock(); // read by threads that outlive static destruction
+  static auto* clock = new Clock(); // other threads may read it while the process ends
   return *clock;
 }
 
@@ -64,7 +64,7 @@ void Clock::extend(StreamLine& line, double start, double end) {
   line.busy += end - start;
 }
 
-bool Clock::meters(StreamLine& line, double seconds) {
+bool Clock::add_to_meter(StreamLine& line, double seconds) {
   if (C10_LIKELY(!line.metered.has_value())) {
     return false;
   }
@@ -82,7 +82,7 @@ void Clock::run(const c10::Stream& stream, const Arithmetic& arithmetic, double 
   DeviceLine& device = lines_[stream.device_index()];
   StreamLine& stream_line = device.streams[stream.id()];
   const double ready = launch(stream_line);
-  if (meters(stream_line, seconds)) {
+  if (add_to_meter(stream_line, seconds)) {
     return;
   }
   const double start = device.multiprocessors.first_free(ready, seconds);
@@ -100,7 +100,7 @@ void Clock::run_for(const c10::Stream& stream, double seconds) {
   std::lock_guard<std::mutex> guard(mutex_);
   StreamLine& stream_line = line(stream);
   const double start = launch(stream_line);
-  if (!meters(stream_line, seconds)) {
+  if (!add_to_meter(stream_line, seconds)) {
     extend(stream_line, start, start + seconds);
   }
 }
@@ -113,7 +113,7 @@ void Clock::copy(c10::Device source, c10::Device destination, double bytes, bool
   const double seconds = quotient(bytes, link.bytes_per_second);
   const auto kind = static_cast<size_t>(link.kind);
   std::unique_lock<std::mutex> guard(mutex_);
-  // At each end on a device: its stream, and the direction of its link that the copy takes.
+  // Each end on a device has a stream and one direction of a link.
   struct End {
     DeviceLine* device;
     StreamLine* stream;
@@ -131,13 +131,13 @@ void Clock::copy(c10::Device source, c10::Device destination, double bytes, bool
   }
   double start = launch(*ends.front().stream);
   for (const auto& end : ends) {
-    if (meters(*end.stream, seconds)) {
+    if (add_to_meter(*end.stream, seconds)) {
       return;
     }
     start = std::max(start, end.stream->done);
     end.stream->launched = ends.front().stream->launched;
   }
-  // Until the links of both ends agree.
+  // Repeat until the links of both ends are free at the same time.
   for (double asked = -1; asked != start;) {
     asked = start;
     for (const auto& end : ends) {
@@ -167,7 +167,7 @@ void Clock::run_collective(const c10::Stream& stream, double start, double secon
   }
   std::lock_guard<std::mutex> guard(mutex_);
   StreamLine& stream_line = line(stream);
-  if (meters(stream_line, seconds)) {
+  if (add_to_meter(stream_line, seconds)) {
     return;
   }
   extend(stream_line, start, start + seconds);
@@ -218,10 +218,10 @@ void Clock::wait_until(const c10::Stream& stream, double moment) {
 
 void Clock::wait_on_host(double moment) {
   give_way(moment);
-  wait_on_host_at_once(moment);
+  wait_on_host_without_giving_way(moment);
 }
 
-void Clock::wait_on_host_at_once(double moment) {
+void Clock::wait_on_host_without_giving_way(double moment) {
   std::lock_guard<std::mutex> guard(mutex_);
   host_.wait_until(moment);
 }
@@ -235,18 +235,18 @@ void Clock::give_way(double moment) {
     return;
   }
   std::unique_lock<std::mutex> guard(mutex_);
-  const double ahead = std::min(moment - host_.current().moment, kMostGivenWaySeconds);
+  const double ahead = std::min(moment - host_.current().moment, kMaxGiveWaySeconds);
   const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(ahead);
-  const auto place = waiters_.add(system_thread(), moment);
+  const auto place = waiters_.add(kernel_thread_id(), moment);
   while (host_.current().moment < moment && std::chrono::steady_clock::now() < end) {
-    guard.unlock(); // who wants the lock would seem blocked
-    const auto running = those_that_run(others);
+    guard.unlock(); // a thread that wants the lock would appear blocked
+    const auto running = running_threads(others);
     guard.lock();
-    if (!waiters_.has_earlier(place) && !waiters_.lacks_any(running)) {
+    if (!waiters_.has_earlier_waiter(place) && !waiters_.any_not_waiting(running)) {
       break;
     }
     guard.unlock();
-    std::this_thread::sleep_for(kLook);
+    std::this_thread::sleep_for(kGiveWayPollInterval);
     guard.lock();
   }
   waiters_.remove(place);

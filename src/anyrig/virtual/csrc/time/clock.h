@@ -1,14 +1,15 @@
-// The virtual clock: a time line for each stream of each device, and those of the host.
+// The virtual clock: a timeline for each stream of each device, and for the host.
 //
 //   host     |launch|launch|..........synchronize.............|
 //   cuda:0 0        |== matmul ==|== add ==|
 //   cuda:0 1               |======== copy ========|
 //   PCIe to cuda:0         |######################|
 //
-// The host only launches. Work starts when it has been launched, everything before it on its stream
-// is done, and what it uses is free: the card's multiprocessors, which one kernel fills, or one
-// direction of a link at each end of a copy. It takes the larger of FLOPs over rate and bytes over
-// bandwidth. Times are seconds since the start of the process, unrelated to the time outside.
+// The host only launches. Work starts when it has been launched, when all earlier work on its
+// stream is done, and when its resource is free: a kernel needs the GPU's multiprocessors, which it
+// fills, and a copy needs one direction of a link at each end. Work takes the larger of FLOPs /
+// rate and bytes / bandwidth. Times are in seconds since the start of the process and independent
+// of real time.
 #pragma once
 
 #include "device/device.h"
@@ -30,7 +31,7 @@
 
 namespace anyrig::virtual_gpu {
 
-// What one device did until now. Seconds of copies and collectives may overlap with the others.
+// What one device has done so far. Copies and collectives may overlap with computation.
 struct DeviceTotals {
   double compute_seconds = 0;
   double copy_seconds = 0;
@@ -41,7 +42,7 @@ struct DeviceTotals {
 
 struct StreamReading {
   c10::StreamId id;
-  double done_seconds; // the moment at which all its work is done
+  double done_seconds; // the time at which all its work is done
   double busy_seconds;
 };
 
@@ -54,63 +55,65 @@ class Clock {
  public:
   static Clock& get();
 
-  // Off: nothing takes time, and all work is done as soon as it is launched.
+  // If false, work takes no time and is done when it is launched.
   void set_enabled(bool enabled) { enabled_ = enabled; }
   bool enabled() const { return enabled_.load(std::memory_order_relaxed); }
-  // Whether work of the calling thread is to be charged: not when off, not in a Pause.
+  // Returns whether the calling thread's work takes time: the clock is enabled, and no Pause is
+  // alive.
   bool charges() const;
 
-  // A kernel on `stream` that does `arithmetic` and moves `bytes` of the card's memory.
+  // Runs a kernel on `stream` that does `arithmetic` and moves `bytes` of device memory.
   void run(const c10::Stream& stream, const Arithmetic& arithmetic, double bytes);
-  // Work on `stream` that takes `seconds`, and hardly any of the card.
+  // Runs work on `stream` that takes `seconds` but does not occupy the multiprocessors.
   void run_for(const c10::Stream& stream, double seconds);
-  // A copy of `bytes` between two devices, or a device and the host, on the current streams of its
-  // ends; a host end has none. `host_waits` for its end: it does not if the memory is pinned and
-  // the copy asynchronous.
+  // Copies `bytes` between two devices, or between a device and the host, on the current streams of
+  // the devices. If `host_waits`, the host waits until the copy is done; it does not for
+  // asynchronous copies from or to pinned memory.
   void copy(c10::Device source, c10::Device destination, double bytes, bool host_waits);
 
-  // Collectives among processes. Each rank launches it on the stream that is to carry it out and
-  // learns when it could start; all tell each other, and all finish alike:
+  // Collectives between processes. Each rank calls `launch_collective` for its stream, which
+  // returns the time at which the rank could start. The ranks exchange these times, so that all
+  // finish at the same time:
   //
   //   const double ready = clock.launch_collective(stream);
   //   const double start = (the largest `ready` of all ranks);
   //   clock.run_collective(stream, start, collective_seconds(kind, bytes, ranks));
   //
-  // So a rank that is late holds up the others, and their clocks come together. The first is for
-  // the thread of the program, whose host line it moves on; the second for any thread.
+  // A late rank therefore delays the others, which synchronizes the clocks. Call
+  // `launch_collective` on the program's thread, whose host timeline it advances, and
+  // `run_collective` on any thread.
   double launch_collective(const c10::Stream& stream);
   void run_collective(const c10::Stream& stream, double start, double seconds);
-  // A collective among devices of this process, on their current streams.
+  // Runs a collective between devices of this process, on their current streams.
   void collective(CollectiveKind kind, double bytes, c10::ArrayRef<c10::DeviceIndex> devices);
 
   void synchronize(const c10::Stream& stream);
   void synchronize_device(int device);
-  // The moment at which everything launched on `stream` until now is done.
+  // Returns the time at which all work launched on `stream` so far is done.
   double done_at(const c10::Stream& stream);
-  // `stream` does nothing more before `moment`.
+  // Makes `stream` wait until `moment`.
   void wait_until(const c10::Stream& stream, double moment);
-  // The host does nothing more before `moment`; the other threads of the program go on meanwhile
-  // (giving_way.h). Not for who holds a lock that they may want.
+  // Makes the host wait until `moment`. Other threads of the program continue in the meantime
+  // (giving_way.h), so the caller must not hold a lock that they may need.
   void wait_on_host(double moment);
-  // The same, and they do not.
-  void wait_on_host_at_once(double moment);
+  // Makes the host wait until `moment` without letting other threads continue first.
+  void wait_on_host_without_giving_way(double moment);
   bool passed(double moment);
-  // As `passed`, asked by the program, and asking takes time. As long as the host does nothing
-  // else, each answer "no" takes twice as long as the one before: a loop that waits for the
-  // answer "yes" ends after some twenty rounds, whether or not it sleeps in between, for that
-  // sleep is not known here.
+  // As `passed`, but takes host time, for queries by the program. While the host does nothing else,
+  // each query that returns false takes twice as long as the previous one, so a polling loop ends
+  // after about twenty iterations. Sleeps between the queries take no virtual time.
   bool poll(double moment);
 
   double host_seconds();
   std::vector<DeviceReading> read();
 
-  // A captured stream does nothing: the seconds of what is launched there are summed up until
-  // `end_meter`, which returns them.
+  // While a stream is captured, its work does not run. The meter sums up the seconds of the work
+  // launched there, and `end_meter` returns the sum.
   void begin_meter(const c10::Stream& stream);
   double end_meter(const c10::Stream& stream);
 
-  // While one is alive on a thread, what the thread launches takes no time: who opens it charges
-  // for all of it at once.
+  // While an instance is alive on a thread, the thread's launches take no time. The thread charges
+  // the time of all of them separately.
   class Pause {
    public:
     Pause();
@@ -125,15 +128,15 @@ class Clock {
  private:
   struct StreamLine {
     double done = 0;
-    double launched = 0; // the moment of the last launch
+    double launched = 0; // the time of the last launch
     double busy = 0;
-    std::optional<double> metered; // seconds, while the stream is captured
+    std::optional<double> metered; // the meter, while the stream is captured
   };
 
   struct DeviceLine {
     std::unordered_map<c10::StreamId, StreamLine> streams;
     Occupancy multiprocessors;
-    // By LinkKind, as of the whole device: one direction each.
+    // The links of the whole device in each direction, by LinkKind.
     Occupancy out[kLinkKinds];
     Occupancy in[kLinkKinds];
     DeviceTotals totals;
@@ -143,12 +146,12 @@ class Clock {
   StreamLine& line(const c10::Stream& stream) {
     return lines_[stream.device_index()].streams[stream.id()];
   }
-  // The host launches work on `line`: after what other threads launched there.
+  // Launches work on `line` from the host. Returns the earliest time at which the work can start.
   double launch(StreamLine& line);
   static void extend(StreamLine& line, double start, double end);
-  // Whether the stream is captured; the meter then has the seconds.
-  static bool meters(StreamLine& line, double seconds);
-  // Returns when the calling thread may move the host's line to `moment`.
+  // Adds `seconds` to the stream's meter. Returns false if the stream is not captured.
+  static bool add_to_meter(StreamLine& line, double seconds);
+  // Blocks until the calling thread may advance the host's timeline to `moment`.
   void give_way(double moment);
 
   std::mutex mutex_;

@@ -8,7 +8,7 @@
 namespace anyrig::virtual_gpu {
 namespace {
 
-// NCCL's own model of its latencies for small messages, protocol LL: src/graph/tuning.cc.
+// Latencies of NCCL's own model for small messages with protocol LL: src/graph/tuning.cc.
 constexpr double kBaseSeconds = 6.6e-6;
 constexpr double kNvlinkStepSeconds = 0.6e-6;
 constexpr double kPcieStepSeconds = 1.0e-6;
@@ -30,7 +30,7 @@ double ring_latency(const RingLinks& links, int steps, int steps_between_nodes) 
       between * kRingNetworkStepSeconds;
 }
 
-// A chain inside each node, a tree between them; up and down.
+// A chain inside each node and a tree between the nodes, up and down.
 double tree_latency(const RingLinks& links, int ranks) {
   return kBaseSeconds +
       2 * ((ranks / links.nodes - 1) * step_seconds(links.inside.kind) +
@@ -45,13 +45,14 @@ double all_reduce_seconds(const RingLinks& links, double bytes, int ranks) {
   return std::min(ring, tree);
 }
 
-// Every pair has its own transfer; the part for other nodes leaves by a rank's own part of the
-// network while the rest moves inside the node.
+// Each pair of ranks has its own transfer. The data for other nodes leaves over each rank's share
+// of the network, concurrently with the transfers inside the node.
 double all_to_all_seconds(const RingLinks& links, double bytes, int ranks) {
   const double share = bytes / ranks;
-  const double here = static_cast<double>(ranks) / links.nodes;
-  const double inside = seconds_over(share * (here - 1), links.inside.bytes_per_second);
-  const double across = seconds_over(share * (ranks - here), links.across.bytes_per_second);
+  const double ranks_per_node = static_cast<double>(ranks) / links.nodes;
+  const double inside = seconds_over(share * (ranks_per_node - 1), links.inside.bytes_per_second);
+  const double across =
+      seconds_over(share * (ranks - ranks_per_node), links.across.bytes_per_second);
   return ring_latency(links, 1, 1) + std::max(inside, across);
 }
 
@@ -73,16 +74,17 @@ double collective_seconds(CollectiveKind kind, double bytes, c10::ArrayRef<Place
   }
   const RingLinks links = ring_links(positions);
   const double rate = links.bytes_per_second();
-  const double others = static_cast<double>(count - 1) / count;
-  // Into a transfer between two devices no other device's part of the network comes.
-  const double alone = links.nodes > 1 ? links.across.bytes_per_second : rate;
+  const double other_fraction = static_cast<double>(count - 1) / count;
+  // A transfer between two devices gets only one device's share of the network.
+  const double single_rate = links.nodes > 1 ? links.across.bytes_per_second : rate;
   switch (kind) {
     case CollectiveKind::Barrier:
     case CollectiveKind::AllReduce:
       return all_reduce_seconds(links, bytes, count);
     case CollectiveKind::AllGather:
     case CollectiveKind::ReduceScatter:
-      return ring_latency(links, count - 1, links.nodes - 1) + seconds_over(others * bytes, rate);
+      return ring_latency(links, count - 1, links.nodes - 1) +
+          seconds_over(other_fraction * bytes, rate);
     case CollectiveKind::Broadcast:
     case CollectiveKind::Reduce:
       return ring_latency(links, count - 1, links.nodes - 1) + seconds_over(bytes, rate);
@@ -90,10 +92,10 @@ double collective_seconds(CollectiveKind kind, double bytes, c10::ArrayRef<Place
       return all_to_all_seconds(links, bytes, count);
     case CollectiveKind::Gather:
     case CollectiveKind::Scatter:
-      return ring_latency(links, 1, 1) + seconds_over(others * bytes, alone);
+      return ring_latency(links, 1, 1) + seconds_over(other_fraction * bytes, single_rate);
     case CollectiveKind::Send:
     case CollectiveKind::Receive:
-      return ring_latency(links, 1, 1) + seconds_over(bytes, alone);
+      return ring_latency(links, 1, 1) + seconds_over(bytes, single_rate);
   }
   return 0;
 }

@@ -1,18 +1,17 @@
-// What collectives cost: the ring or the tree of NCCL on the slowest link among the ranks.
+// The time of collectives: NCCL's ring or tree algorithm over the slowest link between the ranks.
 //
-// With n ranks and B bytes, of which each formula says whose, over a link of w bytes a second:
+// For n ranks and a link of w bytes per second, where B is the size that nccl-tests reports:
 //
-//   all-reduce, barrier    ring 2 (n - 1) / n B / w, or tree 2 B / w, which has fewer steps between
-//                          nodes; B of a rank's tensor
-//   all-gather             (n - 1) / n B / w; B of the whole result
-//   reduce-scatter         (n - 1) / n B / w; B of a rank's whole input
-//   broadcast, reduce      B / w; B of the tensor
-//   all-to-all             (n - 1) / n B / w; B of all that a rank sends, to itself included
-//   gather, scatter        (n - 1) / n B / w; B of all that the root has
+//   all-reduce, barrier    ring: 2 (n - 1) / n B / w; tree: 2 B / w, with fewer steps between nodes
+//                          B: bytes of one rank's tensor
+//   all-gather             (n - 1) / n B / w; B: bytes of the result
+//   reduce-scatter         (n - 1) / n B / w; B: bytes of one rank's input
+//   broadcast, reduce      B / w; B: bytes of the tensor
+//   all-to-all             (n - 1) / n B / w; B: bytes that a rank sends, including to itself
+//   gather, scatter        (n - 1) / n B / w; B: bytes of the root's whole data
 //   send, receive          B / w
 //
-// That is what nccl-tests calls the size. To each come the latencies of its steps. One rank alone
-// costs nothing.
+// The latencies of the steps are added. A collective of one rank takes no time.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -36,17 +35,17 @@ enum class CollectiveKind : int64_t {
   Receive,
 };
 
-// Where a rank sits: the position of its device in the whole rig. Ranks may send theirs to each
-// other as it lies in memory; several may sit on one device.
+// The location of a rank: the position of its device in the whole rig. Ranks exchange Places as raw
+// bytes. Several ranks may share a device.
 struct Place {
   int64_t position = 0;
 };
 
-// The place of a rank of this process that works on `device`.
+// Returns the place of a rank of this process that uses `device`.
 Place place_of(c10::DeviceIndex device);
 
-// Seconds from the moment at which all ranks take part until it is done on all of them. Of a
-// message `ranks` are its ends, or the one that is known.
+// Returns the seconds from the time at which all ranks have joined until the collective is done on
+// all ranks. For a message, `ranks` holds its two ends, or only the end that is known.
 double collective_seconds(CollectiveKind kind, double bytes, c10::ArrayRef<Place> ranks);
 
 } // namespace anyrig::virtual_gpu

@@ -29,12 +29,12 @@ bool is_done(const Event& event) {
     return clock.poll(moment);
   }
   if (event.shared->was_seen_done()) {
-    clock.wait_on_host_at_once(moment); // for the other process, the time has passed
+    clock.wait_on_host_without_giving_way(moment); // it has passed for another process
     return true;
   }
   const bool done = clock.poll(moment);
   if (done) {
-    event.shared->note_done();
+    event.shared->set_seen_done();
   }
   return done;
 }
@@ -42,7 +42,7 @@ bool is_done(const Event& event) {
 void wait_for(const Event& event) {
   Clock::get().wait_on_host(done_at(event));
   if (event.shared != nullptr) {
-    event.shared->note_done();
+    event.shared->set_seen_done();
   }
 }
 

@@ -1,4 +1,4 @@
-// What stands behind a torch.cuda.Event.
+// The state of a torch.cuda.Event.
 #pragma once
 
 #include "time/shared_mark.h"
@@ -11,29 +11,29 @@
 
 namespace anyrig::virtual_gpu {
 
-// Names a capture into a CUDA graph (graphs/capture.h).
+// Identifies a capture into a CUDA graph (graphs/capture.h).
 using CaptureId = uint64_t;
 inline constexpr CaptureId kNoCapture = 0;
 
-// A moment marked on a stream.
+// The time that an event recorded on a stream.
 struct Event {
   double moment = 0; // seconds of this process's clock
   c10::DeviceIndex device = 0;
   c10::StreamId stream = 0;
-  CaptureId capture = kNoCapture; // of the stream, when it was marked
-  std::shared_ptr<SharedMark> shared; // with other processes; null if it is not
+  CaptureId capture = kNoCapture; // of the stream when the event was recorded
+  std::shared_ptr<SharedMark> shared; // null if the event is not shared between processes
 };
 
-// Marks all that was launched on `stream` until now.
+// Records the event after all work launched on `stream` so far.
 void mark(Event& event, const c10::Stream& stream);
-// The moment at which what it marks is done, whichever process marked it.
+// Returns the time at which the recorded work is done, also if another process recorded the event.
 double done_at(const Event& event);
-// Asked by the program, and asking takes time (Clock::poll).
+// Returns whether the event is done. The query takes host time (Clock::poll).
 bool is_done(const Event& event);
 void wait_for(const Event& event);
 
-// Raises torch.AcceleratorError: "invalid resource handle" if they are of two devices, "device not
-// ready" unless the host has waited for both.
+// Raises torch.AcceleratorError: "invalid resource handle" if the events belong to different
+// devices, "device not ready" unless the host has waited for both.
 double elapsed_milliseconds(const Event& start, const Event& end);
 
 } // namespace anyrig::virtual_gpu

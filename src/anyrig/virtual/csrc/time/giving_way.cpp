@@ -18,10 +18,10 @@ namespace {
 
 #ifdef __linux__
 
-// Whether Python started a thread that has not ended. PyTorch's own have a state of Python's too,
-// but are not counted.
+// Returns whether a thread that Python started is alive. Threads of PyTorch also have a Python
+// thread state, but Python does not count them.
 bool python_started_threads() {
-  static PyObject* count = nullptr; // Python's lock guards it
+  static PyObject* count = nullptr; // guarded by the GIL
   if (count == nullptr) {
     PyObject* module = PyImport_ImportModule("_thread");
     count = module != nullptr ? PyObject_GetAttrString(module, "_count") : nullptr;
@@ -34,7 +34,7 @@ bool python_started_threads() {
   return some;
 }
 
-std::vector<pid_t> threads_with_a_state() {
+std::vector<pid_t> threads_with_python_state() {
   std::vector<pid_t> threads;
 #if PY_VERSION_HEX >= 0x030B0000
   PyInterpreterState* interpreter = PyThreadState_GetInterpreter(PyThreadState_Get());
@@ -43,7 +43,7 @@ std::vector<pid_t> threads_with_a_state() {
     threads.push_back(static_cast<pid_t>(thread->native_thread_id));
   }
 #else
-  // Python does not say which: all of the process.
+  // Python does not provide the thread IDs, so use all threads of the process.
   if (DIR* folder = opendir("/proc/self/task")) {
     while (const dirent* entry = readdir(folder)) {
       threads.push_back(static_cast<pid_t>(std::atoi(entry->d_name)));
@@ -55,11 +55,11 @@ std::vector<pid_t> threads_with_a_state() {
 }
 
 bool is_running(pid_t thread) {
-  // proc(5): "pid (name) state ...", and the name may hold parentheses.
+  // The format is "pid (name) state ..." (proc(5)), and the name may contain parentheses.
   const std::string path = "/proc/self/task/" + std::to_string(thread) + "/stat";
   const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (file < 0) {
-    return false; // it has ended
+    return false; // the thread has ended
   }
   char text[128];
   const ssize_t length = read(file, text, sizeof text - 1);
@@ -76,13 +76,13 @@ bool is_running(pid_t thread) {
 
 } // namespace
 
-bool Waiters::has_earlier(Place place) const {
+bool Waiters::has_earlier_waiter(Place place) const {
   return std::any_of(waiters_.begin(), waiters_.end(), [place](const Waiter& other) {
     return other.until < place->until;
   });
 }
 
-bool Waiters::lacks_any(const std::vector<pid_t>& threads) const {
+bool Waiters::any_not_waiting(const std::vector<pid_t>& threads) const {
   return std::any_of(threads.begin(), threads.end(), [this](pid_t thread) {
     return std::none_of(waiters_.begin(), waiters_.end(), [thread](const Waiter& waiter) {
       return waiter.thread == thread;
@@ -92,7 +92,7 @@ bool Waiters::lacks_any(const std::vector<pid_t>& threads) const {
 
 #ifdef __linux__
 
-pid_t system_thread() {
+pid_t kernel_thread_id() {
   static thread_local const auto id = static_cast<pid_t>(syscall(SYS_gettid));
   return id;
 }
@@ -104,8 +104,8 @@ std::vector<pid_t> other_python_threads() {
   }
   const PyGILState_STATE state = PyGILState_Ensure();
   if (python_started_threads()) {
-    for (const pid_t thread : threads_with_a_state()) {
-      if (thread != system_thread()) {
+    for (const pid_t thread : threads_with_python_state()) {
+      if (thread != kernel_thread_id()) {
         others.push_back(thread);
       }
     }
@@ -114,7 +114,7 @@ std::vector<pid_t> other_python_threads() {
   return others;
 }
 
-std::vector<pid_t> those_that_run(const std::vector<pid_t>& threads) {
+std::vector<pid_t> running_threads(const std::vector<pid_t>& threads) {
   std::vector<pid_t> running;
   std::copy_if(threads.begin(), threads.end(), std::back_inserter(running), is_running);
   return running;
@@ -122,7 +122,7 @@ std::vector<pid_t> those_that_run(const std::vector<pid_t>& threads) {
 
 #else
 
-pid_t system_thread() {
+pid_t kernel_thread_id() {
   return 0;
 }
 
@@ -130,7 +130,7 @@ std::vector<pid_t> other_python_threads() {
   return {};
 }
 
-std::vector<pid_t> those_that_run(const std::vector<pid_t>&) {
+std::vector<pid_t> running_threads(const std::vector<pid_t>&) {
   return {};
 }
 

@@ -1,13 +1,14 @@
-// A thread that waits for a card lets the other threads of the program go on first.
+// Lets the other threads of the program continue while one thread waits for a GPU.
 //
-//   on a card   thread 1  |launch|......... wait .........|
+//   on a GPU    thread 1  |launch|......... wait .........|
 //               thread 2     |launch|......... wait .........|
 //
-// Python's threads share one line of the virtual clock (host_lines.h), and a wait takes no time
-// outside: thread 1 would be through with it before thread 2, though ready, has launched anything,
-// and thread 2 would launch behind the wait. So who waits gives way: until all other threads of
-// Python are blocked, or wait for a later moment, or have come to the same one by launching. That
-// lasts no longer than on a card, and never longer than a bound.
+// Python's threads share one timeline of the virtual clock (host_lines.h), and a virtual wait takes
+// no real time: thread 1 would finish its wait before thread 2, though ready, has launched
+// anything, and thread 2 would launch after the wait. So a waiting thread gives way until each
+// other Python thread is blocked, waits for a later time, or has reached the same time by
+// launching. It gives way no longer than it would wait on a GPU, and never longer than a fixed
+// limit.
 #pragma once
 
 #include <sys/types.h>
@@ -17,7 +18,7 @@
 
 namespace anyrig::virtual_gpu {
 
-// The threads that give way now. Nothing here locks: the clock's lock guards all of it.
+// The threads that are giving way. Not thread-safe: the clock's lock guards it.
 class Waiters {
  public:
   struct Waiter {
@@ -28,23 +29,24 @@ class Waiters {
 
   Place add(pid_t thread, double until) { return waiters_.insert(waiters_.end(), {thread, until}); }
   void remove(Place place) { waiters_.erase(place); }
-  // Whether another one waits for an earlier moment, and so is to go on first.
-  bool has_earlier(Place place) const;
-  // Whether one of `threads` does not wait.
-  bool lacks_any(const std::vector<pid_t>& threads) const;
+  // Returns whether another thread waits for an earlier time and should therefore continue first.
+  bool has_earlier_waiter(Place place) const;
+  // Returns whether any of `threads` is not waiting.
+  bool any_not_waiting(const std::vector<pid_t>& threads) const;
 
  private:
   std::list<Waiter> waiters_;
 };
 
-// The other threads that Python knows, by the system's numbers; none where they cannot run while
-// this one waits: it is the only one that Python started, it holds Python's lock, or it is none of
-// Python's.
+// Returns the other Python threads, by their kernel thread IDs. Returns none if no other thread can
+// run during a wait: Python has started no thread, this thread holds the GIL, or this thread is not
+// a Python thread.
 std::vector<pid_t> other_python_threads();
 
-// Those of `threads` that run or could, so the system says. None where it does not tell.
-std::vector<pid_t> those_that_run(const std::vector<pid_t>& threads);
+// Returns the `threads` that are running or runnable according to the kernel; none on systems other
+// than Linux.
+std::vector<pid_t> running_threads(const std::vector<pid_t>& threads);
 
-pid_t system_thread();
+pid_t kernel_thread_id();
 
 } // namespace anyrig::virtual_gpu

@@ -11,7 +11,7 @@ constexpr int kNoBackward = -1;
 
 struct BackwardLine {
   HostLine line;
-  int backward = kNoBackward; // the one that this thread worked for last
+  int backward = kNoBackward; // the last backward pass that this thread worked for
 };
 
 thread_local BackwardLine backward_line;
@@ -43,11 +43,11 @@ void HostLines::wait_until(double moment) {
 double HostLines::work_after(double moment, double seconds) {
   HostLine& line = current();
   line.moment = std::max(line.moment, moment) + seconds;
-  note(line);
+  note_launch_time(line);
   return line.moment;
 }
 
-void HostLines::note(const HostLine& line) {
+void HostLines::note_launch_time(const HostLine& line) {
   if (&line != &shared_) {
     latest_in_backward_ = std::max(latest_in_backward_, line.moment);
   }

@@ -1,19 +1,19 @@
-// The time lines of the host's threads, which launch the work of the devices.
+// The timelines of the host's threads, which launch the work of the devices.
 //
 //   Python   |launch|launch|=== backward() ===================|launch|
-//   cuda:0                 |launch|launch|launch|             '.. after all of these
-//   cuda:1                 |launch|launch|launch|launch|
+//   cuda:0                 |launch|launch|launch|             '.. after all launches
+//   cuda:1                 |launch|launch|launch|launch|         of the backward pass
 //
-// Three rules, each a comparison:
-// 1. All threads share one line, since Python's lock makes them take turns (while one waits for a
-//    card, the others go on: giving_way.h), except
-// 2. a thread inside a backward, which has a line of its own: PyTorch's engine launches from one
-//    C++ thread a device. When it takes up a backward, it starts no earlier than the shared line.
-// 3. The shared line, whenever it is used, comes after all that was launched in backwards. So what a
-//    program launches after backward() comes after the backward. A second Python thread that
-//    launches during the first one's backward is drawn along; it seldom matters, as both go on.
+// Three rules:
+// 1. All threads share one timeline, since the GIL makes them take turns. While a thread waits for
+//    a GPU, the other threads continue (giving_way.h).
+// 2. A thread inside a backward pass has its own timeline, since PyTorch's engine launches from one
+//    C++ thread per device. That timeline starts no earlier than the shared one.
+// 3. The shared timeline continues after all launches of backward passes, so launches after
+//    backward() come after the backward pass. A second Python thread that launches during the
+//    backward pass is delayed too; this seldom matters, as both threads continue to launch.
 //
-// Nothing here locks: the clock's lock guards all of it.
+// Not thread-safe: the clock's lock guards it.
 #pragma once
 
 #include <cstdint>
@@ -28,17 +28,17 @@ struct HostLine {
 
 class HostLines {
  public:
-  // The line of the calling thread, brought up to date.
+  // Returns the calling thread's timeline, brought up to date.
   HostLine& current();
-  // Whether the calling thread has a line of its own now.
+  // Returns whether the calling thread works for a backward pass and has its own timeline.
   static bool in_backward();
-  // Moves the calling thread's line to `moment`, if it is not there yet.
+  // Advances the calling thread's timeline to `moment`, unless it is already later.
   void wait_until(double moment);
-  // Lets the calling thread work for `seconds`, not before `moment`. Returns when it is done.
+  // Makes the calling thread work for `seconds`, starting at `moment` or later. Returns the end.
   double work_after(double moment, double seconds);
 
  private:
-  void note(const HostLine& line);
+  void note_launch_time(const HostLine& line);
 
   HostLine shared_;
   double latest_in_backward_ = 0;

@@ -8,12 +8,12 @@
 namespace anyrig::virtual_gpu {
 namespace {
 
-// Of two rates, of which zero is unknown.
+// Returns the lower of two rates. A rate of zero is unknown and is ignored.
 double slower(double one, double other) {
   return one > 0 && other > 0 ? std::min(one, other) : std::max(one, other);
 }
 
-// The slower of two links: that of the slower kind, whatever the figures say.
+// Returns the slower of two links. A link of a slower kind is slower whatever the rates.
 Link slower(const Link& one, const Link& other) {
   if (one.kind != other.kind) {
     return one.kind > other.kind ? one : other;
@@ -44,7 +44,7 @@ Link link_between(const DeviceFacts& one, const DeviceFacts& other) {
 double RingLinks::bytes_per_second() const {
   return nodes == 1
       ? inside.bytes_per_second
-      : slower(inside.bytes_per_second, across.bytes_per_second * fewest_on_a_node);
+      : slower(inside.bytes_per_second, across.bytes_per_second * min_devices_per_node);
 }
 
 RingLinks ring_links(c10::ArrayRef<int> members) {
@@ -60,7 +60,8 @@ RingLinks ring_links(c10::ArrayRef<int> members) {
                   {LinkKind::Network, 0}, std::numeric_limits<int>::max()};
   for (const auto& [node, positions] : positions_of_node) {
     const DeviceFacts& first = rig[*positions.begin()];
-    links.fewest_on_a_node = std::min(links.fewest_on_a_node, static_cast<int>(positions.size()));
+    links.min_devices_per_node =
+        std::min(links.min_devices_per_node, static_cast<int>(positions.size()));
     links.inside = slower(links.inside, link_between(first, first));
     for (const int position : positions) {
       const DeviceFacts& device = rig[position];

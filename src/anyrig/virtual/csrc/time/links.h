@@ -1,13 +1,13 @@
-// The paths between devices, and how fast they are.
+// The links between devices, and their bandwidths.
 //
 //   node 0                                    node 1
 //   cuda:0 ══ NVLink ══ cuda:1                ┌────────┐
 //     ║ PCIe              ║ PCIe              │        │
 //     ╚═════ host ════════╝ ────── network ── │        │
 //
-// NVLink joins all cards of one kind in a node at full rate, as a switch does; other pairs go through
-// the host by the PCIe lanes of both. Every card has its own lanes to the host. Between nodes, every
-// card has its own part of the network.
+// NVLink connects all GPUs of one kind in a node at full rate, as through a switch. Other pairs
+// communicate through the host over the PCIe lanes of both. Every GPU has its own lanes to the host
+// and its own share of the network between nodes.
 #pragma once
 
 #include "device/device.h"
@@ -16,29 +16,30 @@
 
 namespace anyrig::virtual_gpu {
 
-// The slower kinds last.
+// In order from fast to slow.
 enum class LinkKind { Memory, Nvlink, Pcie, Network };
 inline constexpr size_t kLinkKinds = 4;
 
 struct Link {
   LinkKind kind;
-  double bytes_per_second; // in one direction; 0: unknown, and then it takes no time
+  double bytes_per_second; // in one direction; 0: unknown, treated as taking no time
 };
 
 Link link_between(const DeviceFacts& one, const DeviceFacts& other);
 
-// The links that a ring over devices crosses.
+// The links of a ring over a set of devices.
 struct RingLinks {
   int nodes;
-  Link inside;  // the slowest inside a node
-  Link across;  // what one device has of the network
-  int fewest_on_a_node;
+  Link inside;  // the slowest link inside a node
+  Link across;  // one device's share of the network
+  int min_devices_per_node;
 
-  // The slowest part of the ring. Each device of a node carries a part of what crosses to another.
+  // Returns the bandwidth of the slowest part of the ring. Between nodes, each device of a node
+  // carries a share of the data.
   double bytes_per_second() const;
 };
 
-// `members` are positions in the whole rig.
+// Returns the links of a ring over devices, given by their positions in the whole rig.
 RingLinks ring_links(c10::ArrayRef<int> members);
 
 } // namespace anyrig::virtual_gpu

@@ -1,4 +1,4 @@
-// When something is taken that serves one piece of work at a time: a card's multiprocessors, one
+// The schedule of a resource that serves one operation at a time: a GPU's multiprocessors, or one
 // direction of a link.
 #pragma once
 
@@ -9,13 +9,13 @@
 
 namespace anyrig::virtual_gpu {
 
-// Work takes the first gap that holds it, not the place behind all that was launched before: a copy
-// that waits for its stream does not hold up a later one that is ready.
+// Work takes the first gap that is large enough, not the end of the queue: a copy that waits for
+// its stream does not delay a later copy that is ready.
 class Occupancy {
  public:
-  // The first moment from `ready` on at which it is free for `seconds`.
+  // Returns the first time from `ready` on at which the resource is free for `seconds`.
   double first_free(double ready, double seconds) const {
-    double start = std::max(ready, forgotten_until_);
+    double start = std::max(ready, gaps_known_from_);
     if (spans_.empty() || start >= spans_.back().end) {
       return start;
     }
@@ -47,23 +47,23 @@ class Occupancy {
     } else {
       spans_.insert(next, {start, end});
     }
-    if (spans_.size() > kMostSpans) {
-      forgotten_until_ = spans_.front().end;
+    if (spans_.size() > kMaxSpans) {
+      gaps_known_from_ = spans_.front().end;
       spans_.erase(spans_.begin());
     }
   }
 
  private:
-  // Gaps further back are forgotten, so that neither memory nor the search grows.
-  static constexpr size_t kMostSpans = 32;
+  // Older gaps are forgotten, to bound the memory and the search.
+  static constexpr size_t kMaxSpans = 32;
 
   struct Span {
     double start;
     double end;
   };
 
-  std::vector<Span> spans_; // in order; none touch
-  double forgotten_until_ = 0;
+  std::vector<Span> spans_; // in order, not touching
+  double gaps_known_from_ = 0;
 };
 
 } // namespace anyrig::virtual_gpu

@@ -31,7 +31,7 @@ struct ProfilerEvents final : torch::profiler::impl::ProfilerStubs {
     }
   }
 
-  // In microseconds.
+  // Returns microseconds.
   float elapsed(const ProfilerVoidEventStub* event, const ProfilerVoidEventStub* event2)
       const override {
     return static_cast<float>((moment_of(event2) - moment_of(event)) * 1e6);

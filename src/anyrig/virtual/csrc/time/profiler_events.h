@@ -2,8 +2,8 @@
 
 namespace anyrig::virtual_gpu {
 
-// Gives PyTorch's profiler the events of virtual devices, so that ProfilerActivity.CUDA measures
-// virtual time; and lets autograd's marks for NVTX go nowhere.
+// Registers virtual events with PyTorch's profiler, so that ProfilerActivity.CUDA measures virtual
+// time. NVTX ranges are ignored.
 void install_profiler_events();
 
 } // namespace anyrig::virtual_gpu

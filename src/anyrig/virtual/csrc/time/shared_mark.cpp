@@ -11,11 +11,11 @@
 
 namespace anyrig::virtual_gpu {
 
-// All zero in a new file.
+// All members are zero in a new file.
 struct SharedMark::Shared {
   std::atomic<int64_t> marks;
   std::atomic<double> seconds_left; // of the last mark, when it was made
-  std::atomic<int64_t> seen_done;   // of the marks, this one and all before
+  std::atomic<int64_t> seen_done;   // this mark and all earlier ones are known to be done
 };
 static_assert(
     std::atomic<int64_t>::is_always_lock_free && std::atomic<double>::is_always_lock_free);
@@ -62,7 +62,7 @@ bool SharedMark::was_seen_done() {
   return shared_->seen_done >= known_marks_;
 }
 
-void SharedMark::note_done() {
+void SharedMark::set_seen_done() {
   std::lock_guard<std::mutex> guard(mutex_);
   int64_t seen = shared_->seen_done;
   while (seen < known_marks_ && !shared_->seen_done.compare_exchange_weak(seen, known_marks_)) {

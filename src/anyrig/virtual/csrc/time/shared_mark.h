@@ -1,12 +1,12 @@
-// The mark of an event that processes share: torch.cuda.Event(interprocess=True).
+// The time of an event that processes share: torch.cuda.Event(interprocess=True).
 //
-//   who records                                                   who waits
+//   process that records                                     process that waits
 //   event ──────> | marks | seconds left | marks seen done | <────── event
-//                          a file without a name
+//                           an unnamed file
 //
-// Each process has a clock of its own, so what they share is no moment, but how long the marked
-// work still took when it was marked. To another process it is done that much later than it first
-// looks; and once one process knows it to be done, it is so for all.
+// Each process has its own clock, so processes share not a time but the seconds that the recorded
+// work still took when the event was recorded. For another process, the work is done that much
+// later than its first query. Once one process has seen that the work is done, it is done for all.
 #pragma once
 
 #include <cstdint>
@@ -17,25 +17,25 @@ namespace anyrig::virtual_gpu {
 
 class SharedMark {
  public:
-  // Nothing is marked yet, which is done.
+  // Creates a mark that is done, like an event that was never recorded.
   static std::shared_ptr<SharedMark> create();
-  // That of another process, by its descriptor there. Raises torch.AcceleratorError, "invalid
-  // resource handle", if the process has closed it or ended.
+  // Opens the mark of another process by its descriptor there. Raises torch.AcceleratorError,
+  // "invalid resource handle", if the process has closed it or ended.
   static std::shared_ptr<SharedMark> open(int64_t process, int file);
   ~SharedMark();
   SharedMark(const SharedMark&) = delete;
   SharedMark& operator=(const SharedMark&) = delete;
 
-  // The descriptor by which others open it; -1 where it was opened.
+  // Returns the descriptor by which other processes open the mark; -1 if this process opened it.
   int file() const { return file_; }
 
-  // What is marked now is done at `moment` of this process's clock.
+  // Records work that is done at `moment` of this process's clock.
   void set(double moment);
-  // When what was marked last is done, by this process's clock.
+  // Returns when the last recorded work is done, on this process's clock.
   double moment();
-  // Whether some process knows that it is done.
+  // Returns whether a process has seen that the work is done.
   bool was_seen_done();
-  void note_done();
+  void set_seen_done();
 
  private:
   struct Shared;
@@ -45,7 +45,7 @@ class SharedMark {
   Shared* const shared_;
   const int file_;
   std::mutex mutex_;
-  int64_t known_marks_ = 0; // of which `moment_` is the last
+  int64_t known_marks_ = 0; // the number of the mark whose time is `moment_`
   double moment_ = 0;
 };
 

@@ -10,17 +10,18 @@
 namespace anyrig::virtual_gpu {
 namespace {
 
-// c10/cuda/CUDAStream.cpp: 32 streams a pool, one pool a priority, handed out in turn. The id of
-// the stream at position p of pool q is 1 + 32 q + p.
+// c10/cuda/CUDAStream.cpp: one pool of 32 streams for each priority, handed out in turn. The stream
+// at position p of pool q has the ID 1 + 32 q + p.
 constexpr int kStreamsPerPool = 32;
 constexpr int kPools = 1 - kHighestPriority;
 
 std::array<std::array<std::atomic<unsigned>, kPools>, kMaxDevices> next_in_pool{};
 
-// Where addresses of the heap lie, though nothing is there: a page a device, a line a stream.
+// Handles look like heap addresses, though nothing is stored there: each device has a range of 64
+// KiB, each stream 64 bytes of it.
 constexpr uintptr_t kFirstHandle = 0x5c0000000000;
-constexpr uintptr_t kHandlesOfDevice = 0x10000;
-constexpr uintptr_t kHandleOfStream = 0x40;
+constexpr uintptr_t kHandleBytesPerDevice = 0x10000;
+constexpr uintptr_t kHandleBytesPerStream = 0x40;
 
 thread_local std::array<c10::StreamId, kMaxDevices> current_ids{};
 
@@ -74,14 +75,15 @@ uintptr_t handle_of(const c10::Stream& stream) {
   if (stream.id() == kDefaultStream || id > kPools * kStreamsPerPool) {
     return id;
   }
-  return kFirstHandle + static_cast<uintptr_t>(stream.device_index()) * kHandlesOfDevice +
-      id * kHandleOfStream;
+  return kFirstHandle + static_cast<uintptr_t>(stream.device_index()) * kHandleBytesPerDevice +
+      id * kHandleBytesPerStream;
 }
 
 c10::Stream stream_of_handle(uintptr_t handle, c10::DeviceIndex device) {
   const auto index = resolve(device);
   const uintptr_t id =
-      (handle - kFirstHandle - static_cast<uintptr_t>(index) * kHandlesOfDevice) / kHandleOfStream;
+      (handle - kFirstHandle - static_cast<uintptr_t>(index) * kHandleBytesPerDevice) /
+      kHandleBytesPerStream;
   const bool is_ours = id <= kPools * kStreamsPerPool &&
       handle_of(make_stream(index, static_cast<c10::StreamId>(id))) == handle;
   return make_stream(index, static_cast<c10::StreamId>(is_ours ? id : handle));

@@ -8,41 +8,43 @@
 namespace anyrig::virtual_gpu {
 namespace {
 
-// Positions in the arguments of aten::convolution and aten::convolution_backward.
+// Argument positions of aten::convolution and aten::convolution_backward.
 constexpr size_t kTransposed = 6;
 constexpr size_t kTransposedOfBackward = 7;
 constexpr size_t kOutputMask = 10;
 
-double numbers(const at::Tensor& tensor) {
+double element_count(const at::Tensor& tensor) {
   return static_cast<double>(tensor.numel());
 }
 
-// Products of one number of a convolution's result, or of a transposed one's input, with the weight.
-double flops_per_number(const at::Tensor& weight) {
-  return weight.size(0) == 0 ? 0 : 2.0 * numbers(weight) / static_cast<double>(weight.size(0));
+// Returns the FLOPs per element of a convolution's result, or of a transposed convolution's input.
+double flops_per_element(const at::Tensor& weight) {
+  const auto outputs = static_cast<double>(weight.size(0));
+  return outputs == 0 ? 0 : 2.0 * element_count(weight) / outputs;
 }
 
 Count product(const at::Tensor& a, const at::Tensor& b, double groups = 1) {
-  double operands = numbers(a);
+  double operands = element_count(a);
   if (a.dim() == 2 && b.dim() == 2 && a.size(1) != b.size(0)) {
-    // A matrix that keeps half of its numbers; a card skips the others.
+    // A 2:4 sparse matrix stores half of its elements, and the GPU skips the others.
     operands = 0.5 * static_cast<double>(a.size(0)) * static_cast<double>(b.size(0));
   }
   const double flops = 2.0 * operands * static_cast<double>(b.size(-1)) / groups;
   return {{flops, DenseKind::Product, precision_of(a.scalar_type(), DenseKind::Product)}};
 }
 
-// The tensor at `i`, or the next one: where a matrix keeps half of its numbers, words that say which
-// may come before the other operand.
+// Returns the operand at `i`, or the next argument if argument `i` is the metadata of a 2:4 sparse
+// matrix, which precedes the other operand.
 const at::Tensor& other_operand(c10::ArrayRef<c10::IValue> arguments, size_t i) {
   const auto& tensor = arguments[i].toTensor();
   const auto dtype = tensor.scalar_type();
-  const bool are_words = (dtype == at::kShort || dtype == at::kInt) && i + 1 < arguments.size() &&
+  const bool is_metadata = (dtype == at::kShort || dtype == at::kInt) && i + 1 < arguments.size() &&
       arguments[i + 1].isTensor();
-  return are_words ? arguments[i + 1].toTensor() : tensor;
+  return is_metadata ? arguments[i + 1].toTensor() : tensor;
 }
 
-// Of several matrices with one that is cut into as many parts, each of the first meets one part.
+// When one operand of a grouped product is 2-D and divided into groups, each matrix of the 3-D
+// operand is multiplied by one group.
 Count grouped_product(const at::Tensor& a, const at::Tensor& b) {
   const bool cuts_b = a.dim() == 3 && b.dim() == 2 && a.size(0) > 0;
   return product(a, b, cuts_b ? static_cast<double>(a.size(0)) : 1);
@@ -50,9 +52,9 @@ Count grouped_product(const at::Tensor& a, const at::Tensor& b) {
 
 Count convolution(const at::Tensor& input, const at::Tensor& weight, bool transposed) {
   const auto precision = precision_of(input.scalar_type(), DenseKind::Convolution);
-  const double each = flops_per_number(weight);
+  const double each = flops_per_element(weight);
   if (transposed) {
-    return {{each * numbers(input), DenseKind::Convolution, precision}};
+    return {{each * element_count(input), DenseKind::Convolution, precision}};
   }
   return {{0, DenseKind::Convolution, precision}, each};
 }
@@ -63,9 +65,10 @@ Count convolution_backward(c10::ArrayRef<c10::IValue> arguments) {
   const auto& weight = arguments[2].toTensor();
   const auto mask = arguments[kOutputMask].toBoolList();
   const bool transposed = arguments[kTransposedOfBackward].toBool();
-  // With respect to the input and to the weight, each as dear as the forward.
+  // The gradients with respect to the input and to the weight each cost as much as the forward
+  // pass.
   const double parts = static_cast<double>(mask.get(0)) + static_cast<double>(mask.get(1));
-  const double forward = flops_per_number(weight) * numbers(transposed ? input : gradient);
+  const double forward = flops_per_element(weight) * element_count(transposed ? input : gradient);
   return {{parts * forward, DenseKind::Convolution,
            precision_of(input.scalar_type(), DenseKind::Convolution)}};
 }
@@ -194,7 +197,7 @@ Precision precision_of(at::ScalarType dtype, DenseKind kind) {
     case at::kFloat:
     case at::kComplexFloat:
       return allows_tf32(kind) ? Precision::Tfloat32 : Precision::Float32;
-    case at::kFloat4_e2m1fn_x2: // two to a number, and twice as fast
+    case at::kFloat4_e2m1fn_x2: // packs two elements in a value: half the FLOPs, at the float8 rate
       return Precision::Float8;
     default:
       return c10::isFloat8Type(dtype) ? Precision::Float8 : Precision::Float32;
@@ -205,13 +208,13 @@ double touched_bytes(const at::Tensor& tensor) {
   if (tensor.is_non_overlapping_and_dense()) {
     return static_cast<double>(tensor.nbytes());
   }
-  int64_t numbers = tensor.numel() == 0 ? 0 : 1;
+  int64_t elements = tensor.numel() == 0 ? 0 : 1;
   for (int64_t dimension = 0; dimension < tensor.dim(); ++dimension) {
     if (tensor.stride(dimension) != 0) {
-      numbers *= tensor.size(dimension);
+      elements *= tensor.size(dimension);
     }
   }
-  return static_cast<double>(numbers) * static_cast<double>(tensor.element_size());
+  return static_cast<double>(elements) * static_cast<double>(tensor.element_size());
 }
 
 } // namespace anyrig::virtual_gpu

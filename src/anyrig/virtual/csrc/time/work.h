@@ -1,4 +1,4 @@
-// How much work an operator is: the arithmetic it does, and the memory it reads and writes.
+// The work of an operator: its arithmetic, and the memory that it reads and writes.
 #pragma once
 
 #include "time/rates.h"
@@ -11,46 +11,47 @@
 
 namespace anyrig::virtual_gpu {
 
-// How the arithmetic of an operator follows from its arguments.
+// How the FLOPs of an operator follow from its arguments.
 enum class Formula {
   None,
   Product,               // (a, b, ...)
-  ProductAndSum,         // (sum, a, b, ...)
-  GroupedProduct,        // (a, b, ...), each with or without a dimension for the groups
+  ProductAndSum,         // (summand, a, b, ...)
+  GroupedProduct,        // (a, b, ...), each with or without a group dimension
   Convolution,           // (input, weight, ..., transposed at 6, ...)
   PlainConvolution,      // (input, weight, ...)
   TransposedConvolution, // (input, weight, ...)
   ConvolutionBackward,   // (gradient, input, weight, ..., transposed at 7, ..., mask at 10)
 };
 
-// Which part of its operands an operator touches.
+// Which part of its operands an operator accesses.
 enum class Traffic {
   All,
-  Gather,  // of the first operand only what comes out of it
-  Scatter, // of the first operand only what goes into it
-  Free,    // none, and nothing is launched: it changes sizes alone
+  Gather,  // reads from the first operand only the elements that it returns
+  Scatter, // writes to the first operand only the given elements
+  Free,    // nothing is accessed or launched: the operator only changes sizes
 };
 
-// By the name of an operator without "aten::".
+// `name` is the name of an operator without "aten::".
 Formula formula_of(const std::string& name);
 Traffic traffic_of(const std::string& name);
-// The argument whose values the operator does not look at, only its sizes; or -1.
+// Returns the index of the argument of which the operator reads only the sizes; -1 if none.
 int unread_argument_of(const std::string& name);
-// Whether it only writes the argument that it changes in place.
+// Returns whether the operator only writes, and does not read, the argument it changes in place.
 bool overwrites(const std::string& name);
 
-// Formulas as in torch.utils.flop_counter, but for the weight's gradient of a convolution in groups,
-// which is counted there as if it were not in groups.
+// The formulas are those of torch.utils.flop_counter, except for the weight gradient of a grouped
+// convolution, for which flop_counter ignores the groups.
 struct Count {
   Arithmetic arithmetic;
-  double flops_per_result = 0; // of a convolution, to be added for each number of its result
+  double flops_per_result = 0; // for a convolution, added per element of its result
 };
 Count count(Formula formula, c10::ArrayRef<c10::IValue> arguments);
 
-// How the card's matrix units take numbers of `dtype`, by the program's choice of TF32.
+// Returns the precision at which matrix units process `dtype`, given the program's TF32 settings.
 Precision precision_of(at::ScalarType dtype, DenseKind kind);
 
-// Bytes of memory under the elements of `tensor`: an expanded one's are fewer than its elements'.
+// Returns the bytes of memory under the elements of `tensor`, which are fewer than the elements'
+// bytes for an expanded tensor.
 double touched_bytes(const at::Tensor& tensor);
 
 } // namespace anyrig::virtual_gpu

@@ -66,7 +66,7 @@ Group read_group(Parts& line) {
 }
 
 /// The node that `word` names of `count`, as nodes.py in anyrig reads it; `count` if it names none.
-std::size_t own_node(const char* word, std::size_t count) {
+std::size_t node_of_process(const char* word, std::size_t count) {
   // A rig of one node is the machine of every process, whatever launched it.
   if (count == 1 || word == nullptr) return 0;
   const std::string digits = word;
@@ -105,7 +105,7 @@ bool read_rig(const std::string& text, const char* node_word, Rig& rig) {
   }
   std::size_t node_count = 0;
   for (const Nodes& nodes : all) node_count += nodes.count;
-  const std::size_t node = own_node(node_word, node_count);
+  const std::size_t node = node_of_process(node_word, node_count);
   const Nodes* own = nullptr;
   std::size_t first_position = 0, nodes_before = 0;
   for (const Nodes& nodes : all) {

@@ -1,4 +1,4 @@
-"""`Gpu`, the values of one GPU that `nvidia-smi` prints, read through pynvml."""
+"""`Gpu`, which reads the values that `nvidia-smi` prints for one GPU through pynvml."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-#include "dispatch/card_results.h"
+#include "dispatch/result_layout.h"
 
 #include <ATen/TensorIterator.h>
 #include <ATen/ops/empty.h>
@@ -10,8 +10,8 @@
 namespace anyrig::virtual_gpu {
 namespace {
 
-// cudnn_conv_suggest_memory_format of aten/src/ATen/native/ConvUtils.h. In float64, where the CPU's
-// kernels know one layout only, that is taken over.
+// cudnn_conv_suggest_memory_format of aten/src/ATen/native/ConvUtils.h. Used for float64 too, where
+// the CPU kernels support a single layout.
 at::MemoryFormat format_of_convolution(const at::Tensor& input, const at::Tensor& weight) {
   for (const auto format : {at::MemoryFormat::ChannelsLast, at::MemoryFormat::ChannelsLast3d}) {
     if (input.suggest_memory_format() == format || weight.suggest_memory_format() == format) {
@@ -21,38 +21,38 @@ at::MemoryFormat format_of_convolution(const at::Tensor& input, const at::Tensor
   return at::MemoryFormat::Contiguous;
 }
 
-CardResults of_convolution(Arguments arguments) {
+ResultLayout convolution_layout(Arguments arguments) {
   return {format_of_convolution(arguments[0].toTensor(), arguments[1].toTensor()), {}, {}};
 }
 
 // (grad_output, input, weight, …)
-CardResults of_convolution_backward(Arguments arguments) {
+ResultLayout convolution_backward_layout(Arguments arguments) {
   return {format_of_convolution(arguments[1].toTensor(), arguments[2].toTensor()), {}, {}};
 }
 
-// Their CUDA kernels know no other layout.
-CardResults contiguous(Arguments /*arguments*/) {
+// These CUDA kernels only write contiguous results.
+ResultLayout contiguous(Arguments /*arguments*/) {
   return {at::MemoryFormat::Contiguous, {}, {}};
 }
 
-CardResults like_first(Arguments arguments) {
+ResultLayout strides_of_first(Arguments arguments) {
   return {std::nullopt, arguments[0].toTensor(), {}};
 }
 
-// The statistics of a batch, which evaluation has none of, as cudnn_batch_norm returns them.
+// The batch statistics, which cudnn_batch_norm leaves empty in evaluation.
 constexpr std::array<size_t, 2> kStatistics = {1, 2};
 
-CardResults of_evaluation(Arguments arguments) {
+ResultLayout evaluation_layout(Arguments arguments) {
   return {arguments[0].toTensor().suggest_memory_format(), {}, kStatistics};
 }
 
-CardResults in_format_of_first(Arguments arguments) {
+ResultLayout format_of_first(Arguments arguments) {
   return {arguments[0].toTensor().suggest_memory_format(), {}, {}};
 }
 
 // (input, weight, bias, running_mean, running_var, training, …)
-CardResults of_batch_norm(Arguments arguments) {
-  return arguments[5].toBool() ? in_format_of_first(arguments) : of_evaluation(arguments);
+ResultLayout batch_norm_layout(Arguments arguments) {
+  return arguments[5].toBool() ? format_of_first(arguments) : evaluation_layout(arguments);
 }
 
 size_t dimensions_of(at::MemoryFormat format) {
@@ -61,7 +61,7 @@ size_t dimensions_of(at::MemoryFormat format) {
 
 } // namespace
 
-void CardResults::put_right(c10::IValue* results, size_t count) const {
+void ResultLayout::apply(c10::IValue* results, size_t count) const {
   if (!format.has_value() && !like.defined() && empty.empty()) {
     return;
   }
@@ -87,11 +87,11 @@ void CardResults::put_right(c10::IValue* results, size_t count) const {
   }
 }
 
-ResultsOnCard results_on_card(const std::string& full_name) {
-  static const std::unordered_map<std::string, ResultsOnCard> table = {
-      {"convolution", &of_convolution},
-      {"convolution_overrideable", &of_convolution},
-      {"convolution_backward", &of_convolution_backward},
+ChooseLayout choose_layout_of(const std::string& full_name) {
+  static const std::unordered_map<std::string, ChooseLayout> table = {
+      {"convolution", &convolution_layout},
+      {"convolution_overrideable", &convolution_layout},
+      {"convolution_backward", &convolution_backward_layout},
       {"reflection_pad2d", &contiguous},
       {"reflection_pad2d_backward", &contiguous},
       {"reflection_pad3d", &contiguous},
@@ -106,18 +106,18 @@ ResultsOnCard results_on_card(const std::string& full_name) {
       {"_log_softmax_backward_data", &contiguous},
       {"glu_backward", &contiguous},
       {"mse_loss_backward", &contiguous},
-      {"native_dropout_backward", &like_first},
-      {"native_batch_norm", &of_batch_norm},
-      {"_native_batch_norm_legit", &of_batch_norm},
-      {"_native_batch_norm_legit.no_stats", &in_format_of_first},
-      {"_native_batch_norm_legit_no_training", &of_evaluation},
-      {"_batch_norm_with_update", &in_format_of_first},
+      {"native_dropout_backward", &strides_of_first},
+      {"native_batch_norm", &batch_norm_layout},
+      {"_native_batch_norm_legit", &batch_norm_layout},
+      {"_native_batch_norm_legit.no_stats", &format_of_first},
+      {"_native_batch_norm_legit_no_training", &evaluation_layout},
+      {"_batch_norm_with_update", &format_of_first},
   };
   const auto found = table.find(full_name);
   return found == table.end() ? nullptr : found->second;
 }
 
-CardResults pointwise_results(at::ArrayRef<at::Tensor> read) {
+ResultLayout pointwise_layout(at::ArrayRef<at::Tensor> read) {
   const bool all_contiguous = std::all_of(
       read.begin(), read.end(), [](const at::Tensor& tensor) { return tensor.is_contiguous(); });
   if (all_contiguous) {
@@ -134,8 +134,8 @@ CardResults pointwise_results(at::ArrayRef<at::Tensor> read) {
   return {std::nullopt, config.build().output(), {}};
 }
 
-const WithoutMeta* without_meta(const std::string& full_name) {
-  static const std::unordered_map<std::string, WithoutMeta> table = {
+const MissingMeta* missing_meta_of(const std::string& full_name) {
+  static const std::unordered_map<std::string, MissingMeta> table = {
       {"_cummax_helper", {}},
       {"_cummin_helper", {}},
       {"_logcumsumexp", {0}},

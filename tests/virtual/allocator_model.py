@@ -1,4 +1,4 @@
-"""The allocator model of one card, driven from Python through its C shim."""
+"""The C++ allocator model of one GPU, driven from Python through its C shim."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ FIELDS = ("current", "peak", "allocated", "freed")
 
 
 class OutOfMemoryError(RuntimeError):
-    """Carries the text for device 3."""
+    """The message is the one for device 3."""
 
 
 @dataclass(frozen=True)
@@ -67,15 +67,15 @@ class Part:
     active: bool
 
 
-class VirtualCard:
+class AllocatorModel:
     def __init__(self, library: ctypes.CDLL, size: int) -> None:
         for name in ("device_new", "allocate"):
             getattr(library, name).restype = ctypes.c_void_p
         library.memory_fraction.restype = ctypes.c_double
-        library.card_free_bytes.restype = library.read_snapshot.restype = ctypes.c_size_t
+        library.free_bytes.restype = library.read_snapshot.restype = ctypes.c_size_t
         library.read_history.restype = ctypes.c_size_t
         library.has_pool.restype = library.has_room.restype = ctypes.c_bool
-        library.take_elsewhere.restype = library.work_is_finished.restype = ctypes.c_bool
+        library.reserve_externally.restype = library.work_is_finished.restype = ctypes.c_bool
         self._library = library
         self._device = ctypes.c_void_p(library.device_new(ctypes.c_size_t(size)))
 
@@ -139,7 +139,7 @@ class VirtualCard:
         self._library.empty_pool(self._device, ctypes.c_uint64(pool))
 
     def begin_pool(self, pool: int, stream: int) -> None:
-        """Send allocations of `stream` to `pool` from now on."""
+        """Route later allocations of `stream` to `pool`."""
         self._library.begin_pool(self._device, ctypes.c_uint64(pool), ctypes.c_int64(stream))
 
     def end_pool(self, pool: int) -> None:
@@ -167,7 +167,7 @@ class VirtualCard:
         )
 
     def history(self) -> list[tuple[str, int, int, int]]:
-        """Action, size, stream and pool of each recorded step."""
+        """Return (action, size, stream, pool) of each recorded action."""
         limit = 1000
         numbers = (ctypes.c_uint64 * (4 * limit))()
         count = self._library.read_history(self._device, numbers, ctypes.c_size_t(limit))
@@ -186,12 +186,12 @@ class VirtualCard:
     def reset_accumulated(self) -> None:
         self._library.reset_accumulated(self._device)
 
-    def take_elsewhere(self, size: int) -> bool:
-        """Lets another program take memory of the card."""
-        return bool(self._library.take_elsewhere(self._device, ctypes.c_size_t(size)))
+    def reserve_externally(self, size: int) -> bool:
+        """Reserve memory of the GPU, as another program would."""
+        return bool(self._library.reserve_externally(self._device, ctypes.c_size_t(size)))
 
     def free_bytes(self) -> int:
-        return int(self._library.card_free_bytes(self._device))
+        return int(self._library.free_bytes(self._device))
 
     def error(self, index: int) -> str:
         text = ctypes.create_string_buffer(2000)
@@ -199,7 +199,7 @@ class VirtualCard:
         return text.value.decode()
 
     def stats(self) -> dict[str, int]:
-        """Keys as torch.cuda.memory_stats names them."""
+        """Return the statistics with the keys of torch.cuda.memory_stats."""
         out = (ctypes.c_int64 * ((3 * len(STATS) + 2) * 4 + len(COUNTERS)))()
         self._library.read_stats(self._device, out)
         names = [

@@ -1,7 +1,7 @@
-"""What a process holds on the cards of a rig, driven from Python through the C shim.
+"""A process that holds memory on the GPUs of a rig, driven from Python through the C shim.
 
-As a program, it is such a process: ``ledger_of_cards.py LIBRARY FOLDER`` answers each line of its
-input, such as ``reserve 0 600`` (card, bytes), with one line.
+The program ``ledger_process.py LIBRARY FOLDER`` answers each line of its input, such as
+``reserve 0 600`` (GPU, bytes), with one line.
 """
 
 from __future__ import annotations
@@ -10,39 +10,39 @@ import ctypes
 import sys
 from pathlib import Path
 
-CARDS = 100
-CARD_BYTES = 1000
+GPUS = 100
+GPU_BYTES = 1000
 
 
 class Ledger:
     def __init__(self, library: ctypes.CDLL, folder: Path) -> None:
         library.ledger_new.restype = ctypes.c_void_p
         library.join.restype = library.reserve.restype = ctypes.c_bool
-        for name in ("used_bytes", "used_bytes_at_most", "processes"):
+        for name in ("used_bytes", "used_bytes_upper_bound", "processes"):
             getattr(library, name).restype = ctypes.c_size_t
         self._library = library
         self._ledger = ctypes.c_void_p(library.ledger_new())
         error = ctypes.create_string_buffer(500)
-        if not library.join(self._ledger, bytes(folder), CARDS, error, ctypes.c_size_t(500)):
+        if not library.join(self._ledger, bytes(folder), GPUS, error, ctypes.c_size_t(500)):
             raise RuntimeError(error.value.decode())
 
-    def reserve(self, card: int, size: int) -> bool:
-        sizes = ctypes.c_size_t(size), ctypes.c_size_t(CARD_BYTES)
-        return bool(self._library.reserve(self._ledger, card, *sizes))
+    def reserve(self, gpu: int, size: int) -> bool:
+        sizes = ctypes.c_size_t(size), ctypes.c_size_t(GPU_BYTES)
+        return bool(self._library.reserve(self._ledger, gpu, *sizes))
 
-    def release(self, card: int, size: int) -> None:
-        self._library.release(self._ledger, card, ctypes.c_size_t(size))
+    def release(self, gpu: int, size: int) -> None:
+        self._library.release(self._ledger, gpu, ctypes.c_size_t(size))
 
-    def used(self, card: int) -> int:
-        return int(self._library.used_bytes(self._ledger, card))
+    def used(self, gpu: int) -> int:
+        return int(self._library.used_bytes(self._ledger, gpu))
 
-    def used_at_most(self, card: int) -> int:
-        return int(self._library.used_bytes_at_most(self._ledger, card))
+    def used_upper_bound(self, gpu: int) -> int:
+        return int(self._library.used_bytes_upper_bound(self._ledger, gpu))
 
-    def processes(self, card: int) -> dict[int, int]:
-        """Bytes by process; 0 is this one."""
+    def processes(self, gpu: int) -> dict[int, int]:
+        """Return the bytes of each process; process 0 is this one."""
         out = (ctypes.c_size_t * 64)()
-        count = self._library.processes(self._ledger, card, out, ctypes.c_size_t(32))
+        count = self._library.processes(self._ledger, gpu, out, ctypes.c_size_t(32))
         return {out[2 * i]: out[2 * i + 1] for i in range(count)}
 
     def leave(self) -> None:

@@ -1,0 +1,84 @@
+"""Counting the samples of a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.nn.utils.rnn import PackedSequence
+
+from ...errors import BatchError
+from ...transfer.tree import Path, format_path, list_leaves
+from .packed import count_sequences
+
+# A packed sequence is divided by sequences, not by the time steps of its data.
+WHOLE = (PackedSequence,)
+
+
+def count_samples(tree: Any, dim: int = 0, name: Callable[[Path], str] = format_path) -> int | None:
+    """Return the number of samples: the size of all tensors along `dim`, or of sequences.
+
+    Tensors without dimensions are ignored; without any other, the result is None. `name` formats a
+    path for error messages.
+
+    Raises:
+        BatchError: a tensor has no dimension `dim`, or two tensors differ in size along it.
+    """
+    first: tuple[int, str] | None = None
+    for leaf, path in list_leaves(tree, WHOLE):
+        if not has_samples(leaf):
+            continue
+        if isinstance(leaf, torch.Tensor) and leaf.is_nested and dim not in (0, -leaf.dim()):
+            raise BatchError(
+                f"{name(path)} is a nested tensor, which can be divided along dimension 0 only, "
+                f"not {dim}"
+            )
+        place = f"{name(path)} ({_describe(leaf)})"
+        count = _count(leaf, dim)
+        if count is None:
+            raise BatchError(
+                f"{place} cannot be divided along dimension {dim}, which it does not have. Give "
+                "each tensor of the batch that dimension, or divide along another"
+            )
+        first = first or (count, place)
+        if count != first[0]:
+            raise BatchError(
+                f"the batch has {first[0]} samples along dimension {dim} in {first[1]}, but "
+                f"{count} in {place}. Every tensor argument with dimensions needs an entry for "
+                "each sample: make any other tensor a buffer of the module, or repeat it for each "
+                "sample, with tensor.expand() at no cost"
+            )
+    return first and first[0]
+
+
+def find_sample_count(tree: Any, dim: int = 0) -> int | None:
+    """Return the number of samples in the first leaf that has samples along `dim`, or None."""
+    counts = (_count(leaf, dim) for leaf, _ in list_leaves(tree, WHOLE) if has_samples(leaf))
+    return next((count for count in counts if count is not None), None)
+
+
+def has_samples(leaf: Any) -> bool:
+    """Say whether a leaf is divided between devices; any other leaf is given to each device."""
+    return isinstance(leaf, PackedSequence) or (
+        isinstance(leaf, torch.Tensor) and (leaf.is_nested or leaf.dim() > 0)
+    )
+
+
+def name_argument(path: Path) -> str:
+    """Return a path in ``(args, kwargs)`` as the caller wrote it."""
+    (_, which), (_, key), *within = path
+    place = f"argument {key}" if which == 0 else f"argument {key!r}"
+    return place + (format_path(tuple(within)) if within else "")
+
+
+def _count(leaf: Any, dim: int) -> int | None:
+    if isinstance(leaf, PackedSequence):
+        return count_sequences(leaf)
+    return int(leaf.size(dim)) if -leaf.dim() <= dim < leaf.dim() else None
+
+
+def _describe(leaf: Any) -> str:
+    if isinstance(leaf, PackedSequence):
+        return "a packed sequence"
+    return "nested" if leaf.is_nested else f"shape {tuple(leaf.shape)}"
