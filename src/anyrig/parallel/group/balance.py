@@ -114,7 +114,7 @@ class Balance:
             if other != positions[0]:
                 raise RankMismatchError(
                     f"rank 0 draws {_describe(positions[0])}, while rank {rank} draws "
-                    f"{_describe(other)}; let all ranks go through the same loaders as far"
+                    f"{_describe(other)}; let all ranks draw the same batches of each loader"
                 )
         of_ranks = [{step: StepMeasure(*measure) for step, *measure in each} for each in reports]
         # Ranks report late, because a device runs behind its host. Count the steps of all ranks.

@@ -55,7 +55,8 @@ UNEVEN_BATCHES = (
     "loop in model.join()"
 )
 _MORE_TIME = (
-    f"{UNEVEN_BATCHES}. If the work there takes as long, allow more with the launcher's --timeout"
+    f"{UNEVEN_BATCHES}. If the work there takes so long, allow more time with the launcher's "
+    "--timeout"
 )
 
 
@@ -226,8 +227,8 @@ class Board:
             in_model = MEETING in (waiting.kind, there.kind)
             raise RankMismatchError(
                 f"rank {self.group.rank} waits at {self._passing.what} ({self._passing.place}), "
-                f"while {self._describe(rank)}, and waits there, where this rank has not come: "
-                "neither can go on. Let all ranks come to the same calls in the same order"
+                f"while {self._describe(rank)}, and waits there for this rank: neither can "
+                "go on. Let all ranks make the same calls in the same order"
                 + (f". {UNEVEN_BATCHES}" if in_model else "")
             )
 
@@ -254,7 +255,7 @@ class Board:
         if remedy is None:
             from_launcher = timeout_seconds == time_limit_seconds()
             option = "the launcher's --timeout" if from_launcher else "timeout_seconds"
-            remedy = f"See what is done there, or allow more with {option}"
+            remedy = f"Check what happens there, or allow more time with {option}"
         *first, last = map(str, ranks)
         named = f"ranks {', '.join(first)} and {last}" if first else f"rank {last}"
         described = [self._describe(rank) for rank in ranks[:_MOST_NAMED]]

@@ -49,8 +49,8 @@ def gather_over_ranks(value: Any, *, loader: Any = None) -> Any:
     Args:
         value: any nested structure.
         loader: a loader from `distribute`, or with a `DistributedSampler`. Then `value` has the
-            samples of a whole loop. The result has them in the order of the dataset, without
-            samples that the sampler repeated as padding.
+            samples of a whole loop. The result has them in the order in which the loader drew
+            them, without samples that the sampler repeated as padding.
 
     Raises:
         RankMismatchError: on every rank, if two ranks differ in structure, or a value cannot be
