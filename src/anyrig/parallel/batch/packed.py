@@ -50,10 +50,7 @@ def cut_packed(
 
 
 def join_packed(parts: Sequence[PackedSequence], device: torch.device) -> PackedSequence:
-    """Return the sequences of all parts, in order, packed on `device`.
-
-    The layout is that of `torch.nn.utils.rnn.pack_padded_sequence`.
-    """
+    """Return the sequences of all parts, in order, packed on `device` as `pack_sequence` does."""
     layouts = [_read_layout(part) for part in parts]
     offsets = accumulate((len(order) for *_, order in layouts), initial=0)
     steps = torch.cat([steps for steps, *_ in layouts])

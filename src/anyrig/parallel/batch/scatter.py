@@ -37,8 +37,7 @@ def scatter(
         value: a tensor, or any nested structure.
         devices: a rig or a list, each device once.
         shares: a `Shares` object, or one relative weight for each device. None divides evenly, as
-            `torch.chunk` and `torch.nn.DataParallel` do: 10 samples on 8 devices are 2 on each of
-            the first 5.
+            `torch.chunk` does: 10 samples on 8 devices are 2 on each of the first 5.
         dim: a negative value counts from the end of each tensor.
 
     Raises:
@@ -120,7 +119,6 @@ def _cut(
     if not isinstance(leaf, torch.Tensor):
         return [leaf] * len(devices)
     if samples is None or not has_samples(leaf):
-        # A single number does not justify a separate stream.
         return [leaf.to(device, non_blocking=device.type != "cpu") for device in devices]
     if leaf.is_nested:
         return cut_nested(leaf, samples, devices)

@@ -36,7 +36,6 @@ from .mistakes import require_criterion
 Criterion = Callable[[Any, Any], Any]
 
 _HALF = (torch.float16, torch.bfloat16)
-
 _LENGTHS = (
     ". Where the module pads sequences to the longest of its part, give it the length of the "
     "target: pad_packed_sequence(..., total_length=length)"
@@ -78,10 +77,7 @@ def loss_part(criterion: Criterion, output: Any, target: Any, samples: int) -> L
     if known is not None and reduction in ("mean", "batchmean"):
         # The sum of many half-precision losses may overflow where their mean does not.
         widens = _may_overflow(output, criterion)
-        given = [
-            each.float() if widens and each.dtype is torch.float16 else each
-            for each in (output, target)
-        ]
+        given = [t.float() if widens and t.dtype is torch.float16 else t for t in (output, target)]
         value = _call(known.summed, criterion, *given)
         dtype = output.dtype if widens else value.dtype
         return LossPart(value, known.count(output, target, known.settings), True, dtype)
@@ -186,11 +182,7 @@ class ParallelLoss(nn.Module):
         self.dim = dim
 
     def forward(self, outputs: Sequence[Any], target: Any) -> Tensor:
-        """Return the loss of the whole batch.
-
-        Args:
-            outputs: one for each device, in order, on that device.
-            target: of the whole batch, on any device; it is divided as the outputs are.
+        """Return the loss of the whole batch, from each device's output and the whole target.
 
         Raises:
             BatchError: there are no outputs, or the target has another number of samples.

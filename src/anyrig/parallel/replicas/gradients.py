@@ -36,8 +36,7 @@ Tokens = dict[Bucket, tuple[torch.Tensor, ...]]
 class Packed:
     """The gradients of one bucket on one device."""
 
-    # With the bucket's layout, and zeros for missing gradients. Read only: it may be shared.
-    flat: torch.Tensor
+    flat: torch.Tensor  # with the bucket's layout, zeros where missing; read only: may be shared
     present: list[bool]  # for each slot, whether there is a gradient
     ready: torch.Event  # recorded after the work that fills `flat`
 

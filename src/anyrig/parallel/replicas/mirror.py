@@ -54,17 +54,12 @@ class Mirror:
         """
         state = self.module.__dict__
         self._names_and_ids = _names_and_ids(self.module)
-        self._kept, self._tensors_seen, self.varying = [], [], []
         own = [name for name in state if name not in _TENSORS_AND_CHILDREN]
-        for name in own:
-            value = state[name]
-            if isinstance(value, torch.Tensor):
-                self._tensors_seen.append(weakref.ref(value))
-            if _may_vary(self.module, name, value):
-                self.varying.append(name)
-            elif not isinstance(value, torch.Tensor):
-                self._kept.append(value)
+        self.varying = [name for name in own if _may_vary(self.module, name, state[name])]
+        self._kept = [state[name] for name in own if name not in self.varying]
         self._kept += state["_modules"].values()
+        values = state.values()
+        self._tensors_seen = [weakref.ref(v) for v in values if isinstance(v, torch.Tensor)]
         for device, (copy, reader) in enumerate(zip(self.copies, self._readers, strict=True)):
             new = {name: state[name] for name in own}
             for name in ("_parameters", "_buffers"):

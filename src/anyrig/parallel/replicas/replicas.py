@@ -195,9 +195,8 @@ class Replicas:
 def replicate(module: torch.nn.Module, devices: Places) -> list[torch.nn.Module]:
     """Return one replica of `module` for each device, in order; the first is `module` itself.
 
-    The others have its present values, and their gradients reach its parameters. With `scatter`,
-    `parallel_apply` and `gather`, `replicate` makes a step of `DataParallel` by hand. Each call
-    makes new replicas.
+    Each call makes new replicas with the present values; their gradients reach the parameters of
+    `module`. With `scatter`, `parallel_apply` and `gather` it makes a step of `DataParallel`.
 
     Args:
         module: on the first device.

@@ -112,9 +112,8 @@ class Shares:
             samples = fit_memory(peaks, trial.total_bytes)
             if samples is None:
                 return replace(held, reason=_NO_PEAKS)
-            return replace(
-                held, weights=samples, reason="by memory: measured peaks of the first steps"
-            )
+            reason = "by memory: measured peaks of the first steps"
+            return replace(held, weights=samples, reason=reason)
         rounds = (*trial.rounds, fastest(steps[WARM_UP_STEPS:]))
         fitted = fit_speed(rounds, self.weights)
         if fitted is None:
@@ -212,8 +211,7 @@ def _by_policy(wanted: str | None, devices: Sequence[Any]) -> Shares:
 def _published_speeds(devices: Sequence[Any]) -> tuple[float, ...] | None:
     """Return the devices' relative speeds by their data sheets, or None if one is unknown.
 
-    A model is bound partly by arithmetic and partly by memory: take the geometric mean of both
-    rates.
+    The speed is the geometric mean of FLOP/s and memory bandwidth, since a model is bound by both.
     """
     specs = [device.spec if isinstance(device, Device) else None for device in devices]
     speeds = [(spec.strength * spec.memory_bytes_per_second) ** 0.5 for spec in specs if spec]

@@ -39,8 +39,7 @@ class Trial:
     steps: tuple[tuple[StepMeasure, ...], ...] = ()
     # For each round before this one, the fastest measured step of each device.
     rounds: tuple[tuple[StepMeasure, ...], ...] = ()
-    # For each device, the step with the highest peak so far.
-    peaks: tuple[StepMeasure | None, ...] = ()
+    peaks: tuple[StepMeasure | None, ...] = ()  # of each device, the highest so far
 
 
 def highest_peaks(
@@ -56,10 +55,7 @@ def highest_peaks(
 
 
 def fastest(steps: Sequence[Sequence[StepMeasure]]) -> tuple[StepMeasure, ...]:
-    """Return the step of each device with the least time for each sample.
-
-    Slower steps were delayed by something else, such as another process.
-    """
+    """Return the step of each device with the least time for each sample."""
 
     def seconds_per_sample(m: StepMeasure) -> float:
         return m.seconds / m.samples if m.samples and m.seconds else float("inf")
