@@ -20,10 +20,7 @@ from .samples import WHOLE, count_samples, has_samples
 
 
 def scatter(
-    value: Any,
-    devices: Places,
-    shares: Shares | Sequence[float] | None = None,
-    dim: int = 0,
+    value: Any, devices: Places, shares: Shares | Sequence[float] | None = None, dim: int = 0
 ) -> list[Any]:
     """Return one value for each device, in order, with this device's samples of each tensor.
 
@@ -66,8 +63,7 @@ def divide(
 ) -> Divided:
     """Divide a batch as `scatter` does: one walk counts the samples, one for each device cuts.
 
-    ``split(total)`` returns the number of samples for each device, and ``name(path)`` formats a
-    path for error messages.
+    ``split(total)`` returns each device's samples; ``name(path)`` formats a path for messages.
     """
     total = count_samples(tree, dim, name)
     samples = None if total is None else tuple(split(total))
@@ -94,10 +90,7 @@ def divide(
 def scatter_samples(
     value: Any, devices: Sequence[torch.device], counts: Sequence[int], dim: int = 0
 ) -> list[Any]:
-    """Return one value for each device, with ``counts[i]`` samples for ``devices[i]``.
-
-    Raise BatchError if the value does not have ``sum(counts)`` samples.
-    """
+    """Divide a value that has ``sum(counts)`` samples: ``counts[i]`` samples for ``devices[i]``."""
 
     def split(total: int) -> Sequence[int]:
         if total != sum(counts):

@@ -1,9 +1,5 @@
 """Copying what changed on the lead to the other devices, overlapping with computation.
 
-::
-
-    lead  ──b0──b1──b2──▶ cuda:1 ──b0──b1──▶ cuda:2 ──b0──▶ cuda:3
-
 Each device passes a bucket on to the next, so the lead sends every byte once, and all links work
 concurrently. A large tensor passes in several cuts.
 """

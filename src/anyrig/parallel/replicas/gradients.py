@@ -30,6 +30,7 @@ from .side_streams import copy_across, side_streams
 # For each bucket that learns, a token for each active device. `Step` must not hold tokens: their
 # nodes refer to it, and Python cannot free a reference cycle through autograd.
 Tokens = dict[Bucket, tuple[torch.Tensor, ...]]
+Mark = Callable[[torch.Stream], None]
 
 
 @dataclass(eq=False)
@@ -49,7 +50,7 @@ class Step:
     zero: torch.Tensor  # a scalar on the lead, for tokens
     others: tuple[torch.device, ...]  # in the order of the chain
     buckets: Sequence[Bucket]
-    mark: Callable[[torch.Stream], None]  # records a stream's progress for the step timer
+    mark: Mark  # records a stream's progress for the step timer
 
     def begin(self, active: Sequence[int]) -> Tokens:
         """Make the lead's nodes; each replica makes its own when it reads a bucket."""

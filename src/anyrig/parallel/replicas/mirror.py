@@ -18,7 +18,8 @@ from .replica_tensors import Reader, ReplicaTensors
 
 _TENSORS_AND_CHILDREN = ("_parameters", "_buffers", "_modules")
 _CONTAINERS = (tuple, list, dict, set, deque)
-
+Slots = Mapping[int, Slot]  # by the ids of tensors
+Mirrors = Mapping[int, "Mirror"]  # by the ids of modules
 # For an attribute that is a plain tensor: the tensor, its version, and its copies.
 _Seen = tuple["weakref.ref[torch.Tensor]", int | None, list[torch.Tensor]]
 
@@ -47,11 +48,8 @@ class Mirror:
             seen() is None for seen in self._tensors_seen
         )
 
-    def build(self, slots: Mapping[int, Slot], mirrors: Mapping[int, Mirror]) -> None:
-        """Give the copies the module's present attributes, except for `varying`.
-
-        `slots` has the slot of each tensor by its id, `mirrors` the mirror of each module.
-        """
+    def build(self, slots: Slots, mirrors: Mirrors) -> None:
+        """Give the copies the module's present attributes, except for `varying`."""
         state = self.module.__dict__
         self._names_and_ids = _names_and_ids(self.module)
         own = [name for name in state if name not in _TENSORS_AND_CHILDREN]
@@ -82,13 +80,7 @@ class Mirror:
                 new["flatten_parameters"] = _do_nothing
             copy.__dict__ = new
 
-    def vary(
-        self,
-        device: int,
-        place: torch.device,
-        slots: Mapping[int, Slot],
-        mirrors: Mapping[int, Mirror],
-    ) -> None:
+    def vary(self, device: int, place: torch.device, slots: Slots, mirrors: Mirrors) -> None:
         """Update what may change in each step in a copy: containers, methods, plain tensors."""
         reader, state = self._readers[device], self.copies[device].__dict__
 

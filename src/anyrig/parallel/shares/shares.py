@@ -67,9 +67,8 @@ class Shares:
     def split(self, samples: int) -> tuple[int, ...]:
         """Return how many of `samples` each device gets; they sum to `samples`.
 
-        Equal shares divide as `torch.chunk` and `torch.nn.DataParallel` do: the last devices get
-        fewer samples or none. Other shares divide by the method of largest remainders. No device
-        exceeds its limit unless all devices are at their limits.
+        Equal shares divide as `torch.chunk` does, others by the method of largest remainders. No
+        device exceeds its limit unless all devices are at their limits.
         """
         return _split(self.weights, self._limits(), samples)
 

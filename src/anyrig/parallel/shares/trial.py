@@ -35,10 +35,8 @@ class Trial:
 
     kind: Literal["speed", "memory"]  # what becomes equal: times, or how full the devices are
     total_bytes: tuple[int | None, ...]  # memory of each device; None where unknown
-    # Steps since the shares were last corrected, warm-up included.
-    steps: tuple[tuple[StepMeasure, ...], ...] = ()
-    # For each round before this one, the fastest measured step of each device.
-    rounds: tuple[tuple[StepMeasure, ...], ...] = ()
+    steps: tuple[tuple[StepMeasure, ...], ...] = ()  # of this round, warm-up included
+    rounds: tuple[tuple[StepMeasure, ...], ...] = ()  # each device's fastest of each earlier round
     peaks: tuple[StepMeasure | None, ...] = ()  # of each device, the highest so far
 
 
