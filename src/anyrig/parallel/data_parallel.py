@@ -229,8 +229,8 @@ class DataParallel(TransparentModule):
         meeting = Meeting([layout.devices[i] for i in active])
         replicas = self._replicas.begin(
             [i - 1 for i in active if i],
-            meeting=meeting,
-            on_backward=clock.mark if clock else lambda _: None,
+            meeting,
+            clock.mark if clock else lambda _: None,
         )
         modules = [self.module, *replicas] if active[0] == 0 else replicas
         try:

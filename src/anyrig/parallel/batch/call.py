@@ -24,7 +24,10 @@ _SWITCHES = (type(None), bool, str)
 
 @dataclass
 class Call:
-    """One call of a module whose batch was divided into parts."""
+    """One call of a module whose batch was divided into parts.
+
+    Methods raise BatchError if the shapes leave the answer open and another call fails.
+    """
 
     samples: Sequence[int]  # of each part
     dim: int  # along which the batch was divided
@@ -38,10 +41,7 @@ class Call:
         return self.like()
 
     def find_samples(self, tensors: Sequence[Tensor], path: Path) -> Answer:
-        """Return which dimension has the samples in the parts' tensors at `path`.
-
-        Raise BatchError if the shapes leave it open, and calling the module once more failed.
-        """
+        """Return which dimension has the samples in the parts' tensors at `path`."""
         shapes = [tuple(tensor.shape) for tensor in tensors]
         answer = read_shapes(shapes, self.samples, self.dim)
         # One element from each part is either an entry that a mask chose, of which two parts
@@ -65,10 +65,7 @@ class Call:
         return Answer(differing=differing) if differing else found
 
     def is_constant(self, numbers: Sequence[int], path: Path) -> bool:
-        """Say whether integers that are equal in all parts do not depend on the sample count.
-
-        Raise BatchError if they may depend on it, and calling the module once more failed.
-        """
+        """Say whether integers that are equal in all parts do not depend on the sample count."""
         samples = self.samples[0]
         if len(set(self.samples)) > 1 or all(n == 0 or n % samples for n in numbers):
             return True
@@ -141,11 +138,7 @@ def _read_forms(value: Any) -> dict[Path, tuple[int, ...]]:
 def describe_call(
     module: torch.nn.Module, inputs: tuple[Any, ...], named: Mapping[str, Any]
 ) -> Hashable:
-    """Return a key that is equal for calls whose outputs have the same form.
-
-    It has the module's mode, the arguments' names, switches such as ``return_hidden=True``, and the
-    tensors' numbers of dimensions.
-    """
+    """Return a key that is equal for calls whose outputs have the same form."""
     forms = [
         value
         if isinstance(value, _SWITCHES)

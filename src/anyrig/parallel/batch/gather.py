@@ -16,12 +16,7 @@ from .cut import join
 from .joining import Joining, are_equal, format_shapes
 
 
-def gather(
-    values: Sequence[Any],
-    device: Place,
-    dim: int = 0,
-    padding: float | None = None,
-) -> Any:
+def gather(values: Sequence[Any], device: Place, dim: int = 0, padding: float | None = None) -> Any:
     """Return one value on `device`, with the parts' tensors joined along `dim`, in order.
 
     All values have the same structure, and so has the result:

@@ -15,21 +15,17 @@ def cut_nested(
     """Return ``counts[i]`` parts of `nested` on ``devices[i]``, for each i, in order."""
     parts = nested.unbind()
     spans = pairwise(accumulate(counts, initial=0))
-    return [
-        (_nest(parts[start:stop], nested.layout) if stop > start else _make_empty(nested)).to(
-            device, non_blocking=True
-        )
-        for (start, stop), device in zip(spans, devices, strict=True)
+    cut = [
+        _nest(parts[start:stop], nested.layout) if stop > start else _make_empty(nested)
+        for start, stop in spans
     ]
+    return [part.to(device, non_blocking=True) for part, device in zip(cut, devices, strict=True)]
 
 
 def join_nested(nesteds: Sequence[Tensor], device: torch.device) -> Tensor:
     """Return a nested tensor on `device` with the parts of all nested tensors, in order."""
-    parts = [
-        part.to(device, non_blocking=device.type != "cpu")
-        for nested in nesteds
-        for part in nested.unbind()
-    ]
+    blocking = device.type == "cpu"
+    parts = [p.to(device, non_blocking=not blocking) for n in nesteds for p in n.unbind()]
     return _nest(parts, nesteds[0].layout) if parts else nesteds[0].to(device)
 
 

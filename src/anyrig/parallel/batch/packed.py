@@ -32,10 +32,7 @@ def count_sequences(packed: PackedSequence) -> int:
 def cut_packed(
     packed: PackedSequence, counts: Sequence[int], devices: Sequence[torch.device]
 ) -> list[PackedSequence]:
-    """Return ``counts[i]`` sequences of `packed` on ``devices[i]``, for each i, in order.
-
-    The host waits for the sorting order if it is on a device.
-    """
+    """Return ``counts[i]`` sequences on ``devices[i]``; the host waits for the sorting order."""
     steps, sequences, order = _read_layout(packed)
     spans = list(pairwise(accumulate(counts, initial=0)))
     chosen = [_find_between(sequences, *span) for span in spans]
@@ -50,10 +47,7 @@ def cut_packed(
 
 
 def join_packed(parts: Sequence[PackedSequence], device: torch.device) -> PackedSequence:
-    """Return the sequences of all parts, in order, packed on `device`.
-
-    The layout is that of `torch.nn.utils.rnn.pack_padded_sequence`.
-    """
+    """Return the sequences of all parts, in order, packed on `device` as `pack_sequence` does."""
     layouts = [_read_layout(part) for part in parts]
     offsets = accumulate((len(order) for *_, order in layouts), initial=0)
     steps = torch.cat([steps for steps, *_ in layouts])

@@ -20,10 +20,7 @@ from .samples import WHOLE, count_samples, has_samples
 
 
 def scatter(
-    value: Any,
-    devices: Places,
-    shares: Shares | Sequence[float] | None = None,
-    dim: int = 0,
+    value: Any, devices: Places, shares: Shares | Sequence[float] | None = None, dim: int = 0
 ) -> list[Any]:
     """Return one value for each device, in order, with this device's samples of each tensor.
 
@@ -37,8 +34,7 @@ def scatter(
         value: a tensor, or any nested structure.
         devices: a rig or a list, each device once.
         shares: a `Shares` object, or one relative weight for each device. None divides evenly, as
-            `torch.chunk` and `torch.nn.DataParallel` do: 10 samples on 8 devices are 2 on each of
-            the first 5.
+            `torch.chunk` does: 10 samples on 8 devices are 2 on each of the first 5.
         dim: a negative value counts from the end of each tensor.
 
     Raises:
@@ -67,8 +63,7 @@ def divide(
 ) -> Divided:
     """Divide a batch as `scatter` does: one walk counts the samples, one for each device cuts.
 
-    ``split(total)`` returns the number of samples for each device, and ``name(path)`` formats a
-    path for error messages.
+    ``split(total)`` returns each device's samples; ``name(path)`` formats a path for messages.
     """
     total = count_samples(tree, dim, name)
     samples = None if total is None else tuple(split(total))
@@ -95,10 +90,7 @@ def divide(
 def scatter_samples(
     value: Any, devices: Sequence[torch.device], counts: Sequence[int], dim: int = 0
 ) -> list[Any]:
-    """Return one value for each device, with ``counts[i]`` samples for ``devices[i]``.
-
-    Raise BatchError if the value does not have ``sum(counts)`` samples.
-    """
+    """Divide a value that has ``sum(counts)`` samples: ``counts[i]`` samples for ``devices[i]``."""
 
     def split(total: int) -> Sequence[int]:
         if total != sum(counts):
@@ -120,7 +112,6 @@ def _cut(
     if not isinstance(leaf, torch.Tensor):
         return [leaf] * len(devices)
     if samples is None or not has_samples(leaf):
-        # A single number does not justify a separate stream.
         return [leaf.to(device, non_blocking=device.type != "cpu") for device in devices]
     if leaf.is_nested:
         return cut_nested(leaf, samples, devices)

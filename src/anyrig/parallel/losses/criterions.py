@@ -108,9 +108,8 @@ def recognise(criterion: Any) -> Known | None:
     if isinstance(criterion, functools.partial) and not criterion.args:
         criterion, given = criterion.func, criterion.keywords
     count = _COUNTS.get(criterion) if isinstance(criterion, FunctionType) else None
-    if count is None or _DIVIDES_OTHERWISE & given.keys():
-        return None
-    if criterion in _WEIGHS_ELEMENTS and "weight" in given:
+    weighs = criterion in _WEIGHS_ELEMENTS and "weight" in given
+    if count is None or weighs or _DIVIDES_OTHERWISE & given.keys():
         return None
     summed = functools.partial(criterion, **{**given, "reduction": "sum"})
     return Known({"reduction": "mean", **given}, count, summed)

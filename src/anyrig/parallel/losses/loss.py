@@ -1,12 +1,7 @@
 """Computing the loss of each part where its output lies, and combining the parts' losses.
 
-::
-
-    cuda:0   output ─ criterion ─▶ sum, count ──┐
-    cuda:1   output ─ criterion ─▶ sum, count ──┼▶ lead:  sum of sums / sum of counts
-    cuda:2   output ─ criterion ─▶ sum, count ──┘
-
-Each device sends two numbers, so no device holds the outputs of the others.
+Each device sends a sum and a count to the lead, which divides the total sum by the total count. So
+no device holds the outputs of the others.
 """
 
 from __future__ import annotations
@@ -36,7 +31,6 @@ from .mistakes import require_criterion
 Criterion = Callable[[Any, Any], Any]
 
 _HALF = (torch.float16, torch.bfloat16)
-
 _LENGTHS = (
     ". Where the module pads sequences to the longest of its part, give it the length of the "
     "target: pad_packed_sequence(..., total_length=length)"
@@ -78,10 +72,7 @@ def loss_part(criterion: Criterion, output: Any, target: Any, samples: int) -> L
     if known is not None and reduction in ("mean", "batchmean"):
         # The sum of many half-precision losses may overflow where their mean does not.
         widens = _may_overflow(output, criterion)
-        given = [
-            each.float() if widens and each.dtype is torch.float16 else each
-            for each in (output, target)
-        ]
+        given = [t.float() if widens and t.dtype is torch.float16 else t for t in (output, target)]
         value = _call(known.summed, criterion, *given)
         dtype = output.dtype if widens else value.dtype
         return LossPart(value, known.count(output, target, known.settings), True, dtype)
@@ -103,10 +94,7 @@ def loss_part(criterion: Criterion, output: Any, target: Any, samples: int) -> L
 
 
 def combine_losses(parts: Sequence[LossPart], device: Place, dim: int = 0) -> Tensor:
-    """Return the loss of the whole batch, on `device`; `dim` joins losses that are not reduced.
-
-    Raise BatchError if parts are reduced in different ways, or are means over different lengths.
-    """
+    """Return the whole batch's loss on `device`; losses without reduction are joined along `dim`."""
     _require_one_length(parts, dim)
     to = resolve_device(device)
     if len({(part.reduced, part.count is None) for part in parts}) != 1:
@@ -142,10 +130,7 @@ def explain_loss(criterion: Criterion) -> str:
 
 
 def loss_for_target(module: nn.Module, loss: Criterion | None) -> Criterion | None:
-    """Return the loss that gets ``target=`` in a call; None if the module's forward gets it.
-
-    Raise TypeError if neither takes a target.
-    """
+    """Return the loss that gets ``target=``; None if the forward gets it; else raise TypeError."""
     if loss is not None:
         return loss
     names = inspect.signature(module.forward).parameters
@@ -186,11 +171,7 @@ class ParallelLoss(nn.Module):
         self.dim = dim
 
     def forward(self, outputs: Sequence[Any], target: Any) -> Tensor:
-        """Return the loss of the whole batch.
-
-        Args:
-            outputs: one for each device, in order, on that device.
-            target: of the whole batch, on any device; it is divided as the outputs are.
+        """Return the loss of the whole batch, from each device's output and the whole target.
 
         Raises:
             BatchError: there are no outputs, or the target has another number of samples.

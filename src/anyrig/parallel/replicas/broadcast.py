@@ -1,9 +1,5 @@
 """Copying what changed on the lead to the other devices, overlapping with computation.
 
-::
-
-    lead  ──b0──b1──b2──▶ cuda:1 ──b0──b1──▶ cuda:2 ──b0──▶ cuda:3
-
 Each device passes a bucket on to the next, so the lead sends every byte once, and all links work
 concurrently. A large tensor passes in several cuts.
 """
@@ -27,17 +23,15 @@ class Broadcast:
         self._others = tuple(others)
         # The stream on which each device may still be reading its copies.
         self._readers: list[torch.Stream | None] = [None] * len(others)
-        # Recorded after the lead's parameters have been read.
-        self._gone: torch.Event | None = None
+        self._gone: torch.Event | None = None  # recorded after the lead's parameters were read
 
     def send(
         self, buffers: Sequence[Bucket], parameters: Sequence[Bucket], to: Sequence[int]
     ) -> None:
         """Queue copies to the devices at positions `to` where they differ from the lead.
 
-        Buffers go first, since the first normalization layer reads them. The lead's current stream
-        waits until they are packed, and may then write them; it may write parameters after
-        `hold_writes`.
+        Buffers go first: the first normalization layer reads them. The lead's current stream waits
+        until they are packed, so that it may write them; parameters only after `hold_writes`.
         """
         first, rest = _lacking(buffers, to), _lacking(parameters, to)
         if first or rest:

@@ -96,6 +96,8 @@ class Bucket:
         for block in self._blocks:
             block.start = -(-self.length // grain) * grain
             self.length = block.start + block.length
+        last = self._blocks[self._packed - 1]
+        self._packed_length = last.start + last.length
         self.devices = tuple(devices)
         self.stamp = 0  # counts the changes of the lead's values
         self.suspect = False  # whether they may have changed without a new version
@@ -155,10 +157,7 @@ class Bucket:
         return [copy for copy, version in pairs if copy._version != version]
 
     def note_arrival(self, device: int) -> None:
-        """Record that a device has the lead's values.
-
-        The versions of changed copies increase, so that graphs that saved earlier values raise.
-        """
+        """Record that a device has the lead's values; graphs that saved earlier ones will raise."""
         copies, held = self.copies[device], self.held[device]
         changed = [copies[slot.position] for slot in self.slots if slot.changed > held]
         torch.autograd.graph.increment_version([*changed, *self._written(device)])
@@ -179,11 +178,8 @@ class Bucket:
         return parts
 
     def pack(self, tensors: Sequence[torch.Tensor | None], device: torch.device) -> torch.Tensor:
-        """Return tensors like those of `slots` in one flat tensor, with zeros for None.
-
-        A single tensor that already has this layout is not copied.
-        """
-        first = tensors[0] if len(tensors) == 1 else None
+        """Return tensors like those of `slots` in one flat tensor, with zeros for None."""
+        first = tensors[0] if len(tensors) == 1 else None  # not copied if it has the layout
         if first is not None and first.is_contiguous():
             layout = (self.dtype, self.slots[0].tensor.stride(), self.length)
             if (first.dtype, first.stride(), first.numel()) == layout:
@@ -214,11 +210,6 @@ class Bucket:
         """Return the parts of `flat` that correspond to `pieces`."""
         packed = [flat.narrow(0, 0, self._packed_length)] if self._packed else []
         return packed + [_stretch(block, flat) for block in self._blocks[self._packed :]]
-
-    @property
-    def _packed_length(self) -> int:
-        last = self._blocks[self._packed - 1]
-        return last.start + last.length
 
 
 def in_cuts(flat: torch.Tensor, hops: int) -> Sequence[torch.Tensor]:

@@ -53,15 +53,10 @@ class CallerState:
             stack.enter_context(torch.inference_mode(self._inference))
             stack.enter_context(torch.set_grad_enabled(self._grad))
             for kind, enabled, dtype in self._autocasts:
-                stack.enter_context(
-                    torch.autocast(
-                        kind, enabled=enabled, dtype=dtype, cache_enabled=self._autocast_cache
-                    )
-                )
-            if self._saved_tensor_hooks is not None:
-                stack.enter_context(
-                    torch.autograd.graph.saved_tensors_hooks(*self._saved_tensor_hooks)
-                )
+                autocast = torch.autocast(kind, dtype, enabled, self._autocast_cache)
+                stack.enter_context(autocast)
+            if (hooks := self._saved_tensor_hooks) is not None:
+                stack.enter_context(torch.autograd.graph.saved_tensors_hooks(*hooks))
             for mode in self._dispatch_modes:
                 dispatch._push_mode(mode)  # not entered as a context: the mode is already entered
                 stack.callback(dispatch._pop_mode)
@@ -76,8 +71,8 @@ class CallerState:
 def _hooks_for_threads() -> Any:
     """Return the hooks of saved tensors, or None for those of a checkpoint around the model.
 
-    A checkpoint identifies tensors by the order of saving, which is undefined across threads. So
-    a checkpoint around the model recomputes only what the lead saves.
+    A checkpoint identifies tensors by the order of saving, which is undefined across threads: one
+    around the model recomputes only what the lead saves.
     """
     hooks = torch._C._autograd._top_saved_tensors_default_hooks(False)
     return None if hooks and hooks[0].__module__ == "torch.utils.checkpoint" else hooks

@@ -23,10 +23,7 @@ class DeviceThreads:
         self._threads: dict[torch.device, tuple[threading.Thread, _Calls]] = {}
 
     def start_all(self, functions: list[tuple[torch.device, Function]]) -> list[Future[Any]]:
-        """Queue functions on their devices' threads, without those of another call between them.
-
-        So functions that wait for each other cannot deadlock with those of another model.
-        """
+        """Queue functions on their threads, together, so that two models cannot deadlock."""
         with self._lock:
             return [self._start(device, function) for device, function in functions]
 

@@ -30,14 +30,14 @@ from .side_streams import copy_across, side_streams
 # For each bucket that learns, a token for each active device. `Step` must not hold tokens: their
 # nodes refer to it, and Python cannot free a reference cycle through autograd.
 Tokens = dict[Bucket, tuple[torch.Tensor, ...]]
+Mark = Callable[[torch.Stream], None]
 
 
 @dataclass(eq=False)
 class Packed:
     """The gradients of one bucket on one device."""
 
-    # With the bucket's layout, and zeros for missing gradients. Read only: it may be shared.
-    flat: torch.Tensor
+    flat: torch.Tensor  # with the bucket's layout, zeros where missing; read only: may be shared
     present: list[bool]  # for each slot, whether there is a gradient
     ready: torch.Event  # recorded after the work that fills `flat`
 
@@ -50,7 +50,7 @@ class Step:
     zero: torch.Tensor  # a scalar on the lead, for tokens
     others: tuple[torch.device, ...]  # in the order of the chain
     buckets: Sequence[Bucket]
-    mark: Callable[[torch.Stream], None]  # records a stream's progress for the step timer
+    mark: Mark  # records a stream's progress for the step timer
 
     def begin(self, active: Sequence[int]) -> Tokens:
         """Make the lead's nodes; each replica makes its own when it reads a bucket."""

@@ -13,8 +13,6 @@ import torch
 from ...errors import ReplicaWaitError
 from ..batch.cut import cut, join
 
-WAIT_SECONDS = 300.0
-
 T = TypeVar("T")
 # The number of values for each channel, and their (mean, biased variance).
 Moments = tuple[int, torch.Tensor]
@@ -32,7 +30,7 @@ class Meeting:
         devices: Sequence[torch.device],
         *,
         exchanges: bool = True,
-        wait_seconds: float = WAIT_SECONDS,
+        wait_seconds: float = 300.0,
     ) -> None:
         self.devices = tuple(devices)
         self.exchanges = exchanges  # whether layers of batch normalization combine statistics
@@ -61,15 +59,10 @@ class Meeting:
         self._barrier.abort()
 
     def combine(self, count: int, moments: torch.Tensor) -> Moments:
-        """Return count, mean and variance of the values of all replicas.
+        """Return count and moments of the values of all replicas, given those of this replica.
 
-        Args:
-            count: how many values this replica has for each channel.
-            moments: of shape (2, channels): their mean and biased variance.
-
-        Raises:
-            ReplicaWaitError: some replicas, named in the message, did not call `combine` in time.
-            Stopped: another replica has failed.
+        The moments, mean and biased variance, are of shape (2, channels). Raise ReplicaWaitError if
+        a replica does not call `combine` in time, and `Stopped` if another replica has failed.
         """
         self._brought[moments.device] = count, moments
         try:

@@ -18,7 +18,8 @@ from .replica_tensors import Reader, ReplicaTensors
 
 _TENSORS_AND_CHILDREN = ("_parameters", "_buffers", "_modules")
 _CONTAINERS = (tuple, list, dict, set, deque)
-
+Slots = Mapping[int, Slot]  # by the ids of tensors
+Mirrors = Mapping[int, "Mirror"]  # by the ids of modules
 # For an attribute that is a plain tensor: the tensor, its version, and its copies.
 _Seen = tuple["weakref.ref[torch.Tensor]", int | None, list[torch.Tensor]]
 
@@ -47,24 +48,16 @@ class Mirror:
             seen() is None for seen in self._tensors_seen
         )
 
-    def build(self, slots: Mapping[int, Slot], mirrors: Mapping[int, Mirror]) -> None:
-        """Give the copies the module's present attributes, except for `varying`.
-
-        `slots` has the slot of each tensor by its id, `mirrors` the mirror of each module.
-        """
+    def build(self, slots: Slots, mirrors: Mirrors) -> None:
+        """Give the copies the module's present attributes, except for `varying`."""
         state = self.module.__dict__
         self._names_and_ids = _names_and_ids(self.module)
-        self._kept, self._tensors_seen, self.varying = [], [], []
         own = [name for name in state if name not in _TENSORS_AND_CHILDREN]
-        for name in own:
-            value = state[name]
-            if isinstance(value, torch.Tensor):
-                self._tensors_seen.append(weakref.ref(value))
-            if _may_vary(self.module, name, value):
-                self.varying.append(name)
-            elif not isinstance(value, torch.Tensor):
-                self._kept.append(value)
+        self.varying = [name for name in own if _may_vary(self.module, name, state[name])]
+        self._kept = [state[name] for name in own if name not in self.varying]
         self._kept += state["_modules"].values()
+        values = state.values()
+        self._tensors_seen = [weakref.ref(v) for v in values if isinstance(v, torch.Tensor)]
         for device, (copy, reader) in enumerate(zip(self.copies, self._readers, strict=True)):
             new = {name: state[name] for name in own}
             for name in ("_parameters", "_buffers"):
@@ -87,13 +80,7 @@ class Mirror:
                 new["flatten_parameters"] = _do_nothing
             copy.__dict__ = new
 
-    def vary(
-        self,
-        device: int,
-        place: torch.device,
-        slots: Mapping[int, Slot],
-        mirrors: Mapping[int, Mirror],
-    ) -> None:
+    def vary(self, device: int, place: torch.device, slots: Slots, mirrors: Mirrors) -> None:
         """Update what may change in each step in a copy: containers, methods, plain tensors."""
         reader, state = self._readers[device], self.copies[device].__dict__
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -14,7 +14,7 @@ from ...errors import SpreadError
 from ..device_ids import resolve_devices
 from .broadcast import Broadcast
 from .buckets import Bucket, Slot, form_of, make_buckets
-from .gradients import Step
+from .gradients import Mark, Step
 from .meeting import Meeting
 from .mirror import Mirror, inner_module
 from .replica_tensors import Reader
@@ -43,16 +43,12 @@ class Replicas:
         self._steps_seen = 0
 
     def begin(
-        self,
-        active: Sequence[int],
-        *,
-        meeting: Meeting | None = None,
-        on_backward: Callable[[torch.Stream], None] = lambda _: None,
+        self, active: Sequence[int], meeting: Meeting | None = None, mark: Mark = lambda _: None
     ) -> list[torch.nn.Module]:
         """Return the replicas on the other devices at positions `active`, ready for a step.
 
         A replica that reads a parameter after the meeting has stopped raises `Stopped`. A device
-        calls `on_backward` with its stream each time it has queued a part of its backward pass.
+        calls `mark` with its stream each time it has queued a part of its backward pass.
         Raise SpreadError if a parameter or buffer is not on the lead, or a module cannot be copied.
         """
         # Idle replicas keep the previous step: the recomputation of a checkpoint may read it.
@@ -64,7 +60,7 @@ class Replicas:
             self._broadcast.send(self._buffers, self._parameters, active)
             if self._zero is None:
                 self._zero = torch.zeros((), device=self.lead)
-        step = Step(self.lead, self._zero, self._others, self._buckets, on_backward)
+        step = Step(self.lead, self._zero, self._others, self._buckets, mark)
         tokens = step.begin(active) if active else {}
         varying = [mirror for mirror in self._mirrors.values() if mirror.varying]
         for among, device in enumerate(active):
@@ -195,9 +191,8 @@ class Replicas:
 def replicate(module: torch.nn.Module, devices: Places) -> list[torch.nn.Module]:
     """Return one replica of `module` for each device, in order; the first is `module` itself.
 
-    The others have its present values, and their gradients reach its parameters. With `scatter`,
-    `parallel_apply` and `gather`, `replicate` makes a step of `DataParallel` by hand. Each call
-    makes new replicas.
+    Each call makes new replicas with the present values; their gradients reach the parameters of
+    `module`. With `scatter`, `parallel_apply` and `gather` it makes a step of `DataParallel`.
 
     Args:
         module: on the first device.

@@ -28,8 +28,7 @@ class TransparentModule(torch.nn.Module):
     """Has the parameters, buffers, children, state and attributes of an inner module as its own.
 
     It shares the inner module's dictionaries of parameters, buffers and children, so reads and
-    writes reach the inner module under its own names. Methods that a class may override are the
-    inner module's.
+    writes reach the inner module under its own names.
     """
 
     module: torch.nn.Module  # the inner module

@@ -40,10 +40,9 @@ class MemoryMark:
 
 @dataclass(eq=False)
 class StepClock:
-    """Times the devices of one step from the start of its forward to the end of its backward.
+    """Times the devices of one step, from the start of its forward to the end of its backward.
 
-    The times include copies of the batch, parameters and gradients, and waiting for the slowest
-    forward.
+    Times include copies of batch, parameters and gradients, and waiting for the slowest forward.
     """
 
     devices: Sequence[torch.device]

@@ -67,9 +67,8 @@ class Shares:
     def split(self, samples: int) -> tuple[int, ...]:
         """Return how many of `samples` each device gets; they sum to `samples`.
 
-        Equal shares divide as `torch.chunk` and `torch.nn.DataParallel` do: the last devices get
-        fewer samples or none. Other shares divide by the method of largest remainders. No device
-        exceeds its limit unless all devices are at their limits.
+        Equal shares divide as `torch.chunk` does, others by the method of largest remainders. No
+        device exceeds its limit unless all devices are at their limits.
         """
         return _split(self.weights, self._limits(), samples)
 
@@ -112,9 +111,8 @@ class Shares:
             samples = fit_memory(peaks, trial.total_bytes)
             if samples is None:
                 return replace(held, reason=_NO_PEAKS)
-            return replace(
-                held, weights=samples, reason="by memory: measured peaks of the first steps"
-            )
+            reason = "by memory: measured peaks of the first steps"
+            return replace(held, weights=samples, reason=reason)
         rounds = (*trial.rounds, fastest(steps[WARM_UP_STEPS:]))
         fitted = fit_speed(rounds, self.weights)
         if fitted is None:
@@ -212,8 +210,7 @@ def _by_policy(wanted: str | None, devices: Sequence[Any]) -> Shares:
 def _published_speeds(devices: Sequence[Any]) -> tuple[float, ...] | None:
     """Return the devices' relative speeds by their data sheets, or None if one is unknown.
 
-    A model is bound partly by arithmetic and partly by memory: take the geometric mean of both
-    rates.
+    The speed is the geometric mean of FLOP/s and memory bandwidth, since a model is bound by both.
     """
     specs = [device.spec if isinstance(device, Device) else None for device in devices]
     speeds = [(spec.strength * spec.memory_bytes_per_second) ** 0.5 for spec in specs if spec]

@@ -35,12 +35,9 @@ class Trial:
 
     kind: Literal["speed", "memory"]  # what becomes equal: times, or how full the devices are
     total_bytes: tuple[int | None, ...]  # memory of each device; None where unknown
-    # Steps since the shares were last corrected, warm-up included.
-    steps: tuple[tuple[StepMeasure, ...], ...] = ()
-    # For each round before this one, the fastest measured step of each device.
-    rounds: tuple[tuple[StepMeasure, ...], ...] = ()
-    # For each device, the step with the highest peak so far.
-    peaks: tuple[StepMeasure | None, ...] = ()
+    steps: tuple[tuple[StepMeasure, ...], ...] = ()  # of this round, warm-up included
+    rounds: tuple[tuple[StepMeasure, ...], ...] = ()  # each device's fastest of each earlier round
+    peaks: tuple[StepMeasure | None, ...] = ()  # of each device, the highest so far
 
 
 def highest_peaks(
@@ -56,10 +53,7 @@ def highest_peaks(
 
 
 def fastest(steps: Sequence[Sequence[StepMeasure]]) -> tuple[StepMeasure, ...]:
-    """Return the step of each device with the least time for each sample.
-
-    Slower steps were delayed by something else, such as another process.
-    """
+    """Return the step of each device with the least time for each sample."""
 
     def seconds_per_sample(m: StepMeasure) -> float:
         return m.seconds / m.samples if m.samples and m.seconds else float("inf")
