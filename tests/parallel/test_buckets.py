@@ -96,7 +96,7 @@ def test_apart_from_the_lead_is_all_that_is_sent() -> None:
     for tensors in ([small, large, other], [small], [large]):
         (bucket,) = buckets_of(*tensors, first_bucket_bytes=2**22)
         send(bucket)
-        pieces = bucket.pieces(apart=True)
+        pieces = bucket.pieces(copied=True)
         memory = {tensor.untyped_storage().data_ptr() for tensor in tensors}
         assert not memory & {piece.untyped_storage().data_ptr() for piece in pieces}
         for place, piece in zip(bucket.pieces_of(bucket.flat(0)), pieces, strict=True):

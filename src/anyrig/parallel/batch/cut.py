@@ -1,4 +1,4 @@
-"""Cutting a tensor into parts on several devices, and joining them, which is the gradient."""
+"""Cutting a tensor into parts on several devices, and joining parts, the reverse operation."""
 
 from __future__ import annotations
 

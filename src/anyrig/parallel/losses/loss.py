@@ -94,7 +94,7 @@ def loss_part(criterion: Criterion, output: Any, target: Any, samples: int) -> L
 
 
 def combine_losses(parts: Sequence[LossPart], device: Place, dim: int = 0) -> Tensor:
-    """Return the loss of the whole batch on `device`; unreduced losses are joined along `dim`."""
+    """Return the batch's loss on `device`; losses without reduction are joined along `dim`."""
     _require_one_length(parts, dim)
     to = resolve_device(device)
     if len({(part.reduced, part.count is None) for part in parts}) != 1:

@@ -33,7 +33,7 @@ class Broadcast:
         Buffers go first: the first normalization layer reads them. The lead's current stream waits
         until they are packed, so that it may write them; parameters only after `hold_writes`.
         """
-        first, rest = _lacking(buffers, to), _lacking(parameters, to)
+        first, rest = _outdated(buffers, to), _outdated(parameters, to)
         if first or rest:
             leaving = side_streams(self._lead).leaving
             writer = torch.accelerator.current_stream(self._lead)
@@ -45,12 +45,12 @@ class Broadcast:
                     arriving.wait_stream(reader)
             # Pack everything before copying: a later pack would wait for multiprocessors.
             with using(leaving):
-                packed = [bucket.pieces(apart=True) for bucket, _ in first]
+                packed = [bucket.pieces(copied=True) for bucket, _ in first]
                 if first:
                     writer.wait_event(leaving.record_event())
                 packed += [bucket.pieces() for bucket, _ in rest]
-            for (bucket, lacking), pieces in zip([*first, *rest], packed, strict=True):
-                self._send(bucket, pieces, lacking)
+            for (bucket, outdated), pieces in zip([*first, *rest], packed, strict=True):
+                self._send(bucket, pieces, outdated)
             if rest:
                 self._gone = leaving.record_event()
         for device in to:
@@ -62,13 +62,15 @@ class Broadcast:
             torch.accelerator.current_stream(self._lead).wait_event(self._gone)
             self._gone = None
 
-    def _send(self, bucket: Bucket, pieces: Sequence[torch.Tensor], lacking: Sequence[int]) -> None:
-        hops = len(lacking)
+    def _send(
+        self, bucket: Bucket, pieces: Sequence[torch.Tensor], outdated: Sequence[int]
+    ) -> None:
+        hops = len(outdated)
         # Several pieces together are no larger than one cut.
         passes = [[cut] for cut in in_cuts(pieces[0], hops)] if len(pieces) == 1 else [pieces]
         for number, source in enumerate(passes):
             before = self._lead
-            for device in lacking:
+            for device in outdated:
                 here = self._others[device]
                 arriving, leaving = side_streams(here)
                 with using(arriving):
@@ -79,12 +81,12 @@ class Broadcast:
                 bucket.ready[device].record(arriving)
                 leaving.wait_event(bucket.ready[device])
                 source, before = whole, here
-        for device in lacking:
+        for device in outdated:
             bucket.flat(device).record_stream(side_streams(self._others[device]).leaving)
             bucket.note_arrival(device)
 
 
-def _lacking(buckets: Sequence[Bucket], to: Sequence[int]) -> list[tuple[Bucket, list[int]]]:
+def _outdated(buckets: Sequence[Bucket], to: Sequence[int]) -> list[tuple[Bucket, list[int]]]:
     """Return the buckets that differ from the lead's, with the positions where they do."""
-    lacking = [(bucket, [device for device in to if bucket.differs(device)]) for bucket in buckets]
-    return [(bucket, devices) for bucket, devices in lacking if devices]
+    outdated = [(bucket, [device for device in to if bucket.differs(device)]) for bucket in buckets]
+    return [(bucket, devices) for bucket, devices in outdated if devices]

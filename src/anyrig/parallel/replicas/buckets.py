@@ -191,14 +191,14 @@ class Bucket:
         _copy_each([part for part, tensor in places if tensor is not None], there)
         return flat
 
-    def pieces(self, *, apart: bool = False) -> list[torch.Tensor]:
+    def pieces(self, *, copied: bool = False) -> list[torch.Tensor]:
         """Return the lead's values as flat tensors: small ones packed into one, then large ones.
 
-        With `apart`, large ones are copies, so that the lead may write its own meanwhile.
+        With `copied`, large ones are copies, too, so that the lead may write its own meanwhile.
         """
         whole = [source.reshape(-1) for source in self._sources]
         small, large = whole[: self._packed], whole[self._packed :]
-        if apart:
+        if copied:
             large = [source.clone() for source in large]
         if not small:
             return large
