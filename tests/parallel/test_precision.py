@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from functools import cache, partial
 from typing import Any
@@ -191,3 +193,31 @@ def test_explain_names_the_dtype(word: Any) -> None:
 def test_other_dtypes_are_refused(word: Any) -> None:
     with pytest.raises(SpreadError, match='take "bfloat16" or "float16"'):
         anyrig.spread(nn.Linear(4, 3), "cpu", precision=word)
+
+
+def test_compiled_on_one_device_as_it_is_uncompiled() -> None:
+    model = anyrig.spread(nn.Linear(4, 3), "cpu", precision="bfloat16")
+    x = torch.randn(2, 4)
+    compiled: Any = torch.compile(model, backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(x), model(x), rtol=0, atol=0)
+
+
+def test_a_gpu_without_bfloat16_is_named() -> None:
+    program = """
+import anyrig, torch
+from anyrig.errors import SpreadError
+from anyrig.virtual import install
+install("A100-40GB+T4")
+try:
+    anyrig.spread(torch.nn.Linear(4, 3), precision="bfloat16")
+except SpreadError as error:
+    print(error)
+print(anyrig.spread(torch.nn.Linear(4, 3), precision="float16")(torch.randn(4, 4)).dtype)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "cuda:1 does not: its hardware has no bfloat16" in done.stdout
+    assert 'Take precision="float16"' in done.stdout
+    assert "torch.float16" in done.stdout.splitlines()[-1]

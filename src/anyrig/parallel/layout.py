@@ -13,7 +13,7 @@ from ..devices.place import Place
 from ..devices.rig import Rig
 from ..errors import SpreadError
 from ..transfer.move import resolve_device
-from .precision import autocast_on, explain_precision
+from .precision import explain_precision
 from .replicas.transparent import TransparentModule
 from .shares.shares import Shares, choose_shares
 
@@ -69,11 +69,11 @@ class Layout:
             f"results on {self.output_device}, divided along dimension {self.dim}{loss}"
         )
 
-    def computing(self) -> AbstractContextManager[None]:
+    def computing(self) -> AbstractContextManager[object]:
         """Return the context in which forward and loss are computed."""
         if self.precision is None:
             return nullcontext()
-        return autocast_on(self.devices, self.precision)
+        return torch.autocast(self.lead.type, self.precision)
 
     def _describe_group(self, group: Group) -> str:
         blocks = ", ".join(self.blocks) or "none found: all parameters are gathered at once"

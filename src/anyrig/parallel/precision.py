@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
 
 import torch
 
@@ -56,15 +55,6 @@ def _find_obstacle(device: torch.device, dtype: torch.dtype) -> str | None:
     except (RuntimeError, UserWarning) as error:
         return " ".join(str(error).split())
     return None
-
-
-@contextmanager
-def autocast_on(devices: Sequence[torch.device], dtype: torch.dtype) -> Iterator[None]:
-    """Compute under autocast within, on each of the devices."""
-    with ExitStack() as stack:
-        for kind in dict.fromkeys(device.type for device in devices):
-            stack.enter_context(torch.autocast(kind, dtype))
-        yield
 
 
 def explain_precision(precision: torch.dtype) -> str:
