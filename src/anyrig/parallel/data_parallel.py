@@ -161,11 +161,12 @@ class DataParallel(TransparentModule):
             if not self._alone:
                 refuse_several_devices(type(self.module).__name__, len(self._layout.devices))
             # Not in a try block, within which the compiler gives up at a graph break.
-            return self._call_alone(inputs, kwargs, gathers)
-        try:
-            if self._alone:
+            with self._layout.computing():
                 return self._call_alone(inputs, kwargs, gathers)
-            return self._call_spread(inputs, kwargs, gathers)
+        try:
+            with self._layout.computing():
+                call = self._call_alone if self._alone else self._call_spread
+                return call(inputs, kwargs, gathers)
         except TypeError as error:
             if self._loss is not None:
                 explain_call(error, self.module, inputs, kwargs)

@@ -231,9 +231,9 @@ class DistributedModule(RankModule):
         inputs, kwargs = first_samples(row, 0, self._layout.dim)
         before, self._reduces = self._reduces, exchange.reduces
         try:
-            output = self._learn(
-                inputs, dict(kwargs), self._loss if exchange.with_loss else None, exchange
-            )
+            loss = self._loss if exchange.with_loss else None
+            with self._layout.computing():
+                output = self._learn(inputs, dict(kwargs), loss, exchange)
         finally:
             self._reduces = before
         if exchange.reduces:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from ..devices.place import Place
 from ..devices.rig import Rig
 from ..errors import SpreadError
 from ..transfer.move import resolve_device
+from .precision import explain_precision
 from .replicas.transparent import TransparentModule
 from .shares.shares import Shares, choose_shares
 
@@ -35,6 +37,7 @@ class Layout:
         loss: in words how the loss of a batch is made of those of its parts; None without a loss.
         group: the process group whose ranks work together; None in one process.
         blocks: the names of the layers that are gathered one at a time, if parameters are sharded.
+        precision: the dtype of autocast; None computes in the dtype of the parameters.
     """
 
     devices: tuple[torch.device, ...]
@@ -46,6 +49,7 @@ class Layout:
     loss: str | None = None
     group: Group | None = None
     blocks: tuple[str, ...] = ()
+    precision: torch.dtype | None = None
 
     @property
     def lead(self) -> torch.device:
@@ -54,6 +58,8 @@ class Layout:
 
     def __str__(self) -> str:
         loss = "" if self.loss is None else f"\nloss beside the outputs: {self.loss}"
+        if self.precision is not None:
+            loss += f"\nprecision: {explain_precision(self.precision)}"
         if self.group is not None:
             return self._describe_group(self.group) + loss
         places = ", ".join(map(str, self.devices))
@@ -62,6 +68,12 @@ class Layout:
             f"shares: {self.shares}\n"
             f"results on {self.output_device}, divided along dimension {self.dim}{loss}"
         )
+
+    def computing(self) -> AbstractContextManager[object]:
+        """Return the context in which forward and loss are computed."""
+        if self.precision is None:
+            return nullcontext()
+        return torch.autocast(self.lead.type, self.precision)
 
     def _describe_group(self, group: Group) -> str:
         blocks = ", ".join(self.blocks) or "none found: all parameters are gathered at once"

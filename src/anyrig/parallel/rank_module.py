@@ -172,9 +172,9 @@ class RankModule(TransparentModule):
         loss = loss_for_target(self.module, self._loss) if "target" in kwargs else None
         self._take_buffers()
         try:
-            if torch.is_grad_enabled():
-                return self._learn(inputs, kwargs, loss)
-            return self._evaluate(inputs, kwargs, loss)
+            with self._layout.computing():
+                call = self._learn if torch.is_grad_enabled() else self._evaluate
+                return call(inputs, kwargs, loss)
         except TypeError as error:
             if self._loss is not None:
                 explain_call(error, self.module, inputs, kwargs)

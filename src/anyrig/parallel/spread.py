@@ -18,6 +18,7 @@ from .group.membership import Group, join_group
 from .layout import Layout, make_layout
 from .losses.loss import Criterion
 from .losses.mistakes import require_criterion
+from .precision import read_precision
 from .rank_module import RankModule
 from .replicas.batch_norm import synchronize_batch_norm
 from .replicas.replicas import check_place
@@ -42,6 +43,7 @@ def spread(
     sync_batch_norm: bool = False,
     sharding: Sharding | None = None,
     ddp: Mapping[str, Any] | None = None,
+    precision: str | torch.dtype | None = None,
 ) -> DataParallel | RankModule:
     """Return `module` spread over the devices of a rig; call it as you would call the module.
 
@@ -84,10 +86,14 @@ def spread(
         ddp: in a process group, arguments for PyTorch's `DistributedDataParallel`:
             ``find_unused_parameters``, ``static_graph``, ``bucket_cap_mb``,
             ``gradient_as_bucket_view``. In one process they have no effect.
+        precision: ``"bfloat16"`` or ``"float16"``: compute forward and `loss` under autocast in
+            this dtype on every device and rank. Parameters, gradients and their reduction keep
+            their dtype. With float16, scale the loss with a `torch.amp.GradScaler`.
 
     Raises:
         SpreadError: `how` is unknown; or the module cannot be spread, is spread already, or lies
-            elsewhere; or a rank was given several devices; or `loss` is a class.
+            elsewhere; or a rank was given several devices; or `loss` is a class; or a
+            device does not compute in `precision`.
         SharesError: `shares` are no shares of these devices.
         LaunchError: the environment names a process group by half, or its ranks did not meet.
     """
@@ -120,28 +126,46 @@ def spread(
                 "shares= and output_device= divide a batch within one process; here each rank "
                 "gives the model its own rows, as anyrig.distribute(loader) deals them out"
             )
-        return _over_group(module, group, how, loss, dim, sync_batch_norm, sharding, ddp_options)
+        layout = Layout(
+            devices=(group.device,),
+            how="shard" if how == "shard" else "replicate",
+            reason="this process is one rank of a group",
+            shares=Shares((1.0,), "each rank's own rows, and gradients weighted by their number"),
+            output_device=group.device,
+            dim=dim,
+            group=group,
+            precision=read_precision(precision, (group.device,)),
+        )
+        if sharding is not None and sharding.mixed_precision and precision is not None:
+            raise SpreadError(
+                "precision= computes under autocast with parameters as they are, and "
+                "Sharding(mixed_precision=…) casts the parameters; take one of the two"
+            )
+        return _over_group(module, layout, group, loss, sync_batch_norm, sharding, ddp_options)
     rig = _with_lead(Rig.detect(), module) if rig is None else rig
     if how == "shard" and len(rig) > 1:
         raise SpreadError(
             f"parameters are divided among processes, and this one drives {len(rig)} devices "
             "alone; start the script with anyrig run, a process a device"
         )
+    layout = replace(
+        make_layout(rig, shares, output_device, dim),
+        precision=read_precision(precision, [device.torch_device for device in rig]),
+    )
     lead = rig.lead.torch_device
     if sync_batch_norm:
         module = synchronize_batch_norm(module)
     if len(rig) == 1 or _lies_on_cpu(module):
         module.to(lead)
     check_place(module, lead)
-    return DataParallel.with_layout(module, make_layout(rig, shares, output_device, dim), loss)
+    return DataParallel.with_layout(module, layout, loss)
 
 
 def _over_group(
     module: torch.nn.Module,
+    layout: Layout,
     group: Group,
-    how: str,
     loss: Criterion | None,
-    dim: int,
     sync_batch_norm: bool,
     sharding: Sharding | None,
     ddp_options: dict[str, Any],
@@ -153,16 +177,7 @@ def _over_group(
                 "GPUs only; leave it out on the CPU, or use one process"
             )
         module = torch.nn.SyncBatchNorm.convert_sync_batchnorm(module)  # type: ignore[no-untyped-call]
-    layout = Layout(
-        devices=(group.device,),
-        how="shard" if how == "shard" else "replicate",
-        reason="this process is one rank of a group",
-        shares=Shares((1.0,), "each rank's own rows, and gradients weighted by their number"),
-        output_device=group.device,
-        dim=dim,
-        group=group,
-    )
-    if how == "shard":
+    if layout.how == "shard":
         from .sharded import ShardedModule, Sharding, shard  # FSDP2 takes long to import
 
         sharding = sharding or Sharding()
