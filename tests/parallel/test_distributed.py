@@ -16,9 +16,9 @@ from torch import nn
 
 import anyrig
 from anyrig.errors import LaunchError, SpreadError
-from anyrig.parallel.group.board import board_of
-from anyrig.parallel.group.membership import carrier_of, current_group, join_group
 from anyrig.parallel.group.states import Packing
+from anyrig.processes.group.board import board_of
+from anyrig.processes.group.membership import carrier_of, current_group, join_group
 
 ON_FOUR = [name for name in LEARNING if name in DISTRIBUTED] + INPUTS
 
