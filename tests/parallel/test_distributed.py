@@ -178,7 +178,7 @@ def test_others_that_do_not_come() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     script = (
-        "import sys, psutil; from anyrig.parallel.group import membership as m\n"
+        "import sys, psutil; from anyrig.processes.group import membership as m\n"
         "listening = lambda: [c.laddr.ip for c in psutil.Process().net_connections('tcp') "
         "if c.status == 'LISTEN']\n"
         "choose = m._choose_backend\n"
