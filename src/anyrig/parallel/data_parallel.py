@@ -17,17 +17,19 @@ import torch
 
 from ..devices.place import Place, Places
 from ..transfer.tree import ATOM_TYPES, map_leaves
+from .accumulation import Accumulation, count_arguments, refuse_with_accumulate
 from .batch.call import Call, describe_call, without_trace
 from .batch.divided_dimension import Answer
 from .batch.outputs import join_outputs
 from .batch.samples import name_argument
 from .batch.scatter import divide, scatter_samples
-from .compiling import refuse_several_devices
+from .compiling import leave_to_modules, refuse_several_devices
 from .device_ids import misses_gpus, rig_of
 from .layout import Layout, make_layout
 from .losses.loss import (
     Criterion,
     LossPart,
+    combine_counts,
     combine_losses,
     criterion_on,
     explain_loss,
@@ -84,6 +86,7 @@ class DataParallel(TransparentModule):
     _known_dimensions: dict[Hashable, Answer]
     _clock: StepClock | None
     _lock: threading.Lock
+    _accumulation: Accumulation | None
     # What this thread asks the next `forward` for.
     _asked: threading.local
 
@@ -135,6 +138,7 @@ class DataParallel(TransparentModule):
             _clock=None,
             _lock=threading.Lock(),
             _asked=threading.local(),
+            _accumulation=Accumulation(self.module) if self._layout.accumulate else None,
         )
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
@@ -160,6 +164,8 @@ class DataParallel(TransparentModule):
         if torch.compiler.is_compiling():
             if not self._alone:
                 refuse_several_devices(type(self.module).__name__, len(self._layout.devices))
+            if self._accumulation is not None:
+                leave_to_modules()
             # Not in a try block, within which the compiler gives up at a graph break.
             with self._layout.computing():
                 return self._call_alone(inputs, kwargs, gathers)
@@ -189,7 +195,8 @@ class DataParallel(TransparentModule):
                 here = {key: _bring_leaf(value, lead) for key, value in elsewhere.items()}
                 inputs = tuple([here.get(id(value), value) for value in inputs])
                 kwargs = {name: here.get(id(value), value) for name, value in kwargs.items()}
-        output = self._call_module(inputs, kwargs)
+        call = self._call_module if self._accumulation is None else self._call_counted
+        output = call(inputs, kwargs)
         if not gathers:
             return [output]
         return _bring(output, self._layout.output_device) if self._sends_output else output
@@ -202,11 +209,29 @@ class DataParallel(TransparentModule):
         value = loss(output, target)
         return value[0] / value[1] if type(value) is tuple else value
 
+    def _call_counted(self, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        loss, dim = self._loss_of(kwargs), self._layout.dim
+        rows = count_arguments(inputs, kwargs, dim)
+        if loss is None:
+            return self._note_backward(self.module(*inputs, **kwargs), rows)
+        part = _compute_loss(self.module, inputs, kwargs, loss, self._lead, rows or 0)
+        whole = combine_losses([part], self._lead, dim)
+        return self._note_backward(whole, None if rows is None else [part])
+
+    def _note_backward(self, output: Any, counted: int | Sequence[LossPart] | None) -> Any:
+        if self._accumulation is None:
+            return output
+        by_loss = isinstance(counted, Sequence)
+        count = combine_counts(counted, self._lead) if isinstance(counted, Sequence) else counted
+        return self._accumulation.note(output, count, by_loss)
+
     def _loss_of(self, kwargs: dict[str, Any]) -> Criterion | None:
         return loss_for_target(self.module, self._loss) if "target" in kwargs else None
 
     def _call_spread(self, inputs: tuple[Any, ...], kwargs: dict[str, Any], gathers: bool) -> Any:
         if is_inside():
+            inner = "a model within a replica of another"
+            refuse_with_accumulate(self._layout.accumulate, inner, "spread the outer one alone")
             output = self._call_module(inputs, kwargs)
             return output if gathers else [output]
         with self._lock:
@@ -244,7 +269,8 @@ class DataParallel(TransparentModule):
         if active[0]:
             self._replicas.adopt_buffers(active[0] - 1)
         if loss is not None:
-            return combine_losses(results, layout.output_device, layout.dim)
+            whole = combine_losses(results, layout.output_device, layout.dim)
+            return self._note_backward(whole, results if divided else None)
         if not gathers:
             return results
         call = Call(
@@ -254,7 +280,8 @@ class DataParallel(TransparentModule):
             lambda count: self._call_lead_once_more(inputs, kwargs, count, sum(samples)),
             self._known_dimensions,
         )
-        return join_outputs(results, layout.output_device, call)
+        joined = join_outputs(results, layout.output_device, call)
+        return self._note_backward(joined, None if divided is None else sum(divided))
 
     def _run(
         self,
@@ -313,6 +340,7 @@ class DataParallel(TransparentModule):
                 "scattered() returns outputs, and target= asks for the loss of the batch; call "
                 "model(x, target=y), or give the outputs and y to anyrig.ParallelLoss"
             )
+        refuse_with_accumulate(self._layout.accumulate, "scattered()", "take loss=")
         self._asked.gathers = False
         try:
             outputs: list[Any] = self(*inputs, **kwargs)
@@ -327,6 +355,7 @@ class DataParallel(TransparentModule):
         Here every backward pass brings its gradients to the parameters, beside the computation, so
         that a loop may clip, step or zero them at any time.
         """
+        refuse_with_accumulate(self._layout.accumulate, "no_sync() or join()")
         yield
 
     join = no_sync
@@ -373,7 +402,8 @@ class DataParallel(TransparentModule):
 
     def __getstate__(self) -> dict[str, Any]:
         # Threads, replicas and streams are made anew by whoever gets it.
-        anew = ("_replicas", "_side_by_side", "_known_dimensions", "_clock", "_lock", "_asked")
+        anew = {"_replicas", "_side_by_side", "_known_dimensions", "_clock", "_lock", "_asked"}
+        anew.add("_accumulation")
         return {name: value for name, value in super().__getstate__().items() if name not in anew}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

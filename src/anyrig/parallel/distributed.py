@@ -13,6 +13,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ..errors import SpreadError
 from ..processes.torch_faults import keep_until_exit
+from .accumulation import refuse_with_accumulate
+from .backward_callback import queue_callback
 from .group.exchange import Exchange, Phase
 from .group.fixed_parameters import FixedParameters, Freezing
 from .group.states import broadcast_states
@@ -21,7 +23,7 @@ from .group.weighing import tensors_with_gradients
 from .group.without_samples import first_samples
 from .layout import Layout
 from .losses.loss import Criterion
-from .rank_module import RankModule, Run, queue_callback
+from .rank_module import RankModule, Run
 
 
 class DistributedModule(RankModule):
@@ -195,6 +197,7 @@ class DistributedModule(RankModule):
         Raises:
             SpreadError: this rank had no batch at all, while others had.
         """
+        refuse_with_accumulate(self._layout.accumulate, "join()", "take anyrig.distribute(loader)")
         run = self._run or self._start()
         run.joining = True
         try:

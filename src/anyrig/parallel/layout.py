@@ -38,6 +38,7 @@ class Layout:
         group: the process group whose ranks work together; None in one process.
         blocks: the names of the layers that are gathered one at a time, if parameters are sharded.
         precision: the dtype of autocast; None computes in the dtype of the parameters.
+        accumulate: whether gradients are of the mean over all samples since `zero_grad()`.
     """
 
     devices: tuple[torch.device, ...]
@@ -50,6 +51,7 @@ class Layout:
     group: Group | None = None
     blocks: tuple[str, ...] = ()
     precision: torch.dtype | None = None
+    accumulate: bool = False
 
     @property
     def lead(self) -> torch.device:
@@ -60,6 +62,8 @@ class Layout:
         loss = "" if self.loss is None else f"\nloss beside the outputs: {self.loss}"
         if self.precision is not None:
             loss += f"\nprecision: {explain_precision(self.precision)}"
+        if self.accumulate:
+            loss += "\naccumulate: gradients of the mean over all samples since zero_grad()"
         if self.group is not None:
             return self._describe_group(self.group) + loss
         places = ", ".join(map(str, self.devices))

@@ -17,6 +17,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ..errors import SpreadError
 from ..transfer.tree import ATOM_TYPES, map_leaves
+from .accumulation import Accumulation, count_arguments, no_count, refuse_with_accumulate
+from .backward_callback import queue_callback
 from .batch.samples import find_sample_count
 from .compiling import leave_to_modules
 from .group.exchange import Exchange, Phase
@@ -53,6 +55,7 @@ class Run:
         row_of: one row of arguments, with a target and without.
         arriving: buffers on their way.
         sent_in: the backward pass in which they were sent.
+        accumulation: of gradients, if the model was spread with `accumulate`.
     """
 
     context: Context
@@ -69,6 +72,7 @@ class Run:
     row_of: dict[bool, Any] = field(default_factory=dict)
     arriving: Broadcast | None = None
     sent_in: int = -1
+    accumulation: Accumulation | None = None
 
 
 class RankModule(TransparentModule):
@@ -125,6 +129,7 @@ class RankModule(TransparentModule):
                 for layer in self.module.modules()
                 if isinstance(layer, torch.nn.SyncBatchNorm)
             ],
+            accumulation=Accumulation(self.module) if self._layout.accumulate else None,
         )
         return run
 
@@ -221,11 +226,17 @@ class RankModule(TransparentModule):
         if rows and (loss is not None) not in run.row_of:
             run.row_of[loss is not None] = first_samples((inputs, kwargs), 1, self._layout.dim)
 
+        accumulate = run.accumulation.follow(loss is not None) if run.accumulation else None
+        if accumulate is not None and count_arguments(inputs, kwargs, self._layout.dim) is None:
+            raise no_count()
+
         def begin() -> None:
             if not joining:  # else a rank that has left would have to come here, too
                 exchange.is_armed = run.is_armed
                 exchange.meet(Phase.BACKWARD)
             self._begin_backward(exchange.reduces)
+            if accumulate is not None:
+                accumulate(exchange.total_samples if loss is None else exchange.divisor)
             if moves_buffers:
                 self._send_buffers(run, exchange)
             if (time := exchange.time) is not None:
@@ -237,7 +248,10 @@ class RankModule(TransparentModule):
         output = self._compute_rows(self._compute, inputs, kwargs, rows, loss is not None)
         if loss is None:
             return put_weight_on(output, exchange, begin)
-        return whole_loss(loss, output, target, self._device, exchange, begin)
+        whole = whole_loss(loss, output, target, self._device, exchange, begin)
+        if accumulate is not None and exchange.divisor is None:
+            raise no_count()
+        return whole
 
     def _new_exchange(self, rows: int, loss: Criterion | None) -> Exchange:
         run = self._run or self._start()
@@ -323,6 +337,7 @@ class RankModule(TransparentModule):
                 "scattered() returns outputs, and target= asks for the loss of the batch; call "
                 "model(x, target=y), or give the outputs and y to anyrig.ParallelLoss"
             )
+        refuse_with_accumulate(self._layout.accumulate, "scattered()", "take loss=")
         return [self(*inputs, **kwargs)]
 
     @contextmanager
@@ -339,6 +354,7 @@ class RankModule(TransparentModule):
         Do not clip, step or zero gradients in between. All ranks do this alike; how many rows each
         micro-batch has may differ.
         """
+        refuse_with_accumulate(self._layout.accumulate, "no_sync()")
         before, self._reduces = self._reduces, False
         try:
             yield
@@ -397,16 +413,6 @@ class RankModule(TransparentModule):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.module!r})"
-
-
-def queue_callback(callback: Any) -> None:
-    """Call something when the backward pass that is under way has computed all gradients.
-
-    In the order of queueing: what is queued when it begins comes before DDP's and FSDP2's waiting
-    for the last collectives. Not public; PyTorch's own DDP and FSDP2 use it from Python.
-    """
-    engine: Any = torch.autograd.Variable._execution_engine
-    engine.queue_callback(callback)
 
 
 def _require_no_parameters(loss: Criterion) -> None:

@@ -11,6 +11,7 @@ import torch
 from ..devices.place import Place, Places, as_rig
 from ..devices.rig import Rig
 from ..errors import SpreadError
+from .accumulation import check_accumulate
 from .data_parallel import DataParallel
 from .ddp_options import check_ddp_options
 from .distributed import DistributedModule
@@ -44,6 +45,7 @@ def spread(
     sharding: Sharding | None = None,
     ddp: Mapping[str, Any] | None = None,
     precision: str | torch.dtype | None = None,
+    accumulate: bool = False,
 ) -> DataParallel | RankModule:
     """Return `module` spread over the devices of a rig; call it as you would call the module.
 
@@ -90,6 +92,9 @@ def spread(
             this dtype on every device and rank. Parameters, gradients and their reduction keep
             their dtype. With float16, scale the loss with a `torch.amp.GradScaler`.
 
+        accumulate: let several backward passes before a step give the gradient of the mean over all
+            their samples (or what `loss` divides by). Do not divide the loss by their number.
+
     Raises:
         SpreadError: `how` is unknown; or the module cannot be spread, is spread already, or lies
             elsewhere; or a rank was given several devices; or `loss` is a class; or a
@@ -135,6 +140,7 @@ def spread(
             dim=dim,
             group=group,
             precision=read_precision(precision, (group.device,)),
+            accumulate=check_accumulate(accumulate, loss, how),
         )
         if sharding is not None and sharding.mixed_precision and precision is not None:
             raise SpreadError(
@@ -151,6 +157,7 @@ def spread(
     layout = replace(
         make_layout(rig, shares, output_device, dim),
         precision=read_precision(precision, [device.torch_device for device in rig]),
+        accumulate=check_accumulate(accumulate, loss, "alone"),
     )
     lead = rig.lead.torch_device
     if sync_batch_norm:
