@@ -27,16 +27,16 @@ if TYPE_CHECKING:
     from .devices.device import Device as Device
     from .devices.rig import Rig as Rig
     from .parallel.data_parallel import DataParallel as DataParallel
-    from .parallel.group.barrier import barrier as barrier
-    from .parallel.group.first_rank import only_first_rank as only_first_rank
     from .parallel.group.loaders.distribute import distribute as distribute
     from .parallel.group.metrics.gather import gather_over_ranks as gather_over_ranks
     from .parallel.group.metrics.mean import mean_over_ranks as mean_over_ranks
-    from .parallel.group.print_once import print_once as print_once
     from .parallel.layout import explain as explain
     from .parallel.losses.loss import ParallelLoss as ParallelLoss
     from .parallel.sharded import Sharding as Sharding
     from .parallel.spread import spread as spread
+    from .processes.group.barrier import barrier as barrier
+    from .processes.group.first_rank import only_first_rank as only_first_rank
+    from .processes.group.print_once import print_once as print_once
     from .processes.launch import launch as launch
     from .transfer.host_copy import copy_to_host as copy_to_host
     from .transfer.move import move as move
@@ -53,7 +53,7 @@ _MODULE_OF_NAME = {
     "Rig": ".devices.rig",
     "Sharding": ".parallel.sharded",
     "add_device_arguments": ".devices.arguments",
-    "barrier": ".parallel.group.barrier",
+    "barrier": ".processes.group.barrier",
     "choose": ".devices.choice",
     "copy_to_host": ".transfer.host_copy",
     "current_device": ".devices.current",
@@ -63,9 +63,9 @@ _MODULE_OF_NAME = {
     "launch": ".processes.launch",
     "mean_over_ranks": ".parallel.group.metrics.mean",
     "move": ".transfer.move",
-    "only_first_rank": ".parallel.group.first_rank",
+    "only_first_rank": ".processes.group.first_rank",
     "prefetch": ".transfer.prefetch",
-    "print_once": ".parallel.group.print_once",
+    "print_once": ".processes.group.print_once",
     "rig_from_arguments": ".devices.arguments",
     "show_utilization": ".cli.device_table",
     "spread": ".parallel.spread",

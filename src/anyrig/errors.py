@@ -4,28 +4,28 @@
 
     AnyrigError
     ├── DeviceTextError      (ValueError)    a text such as "cuda:9" names no device here
-    ├── NoDeviceError        (RuntimeError)  no device meets what was asked of it
+    ├── NoDeviceError        (RuntimeError)  too few devices, or none, meet the request
     ├── DeviceFailedError    (RuntimeError)  a device is there, but answers with an error
     ├── MixedDevicesError    (ValueError)    one object lives on several devices, or on none
     ├── LeaseDirectoryError  (OSError)       the directory of device leases cannot be used
-    ├── TooLateError         (RuntimeError)  CUDA has started; what was asked can no longer change
-    ├── UnknownHardwareError (ValueError)    no facts are known for a card of this name
+    ├── TooLateError         (RuntimeError)  CUDA has started; the setting has no effect any more
+    ├── UnknownHardwareError (ValueError)    no facts are known for a GPU of this name
     ├── MoveError            (TypeError)     a value cannot be moved to a device
     ├── BatchError           (ValueError)    a batch cannot be split, or its parts cannot be joined
-    ├── SharesError          (ValueError)    these are no shares of these devices
+    ├── SharesError          (ValueError)    the shares do not fit the devices
     ├── SpreadError          (RuntimeError)  a module cannot be spread over devices as it is
-    ├── ShardSaveError       (TypeError)     one rank would save its shard as if it were the whole
+    ├── ShardSaveError       (TypeError)     one rank would save its shard as the whole model
     ├── ReplicaWaitError     (RuntimeError)  replicas timed out waiting for each other
     ├── BuildError           (RuntimeError)  the C++ part of virtual GPUs cannot be built or loaded
     │   └── NoCompilerError                  a compiler, or Python's headers, are not installed
-    ├── VirtualRigError      (RuntimeError)  a virtual rig cannot be put into this process
+    ├── VirtualRigError      (RuntimeError)  a virtual rig cannot be installed here
     ├── LaunchError          (RuntimeError)  a group of ranks cannot be started, or did not meet
-    │   └── GroupOptionError                 a flag of `anyrig run` has a value it cannot have
-    ├── RankWaitError        (TimeoutError)  other ranks did not come in time
-    ├── OtherRankError       (RuntimeError)  another rank failed in what this one waited for
-    ├── RankMismatchError    (ValueError)    what the ranks gave does not fit together
+    │   └── GroupOptionError                 a flag of `anyrig run` has an invalid value
+    ├── RankWaitError        (TimeoutError)  timed out waiting for other ranks
+    ├── OtherRankError       (RuntimeError)  another rank failed while this rank waited for it
+    ├── RankMismatchError    (ValueError)    the ranks passed inconsistent arguments
     ├── MemoryTrackingError  (RuntimeError)  memory cannot be tracked or reported in this way
-    └── ValueNeededError     (RuntimeError)  a shape-only rehearsal came to where a value decides
+    └── ValueNeededError     (RuntimeError)  an operator of a shape-only rehearsal needs values
 
 Each message says what happened, the values seen, and what to do next. Each class also derives
 from the built-in exception that code written against plain PyTorch would catch.
@@ -47,13 +47,13 @@ class AnyrigError(Exception):
 
 
 class DeviceTextError(AnyrigError, ValueError):
-    """A text does not name devices of this machine."""
+    """A text does not name devices of this node."""
 
     exit_code = 2
 
 
 class NoDeviceError(AnyrigError, RuntimeError):
-    """No device, or too few, meet what was asked."""
+    """Too few devices, or none, meet the request."""
 
 
 class DeviceFailedError(AnyrigError, RuntimeError):
@@ -69,11 +69,11 @@ class LeaseDirectoryError(AnyrigError, OSError):
 
 
 class TooLateError(AnyrigError, RuntimeError):
-    """CUDA has started, and what was asked can no longer take effect."""
+    """CUDA has started, so the requested setting can no longer take effect."""
 
 
 class UnknownHardwareError(AnyrigError, ValueError):
-    """No facts are known for a card of this name."""
+    """No facts are known for a GPU of this name."""
 
     exit_code = 2
 
@@ -82,30 +82,30 @@ class MoveError(AnyrigError, TypeError):
     """A value cannot be moved to a device.
 
     Attributes:
-        failure: which container could not be built again, and why; empty if that is not the cause.
+        failure: which container could not be rebuilt, and why; empty for other causes.
     """
 
     failure = ""
 
 
 class BatchError(AnyrigError, ValueError):
-    """A batch cannot be split over devices, or what came of its parts cannot be joined."""
+    """A batch cannot be split over devices, or the results of its parts cannot be joined."""
 
 
 class SharesError(AnyrigError, ValueError):
-    """What was given does not say how much of a batch each device gets."""
+    """The given shares do not define how much of a batch each device gets."""
 
 
 class SpreadError(AnyrigError, RuntimeError):
-    """A module cannot be spread over devices as it is, or as was asked."""
+    """A module cannot be spread over devices as it is, or as requested."""
 
 
 class ShardSaveError(AnyrigError, TypeError):
-    """One rank would save its shard of a model as if it were the whole model."""
+    """One rank would save its shard of a model as the whole model."""
 
 
 class ReplicaWaitError(AnyrigError, RuntimeError):
-    """Replicas that exchange something within a step timed out waiting for one of them."""
+    """Replicas that exchange data within a step timed out waiting for another replica."""
 
 
 class BuildError(AnyrigError, RuntimeError):
@@ -117,32 +117,32 @@ class NoCompilerError(BuildError):
 
 
 class VirtualRigError(AnyrigError, RuntimeError):
-    """A virtual rig cannot be put into this process."""
+    """A virtual rig cannot be installed in this process."""
 
 
 class ValueNeededError(AnyrigError, RuntimeError):
-    """A shape-only rehearsal came to an operator whose result depends on values."""
+    """A shape-only rehearsal reached an operator that needs values."""
 
 
 class MemoryTrackingError(AnyrigError, RuntimeError):
-    """Memory cannot be tracked, or a footprint cannot be written, in the way that was asked."""
+    """Memory cannot be tracked, or a footprint cannot be written, as requested."""
 
 
 class LaunchError(AnyrigError, RuntimeError):
-    """A group of ranks cannot be started as asked, or its nodes did not meet."""
+    """A group of ranks cannot be started as requested, or its nodes did not meet."""
 
 
 class GroupOptionError(LaunchError):
-    """A flag that says which ranks a group has, or where they meet, has no possible value."""
+    """A flag for the ranks of a group, or for their rendezvous, has an invalid value."""
 
     exit_code = 2
 
 
 class RankWaitError(AnyrigError, TimeoutError):
-    """Other ranks did not come in time to where this one waited for them.
+    """This rank timed out waiting for other ranks.
 
     Attributes:
-        ranks: those that did not come; empty if the store in which ranks meet is lost.
+        ranks: the missing ranks; empty if the connection to the store is lost.
     """
 
     def __init__(self, message: str = "", ranks: Sequence[int] = ()) -> None:
@@ -151,8 +151,8 @@ class RankWaitError(AnyrigError, TimeoutError):
 
 
 class OtherRankError(AnyrigError, RuntimeError):
-    """Another rank failed in what this one waited for."""
+    """Another rank failed while this rank waited for it."""
 
 
 class RankMismatchError(AnyrigError, ValueError):
-    """What the ranks gave to one call does not fit together."""
+    """The ranks passed inconsistent arguments to one call."""

@@ -1,4 +1,4 @@
-"""Public names that are loaded when they are first used (PEP 562), and PyTorch with them."""
+"""Load public names, and with them PyTorch, on first use (PEP 562)."""
 
 from __future__ import annotations
 

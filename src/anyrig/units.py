@@ -1,4 +1,4 @@
-"""Quantities at the edge: inside anyrig bytes are integers, here they become text and back."""
+"""Convert byte counts to text and back."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ _QUANTITY = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
 
 
 def format_bytes(count: int | None) -> str:
-    """Return `count` bytes as people read it, in binary units: ``format_bytes(3 * 2**30)`` is
-    ``'3.00 GiB'``. An unknown quantity (``None``) is ``'?'``.
+    """Return `count` bytes as text in binary units: ``format_bytes(3 * 2**30)`` is ``'3.00 GiB'``.
+
+    An unknown count (``None``) is ``'?'``.
     """
     if count is None:
         return "?"
@@ -24,7 +25,7 @@ def format_bytes(count: int | None) -> str:
 
 
 def format_count(count: int, noun: str) -> str:
-    """Return `count` and the noun in its number: ``"1 device"``, ``"2 devices"``."""
+    """Return `count` and the noun, plural unless it is 1: ``"1 device"``, ``"2 devices"``."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 

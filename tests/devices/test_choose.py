@@ -138,7 +138,7 @@ def test_a_device_that_does_not_tell_does_not_meet_a_threshold(
     _, reasons = ask(
         environment_with_cards(silent), "choose(1, devices=cards[:1], max_utilization=0.9)"
     )
-    assert "it does not tell its utilization" in reasons["error"]
+    assert "it does not report its utilization" in reasons["error"]
 
 
 def test_two_processes_at_the_same_moment_get_different_cards(

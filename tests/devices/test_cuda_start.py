@@ -18,8 +18,8 @@ torch.cuda._cudart = object()
 del torch.cuda._queued_calls[:]
 """
 UNWATCHED = (
-    "PyTorch started it; to learn which line it was, call "
-    "anyrig.devices.watch_cuda_start() as the first thing the program does"
+    "PyTorch started it; to find the line, call "
+    "anyrig.devices.watch_cuda_start() at the very start of the program"
 )
 
 
@@ -138,8 +138,8 @@ def test_a_driver_that_was_started_without_pytorch_is_noticed(tmp_path: Path, dr
     assert run(tmp_path, program) == [
         "None",
         "the CUDA driver was started directly, as torch.cuda.is_available() and other CUDA "
-        "libraries do; for starts by PyTorch, to learn which line it was, call "
-        "anyrig.devices.watch_cuda_start() as the first thing the program does",
+        "libraries do; for starts by PyTorch, to find the line, call "
+        "anyrig.devices.watch_cuda_start() at the very start of the program",
         "False False",
     ]
 
@@ -159,5 +159,5 @@ def test_a_watched_process_names_the_libraries_that_may_have_started_the_driver(
     assert run(tmp_path, program, cupy="") == [
         "True",
         "the CUDA driver was started directly, as torch.cuda.is_available() and other CUDA "
-        "libraries do; imported here and able to: torch, cupy",
+        "libraries do; imported libraries that can do this: torch, cupy",
     ]

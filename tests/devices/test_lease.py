@@ -109,7 +109,7 @@ def test_another_process_is_told_who_holds_the_device(start: Start) -> None:
 
 def test_a_holder_elsewhere_is_named_with_its_host() -> None:
     assert str(LeaseHolder(7, "node3", None)) == "process 7 on node3"
-    assert str(LeaseHolder(None, None, None)) == "a process that has not said which"
+    assert str(LeaseHolder(None, None, None)) == "an unknown process"
 
 
 def test_the_moment_is_that_of_the_clock_on_the_wall(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -324,7 +324,7 @@ def test_too_few_devices_are_an_error_that_names_the_holders(start: Start) -> No
     with pytest.raises(NoDeviceError) as caught:
         acquire_first(UUIDS, count=3)
     assert str(caught.value).startswith(
-        "3 devices were asked for and 2 can be had: GPU-bbbb is held by process "
+        "3 devices were requested and 2 are free: GPU-bbbb is held by process "
         f"{holder.process.pid} since "
     )
     # Those it had taken are free again.
@@ -485,7 +485,7 @@ def test_nothing_that_a_file_says_is_believed_unseen(start: Start, directory: Pa
         assert str(acquire_lease("GPU-aaaa")) == "process 7 on node3"
     for pid in (0, -1, 2**40, True, "7", 7.5, None, [7]):
         file.write_text(json.dumps({"pid": pid, "host": "node3", "since": 1}))
-        assert str(acquire_lease("GPU-aaaa")) == "a process that has not said which"
+        assert str(acquire_lease("GPU-aaaa")) == "an unknown process"
     for host in ("\x1b[2J", "a b", "node3\n", "", "x" * 129, 3, "n\u00f6de"):
         file.write_text(json.dumps({"pid": 7, "host": host}, ensure_ascii=False))
         assert str(acquire_lease("GPU-aaaa")) == "process 7"

@@ -35,7 +35,7 @@ NAMELESS = DeviceProcess(8, None, None)
         (Reading(CARD, utilization=0.5), (None, 0.5, False), None),
         (Reading(CARD, utilization=0.51), (None, 0.5, False), "51% busy, at most 50% wanted"),
         (Reading(CARD, utilization=0.0), (None, 0, False), None),
-        (Reading(CARD), (None, 1, False), "it does not tell its utilization"),
+        (Reading(CARD), (None, 1, False), "it does not report its utilization"),
         (Reading(CARD, processes=()), (None, None, True), None),
         (Reading(CARD, processes=(OURS,)), (None, None, True), None),
         (Reading(CARD, processes=(THEIRS,)), (None, None, False), None),
@@ -45,7 +45,7 @@ NAMELESS = DeviceProcess(8, None, None)
             "in use by train 7, process 8",
         ),
         # Where processes are not listed, the memory that others hold shows that they are there.
-        (Reading(CARD), (None, None, True), "it does not tell who uses it"),
+        (Reading(CARD), (None, None, True), "it does not report who uses it"),
         (Reading(CARD, others_bytes=0), (None, None, True), None),
         (
             Reading(CARD, others_bytes=GIB),

@@ -39,6 +39,6 @@ def test_variables_that_name_no_process(rank: str, world_size: str) -> None:
     with pytest.raises(LaunchError) as refusal:
         LocalRank.read({"LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": world_size})
     assert str(refusal.value) == (
-        f"LOCAL_RANK={rank} and LOCAL_WORLD_SIZE={world_size} name no process of this machine; "
+        f"LOCAL_RANK={rank} and LOCAL_WORLD_SIZE={world_size} are not a valid local rank; "
         "unset both, or start the program with anyrig run or torchrun"
     )

@@ -14,7 +14,7 @@ from anyrig.devices.hiding import hide_all, write_visibility
 from anyrig.devices.visibility import VisibilityWarning, parse_visibility, read_visibility
 from anyrig.errors import NoDeviceError
 
-FASTEST_FIRST = "indices with the fastest card first, unlike nvidia-smi's, since "
+FASTEST_FIRST = "indices with the fastest GPU first, unlike nvidia-smi's, since "
 A, B, C = "GPU-8932f937-aaaa", "GPU-8932f937-bbbb", "GPU-77777777-cccc"
 
 
@@ -32,8 +32,8 @@ A, B, C = "GPU-8932f937-aaaa", "GPU-8932f937-bbbb", "GPU-77777777-cccc"
         (
             "1,1",
             (),
-            "CUDA_VISIBLE_DEVICES='1,1': no device is visible; '1' comes twice, which hides every "
-            "device",
+            "CUDA_VISIBLE_DEVICES='1,1': no device is visible; '1' appears twice, which hides "
+            "every device",
         ),
         (
             " 1gpu2 ,2ampere",
@@ -77,7 +77,7 @@ def test_uuids(text: str, uuids: tuple[str, ...], reason: str | None) -> None:
 def test_the_order_of_indices_is_explained() -> None:
     assert parse_visibility("0", order="PCI_BUS_ID").reason == (
         "CUDA_VISIBLE_DEVICES='0': names 0; "
-        "indices along the PCI bus, as CUDA_DEVICE_ORDER asks and nvidia-smi counts"
+        "indices along the PCI bus, as set by CUDA_DEVICE_ORDER and used by nvidia-smi"
     )
     assert parse_visibility("0", order="FASTEST_FIRST").reason.endswith(
         f"{FASTEST_FIRST}CUDA_DEVICE_ORDER is 'FASTEST_FIRST'"
@@ -175,8 +175,7 @@ def test_devices_are_written_by_uuid_in_their_order() -> None:
         ([], "no device is named; to hide every device, call hide_all()"),
         (
             [card("GPU-1"), card(None)],
-            "cuda:0 (Some Card) has no UUID, by which CUDA_VISIBLE_DEVICES would name it; only "
-            "CUDA devices have one",
+            "cuda:0 (Some Card) has no UUID for CUDA_VISIBLE_DEVICES; only CUDA devices have one",
         ),
         (
             ["GPU-1", "MIG-2"],

@@ -64,7 +64,7 @@ def test_a_name_must_match_exactly() -> None:
 
 def test_an_unknown_key_names_the_nearest() -> None:
     assert nearest_keys("a100") == ["A100-40GB", "A100-80GB", "A10G"]
-    with pytest.raises(UnknownHardwareError, match="no card is called 'H1000'; the nearest are"):
+    with pytest.raises(UnknownHardwareError, match="no GPU is called 'H1000'; the nearest are"):
         spec_of_key("H1000")
 
 
@@ -81,9 +81,9 @@ def test_no_two_keys_read_the_same() -> None:
 @pytest.mark.parametrize(
     ("shared", "message"),
     [
-        ("A100", "'A100' names 2 cards; write A100-40GB or A100-80GB"),
-        ("h100", "'h100' names 2 cards; write H100-PCIe or H100-SXM"),
-        ("V100", "'V100' names 2 cards; write V100-16GB or V100-32GB"),
+        ("A100", "'A100' names 2 GPUs; write A100-40GB or A100-80GB"),
+        ("h100", "'h100' names 2 GPUs; write H100-PCIe or H100-SXM"),
+        ("V100", "'V100' names 2 GPUs; write V100-16GB or V100-32GB"),
     ],
 )
 def test_a_name_that_several_cards_share_lists_them(shared: str, message: str) -> None:
@@ -142,5 +142,5 @@ def test_the_nearest_start_with_what_was_written() -> None:
 
 @pytest.mark.parametrize(("length", "shown"), [(60, f"{'y' * 60!r};"), (61, f"{'y' * 60!r}…;")])
 def test_a_long_name_is_cut(length: int, shown: str) -> None:
-    with pytest.raises(UnknownHardwareError, match=f"no card is called {shown}"):
+    with pytest.raises(UnknownHardwareError, match=f"no GPU is called {shown}"):
         spec_of_key("y" * length)

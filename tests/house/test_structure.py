@@ -18,8 +18,8 @@ MAKES_STATE = {
 }
 # State that a module of these rooms keeps, and why it cannot be passed.
 KEPT = {
-    "parallel/group/membership.py: _contexts": "the one context of each process group",
-    "parallel/group/membership.py: _numbers": "names in the store are never given twice",
+    "processes/group/membership.py: _contexts": "the one context of each process group",
+    "processes/group/membership.py: _numbers": "names in the store are never given twice",
     "parallel/replicas/meeting.py: _current": "modules call their layers with no argument of ours",
     "processes/torch_faults.py: _kept": "for a fault of PyTorch, see the file",
 }

@@ -37,11 +37,11 @@ from torch.utils.data import (
 import anyrig
 from anyrig.errors import BatchError, OtherRankError, RankMismatchError, RankWaitError, SharesError
 from anyrig.parallel.group.balance import Balance
-from anyrig.parallel.group.board import board_of
 from anyrig.parallel.group.loaders.agreed_order import draw_alike, mix_seed
-from anyrig.parallel.group.membership import current_context, join_group
 from anyrig.parallel.shares.shares import Shares
 from anyrig.parallel.shares.trial import Trial
+from anyrig.processes.group.board import board_of
+from anyrig.processes.group.membership import current_context, join_group
 
 Pair = namedtuple("Pair", "left right")
 

@@ -28,7 +28,7 @@ from rank_cases import (
 )
 
 import anyrig
-from anyrig.parallel.group.membership import join_group
+from anyrig.processes.group.membership import join_group
 
 HERE = Path(__file__).parent
 

@@ -29,8 +29,8 @@ from trained_models import CLASSES, EXAMPLES, OPTIMIZERS, WIDTH, perceptron
 import anyrig
 from anyrig.errors import BatchError, RankMismatchError, ShardSaveError, SpreadError
 from anyrig.parallel.group.exchange import Exchange, Phase
-from anyrig.parallel.group.membership import current_context
 from anyrig.parallel.sharded import Sharding
+from anyrig.processes.group.membership import current_context
 
 # Of whatever waits in these groups.
 TIME_LIMIT_SECONDS = 30.0

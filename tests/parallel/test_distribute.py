@@ -35,9 +35,9 @@ from anyrig.parallel.group.loaders.distribute import allows_singles, global_batc
 from anyrig.parallel.group.loaders.part import count_samples, part_of, remove_sample
 from anyrig.parallel.group.loaders.sampled import RankBatches
 from anyrig.parallel.group.loaders.turns import Progress, Turns, part_of_rank, split_samples
-from anyrig.parallel.group.membership import Group
 from anyrig.parallel.group.metrics.gather import order_of_batches, order_samples
 from anyrig.parallel.shares.shares import Shares
+from anyrig.processes.group.membership import Group
 
 weights = st.lists(st.floats(0, 1e6), min_size=1, max_size=9).filter(any)
 

@@ -16,9 +16,9 @@ from torch import nn
 
 import anyrig
 from anyrig.errors import LaunchError, SpreadError
-from anyrig.parallel.group.board import board_of
-from anyrig.parallel.group.membership import carrier_of, current_group, join_group
 from anyrig.parallel.group.states import Packing
+from anyrig.processes.group.board import board_of
+from anyrig.processes.group.membership import carrier_of, current_group, join_group
 
 ON_FOUR = [name for name in LEARNING if name in DISTRIBUTED] + INPUTS
 
@@ -178,7 +178,7 @@ def test_others_that_do_not_come() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     script = (
-        "import sys, psutil; from anyrig.parallel.group import membership as m\n"
+        "import sys, psutil; from anyrig.processes.group import membership as m\n"
         "listening = lambda: [c.laddr.ip for c in psutil.Process().net_connections('tcp') "
         "if c.status == 'LISTEN']\n"
         "choose = m._choose_backend\n"

@@ -22,7 +22,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 import anyrig
 from anyrig.errors import BatchError, SpreadError
-from anyrig.parallel.batch.scatter import scatter_rows
+from anyrig.parallel.batch.scatter import scatter_samples
 from anyrig.parallel.sharded import Sharding
 
 pytestmark = pytest.mark.filterwarnings("ignore:PyTorch was compiled without cuDNN")
@@ -122,7 +122,7 @@ def try_in_ranks(name: str, how: str) -> None:
         batch, rows = pair.batch(samples), rows_of(samples, ranks)
         if not all(rows) and isinstance(batch[0][0], PackedSequence):
             continue
-        mine = scatter_rows(batch, [pair.device] * ranks, rows, kind.dim)[rank]
+        mine = scatter_samples(batch, [pair.device] * ranks, rows, kind.dim)[rank]
         pair.several.zero_grad()  # between forward and backward FSDP2 has other parameters here
         whole, found = pair.of_one(*batch), pair.of_several(*mine)
         if kind.loss is not None:

@@ -143,7 +143,7 @@ def test_ignored_signals_stay_ignored_and_repeated_ones_do_no_more() -> None:
 ONE_FAILS = """
 import torch
 import anyrig
-from anyrig.parallel.group.membership import join_group
+from anyrig.processes.group.membership import join_group
 
 def prepare():
     with anyrig.only_first_rank() as first:

@@ -179,7 +179,7 @@ def test_a_fault_of_the_build_is_no_skip(
 def test_a_rig_of_no_known_card_stops_pytest(pytester: pytest.Pytester) -> None:
     done = pytester.runpytest_subprocess("--rig", "4xA1000")
     assert done.ret == pytest.ExitCode.USAGE_ERROR
-    done.stderr.fnmatch_lines(["*--rig 4xA1000: no card is called 'A1000'*A100*"])
+    done.stderr.fnmatch_lines(["*--rig 4xA1000: no GPU is called 'A1000'*A100*"])
 
 
 def test_a_mark_without_a_count_says_how_to_write_it(pytester: pytest.Pytester) -> None:

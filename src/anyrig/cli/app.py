@@ -1,4 +1,4 @@
-"""The command `anyrig`: which commands there are, and how their errors reach the terminal."""
+"""The command `anyrig`: its subcommands, and how their errors reach the terminal."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .virtual import virtual
 # torchrun takes both spellings of a flag: --nproc-per-node and --nproc_per_node.
 FLAG_CONTEXT = {"token_normalize_func": lambda name: name.replace("_", "-")}
 
-# A command that starts a script leaves everything behind the script's name to the script.
+# Commands that start a script pass everything after the script's name to the script.
 SCRIPT_CONTEXT = {
     "allow_extra_args": True,
     "allow_interspersed_args": False,
@@ -61,7 +61,7 @@ def _root(
 
 
 def main() -> None:
-    """Run the command line; an error of anyrig's own becomes one message and its exit code."""
+    """Run the command line; print an `AnyrigError` as one message and exit with its code."""
     try:
         app()
     except AnyrigError as error:

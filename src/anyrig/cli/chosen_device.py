@@ -1,4 +1,4 @@
-"""The device that a command was given: by its flag, else by the environment."""
+"""The device chosen by a command's flag, else by the environment."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def chosen_device(flag: str | None) -> tuple[str, str | None]:
 
 @contextmanager
 def named_in_errors(flag: str) -> Iterator[None]:
-    """Put `flag` in front of what an error says of a text that names devices."""
+    """Prefix `flag` to the message of an error about a device text."""
     try:
         yield
     except (DeviceFailedError, DeviceTextError, UnknownHardwareError) as error:

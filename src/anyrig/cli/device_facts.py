@@ -9,7 +9,7 @@ from ..devices.reading import Reading
 
 
 def device_facts(reading: Reading) -> dict[str, Any]:
-    """Return what `anyrig devices --json` prints of one device."""
+    """Return the JSON object that `anyrig devices --json` prints for one device."""
     device = reading.device
     return {
         "device": device.text,

@@ -38,7 +38,7 @@ def show_utilization(rig: Places | None = None, file: TextIO | None = None) -> N
 
 
 def device_table(readings: Iterable[Reading]) -> Group:
-    """Return the table, and under it a line for each device that cannot be used."""
+    """Return the table, followed by a line for each unusable device."""
     # Where they do not fit, rich narrows the columns that may wrap first. Their cells do not.
     table = Table(box=None, pad_edge=False, header_style="bold", expand=False)
     table.add_column("device", no_wrap=True)
@@ -75,7 +75,7 @@ def _cut_to_fit(text: str) -> Text:
 
 
 def _users(reading: Reading) -> str:
-    """The largest process, and how many more there are."""
+    """Return the largest process and the number of further processes."""
     if reading.processes is None:
         return "" if reading.device.kind == "cpu" else "?"
     if not reading.processes:

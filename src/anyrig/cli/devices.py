@@ -1,4 +1,4 @@
-"""`anyrig devices`: what there is, what is free, who uses it."""
+"""`anyrig devices`: list the devices, their free memory and their processes."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _print_json(watch: bool, interval_seconds: float) -> None:
 
 
 def _close_output() -> None:
-    """Let Python end quietly: at exit it would flush to a reader that has gone."""
+    """Keep Python from flushing at exit to a reader that has closed the pipe."""
     sys.stdout = None
 
 

@@ -1,4 +1,4 @@
-"""`anyrig doctor`: why it would not start, before it does not start."""
+"""`anyrig doctor`: find what would keep a group of ranks from starting."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def rehearse(
             "--rig",
             metavar="RIG",
             help="The GPUs to pretend: 4xA100-80GB, A100-40GB+2xT4, 2x(8xH100-SXM) for nodes, or "
-            "2x16GiB for plain cards.",
+            "2x16GiB for plain GPUs.",
         ),
     ],
     module: MODULE = False,
@@ -61,7 +61,7 @@ def rehearse(
 
     Its arguments, standard streams and exit code are its own too.
 
-    With any flag of `anyrig run` the script is started as by that command, once for each card, or
+    With any flag of `anyrig run` the script is started as by that command, once for each GPU, or
     for each that --device names on every node. All nodes of the rig are on this machine, so
     --rdzv-endpoint and the like need not be given and change nothing.
     """

@@ -1,4 +1,4 @@
-"""What each device is doing now."""
+"""The present state of each device."""
 
 from __future__ import annotations
 
@@ -9,28 +9,30 @@ from .reading import Reading
 
 
 def read(device: Place) -> Reading:
-    """Return what a device is doing now; what cannot be told is None.
+    """Return the present state of a device; unknown values are None.
 
     Raises:
-        DeviceTextError: the text or the number names no device here.
+        DeviceTextError: the text or the number names no device of this machine.
     """
     (found, *_) = as_devices(device)
     return PROBES[found.kind].read(found)
 
 
 def read_all(devices: Places) -> tuple[Reading, ...]:
-    """Return what each of `devices` is doing now, which is quicker than one by one.
+    """Return the present state of each of `devices`, which is faster than one call for each.
 
     Raises:
-        DeviceTextError: a text or a number names no device here.
+        DeviceTextError: a text or a number names no device of this machine.
     """
     with shared_session():
         return tuple(PROBES[device.kind].read(device) for device in as_devices(devices))
 
 
 def peak_bytes(device: Place) -> int | None:
-    """Return the most memory this process has held on a device: tensors on an accelerator, the
-    whole process on the CPU. None where the backend keeps no peak.
+    """Return the peak memory of this process on a device, in bytes.
+
+    On an accelerator this counts tensors, on the CPU the whole process. None if the backend does
+    not record a peak.
 
     Raises:
         DeviceTextError: the text or the number names no device here.

@@ -1,6 +1,6 @@
-"""``--device`` and ``--disable-cuda`` for a script of one's own.
+"""``--device`` and ``--disable-cuda`` for a user's script.
 
-The flag counts first, then the environment's word ``ANYRIG_DEVICE``, then ``"auto"``.
+The flag takes precedence over ``ANYRIG_DEVICE``, which takes precedence over ``"auto"``.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 DEVICE_HELP = (
     "where to run: auto, all, cpu, cuda:1, 0,2, GPU-8932f937 "
-    f"(default: the environment's {DEVICE_VARIABLE}, else auto)"
+    f"(default: the environment variable {DEVICE_VARIABLE}, else auto)"
 )
-DISABLE_CUDA_HELP = "run on the CPU even where there is an accelerator"
+DISABLE_CUDA_HELP = "run on the CPU even if there is an accelerator"
 
 
 def add_device_arguments(parser: argparse.ArgumentParser) -> None:
-    """Give a parser ``--device TEXT`` and ``--disable-cuda``; `rig_from_arguments` reads them."""
+    """Add ``--device TEXT`` and ``--disable-cuda`` to a parser; `rig_from_arguments` reads them."""
     group = parser.add_argument_group("device")
     group.add_argument("--device", metavar="DEVICE", help=DEVICE_HELP)
     group.add_argument("--disable-cuda", action="store_true", help=DISABLE_CUDA_HELP)
@@ -34,8 +34,8 @@ def add_device_arguments(parser: argparse.ArgumentParser) -> None:
 def rig_from_arguments(arguments: argparse.Namespace) -> Rig:
     """Return the rig that a script's arguments ask for.
 
-    A text that names no device here ends the program with one message on standard error and exit
-    status 2, as argparse does for any other bad argument; `rig_from_options` raises instead.
+    A text that names no device of this machine ends the program with a message on standard error
+    and exit status 2, like any bad argument in argparse; `rig_from_options` raises instead.
     """
     try:
         return rig_from_options(arguments.device, arguments.disable_cuda)
@@ -45,13 +45,13 @@ def rig_from_arguments(arguments: argparse.Namespace) -> Rig:
 
 
 def rig_from_options(device: str | None, disable_cuda: bool = False) -> Rig:
-    """Return the rig that two values ask for, from typer, click, or a configuration file.
+    """Return the rig for two values from typer, click, or a configuration file.
 
     Raises:
-        DeviceTextError: the values contradict each other, or a text names no device here. The
-            message begins with the flag or variable. In a command of typer or click it is also
-            the error that these show for a bad option, and end with status 2.
-        DeviceFailedError: a text names a device that cannot be used; the same holds.
+        DeviceTextError: the values contradict each other, or a text names no device of this
+            machine. The message begins with the flag or variable. In a command of typer or click
+            it is also their UsageError, which they print and end with status 2.
+        DeviceFailedError: a text names a device that cannot be used; also a UsageError there.
     """
     if disable_cuda:
         if device not in (None, "cpu"):
@@ -77,8 +77,8 @@ def _first_given(device: str | None) -> tuple[str, str]:
 
 
 def _for_command(error: AnyrigError) -> AnyrigError:
-    """Return `error`, as one that click or typer shows if one of their commands runs it."""
-    for package in ("typer._click", "click"):  # typer has its own click, or uses the real one
+    """Return `error`, as a UsageError too if a command of click or typer is running."""
+    for package in ("typer._click", "click"):  # typer vendors click, or uses the package
         click = sys.modules.get(f"{package}.globals")
         if click is not None and click.get_current_context(silent=True) is not None:
             usage_error = sys.modules[f"{package}.exceptions"].UsageError

@@ -1,4 +1,4 @@
-"""A device as text, for other processes: what it is, without what only this process knows of it."""
+"""A device as JSON for other processes, without what is specific to this process."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from .device import Device
 
 
 def write_device(device: Device) -> bytes:
-    """Return the kind, the name, the memory and the key of the published facts."""
+    """Return the kind, the name, the memory and the key of the published facts of a device."""
     key = None if device.spec is None else device.spec.key
     return json.dumps([device.kind, device.name, device.total_bytes, key]).encode()
 
 
 def read_device(text: bytes) -> Device:
-    """Return the device, without an index, for that counts in another process.
+    """Return the device, without an index: indices of another process do not apply here.
 
     Raises:
-        UnknownHardwareError: it is of a card that this version of anyrig does not know.
+        UnknownHardwareError: this version of anyrig has no facts about the GPU.
     """
     kind, name, total_bytes, key = json.loads(text)
     spec = None if key is None else spec_of_key(key)

@@ -1,4 +1,4 @@
-"""Which devices to use, by what they are doing now, and why."""
+"""Choose devices by their present state, with the reasons."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Choice(Held):
-    """The devices that were chosen, and the reason for each that was or was not.
+    """The chosen devices, and the reason for each device that was or was not chosen.
 
-    The leases on them end with the process, or with `release`, or with the ``with`` block.
+    Their leases end with the process, on `release`, or at the end of the ``with`` block.
     """
 
     rig: Rig
@@ -61,23 +61,23 @@ def choose(
 ) -> Choice:
     """Choose the `count` devices with the most free memory, and then the least work.
 
-    A lease on each keeps another process from choosing it, from this call until the process ends,
-    however it ends: two jobs started together, neither of which has allocated anything yet, get
-    different cards. The CPU is chosen where there is no accelerator; it is shared, never leased.
+    A lease on each device keeps other processes from choosing it until this process ends, even by a
+    signal. So two jobs started at the same time, before either has allocated memory, get different
+    GPUs. Without an accelerator the CPU is chosen; it is shared, never leased.
 
     Args:
         count: how many devices.
         min_free_bytes: take only devices with at least this much free memory: a number, or a text
             such as ``"10GiB"``.
-        max_utilization: take only devices that are busy for at most this part of the time, 0 to 1.
+        max_utilization: take only devices that are busy at most this fraction of the time, 0 to 1.
         exclude_busy: take only devices that no other process uses.
         lease: whether to take leases and to respect those of other processes.
         devices: choose among these; by default among the working accelerators of the machine.
 
     Raises:
-        NoDeviceError: fewer than `count` devices qualify; the message has the reason of each.
+        NoDeviceError: fewer than `count` devices qualify; the message gives the reason for each.
         ValueError: an argument is out of its range.
-        TypeError: an argument is no number.
+        TypeError: an argument is not a number.
     """
     _require_number("count", count, int)
     if count < 1:
@@ -90,7 +90,8 @@ def choose(
         _require_number("max_utilization", max_utilization, (int, float))
         if not 0 <= max_utilization <= 1:
             raise ValueError(
-                f"max_utilization is a part from 0 to 1, got {max_utilization}; for 50 % write 0.5"
+                f"max_utilization is a fraction from 0 to 1, got {max_utilization}; "
+                "for 50 % write 0.5"
             )
     candidates = usable(survey()) if devices is None else as_devices(devices)
     readings = sorted(read_all(candidates), key=_preference)
@@ -125,7 +126,7 @@ def _bytes_of(text: str) -> int:
 def _take(
     count: int, readings: list[Reading], objections: list[str | None], lease: bool
 ) -> tuple[tuple[Verdict, ...], tuple[Lease, ...]]:
-    """Take the first `count` devices without an objection that can be leased."""
+    """Take the first `count` devices that have no objection and can be leased."""
     verdicts: list[Verdict] = []
     leases: list[Lease] = []
     try:
@@ -152,7 +153,7 @@ def _release(leases: Iterable[Lease]) -> None:
 
 
 def _preference(reading: Reading) -> tuple[int, float]:
-    """Sorts the best first: free bytes descending, then utilization ascending."""
+    """Return a sort key: most free bytes first, then least utilization."""
     return (-(reading.free_bytes or 0), reading.utilization or 0.0)
 
 
@@ -162,9 +163,7 @@ def _objection(
     max_utilization: float | None,
     exclude_busy: bool,
 ) -> str | None:
-    """Why a device does not qualify. What is unknown cannot be held against a threshold, so a
-    device that does not tell does not meet one.
-    """
+    """Return why a device does not qualify. An unknown quantity does not meet a threshold."""
     trouble = reading.device.error or reading.error
     if trouble is not None:
         return trouble
@@ -174,7 +173,7 @@ def _objection(
         )
     if max_utilization is not None:
         if reading.utilization is None:
-            return "it does not tell its utilization"
+            return "it does not report its utilization"
         if reading.utilization > max_utilization:
             return f"{reading.utilization:.0%} busy, at most {max_utilization:.0%} wanted"
     if exclude_busy and reading.processes is None:
@@ -185,9 +184,9 @@ def _objection(
 
 
 def _objection_to_bytes(reading: Reading) -> str | None:
-    """Where a device does not list processes, memory that is not ours shows that it is in use."""
+    """Return whether other processes hold memory, for a device that does not list its processes."""
     if reading.others_bytes is None:
-        return "it does not tell who uses it"
+        return "it does not report who uses it"
     if reading.others_bytes > 0:
         return f"{format_bytes(reading.others_bytes)} held by other processes"
     return None

@@ -1,8 +1,8 @@
 """Whether CUDA has started in this process, and what started it.
 
-CUDA reads `CUDA_VISIBLE_DEVICES` once, when it starts, and a process in which it has started
-cannot fork and use it. PyTorch starts it at the first use of a CUDA device; asking
-`torch.cuda.is_available()` starts the driver beneath it, and so do other libraries.
+CUDA reads `CUDA_VISIBLE_DEVICES` once, when it starts. After a process has started CUDA, forked
+children cannot use it. PyTorch starts CUDA at the first use of a CUDA device;
+`torch.cuda.is_available()` and other libraries start the driver directly.
 """
 
 from __future__ import annotations
@@ -19,19 +19,18 @@ _NOT_INITIALIZED = 3  # CUDA_ERROR_NOT_INITIALIZED, of cuda.h
 _USERS_OF_THE_DRIVER = ("torch", "cupy", "numba.cuda", "jax", "tensorflow", "pycuda", "cuda")
 
 _HOW_TO_WATCH = (
-    "to learn which line it was, call anyrig.devices.watch_cuda_start() as the first thing the "
-    "program does"
+    "to find the line, call anyrig.devices.watch_cuda_start() at the very start of the program"
 )
 
 
 @dataclass(frozen=True)
 class CudaStart:
-    """CUDA has started in this process, or in the one it was forked from.
+    """The start of CUDA in this process, or in its parent before a fork.
 
     Attributes:
-        reason: what started it, in words; if that was not watched, how to find out.
-        line: ``"file.py:12"``, the innermost line outside PyTorch; None if it was not watched.
-        imports: the modules that were being imported then, the outermost first.
+        reason: what started CUDA, as text; if nothing watched the start, how to find out.
+        line: ``"file.py:12"``, the innermost line outside PyTorch; None if nothing watched.
+        imports: the modules that were being imported, outermost first.
     """
 
     reason: str
@@ -47,7 +46,7 @@ def cuda_start() -> CudaStart | None:
     """Return what started CUDA, or None if it has not started. Starts and imports nothing."""
     torch = sys.modules.get("torch")
     cuda = getattr(torch, "cuda", None)  # None while torch is being imported
-    # PyTorch calls itself not initialised in a forked child, where it can never be either.
+    # In a forked child, PyTorch reports that it is not initialised and cannot start CUDA.
     is_in_bad_fork = getattr(cuda, "_is_in_bad_fork", None)
     if is_in_bad_fork is not None and is_in_bad_fork():
         before = "" if _watched is None else f" ({_watched.reason})"
@@ -63,10 +62,10 @@ def cuda_start() -> CudaStart | None:
 
 
 def watch_cuda_start() -> bool:
-    """Remember, from now on, which line makes PyTorch start CUDA. Imports torch.
+    """Record the line that makes PyTorch start CUDA, from now on. Imports torch.
 
     Returns:
-        Whether it was in time: False if CUDA has started already.
+        False if CUDA has already started.
     """
     global _watching
     if _watching:
@@ -75,19 +74,19 @@ def watch_cuda_start() -> bool:
         return False
     import torch
 
-    # The private queue of what PyTorch runs when it starts CUDA, on the stack of the line that
-    # needed it. There is no public hook; torch.manual_seed uses this one.
+    # The private queue of functions that PyTorch calls when it starts CUDA, on the stack of the
+    # line that started it. There is no public hook; torch.manual_seed uses this queue.
     torch.cuda._lazy_call(_remember)  # type: ignore[no-untyped-call]
     _watching = True
     return True
 
 
 def _remember() -> None:
-    """Record the stack as text: its frames would keep the caller's tensors alive."""
+    """Record the stack as text: frames would keep the caller's tensors alive."""
     global _watched
     code, line, imports = _blame(sys._getframe(1))
     if code is None:
-        _watched = CudaStart("PyTorch started it, from no line of Python", None, imports)
+        _watched = CudaStart("PyTorch started it, not from a line of Python", None, imports)
         return
     place = f"{code.co_filename}:{line}"
     function = "" if code.co_name == "<module>" else f" in {code.co_name}()"
@@ -105,7 +104,7 @@ def _blame(frame: FrameType | None) -> tuple[CodeType | None, int, tuple[str, ..
     while frame is not None:
         code = frame.f_code
         if code.co_filename.startswith("<frozen importlib"):
-            # The one function of the import system that is entered once for each module.
+            # The import system calls this function once for each module.
             if code.co_name == "_find_and_load":
                 imports.append(str(frame.f_locals.get("name", "?")))
         elif found[0] is None and not code.co_filename.startswith(ours):
@@ -115,9 +114,9 @@ def _blame(frame: FrameType | None) -> tuple[CodeType | None, int, tuple[str, ..
 
 
 def _driver_has_started() -> bool:
-    """Return whether `cuInit` has run, asking only a driver that is loaded already."""
+    """Return whether `cuInit` has run, if the driver library is already loaded."""
     only_if_loaded = getattr(os, "RTLD_NOLOAD", None)
-    if only_if_loaded is None:  # Windows: PyTorch's own state must do
+    if only_if_loaded is None:  # Windows: only PyTorch's own state is known
         return False
     try:
         driver = ctypes.CDLL(_DRIVER, mode=only_if_loaded | os.RTLD_NOW)
@@ -129,7 +128,7 @@ def _driver_has_started() -> bool:
 
 def _words_for_driver(*, torch_watched: bool) -> str:
     loaded = [name for name in _USERS_OF_THE_DRIVER if name in sys.modules]
-    suspects = f"; imported here and able to: {', '.join(loaded)}" if loaded else ""
+    suspects = f"; imported libraries that can do this: {', '.join(loaded)}" if loaded else ""
     watched = "" if torch_watched else f"; for starts by PyTorch, {_HOW_TO_WATCH}"
     return (
         "the CUDA driver was started directly, as torch.cuda.is_available() and other CUDA "

@@ -1,4 +1,4 @@
-"""The current device, whatever its kind: what people write `torch.cuda.*` calls for."""
+"""The current device of any kind, in place of calls of `torch.cuda`."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 
 
 def current_device() -> torch.device:
-    """Return the device on which ``torch.empty(n, device="cuda")`` would allocate now: the current
-    accelerator with its index, or the CPU where there is none.
+    """Return the current accelerator with its index, or the CPU if there is none.
+
+    This is the device on which ``torch.empty(n, device="cuda")`` would allocate now.
     """
     import torch
 
@@ -26,9 +27,7 @@ def current_device() -> torch.device:
 
 
 def select_device(device: Place) -> None:
-    """Make a device the current one of this thread. The CPU is always current, so it changes
-    nothing.
-    """
+    """Make a device the current one of this thread. For the CPU this does nothing."""
     chosen = as_torch_device(device)
     if chosen.type != "cpu" and chosen.index is not None:
         import torch
@@ -38,7 +37,7 @@ def select_device(device: Place) -> None:
 
 @contextmanager
 def use_device(device: Place) -> Iterator[torch.device]:
-    """Make a device the current one within a ``with`` block, and restore the one before."""
+    """Make a device the current one within a ``with`` block, then restore the previous one."""
     before = current_device()
     chosen = as_torch_device(device)
     select_device(chosen)
@@ -61,8 +60,9 @@ def device_name(device: Place | None = None) -> str:
 
 
 def device_capability(device: Place | None = None) -> tuple[int, int] | None:
-    """Return the CUDA compute capability ``(major, minor)`` of a device, by default of the current
-    one; None for a device that has none.
+    """Return the CUDA compute capability ``(major, minor)`` of a device, or None if it has none.
+
+    By default of the current device.
     """
     return _found(device).capability
 

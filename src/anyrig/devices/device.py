@@ -1,4 +1,4 @@
-"""One device: what it is. What it is doing at a moment is a `Reading`."""
+"""One device: the facts that do not change. A `Reading` has its state at a moment."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Device:
-    """An accelerator or the CPU, as it was found. What is unknown is None.
+    """An accelerator or the CPU. Unknown values are None.
 
     Attributes:
         kind: PyTorch's device type: ``"cuda"``, ``"xpu"``, ``"mps"`` or ``"cpu"``.
@@ -27,7 +27,7 @@ class Device:
         capability: compute capability ``(major, minor)``.
         total_bytes: memory of the device; for the CPU, what this process may use of the host's.
         spec: published facts, if this exact name is known.
-        error: why the device cannot be used, in the words of whoever said so.
+        error: why the device cannot be used, as the driver or PyTorch reports it.
     """
 
     kind: str
@@ -42,7 +42,7 @@ class Device:
 
     @property
     def text(self) -> str:
-        """What `Rig.parse` and `torch.device` read: ``"cuda:1"``, ``"cpu"``."""
+        """The device as text for `Rig.parse` and `torch.device`: ``"cuda:1"``, ``"cpu"``."""
         return self.kind if self.index is None else f"{self.kind}:{self.index}"
 
     @property

@@ -1,7 +1,7 @@
-"""The variables that show a new process some devices and hide the others.
+"""Environment variables that restrict a new process to some devices.
 
-``CUDA_VISIBLE_DEVICES`` hides CUDA devices. ``ANYRIG_DEVICE`` names devices of any kind, in the
-words of `Rig.parse`, and `Rig.detect` obeys it. For MPS and XPU it is the only channel.
+``CUDA_VISIBLE_DEVICES`` hides CUDA devices. ``ANYRIG_DEVICE`` names devices of any kind, as for
+`Rig.parse`, and `Rig.detect` uses it. For MPS and XPU there is no other variable.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ DEVICE_VARIABLE = "ANYRIG_DEVICE"
 
 
 def environment_for(devices: Iterable[Device]) -> dict[str, str]:
-    """Return the variables with which a new process has these devices and no others.
+    """Return the variables that restrict a new process to these devices.
 
-    By UUID, because indices mean one order to the driver and another to NVML. The process numbers
-    them from 0 in this order, and `Rig.detect` there is all of them, or in a rank its own.
+    They contain UUIDs, because the driver and NVML number devices differently. The process numbers
+    the devices from 0 in this order. There, `Rig.detect` returns all of them, or a rank's own.
 
     Args:
         devices: a rig, or its devices.
@@ -36,19 +36,19 @@ def environment_for(devices: Iterable[Device]) -> dict[str, str]:
 def environments_of_ranks(
     devices: Iterable[Device], processes: int | None = None
 ) -> list[dict[str, str]]:
-    """Return the variables of each local rank: it sees all `devices`, and has one of them.
+    """Return the variables of each local rank: it sees all `devices`, and owns one of them.
 
-    ``ANYRIG_DEVICE`` names the rank's own device, so that the rank need not work it out from
-    LOCAL_RANK and from how many devices it sees.
+    ``ANYRIG_DEVICE`` names the rank's own device, so the rank need not derive it from LOCAL_RANK
+    and the number of visible devices.
 
     Args:
         devices: a rig, or its devices.
-        processes: how many local ranks there are; None for one on each device. More ranks than
-            devices share them, and neighbours share one.
+        processes: the number of local ranks; None for one per device. If there are more ranks than
+            devices, neighbouring ranks share a device.
     """
     devices = tuple(devices)
     shared = environment_for(devices)
-    # Where devices are hidden their indices change, and their UUIDs do not.
+    # Hiding devices changes indices, but not UUIDs.
     hides = bool(shared.get(VARIABLE))
     count = len(devices) if processes is None else processes
     own = (devices[LocalRank(rank, count).device_index(len(devices))] for rank in range(count))

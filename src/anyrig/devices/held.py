@@ -1,4 +1,4 @@
-"""What a process holds until it gives it back."""
+"""Objects that a process holds until it releases them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ _Held = TypeVar("_Held", bound="Held")
 
 
 class Held(ABC):
-    """Something with a `release`, which the end of a ``with`` block calls."""
+    """An object with a method `release`, which the end of a ``with`` block calls."""
 
     @abstractmethod
     def release(self) -> None:
-        """Give it back."""
+        """Release the object."""
 
     def __enter__(self: _Held) -> _Held:
         return self

@@ -1,4 +1,4 @@
-"""Hiding devices from CUDA, by UUID and before it is too late.
+"""Hide devices from CUDA, by UUID and before CUDA starts.
 
 CUDA reads `CUDA_VISIBLE_DEVICES` once, when it starts.
 """
@@ -19,12 +19,13 @@ def write_visibility(devices: Places, environ: MutableMapping[str, str] = os.env
     """Make only `devices` visible to CUDA, by UUID and in this order.
 
     Args:
-        devices: a rig, devices, or UUIDs; a UUID is taken although this machine may not show it.
-        environ: this process's environment, or one that is being made for a child.
+        devices: a rig, devices, or UUIDs; a UUID may be unknown on this machine.
+        environ: this process's environment, or the environment for a child.
 
     Raises:
         TooLateError: `environ` is this process's own, and CUDA has started.
-        NoDeviceError: a device has no UUID, there is none, or GPUs and MIG instances are mixed.
+        NoDeviceError: a device has no UUID, no device is given, or GPUs and MIG instances are
+            mixed.
     """
     uuids = list(dict.fromkeys(_uuids_of(devices)))
     if not uuids:
@@ -43,7 +44,7 @@ def hide_all(environ: MutableMapping[str, str] = os.environ) -> Visibility:
     Raises:
         TooLateError: `environ` is this process's own, and CUDA has started.
     """
-    # Not the empty text: setting a variable to that removes it on Windows.
+    # Not the empty text: on Windows, setting a variable to it removes the variable.
     return _write("-1", environ)
 
 
@@ -69,7 +70,6 @@ def _uuids_of(devices: Places) -> Iterator[str]:
         for found in as_devices(devices):
             if not found.uuid:
                 raise NoDeviceError(
-                    f"{found} has no UUID, by which {VARIABLE} would name it; only CUDA devices "
-                    "have one"
+                    f"{found} has no UUID for {VARIABLE}; only CUDA devices have one"
                 )
             yield normalise_uuid(found.uuid)

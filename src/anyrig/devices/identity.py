@@ -1,4 +1,4 @@
-"""The texts by which one card is known: PyTorch, NVML and the kernel write them differently."""
+"""UUIDs and PCI addresses of GPUs, which PyTorch, NVML and the kernel write differently."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def normalise_uuid(text: str) -> str:
 
 
 def bare_uuid(text: str) -> str:
-    """Return a UUID without its prefix, in which PyTorch and NVML agree.
+    """Return a UUID without its prefix, the part that PyTorch and NVML share.
 
-    PyTorch writes the UUID of a MIG instance like that of a whole card.
+    PyTorch writes the UUID of a MIG instance with the prefix of a whole GPU.
     """
     return re.sub(r"^(GPU-|MIG-(?!GPU-))", "", normalise_uuid(text))
 

@@ -10,18 +10,16 @@ from .probes import PROBES
 def survey() -> tuple[Device, ...]:
     """Return every device of the machine, the CPU last.
 
-    Those that cannot be used are there too, with their `error`: a card hidden by
-    ``CUDA_VISIBLE_DEVICES``, a card that has fallen off the bus, a card this PyTorch was not built
-    for.
+    Devices that cannot be used are included, with their `error`: a GPU hidden by
+    ``CUDA_VISIBLE_DEVICES``, a GPU that has fallen off the bus, a GPU that this PyTorch build does
+    not support.
     """
     with shared_session():
         return tuple(device for probe in PROBES.values() for device in probe.find())
 
 
 def usable(devices: tuple[Device, ...]) -> tuple[Device, ...]:
-    """Return the accelerators among `devices` that work, all of the first kind that has any;
-    without one, the CPU.
-    """
+    """Return the working accelerators of the first kind that has any; without any, the CPU."""
     for kind in PROBES:
         working = tuple(d for d in devices if d.kind == kind and d.error is None)
         if working:
@@ -30,10 +28,10 @@ def usable(devices: tuple[Device, ...]) -> tuple[Device, ...]:
 
 
 def visible(devices: tuple[Device, ...]) -> tuple[Device, ...]:
-    """Return the accelerators among `devices` that PyTorch numbers, whether they work or not, all
-    of the first kind that has any; without one, the CPU.
+    """Return the accelerators that PyTorch numbers, working or not; without any, the CPU.
 
-    These are what ``LOCAL_RANK`` counts. A device that the environment hides has no number.
+    All are of the first kind that has any. ``LOCAL_RANK`` counts these devices. A device that the
+    environment hides has no number.
     """
     for kind in PROBES:
         numbered = tuple(d for d in devices if d.kind == kind and d.index is not None)

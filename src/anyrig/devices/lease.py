@@ -1,8 +1,8 @@
-"""Leases: one process holds a device, and others that ask choose another.
+"""Leases: while one process holds a device, other processes that ask choose another one.
 
-Two jobs that start together both see an idle card, because neither has allocated yet; the lease
-tells them apart. It binds only those who ask for it, and ends with the process, however it ends.
-It belongs to the process that took it: a forked child has no part in it and does not prolong it.
+Two jobs that start at the same time both see an idle GPU, because neither has allocated memory yet.
+A lease keeps the second job away. It binds only processes that ask for it, and ends with the
+process, even by a signal. A forked child does not hold its parent's leases.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from .lease_file import (
 
 _PATIENCE_SECONDS = 5.0  # for another process that is choosing
 
-# What is believed of a file that anyone may have written.
+# Limits for the contents of a file that anyone may have written.
 _HOST = re.compile(r"[0-9A-Za-z_.-]{1,128}")
-_MOST_PID = 2**22  # Linux has no higher one
+_MOST_PID = 2**22  # the highest on Linux
 
 
 class Lease(Held):
-    """A device that this process holds. Also a context manager, which releases it.
+    """A device that this process holds; as a context manager, it releases the device at the end.
 
     Attributes:
         uuid: of the device, as NVML writes it.
@@ -55,7 +55,7 @@ class Lease(Held):
         return bool(self._descriptors)
 
     def release(self) -> None:
-        """Give the device back. One that was acquired twice must be released twice."""
+        """Release the device. A device that was acquired twice must be released twice."""
         with _lock:
             self._count = max(self._count - 1, 0)
             if self._count == 0:
@@ -65,8 +65,9 @@ class Lease(Held):
         return f"<Lease of {self.uuid}, {'held' if self.held else 'released'}>"
 
     def _close(self) -> None:
-        """Close the files, which unlocks them unless a parent has them open too: never `LOCK_UN`,
-        which in a forked child would unlock the parent's.
+        """Close the files. This unlocks them, unless the parent of a forked child has them open.
+
+        `LOCK_UN` in a forked child would unlock the parent's files.
         """
         descriptors, self._descriptors = self._descriptors, ()
         if descriptors:
@@ -77,10 +78,10 @@ class Lease(Held):
 
 @dataclass(frozen=True)
 class LeaseHolder:
-    """Another process holds the device.
+    """The process that holds a device.
 
     Attributes:
-        pid: of the process, in its own namespace; None if it has not said yet.
+        pid: in the process's own namespace; None if it is not written yet.
         host: its host or container.
         since: when it took the lease.
     """
@@ -91,25 +92,25 @@ class LeaseHolder:
 
     def __str__(self) -> str:
         if self.pid is None:
-            return "a process that has not said which"
+            return "an unknown process"
         place = "" if self.host in (None, socket.gethostname()) else f" on {self.host}"
         since = "" if self.since is None else f" since {self.since.astimezone():%Y-%m-%d %H:%M:%S}"
         return f"process {self.pid}{place}{since}"
 
 
-_lock = threading.Lock()  # over both of these, and while a process forks
+_lock = threading.Lock()  # guards the two tables, and is held during a fork
 _held: dict[str, Lease] = {}
 _choosing: list[int] = []
 _this_thread = threading.local()
 
 
 def acquire_lease(uuid: str) -> Lease | LeaseHolder:
-    """Take the device `uuid` for this process, or say at once who holds it.
+    """Take the device `uuid` for this process, or return its holder at once.
 
-    A device that this process holds already is the same lease, counted.
+    If this process already holds the device, return the same lease and count it once more.
 
     Raises:
-        LeaseDirectoryError: the leases cannot be kept.
+        LeaseDirectoryError: the lease directory cannot be used.
     """
     uuid = normalise_uuid(uuid)
     with _lock:
@@ -135,11 +136,11 @@ def acquire_lease(uuid: str) -> Lease | LeaseHolder:
 
 
 def acquire_first(uuids: Iterable[str], count: int = 1) -> list[Lease]:
-    """Take the first `count` devices of `uuids` that can be had: all of them, or none.
+    """Take the first `count` free devices of `uuids`, or none at all.
 
     Raises:
-        NoDeviceError: fewer can be had; the message says who holds the others.
-        LeaseDirectoryError: the leases cannot be kept.
+        NoDeviceError: fewer are free; the message names the holders of the others.
+        LeaseDirectoryError: the lease directory cannot be used.
     """
     leases: list[Lease] = []
     holders: list[str] = []
@@ -155,8 +156,8 @@ def acquire_first(uuids: Iterable[str], count: int = 1) -> list[Lease]:
                     holders.append(f"{uuid} is held by {answer}")
         if len(leases) < count:
             raise NoDeviceError(
-                f"{count} devices were asked for and {len(leases)} can be had: "
-                f"{'; '.join(holders) or 'there are no more'}. Wait for them, or ask for fewer"
+                f"{count} devices were requested and {len(leases)} are free: "
+                f"{'; '.join(holders) or 'there are no more'}. Wait for them, or request fewer"
             )
     except BaseException:
         for lease in leases:
@@ -167,11 +168,11 @@ def acquire_first(uuids: Iterable[str], count: int = 1) -> list[Lease]:
 
 @contextmanager
 def one_chooser_at_a_time() -> Iterator[None]:
-    """Keep other processes from choosing meanwhile.
+    """Keep other processes from choosing devices within the block.
 
-    Two that each want two of the same two devices could otherwise take one each, and both fail.
-    One that is stopped in the middle delays the others by five seconds, and no more. May be
-    nested.
+    Otherwise, two processes that each need the same two devices could take one each, and both
+    fail. A process that is stopped inside the block delays the others by five seconds at most.
+    Blocks may be nested.
     """
     if getattr(_this_thread, "chooses", False):
         yield
@@ -214,7 +215,7 @@ def _holder(path: Path) -> LeaseHolder:
 
 
 def _forget_leases() -> None:
-    """Close, in a forked child, its copies of the parent's files: the leases are the parent's."""
+    """In a forked child, close the copies of the parent's files: the leases are the parent's."""
     for lease in list(_held.values()):
         lease._close()
     while _choosing:
@@ -222,7 +223,7 @@ def _forget_leases() -> None:
     _lock.release()
 
 
-# No thread is between opening a file and noting it when the process forks. (Not on Windows.)
+# Hold the lock during a fork, so that every open file is recorded. (Windows has no fork.)
 _register_at_fork: Callable[..., None] | None = getattr(os, "register_at_fork", None)
 if _register_at_fork is not None:
     _register_at_fork(

@@ -1,14 +1,13 @@
-"""The files behind leases: one for each device, in a directory that all users of a machine share.
+"""The files of leases: one per device, in a directory that all users of a machine share.
 
-A lease is an exclusive `flock` on an open file, so the kernel ends it when the process ends,
-however it ends. On Linux the holder also claims the file's name among the kernel's abstract
-sockets: if the file is removed, by its owner or by what cleans temporary files, the next process
-would otherwise make the file anew and lock that.
+A lease is an exclusive `flock` on an open file, so the kernel ends it with the process. On Linux
+the holder also binds an abstract socket of the file's name: if the file is removed, by its owner or
+by a cleaner of temporary files, the next process could otherwise create and lock a new file.
 
-Anyone may write to the directory, so nothing in it is trusted: it must be sticky, symbolic links
-are not followed, and only a plain file with one name is written to. The library filelock would
-do for the lock, but not for this: its 3.x releases (read: 3.16 to 3.24) truncate the holder's file
-when they lose, and unlock the parent's when a forked child drops its copy of the lock object.
+Anyone may write to the directory, so its contents are not trusted: it must be sticky, symbolic
+links are not followed, and only a regular file with one name is written to. The library filelock
+does not meet this: its 3.x releases (checked: 3.16 to 3.24) truncate the holder's file when they
+fail to lock it, and unlock the parent's file when a forked child deletes its copy of the lock.
 """
 
 from __future__ import annotations
@@ -34,16 +33,16 @@ _EVERYONE = 0o666
 _EVERYONE_STICKY = 0o1777
 _OWNER = 0o700
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
-# Through no symbolic link, and without waiting for the other end of a pipe.
+# Do not follow symbolic links, and do not wait for the other end of a pipe.
 _CAREFULLY = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
-_LENGTH = 256  # of the holder's text, always: one write replaces all of it
-_PATIENCE_SECONDS = 1.0  # for another user to finish making a file
+_LENGTH = 256  # the fixed length of the holder's text: one write replaces all of it
+_PATIENCE_SECONDS = 1.0  # for another user to finish creating a file
 
 if sys.platform == "win32":
     import msvcrt
 
     def _lock(descriptor: int) -> None:
-        # A byte far behind the text: Windows lets nobody read what is locked.
+        # A byte far behind the text: on Windows, locked bytes cannot be read.
         os.lseek(descriptor, 2**30, os.SEEK_SET)
         msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
 else:
@@ -54,31 +53,31 @@ else:
 
 
 def lease_directory() -> Path:
-    """Return the directory of the leases, made if it is not there.
+    """Return the directory of the leases, and create it if necessary.
 
     ``$ANYRIG_LEASE_DIRECTORY``, else ``anyrig-leases`` in the directory for temporary files.
-    Processes that do not share it, such as those of separate containers, do not see each other's
+    Processes with different directories, such as separate containers, do not see each other's
     leases.
 
     Raises:
-        LeaseDirectoryError: it cannot be made, is not a directory, or lets anyone remove the files
-            of others.
+        LeaseDirectoryError: the directory cannot be created, is not a directory, or lets users
+            remove the files of others.
     """
     named = os.environ.get(DIRECTORY_VARIABLE)
     directory = Path(named) if named else Path(tempfile.gettempdir()) / "anyrig-leases"
     try:
         try:
-            # Nobody else's until it is sticky.
+            # Accessible only to this user until it is sticky.
             directory.mkdir(_OWNER, parents=True)
         except FileExistsError:
             pass
         else:
-            directory.chmod(_EVERYONE_STICKY)  # not by mkdir: the umask would take from it
+            directory.chmod(_EVERYONE_STICKY)  # not by mkdir, which applies the umask
         mode = directory.lstat().st_mode
     except OSError as error:
         raise _unusable(directory, str(error)) from error
     if not stat.S_ISDIR(mode):
-        raise _unusable(directory, "it is no directory, or a symbolic link")
+        raise _unusable(directory, "it is not a directory, or it is a symbolic link")
     if os.name == "posix" and mode & _WRITABLE_BY_OTHERS and not mode & stat.S_ISVTX:
         raise _unusable(
             directory,
@@ -96,18 +95,18 @@ def open_locked(path: Path) -> int | None:
     """Return a descriptor of `path` that holds its lock, or None if another process does.
 
     Raises:
-        LeaseDirectoryError: the file cannot be made, opened or locked.
+        LeaseDirectoryError: the file cannot be created, opened or locked.
     """
     while True:
         descriptor = _open(path)
         try:
             _lock(descriptor)
-            # Somebody may have removed the file between its opening and its locking.
+            # Another process may have removed the file after it was opened.
             if os.path.samestat(os.fstat(descriptor), path.lstat()):
                 return descriptor
         except FileNotFoundError:
             pass
-        except (BlockingIOError, PermissionError):  # held; Windows calls it the latter
+        except (BlockingIOError, PermissionError):  # held; PermissionError on Windows
             os.close(descriptor)
             return None
         except OSError as error:
@@ -117,11 +116,11 @@ def open_locked(path: Path) -> int | None:
 
 
 def claim_name(path: Path) -> tuple[int, ...] | None:
-    """Claim the name of `path` in the kernel, where nobody can remove it.
+    """Bind an abstract socket of the name of `path`, which no user can remove.
 
     Returns:
-        The descriptor to close when the claim ends, none where there are no abstract sockets; or
-        None if another process has the name.
+        The descriptors to close at the end of the lease, empty where there are no abstract sockets;
+        or None if another process has the name.
     """
     if sys.platform != "linux":
         return ()
@@ -135,7 +134,7 @@ def claim_name(path: Path) -> tuple[int, ...] | None:
 
 
 def write_holder(descriptor: int, pid: int, host: str) -> None:
-    """Write who holds the lock, for those who ask. It holds without that, on a full disk."""
+    """Write the holder to the file. On a full disk, the lease is valid without it."""
     text = json.dumps({"pid": pid, "host": host[:128], "since": int(time.time())})
     with suppress(OSError):
         os.lseek(descriptor, 0, os.SEEK_SET)
@@ -143,9 +142,9 @@ def write_holder(descriptor: int, pid: int, host: str) -> None:
 
 
 def read_holder(path: Path) -> dict[str, object]:
-    """Return what the file says; nothing if the holder has not written yet.
+    """Return the text of the file; empty if the holder has not written yet.
 
-    Anyone may have written it, and anything.
+    Any user may have written any text.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | _CAREFULLY)
@@ -161,10 +160,10 @@ def read_holder(path: Path) -> dict[str, object]:
 
 
 def _open(path: Path) -> int:
-    """Open a lock file that is there, or make it; never both in one call.
+    """Open an existing lock file, or create it, in separate calls.
 
-    Where `fs.protected_regular` is set, as most distributions do, opening another user's file in
-    such a directory with O_CREAT is refused, though its mode allows it.
+    With `fs.protected_regular`, which most distributions set, opening another user's file in such
+    a directory with O_CREAT fails, although the mode allows it.
     """
     flags = os.O_RDWR | _CAREFULLY
     deadline = time.monotonic() + _PATIENCE_SECONDS
@@ -175,11 +174,11 @@ def _open(path: Path) -> int:
             except FileNotFoundError:
                 descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL, _EVERYONE)
                 if hasattr(os, "fchmod"):  # not on Windows
-                    os.fchmod(descriptor, _EVERYONE)  # the umask took from the mode above
+                    os.fchmod(descriptor, _EVERYONE)  # the umask restricted the mode above
         except FileExistsError:
-            continue  # made by another process since it was not found
+            continue  # another process has created it meanwhile
         except PermissionError as error:
-            # Another user may be making the directory or the file, not yet open to everyone.
+            # Another user may be creating the directory or the file, not yet open to everyone.
             if time.monotonic() > deadline:
                 raise _unusable(path.parent, str(error)) from error
             time.sleep(0.01)
@@ -194,7 +193,7 @@ def _checked(descriptor: int, path: Path) -> int:
     if stat.S_ISREG(found.st_mode) and found.st_nlink <= 1:
         return descriptor
     os.close(descriptor)
-    raise _unusable(path.parent, f"{path.name} in it is no plain file of one name")
+    raise _unusable(path.parent, f"{path.name} in it is not a regular file with one name")
 
 
 def _unusable(directory: Path, trouble: str) -> LeaseDirectoryError:

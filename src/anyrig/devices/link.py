@@ -12,11 +12,11 @@ from .device import Device
 
 @dataclass(frozen=True)
 class Link:
-    """How two devices reach each other; what is unknown is None.
+    """The path between two devices; unknown values are None.
 
     Attributes:
         first, second: the two ends.
-        peer_access: whether they read each other's memory without going through the host.
+        peer_access: whether each can read the other's memory directly.
         kind: ``"nvlink"``, ``"pcie"``, …
         bytes_per_second: in one direction.
     """
@@ -55,7 +55,7 @@ def _peer_access(first: Device, second: Device) -> bool | None:
 
 
 def reach_each_other(ask: Callable[[int, int], bool], first: int, second: int) -> bool | None:
-    """Return whether `ask` says yes in both directions; None where it fails."""
+    """Return whether `ask` is true in both directions, or None if it fails."""
     try:
         return bool(ask(first, second) and ask(second, first))
     except RuntimeError:

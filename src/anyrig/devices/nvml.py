@@ -1,8 +1,8 @@
-"""What the NVIDIA driver says of its cards, asked through NVML and without starting CUDA.
+"""Facts and state of NVIDIA GPUs, from NVML and without starting CUDA.
 
-NVML sees every card of the machine, whatever `CUDA_VISIBLE_DEVICES` holds, in the order of the
-PCI bus; CUDA may number them otherwise. Cards are therefore named by UUID, never by index. A card
-that does not answer is a card with an error; a quantity a card does not tell is None.
+NVML lists every GPU of the machine, whatever `CUDA_VISIBLE_DEVICES` is, in the order of the PCI
+bus. CUDA may number them differently, so GPUs are identified by UUID, never by index. A GPU that
+does not answer has an `error`; a quantity that a GPU does not report is None.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ _PROCESS_LISTS = (
 
 @dataclass(frozen=True)
 class NvmlCard:
-    """One card, or one MIG instance of a card, as it stays while the driver is loaded.
+    """One GPU or MIG instance: the facts that do not change while the driver is loaded.
 
     Attributes:
-        uuid: ``"GPU-…"``, or ``"MIG-…"`` for an instance; None if the card does not answer.
-        pci_bus_id: ``"0000:3b:00.0"``; an instance has that of its card.
+        uuid: ``"GPU-…"``, or ``"MIG-…"`` for an instance; None if the GPU does not answer.
+        pci_bus_id: ``"0000:3b:00.0"``; an instance has that of its GPU.
         name: the driver's name for it.
         total_bytes: of memory; None for chips that share the host's.
         capability: CUDA compute capability ``(major, minor)``.
-        error: what the card answered instead, and what to do; None for a sound card.
-        parent_uuid: the card that an instance is part of; None for a whole card.
-        mig_enabled: a whole card in MIG mode, on which CUDA runs only in its instances.
+        error: the GPU's error, and what to do; None if it works.
+        parent_uuid: the GPU that an instance is part of; None for a whole GPU.
+        mig_enabled: whether a whole GPU is in MIG mode, in which CUDA runs only in its instances.
     """
 
     uuid: str | None
@@ -71,16 +71,16 @@ class NvmlCard:
 
 @dataclass(frozen=True)
 class NvmlMoment:
-    """What a card was doing when it was asked.
+    """The state of a GPU at one moment.
 
     Attributes:
         free_bytes: of memory.
-        used_bytes: by all processes together, without what the driver keeps for itself.
+        used_bytes: by all processes together, without memory reserved by the driver.
         utilization: 0 to 1, the part of the last sample period (a sixth of a second to a second)
             in which a kernel ran; None for MIG instances.
         temperature_celsius: of the chip.
         processes: that use it, by pid; None if the driver does not list them.
-        error: what the card answered instead, and what to do.
+        error: the GPU's error, and what to do; None if it answered.
     """
 
     free_bytes: int | None = None
@@ -93,7 +93,7 @@ class NvmlMoment:
 
 @dataclass(frozen=True)
 class _Handle:
-    """A card in an open session: its own handle, and that of the whole card it is part of."""
+    """The handles of a GPU in an open session: its own, and that of an instance's whole GPU."""
 
     own: Any
     whole: Any
@@ -104,7 +104,7 @@ class _Handle:
 
 
 def unavailable_reason() -> str | None:
-    """Return why NVML cannot be asked and what to do about it, or None if it answers."""
+    """Return why NVML cannot be used and what to do, or None if it can."""
     try:
         with session():
             return None
@@ -113,9 +113,9 @@ def unavailable_reason() -> str | None:
 
 
 def cards() -> tuple[NvmlCard, ...]:
-    """Return every card in the order of the PCI bus, each followed by its MIG instances.
+    """Return every GPU in the order of the PCI bus, each followed by its MIG instances.
 
-    Nothing where NVML cannot be asked, for which `unavailable_reason` has the words.
+    Empty if NVML cannot be used; `unavailable_reason` says why.
     """
     try:
         with session() as opened:
@@ -125,26 +125,26 @@ def cards() -> tuple[NvmlCard, ...]:
 
 
 def moment(uuid: str) -> NvmlMoment | None:
-    """Return what the card `uuid` is doing, or None if no driver knows such a card.
+    """Return the state of the GPU `uuid`, or None if no driver knows the GPU.
 
-    A card or driver that no longer answers is a moment with that error. The UUID may be PyTorch's,
-    without a prefix.
+    If the GPU or the driver no longer answers, the result has that error. The UUID may be
+    PyTorch's, without a prefix.
     """
     try:
         with session() as opened:
             handle = _find(opened, uuid)
             if handle is not None:
                 return _moment(opened, handle)
-            # A card that was lost no longer tells its UUID; it may be the one in question.
+            # A lost GPU no longer reports its UUID; it may be this one.
             return NvmlMoment(error="; ".join(opened.silent)) if opened.silent else None
     except NvmlUnavailableError as unavailable:
         return NvmlMoment(error=str(unavailable)) if unavailable.driver_present else None
 
 
 def link(uuid_a: str, uuid_b: str) -> NvmlLink | None:
-    """Return the fastest path between two cards, or None if no driver knows both or they are one.
+    """Return the fastest path between two GPUs; None if they are the same or one is unknown.
 
-    MIG instances have no NVLink: theirs is the path over PCIe.
+    MIG instances have no NVLink: their path is PCIe.
     """
     try:
         with session() as opened:
@@ -159,9 +159,9 @@ def link(uuid_a: str, uuid_b: str) -> NvmlLink | None:
 
 
 def _walk(opened: Session) -> Iterator[tuple[NvmlCard, _Handle | None]]:
-    """Yield every card and instance with its handle.
+    """Yield every GPU and instance with its handle.
 
-    By index, because `nvmlDeviceGetHandleByUUID` fails for a sound card when another is lost.
+    By index, because `nvmlDeviceGetHandleByUUID` fails for a working GPU if another one is lost.
     """
     try:
         count = opened.call("nvmlDeviceGetCount")
@@ -243,11 +243,11 @@ def _memory(questions: Questions, handle: _Handle) -> Any:
 
 
 def _processes(questions: Questions, handle: _Handle) -> tuple[DeviceProcess, ...] | None:
-    """Return the processes of all kinds; one that computes and draws is in two lists of NVML."""
+    """Return all processes, each once; NVML has separate lists for compute and graphics."""
     used_bytes: dict[int, int | None] = {}
     listed = False
     for function in _PROCESS_LISTS:
-        # Under WSL the list is an unknown error, which there means only that it is not told.
+        # Under WSL the list is an unknown error, which means only that it is not available.
         ignore = frozenset({UNKNOWN_ERROR})
         found = questions.ask(function, handle.own, ignore=ignore)
         if found is None:  # drivers before R510

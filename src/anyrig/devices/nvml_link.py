@@ -1,4 +1,4 @@
-"""The path between two cards and its rate, from what the driver says of NVLink and PCIe."""
+"""The path between two GPUs and its rate, from NVML's queries on NVLink and PCIe."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .nvml_session import Questions, Session
 # Bytes per second that one NVLink carries in one direction, by nvmlNvlinkVersion_t, as NVIDIA
 # publishes them: 160 GB/s over 4 links in P100, 300 over 6 in V100, 900 over 18 in H100, 1800 over
 # 18 in B200, each both directions together. Version 3 is absent: 25 GB/s in A100, 14.06 in
-# GA102 (RTX 3090), so there only the driver's own figure tells.
+# GA102 (RTX 3090), so only the driver's own figure is used.
 _BYTES_PER_SECOND_OF_NVLINK = {
     1: 20e9,  # 1.0
     2: 25e9,  # 2.0
@@ -18,7 +18,7 @@ _BYTES_PER_SECOND_OF_NVLINK = {
     6: 25e9,  # 4.0
     7: 50e9,  # 5.0
 }
-_LINKS = 36  # NVML_NVLINK_MAX_LINKS of the newest header; a card without a link says so
+_LINKS = 36  # NVML_NVLINK_MAX_LINKS of the newest header; GPUs report missing links
 _TO_SWITCH = 2  # NVML_NVLINK_DEVICE_TYPE_SWITCH
 _SPEED_IN_MBPS = 90  # NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON: megabytes a second, of active links
 
@@ -36,11 +36,11 @@ _BYTES_PER_SECOND_OF_LANE = {
 
 @dataclass(frozen=True)
 class NvmlLink:
-    """The fastest path between two cards.
+    """The fastest path between two GPUs.
 
     Attributes:
         kind: ``"nvlink"``, direct or through a switch, or ``"pcie"``.
-        bytes_per_second: in one direction, at most; None if the driver does not say enough.
+        bytes_per_second: the peak in one direction; None if the driver does not report enough.
     """
 
     kind: str
@@ -48,7 +48,7 @@ class NvmlLink:
 
 
 def link_between(opened: Session, a: Any, b: Any, *, allow_nvlink: bool) -> NvmlLink:
-    """Return the path between the whole cards of two NVML handles."""
+    """Return the path between the whole GPUs of two NVML handles."""
     links = _nvlinks_between(opened, a, b) if allow_nvlink else []
     if links:
         speed = _bytes_per_second_of_nvlink(opened, a, links[0])
@@ -61,8 +61,8 @@ def link_between(opened: Session, a: Any, b: Any, *, allow_nvlink: bool) -> Nvml
 def _nvlinks_between(opened: Session, a: Any, b: Any) -> list[int]:
     """Return the numbers of the links of `a` that lead to `b`.
 
-    Those that end there, or else as many as both have to the switches, which join every card with
-    every other.
+    These are the direct links, or else as many links to switches as both have: the switches connect
+    all GPUs.
     """
     questions = Questions(opened)
     pci_of_b = questions.ask("nvmlDeviceGetPciInfo", b)
@@ -76,7 +76,7 @@ def _nvlinks_between(opened: Session, a: Any, b: Any) -> list[int]:
 
 
 def _active_nvlinks(questions: Questions, handle: Any) -> dict[int, tuple[bool, str | None]]:
-    """Return, by number, whether each active link leads to a switch, and its end's bus id."""
+    """Return, by link number, whether each active link leads to a switch, and its remote bus ID."""
     found: dict[int, tuple[bool, str | None]] = {}
     for number in range(_LINKS):
         if questions.ask("nvmlDeviceGetNvLinkState", handle, number) != 1:
@@ -90,7 +90,7 @@ def _active_nvlinks(questions: Questions, handle: Any) -> dict[int, tuple[bool, 
 def _bytes_per_second_of_nvlink(opened: Session, handle: Any, number: int) -> float | None:
     """Return the smaller of the published rate and the driver's.
 
-    The driver's is that of the line: on H100 26.56 GB/s, which carry 25 GB/s of data.
+    The driver reports the line rate: 26.56 GB/s on H100, which carries 25 GB/s of data.
     """
     questions = Questions(opened)
     version = questions.ask("nvmlDeviceGetNvLinkVersion", handle, number)
@@ -106,10 +106,10 @@ def _bytes_per_second_of_nvlink(opened: Session, handle: Any, number: int) -> fl
 
 
 def _pcie_bytes_per_second(opened: Session, handle: Any) -> float | None:
-    """Return the rate of a card's own PCIe link.
+    """Return the rate of a GPU's own PCIe link.
 
-    The greatest generation that card and slot share, since an idle card lowers the current one to
-    save power; and the current width, since that is how the slot is wired.
+    Uses the highest generation that the GPU and the slot share, since an idle GPU lowers the
+    current one to save power, and the current width, which is the slot's wiring.
     """
     questions = Questions(opened)
     generation = questions.ask("nvmlDeviceGetMaxPcieLinkGeneration", handle)

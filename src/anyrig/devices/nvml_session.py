@@ -1,9 +1,9 @@
-"""Talking to the NVIDIA Management Library: opening, closing, and its errors in words.
+"""Sessions of the NVIDIA Management Library (NVML), and its errors as text.
 
 NVML counts its users: the first `nvmlInit` opens the driver (tens of milliseconds with several
-cards), the last `nvmlShutdown` closes it. Each question of `nvml.py` opens a session for itself;
-``with session():`` around many questions makes them share one, with the cards' handles. An open
-session keeps the kernel module in use, so a loop that runs for days opens one for each round.
+GPUs), the last `nvmlShutdown` closes it. Each query of `nvml.py` opens a session;
+``with session():`` around several queries makes them share one, with the GPUs' handles. An open
+session keeps the kernel module in use, so a long-running loop should open one for each round.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-# Codes of nvmlReturn_t, from nvml.h; written out so that this file needs no pynvml at import.
+# Codes of nvmlReturn_t, from nvml.h; copied so that this file does not import pynvml.
 _INVALID_ARGUMENT = 2
 _NOT_SUPPORTED = 3
 _NO_PERMISSION = 4
@@ -29,7 +29,7 @@ _LIBRARY_MISMATCH = 18
 _ARGUMENT_VERSION_MISMATCH = 25
 UNKNOWN_ERROR = 999
 
-# Answers that mean "this card does not tell", not "this card is broken".
+# Codes that mean that the GPU does not report the quantity, not that it is broken.
 _NO_ANSWER = frozenset(
     {
         _INVALID_ARGUMENT,
@@ -48,7 +48,7 @@ _WORDS = {
     "try `sudo modprobe nvidia`, then `nvidia-smi`",
     _LIBRARY_NOT_FOUND: "there is no NVIDIA driver here (libnvidia-ml.so.1 cannot be loaded); "
     "install the driver, or start the container with GPUs (`docker run --gpus all`)",
-    _FUNCTION_NOT_FOUND: "the NVIDIA driver is too old to be asked; update it",
+    _FUNCTION_NOT_FOUND: "the NVIDIA driver is too old for this query; update it",
     _GPU_IS_LOST: "the GPU is lost: it has fallen off the bus or stopped answering; see `dmesg` "
     "for an Xid message, then reset it (`sudo nvidia-smi --gpu-reset`) or restart the machine",
     _RESET_REQUIRED: "the GPU needs a reset before it can be used: `sudo nvidia-smi --gpu-reset`",
@@ -58,10 +58,10 @@ _WORDS = {
 
 
 class NvmlUnavailableError(Exception):
-    """NVML cannot be used here. Caught inside this room: having no driver is not a failure.
+    """NVML cannot be used. Caught within `devices`: a missing driver is not a failure.
 
     Attributes:
-        driver_present: whether there is a driver, which then does not answer.
+        driver_present: whether there is a driver that does not answer.
     """
 
     def __init__(self, reason: str, *, driver_present: bool) -> None:
@@ -75,8 +75,8 @@ class Session:
 
     Attributes:
         nvml: the module pynvml, initialised.
-        handles: of the cards by bare UUID, filled by `nvml.py`; None until then.
-        silent: what the cards said that would not even tell their UUID.
+        handles: of the GPUs by bare UUID, filled by `nvml.py`; None until then.
+        silent: the errors of GPUs that do not report their UUID.
     """
 
     nvml: Any
@@ -84,23 +84,23 @@ class Session:
     silent: list[str] = field(default_factory=list)
 
     def call(self, function: str, *arguments: object) -> Any:
-        """Call a function of pynvml by name, so that one an older pynvml lacks is an NVML error."""
+        """Call a function of pynvml by name; a function missing from pynvml is an NVML error."""
         found = getattr(self.nvml, function, None)
         if found is None:
             raise self.nvml.NVMLError(_FUNCTION_NOT_FOUND)
         try:
             return found(*arguments)
-        except self.nvml.NVMLLibraryMismatchError:  # pynvml's dress for a function not found
+        except self.nvml.NVMLLibraryMismatchError:  # raised by pynvml for a missing function
             raise self.nvml.NVMLError(_FUNCTION_NOT_FOUND) from None
 
 
 class Questions:
-    """Questions to one card.
+    """Queries of one GPU.
 
-    An answer the card does not have is None; the first that speaks of a broken card is kept.
+    A quantity that the GPU does not report is None. The first error of a broken GPU is kept.
 
     Attributes:
-        error: that first answer in words, or None.
+        error: the first error as text, or None.
     """
 
     def __init__(self, opened: Session) -> None:
@@ -108,12 +108,12 @@ class Questions:
         self.error: str | None = None
 
     def ask(self, function: str, *arguments: object, ignore: frozenset[int] = frozenset()) -> Any:
-        """Return what pynvml's `function` answers, or None.
+        """Return the result of pynvml's `function`, or None.
 
         Args:
             function: a name in pynvml.
             arguments: for it.
-            ignore: further error codes that only mean "no answer".
+            ignore: further error codes that mean that the quantity is not reported.
         """
         try:
             return self._session.call(function, *arguments)
@@ -124,17 +124,17 @@ class Questions:
 
 
 def words_for(error: Any) -> str:
-    """Return what an NVMLError says, and for the common ones what to do about it."""
+    """Return the text of an NVMLError, with the remedy for common errors."""
     code = int(error.value)
     return f"{_WORDS[code]} (NVML: {error})" if code in _WORDS else f"NVML: {error} (code {code})"
 
 
 @contextmanager
 def session() -> Iterator[Session]:
-    """Open NVML, or share it with the session around this one, in any thread.
+    """Open NVML, or share the open session of any thread.
 
     Raises:
-        NvmlUnavailableError: there is no driver, or it does not answer; the text says why.
+        NvmlUnavailableError: there is no driver, or it does not answer; the message says why.
     """
     opened = _sessions.enter()
     try:
@@ -145,10 +145,10 @@ def session() -> Iterator[Session]:
 
 @contextmanager
 def shared_session() -> Iterator[None]:
-    """Let all questions within the block share one opening of NVML; without a driver, do nothing.
+    """Share one NVML session among all queries in the block; without a driver, do nothing.
 
-    Opening takes the driver many times longer than an answer, so a table of many cards, or one
-    that is drawn every second, asks within one.
+    Opening NVML takes many times longer than a query, so a table of several GPUs, or one that is
+    updated every second, uses one session.
     """
     with ExitStack() as stack:
         with suppress(NvmlUnavailableError):
@@ -157,7 +157,7 @@ def shared_session() -> Iterator[None]:
 
 
 class _Sessions:
-    """The open session and how many share it."""
+    """The open session and its number of users."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -176,7 +176,7 @@ class _Sessions:
             self._users -= 1
             if self._users == 0 and self._open is not None:
                 closing, self._open = self._open, None
-                # An error means that the driver went away meanwhile: there is nothing to close.
+                # An error means that the driver was unloaded meanwhile: there is nothing to close.
                 with suppress(closing.nvml.NVMLError):
                     closing.call("nvmlShutdown")
 
@@ -204,7 +204,7 @@ _sessions = _Sessions()
 
 
 def _forget_sessions() -> None:
-    """Start anew in a forked child: another thread of the parent may have held the lock."""
+    """Reset the state in a forked child: another thread of the parent may have held the lock."""
     global _sessions
     _sessions = _Sessions()
 

@@ -1,4 +1,4 @@
-"""What a caller may write for a device or a rig, in one place: every public function takes it."""
+"""The values that every public function accepts for a device or a rig."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ Places: TypeAlias = "Place | Iterable[Place]"
 
 
 def as_torch_device(place: Place) -> torch.device:
-    """Return the one device that a place names, as PyTorch knows it.
+    """Return the device that a place names, as a `torch.device`.
 
-    A text that PyTorch reads is PyTorch's: ``"cuda"`` has no index, and ``"meta"`` is a device.
+    A text that `torch.device` accepts has PyTorch's meaning: ``"cuda"`` has no index, and
+    ``"meta"`` is a device.
 
     Raises:
-        DeviceTextError: the text, the number or the object names no device here.
+        DeviceTextError: the text, the number or the object names no device of this machine.
         DeviceFailedError: the device cannot be used.
     """
     if isinstance(place, Device):
@@ -55,7 +56,7 @@ def as_torch_device(place: Place) -> torch.device:
 
 
 def as_torch_devices(places: Places) -> tuple[torch.device, ...]:
-    """Return all devices that places name, in order, as PyTorch knows them.
+    """Return all devices that places name, in order, as `torch.device`.
 
     Raises:
         DeviceTextError, DeviceFailedError: as `as_torch_device`.
@@ -70,10 +71,10 @@ def as_torch_devices(places: Places) -> tuple[torch.device, ...]:
 
 
 def as_devices(places: Places) -> tuple[Device, ...]:
-    """Return all devices that places name, in order; those that cannot be used, too.
+    """Return all devices that places name, in order, including unusable ones.
 
     Raises:
-        DeviceTextError: a text, a number or an object names no device here.
+        DeviceTextError: a text, a number or an object names no device of this machine.
     """
     if isinstance(places, Device):
         return (places,)
@@ -88,8 +89,8 @@ def as_rig(places: Places) -> Rig:
     """Return the rig of all devices that places name, in order.
 
     Raises:
-        DeviceTextError: a text, a number or an object names no device here; or a device is named
-            twice, or they are of several kinds.
+        DeviceTextError: a text, a number or an object names no device of this machine, a device is
+            named twice, or the devices are of several kinds.
         DeviceFailedError: a device cannot be used.
         NoDeviceError: the list is empty.
     """

@@ -1,4 +1,4 @@
-"""A process that uses a device, as the operating system knows it."""
+"""A process that uses a device."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ class DeviceProcess:
     """One process on one device.
 
     Attributes:
-        pid: in the namespace of the driver, which a container does not always share.
-        name: of its program; None if the process is gone, hidden, or in another namespace.
-        used_bytes: of the device's memory; None where the driver does not say, as under WSL, on
+        pid: in the driver's namespace, which may differ from a container's.
+        name: of its program; None if the process has ended, is hidden, or is in another namespace.
+        used_bytes: of the device's memory; None if the driver does not report it, as under WSL, on
             Windows, and in most containers.
     """
 
@@ -24,9 +24,9 @@ class DeviceProcess:
 
 
 def process_name(pid: int) -> str | None:
-    """Return the name of the program that process `pid` runs, or None if it cannot be seen.
+    """Return the name of the program of process `pid`, or None if it is not visible.
 
-    A process may call itself anything, so what is not printable becomes ``?``.
+    Characters that cannot be printed become ``?``.
     """
     try:
         name = psutil.Process(pid).name()

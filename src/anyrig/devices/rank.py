@@ -1,4 +1,4 @@
-"""Which of a machine's devices belongs to this process, where several share them."""
+"""The device of this process among those that the ranks of a node share."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..errors import LaunchError
 
 @dataclass(frozen=True)
 class LocalRank:
-    """This process's number among those of its machine, as torchrun's environment has it.
+    """The local rank of this process, from torchrun's environment.
 
     Attributes:
         rank: ``LOCAL_RANK``.
@@ -23,10 +23,10 @@ class LocalRank:
 
     @classmethod
     def read(cls, environment: Mapping[str, str] = os.environ) -> LocalRank | None:
-        """Return what the environment says, or None outside torchrun, `anyrig run` and the like.
+        """Return the local rank, or None outside torchrun, `anyrig run` and similar launchers.
 
         Raises:
-            LaunchError: the variables are no numbers, or contradict each other.
+            LaunchError: the variables are not numbers, or contradict each other.
         """
         texts = [environment.get(name) for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE")]
         if None in texts:
@@ -37,16 +37,16 @@ class LocalRank:
             rank, world_size = -1, 0
         if not 0 <= rank < world_size:
             raise LaunchError(
-                f"LOCAL_RANK={texts[0]} and LOCAL_WORLD_SIZE={texts[1]} name no process of this "
-                "machine; unset both, or start the program with anyrig run or torchrun"
+                f"LOCAL_RANK={texts[0]} and LOCAL_WORLD_SIZE={texts[1]} are not a valid local "
+                "rank; unset both, or start the program with anyrig run or torchrun"
             )
         return cls(rank, world_size)
 
     def device_index(self, device_count: int) -> int:
-        """Return the index of this process's device among `device_count` that it sees.
+        """Return the index of this process's device among `device_count` visible devices.
 
-        Where there are more ranks than devices, neighbouring ranks share one, and no device has two
-        ranks more than another. A launcher that shows each rank one device has decided already.
+        If there are more ranks than devices, neighbouring ranks share one, and the numbers of ranks
+        per device differ by one at most. With one visible device, the index is 0.
         """
         if self.world_size <= device_count:
             return self.rank

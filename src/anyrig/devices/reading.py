@@ -1,4 +1,4 @@
-"""What a device is doing at one moment."""
+"""The state of a device at one moment."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from .process import DeviceProcess
 
 @dataclass(frozen=True)
 class Reading:
-    """A moment of a device. What is unknown is None: a card inside a container, say, often cannot
-    tell which process holds what.
+    """The state of a device at one moment. Unknown values are None.
+
+    For example, in a container the driver often does not report the processes.
 
     Attributes:
         device: which device was read.
-        free_bytes: what an allocation could still get.
+        free_bytes: available for allocations.
         own_bytes: held by this process.
         others_bytes: held by all other processes together.
-        utilization: the part of the last moments in which the device was busy, 0 to 1.
+        utilization: the fraction of the last sample period in which the device was busy, 0 to 1.
         temperature_celsius: of the chip.
-        processes: those that use the device; empty if there are none, None if it cannot be told.
+        processes: that use the device; empty if there are none, None if they are not reported.
         error: why nothing could be read.
     """
 
@@ -35,7 +36,7 @@ class Reading:
 
     @property
     def used_bytes(self) -> int | None:
-        """Held by all processes together."""
+        """The bytes held by all processes together."""
         if self.device.total_bytes is None or self.free_bytes is None:
             return None
         return self.device.total_bytes - self.free_bytes

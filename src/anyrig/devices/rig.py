@@ -31,7 +31,7 @@ class Rig:
     Attributes:
         devices: in order. `detect` puts the strongest first; a text or a list keeps its own order,
             as ``device_ids`` does in `torch.nn.DataParallel`.
-        reason: why these devices, in this order.
+        reason: for these devices, in this order.
     """
 
     devices: tuple[Device, ...]
@@ -53,14 +53,16 @@ class Rig:
 
     @classmethod
     def detect(cls) -> Rig:
-        """Return the devices that ``ANYRIG_DEVICE`` names; without it, every working accelerator,
-        the strongest first; without one, the CPU.
+        """Return the devices that ``ANYRIG_DEVICE`` names, or else the machine's accelerators.
+
+        Without ``ANYRIG_DEVICE``, return every working accelerator, the strongest first, or the CPU
+        if there is none.
 
         In a rank, return only the rank's own device: `anyrig run` and `anyrig.launch` name it in
         ``ANYRIG_DEVICE``, and torchrun's ``LOCAL_RANK`` counts among the visible devices.
 
         Raises:
-            DeviceTextError: ``ANYRIG_DEVICE`` names no device here.
+            DeviceTextError: ``ANYRIG_DEVICE`` names no device of this machine.
             DeviceFailedError: the rank's device, or one that ``ANYRIG_DEVICE`` names, cannot be
                 used.
         """
@@ -74,7 +76,7 @@ class Rig:
         elif local is None:
             return cls._every_working()
         else:
-            # A broken device keeps its place, or its rank would share that of a neighbour.
+            # A broken device keeps its index, or its rank would share a neighbour's device.
             devices, reason = visible(survey()), "counted among the visible devices"
         if local is None or len(devices) == 1:
             return cls(devices, reason)
@@ -94,14 +96,14 @@ class Rig:
     def parse(cls, text: str) -> Rig:
         """Return the devices that a text names.
 
-        ``"auto"`` is `detect`, which obeys ``ANYRIG_DEVICE``; ``"all"`` is every accelerator;
+        ``"auto"`` is `detect`, which uses ``ANYRIG_DEVICE``; ``"all"`` is every accelerator;
         ``"cpu"`` the CPU; ``"cuda"`` the current CUDA device, as in PyTorch; ``"cuda:1"``,
         ``"cuda:0,cuda:2"`` and ``"cuda:0,2"`` name devices by index; ``"0,2"`` and ``"2"`` do so
         for the accelerator there is (``"2"`` is the third device, not two of them);
         ``"GPU-8932f937"`` names one by the start of its UUID. The order of the text is kept.
 
         Raises:
-            DeviceTextError: the text names no device here; the message lists those there are.
+            DeviceTextError: the text names no device of this machine; the message lists them.
             DeviceFailedError: the text names a device that cannot be used.
         """
         if not isinstance(text, str):
@@ -119,7 +121,7 @@ class Rig:
 
     @property
     def lead(self) -> Device:
-        """The first device, where the caller's tensors and gathered results live."""
+        """The first device, which holds the caller's tensors and the gathered results."""
         return self.devices[0]
 
     @property
@@ -129,7 +131,7 @@ class Rig:
 
     @property
     def torch_devices(self) -> tuple[torch.device, ...]:
-        """The devices as PyTorch knows them, in order."""
+        """The devices as `torch.device`, in order."""
         return tuple(device.torch_device for device in self.devices)
 
     @cached_property
@@ -150,7 +152,7 @@ class Rig:
         return ", ".join(str(device) for device in self.devices)
 
     def __repr__(self) -> str:
-        """Return a line, as a notebook shows for a cell that ends in a rig: equal devices once."""
+        """Return one line, with equal devices grouped."""
         runs = itertools.groupby(self.devices, key=lambda device: (device.name, device.total_bytes))
         parts = [_describe_equal(tuple(run)) for _, run in runs]
         return f"<Rig {'; '.join(parts)}: {self.reason}>"
@@ -165,10 +167,10 @@ def _describe_equal(devices: tuple[Device, ...]) -> str:
 
 
 def order_by_strength(devices: tuple[Device, ...]) -> tuple[tuple[Device, ...], str]:
-    """Return `devices` with the strongest first, and by what they were compared.
+    """Return `devices` with the strongest first, and the criterion.
 
-    Published rates decide if they are known for every device; a rate that is known for some only
-    cannot be compared, and capability and memory decide then. Equals keep their order.
+    Devices are compared by published rates if these are known for every device, else by capability
+    and memory. Equal devices keep their order.
     """
     if all(device.spec for device in devices):
         reason = "the fastest first by published FLOP/s, then memory"

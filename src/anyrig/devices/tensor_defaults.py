@@ -1,4 +1,4 @@
-"""Default device and dtype for a while: what `torch.set_default_tensor_type` was used for."""
+"""A temporary default device and dtype, in place of `torch.set_default_tensor_type`."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ def defaults(
     device: Place | None = None,
     dtype: torch.dtype | None = None,
 ) -> Iterator[None]:
-    """Within the block, new tensors are made on `device` and, where they are floating point, with
-    `dtype`; after it both are as before, also when it is left by an exception. It decorates a
-    function too.
+    """Set the default device and floating-point dtype of new tensors within a block.
+
+    The previous defaults are restored at the end, also after an exception. Can be used as a
+    decorator.
 
     ::
 
@@ -28,8 +29,8 @@ def defaults(
             model = Net()                       # made on cuda:1, in double precision
 
     Raises:
-        DeviceTextError: the text or the number names no device here.
-        TypeError: PyTorch takes no such dtype as a default (it must be floating point).
+        DeviceTextError: the text or the number names no device of this machine.
+        TypeError: `dtype` is not a floating-point dtype that PyTorch accepts as a default.
     """
     import torch
 

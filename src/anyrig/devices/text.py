@@ -1,14 +1,14 @@
-"""From the text a person writes to the devices it names.
+"""Parse a text that names devices.
 
 ::
 
     text     = "all" | item { "," item }
     item     = kind [ ":" index ] | index | uuid
     kind     = "cuda" | "xpu" | "mps" | "cpu"
-    uuid     = "GPU-…" | "MIG-…", or a start of one that only one device has
+    uuid     = "GPU-…" | "MIG-…", or a prefix that only one device has
 
-Spaces may stand around a comma, nowhere else. An index without a kind takes the kind before it,
-or the kind of the accelerator there is.
+Spaces are allowed around commas only. An index without a kind has the kind of the item before it,
+or of the machine's accelerator.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .probes import PROBES
 _NAMED = re.compile(r"(?P<kind>[a-z]+)(?::(?P<index>\d+))?", re.ASCII)
 _UUID = re.compile(r"(GPU|MIG)-[0-9A-Za-z/-]+", re.ASCII)
 
-# What errors say where GPUs were asked for and the machine has none.
+# The hint of errors if the machine has no GPU.
 WITHOUT_GPUS = "To run on virtual GPUs: anyrig rehearse --rig 2xT4 SCRIPT"
 
 
@@ -31,7 +31,8 @@ def select_devices(text: str, present: tuple[Device, ...]) -> tuple[Device, ...]
     """Return the devices among `present` that `text` names, in the order of the text.
 
     Raises:
-        DeviceTextError: see the grammar above; the message lists the devices there are.
+        DeviceTextError: the text does not match the grammar above, or names no device of this
+            machine; the message lists its devices.
     """
     if text == "all":
         return _every_accelerator(present)
@@ -40,7 +41,7 @@ def select_devices(text: str, present: tuple[Device, ...]) -> tuple[Device, ...]
     for item in text.split(","):
         device = _select(item.strip(" "), text, kind, present)
         if device in chosen:
-            raise _refusal(text, f"{device.text} stands in it twice", present)
+            raise _refusal(text, f"it names {device.text} twice", present)
         chosen.append(device)
         kind = device.kind
     return tuple(chosen)
@@ -74,7 +75,7 @@ def _select(item: str, text: str, kind: str | None, present: tuple[Device, ...])
 
 
 def _index(digits: str, text: str, present: tuple[Device, ...]) -> int:
-    if len(digits) > 9:  # Python reads thousands of digits, and raises on more
+    if len(digits) > 9:  # Python raises for thousands of digits
         raise _refusal(text, "no index has so many digits", present)
     return int(digits)
 
@@ -101,7 +102,7 @@ def _select_by_uuid(start: str, text: str, present: tuple[Device, ...]) -> Devic
 
 
 def _current_index(kind: str) -> int | None:
-    """What PyTorch means by a kind without an index: the current device."""
+    """Return the current device of a kind, as PyTorch does for a kind without an index."""
     import torch
 
     if kind == "cpu":

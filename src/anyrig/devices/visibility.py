@@ -1,8 +1,8 @@
-"""`CUDA_VISIBLE_DEVICES`: what CUDA will make of it.
+"""Parse `CUDA_VISIBLE_DEVICES` as CUDA does.
 
-CUDA reads the variable once, when it starts. An index in it counts in the driver's order, the
-fastest card first unless `CUDA_DEVICE_ORDER` is ``PCI_BUS_ID``, while nvidia-smi counts along the
-PCI bus; so anyrig writes UUIDs, which mean the same to everyone.
+CUDA reads the variable once, when it starts. Its indices follow the driver's order, fastest GPU
+first unless `CUDA_DEVICE_ORDER` is ``PCI_BUS_ID``, while nvidia-smi's follow the PCI bus. So anyrig
+writes UUIDs, which are unambiguous.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from typing import TypeVar
 VARIABLE = "CUDA_VISIBLE_DEVICES"
 ORDER_VARIABLE = "CUDA_DEVICE_ORDER"
 
-# What strtoul reads at the start of an entry: "1gpu2" is 1, and "0x10" is 0.
+# strtoul reads the start of an entry: "1gpu2" is 1, and "0x10" is 0.
 _NUMBER = re.compile(r"[+-]?[0-9]+")
 UUID_PREFIXES = ("GPU-", "MIG-")
-_ALIKE = 0.92  # CUDA_VISIBLE_DEVICE is 0.97 alike, CUDA_VISIBLE_DEVICES_OLD 0.91
+_ALIKE = 0.92  # the similarity of CUDA_VISIBLE_DEVICE is 0.97, of CUDA_VISIBLE_DEVICES_OLD 0.91
 
 
 _Entry = TypeVar("_Entry", int, str)
@@ -35,16 +35,14 @@ class VisibilityWarning(UserWarning):
 
 @dataclass(frozen=True)
 class Visibility:
-    """What CUDA reads in `CUDA_VISIBLE_DEVICES`.
+    """The meaning of `CUDA_VISIBLE_DEVICES` to CUDA.
 
     Attributes:
         text: the variable's value; None if it is not set.
-        indices: of the devices that it names, in the driver's order; None unless the text is of
-            indices.
-        uuids: of the devices that it names, each the whole or the start of one; None unless the
-            text is of UUIDs.
-        reason: how the text is read, in words. The machine may not have what the text names: CUDA
-            ends the list there, and `select` says what is left.
+        indices: that the text names, in the driver's order; None unless it contains indices.
+        uuids: that the text names, each whole or a prefix; None unless it contains UUIDs.
+        reason: how CUDA reads the text. CUDA ends the list at a device that the machine does not
+            have; `select` returns the rest.
     """
 
     text: str | None
@@ -54,18 +52,18 @@ class Visibility:
 
     @property
     def hides_all(self) -> bool:
-        """Whether no device is visible, whatever there is."""
+        """Whether no device is visible on any machine."""
         return self.text is not None and not self.indices and not self.uuids
 
     def __str__(self) -> str:
         return self.reason
 
     def select(self, uuids: Sequence[str]) -> tuple[str, ...]:
-        """Return those of a machine's devices that CUDA will show, in the order it will.
+        """Return the visible devices of a machine, in CUDA's order.
 
         Args:
-            uuids: of all devices of the machine, in the driver's order (any order will do if
-                this visibility is not of indices).
+            uuids: of all devices of the machine, in the driver's order (in any order unless the
+                text contains indices).
         """
         if self.text is None:
             return tuple(uuids)
@@ -80,9 +78,9 @@ class Visibility:
 
 
 def read_visibility(environ: Mapping[str, str] = os.environ) -> Visibility:
-    """Return what CUDA reads in the environment, as `parse_visibility` does.
+    """Parse the `CUDA_VISIBLE_DEVICES` of an environment; see `parse_visibility`.
 
-    Warns, once for each, of variables that look like a misspelling of the name.
+    Warn once about each variable whose name looks like a misspelling.
     """
     for name in _misspellings(environ):
         if name not in _warned:
@@ -97,11 +95,11 @@ def read_visibility(environ: Mapping[str, str] = os.environ) -> Visibility:
 
 
 def parse_visibility(text: str | None, *, order: str | None = None) -> Visibility:
-    """Read a value of `CUDA_VISIBLE_DEVICES` as CUDA does, and PyTorch before CUDA has started.
+    """Parse a value of `CUDA_VISIBLE_DEVICES` as CUDA does, and PyTorch before CUDA has started.
 
-    Not set, all devices are visible; empty, none. The first entry decides whether the list is of
-    indices, of GPUs or of MIG instances. It ends at the first entry that is no such thing, and
-    an entry that comes twice hides every device.
+    If the variable is not set, all devices are visible; if it is empty, none. The first entry
+    decides whether the list contains indices, GPUs or MIG instances. The list ends at the first
+    entry of another form. An entry that appears twice hides every device.
 
     Args:
         text: the value; None if the variable is not set.
@@ -123,7 +121,7 @@ def parse_visibility(text: str | None, *, order: str | None = None) -> Visibilit
 def _read_list(
     entries: list[str], read: Callable[[str], _Entry | None]
 ) -> tuple[tuple[_Entry, ...], str]:
-    """Return what the list is read as, and what is odd about it in words."""
+    """Return the values of the list, and a description of its irregularity."""
     values: list[_Entry] = []
     for position, entry in enumerate(entries):
         value = read(entry)
@@ -133,7 +131,7 @@ def _read_list(
                 f", and {unread!r} is not read" if unread else ""
             )
         if value in values:
-            return (), f"{entry!r} comes twice, which hides every device"
+            return (), f"{entry!r} appears twice, which hides every device"
         values.append(value)
     return tuple(values), ""
 
@@ -149,16 +147,16 @@ def _read_uuid(entry: str, prefix: str) -> str | None:
 
 
 def _words(text: str, values: tuple[int, ...] | tuple[str, ...], oddity: str) -> str:
-    # Whether the machine has these devices is not known here; `select` is for that.
+    # `select` checks whether the machine has these devices.
     named = f"names {', '.join(map(str, values))}" if values else "no device is visible"
     return f"{VARIABLE}={text!r}: {named}" + (f"; {oddity}" if oddity else "")
 
 
 def _words_of_order(order: str | None) -> str:
     if order == "PCI_BUS_ID":
-        return f"indices along the PCI bus, as {ORDER_VARIABLE} asks and nvidia-smi counts"
+        return f"indices along the PCI bus, as set by {ORDER_VARIABLE} and used by nvidia-smi"
     return (
-        f"indices with the fastest card first, unlike nvidia-smi's, since {ORDER_VARIABLE} is "
+        f"indices with the fastest GPU first, unlike nvidia-smi's, since {ORDER_VARIABLE} is "
         + ("not set" if order is None else repr(order))
     )
 

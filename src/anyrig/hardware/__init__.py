@@ -1,4 +1,4 @@
-"""Facts of accelerators, as data: see `specs.toml` and `fractions.toml` for figures and sources."""
+"""Published facts of accelerators. `specs.toml` and `fractions.toml` hold figures and sources."""
 
 from .fractions import Fraction, fraction_of, fractions
 from .spec import Spec, find_spec, is_key, nearest_keys, spec_of_key, specs

@@ -1,4 +1,4 @@
-"""What is reached in practice of the rates that a data sheet promises, by kind of work."""
+"""The fractions of published rates that large workloads reach, by kind of work."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _OTHERWISE = "otherwise"
 
 @dataclass(frozen=True)
 class Fraction:
-    """A part of a published rate, from 0 to 1, that large work reaches.
+    """The fraction of a published rate that large workloads reach, from 0 to 1.
 
     Attributes:
         fraction: reached rate over published rate.
-        source: where it was read, or what it rests on.
+        source: the publication or measurement behind the fraction.
     """
 
     fraction: float
@@ -36,10 +36,12 @@ class Fraction:
 
 
 def fraction_of(kind: str, architecture: str) -> Fraction:
-    """Return what `kind` of work reaches on cards of `architecture` (as in `Spec.architecture`).
+    """Return the fraction that `kind` of work reaches on GPUs of `architecture`.
 
-    Kinds: ``product``, ``convolution`` and ``attention`` of the FLOP/s of their dtype; ``memory``,
-    ``link``, ``pcie`` and ``network`` of the bytes a second.
+    Args:
+        kind: ``product``, ``convolution`` or ``attention``, a fraction of the FLOP/s of their
+            dtype; ``memory``, ``link``, ``pcie`` or ``network``, a fraction of bytes per second.
+        architecture: as in `Spec.architecture`.
 
     Raises:
         KeyError: there is no such kind.
@@ -50,7 +52,7 @@ def fraction_of(kind: str, architecture: str) -> Fraction:
 
 @functools.cache
 def fractions() -> Mapping[str, Mapping[str, Fraction]]:
-    """Every known fraction by kind of work and architecture; see `fractions.toml`."""
+    """Return every known fraction by kind of work and architecture; see `fractions.toml`."""
     text = resources.files(__package__).joinpath("fractions.toml").read_text(encoding="utf-8")
     tables: dict[str, dict[str, dict[str, Any]]] = tomllib.loads(text)
     return MappingProxyType(

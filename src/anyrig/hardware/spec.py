@@ -1,4 +1,4 @@
-"""What is known of a card: memory, rates, links. Looked up by exact name, never guessed."""
+"""Published facts of GPUs (memory, rates, links), looked up by exact name and never guessed."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ else:
     import tomli as tomllib
 
 
-# Characters of a card's name that do not count.
+# Characters to ignore in a key.
 _IGNORED = str.maketrans("", "", "-_ ")
 
 
 @dataclass(frozen=True)
 class Spec:
-    """The published facts of one card.
+    """The published facts of one GPU model.
 
     Attributes:
-        key: anyrig's name for the card, as in ``anyrig rehearse --rig 4xA100-80GB``.
-        names: the exact names by which a driver reports it.
+        key: anyrig's name for the model, as in ``anyrig rehearse --rig 4xA100-80GB``.
+        names: the exact names that drivers report for the model.
         architecture: ``"ampere"``, ``"hopper"``, …
-        capability: CUDA compute capability ``(major, minor)``; None for cards without one.
+        capability: CUDA compute capability ``(major, minor)``; None for models without one.
         multiprocessors: streaming multiprocessors, or compute units.
-        memory_bytes: what a program can use, which is less than the figure on the box.
-        memory_bytes_per_second: bandwidth of the card's own memory.
+        memory_bytes: usable memory, which is less than the advertised size.
+        memory_bytes_per_second: bandwidth of the GPU's own memory.
         flops_per_second: dense rate by dtype name (``"float64"``, ``"float32"``, ``"tfloat32"``,
             ``"bfloat16"``, ``"float16"``, ``"float8"``, ``"int8"``); a dtype that is absent is
             unknown or not accelerated.
-        link: the fastest path to another card of its kind: ``"nvlink"``, ``"pcie"``, ``"xgmi"``.
-        link_bytes_per_second: of that path, in one direction; None if unknown.
-        pcie_bytes_per_second: to the host, in one direction.
-        source: where the figures were read.
-        watts: what the board draws at most, as it is shipped; None if unknown.
+        link: the fastest path to another GPU of this model: ``"nvlink"``, ``"pcie"``, ``"xgmi"``.
+        link_bytes_per_second: rate of the link in one direction; None if unknown.
+        pcie_bytes_per_second: rate to the host in one direction.
+        source: the publication of the figures.
+        watts: default power limit of the board; None if unknown.
     """
 
     key: str
@@ -66,26 +66,26 @@ class Spec:
             raise ValueError(f"{self.key}: a rate that is not positive is unknown; leave it out")
 
     def __getstate__(self) -> dict[str, Any]:
-        # A read-only mapping cannot be pickled, and a rig goes to other processes.
+        # Rigs are sent to other processes, and a MappingProxyType cannot be pickled.
         return self.__dict__ | {"flops_per_second": dict(self.flops_per_second)}
 
     @property
     def strength(self) -> float:
-        """FLOP/s by which cards are ordered: half precision where known, else single."""
+        """The FLOP/s by which GPUs are ordered: the greatest of bfloat16, float16 and float32."""
         rates = self.flops_per_second
         return max(rates.get(dtype, 0.0) for dtype in ("bfloat16", "float16", "float32"))
 
 
 @functools.cache
 def specs() -> Mapping[str, Spec]:
-    """Every known card by its key, in the order of `specs.toml`."""
+    """Return every known GPU model by key, in the order of `specs.toml`."""
     text = resources.files(__package__).joinpath("specs.toml").read_text(encoding="utf-8")
     tables = tomllib.loads(text)
     return MappingProxyType({key: _spec(key, table) for key, table in tables.items()})
 
 
 def find_spec(name: str) -> Spec | None:
-    """Return the facts of the card a driver calls `name`, or None where nothing is known.
+    """Return the facts of the GPU that a driver calls `name`, or None if the model is unknown.
 
     The name must match exactly: an "L40" is not an "L4", and an "A100-PCIE-40GB" not an "A100".
     """
@@ -93,17 +93,17 @@ def find_spec(name: str) -> Spec | None:
 
 
 def spec_of_key(key: str, *, only_cuda: bool = False) -> Spec:
-    """Return the facts of the card anyrig calls `key`, such as ``"A100-80GB"``.
+    """Return the facts of the GPU model that anyrig calls `key`, such as ``"A100-80GB"``.
 
     Case, hyphens, underscores and spaces do not matter: ``"rtx4090"`` is ``"RTX-4090"``.
 
     Args:
-        key: the card's name.
-        only_cuda: let the message of the error list only cards that CUDA drives.
+        key: the model's name.
+        only_cuda: list only CUDA GPUs in the message of the error.
 
     Raises:
-        UnknownHardwareError: no card has that key, or several cards share it (``"A100"`` is sold
-            with 40 and with 80 GB); the message lists them, or the nearest ones.
+        UnknownHardwareError: no model has that key, or several share it (``"A100"`` is sold with
+            40 and with 80 GB). The message lists these models, or the nearest ones.
     """
     spec = _by_folded_key().get(_fold(key))
     if spec is not None:
@@ -112,22 +112,22 @@ def spec_of_key(key: str, *, only_cuda: bool = False) -> Spec:
     variants = [known for known in _keys(only_cuda) if _fold(known.partition("-")[0]) == _fold(key)]
     if len(variants) > 1:
         raise UnknownHardwareError(
-            f"{shown} names {len(variants)} cards; write {' or '.join(variants)}"
+            f"{shown} names {len(variants)} GPUs; write {' or '.join(variants)}"
         )
     raise UnknownHardwareError(
-        f"no card is called {shown}; the nearest are "
+        f"no GPU is called {shown}; the nearest are "
         f"{', '.join(nearest_keys(key, only_cuda=only_cuda))}. "
         f"All of them: {', '.join(_keys(only_cuda))}"
     )
 
 
 def is_key(text: str) -> bool:
-    """Return whether `text` names one card, as `spec_of_key` reads it."""
+    """Return whether `spec_of_key` accepts `text`."""
     return _fold(text) in _by_folded_key()
 
 
 def nearest_keys(key: str, count: int = 3, *, only_cuda: bool = False) -> list[str]:
-    """Return up to `count` keys that read most like `key`, the nearest first."""
+    """Return up to `count` keys most similar to `key`, the nearest first."""
     wanted = key.casefold()
 
     def distance(known: str) -> tuple[bool, float]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from types import FrameType, ModuleType
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -31,9 +32,9 @@ class Census:
     tensors: tuple[Tensor, ...]
 
     @property
-    def has_graphs(self) -> bool:
-        """Whether a tensor keeps a graph for a backward pass."""
-        return any(tensor.grad_fn is not None for tensor in self.tensors)
+    def graph_devices(self) -> frozenset[torch.device]:
+        """The devices of tensors that keep a graph for a backward pass."""
+        return frozenset(each.device for each in self.tensors if each.grad_fn is not None)
 
 
 def take_census() -> Census:

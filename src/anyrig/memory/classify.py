@@ -21,12 +21,12 @@ class Kinds:
         of a tensor, alive when a step ends, or at the end                        other tensors
         of a tensor, freed before                                                 temporaries
         of no tensor                                                              workspaces
-        older than the recording, of no tensor, while there were graphs           activations
+        older than the recording, of no tensor, of a device with graphs           activations
     """
 
     def __init__(self, timeline: Timeline, log: OperatorLog) -> None:
         self._timeline = timeline
-        self._had_graphs = log.had_graphs
+        self._had_graphs = timeline.device in log.graph_devices
         self._backward_starts = log.backward_starts
         self._start_positions = [timeline.position_of(n) for n in log.backward_starts]
         self._end_positions = [timeline.position_of(n) for n in log.backward_ends]

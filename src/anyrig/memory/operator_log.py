@@ -33,7 +33,7 @@ class OperatorLog:
         backward_ends: numbers of the first operators after each of them.
         step_ends: numbers of the last operators of optimizer steps.
         refused: the name of the last operator that ran out of memory, as ``"aten::_to_copy"``.
-        had_graphs: whether graphs for a backward pass existed when the recording began.
+        graph_devices: where graphs for a backward pass existed when the recording began.
     """
 
     count: int = 0
@@ -42,7 +42,7 @@ class OperatorLog:
     backward_starts: list[int] = field(default_factory=list)
     backward_ends: list[int] = field(default_factory=list)
     step_ends: list[int] = field(default_factory=list)
-    had_graphs: bool = False
+    graph_devices: frozenset[torch.device] = frozenset()
     refused: str | None = None
 
     def begin_operator(self) -> int:

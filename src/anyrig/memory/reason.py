@@ -257,14 +257,12 @@ class _Rules:
         for block in self._blocks:
             if block.origin is not None and self._kind(block) is kind:
                 by_line[block.origin.line] += block.bytes
+        sentence = f"activations that a backward pass needs have {format_bytes(count)}"
+        if not by_line:  # all are older than the recording
+            return Reason(Cause.ACTIVATIONS, sentence, self._origin.line, count)
         line, of_line = by_line.most_common(1)[0]
-        return Reason(
-            Cause.ACTIVATIONS,
-            f"activations that a backward pass needs have {format_bytes(count)}, "
-            f"{format_bytes(of_line)} of them from one line",
-            line,
-            count,
-        )
+        sentence += f", {format_bytes(of_line)} of them from one line"
+        return Reason(Cause.ACTIVATIONS, sentence, line, count)
 
     def _largest_other(self, kind: Kind) -> int:
         return max((n for other, n in self._kinds.items() if other is not kind), default=0)

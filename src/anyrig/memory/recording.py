@@ -67,7 +67,7 @@ class Recording:
 
     def start(self, frame: FrameType | None) -> None:
         """Begin to record; `frame` is the caller's, for the names of its variables."""
-        self._log.had_graphs = self._note_all(frame)
+        self._log.graph_devices = self._note_all(frame)
         self._host.restart()
         self._cuda = begin_cuda_history()
         self._modules.start()
@@ -128,8 +128,8 @@ class Recording:
         kinds = Kinds(timeline, self._log)
         return DeviceRecord(timeline, kinds, outside, total, self._log.refused)
 
-    def _note_all(self, frame: FrameType | None) -> bool:
-        """Record the roles of all tensors; return whether there are graphs."""
+    def _note_all(self, frame: FrameType | None) -> frozenset[torch.device]:
+        """Record the roles of all tensors; return where there are graphs."""
         census = take_census()
         self._roles.note(list(census.tensors), None)
         self._roles.note_variables(variables_of(frame))
@@ -137,7 +137,7 @@ class Recording:
             self._roles.note_model(model)
         for optimizer in census.optimizers:
             self._roles.note_optimizer(optimizer)
-        return census.has_graphs
+        return census.graph_devices
 
     def _begin_call(self, module: torch.nn.Module, inputs: tuple[Any, ...]) -> None:
         self._roles.note_model(module)

@@ -1,6 +1,7 @@
 """One module over a rig: scatter, replicas, gather, loss, shares.
 
-Names are loaded when they are first used. `spread` and `explain` are `anyrig`'s.
+Names are loaded when they are first used. `spread`, `explain`, `barrier`,
+`only_first_rank` and `print_once` are `anyrig`'s.
 """
 
 from __future__ import annotations
@@ -13,12 +14,9 @@ if TYPE_CHECKING:
     from .batch.gather import gather as gather
     from .batch.scatter import scatter as scatter
     from .data_parallel import DataParallel as DataParallel
-    from .group.barrier import barrier as barrier
-    from .group.first_rank import only_first_rank as only_first_rank
     from .group.loaders.distribute import distribute as distribute
     from .group.metrics.gather import gather_over_ranks as gather_over_ranks
     from .group.metrics.mean import mean_over_ranks as mean_over_ranks
-    from .group.print_once import print_once as print_once
     from .layout import Layout as Layout
     from .losses.loss import ParallelLoss as ParallelLoss
     from .replicas.parallel_apply import parallel_apply as parallel_apply
@@ -32,14 +30,11 @@ _MODULE_OF_NAME = {
     "ParallelLoss": ".losses.loss",
     "Sharding": ".sharded",
     "Shares": ".shares.shares",
-    "barrier": ".group.barrier",
     "distribute": ".group.loaders.distribute",
     "gather": ".batch.gather",
     "gather_over_ranks": ".group.metrics.gather",
     "mean_over_ranks": ".group.metrics.mean",
-    "only_first_rank": ".group.first_rank",
     "parallel_apply": ".replicas.parallel_apply",
-    "print_once": ".group.print_once",
     "replicate": ".replicas.replicas",
     "scatter": ".batch.scatter",
 }

@@ -18,7 +18,7 @@ from .replicas.transparent import TransparentModule
 from .shares.shares import Shares, choose_shares
 
 if TYPE_CHECKING:
-    from .group.membership import Group
+    from ..processes.group.membership import Group
 
 
 @dataclass(frozen=True)

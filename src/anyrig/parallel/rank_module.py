@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from ..errors import SpreadError
+from ..processes.group.membership import Context, current_context, current_group, open_carrier
 from ..transfer.tree import ATOM_TYPES, map_leaves
 from .accumulation import Accumulation, count_arguments, no_count, refuse_with_accumulate
 from .backward_callback import queue_callback
@@ -23,7 +24,6 @@ from .batch.samples import find_sample_count
 from .compiling import leave_to_modules
 from .group.exchange import Exchange, Phase
 from .group.fixed_parameters import FixedParameters
-from .group.membership import Context, current_context, current_group, open_carrier
 from .group.states import Broadcast, Buffers
 from .group.step_time import Pace
 from .group.weighing import put_weight_on, take_weight_off

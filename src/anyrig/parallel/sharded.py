@@ -17,9 +17,9 @@ from torch.distributed.fsdp import (
 )
 
 from ..errors import ShardSaveError, SpreadError
+from ..processes.group.membership import Group
 from .group.blocks import find_blocks
 from .group.fixed_parameters import FixedParameters, Freezing
-from .group.membership import Group
 from .group.shard_mesh import explain_saving, make_mesh
 from .group.states import broadcast_states
 from .rank_module import RankModule, Run

@@ -11,11 +11,11 @@ import torch
 from ..devices.place import Place, Places, as_rig
 from ..devices.rig import Rig
 from ..errors import SpreadError
+from ..processes.group.membership import Group, join_group
 from .accumulation import check_accumulate
 from .data_parallel import DataParallel
 from .ddp_options import check_ddp_options
 from .distributed import DistributedModule
-from .group.membership import Group, join_group
 from .layout import Layout, make_layout
 from .losses.loss import Criterion
 from .losses.mistakes import require_criterion

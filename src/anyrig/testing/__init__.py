@@ -1,1 +1,1 @@
-"""The pytest plugin: CUDA devices for tests, on machines that have none. See `docs/testing.md`."""
+"""The pytest plugin: virtual GPUs for tests on nodes without a GPU. See `docs/testing.md`."""

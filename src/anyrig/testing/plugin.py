@@ -1,7 +1,7 @@
 """The pytest plugin: ``@pytest.mark.gpus(2)`` and ``--rig``.
 
-pytest loads this at every start, in projects that never use it too, so it imports nothing that
-takes time; torch least of all.
+pytest loads this plugin at every start, even in projects that never use it, so the plugin imports
+nothing slow, above all not torch.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
-    """With ``--rig``, have the GPUs there before a conftest imports torch and counts them."""
+    """With ``--rig``, provide the GPUs before a conftest imports torch and counts them."""
     _prepare(early_config, early_config.known_args_namespace.rig)
 
 
@@ -51,13 +51,13 @@ def _prepare(config: pytest.Config, rig: str | None) -> None:
         VirtualRig.parse(rig)
     except AnyrigError as error:
         raise pytest.UsageError(f"--rig {rig}: {error}") from None
-    # Many suites ask torch.cuda.device_count() while they are collected.
+    # Many suites call torch.cuda.device_count() during collection.
     when_torch_is_imported(supply.find)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Register the marker."""
-    if _SUPPLY not in config.stash:  # a conftest named this plugin, which is later than pytest does
+    if _SUPPLY not in config.stash:  # loaded by a conftest, after the initial hook
         _prepare(config, config.getoption("--rig"))
     config.addinivalue_line(
         "markers",
@@ -67,7 +67,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_report_collectionfinish(config: pytest.Config) -> str | None:
-    """Say which devices ``--rig`` brought, or why none."""
+    """Report which devices the tests have, or why none."""
     supply = config.stash[_SUPPLY]
     if supply.found is None:
         return None
@@ -98,6 +98,6 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item) -> None:
-    """Take the devices back from the processes that later tests start."""
+    """Stop passing the devices to new processes."""
     if _FOR_CHILDREN in item.stash:
         item.stash[_FOR_CHILDREN].close()

@@ -1,4 +1,4 @@
-"""CUDA devices for the tests of one process: the machine's own, or virtual ones."""
+"""CUDA devices for the tests of one process: the node's GPUs, or virtual GPUs."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ DEFAULT_RIG = "4xA100-80GB"
 
 @dataclass
 class GpuSupply:
-    """Where this process's CUDA devices come from: decided at the first need, then kept.
+    """The source of this process's CUDA devices, chosen on first use and then kept.
 
     Attributes:
-        rig: the text of the virtual rig for a machine without a GPU.
-        for_children: the processes that tests start have a virtual rig too, from the time on when
-            it is installed; else only those of tests that `given_to_children` surrounds.
-        shown: surrounds what may take a minute and shows its progress on standard error.
-        found: how many devices there are and where they are from; None before the first need.
+        rig: the text of the virtual rig for a node without a GPU.
+        for_children: whether every process started after the installation has the virtual rig too;
+            otherwise only processes started within `given_to_children` have it.
+        shown: a context manager around the installation, which may take a minute and shows its
+            progress on standard error.
+        found: the number of devices and their source; None before the first use.
     """
 
     rig: str = DEFAULT_RIG
@@ -30,20 +31,20 @@ class GpuSupply:
     found: tuple[int, str] | None = None
 
     def find(self) -> tuple[int, str]:
-        """Return how many CUDA devices there are, and in words where they are from, or why none.
+        """Return the number of CUDA devices, and their source or why there are none.
 
-        Where the machine has none, the virtual rig is installed, for the rest of the process.
+        If the node has no GPU, install the virtual rig for the rest of the process.
 
         Raises:
-            AnyrigError: virtual GPUs cannot be installed, for another reason than that there is no
-                compiler to build them.
+            AnyrigError: virtual GPUs cannot be installed, for a reason other than a missing
+                compiler.
         """
         if self.found is None:
             self.found = self._decide()
         return self.found
 
     def lack(self, count: int) -> str | None:
-        """Return why there are not `count` CUDA devices, or None if there are."""
+        """Return why there are fewer than `count` CUDA devices, or None if there are enough."""
         there, where = self.find()
         if there >= count:
             return None
@@ -51,7 +52,7 @@ class GpuSupply:
         return f"needs {format_count(count, 'CUDA device')}, and there {verb} {there}: {where}"
 
     def given_to_children(self) -> AbstractContextManager[None]:
-        """Give the virtual rig, where it is one, to the processes started within the block."""
+        """Pass the virtual rig, if one is installed, to processes started within the block."""
         from ..virtual.installed import inheritance
 
         inherited = inheritance()

@@ -1,4 +1,4 @@
-"""How each kind of device is found and read: one file a kind, each a `Probe`."""
+"""One file for each kind of device, with a `Probe` that finds and reads it."""
 
 from .cpu import CpuProbe
 from .cuda import CudaProbe
@@ -6,7 +6,7 @@ from .mps import MpsProbe
 from .probe import Probe
 from .xpu import XpuProbe
 
-# In the order of preference: the first kind with a working device is the accelerator.
+# In order of preference: the first kind with a working device is the accelerator.
 PROBES: dict[str, Probe] = {
     probe.kind: probe for probe in (CudaProbe(), XpuProbe(), MpsProbe(), CpuProbe())
 }

@@ -1,4 +1,4 @@
-"""The CPU, as a device like the others."""
+"""The CPU as a device."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import psutil
 from ..device import Device
 from ..reading import Reading
 
-# Where Linux tells a container how much memory it may use (cgroup v2, then v1).
+# Files with the memory limit of a Linux container (cgroup v2, then v1).
 _CGROUP_LIMITS = (
     Path("/sys/fs/cgroup/memory.max"),
     Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
 )
-# A utilization needs two looks at the counters; this far apart.
+# The interval between the two readings of the counters that a utilization needs.
 _SAMPLE_SECONDS = 0.05
 
 
 class CpuProbe:
-    """The host: all its cores are one device, as PyTorch sees them."""
+    """The host: all its cores are one device, as in PyTorch."""
 
     kind = "cpu"
 
@@ -48,7 +48,7 @@ class CpuProbe:
 
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         peak_bytes = peak if sys.platform == "darwin" else peak * 1024
-        # Linux brings its record up to date now and then, and it may lag behind the present.
+        # Linux updates this record from time to time, so it may lag behind.
         return max(peak_bytes, psutil.Process().memory_info().rss)
 
 

@@ -1,7 +1,7 @@
-"""CUDA and ROCm GPUs: NVML says what the machine has, torch what this process may use of it.
+"""CUDA and ROCm GPUs: NVML lists those of the machine, torch those that this process can use.
 
-The two are matched by UUID. Their indices differ as soon as ``CUDA_VISIBLE_DEVICES`` is set or the
-cards are unequal, because CUDA lists the fastest first and NVML goes by the PCI bus.
+The two are matched by UUID. Their indices differ if ``CUDA_VISIBLE_DEVICES`` is set or the GPUs are
+unequal, because CUDA lists the fastest first and NVML follows the PCI bus.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from ..identity import bare_uuid, normalise_uuid
 from ..process import DeviceProcess, process_name
 from ..reading import Reading
 
-# How torch.cuda.list_gpu_processes writes one; its MB are MiB.
+# A process in the text of torch.cuda.list_gpu_processes; its MB are MiB.
 _LISTED_PROCESS = re.compile(r"process +(\d+) uses +(\d+\.\d+) MB GPU memory")
-_IN_MIG_MODE = "the card is in MIG mode; programs use its instances"
+_IN_MIG_MODE = "the GPU is in MIG mode; programs use its instances"
 
 
 class CudaProbe:
-    """Everything behind `torch.cuda`, ROCm included, and the NVIDIA cards hidden from it."""
+    """The devices of `torch.cuda`, including ROCm, and the NVIDIA GPUs hidden from it."""
 
     kind = "cuda"
 
@@ -65,7 +65,7 @@ class CudaProbe:
 
 
 def _reachable(cards: Mapping[str, nvml.NvmlCard]) -> tuple[list[Device], str]:
-    """The devices torch lists, and otherwise why it lists no more."""
+    """Return the devices that torch lists, and why it does not list the others."""
     import torch
 
     with warnings.catch_warnings(record=True) as caught:
@@ -92,7 +92,7 @@ def _device(index: int, cards: Mapping[str, nvml.NvmlCard]) -> Device:
         properties: Any = torch.cuda.get_device_properties(index)
     except (RuntimeError, AssertionError) as error:
         return Device(kind="cuda", index=index, name="unknown", error=str(error))
-    # PyTorch writes the UUID of a MIG instance like that of a whole card, without either's prefix.
+    # PyTorch writes the UUID of a MIG instance like that of a whole GPU, without either's prefix.
     card = cards.get(bare_uuid(str(properties.uuid)))
     return Device(
         kind="cuda",
@@ -122,7 +122,7 @@ def _unreachable(card: nvml.NvmlCard, trouble: str) -> Device:
 
 
 def _read_through_torch(device: Device) -> Reading:
-    """Where NVML does not know the card: ROCm, and cards without a driver library."""
+    """Read a GPU that NVML does not know: ROCm, and GPUs without a driver library."""
     if device.index is None or device.error is not None:
         return Reading(device, error=device.error)
     import torch
@@ -142,7 +142,7 @@ def _read_through_torch(device: Device) -> Reading:
 
 
 def _processes_through_torch(index: int) -> tuple[DeviceProcess, ...] | None:
-    """The processes that ``torch.cuda.list_gpu_processes`` writes down; None where it cannot."""
+    """Return the processes that ``torch.cuda.list_gpu_processes`` lists; None if it cannot."""
     import torch
 
     try:
@@ -176,7 +176,7 @@ def _own_bytes(device: Device, processes: tuple[DeviceProcess, ...] | None) -> i
         return own[0].used_bytes
     import torch
 
-    # In a container NVML knows this process by another number; the allocator knows its own part.
+    # In a container NVML has another pid for this process; the allocator knows its own bytes.
     if device.index is not None and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return int(torch.cuda.memory_reserved(device.index))
     return 0

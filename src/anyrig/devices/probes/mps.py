@@ -36,7 +36,7 @@ class MpsProbe:
         return Reading(device, free_bytes=free_bytes, own_bytes=own_bytes)
 
     def peak_bytes(self, device: Device) -> int | None:
-        return None  # torch.mps keeps no peak
+        return None  # torch.mps does not record a peak
 
 
 def _chip_name() -> str:

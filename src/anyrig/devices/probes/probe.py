@@ -1,4 +1,4 @@
-"""What a kind of device must be able to answer."""
+"""The interface that each kind of device implements."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from ..reading import Reading
 
 
 class Probe(Protocol):
-    """Finds and reads the devices of one kind. Neither call raises: trouble becomes `error`."""
+    """Finds and reads the devices of one kind. No method raises: failures are in `error`."""
 
     kind: str
 
     def find(self) -> tuple[Device, ...]:
-        """Every device of the kind, those included that cannot be used."""
+        """Return every device of the kind, including unusable ones."""
 
     def read(self, device: Device) -> Reading:
-        """What one of them is doing now."""
+        """Return the present state of a device."""
 
     def peak_bytes(self, device: Device) -> int | None:
-        """The most memory this process has held on it."""
+        """Return the peak memory of this process on a device, in bytes."""

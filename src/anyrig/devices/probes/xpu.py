@@ -8,7 +8,7 @@ from ..reading import Reading
 
 
 class XpuProbe:
-    """What `torch.xpu` tells of itself; other processes and temperatures it does not."""
+    """Devices of `torch.xpu`, which does not report other processes and temperatures."""
 
     kind = "xpu"
 

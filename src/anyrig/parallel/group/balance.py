@@ -20,11 +20,11 @@ from typing import Any
 from ...devices.as_json import read_device, write_device
 from ...devices.rig import Rig
 from ...errors import RankMismatchError
+from ...processes.group.board import board_of
+from ...processes.group.membership import Group, current_context
 from ..shares.measure import MemoryMark
 from ..shares.shares import Shares, choose_shares
 from ..shares.trial import WARM_UP_STEPS, StepMeasure, fastest, highest_peaks
-from .board import board_of
-from .membership import Group, current_context
 
 # A trial takes two measured steps. Here each is the faster of two: ranks that share a node with
 # other programs are slowed down more often than the devices of one process.

@@ -27,9 +27,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ...errors import RankMismatchError
-from .board import MEETING, UNEVEN_BATCHES, wait_for_hosts
-from .caller_place import place_of_caller
-from .membership import Context
+from ...processes.group.board import MEETING, UNEVEN_BATCHES, wait_for_hosts
+from ...processes.group.caller_place import place_of_caller
+from ...processes.group.membership import Context
 from .step_time import StepTime
 
 _LOSS_NUMBERS = 3  # float64, sent as the int64 of the same bits

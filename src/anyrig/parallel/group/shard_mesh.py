@@ -19,8 +19,8 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh
 
 from ...errors import ShardSaveError, SpreadError
+from ...processes.group.membership import Group
 from ...processes.torch_faults import keep_until_exit
-from .membership import Group
 
 
 class ShardMesh(DeviceMesh):

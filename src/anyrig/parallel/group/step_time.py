@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from .membership import Context
+from ...processes.group.membership import Context
 
 
 class StepTime:

@@ -17,11 +17,11 @@ from torch.utils.data import (
 
 from ....devices.place import Places, as_rig
 from ....errors import BatchError, RankMismatchError
+from ....processes.group.board import Board, board_of
+from ....processes.group.membership import join_group
 from ....transfer.prefetch import PrefetchedLoader
 from ...shares.shares import Shares
 from ..balance import choose_balance
-from ..board import Board, board_of
-from ..membership import join_group
 from .sampled import SampledDivision
 from .streamed import StreamedDivision
 from .turns import Turns

@@ -14,10 +14,10 @@ import json
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from ....processes.group.board import Board
+from ....processes.group.caller_place import place_of_caller
 from ...shares.shares import Shares
 from ..balance import Balance
-from ..board import Board
-from ..caller_place import place_of_caller
 
 _ALONE = Shares((1.0,), "there is one rank")
 

@@ -25,9 +25,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ....errors import RankMismatchError
-from ..board import board_of
+from ....processes.group.board import board_of
+from ....processes.group.membership import Group, carrier_of
 from ..leaves import is_dense
-from ..membership import Group, carrier_of
 
 
 @dataclass(frozen=True)

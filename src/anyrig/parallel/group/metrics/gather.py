@@ -11,11 +11,11 @@ from torch import Tensor
 from torch.utils.data import DistributedSampler
 
 from ....errors import RankMismatchError
+from ....processes.group.membership import join_group
 from ....transfer.containers import Part, children_of, with_children
 from ....transfer.tree import Path, format_path
 from ...batch.gather import gather
 from ..leaves import is_inner, leaves_of
-from ..membership import join_group
 from .exchange import exchange
 
 _CALL = "gather_over_ranks()"

@@ -12,9 +12,9 @@ from torch import Tensor
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from ....errors import RankMismatchError
+from ....processes.group.membership import join_group
 from ....transfer.tree import format_path
 from ..leaves import GO_IN, is_dense, leaves_of, replace_parts
-from ..membership import join_group
 from .exchange import Contribution, agree
 
 _CALL = "mean_over_ranks()"

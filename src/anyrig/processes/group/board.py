@@ -30,8 +30,8 @@ import torch.distributed as dist
 
 from ...devices.rank import LocalRank
 from ...errors import RankMismatchError, RankWaitError
-from ...processes.time_limit import time_limit_seconds
-from ...processes.waits import waits_for_ranks
+from ..time_limit import time_limit_seconds
+from ..waits import waits_for_ranks
 from .caller_place import blocks_main_thread, place_of_caller
 from .membership import Group, current_context
 

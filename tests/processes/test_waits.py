@@ -1,7 +1,7 @@
 """Functions in which a rank waits for others are marked, so that no waiting rank is blamed."""
 
-from anyrig.parallel.group.board import Board, wait_for_hosts
 from anyrig.processes import waits
+from anyrig.processes.group.board import Board, wait_for_hosts
 
 
 def test_waits_are_marked() -> None:

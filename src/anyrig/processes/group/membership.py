@@ -20,9 +20,9 @@ from ...devices.device import Device
 from ...devices.rank import LocalRank
 from ...devices.rig import Rig
 from ...errors import LaunchError
-from ...processes.route import INTERFACE_VARIABLES, interface_of, resolve
-from ...processes.time_limit import limit_or_default
-from ...processes.torch_faults import keep_until_exit
+from ..route import INTERFACE_VARIABLES, interface_of, resolve
+from ..time_limit import limit_or_default
+from ..torch_faults import keep_until_exit
 
 _LOOPBACK = "127.0.0.1"
 _NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")

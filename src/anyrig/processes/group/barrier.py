@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...processes.time_limit import limit_or_default
+from ..time_limit import limit_or_default
 from .board import board_of
 from .membership import join_group
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from anyrig.parallel.group.board import Board
-from anyrig.parallel.group.membership import Group
+from anyrig.processes.group.board import Board
+from anyrig.processes.group.membership import Group
 from anyrig.processes.time_limit import TIME_LIMIT_VARIABLE
 
 
