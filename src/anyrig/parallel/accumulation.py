@@ -2,11 +2,11 @@
 
 ::
 
-    backward pass   begins                 computes         ends
-    .grad           old * before / new     + its gradient   * new / (before + new)
+    a backward pass   begins                 computes         ends
+    .grad             old * before / new     + its gradient   * new / (before + new)
 
-`before` is the number of samples whose mean gave the old gradient, `new` that of this pass. Outputs
-have no weights, so a loss may also contain terms of parameters.
+`before` counts the samples of the earlier passes, and `new` those of this pass. Outputs are not
+weighted, so a loss may contain terms of parameters alone, such as a penalty.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from .group.without_samples import count_listed
 from .losses.criterions import recognise
 from .losses.loss import Criterion, reduction_of
 
-# Of samples, or what a loss was divided by; None if nothing was counted.
+# The number of samples, or what a loss was divided by; None if unknown.
 Count = Tensor | float | None
 
-_EXPLAIN = "accumulate=True weighs each backward pass by its samples, and cannot with "
+_EXPLAIN = "accumulate=True weights each backward pass by its samples, which is impossible with "
 
 
 class _NoteBackward(torch.autograd.Function):
@@ -51,29 +51,29 @@ class _NoteBackward(torch.autograd.Function):
 
 
 class Accumulation:
-    """Makes `.grad` the gradient of the mean over all samples since it was None."""
+    """Makes `.grad` the gradient of the mean over all samples since `.grad` was None."""
 
     def __init__(self, module: torch.nn.Module) -> None:
         self._module = module
         self._before, self._by_loss = 0.0, False
         self._pass = -1  # the number of the last backward pass
-        # Each gradient at the end of that pass, and its version.
+        # The gradients at the end of that pass, with their versions.
         self._left: dict[Tensor, tuple[TensorWeakRef, int]] = {}
 
     def follow(self, by_loss: bool) -> Callable[[Count], None]:
-        """Return what the backward pass of one forward calls, with a count, when it begins."""
+        """Return a function for a forward, whose backward pass calls it first, with a count."""
         waiting = [True]
 
         def begin(new: Count) -> None:
             if torch.is_grad_enabled():
                 raise SpreadError(_EXPLAIN + "create_graph=True; leave out one of the two")
-            if not self._reaches_parameters():  # as in torch.autograd.grad
+            if not self._reaches_parameters():  # torch.autograd.grad
                 return
             this = torch._C._current_graph_task_id()
             if this == self._pass or not waiting:
                 raise SpreadError(
-                    _EXPLAIN + "several forwards in a backward pass, nor several backward passes "
-                    "through a forward. Call zero_grad(), then backward() once after each forward"
+                    _EXPLAIN + "several forwards in one backward pass, or several backward passes "
+                    "of one forward. Call zero_grad(), then backward() once after each forward"
                 )
             waiting.clear()
             self._pass = this
@@ -82,7 +82,7 @@ class Accumulation:
         return begin
 
     def note(self, output: Any, count: Count, by_loss: bool) -> Any:
-        """Return the outputs of a forward that counted so much, whose backward is followed."""
+        """Return a forward's outputs, such that their backward pass is weighted by `count`."""
         found = tensors_with_gradients(output)
         if not found:
             return output
@@ -97,7 +97,7 @@ class Accumulation:
         nodes = [get_gradient_edge(p).node for p in self._module.parameters() if p.requires_grad]
         try:
             return any(map(torch._C._will_engine_execute_node, nodes))
-        except RuntimeError:  # torch.autograd.grad with respect to a parameter
+        except RuntimeError:  # raised in torch.autograd.grad with respect to a parameter
             return False
 
     def _gradients(self) -> dict[Tensor, Tensor]:
@@ -105,7 +105,7 @@ class Accumulation:
 
     def _begin(self, new: float, by_loss: bool) -> None:
         old, left = self._gradients(), self._left
-        self._left = {}  # until this pass ends, if it does
+        self._left = {}  # if this pass fails, the next one is refused
         before = self._before if old else 0.0
         same = old.keys() == left.keys() and all(
             left[p][0]() is grad and left[p][1] == grad._version for p, grad in old.items()
@@ -113,12 +113,12 @@ class Accumulation:
         mixed = before and by_loss is not self._by_loss
         if (old and not same) or mixed or not 0 <= new < math.inf:
             raise SpreadError(
-                _EXPLAIN + "gradients that changed since the last backward pass, a pass that "
-                "failed, calls with target= and without, or a count below 0. Call zero_grad() "
-                "after clipping and optimizer.step(), and after an error; set_to_none=False and "
-                "keeping the gradients do not work"
+                _EXPLAIN + "gradients that were changed since the last backward pass, a pass that "
+                "failed, calls both with target= and without, or a negative count. Call "
+                "zero_grad() after clipping and optimizer.step(), and after an error, without "
+                "set_to_none=False"
             )
-        # The mean over nothing is NaN: what this pass computes is dropped.
+        # The mean over no samples is NaN, so the gradients of this pass are dropped.
         kept = None if new else {p: grad.clone() for p, grad in old.items()}
         if before and new:
             torch._foreach_mul_([*old.values()], before / new)
@@ -133,20 +133,20 @@ class Accumulation:
             self._before, self._by_loss = before + new, by_loss
             self._left = {p: (TensorWeakRef(g), g._version) for p, g in self._gradients().items()}
 
-        # Twice, for the end of DDP's reduction is queued within the backward pass.
+        # Twice, as DDP queues the end of its reduction during the backward pass.
         queue_callback(lambda: queue_callback(end))
 
 
 def no_count() -> SpreadError:
-    """Return the error of a forward whose samples are unknown."""
+    """Return the error for a forward whose number of samples is unknown."""
     return SpreadError(
         _EXPLAIN + "a loss that is not reduced, or arguments without samples along dim. Return a "
-        "mean or (sum, count) from the loss; give a batch as tensors"
+        "mean or (sum, count) from the loss; pass batches as tensors"
     )
 
 
 def count_arguments(inputs: tuple[Any, ...], kwargs: dict[str, Any], dim: int) -> int | None:
-    """Return the number of samples of a call; None if its arguments do not show it."""
+    """Return the number of samples in the arguments of a call; None if unknown."""
     listed = count_listed((inputs, kwargs))
     return find_sample_count((inputs, kwargs), dim) if listed is None else listed
 
@@ -154,17 +154,17 @@ def count_arguments(inputs: tuple[Any, ...], kwargs: dict[str, Any], dim: int) -
 def check_accumulate(accumulate: bool, loss: Criterion | None, how: str) -> bool:
     """Return `accumulate`, or raise SpreadError if its gradients would not be exact."""
     if accumulate and how == "shard":
-        raise SpreadError(_EXPLAIN + 'how="shard"; take how="replicate"')
+        raise SpreadError(_EXPLAIN + 'how="shard"; use how="replicate"')
     if accumulate and loss is not None and reduction_of(loss, recognise(loss)) in ("sum", "none"):
-        raise SpreadError(_EXPLAIN + 'this loss: take reduction="mean", or return (sum, count)')
+        raise SpreadError(_EXPLAIN + 'this loss; use reduction="mean", or return (sum, count)')
     if accumulate and isinstance(loss, torch.nn.Module) and any(True for _ in loss.parameters()):
-        raise SpreadError(_EXPLAIN + "parameters in the loss; make it a part of the module")
+        raise SpreadError(_EXPLAIN + "parameters in the loss; make the loss a part of the module")
     return accumulate
 
 
 def refuse_with_accumulate(
     accumulate: bool, what: str, remedy: str = "leave it out: each backward pass reduces gradients"
 ) -> None:
-    """Raise SpreadError if `accumulate`, which `what` does not go together with."""
+    """Raise SpreadError if `accumulate` is used together with `what`."""
     if accumulate:
         raise SpreadError(f"{_EXPLAIN}{what}; {remedy}")

@@ -1,4 +1,4 @@
-"""Calling something at the end of the backward pass that is under way."""
+"""Calls a function at the end of the current backward pass."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ import torch
 
 
 def queue_callback(callback: Any) -> None:
-    """Call something when the backward pass that is under way has computed all gradients.
+    """Call a function when the current backward pass has computed all gradients.
 
-    In the order of queueing: what is queued when it begins comes before DDP's and FSDP2's waiting
-    for the last collectives. Not public; PyTorch's own DDP and FSDP2 use it from Python.
+    Callbacks run in the order of queueing, so one that is queued when the pass begins runs before
+    DDP and FSDP2 wait for their last collectives. Not public; PyTorch's own DDP and FSDP2 use it
+    from Python.
     """
     engine: Any = torch.autograd.Variable._execution_engine
     engine.queue_callback(callback)
