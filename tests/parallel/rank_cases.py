@@ -681,14 +681,14 @@ def case_what_cannot_be_is_refused() -> None:
     refused: list[tuple[str, dict[str, Any], nn.Module]] = [
         ("is spread already", {}, model),
         ("only the module's are averaged", {"loss": Learned()}, net),
-        ("each rank gives the model its own rows", {"shares": [1, 2]}, net),
+        ("calls the model with its own samples", {"shares": [1, 2]}, net),
         ('sharding= is for how="shard"', {"sharding": Sharding()}, net),
         ("and how='replicate' was", {"sharding": Sharding(), "how": "replicate"}, net),
     ]
     if lead.type == "cpu":
         refused.append(("SyncBatchNorm, which computes on GPUs", {"sync_batch_norm": True}, net))
     else:
-        refused.append(("drives one device", {"rig": anyrig.Rig.parse("cuda:0,1")}, net))
+        refused.append(("uses one device", {"rig": anyrig.Rig.parse("cuda:0,1")}, net))
     for message, options, module in refused:
         with pytest.raises(SpreadError, match=message):
             anyrig.spread(module, **options)
@@ -1063,7 +1063,7 @@ def case_what_ddp_and_fsdp_do_not_take_is_refused() -> None:
     with pytest.raises(SpreadError, match=r'ddp= is for how="replicate".* take sharding='):
         anyrig.spread(perceptron(), how="shard", **UNUSED)
     frozen = anyrig.spread(perceptron().to(device).requires_grad_(False))
-    with pytest.raises(SpreadError, match="nothing that a hook could reduce"):
+    with pytest.raises(SpreadError, match="so a hook has nothing to reduce"):
         frozen.register_comm_hook(None, fp16_compress_hook)
     shards = anyrig.spread(perceptron().to(device), how="shard")
     with pytest.raises(SpreadError, match="hooks are for replicas"):
@@ -1153,7 +1153,7 @@ def case_shards_are_explained() -> None:
     assert "blocks: layers.layers.0.norm1, " in str(anyrig.explain(chosen))
     assert all(hasattr(value, "full_tensor") for value in model.state_dict().values())
     assert not any(name.startswith("module.") for name in model.state_dict())
-    with pytest.raises(SpreadError, match="steps its own shard"):
+    with pytest.raises(SpreadError, match="updates its own shard"):
         model.join()
 
 

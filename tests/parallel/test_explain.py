@@ -18,4 +18,4 @@ def test_a_module_that_lies_on_a_device_makes_it_the_lead(lead: str) -> None:
     if layout.lead == detected.lead.torch_device:
         assert layout.reason == detected.reason
     else:
-        assert layout.reason == f"{lead} leads, where the module is; {detected.reason}"
+        assert layout.reason == f"the lead is {lead}, which has the module; {detected.reason}"

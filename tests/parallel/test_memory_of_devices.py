@@ -1,4 +1,4 @@
-"""No device is fuller than the others where the loss is computed beside the outputs."""
+"""No device is fuller than the others where the loss is computed on the devices of the outputs."""
 
 from __future__ import annotations
 

@@ -154,7 +154,7 @@ def case_join_computes_without_rows_in_the_same_dtype() -> None:
 
 def case_a_policy_conflicts() -> None:
     policy = Sharding(mixed_precision=MixedPrecisionPolicy(param_dtype=torch.bfloat16))
-    with pytest.raises(SpreadError, match="take one of the two"):
+    with pytest.raises(SpreadError, match="use one of the two"):
         anyrig.spread(nn.Linear(4, 3), how="shard", sharding=policy, precision="bfloat16")
 
 
@@ -219,5 +219,5 @@ print(anyrig.spread(torch.nn.Linear(4, 3), precision="float16")(torch.randn(4, 4
     )
     assert done.returncode == 0, done.stderr
     assert "cuda:1 does not: its hardware has no bfloat16" in done.stdout
-    assert 'Take precision="float16"' in done.stdout
+    assert 'Use precision="float16"' in done.stdout
     assert "torch.float16" in done.stdout.splitlines()[-1]

@@ -364,7 +364,7 @@ def test_errors_name_the_arguments_of_a_call() -> None:
 def test_devices_and_shares_that_do_not_fit() -> None:
     with pytest.raises(SpreadError, match="a device is named twice among cuda:1, cuda:1"):
         scatter(torch.ones(2), ["cuda:1", 1])
-    with pytest.raises(SpreadError, match="there are no devices"):
+    with pytest.raises(SpreadError, match="the list of devices is empty"):
         scatter(torch.ones(2), [])
     with pytest.raises(SharesError, match="3 shares for 2 devices"):
         scatter(torch.ones(2), ["cuda:0", "cuda:1"], (1, 2, 3))

@@ -1,7 +1,6 @@
-"""One module over a rig: scatter, replicas, gather, loss, shares.
+"""Data parallelism: replicas, shards, and dividing batches among devices and ranks.
 
-Names are loaded when they are first used. `spread`, `explain`, `barrier`,
-`only_first_rank` and `print_once` are `anyrig`'s.
+Names are loaded when they are first used. `spread` and `explain` are in `anyrig` itself.
 """
 
 from __future__ import annotations

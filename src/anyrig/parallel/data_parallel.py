@@ -1,7 +1,4 @@
-"""A module with a replica on each device: what `spread` returns.
-
-More than 400 lines: one class, whose ways of being called share its lock and its replicas.
-"""
+"""A module with a replica on each device: what `spread` returns in one process."""
 
 from __future__ import annotations
 
@@ -11,38 +8,37 @@ from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
 from ..devices.place import Place, Places
-from ..transfer.tree import ATOM_TYPES, map_leaves
+from .accumulation import Accumulation, count_arguments, refuse_with_accumulate
+from .arguments import move_arguments, move_tensors
 from .batch.call import Call, describe_call, without_trace
 from .batch.divided_dimension import Answer
 from .batch.outputs import join_outputs
 from .batch.samples import name_argument
 from .batch.scatter import divide, scatter_samples
-from .compiling import refuse_several_devices
+from .compiling import leave_to_modules, refuse_several_devices
 from .device_ids import misses_gpus, rig_of
 from .layout import Layout, make_layout
 from .losses.loss import (
     Criterion,
     LossPart,
+    combine_counts,
     combine_losses,
-    criterion_on,
     explain_loss,
     loss_for_target,
-    loss_part,
 )
 from .losses.mistakes import explain_call
+from .losses.target import call_without_target, compute_loss_part
 from .replicas.meeting import Meeting, is_inside
 from .replicas.replicas import Replicas
 from .replicas.side_by_side import SideBySide
 from .replicas.transparent import TransparentModule, require_plain_module
 from .shares.measure import StepClock
 from .single_samples import explain_single_sample, needs_several_samples
-
-T = TypeVar("T")
 
 
 class DataParallel(TransparentModule):
@@ -51,15 +47,16 @@ class DataParallel(TransparentModule):
     ::
 
         model = anyrig.DataParallel(Net().to("cuda:0"))
-        loss = criterion(model(x), y)      # rows of x go to all devices, outputs come to the lead
-        loss.backward()                    # every device's; gradients come to the lead
+        loss = criterion(model(x), y)  # divides x over the devices, gathers outputs on the lead
+        loss.backward()                # on every device; adds the gradients on the lead
 
-    The module is the lead's replica and stays the truth: its parameters are the optimizer's, its
-    attributes are reachable through this object, and what changes in it (parameters, modes, hooks,
-    attributes, layers) counts from the next call. The replicas of the other devices live on; only
-    what changed is copied. `anyrig.spread` is the same with more to choose.
+    The lead (the first device) computes with the module itself, whose parameters the optimizer
+    updates. The module's attributes are reachable through this object. Changes to the module
+    (parameters, modes, hooks, attributes, layers) take effect at the next call. The replicas on the
+    other devices are kept between calls, and only what changed is copied to them. `anyrig.spread`
+    does the same and has more options.
 
-    Objects that are neither modules, tensors nor containers are shared by all replicas.
+    All replicas share objects that are neither modules, tensors nor containers.
 
     Attributes:
         module: the module, on the first device.
@@ -67,9 +64,9 @@ class DataParallel(TransparentModule):
 
     Args:
         module: on the first device, or on the CPU if there is one device only.
-        device_ids: the devices, the lead first; by default all accelerators by their index. On a
-            machine without accelerators the module is called on the CPU, as `nn.DataParallel` does,
-            with a warning.
+        device_ids: the devices, the lead first; by default all accelerators in order of index. On
+            a machine without accelerators the module is called on the CPU, as `nn.DataParallel`
+            does, with a warning.
         output_device: where outputs are gathered; by default the lead.
         dim: the dimension along which batches are divided.
     """
@@ -84,8 +81,8 @@ class DataParallel(TransparentModule):
     _known_dimensions: dict[Hashable, Answer]
     _clock: StepClock | None
     _lock: threading.Lock
-    # What this thread asks the next `forward` for.
-    _asked: threading.local
+    _accumulation: Accumulation | None
+    _asked: threading.local  # the options of this thread's next `forward`
 
     def __init__(
         self,
@@ -97,8 +94,8 @@ class DataParallel(TransparentModule):
         if misses_gpus(device_ids):
             warnings.warn(
                 f"device_ids={device_ids} was given, and this machine has one device, the CPU: the "
-                "module is called there. If it has GPUs, anyrig devices says why PyTorch does not "
-                "see them",
+                "module is called there. If it has GPUs, anyrig devices shows why PyTorch does "
+                "not see them",
                 stacklevel=2,
             )
             device_ids, output_device = None, None
@@ -120,8 +117,8 @@ class DataParallel(TransparentModule):
     def _set_up(self, module: torch.nn.Module, layout: Layout, loss: Criterion | None) -> None:
         require_plain_module(module)
         super().__init__(module)
-        told = None if loss is None else explain_loss(loss)
-        self.__dict__.update(_layout=replace(layout, loss=told), _loss=loss)
+        explanation = None if loss is None else explain_loss(loss)
+        self.__dict__.update(_layout=replace(layout, loss=explanation), _loss=loss)
         self._start()
 
     def _start(self) -> None:
@@ -135,31 +132,33 @@ class DataParallel(TransparentModule):
             _clock=None,
             _lock=threading.Lock(),
             _asked=threading.local(),
+            _accumulation=Accumulation(self.module) if self._layout.accumulate else None,
         )
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
-        """Call the module with a share of the batch on each device and return what is gathered.
+        """Call the module on each device with a part of the batch, and gather the outputs.
 
         Args:
-            inputs: as the module takes them, on the CPU or any device.
-            kwargs: the same. If the model was spread with a loss, ``target=`` is the loss's, and
-                the loss of the whole batch is returned in place of the outputs.
+            inputs: the module's arguments, with tensors on any device.
+            kwargs: its keyword arguments. If the model was spread with a loss, ``target=`` goes to
+                the loss, and the loss of the whole batch is returned instead of the outputs.
 
         Returns:
-            What the module returns for the whole batch. A floating-point number, such as a loss
-            that the module computes, is taken for a mean over samples.
+            The module's output for the whole batch. A floating-point number, such as a loss that
+            the module computes, is treated as a mean over samples.
 
         Raises:
-            BatchError: the batch cannot be divided, or the outputs of its parts do not make those
-                of the whole.
-            SpreadError: a parameter is not on the lead; or `torch.compile` was given the model,
-                and it is spread over several devices.
-            Exception: that of a replica, with the device and the shapes it got in a note.
+            BatchError: the batch cannot be divided, or the outputs of its parts cannot be joined.
+            SpreadError: a parameter is not on the lead; or the model was compiled by
+                `torch.compile` and is spread over several devices.
+            Exception: raised by a replica; a note has its device and the shapes of its arguments.
         """
         gathers = self._asked.__dict__.pop("gathers", True)
         if torch.compiler.is_compiling():
             if not self._alone:
                 refuse_several_devices(type(self.module).__name__, len(self._layout.devices))
+            if self._accumulation is not None:
+                leave_to_modules()
             # Not in a try block, within which the compiler gives up at a graph break.
             with self._layout.computing():
                 return self._call_alone(inputs, kwargs, gathers)
@@ -173,40 +172,44 @@ class DataParallel(TransparentModule):
             raise
 
     def _call_alone(self, inputs: tuple[Any, ...], kwargs: dict[str, Any], gathers: bool) -> Any:
-        # All there is between the caller and the module, so written for speed.
-        lead = self._lead
-        elsewhere = {}
-        for value in (*inputs, *kwargs.values()) if kwargs else inputs:
-            kind = type(value)
-            if kind is torch.Tensor:
-                if value.device != lead:
-                    elsewhere[id(value)] = value
-            elif kind not in ATOM_TYPES:
-                inputs, kwargs = _bring((inputs, kwargs), lead)
-                break
-        else:
-            if elsewhere:  # a walk of the tree would take 35 µs
-                here = {key: _bring_leaf(value, lead) for key, value in elsewhere.items()}
-                inputs = tuple([here.get(id(value), value) for value in inputs])
-                kwargs = {name: here.get(id(value), value) for name, value in kwargs.items()}
-        output = self._call_module(inputs, kwargs)
+        inputs, kwargs = move_arguments(inputs, kwargs, self._lead)
+        call = self._call_module if self._accumulation is None else self._call_counted
+        output = call(inputs, kwargs)
         if not gathers:
             return [output]
-        return _bring(output, self._layout.output_device) if self._sends_output else output
+        return move_tensors(output, self._layout.output_device) if self._sends_output else output
 
     def _call_module(self, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         loss = self._loss_of(kwargs)
         if loss is None:
             return self.module(*inputs, **kwargs)
-        output, target = _call_with_target(self.module, inputs, kwargs)
+        output, target = call_without_target(self.module, inputs, kwargs)
         value = loss(output, target)
         return value[0] / value[1] if type(value) is tuple else value
+
+    def _call_counted(self, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        loss, dim = self._loss_of(kwargs), self._layout.dim
+        samples = count_arguments(inputs, kwargs, dim)
+        if loss is None:
+            return self._note_backward(self.module(*inputs, **kwargs), samples)
+        part = compute_loss_part(self.module, inputs, kwargs, loss, self._lead, samples or 0)
+        whole = combine_losses([part], self._lead, dim)
+        return self._note_backward(whole, None if samples is None else [part])
+
+    def _note_backward(self, output: Any, counted: int | Sequence[LossPart] | None) -> Any:
+        if self._accumulation is None:
+            return output
+        by_loss = isinstance(counted, Sequence)
+        count = combine_counts(counted, self._lead) if isinstance(counted, Sequence) else counted
+        return self._accumulation.note(output, count, by_loss)
 
     def _loss_of(self, kwargs: dict[str, Any]) -> Criterion | None:
         return loss_for_target(self.module, self._loss) if "target" in kwargs else None
 
     def _call_spread(self, inputs: tuple[Any, ...], kwargs: dict[str, Any], gathers: bool) -> Any:
         if is_inside():
+            inner = "a model within a replica of another"
+            refuse_with_accumulate(self._layout.accumulate, inner, "spread the outer one alone")
             output = self._call_module(inputs, kwargs)
             return output if gathers else [output]
         with self._lock:
@@ -217,14 +220,14 @@ class DataParallel(TransparentModule):
         self._learn_shares()
         layout = self._layout
         loss = self._loss_of(kwargs)
-        clock = self._start_clock()  # first, for a device with more rows waits longer for them
+        clock = self._start_clock()  # before copies, which take longer to devices with more samples
         values, divided = divide(
             (inputs, kwargs), layout.devices, self._split, layout.dim, name_argument
         )
-        # Without rows, the lead computes: what cannot be divided need not be computed twice.
-        rows = divided or (1,)
-        active = [i for i, count in enumerate(rows) if count] or [0]
-        samples = [rows[i] for i in active]
+        # What cannot be divided is computed once, on the lead.
+        counts = divided or (1,)
+        active = [i for i, count in enumerate(counts) if count] or [0]
+        samples = [counts[i] for i in active]
         if clock is not None:
             clock.samples = divided
         meeting = Meeting([layout.devices[i] for i in active])
@@ -244,7 +247,8 @@ class DataParallel(TransparentModule):
         if active[0]:
             self._replicas.adopt_buffers(active[0] - 1)
         if loss is not None:
-            return combine_losses(results, layout.output_device, layout.dim)
+            whole = combine_losses(results, layout.output_device, layout.dim)
+            return self._note_backward(whole, results if divided else None)
         if not gathers:
             return results
         call = Call(
@@ -254,7 +258,8 @@ class DataParallel(TransparentModule):
             lambda count: self._call_lead_once_more(inputs, kwargs, count, sum(samples)),
             self._known_dimensions,
         )
-        return join_outputs(results, layout.output_device, call)
+        joined = join_outputs(results, layout.output_device, call)
+        return self._note_backward(joined, None if divided is None else sum(divided))
 
     def _run(
         self,
@@ -264,14 +269,15 @@ class DataParallel(TransparentModule):
         loss: Criterion | None,
         samples: Sequence[int],
     ) -> list[Any]:
-        """Call a module on each device of the meeting, with the loss of its part if there is one.
+        """Call a module on each device of the meeting, and return the outputs or their losses.
 
-        Each is given its arguments and keyword arguments, which have so many samples.
+        `given` has the arguments and keyword arguments of each module, and `samples` how many
+        samples those have.
         """
         functions = [
             partial(module, *args, **named)
             if loss is None
-            else partial(_compute_loss, module, args, named, loss, device, count)
+            else partial(compute_loss_part, module, args, named, loss, device, count)
             for module, (args, named), device, count in zip(
                 modules, given, meeting.devices, samples, strict=True
             )
@@ -281,7 +287,7 @@ class DataParallel(TransparentModule):
     def _call_lead_once_more(
         self, inputs: tuple[Any, ...], kwargs: dict[str, Any], samples: int, of: int
     ) -> Any:
-        """Return what the module returns for the first samples of a batch, and leave no trace."""
+        """Return the module's output for the first samples of a batch, without side effects."""
         lead, counts = self._lead, (samples, of - samples)
         with without_trace(self.module, lead):
             given, _ = scatter_samples((inputs, kwargs), (lead, lead), counts, self._layout.dim)
@@ -301,41 +307,43 @@ class DataParallel(TransparentModule):
             criterion(model.scattered(x), y).backward()
 
         Returns:
-            One output for each device that had rows, in the order of the rig; a list of one where
-            there is one device. `gather` joins them.
+            One output for each device that had samples, in the order of the rig. `gather` joins
+            them.
 
         Raises:
-            TypeError: ``target=`` was given for the loss that the model was spread with.
-            Exception: as `forward`.
+            TypeError: the call has ``target=``, and the model was spread with a loss.
+            Exception: as for `forward`.
         """
         if "target" in kwargs and self._loss is not None:
             raise TypeError(
-                "scattered() returns outputs, and target= asks for the loss of the batch; call "
-                "model(x, target=y), or give the outputs and y to anyrig.ParallelLoss"
+                "scattered() returns outputs, but target= requests the loss of the batch; call "
+                "model(x, target=y), or pass the outputs and y to anyrig.ParallelLoss"
             )
+        refuse_with_accumulate(self._layout.accumulate, "scattered()", "use loss=")
         self._asked.gathers = False
         try:
             outputs: list[Any] = self(*inputs, **kwargs)
             return outputs
         finally:
-            self._asked.__dict__.clear()  # a hook before `forward` may have raised
+            self._asked.__dict__.clear()  # a forward pre-hook may have raised
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Do nothing, as `join`: they are for ranks of a process group, and one loop serves both.
+        """Do nothing, like `join`: a loop written for the ranks of a process group works here too.
 
-        Here every backward pass brings its gradients to the parameters, beside the computation, so
-        that a loop may clip, step or zero them at any time.
+        In one process every backward pass adds its gradients to the parameters, so a loop may clip
+        or zero gradients, or step the optimizer, at any time.
         """
+        refuse_with_accumulate(self._layout.accumulate, "no_sync() or join()")
         yield
 
     join = no_sync
 
     def register_comm_hook(self, state: object, hook: object) -> None:
-        """Do nothing: it is for ranks of a process group, and one script serves both."""
+        """Do nothing: communication hooks are for the ranks of a process group."""
 
     def refresh(self) -> None:
-        """Have the next call send every parameter and buffer to the other devices again.
+        """Make the next call copy every parameter and buffer to the other devices again.
 
         ::
 
@@ -343,17 +351,17 @@ class DataParallel(TransparentModule):
                 parameter.data.copy_(average)
             model.refresh()
 
-        Call it after writing to ``.data``, or past PyTorch in another way, such as by replaying a
-        CUDA graph: PyTorch records no such change. What backward passes, optimizers,
-        ``load_state_dict`` and in-place operations change is sent without it.
+        Call this after writing to ``.data``, replaying a CUDA graph, or any other change that
+        PyTorch does not record. Changes by backward passes, optimizers, ``load_state_dict`` and
+        in-place operations are noticed without it.
         """
         self._replicas.refresh()
 
-    def _split(self, rows: int) -> tuple[int, ...]:
-        """Return how many of `rows` each device gets; no single ones where that cannot be."""
+    def _split(self, samples: int) -> tuple[int, ...]:
+        """Return how many samples each device gets; no single ones for layers that need several."""
         shares = self._layout.shares
-        counts = shares.split(rows)
-        # Modules are looked through only when it matters: this is called at each step.
+        counts = shares.split(samples)
+        # This runs in each step, so the modules are searched only if necessary.
         if 1 in counts and needs_several_samples(self.module):
             return shares.join_singles(counts)
         return counts
@@ -372,44 +380,19 @@ class DataParallel(TransparentModule):
         return self._clock
 
     def __getstate__(self) -> dict[str, Any]:
-        # Threads, replicas and streams are made anew by whoever gets it.
-        anew = ("_replicas", "_side_by_side", "_known_dimensions", "_clock", "_lock", "_asked")
-        return {name: value for name, value in super().__getstate__().items() if name not in anew}
+        # `_start` makes threads, replicas and streams again in the process that unpickles this.
+        made_again = {
+            "_replicas",
+            "_side_by_side",
+            "_known_dimensions",
+            "_clock",
+            "_lock",
+            "_asked",
+            "_accumulation",
+        }
+        state = super().__getstate__()
+        return {name: value for name, value in state.items() if name not in made_again}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         self._start()
-
-
-def _compute_loss(
-    module: torch.nn.Module,
-    inputs: Sequence[Any],
-    kwargs: dict[str, Any],
-    loss: Criterion,
-    device: torch.device,
-    rows: int,
-) -> LossPart:
-    """Return the loss of one part of a batch, computed on the device that computed its output."""
-    output, target = _call_with_target(module, inputs, kwargs)
-    return loss_part(criterion_on(loss, device), output, target, rows)
-
-
-def _call_with_target(
-    module: torch.nn.Module, inputs: Sequence[Any], kwargs: dict[str, Any]
-) -> tuple[Any, Any]:
-    """Return what the module makes of its arguments, and the target among them."""
-    named = kwargs.copy()
-    target = named.pop("target")
-    return module(*inputs, **named), target
-
-
-def _bring(given: T, device: torch.device) -> T:
-    """Return arguments or outputs with their tensors on `device`."""
-    moved: T = map_leaves(given, lambda leaf, path: _bring_leaf(leaf, device))
-    return moved
-
-
-def _bring_leaf(leaf: Any, device: torch.device) -> Any:
-    if isinstance(leaf, torch.Tensor):
-        return leaf.to(device, non_blocking=device.type != "cpu")
-    return leaf

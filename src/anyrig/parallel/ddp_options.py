@@ -15,9 +15,9 @@ _DECIDED = {
     "dim": "it is an argument of spread",
     "process_group": "all ranks of the default group take part",
     "device_mesh": "all ranks of the default group take part",
-    "broadcast_buffers": "buffers travel in the backward pass, from a rank that had samples",
-    "forward_sync_buffers": "buffers travel in the backward pass, from a rank that had samples",
-    "init_sync": "rank 0's parameters and buffers go to all ranks",
+    "broadcast_buffers": "buffers travel in the backward pass, from a rank that has samples",
+    "forward_sync_buffers": "buffers travel in the backward pass, from a rank that has samples",
+    "init_sync": "rank 0's parameters and buffers are broadcast",
 }
 
 

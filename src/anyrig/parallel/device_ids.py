@@ -1,4 +1,4 @@
-"""The devices that a caller names, as a list or as the `device_ids` of `nn.DataParallel`."""
+"""The devices that a caller passes, as a list or as the `device_ids` of `nn.DataParallel`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..transfer.move import resolve_device
 
 
 def misses_gpus(device_ids: Places | None) -> bool:
-    """Say whether the caller names GPUs on a machine where PyTorch finds none."""
+    """Return whether the caller names GPUs on a machine where PyTorch finds none."""
     if device_ids is None or torch.accelerator.device_count():
         return False
     listed = device_ids if isinstance(device_ids, (list, tuple)) else [device_ids]
@@ -22,7 +22,7 @@ def misses_gpus(device_ids: Places | None) -> bool:
 
 
 def rig_of(device_ids: Places | None) -> Rig:
-    """Return the named devices in order. None means all accelerators by index, or else the CPU.
+    """Return the named devices in order. None means all accelerators by index, or the CPU alone.
 
     Raises:
         SpreadError: no device is named.
@@ -46,9 +46,9 @@ def resolve_devices(devices: Places) -> tuple[torch.device, ...]:
     resolved = tuple(resolve_device(device) for device in as_torch_devices(devices))
     text = ", ".join(map(str, resolved))
     if not resolved:
-        raise SpreadError("there are no devices; name at least one")
+        raise SpreadError("the list of devices is empty; name at least one")
     if len(set(resolved)) < len(resolved):
         raise SpreadError(f"a device is named twice among {text}; name each once")
     if len({device.type for device in resolved}) > 1:
-        raise SpreadError(f"the devices are of several kinds: {text}; take those of one kind")
+        raise SpreadError(f"the devices are of several kinds: {text}; use devices of one kind")
     return resolved

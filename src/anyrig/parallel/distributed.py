@@ -13,6 +13,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ..errors import SpreadError
 from ..processes.torch_faults import keep_until_exit
+from .accumulation import refuse_with_accumulate
+from .backward_callback import queue_callback
 from .group.exchange import Exchange, Phase
 from .group.fixed_parameters import FixedParameters, Freezing
 from .group.states import broadcast_states
@@ -21,27 +23,27 @@ from .group.weighing import tensors_with_gradients
 from .group.without_samples import first_samples
 from .layout import Layout
 from .losses.loss import Criterion
-from .rank_module import RankModule, Run, queue_callback
+from .rank_module import RankModule, Run
 
 
 class DistributedModule(RankModule):
-    """Averages gradients by PyTorch's DDP, weighted so that every row of all ranks counts the same.
+    """Averages gradients by PyTorch's DDP, with equal weight for every sample of all ranks.
 
     ::
 
         model = anyrig.spread(Net())              # in each process of `anyrig run` or torchrun
-        criterion(model(x), y).backward()         # x: this rank's rows, as many as it likes
+        criterion(model(x), y).backward()         # x: this rank's samples, of any number
         optimizer.step()                          # the same on all ranks
 
-    The module stays the truth: names in its state have no prefix, its attributes are reachable
-    through this object. Its parameters are fixed when it is spread. All of them may be frozen for
-    some steps; a few of them only with `find_unused_parameters`.
+    Names in the state dict have no prefix, and the module's attributes are reachable through this
+    object. Do not add or replace parameters afterwards. All parameters may be frozen for some
+    steps; some of them only with `find_unused_parameters`.
 
     Args:
-        module: on this rank's device; rank 0's parameters and buffers go to all.
-        layout: how and why it was spread.
+        module: on this rank's device; rank 0's parameters and buffers are broadcast to all ranks.
+        layout: how the module was spread, and why.
         loss: see `anyrig.spread`.
-        options: arguments of DDP, as `check_ddp_options` returns them.
+        options: arguments of DDP, as returned by `check_ddp_options`.
     """
 
     _options: dict[str, Any]
@@ -53,18 +55,18 @@ class DistributedModule(RankModule):
         loss: Criterion | None,
         options: Mapping[str, Any],
     ) -> None:
-        # Beside torch.nn.Module's own attributes, which the wrapper has not got yet.
+        # torch.nn.Module.__setattr__ works only after super().__init__().
         self.__dict__["_options"] = dict(options)
         super().__init__(module, layout, loss)
 
     def _start(self) -> Run:
         run = super()._start()
         if any(parameter.requires_grad for parameter in self.module.parameters()):
-            # Spares a device the memory of all gradients once. On the CPU the backward pass of a
-            # convolutional network took 6 % longer with it, and a transformer's as long.
+            # Views save a device one copy of all gradients. On the CPU they made the backward pass
+            # of a convolutional network 6 % slower, and did not change that of a transformer.
             options = {"gradient_as_bucket_view": self._device.type != "cpu", **self._options}
             ddp = DistributedDataParallel(self.module, **options)
-            ddp.broadcast_buffers = False  # from now on: this class does so, beside the backward
+            ddp.broadcast_buffers = False  # this class does that during the backward pass
             run.buffers.note_versions()
             run.engine = ddp
             keep_until_exit(ddp.process_group)
@@ -74,15 +76,15 @@ class DistributedModule(RankModule):
 
     def _fix_parameters(self) -> FixedParameters:
         # DDP has hooks on these nodes. `parameter.data = …` of another dtype, as in model.half(),
-        # and `Tensor.set_`, as in `parametrize`, give a parameter another node without a hook.
+        # and `Tensor.set_`, as in `parametrize`, replace the node by one without a hook.
         hooked = {
             parameter: get_gradient_edge(parameter).node
             for parameter in self.module.parameters()
             if parameter.requires_grad
         }
         finds_unused = self._options.get("find_unused_parameters", False)
-        # DDP takes parameters that lost their hooks for unused ones. Otherwise it reports some that
-        # have no gradient; only if all lost theirs does it see none of the backward pass.
+        # With find_unused_parameters, DDP treats parameters without their hooks as unused. Without
+        # it DDP reports them, unless all hooks are lost, when it does not see the backward pass.
         watched = list(hooked) if finds_unused else list(hooked)[:1]
 
         def identify(parameter: torch.nn.Parameter) -> Any:
@@ -129,27 +131,27 @@ class DistributedModule(RankModule):
             if _rebuild_buckets(ddp):
                 run.is_armed = False
 
-        # Twice, for DDP queues the end of its reduction within the backward pass.
+        # Twice, as DDP queues the end of its reduction during the backward pass.
         queue_callback(lambda: queue_callback(end))
 
     def _arm_again(self, ddp: DistributedDataParallel) -> None:
-        """Let DDP reduce a backward pass that it did not take note of in the forward.
+        """Make DDP reduce a backward pass for which no forward has prepared it.
 
-        It takes note of one only: after two forwards it would leave the gradients of the second
-        backward pass as each rank has them. And it cannot forget one: where a rank has called the
-        model alone, the others reduce along in a step of `no_sync`, which changes no sum.
+        A forward prepares DDP for one backward pass. After two forwards DDP would not reduce the
+        gradients of the second backward pass. The preparation cannot be undone: if one rank has
+        called the model alone, the others reduce in a step of `no_sync` too, which changes no sum.
         """
         if self._options.get("find_unused_parameters") or self._options.get("static_graph"):
             raise SpreadError(
-                "this backward pass is not that of the last forward, or another rank has called "
-                "the model alone; with find_unused_parameters= or static_graph= DDP cannot reduce "
-                "its gradients. Call backward() once after each forward, on the sum of the losses, "
-                "and call the model alone under torch.no_grad(); or leave out these options"
+                "this backward pass does not belong to the last forward, or another rank has "
+                "called the model alone; with find_unused_parameters= or static_graph= DDP cannot "
+                "reduce its gradients. Call backward() once after each forward, on the sum of the "
+                "losses, and call the model alone under torch.no_grad(); or leave out these options"
             )
         ddp.reducer.prepare_for_backward([])
 
     def register_comm_hook(self, state: object, hook: Callable[..., Any]) -> None:
-        """Have a hook reduce gradients, in place of an all-reduce.
+        """Reduce gradients by a hook instead of an all-reduce.
 
         ::
 
@@ -157,29 +159,30 @@ class DistributedModule(RankModule):
 
             model.register_comm_hook(None, fp16_compress_hook)
 
-        The hook is PyTorch's: it gets buckets of gradients and returns a future of their means over
-        the ranks. The gradients in a bucket are weighted by this rank's rows already, so that their
-        mean is the gradient of the global batch. A copy of the model has no hook.
+        Hooks are those of `DistributedDataParallel.register_comm_hook`: they get buckets of
+        gradients and return a future of their means over the ranks. The gradients in a bucket are
+        weighted by this rank's samples, so their mean is the gradient of the global batch. A copy
+        of the model has no hook.
 
         Args:
             state: the hook's first argument.
             hook: called as ``hook(state, bucket)`` with a `torch.distributed.GradBucket`.
 
         Raises:
-            SpreadError: no parameter of the module has a gradient.
-            RuntimeError: there is a hook already.
+            SpreadError: no parameter of the module requires a gradient.
+            RuntimeError: a hook is registered already.
         """
         ddp = (self._run or self._start()).engine
         if ddp is None:
             raise SpreadError(
-                f"no parameter of this {type(self.module).__name__} requires a gradient, so there "
-                "is nothing that a hook could reduce"
+                f"no parameter of this {type(self.module).__name__} requires a gradient, so a hook "
+                "has nothing to reduce"
             )
         ddp.register_comm_hook(state, hook)
 
     @contextmanager
     def join(self) -> Iterator[None]:
-        """Let ranks have different numbers of batches in the loop within.
+        """Let the ranks have different numbers of batches in the loop of this block.
 
         ::
 
@@ -188,23 +191,24 @@ class DistributedModule(RankModule):
                     criterion(model(x), y).backward()
                     optimizer.step(); optimizer.zero_grad()
 
-        A rank whose loop has ended computes along with the others, without rows, until theirs have.
-        Then all have the parameters and buffers of those that stepped last; an optimizer's state
-        stays where it was. `anyrig.distribute` needs none of this.
+        A rank whose loop has ended takes part in the others' collectives, without samples, until
+        all loops have ended. Then all ranks get the parameters and buffers of a rank that stepped
+        last; optimizers keep their state. `anyrig.distribute` makes `join` unnecessary.
 
         Raises:
-            SpreadError: this rank had no batch at all, while others had.
+            SpreadError: this rank had no batch at all, but others had.
         """
+        refuse_with_accumulate(self._layout.accumulate, "join()", "use anyrig.distribute(loader)")
         run = self._run or self._start()
         run.joining = True
         try:
             yield
-            self._accompany(run)
+            self._compute_until_all_end(run)
         finally:
             run.joining, run.last = False, None
 
-    def _accompany(self, run: Run) -> None:
-        """Compute without rows as long as a rank has some."""
+    def _compute_until_all_end(self, run: Run) -> None:
+        """Compute without samples while another rank has some."""
         last, left_early = run.last, False
         while True:
             exchange = Exchange(run.context, run.number, None)
@@ -213,22 +217,22 @@ class DistributedModule(RankModule):
                 break
             run.forwards += 1
             last, left_early = exchange, True
-            self._compute_without_rows(run, exchange)
+            self._compute_without_samples(run, exchange)
         if left_early:
             self.module.zero_grad()
         if last is not None and len(last.active_ranks) < run.context.group.world_size:
             states = [*self.module.parameters(), *self.module.buffers()]
             broadcast_states(states, last.active_ranks[0])
 
-    def _compute_without_rows(self, run: Run, exchange: Exchange) -> None:
-        row = run.row_of.get(exchange.with_loss)
-        if row is None:
+    def _compute_without_samples(self, run: Run, exchange: Exchange) -> None:
+        sample = run.sample_of.get(exchange.with_loss)
+        if sample is None:
             raise SpreadError(
-                f"rank {dist.get_rank()} had no batch within join(), and rank "
-                f"{exchange.active_ranks[0]} had some: it does not know what to compute without "
-                "rows. Give every rank a batch, or take anyrig.distribute(loader)"
+                f"rank {dist.get_rank()} had no batch within join(), but rank "
+                f"{exchange.active_ranks[0]} had some: without a sample, it cannot compute along. "
+                "Give every rank a batch, or use anyrig.distribute(loader)"
             )
-        inputs, kwargs = first_samples(row, 0, self._layout.dim)
+        inputs, kwargs = first_samples(sample, 0, self._layout.dim)
         before, self._reduces = self._reduces, exchange.reduces
         try:
             loss = self._loss if exchange.with_loss else None
@@ -242,10 +246,10 @@ class DistributedModule(RankModule):
 
 
 def _rebuild_buckets(ddp: DistributedDataParallel) -> bool:
-    """Let all ranks agree on new buckets at the end of a backward pass, which happens once.
+    """Rebuild DDP's buckets at the end of the first backward pass, on all ranks.
 
-    DDP does so in the next forward, which would wait for the others where one rank calls the model
-    alone. Returns False if gradients were missing, which the next forward reports.
+    DDP would do that in the next forward, where a rank that calls the model alone would wait for
+    the others. Returns False if gradients were missing, which the next forward reports.
     """
     try:
         ddp.reducer._rebuild_buckets()

@@ -1,4 +1,4 @@
-"""How a module lies on a rig, and why."""
+"""How a module is spread over a rig, and why."""
 
 from __future__ import annotations
 
@@ -23,21 +23,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Layout:
-    """How a module was spread; its text is for people.
+    """How a module was spread; ``str(layout)`` explains it.
 
     Attributes:
-        devices: in order; the first is the lead, where the module itself lies.
+        devices: the devices in order; the first is the lead, which has the module itself.
         how: ``"replicate"`` (a replica on each device, or on each rank of `group`, and a part of
             the batch for each), ``"shard"`` (the same, with a part of every parameter on each
-            rank), or ``"alone"`` (one device: the module is called as it is).
-        reason: why so.
+            rank), or ``"alone"`` (one device: the module is called unchanged).
+        reason: why the module was spread this way.
         shares: the part of each batch that each device gets, and why.
-        output_device: where results are gathered.
+        output_device: where outputs are gathered.
         dim: the dimension along which batches are divided.
-        loss: in words how the loss of a batch is made of those of its parts; None without a loss.
-        group: the process group whose ranks work together; None in one process.
+        loss: how the loss of a batch is combined from the losses of its parts; None without a
+            loss.
+        group: the process group; None in one process.
         blocks: the names of the layers that are gathered one at a time, if parameters are sharded.
         precision: the dtype of autocast; None computes in the dtype of the parameters.
+        accumulate: whether gradients are of the mean over all samples since `zero_grad()`.
     """
 
     devices: tuple[torch.device, ...]
@@ -50,6 +52,7 @@ class Layout:
     group: Group | None = None
     blocks: tuple[str, ...] = ()
     precision: torch.dtype | None = None
+    accumulate: bool = False
 
     @property
     def lead(self) -> torch.device:
@@ -57,16 +60,18 @@ class Layout:
         return self.devices[0]
 
     def __str__(self) -> str:
-        loss = "" if self.loss is None else f"\nloss beside the outputs: {self.loss}"
+        options = "" if self.loss is None else f"\nloss on the outputs' devices: {self.loss}"
         if self.precision is not None:
-            loss += f"\nprecision: {explain_precision(self.precision)}"
+            options += f"\nprecision: {explain_precision(self.precision)}"
+        if self.accumulate:
+            options += "\naccumulate: gradients of the mean over all samples since zero_grad()"
         if self.group is not None:
-            return self._describe_group(self.group) + loss
+            return self._describe_group(self.group) + options
         places = ", ".join(map(str, self.devices))
         return (
             f"{self.how} on {places}: {self.reason}\n"
             f"shares: {self.shares}\n"
-            f"results on {self.output_device}, divided along dimension {self.dim}{loss}"
+            f"outputs on {self.output_device}, divided along dimension {self.dim}{options}"
         )
 
     def computing(self) -> AbstractContextManager[object]:
@@ -93,7 +98,7 @@ def make_layout(
     """Return how a module is spread over a rig.
 
     Raises:
-        SharesError: there are not as many shares as devices.
+        SharesError: the numbers of shares and devices differ.
     """
     devices = tuple(resolve_device(device) for device in rig)
     chosen = choose_shares(shares, rig.devices)
@@ -109,9 +114,9 @@ def make_layout(
 
 
 def explain(model: torch.nn.Module) -> Layout:
-    """Return how `spread` laid a model on its devices, and why; print it.
+    """Return how `spread` has spread a model, and why; print the result.
 
-    While shares are being measured, in the first steps, it is as of the last one.
+    While shares are measured, in the first steps, the result has those of the last step.
 
     Raises:
         SpreadError: `model` was not spread.

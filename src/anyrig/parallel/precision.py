@@ -27,15 +27,15 @@ def read_precision(
         dtype = getattr(torch, precision.removeprefix("torch."), precision)
     if not isinstance(dtype, torch.dtype) or dtype not in _LOW:
         raise SpreadError(
-            f'precision={precision!r} is no dtype of autocast; take "bfloat16" or "float16", '
+            f'precision={precision!r} is not a dtype of autocast; use "bfloat16" or "float16", '
             "or leave it out to compute in the dtype of the parameters"
         )
     for device in devices:
         if (reason := _find_obstacle(device, dtype)) is not None:
             other = "float16" if dtype is torch.bfloat16 else "bfloat16"
             raise SpreadError(
-                f"precision={precision!r} needs a device that computes in {dtype}, and {device} "
-                f'does not: {reason}. Take precision="{other}", or leave out this device'
+                f"precision={precision!r} needs a device that computes in {dtype}, but {device} "
+                f'does not: {reason}. Use precision="{other}", or leave out this device'
             )
     return dtype
 
@@ -59,8 +59,8 @@ def _find_obstacle(device: torch.device, dtype: torch.dtype) -> str | None:
 
 def explain_precision(precision: torch.dtype) -> str:
     """Return what the option does, for `explain`."""
-    scaler = "; backward() on the loss that a torch.amp.GradScaler has scaled"
+    scaler = "; scale the loss with a torch.amp.GradScaler"
     return (
         f"forward and loss under autocast in {str(precision).removeprefix('torch.')}, parameters, "
-        f"gradients and their reduction as they are{scaler if precision is torch.float16 else ''}"
+        f"gradients and reduction in their own dtype{scaler if precision is torch.float16 else ''}"
     )

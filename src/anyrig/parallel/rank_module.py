@@ -1,6 +1,7 @@
-"""A module of which every rank computes its own part of a global batch.
+"""A module that computes the samples of one rank as a part of a global batch.
 
-More than 400 lines: a step over ranks in its order, with what a model keeps for it.
+More than 400 lines, because the class follows a step over ranks from the forward to the end of the
+backward pass.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from torch.nn.parallel import DistributedDataParallel
 from ..errors import SpreadError
 from ..processes.group.membership import Context, current_context, current_group, open_carrier
 from ..transfer.tree import ATOM_TYPES, map_leaves
+from .accumulation import Accumulation, count_arguments, no_count, refuse_with_accumulate
+from .backward_callback import queue_callback
 from .batch.samples import find_sample_count
 from .compiling import leave_to_modules
 from .group.exchange import Exchange, Phase
@@ -36,23 +39,24 @@ from .single_samples import explain_single_sample
 
 @dataclass(eq=False)
 class Run:
-    """What a model keeps while it runs in a process group; a copy of the model begins its own.
+    """The state of one model in a process group; a copy of the model has its own.
 
     Attributes:
-        context: of the group.
-        number: of the model, in the order in which the ranks made them.
-        buffers: of the module.
-        fixed: checks what the engine cannot follow when the module changes.
-        pace: measures the steps.
+        context: the state of the process group.
+        number: the model's number; ranks spread their models in the same order.
+        buffers: the module's buffers.
+        fixed: the check for changes of the module that the engine cannot follow.
+        pace: the measured duration of steps.
         synchronized: the layers whose forward waits for the other ranks in training mode.
-        engine: DDP, where it averages the gradients.
-        forwards: how many there were in which ranks meet.
-        is_armed: whether the engine will reduce the next backward pass, whichever that is.
-        joining: whether a loop in `join` is under way.
+        engine: DDP, if it averages the gradients.
+        forwards: the number of forwards in which ranks met.
+        is_armed: whether the engine will reduce the next backward pass.
+        joining: whether a loop in `join` is running.
         last: the exchange of the last forward in that loop.
-        row_of: one row of arguments, with a target and without.
-        arriving: buffers on their way.
-        sent_in: the backward pass in which they were sent.
+        sample_of: the arguments of one sample, with a target and without.
+        arriving: the broadcast of buffers that has not finished.
+        sent_in: the backward pass in which that broadcast began.
+        accumulation: accumulates gradients, if the model was spread with `accumulate`.
     """
 
     context: Context
@@ -66,23 +70,24 @@ class Run:
     is_armed: bool = False
     joining: bool = False
     last: Exchange | None = None
-    row_of: dict[bool, Any] = field(default_factory=dict)
+    sample_of: dict[bool, Any] = field(default_factory=dict)
     arriving: Broadcast | None = None
     sent_in: int = -1
+    accumulation: Accumulation | None = None
 
 
 class RankModule(TransparentModule):
-    """Calls a module with this rank's rows, so that a step is that of all ranks' rows together.
+    """Calls a module with this rank's samples; the gradients are those of all ranks' samples.
 
     ::
 
-        forward    rows ─▶ module ─▶ outputs           of this rank alone
-        backward   ranks meet, exchange rows           the outputs' gradients are weighted by them
-                   buffers of one rank go to all       while gradients are computed
+        forward    samples ─▶ module ─▶ outputs           on this rank alone
+        backward   the ranks exchange sample counts       which weight the outputs' gradients
+                   one rank's buffers go to all ranks     while gradients are computed
 
-    The engine that averages gradients over the ranks is a subclass's: DDP or FSDP2. Ranks meet in
-    the forward only where it has collectives: for the loss of the global batch, for shards, and for
-    synchronized batch norm in training mode.
+    Subclasses average gradients over the ranks by DDP or FSDP2. Ranks meet in the forward only if
+    it has collectives: for the loss of the global batch, for shards, and for synchronized batch
+    normalization in training mode.
 
     Attributes:
         module: the module, on this rank's device.
@@ -105,10 +110,10 @@ class RankModule(TransparentModule):
         self._start()
 
     def _start(self) -> Run:
-        """Meet the other ranks; each does so at the same time."""
+        """Prepare this model on all ranks, which must call this in the same order of models."""
         if current_group() is None:
             raise SpreadError(
-                f"this {type(self.module).__name__} was spread over a process group, and this "
+                f"this {type(self.module).__name__} was spread over a process group, but this "
                 "process is in none; use its attribute module, or start with anyrig run"
             )
         context = current_context()
@@ -125,6 +130,7 @@ class RankModule(TransparentModule):
                 for layer in self.module.modules()
                 if isinstance(layer, torch.nn.SyncBatchNorm)
             ],
+            accumulation=Accumulation(self.module) if self._layout.accumulate else None,
         )
         return run
 
@@ -133,9 +139,9 @@ class RankModule(TransparentModule):
         return any(layer.training for layer in run.synchronized)
 
     def _meets_at_loss(self, run: Run, loss: Criterion | None) -> bool:
-        """Return whether the ranks of a forward need not meet before they have the loss.
+        """Return whether the ranks may meet in a forward as late as at its loss.
 
-        On the CPU its numbers then travel with those of the meeting: one wait fewer a step.
+        On the CPU one message then carries both the sample counts and the loss.
         """
         if loss is None or self._device.type != "cpu":
             return False
@@ -143,29 +149,28 @@ class RankModule(TransparentModule):
 
     @abstractmethod
     def _fix_parameters(self) -> FixedParameters:
-        """Return the check of what the engine cannot follow when the module changes."""
+        """Return the check for changes of the module that the engine cannot follow."""
 
     @abstractmethod
     def _compute(self, *inputs: Any, **kwargs: Any) -> Any:
-        """Return the outputs, from which the subclass's engine reduces gradients."""
+        """Call the module such that the engine reduces the gradients of its outputs."""
 
     @abstractmethod
     def _begin_backward(self, reduces: bool) -> None:
-        """Prepare the engine, if that is left to be done when a backward pass begins."""
+        """Prepare the engine for the backward pass that begins."""
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
-        """Call the module with the rows of this rank, and return its outputs for them.
+        """Call the module with this rank's samples, and return its outputs for them.
 
         Args:
-            inputs: as the module takes them, anywhere; the first tensor's rows are counted, or the
-                entries of a list of dicts.
-            kwargs: the same. If the model was spread with a loss, ``target=`` is the loss's, and
-                the loss of the global batch is returned, on every rank.
+            inputs: the module's arguments, with tensors on any device. The samples are counted
+                along `dim` of the first tensor, or as the entries of a list of dicts.
+            kwargs: its keyword arguments. If the model was spread with a loss, ``target=`` goes to
+                the loss, and each rank gets the loss of the global batch.
 
         Raises:
-            SpreadError: the outputs cannot be weighted; or parameters were added or replaced, or
-                some were frozen or unfrozen, after the module was spread, and the engine cannot
-                follow that.
+            SpreadError: the outputs cannot be weighted; or parameters were added, replaced, frozen
+                or unfrozen after the module was spread, and the engine cannot follow that.
         """
         if torch.compiler.is_compiling():
             leave_to_modules()
@@ -183,13 +188,13 @@ class RankModule(TransparentModule):
     def _evaluate(
         self, inputs: tuple[Any, ...], kwargs: dict[str, Any], loss: Criterion | None
     ) -> Any:
-        inputs, kwargs, rows = self._bring(inputs, kwargs, None)
+        inputs, kwargs, samples = self._bring(inputs, kwargs, None)
         target = kwargs.pop("target") if loss is not None else None
-        exchange = self._new_exchange(rows, loss)
+        exchange = self._new_exchange(samples, loss)
         if exchange.forward:  # ranks meet in the forward
             exchange.start(Phase.FORWARD, learns=False)
             exchange.finish()
-        output = self._compute_rows(self.module, inputs, kwargs, rows, loss is not None)
+        output = self._compute_samples(self.module, inputs, kwargs, samples, loss is not None)
         if loss is None:
             return output
         return whole_loss(loss, output, target, self._device, exchange, lambda: None)
@@ -208,24 +213,30 @@ class RankModule(TransparentModule):
             exchange = self._new_exchange(0, loss)
         if reduces:
             run.fixed.require_unchanged()
-        inputs, kwargs, rows = self._bring(inputs, kwargs, exchange)
+        inputs, kwargs, samples = self._bring(inputs, kwargs, exchange)
         moves_buffers = self.module.training and reduces and bool(run.buffers)
         if not has_left:
-            exchange.samples = rows
-            exchange.time = run.pace.start(rows)
+            exchange.samples = samples
+            exchange.time = run.pace.start(samples)
             exchange.is_armed = run.is_armed
             if exchange.forward and not self._meets_at_loss(run, loss):
                 exchange.start(Phase.FORWARD)
         if joining:
             run.last = exchange
-        if rows and (loss is not None) not in run.row_of:
-            run.row_of[loss is not None] = first_samples((inputs, kwargs), 1, self._layout.dim)
+        if samples and (loss is not None) not in run.sample_of:
+            run.sample_of[loss is not None] = first_samples((inputs, kwargs), 1, self._layout.dim)
+
+        accumulate = run.accumulation.follow(loss is not None) if run.accumulation else None
+        if accumulate is not None and count_arguments(inputs, kwargs, self._layout.dim) is None:
+            raise no_count()
 
         def begin() -> None:
-            if not joining:  # else a rank that has left would have to come here, too
+            if not joining:  # a rank that has left the loop does not meet here
                 exchange.is_armed = run.is_armed
                 exchange.meet(Phase.BACKWARD)
             self._begin_backward(exchange.reduces)
+            if accumulate is not None:
+                accumulate(exchange.total_samples if loss is None else exchange.divisor)
             if moves_buffers:
                 self._send_buffers(run, exchange)
             if (time := exchange.time) is not None:
@@ -234,12 +245,15 @@ class RankModule(TransparentModule):
         target = kwargs.pop("target") if loss is not None else None
         if self._has_collectives(run):
             exchange.finish()
-        output = self._compute_rows(self._compute, inputs, kwargs, rows, loss is not None)
+        output = self._compute_samples(self._compute, inputs, kwargs, samples, loss is not None)
         if loss is None:
             return put_weight_on(output, exchange, begin)
-        return whole_loss(loss, output, target, self._device, exchange, begin)
+        whole = whole_loss(loss, output, target, self._device, exchange, begin)
+        if accumulate is not None and exchange.divisor is None:
+            raise no_count()
+        return whole
 
-    def _new_exchange(self, rows: int, loss: Criterion | None) -> Exchange:
+    def _new_exchange(self, samples: int, loss: Criterion | None) -> Exchange:
         run = self._run or self._start()
         meets = loss is not None or run.joining or self._has_collectives(run)
         if meets:
@@ -247,21 +261,21 @@ class RankModule(TransparentModule):
         return Exchange(
             run.context,
             run.number,
-            rows,
+            samples,
             own_loss=loss is not None,
             own_reduces=self._reduces,
             forward=run.forwards if meets else 0,
         )
 
-    def _compute_rows(
+    def _compute_samples(
         self,
         module: Callable[..., Any],
         inputs: tuple[Any, ...],
         kwargs: dict[str, Any],
-        rows: int,
+        samples: int,
         with_loss: bool,
     ) -> Any:
-        if rows:
+        if samples:
             try:
                 return module(*inputs, **kwargs)
             except ValueError as error:
@@ -271,34 +285,34 @@ class RankModule(TransparentModule):
             self.module,
             lambda given: module(*given[0], **given[1]),
             (inputs, kwargs),
-            (self._run or self._start()).row_of.get(with_loss),
+            (self._run or self._start()).sample_of.get(with_loss),
             self._layout.dim,
         )
 
     def _bring(
         self, inputs: tuple[Any, ...], kwargs: dict[str, Any], exchange: Exchange | None
     ) -> tuple[tuple[Any, ...], dict[str, Any], int]:
-        """Return the arguments on this rank's device, and how many rows they have."""
-        # All there is between the caller and the module, so written for speed.
+        """Return the arguments on this rank's device, and their number of samples."""
+        # Written for speed, as each call passes through here.
         device, dim = self._device, self._layout.dim
-        rows = None
+        samples = None
         simple = True
         for value in (*inputs, *kwargs.values()) if kwargs else inputs:
             kind = type(value)
             if kind is Tensor:
-                if rows is None and value.dim():
-                    rows = value.size(dim)
+                if samples is None and value.dim():
+                    samples = value.size(dim)
                 if value.device != device or (exchange is not None and value.requires_grad):
                     simple = False
             elif kind not in ATOM_TYPES:
-                simple, rows = False, None
+                simple, samples = False, None
                 break
         if simple:
-            return inputs, kwargs, 1 if rows is None else rows
-        if rows is None:
-            rows = count_listed((inputs, kwargs))
-        if rows is None:
-            rows = find_sample_count((inputs, kwargs), dim)
+            return inputs, kwargs, 1 if samples is None else samples
+        if samples is None:
+            samples = count_listed((inputs, kwargs))
+        if samples is None:
+            samples = find_sample_count((inputs, kwargs), dim)
 
         def bring(leaf: Any, path: Any) -> Any:
             if not isinstance(leaf, Tensor):
@@ -308,26 +322,28 @@ class RankModule(TransparentModule):
             return take_weight_off(here, exchange) if exchange and weighted else here
 
         inputs, kwargs = map_leaves((inputs, kwargs), bring)
-        return inputs, kwargs, 1 if rows is None else rows
+        return inputs, kwargs, 1 if samples is None else samples
 
     def scattered(self, *inputs: Any, **kwargs: Any) -> list[Any]:
-        """Call the model and return a list with this rank's output, as `DataParallel.scattered`
-        returns one with the output of each device.
+        """Call the model and return a list with this rank's output.
+
+        `DataParallel.scattered` returns a list with the output of each device.
 
         Raises:
-            TypeError: ``target=`` was given for the loss that the model was spread with.
-            Exception: as `forward`.
+            TypeError: the call has ``target=``, and the model was spread with a loss.
+            Exception: as for `forward`.
         """
         if "target" in kwargs and self._loss is not None:
             raise TypeError(
-                "scattered() returns outputs, and target= asks for the loss of the batch; call "
-                "model(x, target=y), or give the outputs and y to anyrig.ParallelLoss"
+                "scattered() returns outputs, but target= requests the loss of the batch; call "
+                "model(x, target=y), or pass the outputs and y to anyrig.ParallelLoss"
             )
+        refuse_with_accumulate(self._layout.accumulate, "scattered()", "use loss=")
         return [self(*inputs, **kwargs)]
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Let this rank's gradients add up in the backward passes of the forwards within.
+        """Add up gradients on this rank alone, in the backward passes of forwards in this block.
 
         ::
 
@@ -336,9 +352,10 @@ class RankModule(TransparentModule):
                     criterion(model(x), y).backward()
             criterion(model(micro_batches[-1].x), micro_batches[-1].y).backward()   # reduces all
 
-        Do not clip, step or zero gradients in between. All ranks do this alike; how many rows each
-        micro-batch has may differ.
+        Do not clip or zero gradients or step the optimizer in between. All ranks must use
+        `no_sync` for the same forwards; their micro-batches may differ in size.
         """
+        refuse_with_accumulate(self._layout.accumulate, "no_sync()")
         before, self._reduces = self._reduces, False
         try:
             yield
@@ -346,35 +363,31 @@ class RankModule(TransparentModule):
             self._reduces = before
 
     def refresh(self) -> None:
-        """Do nothing: each rank computes with the module itself. The replicas of one process need
-        it, and one script serves both.
-        """
+        """Do nothing: each rank computes with the module itself. See `DataParallel.refresh`."""
 
     @abstractmethod
     def join(self) -> AbstractContextManager[None]:
-        """Let ranks have different numbers of batches in the loop within.
+        """Let the ranks have different numbers of batches in the loop of this block.
 
-        What `spread` returned decides what it does:
-
-        * over replicas, one on each rank (`DistributedModule`): a rank that has run out computes
-          along with the others, without rows;
-        * in shards (`ShardedModule`): raises SpreadError, which names `anyrig.distribute`;
-        * in one process (`DataParallel`): nothing, as there is no other rank to wait for.
+        * `DistributedModule` (a replica on each rank): a rank without further batches takes part
+          in the others' collectives, without samples.
+        * `ShardedModule`: raises SpreadError, which names `anyrig.distribute`.
+        * `DataParallel` (one process): does nothing, as there are no other ranks.
 
         Raises:
             SpreadError: the model is in shards.
         """
 
     def _send_buffers(self, run: Run, exchange: Exchange) -> None:
-        """Begin to give all ranks the same buffers, once in a backward pass; they change after it.
+        """Begin to broadcast the buffers, once in a backward pass; they are written at its end.
 
-        The number of the pass is private, but PyTorch's own FSDP2 asks for it.
+        The number of the backward pass is private; PyTorch's own FSDP2 reads it from Python.
         """
         backward = torch._C._current_graph_task_id()
         if run.arriving is not None:
             if run.sent_in == backward:
                 return
-            self._take_buffers()  # of a backward pass that failed on this rank
+            self._take_buffers()  # sent in an earlier backward pass that failed
         run.sent_in = backward
         run.arriving = run.buffers.send(exchange.first_with_samples)
         queue_callback(self._take_buffers)
@@ -386,7 +399,7 @@ class RankModule(TransparentModule):
             arriving.finish()
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the module's state as its engine has it: no prefix."""
+        """Return the module's state dict, whose names have no prefix."""
         self._take_buffers()
         return super().state_dict(*args, **kwargs)
 
@@ -399,19 +412,9 @@ class RankModule(TransparentModule):
         return f"{type(self).__name__}({self.module!r})"
 
 
-def queue_callback(callback: Any) -> None:
-    """Call something when the backward pass that is under way has computed all gradients.
-
-    In the order of queueing: what is queued when it begins comes before DDP's and FSDP2's waiting
-    for the last collectives. Not public; PyTorch's own DDP and FSDP2 use it from Python.
-    """
-    engine: Any = torch.autograd.Variable._execution_engine
-    engine.queue_callback(callback)
-
-
 def _require_no_parameters(loss: Criterion) -> None:
     if isinstance(loss, torch.nn.Module) and any(p.requires_grad for p in loss.parameters()):
         raise SpreadError(
-            f"the loss {type(loss).__name__} has parameters to learn, and only the module's are "
-            "averaged over the ranks; make it a part of the module that is spread"
+            f"the loss {type(loss).__name__} has parameters to learn, but only the module's are "
+            "averaged over the ranks; make the loss a part of the module that is spread"
         )

@@ -1,4 +1,4 @@
-"""A module of which every rank has a shard: what `spread(how="shard")` returns in a group."""
+"""A module with a shard on every rank: what `spread(how="shard")` returns in a process group."""
 
 from __future__ import annotations
 
@@ -27,23 +27,24 @@ from .rank_module import RankModule, Run
 
 @dataclass(frozen=True)
 class Sharding:
-    """How a module is divided among the ranks; the words are those of PyTorch's `fully_shard`.
+    """How a module is divided among the ranks; names are those of PyTorch's `fully_shard`.
 
     ::
 
         replicas=1   rank 0  1  2  3      each has a quarter of every parameter
-        replicas=2   rank 0  1            each has a half, and
-                          2  3            these have the same halves once more
+        replicas=2   rank 0  1            each has a half of every parameter
+                          2  3            the same halves again
 
     Attributes:
-        mixed_precision: the types in which parameters are gathered and gradients are reduced.
-        offload: keep shards and the optimizer's state on the CPU between their uses.
+        mixed_precision: the dtypes in which parameters are gathered and gradients are reduced.
+        offload: keep shards and the optimizer's state on the CPU while they are not used.
         reshard_after_forward: whether a block's gathered parameters are freed after its forward;
-            or to how many ranks they are divided then; None frees those of all but the root.
+            or the number of ranks over which they are then sharded; None frees the parameters of
+            all blocks but the root.
         blocks: the classes of the layers that are gathered one at a time; None finds them.
-        replicas: into how many sets the ranks are divided, neighbours together. Parameters are
-            divided among the ranks of a set, and gathered from them alone: with as many sets as
-            nodes, within each node. Gradients are those of all ranks.
+        replicas: the number of sets of neighbouring ranks. Each set has all parameters, divided
+            among its ranks; with one set for each node, parameters are gathered within nodes only.
+            Gradients are averaged over all ranks.
     """
 
     mixed_precision: MixedPrecisionPolicy | None = None
@@ -56,14 +57,14 @@ class Sharding:
 class ShardedModule(RankModule):
     """Divides parameters, gradients and the optimizer's state among the ranks, by PyTorch's FSDP2.
 
-    The module itself is changed: its parameters are `DTensor`s, of which this rank has a part. Make
-    the optimizer afterwards. Names in its state have no prefix. What `state_dict` returns has this
-    rank's shards, for `torch.distributed.checkpoint`; pickling it raises `ShardSaveError`, since
-    one rank would save a part only.
+    The module itself is changed: its parameters become `DTensor`s, of which this rank has a part.
+    Make the optimizer afterwards. `state_dict` returns this rank's shards, under names without a
+    prefix, for `torch.distributed.checkpoint`. Pickling them raises `ShardSaveError`, because one
+    rank would save only its part.
 
     Args:
-        module: sharded already, by `shard`.
-        layout: how and why it was.
+        module: sharded by `shard`.
+        layout: how the module was spread, and why.
         loss: see `anyrig.spread`.
     """
 
@@ -80,21 +81,21 @@ class ShardedModule(RankModule):
         return FixedParameters(module, self._identify, Freezing.ANY)
 
     def _identify(self) -> Callable[[torch.nn.Parameter], Any]:
-        """Return what tells parameters apart, whether FSDP2 has gathered them or not.
+        """Return a function that identifies parameters, whether FSDP2 has gathered them or not.
 
-        One that was frozen while it was gathered is kept frozen when FSDP2 takes its shard again.
+        A parameter that was frozen while it was gathered stays frozen when FSDP2 shards it again.
         """
-        # FSDP2 exchanges a shard for the whole parameter and back. Which it has is private.
-        whose: dict[int, Any] = {}
+        # FSDP2 replaces a shard by the whole parameter and back. That state is private.
+        owner_of: dict[int, Any] = {}
         for layer in self.module.modules():  # type: ignore[attr-defined]
             if isinstance(layer, FSDPModule):
                 group = layer._get_fsdp_state()._fsdp_param_group
                 for held in group.fsdp_params if group is not None else ():
                     for form in ("sharded_param", "_unsharded_param"):
-                        whose[id(getattr(held, form, None))] = held
+                        owner_of[id(getattr(held, form, None))] = held
 
         def identify(parameter: torch.nn.Parameter) -> Any:
-            held = whose.get(id(parameter))
+            held = owner_of.get(id(parameter))
             if held is None:
                 return parameter
             held.sharded_param.requires_grad_(parameter.requires_grad)
@@ -103,29 +104,29 @@ class ShardedModule(RankModule):
         return identify
 
     def join(self) -> NoReturn:
-        """Raise SpreadError: a rank that does not step leaves its shard as it was."""
+        """Raise SpreadError: a rank that ends early would not update its shard."""
         raise SpreadError(
-            "each rank steps its own shard of the parameters, so none can end before the others; "
-            "anyrig.distribute(loader) gives a rank that has run out batches without rows"
+            "each rank updates its own shard of the parameters, so none can end before the others; "
+            "anyrig.distribute(loader) gives a rank without further data batches without samples"
         )
 
     def register_comm_hook(self, state: object, hook: object) -> NoReturn:
-        """Raise SpreadError: it is DDP's."""
+        """Raise SpreadError: only DDP has communication hooks."""
         raise SpreadError(
-            "communication hooks are for replicas; how gradients of shards travel is up to "
-            "Sharding(mixed_precision=MixedPrecisionPolicy(reduce_dtype=torch.bfloat16))"
+            "communication hooks are for replicas; to reduce gradients of shards in another dtype, "
+            "use Sharding(mixed_precision=MixedPrecisionPolicy(reduce_dtype=torch.bfloat16))"
         )
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
-        """Raise ShardSaveError: a rank would save its shards only."""
+        """Raise ShardSaveError: one rank would save only its shards."""
         raise ShardSaveError(explain_saving(dist.get_world_size()))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> NoReturn:
-        """Raise SpreadError: FSDP2 knows no copies."""
+        """Raise SpreadError: FSDP2 cannot copy a module."""
         raise SpreadError("a model in shards cannot be copied; copy the module, then spread each")
 
     def _begin_backward(self, reduces: bool) -> None:
-        # FSDP2 asks in the backward pass; `no_sync` counts where the forward is called.
+        # FSDP2 reads this setting in the backward pass; `no_sync` is a property of the forward.
         if reduces is not self.__dict__.get("_reduces_now", True):
             self.module.set_requires_gradient_sync(reduces)
             self.__dict__["_reduces_now"] = reduces
@@ -134,16 +135,16 @@ class ShardedModule(RankModule):
 def shard(module: torch.nn.Module, group: Group, sharding: Sharding) -> tuple[str, ...]:
     """Divide a module among the ranks, in place, and return the names of its blocks.
 
-    Rank 0's parameters and buffers go to all. One block at a time comes to the device, so that a
-    module on the CPU may be larger than a device's memory.
+    Rank 0's parameters and buffers are broadcast to all ranks. Blocks are moved to the device one
+    at a time, so a module on the CPU may be larger than a device's memory.
 
     Args:
-        module: the same on each rank.
-        group: whose device gets the shards.
-        sharding: how.
+        module: a module with the same parameters on each rank.
+        group: the process group; `group.device` gets the shards.
+        sharding: how to divide the module.
 
     Raises:
-        SpreadError: the ranks cannot be divided into so many replicas.
+        SpreadError: the ranks cannot be divided into that number of replicas.
     """
     mesh = make_mesh(group, sharding.replicas)
     states = [*module.parameters(), *module.buffers()]

@@ -13,7 +13,7 @@ _SYNCHRONIZED = (nn.SyncBatchNorm, WholeBatchNorm)
 
 
 def needs_several_samples(module: nn.Module) -> bool:
-    """Say whether a layer refuses a batch of one sample, or learns wrong statistics from it."""
+    """Return whether a layer refuses a batch of one sample, or learns wrong statistics from it."""
     return any(_takes_statistics_of_batch(layer) for layer in module.modules())
 
 
@@ -23,9 +23,9 @@ def explain_single_sample(error: ValueError) -> None:
         add_note(
             error,
             "batch normalization needs two samples on each device or rank that has any. "
-            "spread(…, sync_batch_norm=True) takes its statistics from the samples of all of them, "
-            "over ranks on GPUs only; anyrig.distribute(loader) gives no rank a single sample of "
-            "several; DataLoader(…, drop_last=True) leaves out a last batch that is too small",
+            "spread(…, sync_batch_norm=True) computes statistics over the samples of all devices "
+            "(over ranks on GPUs only); anyrig.distribute(loader) gives no rank a single sample "
+            "of several; DataLoader(…, drop_last=True) drops a last batch that is too small",
         )
 
 

@@ -1,4 +1,4 @@
-"""One line that puts a module onto every device of a rig."""
+"""Spreads a module over the devices of a rig, or over the ranks of a process group."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from ..devices.place import Place, Places, as_rig
 from ..devices.rig import Rig
 from ..errors import SpreadError
 from ..processes.group.membership import Group, join_group
+from .accumulation import check_accumulate
 from .data_parallel import DataParallel
 from .ddp_options import check_ddp_options
 from .distributed import DistributedModule
@@ -44,6 +45,7 @@ def spread(
     sharding: Sharding | None = None,
     ddp: Mapping[str, Any] | None = None,
     precision: str | torch.dtype | None = None,
+    accumulate: bool = False,
 ) -> DataParallel | RankModule:
     """Return `module` spread over the devices of a rig; call it as you would call the module.
 
@@ -52,36 +54,37 @@ def spread(
         model = anyrig.spread(Net(), loss=nn.CrossEntropyLoss())
         for x, y in loader:
             loss = model(x, target=y)       # of the whole batch; model(x) returns the outputs
-            loss.backward()                 # all devices
+            loss.backward()                 # on all devices
             optimizer.step(); optimizer.zero_grad()
 
-    The module itself is used on the first device, the lead; a module on the CPU is moved there, in
-    place, as `torch.nn.Module.to` does. On a rig of one device it is called as it is. See
-    `DataParallel` for what the result does, and `explain` for how it was spread and why.
+    The lead (the first device) computes with the module itself; a module on the CPU is moved there
+    in place, as `torch.nn.Module.to` does. On a rig of one device the module is called unchanged.
+    `explain` returns how a model was spread, and why.
 
-    In a rank of `anyrig run` or torchrun, or wherever there is a process group, the module is
-    spread over the group instead: every rank calls this, has one device, and gives the model its
-    own rows. See `DistributedModule` and `ShardedModule`.
+    In a rank of `anyrig run` or torchrun, or in any process group, the module is spread over the
+    group instead: every rank calls `spread`, uses one device, and calls the model with its own
+    samples. See `DistributedModule` and `ShardedModule`; in one process, `DataParallel`.
 
     Args:
-        module: any module; its parameters stay the ones to optimize.
-        rig: by default every working accelerator, the one that has the module first; in a rank its
-            own device.
-        how: ``"replicate"``: the whole module on each device, and a share of each batch; ``"auto"``
+        module: any module; optimize its own parameters.
+        rig: by default every working accelerator, first the one that has the module; in a rank,
+            the rank's device.
+        how: ``"replicate"``: the whole module on each device, and a part of each batch; ``"auto"``
             is the same. ``"shard"``: a part of every parameter on each rank of a process group;
-            on a single device there is nothing to divide, and the module is called as it is.
-        shares: how much of a batch each device gets: ``"even"``; ``"speed"``: from published
-            rates, corrected by the times of the first steps, then held; ``"memory"``: so that all
-            are equally full, by the peaks of the first steps; or one number a device. By default
-            even on equal devices, and by published rates on unequal ones: nothing is measured.
-        loss: a criterion ``loss(output, target)``, computed beside each replica's output when the
-            model is called with ``target=``; outputs then never meet on one device. See
-            `ParallelLoss` for which criterions are combined exactly.
-        output_device: where outputs are gathered, by default the lead.
+            on a single device the module is called unchanged.
+        shares: how much of a batch each device gets: ``"even"``; ``"speed"``: by published rates,
+            corrected by the durations of the first steps and fixed afterwards; ``"memory"``:
+            such that all devices are equally full, by the peaks of the first steps; or one number
+            for each device. By default even on equal devices, and by published rates on unequal
+            ones: nothing is measured.
+        loss: a criterion ``loss(output, target)``, computed on the device of each replica's output
+            when the model is called with ``target=``, so that outputs are not gathered. See
+            `ParallelLoss` for the criterions that are combined exactly.
+        output_device: where outputs are gathered; by default the lead.
         dim: the dimension along which batches are divided.
-        sync_batch_norm: let layers of batch normalization take their statistics from the whole
-            batch, not from each device's rows; replaces these layers within the module. In a
-            process group by `torch.nn.SyncBatchNorm`, on GPUs only.
+        sync_batch_norm: compute the statistics of batch normalization from the whole batch instead
+            of each device's samples; replaces these layers in the module. In a process group the
+            new layers are `torch.nn.SyncBatchNorm`, on GPUs only.
         sharding: how parameters are divided with ``how="shard"``.
         ddp: in a process group, arguments for PyTorch's `DistributedDataParallel`:
             ``find_unused_parameters``, ``static_graph``, ``bucket_cap_mb``,
@@ -89,13 +92,16 @@ def spread(
         precision: ``"bfloat16"`` or ``"float16"``: compute forward and `loss` under autocast in
             this dtype on every device and rank. Parameters, gradients and their reduction keep
             their dtype. With float16, scale the loss with a `torch.amp.GradScaler`.
+        accumulate: make several backward passes before a step give the gradient of the mean over
+            all their samples (or over what `loss` divides by). Do not divide the loss yourself.
 
     Raises:
-        SpreadError: `how` is unknown; or the module cannot be spread, is spread already, or lies
-            elsewhere; or a rank was given several devices; or `loss` is a class; or a
-            device does not compute in `precision`.
-        SharesError: `shares` are no shares of these devices.
-        LaunchError: the environment names a process group by half, or its ranks did not meet.
+        SpreadError: `how` is unknown; the module cannot be spread, is spread already, or is on
+            another device; a rank was given several devices; `loss` is a class; a device does not
+            compute in `precision`; or an argument does not go together with another.
+        SharesError: `shares` do not fit these devices.
+        LaunchError: the environment describes a process group incompletely, or its ranks did not
+            meet.
     """
     require_plain_module(module)
     if loss is not None:
@@ -103,59 +109,62 @@ def spread(
     rig = None if rig is None else as_rig(rig)
     if how not in HOW:
         raise SpreadError(
-            f"how={how!r} is not among the ways to spread a module; take one of "
-            f"{', '.join(map(repr, HOW))}"
+            f"how={how!r} is not a way to spread a module; use one of {', '.join(map(repr, HOW))}"
         )
     if sharding is not None and how != "shard":
-        raise SpreadError(f'sharding= is for how="shard", and how={how!r} was given')
+        raise SpreadError(f'sharding= is for how="shard", but how={how!r} was given')
     ddp_options = check_ddp_options(ddp or {})
     if ddp_options and how == "shard":
-        raise SpreadError('ddp= is for how="replicate", and how="shard" was given; take sharding=')
-    # What is refused below must not change the rank's device.
+        raise SpreadError('ddp= is for how="replicate", but how="shard" was given; use sharding=')
+    # A call that is refused below must not change the rank's device.
     group = join_group(rig if rig is not None and len(rig) == 1 else None)
     if group is not None:
         group = group if rig is not None else _on_device_of(module, group)
         if rig is not None and len(rig) > 1:
             raise SpreadError(
-                f"each of {group.world_size} ranks drives one device, and this one was given "
+                f"each of {group.world_size} ranks uses one device, but this rank was given "
                 f"{len(rig)}: {rig}. Leave out the rig, or name the rank's own device; or start "
-                "one process without a launcher, which drives them all"
+                "one process without a launcher, which uses all devices"
             )
         if shares is not None or output_device is not None:
             raise SpreadError(
-                "shares= and output_device= divide a batch within one process; here each rank "
-                "gives the model its own rows, as anyrig.distribute(loader) deals them out"
+                "shares= and output_device= are for one process; in a process group each rank "
+                "calls the model with its own samples, as from anyrig.distribute(loader)"
             )
         layout = Layout(
             devices=(group.device,),
             how="shard" if how == "shard" else "replicate",
             reason="this process is one rank of a group",
-            shares=Shares((1.0,), "each rank's own rows, and gradients weighted by their number"),
+            shares=Shares(
+                (1.0,), "each rank's own samples, and gradients weighted by their number"
+            ),
             output_device=group.device,
             dim=dim,
             group=group,
             precision=read_precision(precision, (group.device,)),
+            accumulate=check_accumulate(accumulate, loss, how),
         )
         if sharding is not None and sharding.mixed_precision and precision is not None:
             raise SpreadError(
-                "precision= computes under autocast with parameters as they are, and "
-                "Sharding(mixed_precision=…) casts the parameters; take one of the two"
+                "precision= computes under autocast and keeps the dtype of parameters, but "
+                "Sharding(mixed_precision=…) casts the parameters; use one of the two"
             )
         return _over_group(module, layout, group, loss, sync_batch_norm, sharding, ddp_options)
     rig = _with_lead(Rig.detect(), module) if rig is None else rig
     if how == "shard" and len(rig) > 1:
         raise SpreadError(
-            f"parameters are divided among processes, and this one drives {len(rig)} devices "
-            "alone; start the script with anyrig run, a process a device"
+            f"parameters are divided among processes, but this process uses {len(rig)} devices "
+            "alone; start the script with anyrig run, which starts a process for each device"
         )
     layout = replace(
         make_layout(rig, shares, output_device, dim),
         precision=read_precision(precision, [device.torch_device for device in rig]),
+        accumulate=check_accumulate(accumulate, loss, "alone"),
     )
     lead = rig.lead.torch_device
     if sync_batch_norm:
         module = synchronize_batch_norm(module)
-    if len(rig) == 1 or _lies_on_cpu(module):
+    if len(rig) == 1 or _is_on_cpu(module):
         module.to(lead)
     check_place(module, lead)
     return DataParallel.with_layout(module, layout, loss)
@@ -173,8 +182,8 @@ def _over_group(
     if sync_batch_norm:
         if group.device.type == "cpu":
             raise SpreadError(
-                "sync_batch_norm= in a process group is torch.nn.SyncBatchNorm, which computes on "
-                "GPUs only; leave it out on the CPU, or use one process"
+                "in a process group, sync_batch_norm= uses torch.nn.SyncBatchNorm, which computes "
+                "on GPUs only; leave it out on the CPU, or use one process"
             )
         module = torch.nn.SyncBatchNorm.convert_sync_batchnorm(module)  # type: ignore[no-untyped-call]
     if layout.how == "shard":
@@ -184,17 +193,17 @@ def _over_group(
         blocks = shard(module, group, sharding)
         if sharding.replicas > 1:
             shards = group.world_size // sharding.replicas
-            reason = f"{layout.reason}; {sharding.replicas} replicas in {shards} shards each"
+            reason = f"{layout.reason}; {sharding.replicas} replicas of {shards} shards each"
             layout = replace(layout, reason=reason)
         return ShardedModule(module, replace(layout, blocks=blocks), loss)
-    if _lies_on_cpu(module):
+    if _is_on_cpu(module):
         module.to(group.device)
     check_place(module, group.device)
     return DistributedModule(module, layout, loss, ddp_options)
 
 
 def _on_device_of(module: torch.nn.Module, group: Group) -> Group:
-    """Return the group with the accelerator that the script has put the module on, if it has."""
+    """Return the group with the accelerator that has the module, if the module is on one."""
     devices = _devices_of(module)
     if len(devices) != 1 or devices & {torch.device("cpu"), torch.device("meta")}:
         return group
@@ -202,16 +211,16 @@ def _on_device_of(module: torch.nn.Module, group: Group) -> Group:
 
 
 def _with_lead(rig: Rig, module: torch.nn.Module) -> Rig:
-    """Return a rig of the same devices with the one first on which the module lies, if it does."""
+    """Return the rig with the device first that has the module, if one has it."""
     here = _devices_of(module)
     first = [device for device in rig if {device.torch_device} == here]
     if not first or first[0] == rig.lead:
         return rig
     rest = [device for device in rig if device not in first]
-    return Rig((*first, *rest), f"{first[0].text} leads, where the module is; {rig.reason}")
+    return Rig((*first, *rest), f"the lead is {first[0].text}, which has the module; {rig.reason}")
 
 
-def _lies_on_cpu(module: torch.nn.Module) -> bool:
+def _is_on_cpu(module: torch.nn.Module) -> bool:
     return _devices_of(module) <= {torch.device("cpu")}
 
 

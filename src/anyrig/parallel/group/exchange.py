@@ -88,6 +88,7 @@ class Exchange:
     before: list[Exchange] = field(default_factory=list)
     # Whether an input depends on such outputs and on another tensor that requires a gradient.
     has_mixed_input: bool = False
+    divisor: Tensor | None = None  # what the global loss was divided by, once it was computed
     leads_to_global_loss: bool = False  # whether the global loss was computed from the outputs
     _number: int = 0
     _own: _Announcement = _NOTHING
@@ -190,8 +191,13 @@ class Exchange:
     @property
     def weight(self) -> float:
         """The factor on this rank's gradients before the mean over all ranks."""
-        total = sum(each.samples for each in self._all())
+        total = self.total_samples
         return (self.samples or 0) * self.world_size / total if total else 0.0
+
+    @property
+    def total_samples(self) -> int:
+        """The number of samples of all ranks."""
+        return sum(each.samples for each in self._all())
 
     @property
     def first_with_samples(self) -> int:

@@ -57,6 +57,7 @@ def whole_loss(
     if not part.reduced:
         own: Tensor = put_weight_on(part.value, exchange, begin)
         return own
+    exchange.divisor = totals[1]
     lead_to_global_loss(exchange)
     wide = part.value.to(totals.dtype)
     whole: Tensor = _WholeLoss.apply(wide, totals, begin)  # type: ignore[no-untyped-call]

@@ -62,7 +62,7 @@ def loss_part(criterion: Criterion, output: Any, target: Any, samples: int) -> L
     Raise BatchError if it returns something else, or the shapes of output and target do not fit.
     """
     known = recognise(criterion) if isinstance(output, Tensor) else None
-    reduction = _reduction_of(criterion, known)
+    reduction = reduction_of(criterion, known)
     if known is not None and known.by_elements and output.shape != target.shape:
         raise BatchError(
             f"{_name(criterion)} takes elements of the output and the target in pairs, but a part "
@@ -106,19 +106,27 @@ def combine_losses(parts: Sequence[LossPart], device: Place, dim: int = 0) -> Te
         whole: Tensor = gather([part.value for part in parts], to, dim)
         return whole
     total = _add([part.value for part in parts], to)
-    counts = [part.count for part in parts if part.count is not None]
-    if not counts:
+    count = combine_counts(parts, to)
+    if count is None:
         return total.to(parts[0].dtype)
+    whole_count = count.to(total.dtype) if isinstance(count, Tensor) else count
+    return (total / whole_count).to(parts[0].dtype)  # 0 / 0 is NaN, as in PyTorch
+
+
+def combine_counts(parts: Sequence[LossPart], device: torch.device) -> Tensor | float | None:
+    """Return what the sum of the parts' losses is divided by; None if it is not divided."""
+    counts = [part.count for part in parts if part.count is not None]
     known: float = sum(count for count in counts if not isinstance(count, Tensor))
     counted = [count for count in counts if isinstance(count, Tensor)]
-    whole_count = _add(counted, to).to(total.dtype) + known if counted else known
-    return (total / whole_count).to(parts[0].dtype)  # 0 / 0 is NaN, as in PyTorch
+    if counted:
+        return _add(counted, device) + known
+    return known if counts else None
 
 
 def explain_loss(criterion: Criterion) -> str:
     """Return in words how the batch's loss is made of the parts' losses."""
     known, name = recognise(criterion), _name(criterion)
-    reduction = _reduction_of(criterion, known)
+    reduction = reduction_of(criterion, known)
     if reduction in ("sum", "none"):
         return f"{name}: the parts' losses are {'added' if reduction == 'sum' else 'joined'}"
     if known is not None:
@@ -265,7 +273,8 @@ def _may_overflow(output: Tensor, criterion: Criterion) -> bool:
     )
 
 
-def _reduction_of(criterion: Criterion, known: Known | None) -> object:
+def reduction_of(criterion: Criterion, known: Known | None) -> object:
+    """Return the criterion's ``reduction``, given what `recognise` returned; None if unknown."""
     return known.settings["reduction"] if known else getattr(criterion, "reduction", None)
 
 

@@ -1,0 +1,170 @@
+"""The option `accumulate=` of `spread`: the gradient of the mean over several backward passes.
+
+::
+
+    a backward pass   begins                 computes         ends
+    .grad             old * before / new     + its gradient   * new / (before + new)
+
+`before` counts the samples of the earlier passes, and `new` those of this pass. Outputs are not
+weighted, so a loss may contain terms of parameters alone, such as a penalty.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import get_gradient_edge
+from torch.utils.weak import TensorWeakRef
+
+from ..errors import SpreadError
+from ..transfer.tree import map_leaves
+from .backward_callback import queue_callback
+from .batch.samples import find_sample_count
+from .group.weighing import tensors_with_gradients
+from .group.without_samples import count_listed
+from .losses.criterions import recognise
+from .losses.loss import Criterion, reduction_of
+
+# The number of samples, or what a loss was divided by; None if unknown.
+Count = Tensor | float | None
+
+_EXPLAIN = "accumulate=True weights each backward pass by its samples, which is impossible with "
+
+
+class _NoteBackward(torch.autograd.Function):
+    """The identity, which calls ``begin()`` when the backward pass reaches it."""
+
+    @staticmethod
+    def forward(ctx: Any, begin: Callable[[], None], *outputs: Tensor) -> Any:
+        ctx.begin = begin
+        ctx.set_materialize_grads(False)
+        return tuple([output.detach() for output in outputs])
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> Any:
+        ctx.begin()
+        return None, *gradients
+
+
+class Accumulation:
+    """Makes `.grad` the gradient of the mean over all samples since `.grad` was None."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        self._module = module
+        self._before, self._by_loss = 0.0, False
+        self._pass = -1  # the number of the last backward pass
+        # The gradients at the end of that pass, with their versions.
+        self._left: dict[Tensor, tuple[TensorWeakRef, int]] = {}
+
+    def follow(self, by_loss: bool) -> Callable[[Count], None]:
+        """Return a function for a forward, whose backward pass calls it first, with a count."""
+        waiting = [True]
+
+        def begin(new: Count) -> None:
+            if torch.is_grad_enabled():
+                raise SpreadError(_EXPLAIN + "create_graph=True; leave out one of the two")
+            if not self._reaches_parameters():  # torch.autograd.grad
+                return
+            this = torch._C._current_graph_task_id()
+            if this == self._pass or not waiting:
+                raise SpreadError(
+                    _EXPLAIN + "several forwards in one backward pass, or several backward passes "
+                    "of one forward. Call zero_grad(), then backward() once after each forward"
+                )
+            waiting.clear()
+            self._pass = this
+            self._begin(0.0 if new is None else float(new), by_loss)
+
+        return begin
+
+    def note(self, output: Any, count: Count, by_loss: bool) -> Any:
+        """Return a forward's outputs, such that their backward pass is weighted by `count`."""
+        found = tensors_with_gradients(output)
+        if not found:
+            return output
+        if count is None:
+            raise no_count()
+        begin = self.follow(by_loss)
+        noted = _NoteBackward.apply(lambda: begin(count), *found)  # type: ignore[no-untyped-call]
+        by_id = dict(zip(map(id, found), noted, strict=True))
+        return map_leaves(output, lambda leaf, path: by_id.get(id(leaf), leaf))
+
+    def _reaches_parameters(self) -> bool:
+        nodes = [get_gradient_edge(p).node for p in self._module.parameters() if p.requires_grad]
+        try:
+            return any(map(torch._C._will_engine_execute_node, nodes))
+        except RuntimeError:  # raised in torch.autograd.grad with respect to a parameter
+            return False
+
+    def _gradients(self) -> dict[Tensor, Tensor]:
+        return {p: p.grad for p in self._module.parameters() if p.grad is not None}
+
+    def _begin(self, new: float, by_loss: bool) -> None:
+        old, left = self._gradients(), self._left
+        self._left = {}  # if this pass fails, the next one is refused
+        before = self._before if old else 0.0
+        same = old.keys() == left.keys() and all(
+            left[p][0]() is grad and left[p][1] == grad._version for p, grad in old.items()
+        )
+        mixed = before and by_loss is not self._by_loss
+        if (old and not same) or mixed or not 0 <= new < math.inf:
+            raise SpreadError(
+                _EXPLAIN + "gradients that were changed since the last backward pass, a pass that "
+                "failed, calls both with target= and without, or a negative count. Call "
+                "zero_grad() after clipping and optimizer.step(), and after an error, without "
+                "set_to_none=False"
+            )
+        # The mean over no samples is NaN, so the gradients of this pass are dropped.
+        kept = None if new else {p: grad.clone() for p, grad in old.items()}
+        if before and new:
+            torch._foreach_mul_([*old.values()], before / new)
+
+        def end() -> None:
+            with torch.no_grad():
+                if kept is not None:
+                    for parameter in self._module.parameters():
+                        parameter.grad = kept.get(parameter)
+                elif before:
+                    torch._foreach_mul_([*self._gradients().values()], new / (before + new))
+            self._before, self._by_loss = before + new, by_loss
+            self._left = {p: (TensorWeakRef(g), g._version) for p, g in self._gradients().items()}
+
+        # Twice, as DDP queues the end of its reduction during the backward pass.
+        queue_callback(lambda: queue_callback(end))
+
+
+def no_count() -> SpreadError:
+    """Return the error for a forward whose number of samples is unknown."""
+    return SpreadError(
+        _EXPLAIN + "a loss that is not reduced, or arguments without samples along dim. Return a "
+        "mean or (sum, count) from the loss; pass batches as tensors"
+    )
+
+
+def count_arguments(inputs: tuple[Any, ...], kwargs: dict[str, Any], dim: int) -> int | None:
+    """Return the number of samples in the arguments of a call; None if unknown."""
+    listed = count_listed((inputs, kwargs))
+    return find_sample_count((inputs, kwargs), dim) if listed is None else listed
+
+
+def check_accumulate(accumulate: bool, loss: Criterion | None, how: str) -> bool:
+    """Return `accumulate`, or raise SpreadError if its gradients would not be exact."""
+    if accumulate and how == "shard":
+        raise SpreadError(_EXPLAIN + 'how="shard"; use how="replicate"')
+    if accumulate and loss is not None and reduction_of(loss, recognise(loss)) in ("sum", "none"):
+        raise SpreadError(_EXPLAIN + 'this loss; use reduction="mean", or return (sum, count)')
+    if accumulate and isinstance(loss, torch.nn.Module) and any(True for _ in loss.parameters()):
+        raise SpreadError(_EXPLAIN + "parameters in the loss; make the loss a part of the module")
+    return accumulate
+
+
+def refuse_with_accumulate(
+    accumulate: bool, what: str, remedy: str = "leave it out: each backward pass reduces gradients"
+) -> None:
+    """Raise SpreadError if `accumulate` is used together with `what`."""
+    if accumulate:
+        raise SpreadError(f"{_EXPLAIN}{what}; {remedy}")

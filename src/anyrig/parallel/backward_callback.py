@@ -1,0 +1,18 @@
+"""Calls a function at the end of the current backward pass."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+
+def queue_callback(callback: Any) -> None:
+    """Call a function when the current backward pass has computed all gradients.
+
+    Callbacks run in the order of queueing, so one that is queued when the pass begins runs before
+    DDP and FSDP2 wait for their last collectives. Not public; PyTorch's own DDP and FSDP2 use it
+    from Python.
+    """
+    engine: Any = torch.autograd.Variable._execution_engine
+    engine.queue_callback(callback)
