@@ -683,7 +683,7 @@ def case_what_cannot_be_is_refused() -> None:
         ("only the module's are averaged", {"loss": Learned()}, net),
         ("calls the model with its own samples", {"shares": [1, 2]}, net),
         ('sharding= is for how="shard"', {"sharding": Sharding()}, net),
-        ("and how='replicate' was", {"sharding": Sharding(), "how": "replicate"}, net),
+        ("but how='replicate' was", {"sharding": Sharding(), "how": "replicate"}, net),
     ]
     if lead.type == "cpu":
         refused.append(("SyncBatchNorm, which computes on GPUs", {"sync_batch_norm": True}, net))
@@ -1060,7 +1060,7 @@ def case_what_ddp_and_fsdp_do_not_take_is_refused() -> None:
     ):
         with pytest.raises(SpreadError, match=f"ddp= does not take {name!r}: {why}"):
             anyrig.spread(perceptron(), ddp={name: None})
-    with pytest.raises(SpreadError, match=r'ddp= is for how="replicate".* take sharding='):
+    with pytest.raises(SpreadError, match=r'ddp= is for how="replicate".* use sharding='):
         anyrig.spread(perceptron(), how="shard", **UNUSED)
     frozen = anyrig.spread(perceptron().to(device).requires_grad_(False))
     with pytest.raises(SpreadError, match="so a hook has nothing to reduce"):
@@ -1079,7 +1079,7 @@ def case_shards_in_two_replicas_learn_like_one() -> None:
         learn_like_one("transformer", "shard", fused, optimizer, sharding=Sharding(replicas=2))
     pair = Pair(perceptron(), how="shard", sharding=Sharding(replicas=2))
     explained = str(anyrig.explain(pair.model))
-    assert f"; 2 replicas in {pair.ranks // 2} shards each" in explained
+    assert f"; 2 replicas of {pair.ranks // 2} shards each" in explained
     state = get_model_state_dict(pair.model, options=StateDictOptions(full_state_dict=True))
     for name, whole in pair.one.state_dict().items():
         assert torch.equal(state[name], whole)

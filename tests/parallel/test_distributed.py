@@ -169,7 +169,7 @@ def test_packing_tensors_of_all_kinds() -> None:
 
 @pytest.mark.gpus(2)
 def test_shards_need_a_process_a_device() -> None:
-    with pytest.raises(SpreadError, match=r"this one drives .* anyrig run"):
+    with pytest.raises(SpreadError, match=r"this process uses .* anyrig run"):
         anyrig.spread(nn.Linear(2, 2), how="shard")
 
 

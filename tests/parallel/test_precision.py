@@ -191,7 +191,7 @@ def test_explain_names_the_dtype(word: Any) -> None:
 
 @pytest.mark.parametrize("word", ["float32", "fp16", torch.float64, "nn", 16])
 def test_other_dtypes_are_refused(word: Any) -> None:
-    with pytest.raises(SpreadError, match='take "bfloat16" or "float16"'):
+    with pytest.raises(SpreadError, match='use "bfloat16" or "float16"'):
         anyrig.spread(nn.Linear(4, 3), "cpu", precision=word)
 
 

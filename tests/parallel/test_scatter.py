@@ -382,7 +382,7 @@ def test_samples_are_counted() -> None:
 
 @pytest.mark.gpus(2)
 def test_devices_of_several_kinds_and_objects_that_cannot_be_built_again() -> None:
-    kinds = "of several kinds: cuda:0, cpu; take those of one kind"
+    kinds = "of several kinds: cuda:0, cpu; use devices of one kind"
     with pytest.raises(SpreadError, match=kinds):
         scatter(torch.ones(2), ["cuda:0", "cpu"])
 

@@ -149,5 +149,5 @@ def test_a_call_within_a_scattered_one_gathers(x: Tensor) -> None:
 
 def test_a_target_is_for_the_loss(x: Tensor) -> None:
     model = anyrig.spread(on_lead(nn.Linear(4, 2)), first_devices(2), loss=nn.MSELoss())
-    with pytest.raises(TypeError, match=r"call model\(x, target=y\), or give .*ParallelLoss"):
+    with pytest.raises(TypeError, match=r"call model\(x, target=y\), or pass .*ParallelLoss"):
         model.scattered(x, target=x)
