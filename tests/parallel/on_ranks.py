@@ -33,6 +33,7 @@ from anyrig.processes.group.membership import join_group
 HERE = Path(__file__).parent
 
 
+IN_SHARDS = frozenset((*SHARDED, *IN_REPLICAS))
 # What runs in one group: the rig of virtual GPUs if there is one, the ranks, and the cases.
 WORLDS: dict[str, tuple[str | None, int, list[str]]] = {
     "2 on the CPU": (None, 2, [*LEARNING, *DISTRIBUTED, *SHARDED, *COMPILED]),
@@ -44,14 +45,19 @@ WORLDS: dict[str, tuple[str | None, int, list[str]]] = {
 
 
 @cache
-def _outcome_of(world: str) -> dict[str, dict[int, str]]:
+def _outcome_of(world: str, in_shards: bool) -> dict[str, dict[int, str]]:
     rig, ranks, cases = WORLDS[world]
-    return run_cases("rank_cases", list(dict.fromkeys(cases)), ranks, rig)
+    chosen = [name for name in dict.fromkeys(cases) if (name in IN_SHARDS) is in_shards]
+    return run_cases("rank_cases", chosen, ranks, rig)
 
 
 def failures_of(world: str, case: str) -> dict[int, str]:
-    """Return the traceback of each rank on which a case failed; the world runs on first use."""
-    return _outcome_of(world)[case]
+    """Return the traceback of each rank on which a case failed.
+
+    A world runs on first use, without shards for test_distributed.py and with them for
+    test_sharded.py, which may be in two processes.
+    """
+    return _outcome_of(world, case in IN_SHARDS)[case]
 
 
 def run_cases(file: str, names: list[str], ranks: int, virtual: str | None = None) -> dict:

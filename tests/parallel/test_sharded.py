@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from on_ranks import failures_of
-from rank_cases import IN_REPLICAS, LEARNING, SHARDED
+from rank_cases import FOUR_ON_GPUS, IN_REPLICAS, LEARNING, SHARDED
 from torch import nn
 
 from anyrig.parallel.group.blocks import find_blocks
@@ -23,6 +23,11 @@ def test_two_ranks(world: str, case: str) -> None:
 @pytest.mark.parametrize("case", [name for name in LEARNING if name in SHARDED])
 def test_four_ranks(case: str) -> None:
     assert failures_of("4 on the CPU", case) == {}
+
+
+@pytest.mark.parametrize("case", [name for name in FOUR_ON_GPUS if name in SHARDED])
+def test_four_ranks_on_gpus(case: str) -> None:
+    assert failures_of("4 on GPUs", case) == {}
 
 
 @pytest.mark.parametrize("case", IN_REPLICAS)
