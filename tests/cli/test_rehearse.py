@@ -206,7 +206,7 @@ def test_a_module_as_ranks(script: Path) -> None:
 @pytest.mark.parametrize("words", [["-X", "dev", "a.py"], [], ["-c", "1"]])
 def test_flags_of_python_that_come_too_late(words: list[str]) -> None:
     done = anyrig("rehearse", "--rig", "T4", "python", *words)
-    assert "after python comes a script" in done.stderr
+    assert "python must be followed by a script" in done.stderr
     assert (words[0] if words else "nothing") in done.stderr
     assert done.returncode == 2
 

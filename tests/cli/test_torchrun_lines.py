@@ -233,7 +233,7 @@ def test_the_role_and_programs_that_are_not_pythons(resolve) -> None:
     ("words", "said"),
     [
         (["--nproc-per-node", "2", "--nproc-per-device", "1"], "--nproc-per-node '2' and --nproc-"),
-        (["--nproc-per-node", "gpu"], "--nproc-per-node gpu asks for a rank for each GPU"),
+        (["--nproc-per-node", "gpu"], "--nproc-per-node gpu needs at least one GPU"),
         (["--nproc-per-node", "gpu"], "anyrig rehearse --rig"),
         (["--standalone", "--nnodes", "2"], "--standalone is for one node, and --nnodes is 2"),
         (["--nnodes", "2", "--node-rank", "2", "--master-addr", "a"], "--node-rank is 2"),
@@ -242,7 +242,7 @@ def test_the_role_and_programs_that_are_not_pythons(resolve) -> None:
         (["--nnodes", "2"], "--rdzv-endpoint HOST:PORT, or --master-addr HOST"),
         (["--rdzv-backend", "etcd-v2"], "--rdzv-backend is 'etcd-v2', and must be c10d or static"),
         (["--rdzv-timeout", "5", "--rdzv-conf", "timeout=5"], "--rdzv-timeout 5 and --rdzv-conf"),
-        (["--rdzv-conf", "overlap_timeout=5"], "unknown key 'overlap_timeout'; torchrun's are joi"),
+        (["--rdzv-conf", "overlap_timeout=5"], "unknown key 'overlap_timeout'; torchrun's keys are joi"),
         (["--rdzv-conf", "timeout"], "--rdzv-conf is 'timeout', and must be KEY=VALUE"),
         (["--no-python", "-m"], "leave out --no-python or -m"),
         (["--no-python"], "after --no-python there is no program 'no_such_script.py'"),

@@ -79,8 +79,8 @@ def test_more_nodes_than_the_rig_has(tmp_path: Path) -> None:
     done = rehearse("2xT4", "--nnodes", "2", PROGRAM, temporary=tmp_path)
     assert done.returncode == 2
     assert done.stderr == (
-        "anyrig: error: --nnodes 2 asks for at least 2 nodes, and the rig 2xT4 has 1; "
-        "name them in the rig, as in 2x(8xH100-SXM)\n"
+        "anyrig: error: --nnodes 2 needs at least 2 nodes, and the rig 2xT4 has 1; "
+        "give the rig more nodes, as in 2x(8xH100-SXM)\n"
     )
 
 
