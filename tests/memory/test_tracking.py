@@ -205,7 +205,7 @@ def test_each_gpu_has_its_own_figures() -> None:
 
 
 def test_tracking_twice_at_once_is_refused() -> None:
-    with track(), pytest.raises(MemoryTrackingError, match="tracked already"), track():
+    with track(), pytest.raises(MemoryTrackingError, match="already being tracked"), track():
         pass
     with track():
         pass

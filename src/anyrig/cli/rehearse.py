@@ -40,7 +40,7 @@ def rehearse(
             "--rig",
             metavar="RIG",
             help="The virtual GPUs: 4xA100-80GB, A100-40GB+2xT4, 2x(8xH100-SXM) for two nodes, or "
-            "2x16GiB for GPUs of no known model.",
+            "2x16GiB for plain GPUs with that memory.",
         ),
     ],
     module: MODULE = False,
