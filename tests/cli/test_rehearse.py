@@ -156,7 +156,7 @@ def test_shape_only_stops_where_a_value_is_needed_and_can_assume_it(script: Path
     [
         (["--rig", "4xA1000"], "error: --rig: no GPU is called 'A1000'; the nearest are A100"),
         (["--rig", "2x16"], "anyrig: error: --rig: '16' is neither a GPU nor a size"),
-        (["--assume-values", "--rig", "T4"], "only a rehearsal with --shape-only"),
+        (["--assume-values", "--rig", "T4"], "it needs --shape-only"),
         ([], "Missing option '--rig'"),
     ],
 )

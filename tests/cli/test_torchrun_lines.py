@@ -66,7 +66,7 @@ def resolve(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("ANYRIG_DEVICE", raising=False)
     monkeypatch.setattr(launcher, "run_group", run_group)
     monkeypatch.setattr("anyrig.processes.torch_faults.end_launcher", ended)
-    monkeypatch.setattr(cli_run, "_become", lambda *words: (become(*words), ended(0)))
+    monkeypatch.setattr(cli_run, "_replace_process", lambda *words: (become(*words), ended(0)))
     monkeypatch.setattr(cli_run, "check_program", lambda *_, **__: None)  # the scripts are not here
     return resolve
 

@@ -255,7 +255,7 @@ def test_pytorchs_viewer_opens_the_snapshot(tmp_path: Path) -> None:
 
 
 def test_a_snapshot_needs_a_cuda_device(tmp_path: Path) -> None:
-    with pytest.raises(MemoryTrackingError, match="no CUDA device"):
+    with pytest.raises(MemoryTrackingError, match="needs a CUDA device"):
         Footprint().save(tmp_path / "snapshot.pickle")
     assert list(tmp_path.iterdir()) == []
 

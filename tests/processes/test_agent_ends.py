@@ -60,7 +60,7 @@ def agent_with(others: Others | None, log: list[object]) -> Any:
     agent.failure = None
     agent._remaining_restarts = 2
     agent._worker_group = SimpleNamespace(workers=[], spec=SimpleNamespace(max_restarts=3))
-    agent._let_settle = lambda: log.append("settled")
+    agent._wait_for_failures = lambda: log.append("settled")
 
     def stop_ranks(signum: int, *, keep_output: bool) -> list[RankEnd]:
         log.append(("stop", signum, keep_output))
