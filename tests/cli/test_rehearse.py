@@ -156,7 +156,7 @@ def test_shape_only_stops_where_a_value_is_needed_and_can_assume_it(script: Path
     [
         (["--rig", "4xA1000"], "error: --rig: no GPU is called 'A1000'; the nearest are A100"),
         (["--rig", "2x16"], "anyrig: error: --rig: '16' is neither a GPU nor a size"),
-        (["--assume-values", "--rig", "T4"], "only a rehearsal with --shape-only"),
+        (["--assume-values", "--rig", "T4"], "it needs --shape-only"),
         ([], "Missing option '--rig'"),
     ],
 )
@@ -206,7 +206,7 @@ def test_a_module_as_ranks(script: Path) -> None:
 @pytest.mark.parametrize("words", [["-X", "dev", "a.py"], [], ["-c", "1"]])
 def test_flags_of_python_that_come_too_late(words: list[str]) -> None:
     done = anyrig("rehearse", "--rig", "T4", "python", *words)
-    assert "after python comes a script" in done.stderr
+    assert "python must be followed by a script" in done.stderr
     assert (words[0] if words else "nothing") in done.stderr
     assert done.returncode == 2
 

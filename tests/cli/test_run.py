@@ -108,4 +108,4 @@ def test_one_rank_is_started_again(tmp_path: Path) -> None:
     path.write_text("import os; exit(os.environ['TORCHELASTIC_RESTART_COUNT'] == '0')")
     done = anyrig("run", "--device", "cpu", "--max-restarts", "1", str(path))
     assert done.returncode == 0, done.stderr
-    assert "attempt 1 of 2 failed, starting again" in done.stderr
+    assert "attempt 1 of 2 failed, restarting" in done.stderr

@@ -205,7 +205,7 @@ def test_each_gpu_has_its_own_figures() -> None:
 
 
 def test_tracking_twice_at_once_is_refused() -> None:
-    with track(), pytest.raises(MemoryTrackingError, match="tracked already"), track():
+    with track(), pytest.raises(MemoryTrackingError, match="already being tracked"), track():
         pass
     with track():
         pass
@@ -255,7 +255,7 @@ def test_pytorchs_viewer_opens_the_snapshot(tmp_path: Path) -> None:
 
 
 def test_a_snapshot_needs_a_cuda_device(tmp_path: Path) -> None:
-    with pytest.raises(MemoryTrackingError, match="no CUDA device"):
+    with pytest.raises(MemoryTrackingError, match="needs a CUDA device"):
         Footprint().save(tmp_path / "snapshot.pickle")
     assert list(tmp_path.iterdir()) == []
 

@@ -94,7 +94,7 @@ class Outcome:
 BOTH = ("gloo", "nccl")
 RANK = "error: rank 1"
 STOPPED = "the launcher was stopped"
-LATE = f"{RANK} did not come to a collective in time"
+LATE = f"{RANK} did not reach a collective in time"
 SEEN = "last output: total 6.0"
 AT = "it was at"
 
@@ -247,7 +247,7 @@ DISASTERS = {
     "going on alone": Disaster(
         "pause-when-two",
         kill_launcher(1),
-        ("attempt 1 of 2 failed, starting again: the launcher on {1}", None),
+        ("attempt 1 of 2 failed, restarting: the launcher on {1}", None),
         120,
         ends_well=True,
         nodes="1:2",

@@ -91,10 +91,10 @@ def test_a_port_that_is_closed(machines: tuple[Machine, Machine]) -> None:
         (place,), (nobody,) = bad_of(
             examine(machines[1], machines[0].address, "--timeout", "2"), host
         )
-    assert place["check"] == "meeting place"
+    assert place["check"] == "rendezvous"
     assert "cannot be reached" in place["text"]
     assert "open the port in the firewall" in place["advice"]
-    assert "1 of 2 nodes came within 2 s" in nobody["text"]
+    assert "only 1 of 2 nodes joined within 2 s" in nobody["text"]
     assert nobody["text"].endswith("start with these; to check them alone: --nnodes 1")
 
 

@@ -78,13 +78,13 @@ def test_nodes_stay_connected_through_ten_thousand_messages(
         assert len(hub.waiting) <= newcomers._MOST_WAITING
         for node in nodes:
             assert not node.must_end(), node.troubles
-            node.say("done")
+            node.report("done")
         assert until(lambda: all(node.is_done() for node in nodes))
         assert [node.troubles for node in nodes] == [(), (), ()]
     reports = capsys.readouterr().err.splitlines()
     assert len(reports) == 1, reports  # one sender, whatever it does
     assert reports[0].startswith(f"anyrig: dropped a connection from 127.0.0.1 to port {port[1]}")
-    assert reports[0].endswith("The job goes on")
+    assert reports[0].endswith("The job continues")
 
 
 def test_a_node_joins_while_strangers_flood_the_port() -> None:
@@ -97,7 +97,7 @@ def test_a_node_joins_while_strangers_flood_the_port() -> None:
         late = NodeWatch(store, 2, 3, "node2", "127.0.0.1")
         flood.result()
         nodes = [*(each.result() for each in early), late]
-    late.say("failing")
+    late.report("failing")
     assert until(lambda: all(node.must_end() for node in nodes[:2]))
     assert [node.troubles for node in nodes] == [(), (), ()]
     for node in nodes:
@@ -130,7 +130,7 @@ def test_only_the_token_admits_a_newcomer() -> None:
             stranger.sendall(f"{first} 00000001\n".encode())
             assert stranger.recv(8) == b""
     node = NodeWatch(store, 1, 2, "node1", "127.0.0.1")
-    node.say("failing")
+    node.report("failing")
     assert until(hub.must_end)
     assert hub.troubles == ()
     for each in (hub, node):

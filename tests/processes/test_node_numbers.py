@@ -48,4 +48,4 @@ def test_a_conflict_of_numbers_is_raised_on_every_node() -> None:
     said = agree(1, None, 1)
     assert len(set(said)) == 1
     assert str(said[0]).startswith("--node-rank is 1 on two nodes, ")
-    assert "give each node a number of its own" in str(said[0])
+    assert "give each node a different number" in str(said[0])

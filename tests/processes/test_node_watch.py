@@ -80,10 +80,10 @@ def until(fact: object) -> bool:
 def test_all_nodes_get_the_messages_of_one() -> None:
     with watching(3) as (hub, one, two):
         for node in (hub, one, two):
-            node.say("done")
+            node.report("done")
         assert until(lambda: all(node.is_done() for node in (hub, one, two)))
-        two.say("failing")
-        two.say_over([KILLED])
+        two.report("failing")
+        two.report_ends([KILLED])
         hub.wait_until_over(0.1)
         assert until(lambda: one.must_end() and one.ends == hub.ends == (KILLED,))
         assert until(lambda: one.unheard == ("node0",))
@@ -92,8 +92,8 @@ def test_all_nodes_get_the_messages_of_one() -> None:
 
 def test_a_stopped_launcher_reports_it_and_is_not_lost() -> None:
     with watching(3) as (hub, one, two):
-        two.say("trouble", "the launcher on node2 was stopped (SIGINT)")
-        two.say_over([])
+        two.report("trouble", "the launcher on node2 was stopped (SIGINT)")
+        two.report_ends([])
         assert until(lambda: one.troubles and hub.troubles)
         assert one.troubles == hub.troubles == ("the launcher on node2 was stopped (SIGINT)",)
         assert one.must_end()
@@ -104,19 +104,19 @@ def test_a_stopped_launcher_reports_it_and_is_not_lost() -> None:
 
 def test_nodes_follow_one_that_meets_a_new_node() -> None:
     with watching(3) as (hub, one, two):
-        one.say("meeting again")
-        assert until(lambda: hub.must_meet_again() and two.must_meet_again())
-        assert not one.must_meet_again()
+        one.report("rejoining")
+        assert until(lambda: hub.must_rejoin() and two.must_rejoin())
+        assert not one.must_rejoin()
         assert not any(node.must_end() or node.is_done() for node in (hub, one, two))
 
 
 def test_a_node_that_is_done_may_leave() -> None:
     with watching(3) as (hub, one, two):
-        one.say("done")
+        one.report("done")
         one.close()
-        assert until(lambda: "done" in two._nodes[1].said and len(hub._links) == 1)
+        assert until(lambda: "done" in two._nodes[1].events and len(hub._links) == 1)
         assert not hub.is_done()  # of node2 nothing is known
-        two.say("done")
+        two.report("done")
         assert until(hub.is_done)
         assert not two.is_done()  # node0's ranks still run
         assert hub.troubles == two.troubles == ()
@@ -159,7 +159,7 @@ def test_closing_has_a_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     hub = NodeWatch(store, 0, 2, "node0", "127.0.0.1")
     host, port, token = json.loads(store.get(f"{node_watch._KEY}/place"))
     with join((host, port), token, 1) as halted:
-        hub.say("done")
+        hub.report("done")
         assert until(lambda: 1 in hub._links)
         began = time.monotonic()
         hub.close()
@@ -183,7 +183,7 @@ def test_a_late_node_gets_earlier_messages() -> None:
             stack.callback(watch.close)
             nodes.append(watch)
             if number == 1:
-                watch.say("failing")
+                watch.report("failing")
                 assert until(nodes[0].must_end)
         assert until(nodes[2].must_end)
 

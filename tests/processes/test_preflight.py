@@ -86,7 +86,7 @@ def test_a_wrong_sum_is_shown(index: int, value: float, monkeypatch: pytest.Monk
     numbers = torch.full((5,), 8.0)
     refuse_wrong_sum(numbers, 8.0)
     numbers[index] = value
-    with pytest.raises(RuntimeError, match=rf"^rank 3 has {value}, and 8\.0 is right$"):
+    with pytest.raises(RuntimeError, match=rf"^rank 3 has the sum {value} instead of 8\.0$"):
         refuse_wrong_sum(numbers, 8.0)
 
 
@@ -119,7 +119,10 @@ def test_the_measured_bandwidth_is_reported(monkeypatch: pytest.MonkeyPatch) -> 
     assert fallen.text.endswith("but their all-reduce failed: rank 1 fell")
     assert "NCCL_DEBUG=INFO" in (fallen.advice or "")
     alone = check_all_reduce(rig, RunOptions(processes=1), 7.0)
-    assert (alone.level, alone.text) == (Level.GOOD, "a single rank has no other rank to talk to")
+    assert (alone.level, alone.text) == (
+        Level.GOOD,
+        "a single rank has no other rank to communicate with",
+    )
     assert len(given) == 3  # no rank is started for one alone
 
 
@@ -202,7 +205,10 @@ def test_limits_are_read_from_this_process(tmp_path: Path) -> None:
     options = RunOptions(processes=1, log_dir=tmp_path / "file" / "logs")
     (tmp_path / "file").touch()  # since the flags were checked
     unwritable = only(check_limits(options), "log folder")
-    assert (unwritable.level, unwritable.advice) == (Level.BAD, "name another one with --log-dir")
+    assert (unwritable.level, unwritable.advice) == (
+        Level.BAD,
+        "name another folder with --log-dir",
+    )
 
 
 # Other nodes --------------------------------------------------------------------------------------
@@ -226,7 +232,7 @@ def test_clocks_that_differ(apart_seconds: float, late_seconds: float, is_found:
     clocks = [f for f in compare([here, there], [0.0, late_seconds]) if f.check == "clocks"]
     assert [f.level for f in clocks] == [Level.DOUBTFUL] * is_found
     if is_found:
-        assert f"some {abs(apart_seconds):.0f} s apart" in clocks[0].text
+        assert f"about {abs(apart_seconds):.0f} s apart" in clocks[0].text
         assert "node1 (10.0.0.2)" in clocks[0].text
 
 
@@ -302,7 +308,7 @@ def test_interfaces_that_lead_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
     missing, loopback = [finding for finding in found if finding.check == "interface"]
     assert missing.level is loopback.level is Level.BAD
     assert "GLOO_SOCKET_IFNAME=wlan77, and this node has only " in missing.text
-    assert "NCCL_SOCKET_IFNAME=lo leads to no other node" in loopback.text
+    assert "NCCL_SOCKET_IFNAME=lo is the loopback" in loopback.text
     assert missing.advice
     assert loopback.advice
     # On one node the loopback will do.
@@ -314,12 +320,12 @@ def test_interfaces_that_lead_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_name_that_leads_to_the_loopback() -> None:
     address = only(check_names("localhost", "localhost"), "address")
     assert address.level is Level.BAD
-    assert address.text.startswith("localhost leads from here to 127.0.0.1")
+    assert address.text.startswith("localhost resolves here to 127.0.0.1")
     assert "--local-addr" in str(address.advice)
     nowhere = only(check_names(None, "node0"), "address")
     assert nowhere.text == "there is no route from here to 'node0', or no such name"
     good = only(check_names("192.0.2.7", "192.0.2.1"), "address")
-    assert (good.level, good.text) == (Level.GOOD, "the other nodes find this node at 192.0.2.7")
+    assert (good.level, good.text) == (Level.GOOD, "the other nodes reach this node at 192.0.2.7")
 
 
 def test_loopback_addresses_lead_to_this_node() -> None:
@@ -336,10 +342,10 @@ def test_a_port_where_something_listens_and_then_nothing() -> None:
     nothing = check_port("127.0.0.1", port, 0.5)
     assert time.monotonic() - started >= 0.5  # it may still come
     assert nothing.level is Level.BAD
-    assert f"nothing listened at port {port}" in nothing.text
+    assert f"no process listened at port {port}" in nothing.text
     assert "start the same command on that host" in str(nothing.advice)
     nowhere = check_port("no-such-host.invalid", port, 0.5)
-    assert "leads to no address" in nowhere.text
+    assert "does not resolve to an address" in nowhere.text
 
 
 def test_gpus_without_peer_access() -> None:
@@ -349,4 +355,4 @@ def test_gpus_without_peer_access() -> None:
     assert bad.text.startswith("cuda:0 (Tesla T4) and cuda:1 (Tesla T4) copy through the host")
     assert list(check_peers([Link(first, second, None, None, None)])) == []
     (good,) = check_peers([Link(first, second, True, None, None)])
-    assert good.text == "2 GPUs read each other's memory"
+    assert good.text == "2 GPUs can access each other's memory"

@@ -63,10 +63,10 @@ def test_ranks_meet_and_their_lines_are_labelled() -> None:
     [
         ("raise", "failed (exit code 1)", ["last error: RuntimeError: the disk is on fire"]),
         ("children", "was killed (SIGKILL)", []),
-        ("late", "did not come to a collective in time", [f"it was at {PROGRAM}:", "in sleep"]),
+        ("late", "did not reach a collective in time", [f"it was at {PROGRAM}:", "in sleep"]),
         (
             "suspend",
-            "did not come to a collective in time",
+            "did not reach a collective in time",
             ["it had been suspended", "in suspend"],
         ),
         ("leave", "ended early", []),
@@ -96,7 +96,7 @@ def test_a_restarted_group_finds_its_attempt_and_files(
     assert "[rank 1] loaded epoch 7" in group.output()
     assert "[rank 1] done 1" in group.output()
     (line, *_) = group.message()
-    assert line == "attempt 1 of 2 failed, starting again: rank 1 was killed (SIGKILL)"
+    assert line == "attempt 1 of 2 failed, restarting: rank 1 was killed (SIGKILL)"
     assert group.litter() == []
 
 

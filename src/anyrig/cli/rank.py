@@ -1,8 +1,8 @@
-"""What `anyrig run` starts for each rank: ``python -m anyrig.cli.rank [-m] script args…``.
+"""The main module of each rank of `anyrig run`: ``python -m anyrig.cli.rank [-m] script args…``.
 
-The script runs as the interpreter would run it. Beside that, a rank that is stopped writes where it
-was, and one whose script has ended always ends. With ``--no-python`` in front of a program's name,
-this process becomes that program.
+Runs the script as the interpreter would. In addition, a rank that is stopped writes its stack, and
+the process cannot hang after the script has ended. ``--no-python`` before a program's name replaces
+this process by that program.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..virtual.torch_import import when_torch_is_imported
 
 
 def main() -> NoReturn:
-    """Run the program that the arguments name, and end this process with its status."""
+    """Run the program that the arguments name, and exit with its status."""
     arguments = sys.argv[1:]
     if arguments[0] == "--no-python":
         os.execvp(arguments[1], arguments[1:])  # noqa: S606 - no shell is the point
