@@ -214,7 +214,10 @@ def test_a_failure_of_the_watch_is_reported_as_a_bug(
         assert until(lambda: hub.must_end() and one.must_end() and two.must_end())
         for node in (hub, one, two):
             assert until(lambda node=node: node.troubles)
-            assert "a bug of anyrig and not of the network: ZeroDivisionError" in node.troubles[0]
+            assert (
+                "a bug in anyrig, not a failure of the network: ZeroDivisionError"
+                in node.troubles[0]
+            )
         assert hub.unheard == ()
     assert "ZeroDivisionError" in capsys.readouterr().err
 

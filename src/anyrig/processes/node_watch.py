@@ -250,7 +250,7 @@ class NodeWatch:
 
     def _receive(self, link: NodeLink, message: Message) -> None:
         if self._node == 0 and message.node != link.node:
-            raise BadMessageError("it is about another node than its sender")
+            raise BadMessageError("it is about a node other than its sender")
         if message.event != "alive" and not self._closing.is_set():
             self._note(message)
             if self._node == 0:

@@ -6,10 +6,10 @@ the fault. The workaround can be removed when the last faulty PyTorch version is
 ==========================  ===================================================  ===============
 workaround                  fault                                                pytorch/pytorch
 ==========================  ===================================================  ===============
-`keep_until_exit`,          The last reference to a gloo group joins the         #56297, #75097
-`hold_destroyed_groups`,    group's threads, DDP's reducer while it holds the
-`end_process`               GIL. If a thread of the group waits for the GIL at
-                            that time, the process hangs: about one in ten.
+`keep_until_exit`,          Destroying a gloo group joins its threads, and       #56297, #75097
+`hold_destroyed_groups`,    DDP's reducer holds the GIL meanwhile. If a thread
+`end_process`               waits for the GIL at that time, the process hangs:
+                            about one process in ten.
 `_let_threads_rest`,        A C++ thread that requests the GIL while Python      #190489
 `end_launcher`              ends aborts the process (up to Python 3.13).
 `bound_answers`             The store's client waits for an answer forever,      no issue
