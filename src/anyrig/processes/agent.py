@@ -144,8 +144,7 @@ class RankAgent(LocalElasticAgent):
         self._guardian.clear()
         self.close_logs()  # of the previous attempt
         self.failure = None
-        # In the main thread, PyTorch would install signal handlers, which only an environment
-        # variable of this process prevents. In another thread it installs none.
+        # In the main thread, PyTorch would install signal handlers. In another thread it does not.
         with ThreadPoolExecutor(1, "anyrig-starting") as thread:
             try:
                 starting = thread.submit(super()._start_workers, worker_group)

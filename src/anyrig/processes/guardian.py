@@ -7,9 +7,9 @@
        └──starts──> ranks 4711, 4712 …     each in a session of its own, with its own children
 
 The guardian kills every session it watches when the launcher has ended, even by SIGKILL, or when
-the ranks have not ended within their grace period. While PyTorch starts the ranks, their process ids
-are unknown; if the launcher ends then, the guardian finds the ranks by a variable in their
-environment. At the end the guardian removes temporary folders.
+the ranks have not ended within their grace period. While PyTorch starts the ranks, their process
+ids are unknown. If the launcher ends during that time, the guardian finds the ranks by a variable
+in their environment. At the end, the guardian removes temporary folders.
 """
 
 from __future__ import annotations
