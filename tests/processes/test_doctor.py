@@ -33,7 +33,7 @@ A_SLOW_MACHINE = """
 import sys, time
 from anyrig.processes.preflight.meeting import Meeting
 share = Meeting.share
-Meeting.share = lambda *told: (share(*told), time.sleep(1.5))[0]
+Meeting.share = lambda *call: (share(*call), time.sleep(1.5))[0]
 sys.argv = ["anyrig", *sys.argv[1:]]
 from anyrig.cli.app import main
 main()

@@ -1,4 +1,4 @@
-"""A rank's main thread writes its stack before it goes on."""
+"""The main thread of a rank writes its stack before it continues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The faults that `anyrig.processes.torch_faults` works around; a mended fault fails its test.
+"""The faults that `anyrig.processes.torch_faults` works around; a fixed fault fails its test.
 
 The message names the function that can go once no older PyTorch is supported.
 """
