@@ -26,7 +26,7 @@ class Others:
 
     log: list[object]
     troubles: Sequence[str] = ()
-    unheard: Sequence[str] = ()
+    silent_hosts: Sequence[str] = ()
     ends: list[RankEnd] = field(default_factory=list)
     facts: Sequence[str] = ()
 
@@ -92,7 +92,7 @@ def test_a_failing_node_reports_before_it_waits_for_its_ranks() -> None:
 def test_a_stopped_node_reports_it_first_and_keeps_no_output() -> None:
     log: list[object] = []
     sentence = f"the launcher on {HOST} was stopped (SIGINT)"
-    agent = agent_with(Others(log, troubles=["gone"], unheard=["node3"]), log)
+    agent = agent_with(Others(log, troubles=["gone"], silent_hosts=["node3"]), log)
     agent._end_attempt(signal.SIGINT, SignalException("", signal.SIGINT))
     assert log == [
         ("guardian", GRACE_SECONDS),

@@ -218,7 +218,7 @@ def test_a_failure_of_the_watch_is_reported_as_a_bug(
                 "a bug in anyrig, not a failure of the network: ZeroDivisionError"
                 in node.troubles[0]
             )
-        assert hub.unheard == ()
+        assert hub.silent_hosts == ()
     assert "ZeroDivisionError" in capsys.readouterr().err
 
 

@@ -86,7 +86,7 @@ def test_all_nodes_get_the_messages_of_one() -> None:
         two.report_ends([KILLED])
         hub.wait_until_over(0.1)
         assert until(lambda: one.must_end() and one.ends == hub.ends == (KILLED,))
-        assert until(lambda: one.unheard == ("node0",))
+        assert until(lambda: one.silent_hosts == ("node0",))
         assert one.troubles == hub.troubles == ()
 
 
@@ -99,7 +99,7 @@ def test_a_stopped_launcher_reports_it_and_is_not_lost() -> None:
         assert one.must_end()
         assert hub.must_end()
         assert not two.must_end()
-        assert one.unheard == ("node0",)  # node2 has reported its trouble
+        assert one.silent_hosts == ("node0",)  # node2 has reported its trouble
 
 
 def test_nodes_follow_one_that_meets_a_new_node() -> None:
