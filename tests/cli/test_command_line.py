@@ -1,4 +1,4 @@
-"""What a rehearsal runs, when a flag says that its words need not be Python's."""
+"""The program that a rehearsal with `--no-python` runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One script, unchanged, in every way to run it: the same numbers."""
+"""One unchanged script gives the same numbers in every way to run it."""
 
 from __future__ import annotations
 

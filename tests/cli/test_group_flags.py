@@ -1,4 +1,4 @@
-"""What the flags of `anyrig run` become."""
+"""The options that the flags of `anyrig run` become."""
 
 import inspect
 import os

@@ -1,4 +1,4 @@
-"""`anyrig run`: the script's arguments, streams, exit code and signals are its own."""
+"""`anyrig run` passes arguments, streams, the exit code and signals through unchanged."""
 
 import gzip
 import os
@@ -58,7 +58,7 @@ def test_a_signal_reaches_the_script(tmp_path: Path) -> None:
     path = tmp_path / "wait.py"
     path.write_text("import os, time; print(os.getpid(), flush=True); time.sleep(60)")
     with subprocess.Popen([*ANYRIG, "run", str(path)], stdout=subprocess.PIPE) as process:
-        # The same process: nothing stands between the sender and the script, or outlives it.
+        # The same process: there is no parent between the sender and the script.
         assert process.stdout.readline() == b"%d\n" % process.pid
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=30) == -signal.SIGTERM

@@ -33,7 +33,7 @@ EIGHT = tuple(Device("cuda", index, "A100", uuid=f"GPU-{index}") for index in ra
 
 @dataclass(frozen=True)
 class Started:
-    """What `anyrig run` would have started."""
+    """The call that would have started the ranks of `anyrig run`."""
 
     options: RunOptions
     command: Sequence[str]
@@ -67,7 +67,7 @@ def resolve(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(launcher, "run_group", run_group)
     monkeypatch.setattr("anyrig.processes.torch_faults.end_launcher", ended)
     monkeypatch.setattr(cli_run, "_replace_process", lambda *words: (become(*words), ended(0)))
-    monkeypatch.setattr(cli_run, "check_program", lambda *_, **__: None)  # the scripts are not here
+    monkeypatch.setattr(cli_run, "check_program", lambda *_, **__: None)  # the scripts do not exist
     return resolve
 
 

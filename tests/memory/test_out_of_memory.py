@@ -1,4 +1,4 @@
-"""What the report of an out-of-memory error names: the reason, the line, and what was held."""
+"""The report of an out-of-memory error names the reason, the line and the held memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from anyrig.errors import MemoryTrackingError
 from anyrig.memory import Cause, OutOfMemoryReport, explain_oom, track
 
 HERE = Path(__file__).parent
-# What the first line says of each program of `failing_programs`.
+# A part of the first line for each program of `failing_programs`.
 EXPECTED = {
     "large_batch": "the batch needs 1.25 GiB",
     "large_activations": "activations for a backward pass hold",

@@ -1,4 +1,4 @@
-"""What `track` knows: names, modules, lines, steps, what was there before; and what it leaves."""
+"""`track` finds names, modules, lines, steps and older memory, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_what_existed_before_is_explained(device: str) -> None:
     assert start.by_name()["exp_avg of 0.weight"] == 64 * 128 * 4
     assert start.by_kind()[Kind.PARAMETERS] >= sum(p.nbytes for p in training.model.parameters())
     assert start.by_name()["x"] >= x.nbytes
-    if device == "cuda":  # what only a graph holds
+    if device == "cuda":  # memory that only a graph holds
         assert start.by_kind()[Kind.ACTIVATIONS] >= 2 * 5 * 128 * 4
     loss.backward()
 

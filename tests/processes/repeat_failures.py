@@ -176,7 +176,7 @@ def _faults(group: FailingGroup, failure: Failure, within: float) -> Outcome:
     return Outcome(found and f"{found}\n{group.errors()}", took)
 
 
-# On two nodes: rank 0 on the first, which hosts the meeting place; ranks 1 and 2 on the second.
+# On two nodes: rank 0 on the first, which hosts the rendezvous; ranks 1 and 2 on the second.
 
 
 @dataclass(frozen=True)
@@ -345,7 +345,7 @@ def main() -> int:
     parser.add_argument("--within", type=float, default=5.0, metavar="SECONDS")
     parser.add_argument("--json", type=Path, metavar="FILE")
     given = parser.parse_args()
-    # A shell ignores Ctrl-C for what it starts in the background, and processes inherit that.
+    # Background processes of a shell ignore Ctrl-C, and their child processes inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores it
     cases: dict[str, Callable[[Path], Outcome]] = {}

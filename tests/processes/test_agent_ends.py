@@ -1,4 +1,4 @@
-"""The agent of one of several nodes, when ranks fail, signals come, or a node is new."""
+"""The agent of one of several nodes after failures of ranks, signals, and arrivals of nodes."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ HOST = socket.gethostname()
 
 @dataclass
 class Others:
-    """A stand-in for a watch: it has given reports of other nodes, and records its calls."""
+    """A stand-in for `NodeWatch` with given reports of other nodes; it records its calls."""
 
     log: list[object]
     troubles: Sequence[str] = ()
-    unheard: Sequence[str] = ()
+    silent_hosts: Sequence[str] = ()
     ends: list[RankEnd] = field(default_factory=list)
     facts: Sequence[str] = ()
 
@@ -92,7 +92,7 @@ def test_a_failing_node_reports_before_it_waits_for_its_ranks() -> None:
 def test_a_stopped_node_reports_it_first_and_keeps_no_output() -> None:
     log: list[object] = []
     sentence = f"the launcher on {HOST} was stopped (SIGINT)"
-    agent = agent_with(Others(log, troubles=["gone"], unheard=["node3"]), log)
+    agent = agent_with(Others(log, troubles=["gone"], silent_hosts=["node3"]), log)
     agent._end_attempt(signal.SIGINT, SignalException("", signal.SIGINT))
     assert log == [
         ("guardian", GRACE_SECONDS),
@@ -103,8 +103,8 @@ def test_a_stopped_node_reports_it_first_and_keeps_no_output() -> None:
         "heard",
     ]
     # Stopping this node is the cause of the other nodes' failures.
-    told = (sentence, "gone", "node3 has not reported how its ranks ended")
-    assert agent.failure.troubles == told
+    expected = (sentence, "gone", "node3 has not reported how its ranks ended")
+    assert agent.failure.troubles == expected
 
 
 def test_a_stopped_launcher_keeps_output_in_a_log_folder() -> None:
@@ -118,19 +118,19 @@ def test_a_stopped_launcher_keeps_output_in_a_log_folder() -> None:
 
 
 @pytest.mark.parametrize(
-    ("heard", "told"),
+    ("heard", "expected"),
     [
-        (["node2 was killed"], ["node2 was killed"]),  # what befell this one follows from that
+        (["node2 was killed"], ["node2 was killed"]),  # the cause of this node's trouble
         ([], [f"the launcher on {HOST} failed: OSError('lost')"]),
     ],
 )
 def test_reports_of_other_nodes_replace_the_loss_of_the_store(
-    heard: list[str], told: list[str]
+    heard: list[str], expected: list[str]
 ) -> None:
     log: list[object] = []
     agent = agent_with(Others(log, troubles=heard), log)
     agent._end_attempt(signal.SIGTERM, OSError("lost"))
-    assert agent.failure.troubles == tuple(told)
+    assert agent.failure.troubles == tuple(expected)
 
 
 @pytest.mark.parametrize("stopped", [False, True])
@@ -144,7 +144,7 @@ def test_a_signal_while_ranks_end_kills_them_and_stops_the_launcher(stopped: boo
         return list(stop_ranks(signum, keep_output=keep_output))
 
     agent._stop_ranks = interrupted
-    if stopped:  # already: the first signal goes on up
+    if stopped:  # the first signal's exception is already on its way
         agent._end_attempt(signal.SIGINT, SignalException("", signal.SIGINT))
     else:
         with pytest.raises(SignalException) as raised:

@@ -1,4 +1,4 @@
-"""What a rank says of those that it has waited for."""
+"""Errors of a rank about the ranks that it has waited for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nodes that meet for `anyrig doctor`, as threads; and the order of the checks."""
+"""The rendezvous of `anyrig doctor`, with threads as nodes, and the order of the checks."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def test_all_nodes_get_the_messages_of_one() -> None:
         two.report_ends([KILLED])
         hub.wait_until_over(0.1)
         assert until(lambda: one.must_end() and one.ends == hub.ends == (KILLED,))
-        assert until(lambda: one.unheard == ("node0",))
+        assert until(lambda: one.silent_hosts == ("node0",))
         assert one.troubles == hub.troubles == ()
 
 
@@ -99,7 +99,7 @@ def test_a_stopped_launcher_reports_it_and_is_not_lost() -> None:
         assert one.must_end()
         assert hub.must_end()
         assert not two.must_end()
-        assert one.unheard == ("node0",)  # why node2 says no more is known
+        assert one.silent_hosts == ("node0",)  # node2 has reported its trouble
 
 
 def test_nodes_follow_one_that_meets_a_new_node() -> None:
@@ -115,7 +115,7 @@ def test_a_node_that_is_done_may_leave() -> None:
         one.report("done")
         one.close()
         assert until(lambda: "done" in two._nodes[1].events and len(hub._links) == 1)
-        assert not hub.is_done()  # of node2 nothing is known
+        assert not hub.is_done()  # node2 has reported nothing
         two.report("done")
         assert until(hub.is_done)
         assert not two.is_done()  # node0's ranks still run
@@ -131,7 +131,7 @@ def test_last_messages_arrive_although_the_sender_has_unread_ones() -> None:
             hearing, heard = await linked(ours.accept()[0], 1)
         speaking, last = await linked(theirs, 0)
         hearing.send(Message(0, "alive"))
-        time.sleep(0.1)  # it lies unread at the speaker
+        time.sleep(0.1)  # the message is unread in the sender's socket
         for _ in range(5):
             speaking.send(Message(1, "done"))
         speaking.finish()
@@ -174,7 +174,7 @@ def test_closing_has_a_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_late_node_gets_earlier_messages() -> None:
     store = dist.HashStore()
-    for number in (1, 2):  # known from the beginning, and connected one after the other
+    for number in (1, 2):  # the hub knows both, and they connect one after the other
         store.set(f"{node_watch._KEY}/{number}", f"node{number}")
     with contextlib.ExitStack() as stack:
         nodes = []
@@ -191,7 +191,7 @@ def test_a_late_node_gets_earlier_messages() -> None:
 def test_a_killed_launcher_is_reported() -> None:
     with watching(3) as (hub, one, two):
         connected = one._links[0]._transport.get_extra_info("socket")
-        connected.shutdown(socket.SHUT_RDWR)  # what the kernel does for the killed
+        connected.shutdown(socket.SHUT_RDWR)  # as the kernel does for a killed process
         assert until(hub.must_end)
         assert until(two.must_end)
         assert hub.troubles == two.troubles

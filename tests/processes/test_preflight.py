@@ -73,7 +73,7 @@ def test_each_link_of_a_ring_carries_its_part(ranks: int, bytes_per_second: floa
 def test_the_time_includes_the_device_s_work() -> None:
     device = torch.device("cuda:1")
     with torch.cuda.device(device):
-        torch.cuda._sleep(1000)  # what was queued before does not count
+        torch.cuda._sleep(1000)  # earlier work on the stream does not count
         seconds = seconds_of(lambda: torch.cuda._sleep(int(1.41e9)), device)
     assert 0.5 < seconds < 2, seconds
     assert seconds_of(lambda: time.sleep(0.02), torch.device("cpu")) >= 0.02
@@ -123,7 +123,7 @@ def test_the_measured_bandwidth_is_reported(monkeypatch: pytest.MonkeyPatch) -> 
         Level.GOOD,
         "a single rank has no other rank to communicate with",
     )
-    assert len(given) == 3  # no rank is started for one alone
+    assert len(given) == 3  # a single rank is not started
 
 
 # Limits -------------------------------------------------------------------------------------------
@@ -221,7 +221,7 @@ def test_limits_are_read_from_this_process(tmp_path: Path) -> None:
         (2.1, 0.0, True),
         (-2.1, 0.0, True),
         (7.0, 0.5, True),
-        (7.0, 6.0, False),  # its description may have taken so long
+        (7.0, 6.0, False),  # the description may have taken 6 s to arrive
         (8.5, 6.0, True),
         (-8.5, 6.0, True),
     ],
@@ -311,7 +311,7 @@ def test_interfaces_that_lead_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "NCCL_SOCKET_IFNAME=lo is the loopback" in loopback.text
     assert missing.advice
     assert loopback.advice
-    # On one node the loopback will do.
+    # On one node, the loopback is sufficient.
     alone = [finding.level for finding in check_names(None, None) if finding.check == "interface"]
     assert alone == [Level.BAD, Level.GOOD]
     assert named_addresses() == {}
@@ -329,7 +329,7 @@ def test_a_name_that_leads_to_the_loopback() -> None:
 
 
 def test_loopback_addresses_lead_to_this_node() -> None:
-    assert is_host_of("127.0.1.1")  # to which an installer has its name lead
+    assert is_host_of("127.0.1.1")  # the address of the host name in Debian's /etc/hosts
     assert is_host_of("localhost")
     assert not is_host_of("192.0.2.1")
 
@@ -340,7 +340,7 @@ def test_a_port_where_something_listens_and_then_nothing() -> None:
         assert check_port("127.0.0.1", port, 5.0).level is Level.GOOD
     started = time.monotonic()
     nothing = check_port("127.0.0.1", port, 0.5)
-    assert time.monotonic() - started >= 0.5  # it may still come
+    assert time.monotonic() - started >= 0.5  # a listener may still appear
     assert nothing.level is Level.BAD
     assert f"no process listened at port {port}" in nothing.text
     assert "start the same command on that host" in str(nothing.advice)

@@ -130,7 +130,7 @@ def test_a_placement_survives_its_text_and_puts_the_strongest_first() -> None:
     assert placement.environment_of(5)["LOCAL_RANK"] == "1"
     t4, a100 = rig.devices_of_node(0)
     assert placement.environment_of(0)["CUDA_VISIBLE_DEVICES"] == f"{a100.uuid},{t4.uuid}"
-    with pytest.raises(ValueError, match="there is no rank 8; the ranks are 0 to 7"):
+    with pytest.raises(ValueError, match="no rank 8; the ranks are 0 to 7"):
         placement.environment_of(8)
 
 

@@ -11,10 +11,10 @@ import os
 import sys
 from typing import NoReturn
 
-from ..processes.places import write_place_when_stopped
+from ..processes.places import write_stack_on_request
 from ..processes.rank_end import note_exception
 from ..processes.time_limit import set_time_limit
-from ..processes.torch_faults import end_process, hold_destroyed_groups, leave_names_to_launcher
+from ..processes.torch_faults import drop_rank_prefix, end_process, hold_destroyed_groups
 from ..processes.whole_lines import write_whole_lines
 from ..rehearsal.program import Program
 from ..virtual.torch_import import when_torch_is_imported
@@ -28,8 +28,8 @@ def main() -> NoReturn:
     is_module = arguments[0] == "-m"
     name, *rest = arguments[1:] if is_module else arguments
     write_whole_lines()
-    leave_names_to_launcher()
-    write_place_when_stopped()
+    drop_rank_prefix()
+    write_stack_on_request()
     when_torch_is_imported(_prepare_torch)
     end_process(Program(name, tuple(rest), is_module=is_module).run(note_exception))
 

@@ -41,7 +41,7 @@ class Kinds:
             return Kind.ACTIVATIONS if is_older and self._had_graphs else Kind.WORKSPACES
         if self._is_kept_for_backward(block, position):
             return Kind.ACTIVATIONS
-        return Kind.OTHER if self._outlives_its_step(block) else Kind.TEMPORARIES
+        return Kind.OTHER if self._outlives_step(block) else Kind.TEMPORARIES
 
     def blocks_at_end(self) -> dict[int, Block]:
         """Return the blocks that are allocated at the end, by address, with their kinds."""
@@ -67,7 +67,7 @@ class Kinds:
         ended = index < len(self._end_positions) and position > self._end_positions[index]
         return not ended
 
-    def _outlives_its_step(self, block: Block) -> bool:
+    def _outlives_step(self, block: Block) -> bool:
         if block.died is None or block.born < 0:
             return True
         index = bisect_left(self._step_positions, block.born)

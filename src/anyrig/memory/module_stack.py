@@ -21,7 +21,7 @@ class ModuleStack:
     """
 
     def __init__(self, on_first_call: Callable[[nn.Module, tuple[Any, ...]], None]) -> None:
-        """`on_first_call` is called with an outermost module and its positional arguments."""
+        """Call `on_first_call` before an outermost module, with its positional arguments."""
         self._on_first_call = on_first_call
         self._names: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
         self._outermost: weakref.WeakSet[nn.Module] = weakref.WeakSet()

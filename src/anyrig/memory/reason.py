@@ -71,17 +71,17 @@ class _Rules:
 
     ::
 
-        other processes hold as much as requested, and a quarter of the device   other processes
-        enough memory is cached, in pieces, and it is a third of the reserved    fragmentation
-        graphs of three or more calls of a model are alive                       kept losses or
-                                                                                 outputs, a
-                                                                                 recurrent state
-        one line's tensors of three or more passes hold half of the memory       kept tensors
-        enough memory is cached, in pieces                                       fragmentation
-        an optimizer step was running                                            optimizer state
-        a module in evaluation mode was running, recorded by autograd            evaluation
-        a copy to the device was running, of more than any other kind            the batch
-        otherwise                                                                the largest kind
+        other processes hold a quarter of the device, at least the request   other processes
+        a third of the reserved memory is free, at least the request         fragmentation
+        graphs of three or more calls of a model are alive                   kept losses, kept
+                                                                             outputs, or a
+                                                                             recurrent state
+        one line's tensors of three or more passes hold half of the memory   kept tensors
+        the free reserved memory is at least the request                     fragmentation
+        an optimizer step was running                                        optimizer state
+        a module in evaluation mode was running, recorded by autograd        evaluation
+        a copy to the device was running, and batches are the largest kind   the batch
+        otherwise                                                            the largest kind
     """
 
     def __init__(

@@ -78,7 +78,7 @@ class TensorRoles:
                 self.note(value, Kind.OPTIMIZER_STATE, f"{key} of {name}" if name else key, module)
 
     def note_gradients(self) -> None:
-        """Record the gradients of all parameters of models recorded before."""
+        """Record the gradients of all parameters with known names."""
         for parameter in list(self._names):
             self._note_gradient(parameter)
 

@@ -29,7 +29,7 @@ from .failure import GroupFailure, explain_failure
 from .guardian import Guardian
 from .node_watch import NodeWatch
 from .options import RunOptions
-from .places import ask_for_places
+from .places import request_stacks
 from .rank_end import RankEnd, read_end
 from .starting import InterruptibleLogs
 from .stopping_signals import handled_by, stop
@@ -144,8 +144,7 @@ class RankAgent(LocalElasticAgent):
         self._guardian.clear()
         self.close_logs()  # of the previous attempt
         self.failure = None
-        # In the main thread, PyTorch would install signal handlers, which only an environment
-        # variable of this process prevents. In another thread it installs none.
+        # In the main thread, PyTorch would install signal handlers. In another thread it does not.
         with ThreadPoolExecutor(1, "anyrig-starting") as thread:
             try:
                 starting = thread.submit(super()._start_workers, worker_group)
@@ -245,7 +244,8 @@ class RankAgent(LocalElasticAgent):
                 self._watch.wait_until_over(max(0.1, ends_at - time.monotonic()))
                 reported = [*self._watch.troubles]
                 reported += [
-                    f"{host} has not reported how its ranks ended" for host in self._watch.unheard
+                    f"{host} has not reported how its ranks ended"
+                    for host in self._watch.silent_hosts
                 ]
                 # If other nodes report a failure, the loss of the store is its consequence.
                 troubles = reported if reported and not stopped else troubles + reported
@@ -278,7 +278,7 @@ class RankAgent(LocalElasticAgent):
         }
         running = self._running()
         suspended = [pid for pid in running if _is_suspended(pid)]
-        ask_for_places({pid: folders[pid] for pid in running})
+        request_stacks({pid: folders[pid] for pid in running})
         context.close(signum)
         codes = {handler.proc.pid: handler.proc.poll() for handler in self._handlers()}
         ends = [

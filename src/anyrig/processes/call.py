@@ -15,7 +15,7 @@ import cloudpickle
 import torch
 
 from ..errors import LaunchError
-from .places import write_place_when_stopped
+from .places import write_stack_on_request
 from .rank_end import note_exception
 from .time_limit import set_time_limit
 from .torch_faults import end_process, hold_destroyed_groups
@@ -85,7 +85,7 @@ def _pack(value: Any) -> bytes:
 def main() -> NoReturn:
     """Make the call from the file that the first argument names; exit with 1 if it raises."""
     write_whole_lines()
-    write_place_when_stopped()
+    write_stack_on_request()
     status = 1
     try:
         hold_destroyed_groups()

@@ -63,7 +63,7 @@ def explain_failure(
 ) -> GroupFailure:
     """Return why the group failed, given how the ranks ended and the failures of nodes."""
     ends = list(ends)
-    missing = _missing(ends)
+    missing = _missing_ranks(ends)
     kinds = {end.ending for end in ends}
     # A rank that succeeded is the cause only if another rank still waited for it.
     blames_done = kinds & _WAITED and not kinds & _FAILED and not missing
@@ -72,12 +72,12 @@ def explain_failure(
             ends[index] = replace(end, ending=Ending.MISSING)
         elif end.ending is Ending.DONE and blames_done:
             ends[index] = replace(end, ending=Ending.LEFT)
-    ordered = sorted(ends, key=_order)
+    ordered = sorted(ends, key=_sort_key)
     others = sorted(ordered[1:], key=lambda end: end.rank)
     return GroupFailure(tuple(troubles), (*ordered[:1], *others), names_hosts)
 
 
-def _missing(ends: Collection[RankEnd]) -> set[int]:
+def _missing_ranks(ends: Collection[RankEnd]) -> set[int]:
     """Return the ranks that others waited for until their time limit.
 
     ::
@@ -115,7 +115,7 @@ def _minority(waited: Collection[RankEnd]) -> set[int]:
     return {end.rank for end in waited if end.place not in (None, *most)}
 
 
-def _order(end: RankEnd) -> tuple[int, float]:
+def _sort_key(end: RankEnd) -> tuple[int, float]:
     """Return a key that sorts the cause before its consequences.
 
     Consequences follow within a millisecond, so the kind of ending decides. Among ranks with the

@@ -8,8 +8,8 @@
 
 The guardian kills every session it watches when the launcher has ended, even by SIGKILL, or when
 the ranks have not ended within their grace period. While PyTorch starts the ranks, their process
-numbers are unknown; if the launcher ends then, the guardian finds the ranks by a variable in their
-environment. At the end the guardian removes temporary folders.
+ids are unknown. If the launcher ends during that time, the guardian finds the ranks by a variable
+in their environment. At the end, the guardian removes temporary folders.
 """
 
 from __future__ import annotations
@@ -124,8 +124,8 @@ def _guard(pipe: int) -> None:
         *lines, rest = (rest + read).split(b"\n")
         for word, _, value in (os.fsdecode(line).partition(" ") for line in lines):
             if word == "watch":
-                number, seconds_after = value.split()
-                _watch(leaders, int(number), float(seconds_after))
+                leader_pid, seconds_after = value.split()
+                _watch(leaders, int(leader_pid), float(seconds_after))
             elif word == "expect":
                 expected = value
             elif word == "end":
@@ -150,7 +150,7 @@ def _guard(pipe: int) -> None:
 
 
 def _watch(leaders: dict[int, psutil.Process], pid: int, seconds: float) -> None:
-    """Add the process with this number, if it started `seconds` after the guardian."""
+    """Add the process with the id `pid`, if it started `seconds` after the guardian."""
     with contextlib.suppress(psutil.Error):
         process = psutil.Process(pid)
         if abs(_seconds_between(os.getpid(), pid) - seconds) < _TICK_SECONDS / 2:
@@ -164,8 +164,8 @@ def _seconds_between(guardian_pid: int, pid: int) -> float:
 
 
 def _forget_ended(leaders: dict[int, psutil.Process]) -> None:
-    """Forget each session without a living process: its number may be reused."""
-    # The number is not reused until the leader has been waited for.
+    """Forget the sessions without a living process, because their ids may be reused."""
+    # A process id is not reused until the parent has waited for the process.
     if any(_session_of(pid) != pid for pid in leaders):
         living = {_session_of(process.pid) for process in _living(leaders)}
         for pid in leaders.keys() - living:
@@ -177,7 +177,7 @@ def _living(leaders: dict[int, psutil.Process]) -> list[psutil.Process]:
     sessions = {
         pid
         for pid, leader in leaders.items()
-        if leader.is_running() or not psutil.pid_exists(pid)  # else the number was reused
+        if leader.is_running() or not psutil.pid_exists(pid)  # otherwise the id was reused
     }
     found = []
     for pid in psutil.pids() if sessions else []:

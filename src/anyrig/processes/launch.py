@@ -35,7 +35,7 @@ def launch(
     timeout_seconds: float | None = None,
     log_dir: Path | str | None = None,
 ) -> Result:
-    """Call `function` in one new process per device, and return what rank 0 returned.
+    """Call `function` in one new process per device, and return the result of rank 0.
 
     Each process has torchrun's environment (RANK, WORLD_SIZE, LOCAL_RANK …) and sees only the
     devices of `rig`. A function that cannot be imported, of a notebook or of a script without

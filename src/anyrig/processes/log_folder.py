@@ -43,14 +43,14 @@ def _failed_folders(parent: Path) -> Iterator[tuple[int, Path]]:
     with suppress(OSError):
         for path in parent.iterdir():
             with suppress(OSError):
-                if not _NAME.fullmatch(path.name) or not stat.S_ISDIR(_own(path).st_mode):
+                if not _NAME.fullmatch(path.name) or not stat.S_ISDIR(_status_if_own(path).st_mode):
                     continue
-                mark = _own(path / _MARK)
+                mark = _status_if_own(path / _MARK)
                 if stat.S_ISREG(mark.st_mode):
                     yield mark.st_mtime_ns, path
 
 
-def _own(path: Path) -> os.stat_result:
+def _status_if_own(path: Path) -> os.stat_result:
     """Return the status of a path, without following a link.
 
     Raises:

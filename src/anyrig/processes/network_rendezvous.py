@@ -70,7 +70,7 @@ class NetworkRendezvous(DynamicRendezvousHandler):
         except RendezvousConnectionError:
             if not hosts_store:
                 raise
-            # Another launcher of this job, with other devices of this node, came first.
+            # Another launcher of this job on this node, with other devices, hosts the store.
             parameters.config["is_host"] = "False"
             backend, store = create_backend(parameters)
         bound_answers(int(port), SILENCE_SECONDS)

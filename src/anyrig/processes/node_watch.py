@@ -128,7 +128,7 @@ class NodeWatch:
         return tuple(end for node in self._nodes.values() for end in node.ends)
 
     @property
-    def unheard(self) -> tuple[str, ...]:
+    def silent_hosts(self) -> tuple[str, ...]:
         """The hosts of nodes that have reported neither how their ranks ended nor a failure."""
         return tuple(
             node.host
@@ -163,7 +163,7 @@ class NodeWatch:
     def wait_until_over(self, seconds: float) -> None:
         """Wait at most `seconds` until every other node has sent "over" or is lost."""
         ends = time.monotonic() + seconds
-        while self.unheard and time.monotonic() < ends:
+        while self.silent_hosts and time.monotonic() < ends:
             time.sleep(0.02)
 
     def close(self) -> None:
@@ -250,7 +250,7 @@ class NodeWatch:
 
     def _receive(self, link: NodeLink, message: Message) -> None:
         if self._node == 0 and message.node != link.node:
-            raise BadMessageError("it is about another node than its sender")
+            raise BadMessageError("it is about a node other than its sender")
         if message.event != "alive" and not self._closing.is_set():
             self._note(message)
             if self._node == 0:
@@ -260,7 +260,7 @@ class NodeWatch:
         del self._links[link.node]
         if self._closing.is_set() or self._bug is not None:
             return
-        self._lose(
+        self._report_loss(
             link.node,
             "the launcher on {host} was killed, or its node went down"
             if error is None
@@ -288,13 +288,13 @@ class NodeWatch:
                     if self._address is not None and is_down(self._address)
                     else ""
                 )
-                self._lose(
+                self._report_loss(
                     number,
                     f"{{host}} no longer answers: it has sent nothing for {SILENCE_SECONDS:.0f} s. "
                     f"The network to that node is interrupted, or the node is down or halted{here}",
                 )
 
-    def _lose(self, number: int, sentence: str) -> None:
+    def _report_loss(self, number: int, sentence: str) -> None:
         node = self._nodes[number]
         if node.trouble is None and not node.events & {"over", "done"}:
             message = Message(number, "trouble", text=sentence.format(host=node.host))

@@ -68,7 +68,7 @@ class Place:
     waits: bool
 
 
-def write_place_when_stopped() -> None:
+def write_stack_on_request() -> None:
     """Make this rank write the stacks of its threads on SIGURG from the launcher."""
     error_file = os.environ.get(ERROR_FILE)
     if error_file is None or not hasattr(faulthandler, "register"):  # not on Windows
@@ -78,7 +78,7 @@ def write_place_when_stopped() -> None:
     faulthandler.register(signal.SIGURG, file=file, all_threads=True)
 
 
-def ask_for_places(ranks: Mapping[int, Path]) -> None:
+def request_stacks(ranks: Mapping[int, Path]) -> None:
     """Make ranks write their stacks, and wait at most a second for the stacks.
 
     `ranks` maps process ids to the ranks' folders. Suspended processes are resumed, because they
@@ -120,17 +120,19 @@ def _place(frames: Sequence[re.Match[str]]) -> Place | None:
     """Return the place of a stack, whose innermost frame comes first."""
     if not frames:
         return None
-    own = [i for i, frame in enumerate(frames) if not _is_any(frame["file"], _NOT_THE_PROGRAM)]
+    own = [
+        i for i, frame in enumerate(frames) if not _contains_any(frame["file"], _NOT_THE_PROGRAM)
+    ]
     first = own[0] if own else 0
     frame = frames[first]
     return Place(
         f"{frame['file']}:{frame['line']} in {frame['function']}",
         None if first == 0 else frames[0]["function"],
-        any(_is_any(inner["file"], _WAITS) for inner in frames[:first]),
+        any(_contains_any(inner["file"], _WAITS) for inner in frames[:first]),
     )
 
 
-def _is_any(file: str, parts: Iterable[str]) -> bool:
+def _contains_any(file: str, parts: Iterable[str]) -> bool:
     return any(part in file for part in parts)
 
 

@@ -105,7 +105,7 @@ class RankEnd:
     def describe(self, *, names_host: bool) -> str:
         """Return some lines of text: how the rank ended, where, its last output and error."""
         suspended = "; it had been suspended (SIGSTOP)" if self.suspended else ""
-        code = "" if self.ending is Ending.DONE else _code(self.exit_code)
+        code = "" if self.ending is Ending.DONE else _format_code(self.exit_code)
         host = f" on {self.host}" if names_host else ""
         lines = [f"rank {self.rank}{host} {self.ending.value}{code}{suspended}"]
         inside = f", inside {self.inside}" if self.inside else ""
@@ -170,7 +170,7 @@ def read_end(
         ending, absent = Ending[note.ending], tuple(note.absent)
     else:
         ending = _ending(exit_code, last_error or "", was_stopped=was_stopped)
-        absent = _absent(last_error or "")
+        absent = _absent_ranks(last_error or "")
     return RankEnd(
         rank=rank,
         host=socket.gethostname(),
@@ -189,7 +189,7 @@ def read_end(
     )
 
 
-def _absent(error: str) -> tuple[int, ...]:
+def _absent_ranks(error: str) -> tuple[int, ...]:
     """Return the global ranks that an exception of virtual GPUs names."""
     found = _ABSENT.search(error)
     numbers = [] if found is None else _NUMBER.findall(found[1])
@@ -232,7 +232,7 @@ def _tail(file: Path) -> str:
         return stream.read().decode(errors="replace")
 
 
-def _code(exit_code: int) -> str:
+def _format_code(exit_code: int) -> str:
     if exit_code >= 0:
         return f" (exit code {exit_code})"
     try:

@@ -2,7 +2,7 @@
 
 PyTorch starts all ranks of a node in one loop, and returns their process ids afterwards. It looks
 up a rank's log file just before it starts the rank, so an exception in the lookup ends the loop.
-The guardian finds the ranks that have started by the variable that names their error file.
+To find the ranks that have started, the guardian uses the variable that names their error file.
 """
 
 from __future__ import annotations

@@ -6,15 +6,15 @@ the fault. The workaround can be removed when the last faulty PyTorch version is
 ==========================  ===================================================  ===============
 workaround                  fault                                                pytorch/pytorch
 ==========================  ===================================================  ===============
-`keep_until_exit`,          The last reference to a gloo group joins the         #56297, #75097
-`hold_destroyed_groups`,    group's threads, DDP's reducer while it holds the
-`end_process`               GIL. If a thread of the group waits for the GIL at
-                            that time, the process hangs: about one in ten.
-`_let_threads_rest`,        A C++ thread that requests the GIL while Python      #190489
+`keep_until_exit`,          Destroying a gloo group joins its threads, and       #56297, #75097
+`hold_destroyed_groups`,    DDP's reducer holds the GIL meanwhile. If a thread
+`end_process`               waits for the GIL at that time, the process hangs:
+                            about one process in ten.
+`_await_idle_threads`,      A C++ thread that requests the GIL while Python      #190489
 `end_launcher`              ends aborts the process (up to Python 3.13).
 `bound_answers`             The store's client waits for an answer forever,      no issue
                             regardless of its timeout.
-`leave_names_to_launcher`   Each line of a traceback is prefixed with the rank,  #118190
+`drop_rank_prefix`          Each line of a traceback is prefixed with the rank,  #118190
                             which no flag turns off (from 2.3 on).
 `NetworkRendezvous`         All attempts share the first attempt's store, which  #135712
                             holds addresses of ranks that have ended.
@@ -72,13 +72,13 @@ def keep_until_exit(group: Any) -> None:
     if "nccl" in dist.get_backend_config(group) or group in _kept:
         return
     if not _kept:
-        atexit.register(_let_threads_rest)
+        atexit.register(_await_idle_threads)
     _kept.add(group)
     # At exit, Python clears modules in no defined order; this reference is never dropped.
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
 
 
-def _let_threads_rest() -> None:
+def _await_idle_threads() -> None:
     """Release the GIL until all threads of gloo are idle."""
     for _ in range(_MOST_LOOKS):
         before = _read_threads()
@@ -137,7 +137,7 @@ def end_process(status: int) -> NoReturn:
     """
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
-    _write_out_files()
+    _flush_files()
     if status == _INTERRUPTED and hasattr(signal, "raise_signal"):
         # A shell script continues after status 130, but not after a command that SIGINT ended.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -157,7 +157,7 @@ def end_launcher(status: int) -> NoReturn:
     os._exit(status & 0xFF)
 
 
-def _write_out_files() -> None:
+def _flush_files() -> None:
     """Flush the buffers of all open files, the outermost layer first; close compressed files."""
     # Not isinstance, which runs the code of proxy objects with a `__class__` property. And the C
     # base class, because checking an ABC is slow for hundreds of thousands of objects.
@@ -202,7 +202,7 @@ def bound_answers(port: int, seconds: float) -> None:
                 duplicate.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
-def leave_names_to_launcher() -> None:
+def drop_rank_prefix() -> None:
     """Print uncaught exceptions without PyTorch's prefix, because the launcher names the rank.
 
     PyTorch's hook redirects the earlier hook's output to a buffer, and prefixes each line of the

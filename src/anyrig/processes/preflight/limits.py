@@ -52,7 +52,7 @@ def check_limits(options: RunOptions) -> Iterator[Finding]:
 
 def judge_memory(free_bytes: int, ranks: int) -> Finding:
     """Check the free memory of the host."""
-    return _enough(
+    return _doubtful_unless(
         free_bytes >= ranks * _RANK_BYTES,
         "memory",
         f"{format_bytes(free_bytes)} of the host's memory are free for "
@@ -78,7 +78,7 @@ def judge_open_files(soft: int | None, hard: int | None, ranks: int) -> Finding:
 
 def judge_shared_memory(free_bytes: int, all_bytes: int) -> Finding:
     """Check the free shared memory."""
-    return _enough(
+    return _doubtful_unless(
         free_bytes >= _LITTLE_SHARED_BYTES,
         "shared memory",
         f"{_SHARED_MEMORY} has {format_bytes(free_bytes)} free of {format_bytes(all_bytes)}",
@@ -90,7 +90,7 @@ def judge_shared_memory(free_bytes: int, all_bytes: int) -> Finding:
 
 def judge_address_space(most_bytes: int | None) -> Finding:
     """Check the limit of a process's address space; None means unlimited."""
-    return _enough(
+    return _doubtful_unless(
         most_bytes is None,
         "address space",
         f"a process may map {'all memory' if most_bytes is None else format_bytes(most_bytes)}",
@@ -105,7 +105,7 @@ def judge_locked_memory(most_bytes: int | None, has_infiniband: bool) -> Finding
     text = f"a process may lock {'all memory' if most_bytes is None else format_bytes(most_bytes)}"
     if most_bytes is not None and not has_infiniband:
         return good("locked memory", f"{text}, and there is no InfiniBand")
-    return _enough(
+    return _doubtful_unless(
         most_bytes is None,
         "locked memory",
         text,
@@ -115,7 +115,7 @@ def judge_locked_memory(most_bytes: int | None, has_infiniband: bool) -> Finding
     )
 
 
-def _enough(is_enough: bool, check: str, text: str, why: str, advice: str) -> Finding:
+def _doubtful_unless(is_enough: bool, check: str, text: str, why: str, advice: str) -> Finding:
     return good(check, text) if is_enough else doubtful(check, f"{text}; {why}", advice)
 
 

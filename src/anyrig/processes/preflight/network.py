@@ -27,13 +27,13 @@ def check_names(address: str | None, endpoint_host: str | None) -> Iterator[Find
         endpoint_host: the host of the rendezvous endpoint; None on a single node.
     """
     if endpoint_host is not None:
-        yield _address(address, endpoint_host)
-    yield _own_name(address)
+        yield _check_address(address, endpoint_host)
+    yield _check_own_name(address)
     for variable, value, names in named_interfaces():
-        yield _interface(variable, value, names, endpoint_host is not None)
+        yield _check_interface(variable, value, names, endpoint_host is not None)
 
 
-def _address(address: str | None, endpoint_host: str) -> Finding:
+def _check_address(address: str | None, endpoint_host: str) -> Finding:
     """Check the address of this node that `anyrig run` gives to the other nodes."""
     outward = ", ".join(outward_addresses()) or "none was found"
     advice = f"give an address of this node with --local-addr ({outward})"
@@ -53,7 +53,7 @@ def _address(address: str | None, endpoint_host: str) -> Finding:
     return good("address", f"the other nodes reach this node at {', '.join(found)}")
 
 
-def _own_name(address: str | None) -> Finding:
+def _check_own_name(address: str | None) -> Finding:
     name = socket.gethostname()
     addresses = resolve(name)
     instead = "" if address is None else f"; anyrig run uses {address} instead"
@@ -118,7 +118,7 @@ def match_interfaces(
     return named
 
 
-def _interface(variable: str, value: str, names: list[str], several_nodes: bool) -> Finding:
+def _check_interface(variable: str, value: str, names: list[str], several_nodes: bool) -> Finding:
     present = psutil.net_if_addrs().keys()
     if not names:
         return bad(

@@ -35,20 +35,20 @@ def examine(rig: Rig, options: RunOptions) -> Iterator[Finding]:
     if options.rdzv_endpoint is not None:
         host = options.rdzv_endpoint.rpartition(":")[0]
         address = options.local_address or address_towards(host)
-    fails = yield from _pass_on(check_names(address, host))
+    fails = yield from _yield_all(check_names(address, host))
     yield from check_peers(rig.links)
     if fails:  # report an unreachable address before waiting for the other nodes
         return
     with ExitStack() as open_store:
         if address is not None:
             together = _check_nodes(rig, options, address, limit_seconds, open_store)
-            if (yield from _pass_on(together)):
+            if (yield from _yield_all(together)):
                 return
         limited = replace(options, rdzv_timeout_seconds=limit_seconds, max_restarts=0)
         yield check_all_reduce(rig, limited, limit_seconds)
 
 
-def _pass_on(findings: Iterable[Finding]) -> Generator[Finding, None, bool]:
+def _yield_all(findings: Iterable[Finding]) -> Generator[Finding, None, bool]:
     """Yield the findings, and return whether one of them is bad."""
     is_bad = False
     for finding in findings:
