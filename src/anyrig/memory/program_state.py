@@ -1,0 +1,173 @@
+"""What training steps change in a program, kept to be put back."""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.amp import GradScaler
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+from torch.utils.data import DataLoader, Sampler
+
+from ..errors import ValueNeededError
+from .census import find_instances
+
+# Steps change these by more than their tensors.
+_KINDS = (nn.Module, Optimizer, LRScheduler, GradScaler, DataLoader, Sampler)
+
+
+class ProgramState:
+    """The state of all modules, optimizers, schedulers and random numbers of this process.
+
+    ::
+
+        modules        parameters, buffers, gradients, training mode
+        optimizers     state and options of their groups
+        schedulers     and `GradScaler`s: their attributes
+        generators     the default ones of all devices, Python's, those of loaders and samplers
+
+    The values are kept on the CPU, so that devices have no less memory for the steps.
+    """
+
+    def __init__(self) -> None:
+        found = find_instances(*_KINDS)
+        self._modules = [each for each in found[nn.Module] if "_modules" in vars(each)]
+        self._put_back: list[Callable[[], None]] = [
+            *map(_keep_module, self._modules),
+            *map(_keep_optimizer, found[Optimizer]),
+            *map(_keep_attributes, (*found[LRScheduler], *found[GradScaler])),
+        ]
+        for owner in (*found[DataLoader], *found[Sampler]):
+            generator = getattr(owner, "generator", None)
+            if isinstance(generator, torch.Generator):
+                self._put_back.append(_keep_generator(generator))
+        self._put_back.append(_keep_random_numbers())
+
+    def restore(self) -> None:
+        """Put everything back as it was. State that was made since then is dropped."""
+        with torch.no_grad():
+            for put_back in self._put_back:
+                put_back()
+
+    def with_gradients(self) -> set[nn.Parameter]:
+        """Return the parameters that have a gradient now."""
+        return {each for each in self._parameters() if each.grad is not None}
+
+    def drop_gradients(self, but: set[nn.Parameter]) -> None:
+        """Drop the gradients of all parameters but some."""
+        for parameter in self._parameters():
+            if parameter not in but:
+                parameter.grad = None
+
+    def _parameters(self) -> Iterable[nn.Parameter]:
+        for module in self._modules:
+            yield from module.parameters(recurse=False)
+
+
+def _keep(tensor: Tensor) -> Callable[[], None]:
+    """Return a function that puts a tensor's values back."""
+    inner = tensor.detach()
+    try:
+        values = inner.to("cpu", copy=True)
+    except (NotImplementedError, ValueNeededError):  # it has no values: meta, or shape-only
+        return lambda: None
+
+    def put_back() -> None:
+        tensor.copy_(values)
+
+    return put_back
+
+
+def _keep_all(tensors: Iterable[Tensor | None]) -> Callable[[], None]:
+    kept = [_keep(tensor) for tensor in tensors if tensor is not None]
+
+    def put_back() -> None:
+        for each in kept:
+            each()
+
+    return put_back
+
+
+def _keep_module(module: nn.Module) -> Callable[[], None]:
+    parameters, buffers = module._parameters.copy(), module._buffers.copy()
+    gradients = {each: each.grad for each in parameters.values() if each is not None}
+    training = module.training
+    values = _keep_all((*parameters.values(), *buffers.values(), *gradients.values()))
+
+    def put_back() -> None:
+        module._parameters.update(parameters)
+        module._buffers.update(buffers)
+        module.training = training
+        for parameter, gradient in gradients.items():
+            parameter.grad = gradient
+        values()
+
+    return put_back
+
+
+def _keep_optimizer(optimizer: Optimizer) -> Callable[[], None]:
+    groups = [
+        {name: value for name, value in group.items() if name != "params"}
+        for group in optimizer.param_groups
+    ]
+    state = {
+        parameter: dict(values) if isinstance(values, dict) else values
+        for parameter, values in optimizer.state.items()
+    }
+    tensors = [
+        value
+        for values in (*groups, *state.values())
+        if isinstance(values, dict)
+        for value in values.values()
+        if isinstance(value, Tensor)
+    ]
+    values = _keep_all(tensors)
+
+    def put_back() -> None:
+        for group, options in zip(optimizer.param_groups, groups, strict=False):
+            group.update(options)
+        optimizer.state.clear()
+        optimizer.state.update(copy.copy(state))
+        values()
+
+    return put_back
+
+
+def _keep_attributes(thing: object) -> Callable[[], None]:
+    attributes = {name: copy.copy(value) for name, value in vars(thing).items()}
+    tensors = [value for value in vars(thing).values() if isinstance(value, Tensor)]
+    own = {name: value for name, value in vars(thing).items() if isinstance(value, Tensor)}
+    values = _keep_all(tensors)
+
+    def put_back() -> None:
+        vars(thing).update({**attributes, **own})
+        values()
+
+    return put_back
+
+
+def _keep_generator(generator: torch.Generator) -> Callable[[], None]:
+    state = generator.get_state()
+    return lambda: _set_state(generator, state)
+
+
+def _set_state(generator: torch.Generator, state: Tensor) -> None:
+    generator.set_state(state)
+
+
+def _keep_random_numbers() -> Callable[[], None]:
+    of_python, of_host = random.getstate(), torch.get_rng_state()
+    of_devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
+
+    def put_back() -> None:
+        random.setstate(of_python)
+        torch.set_rng_state(of_host)
+        if of_devices is not None:
+            torch.cuda.set_rng_state_all(of_devices)
+
+    return put_back
