@@ -1,6 +1,6 @@
-"""Train a convolutional network on handwritten digits, on whatever devices there are.
+"""Train a convolutional network on handwritten digits, on any devices.
 
-    python examples/digits.py                      # every accelerator there is, else the CPU
+    python examples/digits.py                      # every accelerator, else the CPU
     python examples/digits.py --device cuda:1      # this one
     python examples/digits.py --disable-cuda       # the CPU
     anyrig run --device cpu --nproc-per-device 2 examples/digits.py       # two ranks
@@ -25,7 +25,7 @@ import anyrig
 
 
 def build_network() -> nn.Module:
-    """Three convolutions over one channel of 8x8 pixels, ten classes out."""
+    """Return a network of three convolutions: (batch, 1, 8, 8) pixels to (batch, 10) scores."""
 
     def block(inputs: int, outputs: int) -> nn.Sequential:
         convolution = nn.Conv2d(inputs, outputs, kernel_size=3, padding=1, bias=False)
@@ -43,7 +43,7 @@ def build_network() -> nn.Module:
 
 
 def load_parts(held_out: int = 360) -> tuple[TensorDataset, TensorDataset]:
-    """The digits, divided once and for all into those to learn from and those held out."""
+    """Return the training set and the test set of `held_out` digits, the same in every run."""
     digits = load_digits()
     images = torch.tensor(digits.images, dtype=torch.float32).unsqueeze(1) / 16
     dataset = TensorDataset(images, torch.tensor(digits.target))
@@ -53,7 +53,7 @@ def load_parts(held_out: int = 360) -> tuple[TensorDataset, TensorDataset]:
 
 
 def train(model: nn.Module, loader: DataLoader, rig: anyrig.Rig, epochs: int) -> float:
-    """Train in place; return samples per second, of all ranks if there are several."""
+    """Train `model` in place, and return the samples per second of all ranks together."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     schedule = torch.optim.lr_scheduler.OneCycleLR(
         optimizer, max_lr=3e-3, total_steps=epochs * len(loader)
@@ -80,7 +80,7 @@ def train(model: nn.Module, loader: DataLoader, rig: anyrig.Rig, epochs: int) ->
                 schedule.step()
                 samples += len(labels)
                 progress.update(task, advance=1, epoch=epoch)
-            # Once an epoch: reading the value makes the host wait for the device.
+            # Once per epoch, because item() makes the host wait for the device.
             progress.update(task, loss=loss.item())
     seconds = time.perf_counter() - started
     return sum(anyrig.gather_over_ranks(samples)) / seconds
@@ -88,15 +88,15 @@ def train(model: nn.Module, loader: DataLoader, rig: anyrig.Rig, epochs: int) ->
 
 @torch.inference_mode()
 def measure_accuracy(model: nn.Module, loader: DataLoader, rig: anyrig.Rig) -> float:
-    """The part of the samples that is recognised, over all ranks."""
+    """Return the fraction of samples that the model classifies correctly, over all ranks."""
     model.eval()
-    right = torch.zeros((), dtype=torch.long, device=rig.lead.torch_device)
+    correct = torch.zeros((), dtype=torch.long, device=rig.lead.torch_device)
     samples = 0
     for images, labels in anyrig.prefetch(loader, rig):
-        right += (model(images).argmax(dim=1) == labels).sum()
+        correct += (model(images).argmax(dim=1) == labels).sum()
         samples += len(labels)
-    # A rank without samples has weight zero, and what it gives does not count.
-    return anyrig.mean_over_ranks(right / max(1, samples), weight=samples).item()
+    # A rank without samples has weight zero, so its value is ignored.
+    return anyrig.mean_over_ranks(correct / max(1, samples), weight=samples).item()
 
 
 def main() -> None:

@@ -1,10 +1,10 @@
-"""One script for every way to run it; each prints the same loss.
+"""Train a small network. Every way to run this script prints the same loss.
 
     python examples/one_script.py                                           # one process
     anyrig run --device cpu --nproc-per-device 2 examples/one_script.py     # two ranks
     torchrun --nproc-per-node 2 examples/one_script.py                      # two ranks
-    anyrig rehearse --rig 2xT4 examples/one_script.py                       # one process, two cards
-    anyrig rehearse --rig 2xT4 --nproc-per-device 1 examples/one_script.py  # two ranks, two cards
+    anyrig rehearse --rig 2xT4 examples/one_script.py                       # one process, two GPUs
+    anyrig rehearse --rig 2xT4 --nproc-per-device 1 examples/one_script.py  # two ranks, two GPUs
 
 In a notebook, call `train()`, or `anyrig.launch(train, rig="cpu", nproc_per_device=2)`.
 """
@@ -23,11 +23,11 @@ def train(epochs: int = 3) -> float:
     loader = DataLoader(TensorDataset(x, x.sin()), batch_size=24, shuffle=True)  # global batches
     network = nn.Sequential(nn.Linear(1, 32), nn.Tanh(), nn.Linear(32, 1)).double()
 
-    rig = anyrig.Rig.detect()  # every device of this process; in a rank its own
+    rig = anyrig.Rig.detect()  # all devices of this process; in a rank, the rank's own device
     model = anyrig.spread(network, rig, loss=nn.MSELoss())
     loader = anyrig.prefetch(anyrig.distribute(loader, rig, seed=0), rig)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
-    rows, mean_loss = 0, float("nan")
+    samples, mean_loss = 0, float("nan")
     for _ in range(epochs):
         losses = []
         for inputs, targets in loader:
@@ -36,10 +36,10 @@ def train(epochs: int = 3) -> float:
             optimizer.step()
             optimizer.zero_grad()
             losses.append(loss.detach())
-            rows += len(inputs)
+            samples += len(inputs)
         mean_loss = torch.stack(losses).mean().item()
-    rows_of_all = sum(anyrig.gather_over_ranks([rows]))
-    anyrig.print_once(f"loss {mean_loss:.9f} after {rows_of_all} rows")
+    all_samples = sum(anyrig.gather_over_ranks([samples]))
+    anyrig.print_once(f"loss {mean_loss:.9f} after {all_samples} samples")
     return mean_loss
 
 

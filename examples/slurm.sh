@@ -1,19 +1,19 @@
 #!/bin/bash
-# A job of several machines, for Slurm: sbatch --nodes=4 examples/slurm.sh train.py --epochs 3
+# A job on several nodes, for Slurm: sbatch --nodes=4 examples/slurm.sh train.py --epochs 3
 #SBATCH --nodes=2
-#SBATCH --ntasks-per-node=1  # one anyrig a machine, which starts a rank for each device there
-#SBATCH --exclusive          # all devices of each machine, however many it has
+#SBATCH --ntasks-per-node=1  # one launcher per node, which starts a rank for each device
+#SBATCH --exclusive          # all devices of each node
 #SBATCH --mem=0              # and all of its memory
 set -euo pipefail
 
-# Every machine names the same place to meet: the first machine of the job, at a port that hardly
-# any other job there has. Below 32768, where the system takes ports by itself.
+# The rendezvous endpoint, the same on every node: the first node of the job. The port depends on the
+# job, and lies below 32768, where the system's ephemeral ports begin.
 read -r first < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
-meeting_place=$first:$((10000 + SLURM_JOB_ID % 20000))
+endpoint=$first:$((10000 + SLURM_JOB_ID % 20000))
 
-flags=(--nnodes "$SLURM_NNODES" --rdzv-endpoint "$meeting_place" --rdzv-id "$SLURM_JOB_ID")
+flags=(--nnodes "$SLURM_NNODES" --rdzv-endpoint "$endpoint" --rdzv-id "$SLURM_JOB_ID")
 
-# srun anyrig doctor "${flags[@]}"  # what would keep it from starting
+# srun anyrig doctor "${flags[@]}"  # check whether the job could start
 
-# One task may use all cores of its machine; without --cpu-bind=none Slurm ties it to the first.
+# Let the task use all cores of its node; without --cpu-bind=none Slurm binds it to the first core.
 srun --kill-on-bad-exit=1 --cpu-bind=none anyrig run "${flags[@]}" "$@"

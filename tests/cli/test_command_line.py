@@ -1,4 +1,4 @@
-"""What a rehearsal runs, when a flag says that its words need not be Python's."""
+"""The program that a rehearsal with `--no-python` runs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_a_program_that_is_python_all_the_same(tmp_path: Path) -> None:
 
 
 def test_a_program_that_cannot_have_virtual_gpus() -> None:
-    with pytest.raises(typer.BadParameter, match=r"'sh' is no Python program, and virtual GPUs"):
+    with pytest.raises(typer.BadParameter, match=r"'sh' is not a Python program, and virtual GPUs"):
         read_command(["sh", "-c", "true"], is_module=False, is_python=False)
 
 

@@ -1,4 +1,4 @@
-"""One script, unchanged, in every way to run it: the same numbers."""
+"""One unchanged script gives the same numbers in every way to run it."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ WAYS = {
     "anyrig rehearse": [*ANYRIG, "rehearse", "--rig", "(T4)+(A100-80GB)", "--nnodes", "2", SCRIPT],
 }
 
-# The cells of a notebook: what they define is in __main__, of which there is no file, and torch has
-# been used before ranks are launched.
+# The cells of a notebook: their definitions are in a __main__ that is not a file, and the cells use
+# torch before they launch ranks.
 NOTEBOOK = f"""
 {SCRIPT.read_text()}
 import math
@@ -43,5 +43,5 @@ def test_one_script_in_every_way() -> None:
         losses[way] = {line.removeprefix("[rank 0] ") for line in ended.stdout.splitlines()}
     (loss,) = losses["python"]
     assert loss.startswith("loss 0.")
-    assert loss.endswith(" after 300 rows")  # three epochs of a hundred, whoever had them
+    assert loss.endswith(" after 300 samples")  # three epochs of a hundred, over all ranks
     assert losses == {way: {loss} for way in losses}

@@ -1,4 +1,4 @@
-"""What `anyrig doctor` prints of findings, and its exit status."""
+"""The findings that `anyrig doctor` prints, and its exit status."""
 
 import json
 import os

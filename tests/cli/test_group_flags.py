@@ -1,4 +1,4 @@
-"""What the flags of `anyrig run` become."""
+"""The options that the flags of `anyrig run` become."""
 
 import inspect
 import os
@@ -11,7 +11,7 @@ import typer
 from anyrig.cli.app import FLAG_CONTEXT
 from anyrig.cli.chosen_device import chosen_device, named_in_errors
 from anyrig.cli.group_flags import GroupFlags, with_group_flags
-from anyrig.cli.run import alone
+from anyrig.cli.run import single_rank_variables
 from anyrig.cli.torchrun_flags import run_options
 from anyrig.errors import DeviceTextError, LaunchError
 from anyrig.processes.options import RunOptions
@@ -101,11 +101,11 @@ def test_torchruns_variables_stand_for_flags_that_were_not_given(
 
 
 def test_the_only_rank_has_torchruns_variables_and_a_free_port() -> None:
-    variables = alone()
+    variables = single_rank_variables()
     port = int(variables.pop("MASTER_PORT"))
-    assert alone(port)["MASTER_PORT"] == str(port)
+    assert single_rank_variables(port)["MASTER_PORT"] == str(port)
     with socket.create_server(("127.0.0.1", port)):
-        assert alone(port)["MASTER_PORT"] != str(port)
+        assert single_rank_variables(port)["MASTER_PORT"] != str(port)
     assert variables == {
         "RANK": "0",
         "LOCAL_RANK": "0",

@@ -1,4 +1,4 @@
-"""The help of every command: it fits a terminal, and says of every flag what it does."""
+"""The help of every command fits a terminal and describes every flag."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from anyrig.cli.program_argument import ScriptCommand
 
 
 def commands_of(command: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Yield every command below one, and the words that call it."""
+    """Yield a command and its subcommands, each with the words that call it."""
     yield words, command
     for name, child in getattr(command, "commands", {}).items():
         yield from commands_of(child, (*words, name))

@@ -1,6 +1,6 @@
 """Every flag of every command with odd values: a message that names the flag, and exit status 2.
 
-Nothing is started: the script does not exist, which is looked at after all flags.
+No process is started: the script does not exist, which is checked after all flags.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ VALUES = [
     "T4@0B/s",
     "MI300X",
 ]
-# What is possible among these. Everything else is refused.
+# The values that each flag accepts. All others are refused.
 SECONDS = {"+1", "1.5", "100000"}
 HOSTS = {"0", "-1", "1.5", "1e20", "100000", "9" * 20, "nan", "inf", "-inf", "1e-400", "0x10"}
 HOSTS |= {"1_000_000_000", "None", "true", "--", "GPU-", "node0"}
@@ -155,12 +155,12 @@ def flags() -> Iterator[tuple[list[str], str]]:
 
 
 def call(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
-    """Call the command in this process; return its exit status and what it wrote."""
+    """Call the command in this process; return its exit status and its output."""
     sys.argv = ["anyrig", *words]
     with pytest.raises(SystemExit) as ended:
         main()
     written = capsys.readouterr()
-    # Without the box that typer draws around what it says.
+    # Without the box that typer draws around messages.
     text = re.sub(r"[╭╮╰╯│─\s]+", " ", written.out + written.err)
     return int(ended.value.code or 0), text
 
@@ -190,21 +190,21 @@ def test_an_odd_value_is_refused_by_the_name_of_its_flag(
         possible = possible | {"--device": {"0"}, "--nproc-per-node": {"gpu"}}.get(flag, set())
     if command[0] in ("run", "doctor") and flag != "--device":
         before += ["--device", "cpu"]
-    # What all commands share is tried in full with one of them.
+    # Flags that several commands share are tried in full with one command.
     for value in VALUES[::4] if command[0] in SHARING and flag in SHARED else VALUES:
         if (flag, value) == ("--device", "0") and value not in possible:
-            continue  # whether there is one is this machine's affair
-        status, told = call(capsys, *command, *before, f"{flag}={value}", *after)
-        assert "Traceback" not in told, told[-1000:]
+            continue  # depends on this machine's devices
+        status, output = call(capsys, *command, *before, f"{flag}={value}", *after)
+        assert "Traceback" not in output, output[-1000:]
         if value in possible:
             expected = "there is no script 'no_such_script.py'" if after else ""
-            assert expected in told, (value[:80], told[:300])
-            assert flag not in told, (value[:80], told[:300])
+            assert expected in output, (value[:80], output[:300])
+            assert flag not in output, (value[:80], output[:300])
         else:
-            assert status == 2, (value[:80], told[:300])
-            assert flag in told, (value[:80], told[:300])
-            assert len(told) < 3 * len(value) + 2000, "a page of it"
-            assert "\x1b[31mred" not in told
+            assert status == 2, (value[:80], output[:300])
+            assert flag in output, (value[:80], output[:300])
+            assert len(output) < 3 * len(value) + 2000, "a page of it"
+            assert "\x1b[31mred" not in output
         assert list(tmp_path.iterdir()) == []
 
 
@@ -263,8 +263,8 @@ def test_a_name_that_no_program_has(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", sys.argv)
     monkeypatch.setattr(typer.rich_utils, "MAX_WIDTH", 1000)
-    status, told = call(capsys, *command, *words)
-    assert status == 2, told
-    assert "SCRIPT" in told
-    assert "Traceback" not in told
-    assert len(told) < 2000
+    status, output = call(capsys, *command, *words)
+    assert status == 2, output
+    assert "SCRIPT" in output
+    assert "Traceback" not in output
+    assert len(output) < 2000

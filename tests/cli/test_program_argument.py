@@ -1,4 +1,4 @@
-"""Names that can be no program's are refused before anything starts."""
+"""Names that cannot name a program are refused before any process starts."""
 
 from pathlib import Path
 

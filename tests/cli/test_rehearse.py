@@ -1,4 +1,4 @@
-"""`anyrig rehearse`: an unchanged script finds the GPUs of the rig, and is its own in the rest."""
+"""`anyrig rehearse`: an unchanged script sees the GPUs of the rig, and runs as usual otherwise."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def anyrig(*arguments: str, **environment: str) -> subprocess.CompletedProcess[s
 
 @pytest.fixture(scope="module", autouse=True)
 def _built() -> None:
-    """Build ahead, so that no test meets the message of the first build."""
+    """Build in advance, so that no test prints the message of the first build."""
     done = anyrig("virtual", "build")
     assert done.returncode == 0, done.stderr
 
@@ -152,18 +152,18 @@ def test_shape_only_stops_where_a_value_is_needed_and_can_assume_it(script: Path
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["--rig", "4xA1000"], "error: --rig: no GPU is called 'A1000'; the nearest are A100"),
         (["--rig", "2x16"], "anyrig: error: --rig: '16' is neither a GPU nor a size"),
-        (["--assume-values", "--rig", "T4"], "only a rehearsal with --shape-only"),
+        (["--assume-values", "--rig", "T4"], "it needs --shape-only"),
         ([], "Missing option '--rig'"),
     ],
 )
-def test_a_call_that_cannot_be_meant(arguments: list[str], told: str, script: Path) -> None:
+def test_a_call_that_cannot_be_meant(arguments: list[str], message: str, script: Path) -> None:
     script.write_text("print('ran')")
     done = anyrig("rehearse", *arguments, str(script))
-    assert told in done.stderr
+    assert message in done.stderr
     assert (done.returncode, done.stdout) == (2, "")
 
 
@@ -206,7 +206,7 @@ def test_a_module_as_ranks(script: Path) -> None:
 @pytest.mark.parametrize("words", [["-X", "dev", "a.py"], [], ["-c", "1"]])
 def test_flags_of_python_that_come_too_late(words: list[str]) -> None:
     done = anyrig("rehearse", "--rig", "T4", "python", *words)
-    assert "after python comes a script" in done.stderr
+    assert "python must be followed by a script" in done.stderr
     assert (words[0] if words else "nothing") in done.stderr
     assert done.returncode == 2
 
@@ -237,9 +237,9 @@ def test_ctrl_c_ends_a_build_at_once_and_without_a_traceback(script: Path, tmp_p
         assert process.stderr is not None
         assert "building the virtual GPUs" in process.stderr.readline()
         process.send_signal(signal.SIGINT)
-        _, told = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=60)
         assert process.returncode == 130
-    assert "Traceback" not in told
+    assert "Traceback" not in errors
     assert not list((tmp_path / "cache").rglob("*.building-*"))
 
 

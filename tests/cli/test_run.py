@@ -1,4 +1,4 @@
-"""`anyrig run`: the script's arguments, streams, exit code and signals are its own."""
+"""`anyrig run` passes arguments, streams, the exit code and signals through unchanged."""
 
 import gzip
 import os
@@ -58,7 +58,7 @@ def test_a_signal_reaches_the_script(tmp_path: Path) -> None:
     path = tmp_path / "wait.py"
     path.write_text("import os, time; print(os.getpid(), flush=True); time.sleep(60)")
     with subprocess.Popen([*ANYRIG, "run", str(path)], stdout=subprocess.PIPE) as process:
-        # The same process: nothing stands between the sender and the script, or outlives it.
+        # The same process: there is no parent between the sender and the script.
         assert process.stdout.readline() == b"%d\n" % process.pid
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=30) == -signal.SIGTERM
@@ -108,4 +108,4 @@ def test_one_rank_is_started_again(tmp_path: Path) -> None:
     path.write_text("import os; exit(os.environ['TORCHELASTIC_RESTART_COUNT'] == '0')")
     done = anyrig("run", "--device", "cpu", "--max-restarts", "1", str(path))
     assert done.returncode == 0, done.stderr
-    assert "attempt 1 of 2 failed, starting again" in done.stderr
+    assert "attempt 1 of 2 failed, restarting" in done.stderr

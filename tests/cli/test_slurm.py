@@ -1,4 +1,4 @@
-"""The shell of the Slurm script, with stand-ins for Slurm's own commands on this machine."""
+"""The Slurm script, with stand-ins for Slurm's commands on this machine."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_the_machines_of_a_job_meet_at_its_first(tmp_path: Path) -> None:
     job = {"SLURM_JOB_NODELIST": "gpu[07-08]", "SLURM_JOB_ID": "4711", "SLURM_NNODES": "2"}
     path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
     ended = subprocess.run(
-        # Ends all that the script has started, should it hang.
+        # Ends all processes of the script if it hangs.
         ["timeout", "--kill-after=5", "100", "bash", str(SCRIPT), "rank.py", "--epochs", "3 4"],
         env={**os.environ, **job, "PATH": path, "PYTHON": sys.executable},
         cwd=tmp_path,

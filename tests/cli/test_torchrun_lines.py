@@ -33,7 +33,7 @@ EIGHT = tuple(Device("cuda", index, "A100", uuid=f"GPU-{index}") for index in ra
 
 @dataclass(frozen=True)
 class Started:
-    """What `anyrig run` would have started."""
+    """The call that would have started the ranks of `anyrig run`."""
 
     options: RunOptions
     command: Sequence[str]
@@ -66,8 +66,8 @@ def resolve(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("ANYRIG_DEVICE", raising=False)
     monkeypatch.setattr(launcher, "run_group", run_group)
     monkeypatch.setattr("anyrig.processes.torch_faults.end_launcher", ended)
-    monkeypatch.setattr(cli_run, "_become", lambda *words: (become(*words), ended(0)))
-    monkeypatch.setattr(cli_run, "check_program", lambda *_, **__: None)  # the scripts are not here
+    monkeypatch.setattr(cli_run, "_replace_process", lambda *words: (become(*words), ended(0)))
+    monkeypatch.setattr(cli_run, "check_program", lambda *_, **__: None)  # the scripts do not exist
     return resolve
 
 
@@ -233,19 +233,19 @@ def test_the_role_and_programs_that_are_not_pythons(resolve) -> None:
     ("words", "said"),
     [
         (["--nproc-per-node", "2", "--nproc-per-device", "1"], "--nproc-per-node '2' and --nproc-"),
-        (["--nproc-per-node", "gpu"], "--nproc-per-node gpu asks for a rank for each GPU"),
+        (["--nproc-per-node", "gpu"], "--nproc-per-node gpu needs at least one GPU"),
         (["--nproc-per-node", "gpu"], "anyrig rehearse --rig"),
         (["--standalone", "--nnodes", "2"], "--standalone is for one node, and --nnodes is 2"),
         (["--nnodes", "2", "--node-rank", "2", "--master-addr", "a"], "--node-rank is 2"),
-        (["--nnodes", "2", "--rdzv-endpoint", "a:0"], "--rdzv-endpoint makes 'a:0' the place"),
-        (["--nnodes", "2", "--master-port", "0"], "--master-port makes '127.0.0.1:0' the place"),
+        (["--nnodes", "2", "--rdzv-endpoint", "a:0"], "--rdzv-endpoint makes 'a:0' the rendezvous"),
+        (["--nnodes", "2", "--master-port", "0"], "--master-port makes '127.0.0.1:0' the rend"),
         (["--nnodes", "2"], "--rdzv-endpoint HOST:PORT, or --master-addr HOST"),
         (["--rdzv-backend", "etcd-v2"], "--rdzv-backend is 'etcd-v2', and must be c10d or static"),
         (["--rdzv-timeout", "5", "--rdzv-conf", "timeout=5"], "--rdzv-timeout 5 and --rdzv-conf"),
-        (["--rdzv-conf", "overlap_timeout=5"], "unknown key 'overlap_timeout'; torchrun's are joi"),
+        (["--rdzv-conf", "overlap_timeout=5"], "unknown key 'overlap_timeout'; torchrun's keys"),
         (["--rdzv-conf", "timeout"], "--rdzv-conf is 'timeout', and must be KEY=VALUE"),
-        (["--no-python", "-m"], "leave out --no-python or -m"),
-        (["--no-python"], "after --no-python there is no program 'no_such_script.py'"),
+        (["--no-python", "-m"], "-m and --no-python exclude each other"),
+        (["--no-python"], "no program 'no_such_script.py' that --no-python could"),
     ],
 )
 def test_what_does_not_go_together(

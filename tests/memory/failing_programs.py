@@ -1,6 +1,6 @@
 """Ten programs that run out of memory, each for a reason of its own.
 
-Each runs on a virtual GPU of 1 GiB. The line that is to be named ends with the comment ``# HERE``.
+Each runs on a virtual GPU of 1 GiB. The line that the report must name ends with ``# HERE``.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def fragmentation() -> None:
 
 
 def another_process() -> None:
-    # What another process holds, this test's process holds outside of PyTorch.
+    # This process stands in for another: it holds memory outside of PyTorch.
     net = wide(1024, 2)
     net(torch.randn(100_000, 1024, device=GPU)).sum().backward()  # HERE
 

@@ -44,7 +44,7 @@ def report_of(name: str) -> str:
 
 def main() -> None:
     install("1GiB", shape_only=True)
-    gc.freeze()  # else each collection goes through all of PyTorch's modules
+    gc.freeze()  # otherwise each collection visits all of PyTorch's modules
     reports = {}
     for name in PROGRAMS:
         if name == "another_process":

@@ -1,4 +1,4 @@
-"""Bytes by kind: they add up to the allocator's figure, and equal what is computed by hand."""
+"""Bytes by kind add up to the allocator's figure and equal figures computed by hand."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def state(training: Training, device: str) -> int:
 
 
 class Elsewhere:
-    """The bytes by kind of what other tests of this process left alive."""
+    """The bytes by kind that other tests of this process left alive."""
 
     def __init__(self, device: str) -> None:
         gc.collect()
@@ -55,7 +55,7 @@ class Elsewhere:
         self._kinds = Counter(found[0].end.by_kind() if found else {})
 
     def leave_out(self, moment: Moment) -> Counter[Kind]:
-        """Return a moment's bytes by kind without those."""
+        """Return a moment's bytes by kind without the bytes of other tests."""
         return Counter(moment.by_kind()) - self._kinds
 
 
@@ -104,7 +104,7 @@ def test_gradients_are_whole_after_a_backward_pass(model: str, device: str) -> N
     kinds = elsewhere.leave_out(on(device, footprint).end)
     assert kinds[Kind.GRADIENTS] == gradients(training, device)
     assert kinds[Kind.PARAMETERS] == bytes_of(training.model.parameters(), device)
-    # On the CPU the batch is what the program made before.
+    # On the CPU, the program made the batch before tracking began.
     assert kinds[Kind.BATCH] == bytes_of([x, y] if device == "cuda" else [x], device)
 
 

@@ -1,4 +1,4 @@
-"""What the report of an out-of-memory error names: the reason, the line, and what was held."""
+"""The report of an out-of-memory error names the reason, the line and the held memory."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from anyrig.errors import MemoryTrackingError
 from anyrig.memory import Cause, OutOfMemoryReport, explain_oom, track
 
 HERE = Path(__file__).parent
-# What the first line says of each program of `failing_programs`.
+# A part of the first line for each program of `failing_programs`.
 EXPECTED = {
-    "large_batch": "the batch has 1.25 GiB",
-    "large_activations": "activations that a backward pass needs",
+    "large_batch": "the batch needs 1.25 GiB",
+    "large_activations": "activations for a backward pass hold",
     "large_optimizer_state": "the optimizer's state",
     "cache_list": "cache keeps",
     "kept_losses": "total is a tensor with a graph",
     "kept_outputs": "outputs keeps",
-    "fragmentation": "453.75 MiB are free, but no piece of it has 300.00 MiB",
+    "fragmentation": "453.75 MiB are free, but no free block has 300.00 MiB",
     "another_process": "other processes hold 800.00 MiB of the device's 1.00 GiB",
     "evaluation_with_gradients": "a model in evaluation mode keeps",
     "growing_recurrent_state": "carries its graph from pass to pass",
@@ -71,7 +71,7 @@ def test_the_error_is_the_same_with_the_report_attached() -> None:
     assert report.moment.by_name()["kept[0]"] == 2**22
     assert report.reason.cause is Cause.OTHER
     text = str(report)
-    assert "64.00 TiB were asked for at test_out_of_memory.py" in text
+    assert "64.00 TiB were requested at test_out_of_memory.py" in text
     assert text in (*getattr(caught.value, "__notes__", ()), *caught.value.args)
 
 
@@ -85,5 +85,5 @@ def test_other_errors_and_success_pass_through() -> None:
     with pytest.raises(torch.OutOfMemoryError) as raised, explain_oom():
         raise torch.OutOfMemoryError("of the program's own")
     assert not hasattr(raised.value, "report")
-    with track(), pytest.raises(MemoryTrackingError, match="tracked already"), explain_oom():
+    with track(), pytest.raises(MemoryTrackingError, match="already being tracked"), explain_oom():
         pass

@@ -1,4 +1,4 @@
-"""The private names of PyTorch that `memory` uses: where one goes, its test fails."""
+"""The private names of PyTorch that `memory` uses. If a name changes, its test fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `track` knows: names, modules, lines, steps, what was there before; and what it leaves."""
+"""`track` finds names, modules, lines, steps and older memory, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_what_existed_before_is_explained(device: str) -> None:
     assert start.by_name()["exp_avg of 0.weight"] == 64 * 128 * 4
     assert start.by_kind()[Kind.PARAMETERS] >= sum(p.nbytes for p in training.model.parameters())
     assert start.by_name()["x"] >= x.nbytes
-    if device == "cuda":  # what only a graph holds
+    if device == "cuda":  # memory that only a graph holds
         assert start.by_kind()[Kind.ACTIVATIONS] >= 2 * 5 * 128 * 4
     loss.backward()
 
@@ -205,7 +205,7 @@ def test_each_gpu_has_its_own_figures() -> None:
 
 
 def test_tracking_twice_at_once_is_refused() -> None:
-    with track(), pytest.raises(MemoryTrackingError, match="tracked already"), track():
+    with track(), pytest.raises(MemoryTrackingError, match="already being tracked"), track():
         pass
     with track():
         pass
@@ -255,7 +255,7 @@ def test_pytorchs_viewer_opens_the_snapshot(tmp_path: Path) -> None:
 
 
 def test_a_snapshot_needs_a_cuda_device(tmp_path: Path) -> None:
-    with pytest.raises(MemoryTrackingError, match="no CUDA device"):
+    with pytest.raises(MemoryTrackingError, match="needs a CUDA device"):
         Footprint().save(tmp_path / "snapshot.pickle")
     assert list(tmp_path.iterdir()) == []
 

@@ -113,7 +113,7 @@ def case_a_barrier_names_whom_it_waited_for() -> None:
             RankWaitError,
             match=rf"rank {rank()} waited at a barrier \(group_cases.py:\d+ in case_a_barrier_"
             r"names_whom_it_waited_for\), and rank 1 did not take part within 0.4 s: rank 1 "
-            r"last came to a barrier at group_cases.py:\d+ in case_a_barrier_names_whom_it_waited_"
+            r"last reached a barrier at group_cases.py:\d+ in case_a_barrier_names_whom_it_waited_"
             r"for, \d+ s ago\. ",
         ):
             anyrig.barrier(timeout_seconds=0.4)

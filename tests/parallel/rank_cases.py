@@ -615,12 +615,12 @@ def case_a_barrier_while_another_rank_is_in_a_backward_pass() -> None:
     if dist.get_rank() == 0:
         backward = f"rank 0 waits at the backward pass of a forward of spread model .* {place}"
         loss = model(torch.ones(2, WIDTH)).sum()
-        with pytest.raises(RankMismatchError, match=f"{backward}.*last came to a barrier"):
+        with pytest.raises(RankMismatchError, match=f"{backward}.*last reached a barrier"):
             loss.backward()
         dist.barrier()
         anyrig.barrier()  # at which the others have been
     else:
-        came = "last came to the backward pass of .* at rank_cases"
+        came = "last reached the backward pass of .* at rank_cases"
         with pytest.raises(RankMismatchError, match=f"waits at a barrier {place}.*rank 0 {came}"):
             anyrig.barrier()
         Exchange(model._run.context, model._run.number, 2).meet(Phase.BACKWARD)  # what rank 0 began

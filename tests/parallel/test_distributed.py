@@ -62,7 +62,7 @@ def one_rank_computes_a_global_loss(limit_seconds: float, at_a_barrier: bool) ->
         elif at_a_barrier:
             anyrig.barrier(timeout_seconds=60)
         else:
-            board.come_to("a download")
+            board.reach("a download")
     except (RankMismatchError, RankWaitError) as error:
         raised = str(error)
     board._store.set(f"{dist.get_rank()} ended", raised)
@@ -76,11 +76,11 @@ def test_ranks_that_wait_for_each_other_end_at_once() -> None:
     )
     assert re.search(
         r"rank 0 waits at forward 1 of spread model 1 \(\S+:\d+ in one_rank_computes\w+\), while "
-        r"rank 1 .*last came to a barrier at .*neither can go on.*anyrig.distribute.*model.join",
+        r"rank 1 .*last reached a barrier at .*neither can continue.*anyrig.distribute.*model.join",
         raised[0],
     )
     assert re.search(
-        r"rank 1 waits at a barrier .* rank 0 .*last came to forward 1.*anyrig.distribute",
+        r"rank 1 waits at a barrier .* rank 0 .*last reached forward 1.*anyrig.distribute",
         raised[1],
     )
 
@@ -90,7 +90,7 @@ def test_a_loss_of_all_ranks_names_whom_it_waited_for() -> None:
         one_rank_computes_a_global_loss, (4.0, False), rig="cpu", nproc_per_device=2
     )
     assert re.search(
-        r"rank 0 waited at forward 1 .* rank 1 did not .*last came to a download.*"
+        r"rank 0 waited at forward 1 .* rank 1 did not .*last reached a download.*"
         r"anyrig.distribute\(loader\).*--timeout$",
         raised[0],
     )
@@ -197,4 +197,4 @@ def test_others_that_do_not_come() -> None:
     )
     listening, error = done.stdout.strip().split("\n", 1)
     assert listening == "['127.0.0.1']"
-    assert f"rank 0 of 2 did not meet the others at localhost:{port} within 1 s" in error
+    assert f"rank 0 of 2 could not join the other ranks at localhost:{port} within 1 s" in error

@@ -71,7 +71,7 @@ class FailingGroup:
         return launcher
 
     def wait_ready(self, ranks: int, seconds: float = 90) -> list[int]:
-        """Wait until all ranks have met; return their process numbers."""
+        """Wait until all ranks have joined the group; return their process ids."""
         ends = time.monotonic() + seconds
         files = [self.ready / str(rank) for rank in range(ranks)]
         while not all(file.is_file() and file.read_text() for file in files):

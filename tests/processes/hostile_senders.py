@@ -60,9 +60,9 @@ def attack(address: tuple[str, int]) -> None:
         with contextlib.ExitStack() as stack:
             opened = [_connect(address, stack) for _ in range(_AT_ONCE)]
             for number, connection in enumerate(opened, wave):
-                told = b"\n".join(itertools.islice(lines, LINES_OF_EACH))
+                sent = b"\n".join(itertools.islice(lines, LINES_OF_EACH))
                 with contextlib.suppress(OSError):  # it was dropped, as it should be
-                    connection.send(told[:1] if number % 7 == 0 else told + b"\n")
+                    connection.send(sent[:1] if number % 7 == 0 else sent + b"\n")
                 if number % 5 == 0:  # a reset instead of an orderly end
                     reset = struct.pack("ii", 1, 0)
                     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)

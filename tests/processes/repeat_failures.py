@@ -94,7 +94,7 @@ class Outcome:
 BOTH = ("gloo", "nccl")
 RANK = "error: rank 1"
 STOPPED = "the launcher was stopped"
-LATE = f"{RANK} did not come to a collective in time"
+LATE = f"{RANK} did not reach a collective in time"
 SEEN = "last output: total 6.0"
 AT = "it was at"
 
@@ -176,7 +176,7 @@ def _faults(group: FailingGroup, failure: Failure, within: float) -> Outcome:
     return Outcome(found and f"{found}\n{group.errors()}", took)
 
 
-# On two nodes: rank 0 on the first, which hosts the meeting place; ranks 1 and 2 on the second.
+# On two nodes: rank 0 on the first, which hosts the rendezvous; ranks 1 and 2 on the second.
 
 
 @dataclass(frozen=True)
@@ -247,7 +247,7 @@ DISASTERS = {
     "going on alone": Disaster(
         "pause-when-two",
         kill_launcher(1),
-        ("attempt 1 of 2 failed, starting again: the launcher on {1}", None),
+        ("attempt 1 of 2 failed, restarting: the launcher on {1}", None),
         120,
         ends_well=True,
         nodes="1:2",
@@ -345,7 +345,7 @@ def main() -> int:
     parser.add_argument("--within", type=float, default=5.0, metavar="SECONDS")
     parser.add_argument("--json", type=Path, metavar="FILE")
     given = parser.parse_args()
-    # A shell ignores Ctrl-C for what it starts in the background, and processes inherit that.
+    # Background processes of a shell ignore Ctrl-C, and their child processes inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores it
     cases: dict[str, Callable[[Path], Outcome]] = {}

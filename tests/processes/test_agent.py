@@ -48,7 +48,7 @@ def test_nodes_count_the_restarts_of_the_oldest(
         (SignalException("", signal.SIGINT), "the launcher on a was stopped (SIGINT)"),
         (
             RendezvousConnectionError("gone"),
-            "the connection to the node that hosts the meeting place is lost",
+            "the connection to the node that hosts the rendezvous is lost",
         ),
         (ValueError("no"), "the launcher on a failed: ValueError('no')"),
     ],

@@ -1,4 +1,4 @@
-"""The agent of one of several nodes, when ranks fail, signals come, or a node is new."""
+"""The agent of one of several nodes after failures of ranks, signals, and arrivals of nodes."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ HOST = socket.gethostname()
 
 @dataclass
 class Others:
-    """A stand-in for a watch: it has given reports of other nodes, and records its calls."""
+    """A stand-in for `NodeWatch` with given reports of other nodes; it records its calls."""
 
     log: list[object]
     troubles: Sequence[str] = ()
-    unheard: Sequence[str] = ()
+    silent_hosts: Sequence[str] = ()
     ends: list[RankEnd] = field(default_factory=list)
     facts: Sequence[str] = ()
 
     def must_end(self) -> bool:
         return "must end" in self.facts
 
-    def must_meet_again(self) -> bool:
-        return "must meet again" in self.facts
+    def must_rejoin(self) -> bool:
+        return "must rejoin" in self.facts
 
     def is_done(self) -> bool:
         return "done" in self.facts
 
-    def say(self, event: str, text: str | None = None) -> None:
+    def report(self, event: str, text: str | None = None) -> None:
         self.log.append(text or event)
 
-    def say_over(self, ends: Sequence[RankEnd]) -> None:
+    def report_ends(self, ends: Sequence[RankEnd]) -> None:
         self.log.append(("over", list(ends)))
 
     def wait_until_over(self, seconds: float) -> None:
@@ -60,7 +60,7 @@ def agent_with(others: Others | None, log: list[object]) -> Any:
     agent.failure = None
     agent._remaining_restarts = 2
     agent._worker_group = SimpleNamespace(workers=[], spec=SimpleNamespace(max_restarts=3))
-    agent._let_settle = lambda: log.append("settled")
+    agent._wait_for_failures = lambda: log.append("settled")
 
     def stop_ranks(signum: int, *, keep_output: bool) -> list[RankEnd]:
         log.append(("stop", signum, keep_output))
@@ -92,7 +92,7 @@ def test_a_failing_node_reports_before_it_waits_for_its_ranks() -> None:
 def test_a_stopped_node_reports_it_first_and_keeps_no_output() -> None:
     log: list[object] = []
     sentence = f"the launcher on {HOST} was stopped (SIGINT)"
-    agent = agent_with(Others(log, troubles=["gone"], unheard=["node3"]), log)
+    agent = agent_with(Others(log, troubles=["gone"], silent_hosts=["node3"]), log)
     agent._end_attempt(signal.SIGINT, SignalException("", signal.SIGINT))
     assert log == [
         ("guardian", GRACE_SECONDS),
@@ -103,8 +103,8 @@ def test_a_stopped_node_reports_it_first_and_keeps_no_output() -> None:
         "heard",
     ]
     # Stopping this node is the cause of the other nodes' failures.
-    told = (sentence, "gone", "node3 has not reported how its ranks ended")
-    assert agent.failure.troubles == told
+    expected = (sentence, "gone", "node3 has not reported how its ranks ended")
+    assert agent.failure.troubles == expected
 
 
 def test_a_stopped_launcher_keeps_output_in_a_log_folder() -> None:
@@ -118,19 +118,19 @@ def test_a_stopped_launcher_keeps_output_in_a_log_folder() -> None:
 
 
 @pytest.mark.parametrize(
-    ("heard", "told"),
+    ("heard", "expected"),
     [
-        (["node2 was killed"], ["node2 was killed"]),  # what befell this one follows from that
+        (["node2 was killed"], ["node2 was killed"]),  # the cause of this node's trouble
         ([], [f"the launcher on {HOST} failed: OSError('lost')"]),
     ],
 )
 def test_reports_of_other_nodes_replace_the_loss_of_the_store(
-    heard: list[str], told: list[str]
+    heard: list[str], expected: list[str]
 ) -> None:
     log: list[object] = []
     agent = agent_with(Others(log, troubles=heard), log)
     agent._end_attempt(signal.SIGTERM, OSError("lost"))
-    assert agent.failure.troubles == tuple(told)
+    assert agent.failure.troubles == tuple(expected)
 
 
 @pytest.mark.parametrize("stopped", [False, True])
@@ -144,7 +144,7 @@ def test_a_signal_while_ranks_end_kills_them_and_stops_the_launcher(stopped: boo
         return list(stop_ranks(signum, keep_output=keep_output))
 
     agent._stop_ranks = interrupted
-    if stopped:  # already: the first signal goes on up
+    if stopped:  # the first signal's exception is already on its way
         agent._end_attempt(signal.SIGINT, SignalException("", signal.SIGINT))
     else:
         with pytest.raises(SignalException) as raised:
@@ -161,13 +161,13 @@ RUNS, WELL, FAILED = None, 0, -9
 @pytest.mark.parametrize(
     ("codes", "facts", "step"),
     [
-        ([RUNS, FAILED], {"must_meet_again"}, Step.END),
+        ([RUNS, FAILED], {"must_rejoin"}, Step.END),
         ([WELL, FAILED], {"others_done"}, Step.END),
-        ([RUNS, WELL], {"must_end", "must_meet_again"}, Step.END),
+        ([RUNS, WELL], {"must_end", "must_rejoin"}, Step.END),
         ([WELL, WELL], {"must_end", "others_done"}, Step.END),
         ([FAILED, RUNS], {"others_done"}, Step.END),
-        ([RUNS, WELL], {"must_meet_again"}, Step.MEET_AGAIN),
-        ([WELL, WELL], {"must_meet_again", "others_done"}, Step.MEET_AGAIN),
+        ([RUNS, WELL], {"must_rejoin"}, Step.REJOIN),
+        ([WELL, WELL], {"must_rejoin", "others_done"}, Step.REJOIN),
         ([RUNS, WELL], {"others_done"}, Step.GO_ON),
         ([RUNS, WELL], set(), Step.GO_ON),
         ([WELL, WELL], set(), Step.STAY),
@@ -175,7 +175,7 @@ RUNS, WELL, FAILED = None, 0, -9
     ],
 )
 def test_the_next_step_of_a_node(codes: list[int | None], facts: set[str], step: Step) -> None:
-    every = ("must_end", "must_meet_again", "others_done")
+    every = ("must_end", "must_rejoin", "others_done")
     assert next_step(codes, **{fact: fact in facts for fact in every}) is step
 
 
@@ -185,13 +185,11 @@ def test_a_restart_names_the_attempt_and_a_new_node_only_ends_the_ranks(
     log: list[object] = []
     agent = agent_with(Others(log), log)
     agent._prepare_restart(3)
-    assert log == ["meeting again", ("guardian", GRACE_SECONDS)]
+    assert log == ["rejoining", ("guardian", GRACE_SECONDS)]
     assert not agent._is_running
     assert capsys.readouterr().err == ""
     log.clear()
     agent.failure = SimpleNamespace(cause="rank 1 fell")
     agent._prepare_restart(3)  # torchrun has counted this restart
     assert log == []
-    assert capsys.readouterr().err == (
-        "anyrig: attempt 1 of 4 failed, starting again: rank 1 fell\n"
-    )
+    assert capsys.readouterr().err == "anyrig: attempt 1 of 4 failed, restarting: rank 1 fell\n"

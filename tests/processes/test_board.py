@@ -1,4 +1,4 @@
-"""What a rank says of those that it has waited for."""
+"""Errors of a rank about the ranks that it has waited for."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def test_who_has_come_to_nothing_yet_and_what_allows_more(
         "rank 0 waited at a barrier (train.py:3 in step), and ranks 1 and 2 did not take part "
         f"within 2.5 s: rank 1 on {host} has not yet reached any point where ranks wait for each "
         "other; rank 2 on an unknown host has not yet reached any point where ranks wait for each "
-        "other. Check what happens there, or allow more time with timeout_seconds"
+        "other. Check what these ranks do, or allow more time with timeout_seconds"
     )
     assert late(7).endswith("or allow more time with the launcher's --timeout")
-    boards[1].come_to("a gather")
-    assert f"rank 1 on {host} last came to a gather at test_board.py:" in late(1)
+    boards[1].reach("a gather")
+    assert f"rank 1 on {host} last reached a gather at test_board.py:" in late(1)

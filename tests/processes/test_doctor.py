@@ -33,7 +33,7 @@ A_SLOW_MACHINE = """
 import sys, time
 from anyrig.processes.preflight.meeting import Meeting
 share = Meeting.share
-Meeting.share = lambda *told: (share(*told), time.sleep(1.5))[0]
+Meeting.share = lambda *call: (share(*call), time.sleep(1.5))[0]
 sys.argv = ["anyrig", *sys.argv[1:]]
 from anyrig.cli.app import main
 main()
@@ -91,11 +91,11 @@ def test_a_port_that_is_closed(machines: tuple[Machine, Machine]) -> None:
         (place,), (nobody,) = bad_of(
             examine(machines[1], machines[0].address, "--timeout", "2"), host
         )
-    assert place["check"] == "meeting place"
+    assert place["check"] == "rendezvous"
     assert "cannot be reached" in place["text"]
     assert "open the port in the firewall" in place["advice"]
-    assert "1 of 2 nodes came within 2 s" in nobody["text"]
-    assert nobody["text"].endswith("start with these; to check them alone: --nnodes 1")
+    assert "only 1 of 2 nodes joined within 2 s" in nobody["text"]
+    assert nobody["text"].endswith("start with these; to check only these: --nnodes 1")
 
 
 @pytest.fixture(scope="module")
@@ -149,5 +149,5 @@ def test_ranks_of_all_devices_and_the_flags_of_run(tmp_path: Path) -> None:
     (all_reduce,) = findings(ended.stdout, "all-reduce")
     assert all_reduce["text"].startswith("64.00 MiB over 2 ranks by nccl in ")
     (peers,) = findings(ended.stdout, "peer access")
-    assert peers["text"] == "2 GPUs read each other's memory"
+    assert peers["text"] == "2 GPUs can access each other's memory"
     assert findings(ended.stdout, "log folder")[0]["level"] == "good"

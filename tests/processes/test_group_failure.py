@@ -224,16 +224,16 @@ def test_the_error_is_its_first_line(
     assert read_end(0, tmp_path, 1, was_stopped=False, suspended=False).last_error == noted
 
 
-@pytest.mark.parametrize(("ranks", "told", "more"), [(16, 16, None), (17, 16, 1), (40, 16, 24)])
+@pytest.mark.parametrize(("ranks", "reported", "more"), [(16, 16, None), (17, 16, 1), (40, 16, 24)])
 def test_sixteen_ranks_are_reported_and_the_others_counted(
-    ranks: int, told: int, more: int | None
+    ranks: int, reported: int, more: int | None
 ) -> None:
     failed = RankEnd(5, "node0", 1, Ending.FAILED, None, None, None, None, None, None, False, None)
     others = [replace(failed, rank=rank, ending=Ending.STOPPED) for rank in range(ranks)]
     text = str(explain_failure([*others[:5], failed, *others[6:]], names_hosts=False))
     lines = text.splitlines()
     assert lines[0].startswith("rank 5 failed")
-    assert sum(line.startswith("rank ") for line in lines) == told
+    assert sum(line.startswith("rank ") for line in lines) == reported
     assert [line for line in lines if line.startswith("and ")] == (
         [] if more is None else [f"and {more} more ranks"]
     )

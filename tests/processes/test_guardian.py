@@ -80,7 +80,7 @@ def test_ranks_that_were_being_started_are_found_by_a_variable(
     ours, its = start_with(f"{tmp_path}/0/error"), start_with(f"{tmp_path}-of-another/0/error")
     guardian = Guardian()
     guardian.expect(f"EXPECTED={tmp_path}/")
-    if not expects:  # all are started, and known by their numbers
+    if not expects:  # all are started, and their ids are known
         guardian.expect("")
     guardian.__exit__()
     assert ours.poll() == (-signal.SIGKILL if expects else None)
@@ -115,7 +115,7 @@ def test_a_process_that_reuses_a_leader_s_number_lives_on(
     bystander: subprocess.Popen[str],
 ) -> None:
     with Guardian() as guardian:
-        guardian._send(f"watch {bystander.pid} 1")  # what had the number started earlier
+        guardian._send(f"watch {bystander.pid} 1")  # the process with this id started earlier
         guardian.end(0)
     assert bystander.poll() is None
 
@@ -125,7 +125,7 @@ def test_a_reused_number_is_not_watched() -> None:
     with Guardian() as guardian:
         with start("sleep", "600") as leader:
             guardian.watch(leader.pid)
-            time.sleep(0.05)  # starts are told apart by clock ticks
+            time.sleep(0.05)  # clock ticks distinguish the starts
             leader.kill()
         for _ in range(100):  # other processes start at the same time
             try:

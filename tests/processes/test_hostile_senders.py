@@ -78,13 +78,13 @@ def test_nodes_stay_connected_through_ten_thousand_messages(
         assert len(hub.waiting) <= newcomers._MOST_WAITING
         for node in nodes:
             assert not node.must_end(), node.troubles
-            node.say("done")
+            node.report("done")
         assert until(lambda: all(node.is_done() for node in nodes))
         assert [node.troubles for node in nodes] == [(), (), ()]
     reports = capsys.readouterr().err.splitlines()
-    assert len(reports) == 1, reports  # one sender, whatever it does
+    assert len(reports) == 1, reports  # each sender is reported once
     assert reports[0].startswith(f"anyrig: dropped a connection from 127.0.0.1 to port {port[1]}")
-    assert reports[0].endswith("The job goes on")
+    assert reports[0].endswith("The job continues")
 
 
 def test_a_node_joins_while_strangers_flood_the_port() -> None:
@@ -97,7 +97,7 @@ def test_a_node_joins_while_strangers_flood_the_port() -> None:
         late = NodeWatch(store, 2, 3, "node2", "127.0.0.1")
         flood.result()
         nodes = [*(each.result() for each in early), late]
-    late.say("failing")
+    late.report("failing")
     assert until(lambda: all(node.must_end() for node in nodes[:2]))
     assert [node.troubles for node in nodes] == [(), (), ()]
     for node in nodes:
@@ -130,7 +130,7 @@ def test_only_the_token_admits_a_newcomer() -> None:
             stranger.sendall(f"{first} 00000001\n".encode())
             assert stranger.recv(8) == b""
     node = NodeWatch(store, 1, 2, "node1", "127.0.0.1")
-    node.say("failing")
+    node.report("failing")
     assert until(hub.must_end)
     assert hub.troubles == ()
     for each in (hub, node):
@@ -180,7 +180,7 @@ def test_the_token_must_be_complete_and_a_node_new() -> None:
     with watching(2) as ((hub, _), port):
         token = hub._newcomers.token if hub._newcomers is not None else ""
         for greeting in (
-            f"{token} 00000001\n",  # connected already
+            f"{token} 00000001\n",  # already connected
             f"{token} 00000000\n",  # node 0 itself
             f"{token} 00000002\n",
             f"{token} -0000001\n",
@@ -214,8 +214,11 @@ def test_a_failure_of_the_watch_is_reported_as_a_bug(
         assert until(lambda: hub.must_end() and one.must_end() and two.must_end())
         for node in (hub, one, two):
             assert until(lambda node=node: node.troubles)
-            assert "a bug of anyrig and not of the network: ZeroDivisionError" in node.troubles[0]
-        assert hub.unheard == ()
+            assert (
+                "a bug in anyrig, not a failure of the network: ZeroDivisionError"
+                in node.troubles[0]
+            )
+        assert hub.silent_hosts == ()
     assert "ZeroDivisionError" in capsys.readouterr().err
 
 
@@ -253,7 +256,7 @@ def test_the_doctor_s_port_survives_strangers() -> None:
         before = psutil.Process().memory_info().rss
         attack(("127.0.0.1", port))
         assert psutil.Process().memory_info().rss - before < ALLOWED_BYTES
-        socket.create_connection(("127.0.0.1", port), 10).close()  # somebody still takes it
+        socket.create_connection(("127.0.0.1", port), 10).close()  # still accepts
 
 
 def test_the_doctor_checks_what_it_reads() -> None:

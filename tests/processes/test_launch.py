@@ -142,7 +142,9 @@ def test_unpicklable_objects_are_named() -> None:
     def hold() -> None:
         lock.acquire()
 
-    with pytest.raises(LaunchError, match=r"hold cannot be sent .*lock.*Make what it needs inside"):
+    with pytest.raises(
+        LaunchError, match=r"hold cannot be sent .*lock.*Create such objects inside"
+    ):
         launch(hold, rig="cpu")
 
 

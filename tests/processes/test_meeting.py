@@ -1,4 +1,4 @@
-"""Nodes that meet for `anyrig doctor`, as threads; and the order of the checks."""
+"""The rendezvous of `anyrig doctor`, with threads as nodes, and the order of the checks."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def test_an_incomplete_meeting_names_who_came(fewest: int) -> None:
     with closing(meeting), pytest.raises(LaunchError) as raised:
         meeting.exchange(make_node(0))
     text = str(raised.value)
-    assert text.startswith("1 of 2 nodes came within 0 s (node0 (10.0.0.0)); run the same ")
-    enough = ". A run would start with these; to check them alone: --nnodes 1"
+    assert text.startswith("only 1 of 2 nodes joined within 0 s (node0 (10.0.0.0)); run the same ")
+    enough = ". A run would start with these nodes; to check only these: --nnodes 1"
     assert text.endswith(enough) is (fewest == 1), text
 
 
@@ -75,7 +75,7 @@ def test_every_port_of_the_others_is_tried() -> None:
     assert [finding.level for finding in closed] == [Level.BAD, Level.BAD]
     assert f"{who} cannot be reached from here at 127.0.0.1:{port}: " in closed[0].text
     assert "--local-addr" in str(closed[0].advice)
-    assert str(closed[1].advice).startswith(f"on {who} set it to the interface")
+    assert str(closed[1].advice).startswith(f"on {who}, set it to the interface")
 
 
 @pytest.mark.parametrize(("given", "limit"), [(None, 60.0), (7.0, 7.0)])

@@ -1,4 +1,4 @@
-"""`--node-rank`: the nodes agree on their numbers through the store of their meeting."""
+"""`--node-rank`: the nodes agree on their numbers through the store of the rendezvous."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from anyrig.processes.node_numbers import agree_on_number, number_nodes
         ([1, 0], [1, 0]),
         ([1, None, 0], [1, 2, 0]),
         ([None, None, 0], [1, 2, 0]),
-        ([3, None, 1], [2, 0, 1]),  # of four nodes, three came
+        ([3, None, 1], [2, 0, 1]),  # three of four nodes joined
         ([2, 5, 0], [1, 2, 0]),
     ],
 )
@@ -48,4 +48,4 @@ def test_a_conflict_of_numbers_is_raised_on_every_node() -> None:
     said = agree(1, None, 1)
     assert len(set(said)) == 1
     assert str(said[0]).startswith("--node-rank is 1 on two nodes, ")
-    assert "give each node a number of its own" in str(said[0])
+    assert "give each node a different number" in str(said[0])

@@ -80,43 +80,43 @@ def until(fact: object) -> bool:
 def test_all_nodes_get_the_messages_of_one() -> None:
     with watching(3) as (hub, one, two):
         for node in (hub, one, two):
-            node.say("done")
+            node.report("done")
         assert until(lambda: all(node.is_done() for node in (hub, one, two)))
-        two.say("failing")
-        two.say_over([KILLED])
+        two.report("failing")
+        two.report_ends([KILLED])
         hub.wait_until_over(0.1)
         assert until(lambda: one.must_end() and one.ends == hub.ends == (KILLED,))
-        assert until(lambda: one.unheard == ("node0",))
+        assert until(lambda: one.silent_hosts == ("node0",))
         assert one.troubles == hub.troubles == ()
 
 
 def test_a_stopped_launcher_reports_it_and_is_not_lost() -> None:
     with watching(3) as (hub, one, two):
-        two.say("trouble", "the launcher on node2 was stopped (SIGINT)")
-        two.say_over([])
+        two.report("trouble", "the launcher on node2 was stopped (SIGINT)")
+        two.report_ends([])
         assert until(lambda: one.troubles and hub.troubles)
         assert one.troubles == hub.troubles == ("the launcher on node2 was stopped (SIGINT)",)
         assert one.must_end()
         assert hub.must_end()
         assert not two.must_end()
-        assert one.unheard == ("node0",)  # why node2 says no more is known
+        assert one.silent_hosts == ("node0",)  # node2 has reported its trouble
 
 
 def test_nodes_follow_one_that_meets_a_new_node() -> None:
     with watching(3) as (hub, one, two):
-        one.say("meeting again")
-        assert until(lambda: hub.must_meet_again() and two.must_meet_again())
-        assert not one.must_meet_again()
+        one.report("rejoining")
+        assert until(lambda: hub.must_rejoin() and two.must_rejoin())
+        assert not one.must_rejoin()
         assert not any(node.must_end() or node.is_done() for node in (hub, one, two))
 
 
 def test_a_node_that_is_done_may_leave() -> None:
     with watching(3) as (hub, one, two):
-        one.say("done")
+        one.report("done")
         one.close()
-        assert until(lambda: "done" in two._nodes[1].said and len(hub._links) == 1)
-        assert not hub.is_done()  # of node2 nothing is known
-        two.say("done")
+        assert until(lambda: "done" in two._nodes[1].events and len(hub._links) == 1)
+        assert not hub.is_done()  # node2 has reported nothing
+        two.report("done")
         assert until(hub.is_done)
         assert not two.is_done()  # node0's ranks still run
         assert hub.troubles == two.troubles == ()
@@ -131,7 +131,7 @@ def test_last_messages_arrive_although_the_sender_has_unread_ones() -> None:
             hearing, heard = await linked(ours.accept()[0], 1)
         speaking, last = await linked(theirs, 0)
         hearing.send(Message(0, "alive"))
-        time.sleep(0.1)  # it lies unread at the speaker
+        time.sleep(0.1)  # the message is unread in the sender's socket
         for _ in range(5):
             speaking.send(Message(1, "done"))
         speaking.finish()
@@ -159,7 +159,7 @@ def test_closing_has_a_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     hub = NodeWatch(store, 0, 2, "node0", "127.0.0.1")
     host, port, token = json.loads(store.get(f"{node_watch._KEY}/place"))
     with join((host, port), token, 1) as halted:
-        hub.say("done")
+        hub.report("done")
         assert until(lambda: 1 in hub._links)
         began = time.monotonic()
         hub.close()
@@ -174,7 +174,7 @@ def test_closing_has_a_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_late_node_gets_earlier_messages() -> None:
     store = dist.HashStore()
-    for number in (1, 2):  # known from the beginning, and connected one after the other
+    for number in (1, 2):  # the hub knows both, and they connect one after the other
         store.set(f"{node_watch._KEY}/{number}", f"node{number}")
     with contextlib.ExitStack() as stack:
         nodes = []
@@ -183,7 +183,7 @@ def test_a_late_node_gets_earlier_messages() -> None:
             stack.callback(watch.close)
             nodes.append(watch)
             if number == 1:
-                watch.say("failing")
+                watch.report("failing")
                 assert until(nodes[0].must_end)
         assert until(nodes[2].must_end)
 
@@ -191,7 +191,7 @@ def test_a_late_node_gets_earlier_messages() -> None:
 def test_a_killed_launcher_is_reported() -> None:
     with watching(3) as (hub, one, two):
         connected = one._links[0]._transport.get_extra_info("socket")
-        connected.shutdown(socket.SHUT_RDWR)  # what the kernel does for the killed
+        connected.shutdown(socket.SHUT_RDWR)  # as the kernel does for a killed process
         assert until(hub.must_end)
         assert until(two.must_end)
         assert hub.troubles == two.troubles

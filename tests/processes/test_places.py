@@ -1,4 +1,4 @@
-"""A rank's main thread writes its stack before it goes on."""
+"""The main thread of a rank writes its stack before it continues."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from anyrig.processes.places import ask_for_places, read_place
+from anyrig.processes.places import read_place, request_stacks
 
 # If any thread could take the signal, about one rank in four would report `go_on`.
 PROGRAM = """
 import os, signal, threading, time
-from anyrig.processes.places import write_place_when_stopped
+from anyrig.processes.places import write_stack_on_request
 
 def suspend():
     os.kill(os.getpid(), signal.SIGSTOP)
@@ -23,7 +23,7 @@ def go_on():
     while True:
         pass
 
-write_place_when_stopped()
+write_stack_on_request()
 for _ in range(8):
     threading.Thread(target=time.sleep, args=(30,), daemon=True).start()
 suspend()
@@ -42,7 +42,7 @@ def test_a_suspended_rank_reports_where_it_was_suspended(tmp_path: Path) -> None
         )
         try:
             os.waitid(os.P_PID, rank.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
-            ask_for_places({rank.pid: folder})
+            request_stacks({rank.pid: folder})
             place = read_place(folder)
         finally:
             rank.kill()
@@ -53,10 +53,10 @@ def test_a_suspended_rank_reports_where_it_was_suspended(tmp_path: Path) -> None
 
 WAITING = """
 import sys, time
-from anyrig.processes.places import write_place_when_stopped
+from anyrig.processes.places import write_stack_on_request
 from anyrig.processes.waits import waits_for_ranks
 
-write_place_when_stopped()
+write_stack_on_request()
 print("ready", flush=True)
 (waits_for_ranks(time.sleep) if sys.argv[1] == "wait" else time.sleep)(30)
 """
@@ -75,7 +75,7 @@ def test_a_marked_function_counts_as_a_wait(way: str, tmp_path: Path) -> None:
             assert output.readline() == b"ready\n"
             place = None
             while place is None or place.line != "<string>:8 in <module>":  # it may still print
-                ask_for_places({rank.pid: tmp_path})
+                request_stacks({rank.pid: tmp_path})
                 place = read_place(tmp_path)
         finally:
             rank.kill()

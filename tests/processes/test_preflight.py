@@ -73,7 +73,7 @@ def test_each_link_of_a_ring_carries_its_part(ranks: int, bytes_per_second: floa
 def test_the_time_includes_the_device_s_work() -> None:
     device = torch.device("cuda:1")
     with torch.cuda.device(device):
-        torch.cuda._sleep(1000)  # what was queued before does not count
+        torch.cuda._sleep(1000)  # earlier work on the stream does not count
         seconds = seconds_of(lambda: torch.cuda._sleep(int(1.41e9)), device)
     assert 0.5 < seconds < 2, seconds
     assert seconds_of(lambda: time.sleep(0.02), torch.device("cpu")) >= 0.02
@@ -86,7 +86,7 @@ def test_a_wrong_sum_is_shown(index: int, value: float, monkeypatch: pytest.Monk
     numbers = torch.full((5,), 8.0)
     refuse_wrong_sum(numbers, 8.0)
     numbers[index] = value
-    with pytest.raises(RuntimeError, match=rf"^rank 3 has {value}, and 8\.0 is right$"):
+    with pytest.raises(RuntimeError, match=rf"^rank 3 has the sum {value} instead of 8\.0$"):
         refuse_wrong_sum(numbers, 8.0)
 
 
@@ -119,8 +119,11 @@ def test_the_measured_bandwidth_is_reported(monkeypatch: pytest.MonkeyPatch) -> 
     assert fallen.text.endswith("but their all-reduce failed: rank 1 fell")
     assert "NCCL_DEBUG=INFO" in (fallen.advice or "")
     alone = check_all_reduce(rig, RunOptions(processes=1), 7.0)
-    assert (alone.level, alone.text) == (Level.GOOD, "a single rank has no other rank to talk to")
-    assert len(given) == 3  # no rank is started for one alone
+    assert (alone.level, alone.text) == (
+        Level.GOOD,
+        "a single rank has no other rank to communicate with",
+    )
+    assert len(given) == 3  # a single rank is not started
 
 
 # Limits -------------------------------------------------------------------------------------------
@@ -202,7 +205,10 @@ def test_limits_are_read_from_this_process(tmp_path: Path) -> None:
     options = RunOptions(processes=1, log_dir=tmp_path / "file" / "logs")
     (tmp_path / "file").touch()  # since the flags were checked
     unwritable = only(check_limits(options), "log folder")
-    assert (unwritable.level, unwritable.advice) == (Level.BAD, "name another one with --log-dir")
+    assert (unwritable.level, unwritable.advice) == (
+        Level.BAD,
+        "name another folder with --log-dir",
+    )
 
 
 # Other nodes --------------------------------------------------------------------------------------
@@ -215,7 +221,7 @@ def test_limits_are_read_from_this_process(tmp_path: Path) -> None:
         (2.1, 0.0, True),
         (-2.1, 0.0, True),
         (7.0, 0.5, True),
-        (7.0, 6.0, False),  # its description may have taken so long
+        (7.0, 6.0, False),  # the description may have taken 6 s to arrive
         (8.5, 6.0, True),
         (-8.5, 6.0, True),
     ],
@@ -226,7 +232,7 @@ def test_clocks_that_differ(apart_seconds: float, late_seconds: float, is_found:
     clocks = [f for f in compare([here, there], [0.0, late_seconds]) if f.check == "clocks"]
     assert [f.level for f in clocks] == [Level.DOUBTFUL] * is_found
     if is_found:
-        assert f"some {abs(apart_seconds):.0f} s apart" in clocks[0].text
+        assert f"about {abs(apart_seconds):.0f} s apart" in clocks[0].text
         assert "node1 (10.0.0.2)" in clocks[0].text
 
 
@@ -302,10 +308,10 @@ def test_interfaces_that_lead_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
     missing, loopback = [finding for finding in found if finding.check == "interface"]
     assert missing.level is loopback.level is Level.BAD
     assert "GLOO_SOCKET_IFNAME=wlan77, and this node has only " in missing.text
-    assert "NCCL_SOCKET_IFNAME=lo leads to no other node" in loopback.text
+    assert "NCCL_SOCKET_IFNAME=lo is the loopback" in loopback.text
     assert missing.advice
     assert loopback.advice
-    # On one node the loopback will do.
+    # On one node, the loopback is sufficient.
     alone = [finding.level for finding in check_names(None, None) if finding.check == "interface"]
     assert alone == [Level.BAD, Level.GOOD]
     assert named_addresses() == {}
@@ -314,16 +320,16 @@ def test_interfaces_that_lead_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_name_that_leads_to_the_loopback() -> None:
     address = only(check_names("localhost", "localhost"), "address")
     assert address.level is Level.BAD
-    assert address.text.startswith("localhost leads from here to 127.0.0.1")
+    assert address.text.startswith("localhost resolves here to 127.0.0.1")
     assert "--local-addr" in str(address.advice)
     nowhere = only(check_names(None, "node0"), "address")
     assert nowhere.text == "there is no route from here to 'node0', or no such name"
     good = only(check_names("192.0.2.7", "192.0.2.1"), "address")
-    assert (good.level, good.text) == (Level.GOOD, "the other nodes find this node at 192.0.2.7")
+    assert (good.level, good.text) == (Level.GOOD, "the other nodes reach this node at 192.0.2.7")
 
 
 def test_loopback_addresses_lead_to_this_node() -> None:
-    assert is_host_of("127.0.1.1")  # to which an installer has its name lead
+    assert is_host_of("127.0.1.1")  # the address of the host name in Debian's /etc/hosts
     assert is_host_of("localhost")
     assert not is_host_of("192.0.2.1")
 
@@ -334,12 +340,12 @@ def test_a_port_where_something_listens_and_then_nothing() -> None:
         assert check_port("127.0.0.1", port, 5.0).level is Level.GOOD
     started = time.monotonic()
     nothing = check_port("127.0.0.1", port, 0.5)
-    assert time.monotonic() - started >= 0.5  # it may still come
+    assert time.monotonic() - started >= 0.5  # a listener may still appear
     assert nothing.level is Level.BAD
-    assert f"nothing listened at port {port}" in nothing.text
+    assert f"no process listened at port {port}" in nothing.text
     assert "start the same command on that host" in str(nothing.advice)
     nowhere = check_port("no-such-host.invalid", port, 0.5)
-    assert "leads to no address" in nowhere.text
+    assert "does not resolve to an address" in nowhere.text
 
 
 def test_gpus_without_peer_access() -> None:
@@ -349,4 +355,4 @@ def test_gpus_without_peer_access() -> None:
     assert bad.text.startswith("cuda:0 (Tesla T4) and cuda:1 (Tesla T4) copy through the host")
     assert list(check_peers([Link(first, second, None, None, None)])) == []
     (good,) = check_peers([Link(first, second, True, None, None)])
-    assert good.text == "2 GPUs read each other's memory"
+    assert good.text == "2 GPUs can access each other's memory"

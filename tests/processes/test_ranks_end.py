@@ -50,7 +50,7 @@ def test_ranks_meet_and_their_lines_are_labelled() -> None:
     assert ended.returncode == 0, ended.stderr
     assert sorted(ended.stdout.splitlines()) == [
         "[rank 0] done 0",
-        "[rank 0] group held",  # so that no model that dies waits for its threads
+        "[rank 0] group held",  # else a dying model would wait for its threads
         "[rank 0] total 3.0",
         "[rank 1] done 0",
         "[rank 1] group held",
@@ -63,10 +63,10 @@ def test_ranks_meet_and_their_lines_are_labelled() -> None:
     [
         ("raise", "failed (exit code 1)", ["last error: RuntimeError: the disk is on fire"]),
         ("children", "was killed (SIGKILL)", []),
-        ("late", "did not come to a collective in time", [f"it was at {PROGRAM}:", "in sleep"]),
+        ("late", "did not reach a collective in time", [f"it was at {PROGRAM}:", "in sleep"]),
         (
             "suspend",
-            "did not come to a collective in time",
+            "did not reach a collective in time",
             ["it had been suspended", "in suspend"],
         ),
         ("leave", "ended early", []),
@@ -80,10 +80,10 @@ def test_the_cause_is_named_first(
     assert group.wait() < 2 + SECONDS
     assert launcher.returncode == 1
     line, *rest = group.message()
-    told = "\n".join([line, *takewhile(lambda text: not text.startswith("rank 0"), rest)])
+    described = "\n".join([line, *takewhile(lambda text: not text.startswith("rank 0"), rest)])
     assert line.startswith(f"error: rank 1 {first}"), group.errors()
     for words in ["last output: total 3.0", *also]:
-        assert words in told
+        assert words in described
     assert group.litter() == []
 
 
@@ -96,14 +96,14 @@ def test_a_restarted_group_finds_its_attempt_and_files(
     assert "[rank 1] loaded epoch 7" in group.output()
     assert "[rank 1] done 1" in group.output()
     (line, *_) = group.message()
-    assert line == "attempt 1 of 2 failed, starting again: rank 1 was killed (SIGKILL)"
+    assert line == "attempt 1 of 2 failed, restarting: rank 1 was killed (SIGKILL)"
     assert group.litter() == []
 
 
 @pytest.mark.parametrize(
     ("signum", "way", "code"),
     [
-        (signal.SIGINT, "stubborn", 130),  # twice, for it is not heeded at once
+        (signal.SIGINT, "stubborn", 130),  # twice, because the ranks ignore the first signal
         (signal.SIGTERM, "wait", 143),
         (signal.SIGKILL, "wait", -9),
     ],
@@ -134,7 +134,7 @@ def test_ignored_signals_stay_ignored_and_repeated_ones_do_no_more() -> None:
             os.kill(os.getpid(), signal.SIGHUP)  # nohup's
             with pytest.raises(Exception, match="got SIGTERM"):
                 os.kill(os.getpid(), signal.SIGTERM)
-            os.kill(os.getpid(), signal.SIGTERM)  # while the first one is being heeded
+            os.kill(os.getpid(), signal.SIGTERM)  # while the first signal is being handled
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGHUP, before)
@@ -170,7 +170,7 @@ def test_a_rank_that_waited_for_the_first_is_not_the_cause(tmp_path: Path) -> No
     assert "[rank 1] anyrig.errors.OtherRankError: rank 0 failed" in live
     assert "[rank0]" not in ended.stderr
     assert "[rank1]" not in ended.stderr
-    whole = "9" * 800  # once for each rank, and of the report a line is enough
+    whole = "9" * 800  # in the output of each rank, and one line in the report
     full = [line[:8] for line in ended.stderr.splitlines() if whole in line]
     assert sorted(full) == ["[rank 0]", "[rank 1]"]
     assert "CUDA out of memory. Tried to allocate 999" in report

@@ -32,12 +32,12 @@ def test_addresses_and_interfaces_of_this_node() -> None:
     assert not is_loopback("no-such-interface")
     assert interface_of("192.0.2.77") is None
     assert not is_down("127.0.0.1")
-    assert not is_down("192.0.2.77")  # of what is not there nothing is said
+    assert not is_down("192.0.2.77")  # no interface has this address
     for address in outward_addresses():
         name = interface_of(address)
         assert name is not None
         assert not is_loopback(name)
-    assert resolve("127.0.0.1") == ["127.0.0.1"]  # once, whatever the kinds of sockets
+    assert resolve("127.0.0.1") == ["127.0.0.1"]  # once, not once for each kind of socket
     assert resolve("no-such-host.invalid") == []
 
 
@@ -68,7 +68,7 @@ def test_only_connections_to_the_port_are_bounded() -> None:
             assert bounded.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 2
             assert bounded.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL) == 2
             assert other.getsockopt(*timeout) == 0
-            bounded.sendall(b"x")  # its handle was another
+            bounded.sendall(b"x")  # the closed socket was a duplicate
 
 
 def test_waiting_for_a_listener_has_a_time_limit() -> None:

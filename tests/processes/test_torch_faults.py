@@ -1,4 +1,4 @@
-"""The faults that `anyrig.processes.torch_faults` works around; a mended fault fails its test.
+"""The faults that `anyrig.processes.torch_faults` works around; a fixed fault fails its test.
 
 The message names the function that can go once no older PyTorch is supported.
 """
@@ -49,7 +49,7 @@ def start(program: str) -> subprocess.Popen[str]:
 def test_lines_of_a_traceback_are_labelled() -> None:
     _, labelled = start(LABEL).communicate(timeout=60)
     assert "[rank0]: ValueError: mine" in labelled, (
-        "PyTorch labels no traceback any more: leave_names_to_launcher can go (#118190)"
+        "PyTorch labels no traceback any more: drop_rank_prefix can go (#118190)"
     )
 
 
@@ -63,7 +63,7 @@ def test_python_ends_while_threads_of_gloo_need_it() -> None:
             return
     pytest.fail(
         "a thread of gloo that needs the GIL at the end no longer aborts the process: "
-        "_let_threads_rest and end_launcher can go (pytorch#190489)"
+        "_await_idle_threads and end_launcher can go (pytorch#190489)"
     )
 
 

@@ -29,7 +29,7 @@ SCRIPT_CONTEXT = {
 
 app = typer.Typer(
     name="anyrig",
-    help="Run a PyTorch model on any rig: no GPU, one, several unequal ones, several machines.",
+    help="Run a PyTorch model on any rig: no GPU, one, several unequal ones, several nodes.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

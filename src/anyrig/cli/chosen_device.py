@@ -1,4 +1,4 @@
-"""The device chosen by a command's flag, else by the environment."""
+"""The device text from a command's flag, else from the environment."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..errors import DeviceFailedError, DeviceTextError, UnknownHardwareError
 
 
 def chosen_device(flag: str | None) -> tuple[str, str | None]:
-    """Return the name of the flag or variable that chose, and its text; None if neither did."""
+    """Return the flag or variable that names the devices, and its text; None if neither is set."""
     if flag is None and DEVICE_VARIABLE in os.environ:
         return DEVICE_VARIABLE, os.environ[DEVICE_VARIABLE]
     return "--device", flag

@@ -1,4 +1,4 @@
-"""A command line, such as ``torchrun train.py``, as the Python program that it starts."""
+"""Parse a command line such as ``torchrun train.py`` into the Python program that it starts."""
 
 from __future__ import annotations
 
@@ -20,18 +20,19 @@ _PYTHON = re.compile(r"python(3(\.\d+)?)?")
 
 
 def read_command(words: list[str], *, is_module: bool, is_python: bool = True) -> Program:
-    """Return the program that `words` name, to be run in this process.
+    """Return the program that `words` name. It will run in this process.
 
     Args:
-        words: a script or, with `is_module`, a module, and its arguments. Without `is_module` they
-            may also be what a shell takes: ``python train.py``, ``python -m train``, or a command
-            written in Python such as ``torchrun``, ``accelerate`` or ``anyrig run``.
-        is_module: the first word is a module's name.
-        is_python: the first word is not that of another program, which may be Python all the same.
+        words: a script or, with `is_module`, a module, followed by its arguments. Without
+            `is_module`, a shell command is valid too: ``python train.py``, ``python -m train``, or
+            a command written in Python such as ``torchrun``, ``accelerate`` or ``anyrig run``.
+        is_module: whether the first word is a module's name.
+        is_python: False after ``--no-python``: the first word is an executable, which must be
+            Python or a script with a Python shebang line.
 
     Raises:
-        typer.BadParameter: there is no such program, or Python has flags that this process, which
-            is running already, cannot take.
+        typer.BadParameter: there is no such program, or `words` give the interpreter flags, which
+            an interpreter that is already running cannot apply.
     """
     from ..rehearsal.program import Program
 
@@ -42,7 +43,8 @@ def read_command(words: list[str], *, is_module: bool, is_python: bool = True) -
             command = shutil.which(name)
             if command is None or not _is_python_script(Path(command)):
                 raise typer.BadParameter(
-                    f"{name!r} is no Python program, and virtual GPUs are in Python processes only",
+                    f"{name!r} is not a Python program, and virtual GPUs exist only in Python "
+                    "processes",
                     param_hint="--no-python",
                 )
             return Program(command, tuple(arguments))
@@ -63,15 +65,15 @@ def read_command(words: list[str], *, is_module: bool, is_python: bool = True) -
 def _read_python(words: list[str]) -> Program:
     """Return the program that ``python`` followed by `words` runs."""
     words = [*words]
-    while words and words[0] == "-u":  # to see output at once; a terminal shows it at once anyway
+    while words and words[0] == "-u":  # unbuffered output; a terminal is line-buffered anyway
         del words[0]
     is_module = bool(words) and words[0] == "-m"
     words = words[is_module:]
     if not words or (words[0].startswith("-") and not is_module):
         shown = words[0] if words else "nothing"
         raise typer.BadParameter(
-            f"after python comes a script, or -m and a module, and this is {shown}; other flags of "
-            "Python belong to the Python that runs anyrig: python -X … -m anyrig rehearse …",
+            f"python must be followed by a script, or by -m and a module, not by {shown}; give "
+            "Python's own flags to the Python that runs anyrig: python -X … -m anyrig rehearse …",
             param_hint="SCRIPT",
         )
     return read_command(words, is_module=is_module)

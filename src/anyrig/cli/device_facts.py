@@ -1,4 +1,4 @@
-"""Devices as JSON: bytes are integers, unknown is null."""
+"""Devices as JSON: bytes are integers, and unknown values are null."""
 
 from __future__ import annotations
 

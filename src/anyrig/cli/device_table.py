@@ -21,14 +21,13 @@ _NARROWEST_COLUMNS = 80
 
 
 def show_utilization(rig: Places | None = None, file: TextIO | None = None) -> None:
-    """Print what the devices are doing now: free memory, utilization, temperature, processes.
+    """Print the current free memory, utilization, temperature and processes of the devices.
 
-    Call it anywhere in a program, on any rig, where you would have written
-    ``GPUtil.showUtilization()``.
+    Replaces ``GPUtil.showUtilization()`` on any rig.
 
     Args:
-        rig: show these devices; by default all of the machine.
-        file: print there; by default on standard output.
+        rig: the devices to show; by default all devices of this computer.
+        file: the stream to print to; by default standard output.
     """
     devices = survey() if rig is None else rig
     console = Console(file=file)
@@ -38,8 +37,8 @@ def show_utilization(rig: Places | None = None, file: TextIO | None = None) -> N
 
 
 def device_table(readings: Iterable[Reading]) -> Group:
-    """Return the table, followed by a line for each unusable device."""
-    # Where they do not fit, rich narrows the columns that may wrap first. Their cells do not.
+    """Return a table with a row per device, followed by a line for each unusable device."""
+    # If the table is too wide, rich narrows columns without no_wrap. Their cells cut off the text.
     table = Table(box=None, pad_edge=False, header_style="bold", expand=False)
     table.add_column("device", no_wrap=True)
     table.add_column("name", min_width=12)
@@ -48,13 +47,13 @@ def device_table(readings: Iterable[Reading]) -> Group:
     table.add_column("busy", justify="right", no_wrap=True)
     table.add_column("°C", justify="right", no_wrap=True)
     table.add_column("used by")
-    troubles = []
+    errors = []
     for reading in readings:
-        trouble = reading.device.error or reading.error
-        table.add_row(*_row(reading), style="dim" if trouble else None)
-        if trouble:
-            troubles.append(Text(f"{reading.device}: {trouble}", style="red"))
-    return Group(table, *troubles)
+        error = reading.device.error or reading.error
+        table.add_row(*_row(reading), style="dim" if error else None)
+        if error:
+            errors.append(Text(f"{reading.device}: {error}", style="red"))
+    return Group(table, *errors)
 
 
 def _row(reading: Reading) -> tuple[str | Text, ...]:

@@ -15,9 +15,9 @@ from ..devices.reading import Reading
 _DAY_SECONDS = 86400.0
 
 
-def _number(value: float) -> float:
-    if math.isnan(value):  # it lies outside no range
-        raise typer.BadParameter("nan is no number of seconds")
+def _refuse_nan(value: float) -> float:
+    if math.isnan(value):  # typer's min and max accept NaN
+        raise typer.BadParameter("nan is not a number of seconds")
     return value
 
 
@@ -26,7 +26,7 @@ def devices(
         bool, typer.Option("--json", help="Print the devices as one JSON object.")
     ] = False,
     watch: Annotated[
-        bool, typer.Option("--watch", help="Show the devices again and again, until Ctrl-C.")
+        bool, typer.Option("--watch", help="Refresh the output until Ctrl-C.")
     ] = False,
     interval_seconds: Annotated[
         float,
@@ -34,12 +34,12 @@ def devices(
             "--interval",
             min=0.1,
             max=_DAY_SECONDS,
-            callback=_number,
-            help="With --watch: how many seconds pass in between.",
+            callback=_refuse_nan,
+            help="The seconds between two refreshes of --watch.",
         ),
     ] = 1.0,
 ) -> None:
-    """Show every device: memory, utilization, temperature, and who uses it."""
+    """Show every device: memory, utilization, temperature, and the processes that use it."""
     if json:
         _print_json(watch, interval_seconds)
     elif watch:
@@ -58,7 +58,7 @@ def _readings() -> tuple[Reading, ...]:
 
 
 def _print_json(watch: bool, interval_seconds: float) -> None:
-    """One object; with --watch one a line, until the reader has enough."""
+    """Print one JSON object; with --watch, one per line until the reader closes the pipe."""
     import json
 
     from .device_facts import device_facts
@@ -87,9 +87,9 @@ def _watch(interval_seconds: float) -> None:
     from .device_table import device_table, show_utilization
 
     try:
-        if not sys.stdout.isatty():  # nothing can be drawn over: one table below the other
+        if not sys.stdout.isatty():  # cannot be redrawn: append one table after another
             while True:
-                table = StringIO()  # to a pipe that was closed, rich would end the program itself
+                table = StringIO()  # on a closed pipe, rich would exit instead of raising
                 show_utilization(file=table)
                 typer.echo(table.getvalue())
                 time.sleep(interval_seconds)

@@ -23,11 +23,12 @@ def doctor(
         bool, typer.Option("--json", help="Print the findings as one JSON object.")
     ] = False,
 ) -> None:
-    """Check whether a group of ranks could start here, with the flags of `anyrig run`.
+    """Check whether `anyrig run` with the same flags could start its ranks on this node.
 
-    On several machines, run it on each of them at the same time. Ends with 1 if something is bad.
+    With several nodes, run it on all of them at the same time. The exit status is 1 if a finding
+    is bad.
     """
-    # What PyTorch's store logs of a connection that fails is said in one finding.
+    # A finding reports a failed connection; silence what PyTorch's store logs about it.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
     from rich.console import Console
     from rich.markup import escape
@@ -39,7 +40,7 @@ def doctor(
     source, chosen = chosen_device(flags.device)
     with named_in_errors(source):
         rig = Rig.parse("auto" if chosen is None else chosen)
-    options = run_options(flags, count_ranks(flags, tuple(rig)), keeps_place=True)
+    options = run_options(flags, count_ranks(flags, tuple(rig)), keeps_endpoint=True)
     console = Console(highlight=False)
     found: list[Finding] = []
     for finding in preflight.examine(rig, options):

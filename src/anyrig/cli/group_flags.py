@@ -1,6 +1,6 @@
-"""The flags of `anyrig run` that say which ranks a group has; other commands take them too.
+"""The flags of `anyrig run` that describe a group of ranks, shared with other commands.
 
-Most are torchrun's, and `torchrun_flags` gives them torchrun's meaning.
+Most are torchrun's. `torchrun_flags` interprets them as torchrun does.
 """
 
 from __future__ import annotations
@@ -23,35 +23,35 @@ _Switch = Optional[bool]  # noqa: UP045
 _Folder = Optional[Path]  # noqa: UP045
 
 
-# Under which headings the help lists them.
+# The headings of the help.
 _RANKS, _NODES = "Ranks", "Nodes"
 _OUTPUT = "Output of the ranks"
-_WITHOUT_EFFECT = "For torchrun's command lines, without effect"
+_WITHOUT_EFFECT = "Accepted from torchrun, without effect"
 
 
 def _folder(text: str) -> Path:
-    if not text:  # to pathlib the current folder
-        raise ValueError("it names no folder")
+    if not text:  # pathlib would return the current folder
+        raise ValueError("the folder's name is empty")
     return Path(text)
 
 
 def torchrun_option(*names: str, **settings: Any) -> Any:
-    """Return an option that, like torchrun's, may also be given by its variable, PET_NNODES say."""
+    """Return an option that an environment variable such as PET_NNODES can set, as in torchrun."""
     variable = "PET_" + names[0].removeprefix("--").upper().replace("-", "_")
     return typer.Option(*names, envvar=variable, show_envvar=False, **settings)
 
 
 @dataclass(frozen=True)
 class GroupFlags:
-    """The flags as they were given; None is a flag that was not given."""
+    """The flags as given on the command line; None means not given."""
 
     device: Annotated[
         _Text,
         typer.Option(
             "--device",
             metavar="DEVICE",
-            help="The devices that ranks run on: auto, all, cpu, cuda:1, 0,2, GPU-8932f937 "
-            f"(default: the environment's {DEVICE_VARIABLE}, else auto).",
+            help="The devices of the ranks: auto, all, cpu, cuda:1, 0,2, GPU-8932f937 (default: "
+            f"the environment variable {DEVICE_VARIABLE}, else auto).",
             rich_help_panel=_RANKS,
         ),
     ] = None
@@ -60,8 +60,8 @@ class GroupFlags:
         torchrun_option(
             "--nproc-per-node",
             metavar="N|gpu|cpu|auto",
-            help="Ranks (worker processes) on this node: a number; gpu: one for each GPU; cpu: one "
-            "for each core; auto: gpu if there is one, else cpu (default: one for each device).",
+            help="Workers (ranks) per node: a number; gpu: one per GPU; cpu: one per core; auto: "
+            "gpu if there is a GPU, else cpu (default: one per device).",
             rich_help_panel=_RANKS,
         ),
     ] = None
@@ -71,7 +71,7 @@ class GroupFlags:
             "--nproc-per-device",
             metavar="N",
             min=1,
-            help="Ranks on each device; instead of --nproc-per-node (default: 1).",
+            help="Ranks per device, instead of --nproc-per-node (default: 1).",
             rich_help_panel=_RANKS,
         ),
     ] = None
@@ -80,7 +80,7 @@ class GroupFlags:
         torchrun_option(
             "--nnodes",
             metavar="N|MIN:MAX",
-            help="How many nodes, or the fewest and the most (default: 1).",
+            help="Number of nodes, or the minimum and maximum number (default: 1).",
             rich_help_panel=_NODES,
         ),
     ] = None
@@ -90,7 +90,7 @@ class GroupFlags:
             "--node-rank",
             metavar="N",
             min=0,
-            help="The rank of this node, from 0: its GROUP_RANK (default: the next that is free).",
+            help="Rank of this node, from 0: its GROUP_RANK (default: the next free number).",
             rich_help_panel=_NODES,
         ),
     ] = None
@@ -98,8 +98,8 @@ class GroupFlags:
         _Switch,
         torchrun_option(
             "--standalone",
-            help="One node: ignore --rdzv-endpoint, --master-addr and whatever else says where "
-            "nodes meet.",
+            help="One node: ignore --rdzv-endpoint, --master-addr and the other flags of the "
+            "rendezvous.",
             rich_help_panel=_NODES,
         ),
     ] = None
@@ -108,7 +108,8 @@ class GroupFlags:
         torchrun_option(
             "--master-addr",
             metavar="HOST",
-            help="The address of the node where several nodes meet (default: 127.0.0.1).",
+            help="Address of the master node, the rendezvous of several nodes (default: "
+            "127.0.0.1).",
             rich_help_panel=_NODES,
         ),
     ] = None
@@ -119,8 +120,8 @@ class GroupFlags:
             metavar="PORT",
             min=0,
             max=65535,
-            help="The port on --master-addr (default: 29500). With one node: the ranks' "
-            "MASTER_PORT, if it is free.",
+            help="Port on the master node (default: 29500). With one node: the ranks' "
+            "MASTER_PORT, if the port is free.",
             rich_help_panel=_NODES,
         ),
     ] = None
@@ -129,8 +130,7 @@ class GroupFlags:
         torchrun_option(
             "--rdzv-backend",
             metavar="c10d|static",
-            help="How nodes meet (rendezvous). Both do the same here, but c10d ignores "
-            "--node-rank.",
+            help="Rendezvous backend. Both do the same here, except that c10d ignores --node-rank.",
             rich_help_panel=_NODES,
         ),
     ] = None
@@ -139,8 +139,8 @@ class GroupFlags:
         torchrun_option(
             "--rdzv-endpoint",
             metavar="HOST[:PORT]",
-            help="Where several nodes meet, the same on each (default port: 29400). With one "
-            "node, localhost:0 is any free port.",
+            help="Rendezvous endpoint of several nodes, the same on every node (default port: "
+            "29400). With one node, localhost:0 means any free port.",
             rich_help_panel=_NODES,
         ),
     ] = None
@@ -149,8 +149,7 @@ class GroupFlags:
         torchrun_option(
             "--rdzv-id",
             metavar="NAME",
-            help="The job's id, the same on each node: nodes of other jobs at the same endpoint "
-            "stay apart.",
+            help="Job id, the same on every node. It separates jobs that use the same endpoint.",
             rich_help_panel=_NODES,
         ),
     ] = None
@@ -159,8 +158,8 @@ class GroupFlags:
         torchrun_option(
             "--rdzv-conf",
             metavar="KEY=VALUE,…",
-            help="Settings of the rendezvous: join_timeout and timeout, in seconds, do what "
-            "--rdzv-timeout does; torchrun's other keys have no effect.",
+            help="Rendezvous configuration: join_timeout and timeout, in seconds, set "
+            "--rdzv-timeout; torchrun's other keys have no effect.",
             rich_help_panel=_NODES,
         ),
     ] = None
@@ -169,7 +168,7 @@ class GroupFlags:
         typer.Option(
             "--rdzv-timeout",
             metavar="SECONDS",
-            help="How long a node waits for the others to come (default: 600).",
+            help="How long a node waits at the rendezvous for the others (default: 600).",
             rich_help_panel=_NODES,
         ),
     ] = None
@@ -179,7 +178,7 @@ class GroupFlags:
             "--max-restarts",
             metavar="N",
             min=0,
-            help="How often all ranks are started again after one has failed (default: 0).",
+            help="Maximum number of restarts of all ranks after a rank has failed (default: 0).",
             rich_help_panel=_RANKS,
         ),
     ] = None
@@ -188,8 +187,8 @@ class GroupFlags:
         typer.Option(
             "--timeout",
             metavar="SECONDS",
-            help="How long a rank waits for the others in a collective, unless the script gives "
-            "init_process_group a timeout.",
+            help="Timeout of collectives, unless the script passes a timeout to "
+            "init_process_group.",
             rich_help_panel=_RANKS,
         ),
     ] = None
@@ -198,8 +197,8 @@ class GroupFlags:
         torchrun_option(
             "--local-addr",
             metavar="HOST",
-            help="The address by which other nodes reach this one (default: that of the network "
-            "that leads to the meeting place).",
+            help="Address of this node for the other nodes (default: the address of the network "
+            "interface that leads to the rendezvous endpoint).",
             rich_help_panel=_NODES,
         ),
     ] = None
@@ -209,7 +208,7 @@ class GroupFlags:
             "--log-dir",
             metavar="FOLDER",
             parser=_folder,
-            help="The folder in which each rank's stdout and stderr are kept.",
+            help="Folder for the log files of each rank's stdout and stderr.",
             rich_help_panel=_OUTPUT,
         ),
     ] = None
@@ -219,8 +218,8 @@ class GroupFlags:
             "--redirects",
             "-r",
             metavar="0-3|RANK:0-3,…",
-            help="The streams that go to the log files and not to the console: 0 neither, 1 "
-            "stdout, 2 stderr, 3 both; for all ranks, or by local rank.",
+            help="Redirect streams to the log files only: 0 neither, 1 stdout, 2 stderr, 3 both; "
+            "for all ranks, or per local rank.",
             rich_help_panel=_OUTPUT,
         ),
     ] = None
@@ -230,8 +229,8 @@ class GroupFlags:
             "--tee",
             "-t",
             metavar="0-3|RANK:0-3,…",
-            help="The streams that go to the log files and to the console too, as for "
-            "--redirects (default: all that are not redirected).",
+            help="Tee streams to the log files and the console, in the format of --redirects "
+            "(default: all streams that are not redirected).",
             rich_help_panel=_OUTPUT,
         ),
     ] = None
@@ -240,7 +239,7 @@ class GroupFlags:
         torchrun_option(
             "--local-ranks-filter",
             metavar="RANK,…",
-            help="Show the output of these local ranks only (default: of all).",
+            help="Show only the output of these local ranks (default: all).",
             rich_help_panel=_OUTPUT,
         ),
     ] = None
@@ -249,7 +248,7 @@ class GroupFlags:
         torchrun_option(
             "--role",
             metavar="NAME",
-            help="What the ranks find in ROLE_NAME; it has no other effect.",
+            help="The ranks' ROLE_NAME; no other effect.",
             rich_help_panel=_RANKS,
         ),
     ] = None
@@ -258,7 +257,7 @@ class GroupFlags:
         torchrun_option(
             "--monitor-interval",
             metavar="SECONDS",
-            help="No effect: the ranks are looked at every 0.1 s.",
+            help="No effect: the agent checks the ranks every 0.1 s.",
             rich_help_panel=_WITHOUT_EFFECT,
         ),
     ] = None
@@ -267,19 +266,19 @@ class GroupFlags:
         torchrun_option(
             "--start-method",
             metavar="METHOD",
-            help="spawn, fork or forkserver: no effect, as with torchrun, for ranks are scripts.",
+            help="spawn, fork or forkserver. No effect on scripts, as with torchrun.",
             rich_help_panel=_WITHOUT_EFFECT,
         ),
     ] = None
 
     @property
     def given(self) -> dict[str, Any]:
-        """The flags that were given, by the names here."""
+        """The flags that were given, by field name."""
         return {name: value for name, value in vars(self).items() if value is not None}
 
 
 def with_group_flags(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command of typer these flags; it finds them in its argument `flags`."""
+    """Add these flags to a typer command, which receives them as its argument `flags`."""
     types = get_type_hints(GroupFlags, include_extras=True)
     parameters = [
         parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
@@ -299,13 +298,13 @@ def with_group_flags(command: Callable[..., None]) -> Callable[..., None]:
         command(flags=flags, **values)
 
     with_flags.__name__, with_flags.__doc__ = command.__name__, _unwrapped(command.__doc__)
-    with_flags.__annotations__ = {}  # typer takes the signature's
+    with_flags.__annotations__ = {}  # typer falls back to those of the signature
     with_flags.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return with_flags
 
 
 def _unwrapped(text: str | None) -> str | None:
-    """Return a docstring with each paragraph on one line, for typer breaks no other line again."""
+    """Return a docstring with each paragraph on one line: typer keeps the line breaks."""
     if text is None:
         return None
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in text.split("\n\n"))

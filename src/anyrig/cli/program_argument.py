@@ -13,40 +13,42 @@ from .group_flags import torchrun_option
 
 
 class ScriptCommand(typer.core.TyperCommand):
-    """A command that leaves everything behind the script's name to the script."""
+    """A command that passes everything after the script's name to the script."""
 
     def collect_usage_pieces(self, _: object) -> list[str]:
-        """Return the words of the usage line; the rest of the context's would not be in it."""
+        """Return the words of the usage line, with the script's arguments."""
         return ["[OPTIONS]", "SCRIPT", "[ARGS]..."]
 
 
 MODULE = Annotated[
     bool,
-    torchrun_option("--module", "-m", help="SCRIPT names a module, as in python -m."),
+    torchrun_option("--module", "-m", help="SCRIPT is a Python module, as in python -m."),
 ]
 
 NO_PYTHON = Annotated[
     bool,
     torchrun_option(
-        "--no-python", help="SCRIPT names any program, such as bash, not a script of Python."
+        "--no-python", help="SCRIPT is an executable, such as bash, not a Python script."
     ),
 ]
 
-# No file system has longer paths; a message shows no more of one than this.
+# Messages cut longer names.
 _MOST_SHOWN = 60
 
 
 def check_program(name: str, *, is_module: bool, is_python: bool = True) -> None:
-    """Refuse a name of which it is plain, before anything starts, that no program can have it.
+    """Check, before any process starts, that `name` can name a program.
 
-    Whether a module is there is found out as the interpreter does: by importing its packages.
+    Does not check that a module exists: that would import its parent packages.
 
     Raises:
-        typer.BadParameter: there is no such script or program, or no module can be called that.
+        typer.BadParameter: there is no such script or executable, or `name` is not a valid module
+            name.
     """
     if is_module and not is_python:
         raise typer.BadParameter(
-            "a module is run by Python; leave out --no-python or -m", param_hint="--no-python"
+            "-m and --no-python exclude each other: Python runs a module; give one of them",
+            param_hint="--no-python",
         )
     if not is_python:
         reason = _why_no_command(name)
@@ -58,7 +60,7 @@ def check_program(name: str, *, is_module: bool, is_python: bool = True) -> None
 
 
 def rank_words(name: str, *, is_module: bool, is_python: bool = True) -> list[str]:
-    """Return the words that name the program to `anyrig.cli.rank`."""
+    """Return the arguments that name the program to `anyrig.cli.rank`."""
     if not is_python:
         return ["--no-python", name]
     return ["-m", name] if is_module else [name]
@@ -66,15 +68,15 @@ def rank_words(name: str, *, is_module: bool, is_python: bool = True) -> list[st
 
 def _why_no_command(name: str) -> str | None:
     if not name or "\0" in name or shutil.which(name) is None:
-        return "after --no-python there is no program {} that can be run"
+        return "there is no program {} that --no-python could execute"
     return None
 
 
 def _why_no_module(name: str) -> str | None:
     if name == "__main__":
-        return "{} after -m is the program itself; name a module, such as package.train"
+        return "{} after -m is the running program itself; name a module, such as package.train"
     if not all(name.split(".")) or "\0" in name:
-        return "{} after -m cannot be a module's name; write for example package.train"
+        return "{} after -m is not a valid module name; write for example package.train"
     return None
 
 
@@ -88,6 +90,6 @@ def _why_no_script(name: str) -> str | None:
             return missing
         if path.is_dir() and not any((path / f"__main__.py{c}").exists() for c in ("", "c")):
             return "{} is a folder without a __main__.py"
-    except (OSError, ValueError) as error:  # too long a name, or a zero byte in it
+    except (OSError, ValueError) as error:  # the name is too long or contains a zero byte
         return f"{missing} ({getattr(error, 'strerror', None) or error})"
     return None

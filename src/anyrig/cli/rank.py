@@ -1,8 +1,8 @@
-"""What `anyrig run` starts for each rank: ``python -m anyrig.cli.rank [-m] script args…``.
+"""The main module of each rank of `anyrig run`: ``python -m anyrig.cli.rank [-m] script args…``.
 
-The script runs as the interpreter would run it. Beside that, a rank that is stopped writes where it
-was, and one whose script has ended always ends. With ``--no-python`` in front of a program's name,
-this process becomes that program.
+Runs the script as the interpreter would. In addition, a rank that is stopped writes its stack, and
+the process cannot hang after the script has ended. ``--no-python`` before a program's name replaces
+this process by that program.
 """
 
 from __future__ import annotations
@@ -11,25 +11,25 @@ import os
 import sys
 from typing import NoReturn
 
-from ..processes.places import write_place_when_stopped
+from ..processes.places import write_stack_on_request
 from ..processes.rank_end import note_exception
 from ..processes.time_limit import set_time_limit
-from ..processes.torch_faults import end_process, hold_destroyed_groups, leave_names_to_launcher
+from ..processes.torch_faults import drop_rank_prefix, end_process, hold_destroyed_groups
 from ..processes.whole_lines import write_whole_lines
 from ..rehearsal.program import Program
 from ..virtual.torch_import import when_torch_is_imported
 
 
 def main() -> NoReturn:
-    """Run the program that the arguments name, and end this process with its status."""
+    """Run the program that the arguments name, and exit with its status."""
     arguments = sys.argv[1:]
     if arguments[0] == "--no-python":
         os.execvp(arguments[1], arguments[1:])  # noqa: S606 - no shell is the point
     is_module = arguments[0] == "-m"
     name, *rest = arguments[1:] if is_module else arguments
     write_whole_lines()
-    leave_names_to_launcher()
-    write_place_when_stopped()
+    drop_rank_prefix()
+    write_stack_on_request()
     when_torch_is_imported(_prepare_torch)
     end_process(Program(name, tuple(rest), is_module=is_module).run(note_exception))
 

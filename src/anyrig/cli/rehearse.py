@@ -1,4 +1,4 @@
-"""`anyrig rehearse`: a script on GPUs that are not there."""
+"""`anyrig rehearse`: run a script on virtual GPUs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .chosen_device import chosen_device, named_in_errors
 from .command_line import read_command
 from .group_flags import GroupFlags, with_group_flags
 from .program_argument import MODULE, NO_PYTHON
-from .run import alone, status_of
+from .run import single_rank_variables, status_of
 from .torchrun_flags import count_ranks, hidden_streams, run_options, script_arguments
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def rehearse(
         str,
         typer.Argument(
             metavar="SCRIPT",
-            help="A Python script, or with -m a module; or a command: torchrun …, python ….",
+            help="A Python script; with -m, a module; or a command: torchrun …, python ….",
         ),
     ],
     rig: Annotated[
@@ -39,43 +39,46 @@ def rehearse(
         typer.Option(
             "--rig",
             metavar="RIG",
-            help="The GPUs to pretend: 4xA100-80GB, A100-40GB+2xT4, 2x(8xH100-SXM) for nodes, or "
-            "2x16GiB for plain GPUs.",
+            help="The virtual GPUs: 4xA100-80GB, A100-40GB+2xT4, 2x(8xH100-SXM) for two nodes, or "
+            "2x16GiB for plain GPUs with that memory.",
         ),
     ],
     module: MODULE = False,
     no_python: NO_PYTHON = False,
     shape_only: Annotated[
         bool,
-        typer.Option("--shape-only", help="Compute nothing and hold no data; count every byte."),
+        typer.Option(
+            "--shape-only", help="Compute and store nothing, but count every byte of memory."
+        ),
     ] = False,
     assume_values: Annotated[
         bool,
         typer.Option(
             "--assume-values",
-            help="With --shape-only, go on with constants where the script needs a value.",
+            help="With --shape-only: continue with a constant where the script reads a value.",
         ),
     ] = False,
 ) -> None:
-    """Run an unchanged script on virtual GPUs; what follows its name is its own.
+    """Run an unchanged script on virtual GPUs. The words after SCRIPT are its arguments.
 
-    Its arguments, standard streams and exit code are its own too.
+    The command has the script's standard streams and exit code.
 
-    With any flag of `anyrig run` the script is started as by that command, once for each GPU, or
-    for each that --device names on every node. All nodes of the rig are on this machine, so
-    --rdzv-endpoint and the like need not be given and change nothing.
+    With a flag of `anyrig run`, the script runs as under that command: one rank for each GPU, or
+    for each GPU that --device names on every node. This computer simulates all nodes of the rig,
+    so --rdzv-endpoint and similar flags are not needed and have no effect.
     """
     from ..rehearsal.rehearsal import Rehearsal
     from ..virtual.rig import VirtualRig
 
     if assume_values and not shape_only:
         raise typer.BadParameter(
-            "only a rehearsal with --shape-only lacks values", param_hint="--assume-values"
+            "it needs --shape-only; other rehearsals compute all values",
+            param_hint="--assume-values",
         )
     with named_in_errors("--rig"):
         virtual_rig = VirtualRig.parse(rig)
-    ranks = _ranks(virtual_rig, flags) if flags.given else None
-    # A command other than a group's is Python's, which drops nothing.
+    ranks = _plan_ranks(virtual_rig, flags) if flags.given else None
+    # Without a group flag, SCRIPT runs as under python, which keeps a leading "--".
     arguments = script_arguments(context.args) if flags.given else context.args
     rehearsal = Rehearsal(
         read_command([script, *arguments], is_module=module, is_python=not no_python),
@@ -85,12 +88,12 @@ def rehearse(
     )
     if ranks is None:
         raise typer.Exit(rehearsal.run())
-    named = {} if flags.role is None else {"ROLE_NAME": flags.role}
-    raise typer.Exit(_run_ranks(rehearsal, *ranks, named))
+    role = {} if flags.role is None else {"ROLE_NAME": flags.role}
+    raise typer.Exit(_run_ranks(rehearsal, *ranks, role))
 
 
-def _ranks(rig: VirtualRig, flags: GroupFlags) -> tuple[Placement, RunOptions]:
-    """Return where the ranks that `flags` ask for are, and what else the group is to be."""
+def _plan_ranks(rig: VirtualRig, flags: GroupFlags) -> tuple[Placement, RunOptions]:
+    """Return the placement of the ranks that `flags` ask for, and the options of their group."""
     from ..errors import GroupOptionError
     from ..processes.options import read_node_counts
     from ..rehearsal.placement import Placement
@@ -101,8 +104,8 @@ def _ranks(rig: VirtualRig, flags: GroupFlags) -> tuple[Placement, RunOptions]:
     fewest, most = read_node_counts(nodes)
     if rig.node_count < fewest:
         raise GroupOptionError(
-            f"--nnodes {nodes} asks for at least {fewest} nodes, and the rig {rig} has "
-            f"{rig.node_count}; name them in the rig, as in 2x(8xH100-SXM)"
+            f"--nnodes {nodes} needs at least {fewest} nodes, and the rig {rig} has "
+            f"{rig.node_count}; give the rig more nodes, as in 2x(8xH100-SXM)"
         )
     source, device = chosen_device(flags.device)
     with named_in_errors(source):
@@ -112,16 +115,16 @@ def _ranks(rig: VirtualRig, flags: GroupFlags) -> tuple[Placement, RunOptions]:
             partial(count_ranks, flags),
             min(most, rig.node_count),
         )
-    place = flags.rdzv_endpoint
-    if place is None and flags.master_address is None:
-        place = "node0:29400"
-    elif place == "localhost:0":  # any port, for all nodes of the rig are on this machine
-        place = "localhost"
-    asked = run_options(replace(flags, nodes=nodes, rdzv_endpoint=place), placement.processes)
+    endpoint = flags.rdzv_endpoint
+    if endpoint is None and flags.master_address is None:
+        endpoint = "node0:29400"
+    elif endpoint == "localhost:0":  # valid here for several nodes too: all are on this computer
+        endpoint = "localhost"
+    options = run_options(replace(flags, nodes=nodes, rdzv_endpoint=endpoint), placement.processes)
     hidden = hidden_streams(flags, placement.processes)
-    # The ranks meet on this machine, however many nodes they take themselves to be on.
+    # One launcher starts the ranks of all virtual nodes.
     return placement, replace(
-        asked,
+        options,
         nodes="1",
         rdzv_endpoint=None,
         local_address=None,
@@ -136,21 +139,25 @@ def _ranks(rig: VirtualRig, flags: GroupFlags) -> tuple[Placement, RunOptions]:
 
 
 def _run_ranks(
-    rehearsal: Rehearsal, placement: Placement, options: RunOptions, named: dict[str, str]
+    rehearsal: Rehearsal, placement: Placement, options: RunOptions, role: dict[str, str]
 ) -> int:
-    """Run the program as ranks, with the variables `named`; return the group's exit status."""
+    """Run the program in every rank; return the group's exit status.
+
+    `role` holds the ranks' ROLE_NAME, or is empty.
+    """
     if options.is_one_rank:
-        os.environ.update(alone(options.master_port) | placement.environment_of(0) | named)
+        variables = single_rank_variables(options.master_port)
+        os.environ.update(variables | placement.environment_of(0) | role)
         return rehearsal.run()
 
     from ..processes.launcher import run_group
     from ..virtual.build import build_extension
 
-    build_extension()  # once, before each rank would have to
+    build_extension()  # once, before the ranks would each wait for the build
     program = rehearsal.program
     target = ["-m", program.name] if program.is_module else [program.name]
     command = ["-m", "anyrig.cli.rehearsed_rank", str(placement), *target]
     with rehearsal.of_processes():
-        environments = [named] * options.processes
+        environments = [role] * options.processes
         result = run_group(options, [*command, *program.arguments], environments)
     return status_of(result)

@@ -1,4 +1,4 @@
-"""What `anyrig rehearse` starts for each rank: `rank`, with the place of a rank in front.
+"""The main module of each rank of `anyrig rehearse`: `rank`, on a virtual node.
 
 ``python -m anyrig.cli.rehearsed_rank PLACEMENT [-m] script args…``
 """
@@ -14,7 +14,7 @@ from . import rank
 
 
 def main() -> NoReturn:
-    """Tell this process which virtual machine it is on, and go on as a rank."""
+    """Set the environment variables of this rank's virtual node, then run as `rank` does."""
     placement = Placement.parse(sys.argv.pop(1))
     os.environ.update(placement.environment_of(int(os.environ["RANK"])))
     rank.main()

@@ -1,4 +1,4 @@
-"""`anyrig run`: a script on chosen devices, one process a device."""
+"""`anyrig run`: run a script on the chosen devices, one process per device."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ def run(
     context: typer.Context,
     flags: GroupFlags,
     script: Annotated[
-        str, typer.Argument(metavar="SCRIPT", help="A Python script, or with -m a module.")
+        str, typer.Argument(metavar="SCRIPT", help="A Python script; with -m, a module.")
     ],
     module: MODULE = False,
     no_python: NO_PYTHON = False,
 ) -> None:
-    """Run a script once for each chosen device; what follows its name is its own.
+    """Run a script in one process per chosen device. The words after SCRIPT are its arguments.
 
-    The flags are torchrun's and have its meaning: where a command line says torchrun, say anyrig
-    run. Each run is a rank, with torchrun's environment: RANK, LOCAL_RANK, WORLD_SIZE and the rest.
-    The script sees the chosen devices only, numbered from 0 in the order given. Rank i of a node
-    has device i, which ANYRIG_DEVICE names; where there are more ranks than devices, neighbours
-    share one. A single rank is this very process: its exit code, standard streams and signals are
-    its own.
+    The flags are torchrun's, with the same meaning: in a command line, replace torchrun by anyrig
+    run. Each process is a rank, with torchrun's environment: RANK, LOCAL_RANK, WORLD_SIZE and the
+    rest. The script sees only the chosen devices, numbered from 0 in the given order. Rank i of a
+    node uses device i, which ANYRIG_DEVICE names. If there are more ranks than devices,
+    neighbouring ranks share a device. A single rank replaces this process, so the script has the
+    command's exit code, standard streams and signals.
     """
     from ..devices.environment import environment_for, environments_of_ranks
     from ..devices.rig import Rig
@@ -45,32 +45,32 @@ def run(
     source, chosen = chosen_device(flags.device)
     with named_in_errors(source):
         rig = Rig.parse("auto" if chosen is None else chosen)
-    # What was not chosen is not hidden either: without an accelerator nothing needs to change.
+    # If nothing was chosen and there is no accelerator, there is nothing to hide.
     hides = chosen is not None or rig.kind != "cpu"
     options = run_options(flags, count_ranks(flags, tuple(rig)))
     check_program(script, is_module=module, is_python=not no_python)
     target = rank_words(script, is_module=module, is_python=not no_python)
     command = ["-m", "anyrig.cli.rank", *target, *script_arguments(context.args)]
-    named = {} if flags.role is None else {"ROLE_NAME": flags.role}
+    role = {} if flags.role is None else {"ROLE_NAME": flags.role}
     if options.is_one_rank:
-        hiding = environment_for(rig) if hides else {}
-        _become(
-            [sys.executable, *command], os.environ | hiding | alone(options.master_port) | named
-        )
+        visibility = environment_for(rig) if hides else {}
+        variables = visibility | single_rank_variables(options.master_port) | role
+        _replace_process([sys.executable, *command], os.environ | variables)
     from ..processes.launcher import run_group
     from ..processes.torch_faults import end_launcher
 
     count = options.processes
     environments = environments_of_ranks(rig, count) if hides else [{} for _ in range(count)]
-    status = status_of(run_group(options, command, [each | named for each in environments]))
+    environments = [environment | role for environment in environments]
+    status = status_of(run_group(options, command, environments))
     if options.rdzv_endpoint is not None:
         end_launcher(status)
     raise typer.Exit(status)
 
 
 def status_of(result: GroupResult) -> int:
-    """Return the exit status of a group, and say why it failed if it did; the command ends then."""
-    # Once torch has been imported, Python spends half a second on looking for what it may free.
+    """Return the exit status of a group, and print why it failed. Call this before exiting."""
+    # After an import of torch, the garbage collection at exit would take half a second.
     gc.freeze()
     if result.failure is not None:
         kind = "error: " if result.signal is None else ""
@@ -78,10 +78,10 @@ def status_of(result: GroupResult) -> int:
     return result.exit_code
 
 
-def alone(port: int = 0) -> dict[str, str]:
-    """Return torchrun's variables for the only rank there is, which meets itself at `port`.
+def single_rank_variables(port: int = 0) -> dict[str, str]:
+    """Return torchrun's environment variables for a group of one rank.
 
-    At any free one, if `port` is 0 or not free.
+    MASTER_PORT is `port`, or any free port if `port` is 0 or in use.
     """
     try:
         free = socket.create_server(("127.0.0.1", port))
@@ -91,13 +91,13 @@ def alone(port: int = 0) -> dict[str, str]:
         port = free.getsockname()[1]
     zero = dict.fromkeys(["RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK"], "0")
     one = dict.fromkeys(["WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE"], "1")
-    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    return zero | one | place | {"TORCHELASTIC_RESTART_COUNT": "0"}
+    master = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    return zero | one | master | {"TORCHELASTIC_RESTART_COUNT": "0"}
 
 
-def _become(command: list[str], environment: dict[str, str]) -> NoReturn:
+def _replace_process(command: list[str], environment: dict[str, str]) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
-    if sys.platform == "win32":  # where exec would return to the shell before the script ends
+    if sys.platform == "win32":  # exec would return to the shell before the script ends
         raise typer.Exit(subprocess.run(command, env=environment, check=False).returncode)
     os.execve(command[0], command, environment)  # noqa: S606 - no shell is the point

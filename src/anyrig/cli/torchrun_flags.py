@@ -1,7 +1,7 @@
-"""What torchrun's flags mean to `anyrig run`: from their texts to `RunOptions`.
+"""Parse torchrun's flags into `RunOptions`.
 
-Nothing here looks at the machine or starts anything. `docs/processes.md` has a table of the flags
-with what differs from torchrun, whose own reading of them is in `torch/distributed/run.py`.
+These functions start nothing and look at no device. `docs/processes.md` has a table of the flags
+and the differences from torchrun, which parses them in `torch/distributed/run.py`.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from ..processes.options import RunOptions
     from .group_flags import GroupFlags
 
-# torchrun's places where nodes meet if the flags leave them out.
+# torchrun's defaults.
 _DEFAULT_MASTER = "127.0.0.1"
 _DEFAULT_MASTER_PORT = 29500
 _DEFAULT_RDZV_PORT = 29400
 
 # Flags with a field of the same name and meaning in `RunOptions`.
-_SAME = ("rdzv_id", "max_restarts", "timeout_seconds", "local_address", "log_dir")
+_SAME_NAMES = ("rdzv_id", "max_restarts", "timeout_seconds", "local_address", "log_dir")
 
 _TIMEOUT_KEYS = ("join_timeout", "timeout")
-# The other keys that PyTorch 2.13 reads of `--rdzv-conf` for c10d and static.
+# The other keys of `--rdzv-conf` that PyTorch 2.13 reads for c10d and static.
 _KEYS_WITHOUT_EFFECT = (
     "close_timeout",
     "heartbeat_timeout",
@@ -55,22 +55,22 @@ _PORT = re.compile(r"[0-9]{1,5}")
 
 
 def count_ranks(flags: GroupFlags, devices: Sequence[Device]) -> int:
-    """Return how many ranks a node with these devices has.
+    """Return the number of ranks on a node with these devices.
 
     Raises:
         GroupOptionError: `flags` contradict each other, or the node has no such devices.
     """
     from ..processes.options import MOST_PROCESSES
 
-    text, each = flags.processes_per_node, flags.processes_per_device
+    text, per_device = flags.processes_per_node, flags.processes_per_device
     if text is None:
-        return len(devices) * (1 if each is None else each)
-    if each is not None:
+        return len(devices) * (1 if per_device is None else per_device)
+    if per_device is not None:
         raise GroupOptionError(
-            f"--nproc-per-node {_shown(text)} and --nproc-per-device {each} both say how many "
-            "ranks there are; give one of them"
+            f"--nproc-per-node {_shown(text)} and --nproc-per-device {per_device} both set the "
+            "number of ranks; give one of them"
         )
-    count = _count_of_word(text, devices)
+    count = _count_for_keyword(text, devices)
     if count is None and _COUNT.fullmatch(text):
         count = int(text)
     if count is None or not 1 <= count <= MOST_PROCESSES:
@@ -81,34 +81,35 @@ def count_ranks(flags: GroupFlags, devices: Sequence[Device]) -> int:
     return count
 
 
-def run_options(flags: GroupFlags, processes: int, *, keeps_place: bool = False) -> RunOptions:
-    """Return what `flags` ask for, checked.
+def run_options(flags: GroupFlags, processes: int, *, keeps_endpoint: bool = False) -> RunOptions:
+    """Return the options that `flags` ask for, after checking them.
 
     Args:
-        flags: as given.
-        processes: ranks on this node, as `count_ranks` counts them.
-        keeps_place: keep the place where nodes meet also for one node, which meets nobody.
+        flags: the flags of the command line.
+        processes: the number of ranks on this node, from `count_ranks`.
+        keeps_endpoint: keep the rendezvous endpoint even for a single node, which does not use it.
 
     Raises:
-        GroupOptionError: a flag has an impossible value, or two contradict each other.
+        GroupOptionError: a flag has an invalid value, or two flags contradict each other.
     """
     from ..processes.options import RunOptions
 
     _check_flags_without_effect(flags)
     given = flags.given
-    options: dict[str, Any] = {name: given[name] for name in _SAME if name in given}
+    options: dict[str, Any] = {name: given[name] for name in _SAME_NAMES if name in given}
     if (seconds := _rdzv_seconds(flags)) is not None:
         options["rdzv_timeout_seconds"] = seconds
-    checked = RunOptions(processes=processes, **options, **_meeting(flags, keeps_place))
+    options |= _rendezvous_fields(flags, keeps_endpoint)
+    checked = RunOptions(processes=processes, **options)
     return replace(checked, hidden_streams=hidden_streams(flags, processes))
 
 
 def hidden_streams(flags: GroupFlags, processes: int) -> frozenset[tuple[int, str]]:
-    """Return the streams that go to the log files alone: (local rank, "stdout" or "stderr").
+    """Return the streams that only go to the log files: (local rank, "stdout" or "stderr").
 
     Raises:
-        GroupOptionError: the text of a flag cannot be read; the message names the flag, the text
-            and what is possible.
+        GroupOptionError: a flag has an invalid value; the message names the flag, the value and
+            the valid values.
     """
     redirected = _read_streams("--redirects", flags.redirects, processes)
     teed = _read_streams("--tee", flags.tee, processes)
@@ -122,12 +123,12 @@ def hidden_streams(flags: GroupFlags, processes: int) -> frozenset[tuple[int, st
 
 
 def script_arguments(words: Sequence[str]) -> list[str]:
-    """Return the arguments of a script, of which torchrun drops a ``--`` at the beginning."""
+    """Return the script's arguments without a leading ``--``, which torchrun drops."""
     return list(words[1:] if words and words[0] == "--" else words)
 
 
-def _count_of_word(text: str, devices: Sequence[Device]) -> int | None:
-    """Return the number of ranks that a word asks for, None if it is not one of the words."""
+def _count_for_keyword(text: str, devices: Sequence[Device]) -> int | None:
+    """Return the number of ranks for ``gpu``, ``cpu`` and the like; None for any other text."""
     kind = devices[0].kind
     has_gpu = kind != "cpu"
     if text == "cpu" or (text == "auto" and not has_gpu):
@@ -137,27 +138,27 @@ def _count_of_word(text: str, devices: Sequence[Device]) -> int | None:
         return len(devices)
     if text in ("gpu", "xpu"):
         raise GroupOptionError(
-            f"--nproc-per-node {text} asks for a rank for each {text.upper()}, and the ranks have "
-            f"{devices[0].text}; take auto or a number, or pretend some: anyrig rehearse --rig "
-            "4xA100-80GB …"
+            f"--nproc-per-node {text} needs at least one {text.upper()}, and the ranks have "
+            f"{devices[0].text}; write auto or a number, or use virtual GPUs: anyrig rehearse "
+            "--rig 4xA100-80GB …"
         )
     return None
 
 
-def _meeting(flags: GroupFlags, keeps_place: bool) -> dict[str, Any]:
-    """Return the fields of `RunOptions` that say how many nodes there are and where they meet."""
+def _rendezvous_fields(flags: GroupFlags, keeps_endpoint: bool) -> dict[str, Any]:
+    """Return the fields of `RunOptions` for the number of nodes and their rendezvous."""
     from ..processes.options import read_node_counts
 
     nodes = "1" if flags.nodes is None else flags.nodes
     most = read_node_counts(nodes)[1]
     if flags.rdzv_backend not in (None, "c10d", "static"):
         raise GroupOptionError(
-            f"--rdzv-backend is {_shown(flags.rdzv_backend)}, and must be c10d or static: nodes "
-            "meet without another service. Leave it out, and name a node: --rdzv-endpoint "
-            "node0:29400"
+            f"--rdzv-backend is {_shown(flags.rdzv_backend)}, and must be c10d or static: no "
+            "external service such as etcd is needed. Leave the flag out, and name a node: "
+            "--rdzv-endpoint node0:29400"
         )
-    endpoint, port = _place(flags)
-    # As with torchrun, whose c10d numbers the nodes itself.
+    endpoint, port = _endpoint(flags)
+    # torchrun's c10d backend numbers the nodes itself.
     node_rank = None if flags.rdzv_backend == "c10d" else flags.node_rank
     if flags.standalone:
         if most > 1:
@@ -170,20 +171,21 @@ def _meeting(flags: GroupFlags, keeps_place: bool) -> dict[str, Any]:
             f"--node-rank is {node_rank}, and must be a number from 0 to {most - 1}, since "
             f"--nnodes is {nodes}"
         )
-    if most == 1 and (not keeps_place or port == 0):
+    if most == 1 and (not keeps_endpoint or port == 0):
         own_port = port if flags.master_port is None else flags.master_port
         return {"nodes": nodes, "master_port": own_port or 0}
     if port == 0:
         flag = "--master-port" if flags.rdzv_endpoint is None else "--rdzv-endpoint"
         raise GroupOptionError(
-            f"{flag} makes {_shown(endpoint)} the place where nodes meet, and --nnodes is {nodes}: "
-            "port 0 is any free port, which no other node could find. Name one from 1 to 65535"
+            f"{flag} makes {_shown(endpoint)} the rendezvous endpoint, and --nnodes is {nodes}: "
+            "port 0 means any free port, which the other nodes could not know. Name a port from 1 "
+            "to 65535"
         )
     return {"nodes": nodes, "rdzv_endpoint": endpoint, "node_rank": node_rank}
 
 
-def _place(flags: GroupFlags) -> tuple[str | None, int | None]:
-    """Return the place where nodes meet, and the port if a flag names it; None for none."""
+def _endpoint(flags: GroupFlags) -> tuple[str | None, int | None]:
+    """Return the rendezvous endpoint, and its port if a flag names the port; None if not given."""
     host, port = flags.master_address, flags.master_port
     if host is not None:
         host = _without_brackets(host)
@@ -197,7 +199,7 @@ def _place(flags: GroupFlags) -> tuple[str | None, int | None]:
 
 
 def _read_endpoint(text: str) -> tuple[str, int | None]:
-    """Return an endpoint as HOST:PORT, and the port that it names; torchrun's need not name one."""
+    """Return `text` as HOST:PORT with a default port, and the port, None if `text` has none."""
     from ..processes.options import is_host
 
     host, colon, port = text.rpartition(":")
@@ -213,25 +215,25 @@ def _read_endpoint(text: str) -> tuple[str, int | None]:
 
 
 def _rdzv_seconds(flags: GroupFlags) -> float | None:
-    """Return how long to wait where nodes meet, None if neither flag says."""
+    """Return the timeout of the rendezvous; None if neither flag sets it."""
     seconds = flags.rdzv_timeout_seconds
     for key, value in _read_pairs(flags.rdzv_conf or "").items():
         if key in _TIMEOUT_KEYS:
             if flags.rdzv_timeout_seconds is not None:
                 raise GroupOptionError(
                     f"--rdzv-timeout {flags.rdzv_timeout_seconds:g} and --rdzv-conf {key}={value} "
-                    "both say how long to wait; give one of them"
+                    "both set the timeout; give one of them"
                 )
             if not _COUNT.fullmatch(value) or not int(value):
                 raise GroupOptionError(
-                    f"--rdzv-conf has {key}={_shown(value)}, and it must be a whole number of "
+                    f"--rdzv-conf has {key}={_shown(value)}; the value must be a whole number of "
                     "seconds above 0"
                 )
             seconds = max(seconds or 0.0, float(value))
         elif key not in _KEYS_WITHOUT_EFFECT:
             known = ", ".join((*_TIMEOUT_KEYS, *_KEYS_WITHOUT_EFFECT))
             raise GroupOptionError(
-                f"--rdzv-conf has the unknown key {_shown(key)}; torchrun's are {known}"
+                f"--rdzv-conf has the unknown key {_shown(key)}; torchrun's keys are {known}"
             )
     return seconds
 
@@ -250,7 +252,7 @@ def _read_pairs(text: str) -> dict[str, str]:
 
 
 def _read_streams(flag: str, text: str | None, processes: int) -> list[int]:
-    """Return the streams of each local rank as bits: 1 is stdout, 2 stderr."""
+    """Return each local rank's streams as bits: 1 is stdout, 2 is stderr."""
     text = "0" if text is None else text
     if _STREAMS_OF_ALL.fullmatch(text):
         return [int(text)] * processes
@@ -259,12 +261,13 @@ def _read_streams(flag: str, text: str | None, processes: int) -> list[int]:
             f"{flag} is {_shown(text)}, and must be 0 (neither), 1 (stdout), 2 (stderr) or 3 "
             "(both), for all ranks or for some: write 3, or 0:3,1:2"
         )
-    of_ranks = {int(rank): int(bits) for rank, bits in (it.split(":") for it in text.split(","))}
-    return [of_ranks.get(rank, 0) for rank in range(processes)]
+    pairs = (pair.split(":") for pair in text.split(","))
+    by_rank = {int(rank): int(bits) for rank, bits in pairs}
+    return [by_rank.get(rank, 0) for rank in range(processes)]
 
 
 def _read_ranks(text: str | None, processes: int) -> set[int]:
-    """Return the local ranks that ``--local-ranks-filter`` names: all if it names none."""
+    """Return the local ranks that ``--local-ranks-filter`` names; all if the text is empty."""
     if not text:
         return set(range(processes))
     if not _RANKS.fullmatch(text):
@@ -275,7 +278,7 @@ def _read_ranks(text: str | None, processes: int) -> set[int]:
 
 
 def _check_flags_without_effect(flags: GroupFlags) -> None:
-    """Refuse what torchrun refuses, or would not understand, of flags that change nothing here."""
+    """Refuse invalid values of the flags that have no effect here, as torchrun does."""
     role, method, seconds = flags.role, flags.start_method, flags.monitor_interval_seconds
     if role is not None and not (role.isprintable() and 1 <= len(role) <= _MOST_ROLE_CHARACTERS):
         raise GroupOptionError(
@@ -303,7 +306,7 @@ def _check_host(flag: str, host: str) -> None:
 
 
 def _without_brackets(host: str) -> str:
-    """Return an IPv6 address without the brackets that torchrun takes around it."""
+    """Return an IPv6 address without the brackets that torchrun accepts around it."""
     return host[1:-1] if host.startswith("[") and host.endswith("]") else host
 
 

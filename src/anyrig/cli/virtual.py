@@ -1,4 +1,4 @@
-"""`anyrig virtual`: what concerns the virtual GPUs themselves."""
+"""`anyrig virtual`: manage the extension that provides the virtual GPUs."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ virtual = typer.Typer(help="The virtual GPUs that `anyrig rehearse` runs on.", n
 
 @virtual.callback()
 def _root() -> None:
-    """Keep `build` a command of its own although it is the only one."""
+    """Keep `build` a subcommand: typer would merge a single command into its parent."""
 
 
 @virtual.command()
 def build(
     again: Annotated[
-        bool, typer.Option("--again", help="Build even if this PyTorch has a build already.")
+        bool, typer.Option("--again", help="Rebuild even if a build for this PyTorch exists.")
     ] = False,
 ) -> None:
-    """Compile the virtual GPUs for the installed PyTorch, before a rehearsal has to."""
+    """Compile the virtual GPUs for the installed PyTorch, so that a rehearsal need not."""
     from ..virtual.build import build_extension
     from ..virtual.driver.library import build_library
 

@@ -1,4 +1,4 @@
-"""Writes a file as a whole or not at all."""
+"""Write a file atomically."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 def write_atomically(path: Path, content: bytes) -> None:
     """Write a file under a temporary name, flush it to the disk, and rename it.
 
-    An existing file keeps its mode; a new file gets the mode that the umask allows.
+    An existing file keeps its mode. A new file gets the default mode of the process's umask.
     """
     try:
         mode = path.stat().st_mode & 0o777

@@ -1,4 +1,4 @@
-"""Blocks of memory: from when to when each is allocated, and what it is for."""
+"""Blocks of memory: when each was allocated and freed, and what it is for."""
 
 from __future__ import annotations
 
@@ -14,38 +14,41 @@ class Origin:
 
     Attributes:
         phase: ``"forward"``, ``"backward"``, ``"optimizer"`` or ``"outside"``; None if unknown.
-        module: its qualified name, as in a state dict; ``""`` is the outermost module.
-        line: of a backward pass, the line whose gradient is computed.
-        learns: whether autograd records the operator.
-        call: how many calls of outermost modules had begun.
-        trains: whether the outermost module that runs is in training mode; None outside of all.
+        module: the qualified name of the innermost running module, as in a state dict; ``""`` is
+            the outermost module, None is outside every module.
+        line: the line of the program; in a backward pass, the line whose gradient is computed.
+        is_recorded: whether autograd records the operator.
+        call: the number of calls of outermost modules that had begun.
+        is_training: whether the running outermost module is in training mode; None outside every
+            module.
     """
 
     phase: str | None
     module: str | None
     line: SourceLine | None
-    learns: bool
+    is_recorded: bool
     call: int = 0
-    trains: bool | None = None
+    is_training: bool | None = None
 
 
 @dataclass(eq=False)
 class Block:
     """One allocation of an allocator, or one storage on the CPU.
 
-    Positions count the events of the recording.
+    A position is the index of an event in the recording.
 
     Attributes:
-        bytes: what the allocator counts: rounded up, and with a rest that it does not split off.
-        operator: the number of the operator that asked for it; None if it is older than the
-            recording.
-        born: the position of its allocation; -1 if it is older.
-        died: the position at which it was freed; None while it is allocated.
-        data_address: where tensors find their bytes, if not at `address`.
-        origin: what allocated it; None if unknown.
-        of_tensor: whether a tensor had it. If not, a library asked for it.
-        kind: what it is for; None until a role has been found.
-        name: of the parameter, buffer or tensor; None if unknown.
+        bytes: the size that the allocator counts: rounded up, plus any remainder that is too small
+            to split off.
+        operator: the number of the operator that allocated the block; None if the block is older
+            than the recording.
+        born: the position of the allocation; -1 if the block is older than the recording.
+        died: the position of the free; None while the block is allocated.
+        data_address: the address in the tensors' data pointers, if not `address`.
+        origin: what the program was doing at the allocation; None if unknown.
+        has_tensor: whether the block belonged to a tensor. If not, a library allocated it.
+        kind: what the block is for; None until a role is found.
+        name: the name of the parameter, buffer or variable; None if unknown.
     """
 
     address: int
@@ -55,16 +58,16 @@ class Block:
     died: int | None = None
     origin: Origin | None = None
     data_address: int | None = None
-    of_tensor: bool = False
+    has_tensor: bool = False
     kind: Kind | None = None
     name: str | None = None
     module: str | None = None
 
-    def adopt(self, same: Block) -> None:
-        """Take over what is known of this block from an earlier recording."""
-        self.origin, self.of_tensor = same.origin, same.of_tensor
-        self.kind, self.name, self.module = same.kind, same.name, same.module
+    def adopt(self, earlier: Block) -> None:
+        """Copy the origin and the role of the same block in an earlier recording."""
+        self.origin, self.has_tensor = earlier.origin, earlier.has_tensor
+        self.kind, self.name, self.module = earlier.kind, earlier.name, earlier.module
 
     def is_alive_at(self, position: int) -> bool:
-        """Say whether it is allocated after the event at `position`."""
+        """Return whether the block is allocated after the event at `position`."""
         return self.born <= position and (self.died is None or self.died > position)

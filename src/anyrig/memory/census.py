@@ -1,4 +1,4 @@
-"""What a program holds at this moment: its models, its optimizers and its tensors."""
+"""The models, optimizers, tensors and variables that a program holds now."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from .source_line import is_of_a_library
+from .source_line import is_library_code
 
 _LONGEST_CONTAINER = 10_000
 _DEEPEST = 3
@@ -20,10 +20,10 @@ _DEEPEST = 3
 
 @dataclass(frozen=True)
 class Census:
-    """What the garbage collector knows of this process.
+    """The models, optimizers and tensors that the garbage collector of this process tracks.
 
     Attributes:
-        models: modules that no other module contains.
+        models: the modules that no other module contains.
         tensors: all tensors that have a Python object.
     """
 
@@ -34,22 +34,22 @@ class Census:
     @property
     def graph_devices(self) -> frozenset[torch.device]:
         """The devices of tensors that keep a graph for a backward pass."""
-        return frozenset(each.device for each in self.tensors if each.grad_fn is not None)
+        return frozenset(tensor.device for tensor in self.tensors if tensor.grad_fn is not None)
 
 
 def take_census() -> Census:
     """Return the models, optimizers and tensors of this process."""
     found: dict[type, list[Any]] = {nn.Module: [], Optimizer: [], Tensor: []}
     lists: dict[type, list[Any] | None] = {}
-    for thing in gc.get_objects():
-        # Not isinstance: it runs code of objects that pretend to be of another class.
-        kind = type(thing)
+    for item in gc.get_objects():
+        # Not isinstance, which runs the code of proxy objects with a `__class__` property.
+        kind = type(item)
         if kind not in lists:
             lists[kind] = next((found[base] for base in found if issubclass(kind, base)), None)
-        same = lists[kind]
-        if same is not None:
-            same.append(thing)
-    # A module whose constructor has not run yet has no children.
+        matching = lists[kind]
+        if matching is not None:
+            matching.append(item)
+    # A module before `nn.Module.__init__` has no `_modules`.
     modules = [module for module in found[nn.Module] if "_modules" in vars(module)]
     inner = {id(child) for module in modules for child in module.children()}
     outermost = tuple(module for module in modules if id(module) not in inner)
@@ -57,15 +57,15 @@ def take_census() -> Census:
 
 
 def variables_of(frame: FrameType | None) -> Iterator[tuple[str, Tensor]]:
-    """Yield the names and tensors of variables that a program's functions and scripts have now.
+    """Yield the names and tensors of the local and global variables of running functions.
 
     Args:
-        frame: the innermost function. Its callers are looked through too, those in PyTorch and
-            anyrig aside.
+        frame: the innermost function. Its callers are searched too, except those in PyTorch and
+            anyrig.
     """
     seen: set[int] = set()
     while frame is not None:
-        if not is_of_a_library(frame.f_code):
+        if not is_library_code(frame.f_code):
             for variables in (frame.f_locals, frame.f_globals):
                 if id(variables) not in seen:
                     seen.add(id(variables))
@@ -78,7 +78,7 @@ def variables_of(frame: FrameType | None) -> Iterator[tuple[str, Tensor]]:
 def tensors_of_variable(
     name: str, value: Any, depth: int = _DEEPEST
 ) -> Iterator[tuple[str, Tensor]]:
-    """Yield the tensors of a variable, in lists, tuples and dicts as well, with their names."""
+    """Yield the names and tensors of a variable, including tensors in lists, tuples and dicts."""
     if isinstance(value, ModuleType):
         return
     if issubclass(type(value), Tensor):

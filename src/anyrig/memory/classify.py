@@ -1,4 +1,4 @@
-"""Finds the kind of every block whose tensor had no role of its own."""
+"""Classify the blocks that no recorded role explains."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ class Kinds:
 
     ::
 
-        made in a forward pass that learns, alive when the backward pass begins   activations
-        the same, after that backward pass                                        other tensors
-        of a tensor, alive when a step ends, or at the end                        other tensors
-        of a tensor, freed before                                                 temporaries
-        of no tensor                                                              workspaces
-        older than the recording, of no tensor, of a device with graphs           activations
+        recorded by autograd, allocated when the backward pass begins        activations
+        the same, after that backward pass                                   other tensors
+        has a tensor, allocated when a step or the recording ends            other tensors
+        has a tensor, freed before                                           temporaries
+        has no tensor                                                        workspaces
+        has no tensor, older than the recording, on a device with graphs     activations
     """
 
     def __init__(self, timeline: Timeline, log: OperatorLog) -> None:
@@ -33,18 +33,18 @@ class Kinds:
         self._step_positions = [timeline.position_of(n + 1) for n in log.step_ends]
 
     def kind_at(self, block: Block, position: int) -> Kind:
-        """Return the kind of a block that is alive at `position`."""
+        """Return the kind of a block that is allocated at `position`."""
         if block.kind is not None:
             return block.kind
-        if not block.of_tensor:
+        if not block.has_tensor:
             is_older = block.operator is None
             return Kind.ACTIVATIONS if is_older and self._had_graphs else Kind.WORKSPACES
         if self._is_kept_for_backward(block, position):
             return Kind.ACTIVATIONS
-        return Kind.OTHER if self._outlives_its_step(block) else Kind.TEMPORARIES
+        return Kind.OTHER if self._outlives_step(block) else Kind.TEMPORARIES
 
     def blocks_at_end(self) -> dict[int, Block]:
-        """Return the blocks that are allocated at the end, by address, each with its kind."""
+        """Return the blocks that are allocated at the end, by address, with their kinds."""
         end = self._timeline.end
         blocks = {}
         for block in self._timeline.blocks:
@@ -54,10 +54,10 @@ class Kinds:
 
     def _is_kept_for_backward(self, block: Block, position: int) -> bool:
         origin = block.origin
-        if origin is None or block.operator is None or not origin.learns:
+        if origin is None or block.operator is None or not origin.is_recorded:
             return False
         index = bisect_right(self._backward_starts, block.operator)
-        if origin.phase == "backward":  # recomputed, for the rest of this backward pass
+        if origin.phase == "backward":  # recomputed by activation checkpointing
             index -= 1
         elif index < len(self._start_positions):
             if not block.is_alive_at(self._start_positions[index]):
@@ -67,7 +67,7 @@ class Kinds:
         ended = index < len(self._end_positions) and position > self._end_positions[index]
         return not ended
 
-    def _outlives_its_step(self, block: Block) -> bool:
+    def _outlives_step(self, block: Block) -> bool:
         if block.died is None or block.born < 0:
             return True
         index = bisect_left(self._step_positions, block.born)

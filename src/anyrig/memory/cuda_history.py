@@ -1,4 +1,4 @@
-"""What CUDA's caching allocator records of its allocations."""
+"""The history that CUDA's caching allocator records."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 from .event import Action, Event
 
-# Actions of the allocator's history, by our names; the others move no bytes.
+# The allocator's actions and our names for them. Other actions move no bytes.
 _ACTIONS: Mapping[str, Action] = {
     "alloc": "alloc",
     "free_requested": "free",
@@ -27,13 +27,13 @@ Snapshot = dict[str, Any]
 
 @dataclass(frozen=True)
 class CudaHistory:
-    """The recording of all CUDA devices of this process, begun by `begin_cuda_history`.
+    """A recording of all CUDA devices of this process, from `begin_cuda_history`.
 
     Attributes:
         before: the segments of all devices when the recording began, as in
             `torch.cuda.memory_snapshot`.
-        offsets: how many entries each device's trace had then.
-        started_here: whether nothing recorded the allocator's history before.
+        offsets: the length of each device's trace when the recording began.
+        started_here: whether this recording enabled the allocator's history.
     """
 
     before: Sequence[Mapping[str, Any]]
@@ -41,27 +41,27 @@ class CudaHistory:
     started_here: bool
 
     def read(self) -> Snapshot:
-        """Return what the allocator has recorded until now, in its own form."""
+        """Return the allocator's snapshot, with the history until now."""
         snapshot: Snapshot = torch.cuda.memory._snapshot()
         return snapshot
 
     def restart(self) -> CudaHistory:
-        """Return the recording that goes on from here."""
+        """Return a new recording that begins now."""
         if self.started_here:
             _record()
         return _begin(self.started_here)
 
     def end(self) -> None:
-        """Record no more, unless the program itself had started it."""
+        """Disable the allocator's history, unless the program itself had enabled it."""
         if self.started_here:
             torch.cuda.memory._record_memory_history(enabled=None)
 
 
 def begin_cuda_history() -> CudaHistory | None:
-    """Have the allocator record every event; None if there is no CUDA device, real or virtual.
+    """Make the allocator record every event; return None without a CUDA device, real or virtual.
 
-    The functions are PyTorch's own, documented under "Understanding CUDA Memory Usage", though
-    their names begin with an underscore: tests/memory/test_torch_names.py holds on to them.
+    PyTorch documents these functions under "Understanding CUDA Memory Usage", although their names
+    are private. tests/memory/test_torch_names.py fails if a name changes.
     """
     if not torch.cuda.is_available():
         return None
@@ -73,7 +73,7 @@ def begin_cuda_history() -> CudaHistory | None:
 
 
 def _record() -> None:
-    # No stacks: the recorder knows the lines, of backward passes too.
+    # Without stacks: the recorder knows the lines, even in backward passes.
     torch.cuda.memory._record_memory_history("all", context=None, clear_history=True)
 
 
@@ -84,9 +84,9 @@ def _begin(started_here: bool) -> CudaHistory:
 
 
 def label_cuda_allocations() -> Callable[[int, torch.device | None], None]:
-    """Return a function that labels what one device's allocator records from now on.
+    """Return a function that labels the following entries of a device's history.
 
-    The function takes a number and a device; None stands for the current device.
+    The function takes a number, the label, and a device; None is the current device.
     """
     if not torch.cuda.is_available():
         return lambda number, device: None
@@ -105,7 +105,7 @@ def label_cuda_allocations() -> Callable[[int, torch.device | None], None]:
 
 
 def events_of(history: CudaHistory, snapshot: Snapshot, device: int) -> list[Event]:
-    """Return the events of a device since the recording began, in order."""
+    """Return the events of the device with index `device` since the recording began, in order."""
     events = []
     for entry in snapshot["device_traces"][device][history.offsets[device] :]:
         action = _ACTIONS.get(entry["action"])

@@ -1,4 +1,4 @@
-"""How many bytes of each kind a device held over time."""
+"""The bytes of each kind on a device over time."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _POINTS = 400
 
 @dataclass(frozen=True)
 class Curve:
-    """Bytes by kind over time: at most some 400 points, with every stretch's highest kept.
+    """Bytes by kind over time: fewer than 800 points, the maximum of each interval.
 
     Attributes:
-        seconds: since the first event; None where unknown.
-        reserved_bytes: one entry a point; empty on the CPU.
-        bytes_of: for each kind that occurs, one entry a point.
+        seconds: the time of each point since the first event; None where unknown.
+        reserved_bytes: the reserved bytes at each point; empty on the CPU.
+        bytes_of: for each kind that occurs, its bytes at each point.
     """
 
     seconds: Sequence[float | None]
@@ -27,9 +27,9 @@ class Curve:
 
 
 def trace_curve(record: DeviceRecord) -> Curve:
-    """Return the curve of a record; each block counts with the kind that it had when it began."""
+    """Return the curve of a record. A block counts under the kind that it had when allocated."""
     timeline = record.timeline
-    positions = _highest_of_each_stretch(timeline.allocated_bytes)
+    positions = _interval_maxima(timeline.allocated_bytes)
     points = len(positions)
     index_after = {position: index for index, position in enumerate(positions)}
     # The first point at or after each position.
@@ -61,10 +61,13 @@ def trace_curve(record: DeviceRecord) -> Curve:
     )
 
 
-def _highest_of_each_stretch(values: Sequence[int]) -> list[int]:
-    """Return the positions of the highest value of each of some 400 stretches of equal length."""
-    stretch = max(1, len(values) // _POINTS)
+def _interval_maxima(values: Sequence[int]) -> list[int]:
+    """Return the position of the maximum of each of 400 to 799 intervals of equal length.
+
+    Fewer than 400 values are intervals of their own.
+    """
+    length = max(1, len(values) // _POINTS)
     return [
-        max(range(start, min(start + stretch, len(values))), key=values.__getitem__)
-        for start in range(0, len(values), stretch)
+        max(range(start, min(start + length, len(values))), key=values.__getitem__)
+        for start in range(0, len(values), length)
     ]

@@ -1,4 +1,4 @@
-"""Where the memory of one device was while it was tracked."""
+"""The footprint of one device."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from .moment import Holding, Moment
 
 @dataclass(frozen=True)
 class DeviceFootprint:
-    """Where the memory of one device was while it was tracked.
+    """What filled the memory of one device while it was tracked.
 
     Attributes:
-        peak: the moment at which most bytes were allocated.
-        outside_bytes: at the end, of the device but not of this process's PyTorch: the CUDA
-            context, other libraries and other processes. None if unknown.
+        peak: the moment with the most allocated bytes.
+        outside_bytes: the memory in use at the end that PyTorch in this process has not reserved:
+            the CUDA context, other libraries and other processes. None if unknown.
         total_bytes: the device's memory; None if unknown.
         curve: the bytes by kind over time.
     """
@@ -35,7 +35,7 @@ class DeviceFootprint:
 
 
 def describe_device(record: DeviceRecord) -> DeviceFootprint:
-    """Return the footprint that a record of a device amounts to."""
+    """Return the footprint of a device from its record."""
     timeline = record.timeline
     return DeviceFootprint(
         timeline.device,
@@ -49,7 +49,7 @@ def describe_device(record: DeviceRecord) -> DeviceFootprint:
 
 
 def describe_moment(record: DeviceRecord, position: int) -> Moment:
-    """Return what a device's memory held after the event at a position of its timeline."""
+    """Return what the device's memory held after the event at `position` of its timeline."""
     timeline = record.timeline
     holdings = [
         _describe_block(block, record.kinds.kind_at(block, position))

@@ -1,4 +1,4 @@
-"""What was recorded of one device."""
+"""The recording of one device."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from .timeline import Timeline
 
 @dataclass(frozen=True)
 class DeviceRecord:
-    """What was recorded of one device.
+    """The recording of one device.
 
     Attributes:
-        outside_bytes: of the device, but not of this process's PyTorch: the CUDA context, other
-            libraries and other processes; None if unknown.
+        outside_bytes: the memory in use that PyTorch in this process has not reserved: the CUDA
+            context, other libraries and other processes; None if unknown.
         total_bytes: the device's memory; None if unknown.
         refused: the name of the last operator that ran out of memory, on any device.
     """

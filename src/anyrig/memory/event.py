@@ -13,11 +13,11 @@ class Event:
     """One entry of an allocator's history.
 
     Attributes:
-        action: ``"free"`` ends an allocation; from ``"reuse"`` on its block may be given again,
-            later than that if another stream still used it; ``"refuse"`` is a request for which
-            there was no memory.
-        address: of a refused request, the free bytes of the device instead.
-        bytes: of a request as asked for; of a segment its size.
+        action: ``"free"`` ends an allocation. From ``"reuse"`` on, the allocator may hand out the
+            block again; this event comes later if another stream still uses the block.
+            ``"refuse"`` is a request for which there was no memory.
+        address: the block's address; for ``"refuse"``, the device's free bytes instead.
+        bytes: the requested bytes, or the size of a segment.
         operator: the number of the operator that was running; None if unknown.
         seconds: since the epoch; None if unknown.
     """

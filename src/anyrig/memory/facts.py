@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def format_json(footprint: Footprint) -> str:
-    """Return a footprint as JSON, its steps included."""
+    """Return a footprint as JSON, including its steps."""
     facts = _facts(footprint.devices)
     if footprint.steps:
         facts["steps"] = [_facts(step.devices) for step in footprint.steps]
@@ -56,5 +56,5 @@ def _moment(moment: Moment) -> dict[str, Any]:
 
 
 def _texts(counts: Mapping[Any, int]) -> dict[str, int]:
-    """Return the counts under texts; what is unknown is under ``"?"``."""
+    """Return the counts with string keys; None becomes ``"?"``."""
     return {"?" if key is None else str(key): count for key, count in counts.items()}

@@ -1,4 +1,4 @@
-"""Where the memory of all devices was while it was tracked."""
+"""The footprint of all devices."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from .device_footprint import DeviceFootprint
 
 @dataclass
 class Footprint:
-    """Where the memory of all devices was while it was tracked.
+    """What filled the memory of all devices while it was tracked.
 
     Attributes:
-        devices: those that held memory, CUDA devices first. Empty until tracking has ended. With
-            ``every="step"``, those of the step with the highest peak.
-        steps: with ``every="step"``, one footprint a step of an optimizer.
+        devices: the footprints of the devices that held memory, CUDA devices first. Empty until
+            tracking has ended. With ``every="step"``, the footprints of the step with the highest
+            peak.
+        steps: with ``every="step"``, one footprint for each optimizer step.
     """
 
     devices: tuple[DeviceFootprint, ...] = ()
@@ -28,7 +29,7 @@ class Footprint:
 
     @property
     def peak_bytes(self) -> int:
-        """The bytes that were allocated at the peaks of all devices together."""
+        """The sum of the allocated bytes at each device's peak."""
         return sum(device.peak.allocated_bytes for device in self.devices)
 
     def table(self) -> str:
@@ -44,21 +45,22 @@ class Footprint:
         return format_json(self)
 
     def html(self) -> str:
-        """Return the footprint as a page with a chart of each device, with no outside resources."""
+        """Return the footprint as a self-contained HTML page with a chart for each device."""
         from .page import format_page
 
         return format_page(self.devices)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the footprint to a file, whole or not at all, and return its path.
+        """Write the footprint to a file atomically, and return its path.
 
         Args:
-            path: its suffix chooses the format: ``.txt``, ``.json``, ``.html``, or ``.pickle`` for
-                a snapshot of the CUDA devices that https://pytorch.org/memory_viz opens.
+            path: the file. Its suffix selects the format: ``.txt``, ``.json``, ``.html``, or
+                ``.pickle`` for a snapshot of the CUDA devices that https://pytorch.org/memory_viz
+                opens.
 
         Raises:
-            MemoryTrackingError: the suffix is none of these, or a snapshot was asked for and there
-                is no CUDA device.
+            MemoryTrackingError: the suffix is unknown, or is ``.pickle`` and there was no CUDA
+                device.
         """
         path = Path(path)
         writers: dict[str, Callable[[], bytes]] = {
@@ -69,7 +71,7 @@ class Footprint:
         }
         if path.suffix not in writers:
             raise MemoryTrackingError(
-                f"cannot tell a format from the name {path.name!r}; let it end in "
+                f"the name {path.name!r} selects no format; it must end in one of "
                 f"{', '.join(writers)}"
             )
         from .atomic_file import write_atomically
@@ -82,6 +84,6 @@ class Footprint:
 
         if self._snapshot is None:
             raise MemoryTrackingError(
-                "there was no CUDA device to take a snapshot of; save the footprint as .html"
+                "a snapshot needs a CUDA device, and there was none; save the footprint as .html"
             )
         return pickle.dumps(self._snapshot)

@@ -1,4 +1,4 @@
-"""Allocations and frees of the CPU's memory, which has no caching allocator to ask."""
+"""The history of CPU memory, which has no caching allocator that records one."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from .event import Event
 
 @dataclass
 class HostHistory:
-    """The CPU storages that tensors have, and when each was freed.
+    """The allocations and frees of the CPU storages of tensors.
 
-    PyTorch keeps a storage's Python object for as long as the storage lives, so a weak reference
-    to it notices the end of memory that only a graph holds.
+    PyTorch keeps a storage's Python object as long as the storage lives. The callback of a weak
+    reference to the object therefore runs when the storage is freed, even if only a graph held it.
     """
 
     events: list[Event] = field(default_factory=list)
@@ -26,7 +26,7 @@ class HostHistory:
     _bytes: dict[int, tuple[int, int]] = field(default_factory=dict)
 
     def note(self, storage: torch.UntypedStorage, operator: int, seconds: float) -> None:
-        """Record a storage unless it is known already."""
+        """Record a storage, unless it is recorded already or empty."""
         key = storage._cdata
         if key in self._alive or not (count := storage.nbytes()):
             return
@@ -41,9 +41,9 @@ class HostHistory:
         self.events.append(Event("alloc", address, count, operator, seconds))
 
     def restart(self) -> None:
-        """Forget the events until now: what is alive was there before.
+        """Clear the events, and set `before` to the storages that are still alive.
 
-        `before` then has it in the form of `torch.cuda.memory_snapshot`.
+        `before` has the format of `torch.cuda.memory_snapshot`.
         """
         self.events.clear()
         self.before = [

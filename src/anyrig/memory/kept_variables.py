@@ -1,4 +1,4 @@
-"""Variables that keep more tensors with every pass of a loop, and the lines that add to them."""
+"""Find variables that collect tensors in a loop, and the lines that add to them."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from types import FrameType
 from torch import Tensor
 
 from .census import tensors_of_variable
-from .source_line import SourceLine, is_of_a_library
+from .source_line import SourceLine, is_library_code
 
 _ADDING_METHODS = ("append", "extend", "insert", "add", "update", "setdefault")
 
 
 @dataclass(frozen=True)
 class KeptVariable:
-    """A variable that a line of its function adds tensors to.
+    """A variable to which a line of its function adds tensors.
 
     Attributes:
-        line: ``losses.append(loss)``, ``total += loss`` or ``h = cell(x, h)``, for example.
-        is_container: whether it holds its tensors in a list or a dict.
+        line: the line, such as ``losses.append(loss)``, ``total += loss`` or ``h = cell(x, h)``.
+        is_container: whether the variable is a container of tensors rather than a tensor.
     """
 
     name: str
@@ -32,28 +32,28 @@ class KeptVariable:
 
     @property
     def has_graphs(self) -> bool:
-        """Whether a tensor of it keeps a graph for a backward pass."""
+        """Whether one of its tensors keeps a graph for a backward pass."""
         return any(tensor.grad_fn is not None for tensor in self.tensors)
 
     @property
     def is_scalar(self) -> bool:
-        """Whether all of its tensors are single numbers, as losses are."""
+        """Whether all of its tensors have a single element, as losses do."""
         return all(tensor.numel() == 1 for tensor in self.tensors)
 
 
 def find_kept_variables(frame: FrameType | None) -> Iterator[KeptVariable]:
-    """Yield the variables of a program's functions that a line of theirs adds tensors to.
+    """Yield the variables of running functions to which a line of the same function adds tensors.
 
     Args:
-        frame: the innermost function; its callers are looked through too.
+        frame: the innermost function. Its callers are searched too.
     """
     while frame is not None:
-        if not is_of_a_library(frame.f_code):
-            yield from _of_function(frame)
+        if not is_library_code(frame.f_code):
+            yield from _find_in_function(frame)
         frame = frame.f_back
 
 
-def _of_function(frame: FrameType) -> Iterator[KeptVariable]:
+def _find_in_function(frame: FrameType) -> Iterator[KeptVariable]:
     code = frame.f_code
     lines = _adding_lines(code.co_filename, code.co_firstlineno, code.co_name)
     for name, number in lines.items():
@@ -65,10 +65,10 @@ def _of_function(frame: FrameType) -> Iterator[KeptVariable]:
 
 
 def _adding_lines(file: str, first: int, function: str) -> dict[str, int]:
-    """Return the variables that a function adds to, each with the last line that does."""
+    """Return the names of the variables that a function adds to, with the last line that does."""
     try:
         tree: ast.AST = ast.parse("".join(linecache.getlines(file)))
-    except SyntaxError:  # no source, or that of a notebook's cell with magic commands
+    except SyntaxError:  # such as a notebook's cell with magic commands
         return {}
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == function:

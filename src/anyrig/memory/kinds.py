@@ -1,4 +1,4 @@
-"""What a block of memory is for."""
+"""The kinds of memory."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from enum import Enum
 
 
 class Kind(str, Enum):
-    """What a block of memory is for.
+    """The purpose of a block of memory.
 
-    Every allocated block has one kind; `CACHED` and `OUTSIDE` are not blocks.
+    Every allocated block has one kind. `CACHED` and `OUTSIDE` are not kinds of blocks.
     """
 
     PARAMETERS = "parameters"

@@ -18,13 +18,14 @@ class Holding:
     """One allocated block of memory, and what it is for.
 
     Attributes:
-        bytes: what the allocator counts for the block, rounding included.
-        name: of the parameter, buffer or variable, as far as known.
-        module: the qualified name of the module that allocated or owns it; ``""`` is the model.
-        line: the line of the program that allocated it; for a backward pass, the line of the
-            forward pass whose gradient is computed. None if it is older than the tracking.
-        phase: ``"forward"``, ``"backward"``, ``"optimizer"`` or ``"outside"`` of all three; None
-            if it is older than the tracking.
+        bytes: the size that the allocator counts for the block, including rounding.
+        name: the name of the parameter, buffer or variable; None if unknown.
+        module: the qualified name of the module that allocated or owns the block; ``""`` is the
+            model, None is no module.
+        line: the line of the program that allocated the block; in a backward pass, the line of the
+            forward pass whose gradient is computed. None if allocated before tracking began.
+        phase: ``"forward"``, ``"backward"``, ``"optimizer"`` or ``"outside"`` of these; None if
+            allocated before tracking began.
     """
 
     bytes: int
@@ -40,11 +41,14 @@ class Moment:
     """What one device's memory held at one moment.
 
     Attributes:
-        allocated_bytes: the sum of the holdings; equals `torch.cuda.memory_allocated`.
-        reserved_bytes: equals `torch.cuda.memory_reserved`; None on the CPU.
-        seconds: since the epoch; None if unknown.
-        phase: see `Holding`; of the operator that ran. So are `module` and `line`.
-        holdings: largest first.
+        allocated_bytes: the sum of the holdings; on CUDA devices, the value of
+            `torch.cuda.memory_allocated`.
+        reserved_bytes: the value of `torch.cuda.memory_reserved`; None on the CPU.
+        seconds: the time since the epoch; None if unknown.
+        phase: the phase of the operator that ran, as in `Holding`.
+        module: the module of the operator that ran.
+        line: the line of the operator that ran.
+        holdings: the allocated blocks, largest first.
     """
 
     allocated_bytes: int
@@ -56,22 +60,28 @@ class Moment:
     holdings: tuple[Holding, ...]
 
     def by_kind(self) -> dict[Kind, int]:
-        """Return the bytes of each kind, largest first; they add up to the reserved bytes."""
+        """Return the bytes of each kind, largest first. On CUDA, the sum is `reserved_bytes`."""
         counts = self._sum(lambda holding: holding.kind)
         if self.reserved_bytes is not None:
             counts[Kind.CACHED] = self.reserved_bytes - self.allocated_bytes
         return dict(sorted(counts.items(), key=lambda item: -item[1]))
 
     def by_module(self, kind: Kind | None = None) -> dict[str | None, int]:
-        """Return the bytes of each module, largest first; of one kind if given."""
+        """Return the bytes of each module, largest first; only of `kind` if given."""
         return self._sum(lambda holding: holding.module, kind)
 
     def by_name(self, kind: Kind | None = None) -> dict[str | None, int]:
-        """Return the bytes of each parameter, buffer or variable, largest first."""
+        """Return the bytes of each parameter, buffer or variable, largest first.
+
+        Only of `kind` if given.
+        """
         return self._sum(lambda holding: holding.name, kind)
 
     def by_line(self, kind: Kind | None = None) -> dict[SourceLine | None, int]:
-        """Return the bytes that each line of the program allocated, largest first."""
+        """Return the bytes that each line of the program allocated, largest first.
+
+        Only of `kind` if given.
+        """
         return self._sum(lambda holding: holding.line, kind)
 
     def _sum(self, key: Callable[[Holding], Key], kind: Kind | None = None) -> dict[Key, int]:

@@ -1,4 +1,4 @@
-"""What ran while memory was recorded, and which tensors had which roles."""
+"""The operators that ran while memory was recorded, and the roles of tensors."""
 
 from __future__ import annotations
 
@@ -12,28 +12,30 @@ from .kinds import Kind
 
 @dataclass(frozen=True)
 class Role:
-    """That a tensor's memory serves a purpose, seen after an operator had run."""
+    """The purpose of a tensor's memory, as observed after an operator had run."""
 
-    operator: int  # the number of the last operator before
+    operator: int  # the number of the last operator that had run
     device: torch.device
     address: int
-    kind: Kind | None  # None: a tensor of no known purpose
+    kind: Kind | None  # None: a tensor whose purpose is unknown
     name: str | None = None
     module: str | None = None
 
 
 @dataclass
 class OperatorLog:
-    """The operators of a recording, by number, and the roles of tensors.
+    """The operators of a recording, numbered from 1, and the roles of tensors.
 
     Attributes:
-        origins: of each operator that may have allocated memory.
-        roles: in the order in which they were seen.
-        backward_starts: numbers of the first operators of backward passes.
-        backward_ends: numbers of the first operators after each of them.
-        step_ends: numbers of the last operators of optimizer steps.
-        refused: the name of the last operator that ran out of memory, as ``"aten::_to_copy"``.
-        graph_devices: where graphs for a backward pass existed when the recording began.
+        count: the number of operators so far.
+        origins: the origin of each operator, by number.
+        roles: the roles in the order of observation.
+        backward_starts: the number of the first operator of each backward pass.
+        backward_ends: the number of the first operator after each backward pass.
+        step_ends: the number of the last operator of each optimizer step.
+        graph_devices: the devices that held graphs for a backward pass when the recording began.
+        refused: the name of the last operator that ran out of memory, such as
+            ``"aten::_to_copy"``.
     """
 
     count: int = 0
@@ -51,7 +53,7 @@ class OperatorLog:
         return self.count
 
     def clear(self) -> None:
-        """Forget all but how many operators have run."""
+        """Clear the origins, roles, backward passes and steps; continue the numbering."""
         for entries in (
             self.origins,
             self.roles,

@@ -1,4 +1,4 @@
-"""Turns an out-of-memory error into a report of what filled the device."""
+"""Report what filled the device after an out-of-memory error."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class OutOfMemoryReport:
     """What filled a device when it ran out of memory.
 
     Attributes:
-        device: that ran out of memory.
-        requested_bytes: rounded up to whole blocks.
-        moment: what the device held; its line and module are those of the request.
-        reason: why, and which line to change.
+        device: the device that ran out of memory.
+        requested_bytes: the size of the refused request, rounded up to whole blocks.
+        moment: what the device held, with the line and module of the request.
+        reason: the most likely reason, and the line to change.
         total_bytes: the device's memory; None if unknown.
     """
 
@@ -38,7 +38,7 @@ class OutOfMemoryReport:
     total_bytes: int | None
 
     def __str__(self) -> str:
-        """Return the reason in the first line, then what the device held."""
+        """Return a text: the reason in the first line, then the request and a table of kinds."""
         reason = self.reason
         at = f" Line: {reason.line}: {reason.line.text}" if reason.line is not None else ""
         moment = self.moment
@@ -46,7 +46,7 @@ class OutOfMemoryReport:
         of_total = f" of {format_bytes(self.total_bytes)}" if self.total_bytes is not None else ""
         return (
             f"{self.device} ran out of memory: {reason.sentence}.{at}\n"
-            f"{format_bytes(self.requested_bytes)} were asked for{where}, with "
+            f"{format_bytes(self.requested_bytes)} were requested{where}, with "
             f"{format_bytes(moment.allocated_bytes)} allocated{of_total}:\n{format_moment(moment)}"
         )
 
@@ -61,10 +61,11 @@ class explain_oom:  # noqa: N801 (used like a function, as torch.no_grad is)
 
     A `torch.OutOfMemoryError` that leaves the block gets an attribute `report`, an
     `OutOfMemoryReport`, and the report's text as a note below its message (Python 3.11 and later;
-    in 3.10 as a second argument). It stays the same exception. The block is tracked as by `track`.
+    in 3.10 as a second argument). The exception object stays the same. The block is tracked as by
+    `track`.
 
     Raises:
-        MemoryTrackingError: memory is tracked already.
+        MemoryTrackingError: memory is already being tracked.
     """
 
     def __enter__(self) -> None:
@@ -99,7 +100,7 @@ def _innermost(traceback: TracebackType | None) -> FrameType | None:
 def _report(records: Sequence[DeviceRecord], frame: FrameType | None) -> OutOfMemoryReport | None:
     refusing = [record for record in records if record.timeline.refusals]
     if not refusing:
-        return None  # on the CPU, or raised by the program itself
+        return None  # the CPU ran out of memory, or the program raised the error itself
     record = max(refusing, key=lambda each: each.timeline.last_refusal_seconds())
     refusal = record.timeline.refusals[-1]
     reason = find_reason(record, refusal, list(find_kept_variables(frame)))

@@ -1,4 +1,4 @@
-"""A footprint as a page for a browser."""
+"""A footprint as an HTML page."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .table import describe_peak
 
 _WIDTH, _HEIGHT = 960, 320
 _LONGEST_LIST = 20
-# Colours that colour-blind people can tell apart: Okabe and Ito, https://jfly.uni-koeln.de/color
+# A palette that is safe for colour-blind readers: Okabe and Ito, https://jfly.uni-koeln.de/color
 _COLOURS = {
     Kind.PARAMETERS: "#0072b2",
     Kind.GRADIENTS: "#56b4e9",
@@ -36,7 +36,7 @@ height: .8em; margin: 0 .3em 0 1em } p { margin: .3rem 0 } code { font-size: .9e
 
 
 def format_page(devices: Sequence[DeviceFootprint]) -> str:
-    """Return a page with a chart and tables of each device. It needs no other file."""
+    """Return a self-contained page with a chart and tables for each device."""
     body = "".join(_section(device) for device in devices) or "<p>No device held memory.</p>"
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -57,7 +57,7 @@ def _section(device: DeviceFootprint) -> str:
 
 
 def _chart(curve: Curve) -> str:
-    """Return the curve as stacked areas, the kinds in the order of `Kind`."""
+    """Return an SVG of the curve as stacked areas, in the order of `Kind`."""
     kinds = [kind for kind in Kind if any(curve.bytes_of.get(kind, ()))]
     points = len(curve.seconds)
     if not kinds or not points:

@@ -1,4 +1,4 @@
-"""Why a device ran out of memory."""
+"""Find the most likely reason why a device ran out of memory."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from .kinds import Kind
 from .source_line import SourceLine
 from .timeline import Refusal
 
-# A variable is said to keep tensors of a loop if it holds those of so many passes.
+# Tensors of at least this many iterations count as collected in a loop.
 _FEWEST_PASSES = 3
 _COPIES = ("aten::_to_copy", "aten::copy_")
 
 
 class Cause(str, Enum):
-    """Why a device ran out of memory."""
+    """The causes of an out-of-memory error."""
 
     OTHER_PROCESSES = "other processes"
     FRAGMENTATION = "fragmentation"
@@ -38,11 +38,12 @@ class Cause(str, Enum):
 
 @dataclass(frozen=True)
 class Reason:
-    """Why a device ran out of memory.
+    """The most likely reason why a device ran out of memory.
 
     Attributes:
-        sentence: what happened, with the figures, in one line.
-        line: the line of the program to change.
+        cause: the kind of reason.
+        sentence: what happened, with figures, in one line.
+        line: the line of the program to change; None if unknown.
         bytes: the bytes that the cause accounts for.
     """
 
@@ -55,31 +56,32 @@ class Reason:
 def find_reason(
     record: DeviceRecord, refusal: Refusal, variables: Sequence[KeptVariable]
 ) -> Reason:
-    """Return the reason why a device refused a request; see `_rules` for the order of the tests.
+    """Return the most likely reason why a device refused a request; see `_Rules`.
 
     Args:
-        record: of the device, until it ran out of memory.
+        record: the recording of the device until it ran out of memory.
         refusal: the request.
-        variables: that the functions that were running add tensors to, innermost first.
+        variables: the variables to which running functions add tensors, innermost function first.
     """
     return next(reason for reason in _Rules(record, refusal, variables).all() if reason is not None)
 
 
 class _Rules:
-    """One method for each cause. The first that applies is the reason.
+    """The rules for each cause, in order. The first rule that applies gives the reason.
 
     ::
 
-        others hold what was asked for, and a quarter of the device       other processes
-        what was asked for is free, but in pieces; a third of all         fragmentation
-        graphs of three calls of a model or more are alive                kept losses or outputs,
-                                                                          a recurrent state
-        a line's tensors of three passes or more hold half of the memory  kept tensors
-        what was asked for is free, but in pieces                         fragmentation
-        an optimizer's step ran                                           optimizer state
-        a module in evaluation mode ran, and autograd recorded it         evaluation
-        a copy to the device ran, of more than all else there             the batch
-        else                                                              the largest kind
+        other processes hold a quarter of the device, at least the request   other processes
+        a third of the reserved memory is free, at least the request         fragmentation
+        graphs of three or more calls of a model are alive                   kept losses, kept
+                                                                             outputs, or a
+                                                                             recurrent state
+        one line's tensors of three or more passes hold half of the memory   kept tensors
+        the free reserved memory is at least the request                     fragmentation
+        an optimizer step was running                                        optimizer state
+        a module in evaluation mode was running, recorded by autograd        evaluation
+        a copy to the device was running, and batches are the largest kind   the batch
+        otherwise                                                            the largest kind
     """
 
     def __init__(
@@ -97,7 +99,7 @@ class _Rules:
         self._cached = self._reserved - timeline.allocated_at(refusal.position)
         last = max(timeline.origins, default=0)
         self._origin = timeline.origins.get(last, Origin(None, None, None, False))
-        self._asked = format_bytes(refusal.requested_bytes)
+        self._requested = format_bytes(refusal.requested_bytes)
 
     def all(self) -> Sequence[Reason | None]:
         return (
@@ -134,7 +136,7 @@ class _Rules:
             return None
         return Reason(
             Cause.FRAGMENTATION,
-            f"{format_bytes(self._cached)} are free, but no piece of it has {self._asked}",
+            f"{format_bytes(self._cached)} are free, but no free block has {self._requested}",
             self._origin.line,
             self._cached,
         )
@@ -143,7 +145,7 @@ class _Rules:
         kept = [
             block
             for block in self._blocks
-            if block.origin is not None and block.origin.learns and block.kind is None
+            if block.origin is not None and block.origin.is_recorded and block.kind is None
         ]
         calls = {block.origin.call for block in kept if block.origin is not None}
         count = sum(block.bytes for block in kept)
@@ -165,15 +167,15 @@ class _Rules:
             if variable.is_container:
                 return Reason(
                     Cause.KEPT_OUTPUTS,
-                    f"{name} keeps {held}: append output.detach(), on the CPU if it is only looked "
-                    "at later",
+                    f"{name} keeps {held}: append output.detach(), or output.detach().cpu() if the "
+                    "device does not need it",
                     variable.line,
                     count,
                 )
             return Reason(
                 Cause.RECURRENT_STATE,
-                f"{name} carries its graph from pass to pass and keeps {held}: call detach_() on "
-                "it where the gradient may end",
+                f"{name} carries its graph from pass to pass and keeps {held}: call "
+                f"{name}.detach_() where the gradient may end",
                 variable.line,
                 count,
             )
@@ -183,8 +185,8 @@ class _Rules:
         by_line: dict[SourceLine, list[Block]] = {}
         for block in self._blocks:
             line = block.origin.line if block.origin is not None else None
-            is_kept = block.of_tensor and block.kind in (None, Kind.BATCH)
-            if line is not None and is_kept and not (block.origin and block.origin.learns):
+            is_kept = block.has_tensor and block.kind in (None, Kind.BATCH)
+            if line is not None and is_kept and not (block.origin and block.origin.is_recorded):
                 by_line.setdefault(line, []).append(block)
         if not by_line:
             return None
@@ -207,7 +209,8 @@ class _Rules:
                 )
         return Reason(
             Cause.KEPT_TENSORS,
-            f"{passes} tensors of one line are alive, {format_bytes(count)} together",
+            f"one line allocated {passes} tensors that are still alive, {format_bytes(count)} in "
+            "total",
             line,
             count,
         )
@@ -218,7 +221,7 @@ class _Rules:
         count = self._kinds[Kind.OPTIMIZER_STATE] + self._refusal.requested_bytes
         return Reason(
             Cause.OPTIMIZER_STATE,
-            f"the optimizer's state needs more than the {format_bytes(count)} that it has so far",
+            f"the optimizer's state needs at least {format_bytes(count)}",
             self._origin.line,
             count,
         )
@@ -226,7 +229,7 @@ class _Rules:
     def _evaluation(self) -> Reason | None:
         origin = self._origin
         count = self._kinds[Kind.ACTIVATIONS]
-        if origin.trains is not False or not origin.learns or not count:
+        if origin.is_training is not False or not origin.is_recorded or not count:
             return None
         return Reason(
             Cause.EVALUATION,
@@ -242,7 +245,7 @@ class _Rules:
             return None
         return Reason(
             Cause.BATCH,
-            f"the batch has {format_bytes(count)}",
+            f"the batch needs {format_bytes(count)}",
             self._origin.line,
             count,
         )
@@ -257,11 +260,11 @@ class _Rules:
         for block in self._blocks:
             if block.origin is not None and self._kind(block) is kind:
                 by_line[block.origin.line] += block.bytes
-        sentence = f"activations that a backward pass needs have {format_bytes(count)}"
-        if not by_line:  # all are older than the recording
+        sentence = f"activations for a backward pass hold {format_bytes(count)}"
+        if not by_line:  # all of them are older than the recording
             return Reason(Cause.ACTIVATIONS, sentence, self._origin.line, count)
-        line, of_line = by_line.most_common(1)[0]
-        sentence += f", {format_bytes(of_line)} of them from one line"
+        line, line_bytes = by_line.most_common(1)[0]
+        sentence += f", {format_bytes(line_bytes)} of them from one line"
         return Reason(Cause.ACTIVATIONS, sentence, line, count)
 
     def _largest_other(self, kind: Kind) -> int:

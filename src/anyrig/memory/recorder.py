@@ -1,4 +1,4 @@
-"""Records what every operator allocates, and what for."""
+"""Record every operator, and label the allocations that it makes."""
 
 from __future__ import annotations
 
@@ -17,21 +17,22 @@ from .operator_log import OperatorLog
 from .source_line import current_line
 from .tensor_roles import TensorRoles, tensors_in
 
-# Operators that return an argument of theirs, for which they may allocate memory.
+# Operators that return one of their arguments, but may allocate memory for it.
 _RESIZING = ("aten::resize_", "aten::set_", "aten::resize_as_")
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """While it is entered, writes down every operator of this thread and of its backward passes.
+    """A dispatch mode that records every operator of this thread and of its backward passes.
 
     ::
 
-        operator 7: addmm ─┬─ its number labels what CUDA's allocator records   (label)
-                           ├─ its outputs' addresses become roles               (log.roles)
-                           └─ its module and line become their origin           (log.origins)
+        operator 7: addmm ─┬─ its number labels the entries of CUDA's history   (label)
+                           ├─ the addresses of its outputs become roles         (log.roles)
+                           └─ its module and line become its origin             (log.origins)
 
-    A backward pass runs operators of its own. Each belongs to a node of the graph, whose sequence
-    number says which operator of the forward pass made it: its module and line are taken.
+    Each operator of a backward pass belongs to a node of the graph. The node's sequence number
+    identifies the operator of the forward pass that created the node, and the backward operator
+    gets the module and the line of that operator.
     """
 
     def __init__(
@@ -48,7 +49,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._label = label
         self._origin_of_node: dict[int, Origin] = {}
         self._makes_outputs: dict[Any, bool] = {}
-        self._of_thread = threading.local()
+        self._thread_state = threading.local()
         self._in_backward = False
 
     def __torch_dispatch__(
@@ -72,47 +73,51 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return output
 
     def begin_step(self) -> None:
-        """Call before an optimizer's step."""
-        self._of_thread.steps = True
+        """Record that an optimizer step begins in this thread."""
+        self._thread_state.in_step = True
 
     def end_step(self) -> None:
-        """Call after an optimizer's step: no graph of an earlier step is walked again."""
-        self._of_thread.steps = False
+        """Record that the optimizer step has ended, and drop the origins of graph nodes.
+
+        No later backward pass is expected to use a graph from before the step.
+        """
+        self._thread_state.in_step = False
         self._log.step_ends.append(self._log.count)
         self._origin_of_node.clear()
 
     def note_batch(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
-        """Record the tensors that an outermost module is called with as the batch."""
+        """Record the inputs of an outermost module as the batch."""
         for tensor in tensors_in(inputs):
             if not tensor.requires_grad:
                 self._roles.note(tensor, Kind.BATCH)
 
     def finish(self) -> None:
-        """Call when the recording ends."""
+        """Record the end of a backward pass that no operator has followed."""
         self._end_backward(self._log.count + 1)
 
     def _origin(self, number: int, args: tuple[Any, ...]) -> Origin:
-        learns = torch.is_grad_enabled()
-        # Private: PyTorch has no public way to ask whether a backward pass runs, and of which node.
+        is_recorded = torch.is_grad_enabled()
+        # Private: PyTorch has no public API for the backward pass and the node that are running.
         # tests/memory/test_torch_names.py fails if the names change.
         if torch._C._current_graph_task_id() != -1:
             self._begin_backward(number)
-            node = None if learns else torch._C._current_autograd_node()
+            node = None if is_recorded else torch._C._current_autograd_node()
             if node is not None:
                 known = self._origin_of_node.get(node._sequence_nr())
                 if known is not None:
                     return Origin("backward", known.module, known.line, False, known.call)
-            return Origin("backward", self._modules.current(), current_line(), learns)
+            return Origin("backward", self._modules.current(), current_line(), is_recorded)
         self._end_backward(number)
         module = self._modules.current()
         calls = self._modules.calls
-        if getattr(self._of_thread, "steps", False):
+        if getattr(self._thread_state, "in_step", False):
             return Origin("optimizer", module, current_line(), False, calls)
-        learns = learns and _requires_grad(args)
+        is_recorded = is_recorded and _requires_grad(args)
         phase = "outside" if module is None else "forward"
-        origin = Origin(phase, module, current_line(), learns, calls, self._modules.trains())
-        if learns:
-            # The node of this operator is the last one that this thread made.
+        is_training = self._modules.is_training()
+        origin = Origin(phase, module, current_line(), is_recorded, calls, is_training)
+        if is_recorded:
+            # The node of this operator is the last node that this thread created.
             self._origin_of_node.setdefault(torch._C._autograd._get_sequence_nr() - 1, origin)
         return origin
 
@@ -128,7 +133,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _makes_outputs(func: Any) -> bool:
-    """Say whether an operator may return tensors with memory of their own."""
+    """Return whether an operator may return tensors with memory of their own."""
     schema = getattr(func, "_schema", None)
     if schema is None or schema.name in _RESIZING:
         return True
@@ -138,7 +143,7 @@ def _makes_outputs(func: Any) -> bool:
 
 
 def _device_of(args: tuple[Any, ...], kwargs: Any) -> torch.device | None:
-    """Return the device on which an operator allocates, as far as its arguments say."""
+    """Return the device on which an operator allocates; None if its arguments do not show it."""
     device = kwargs.get("device") if kwargs else None
     if isinstance(device, torch.device):
         return device
@@ -151,7 +156,7 @@ def _device_of(args: tuple[Any, ...], kwargs: Any) -> torch.device | None:
 
 
 def _copies(func: Any, args: tuple[Any, ...], output: Any) -> bool:
-    """Say whether an operator copied a tensor from another device."""
+    """Return whether an operator copied a tensor from another device."""
     source = args[0] if args else None
     return (
         isinstance(source, Tensor)

@@ -13,7 +13,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-# Private: PyTorch has no public way to list the active modes.
+# Private: PyTorch has no public API that lists the active modes.
 # tests/memory/test_torch_names.py fails if the name changes.
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from torch.utils.hooks import RemovableHandle
@@ -42,7 +42,7 @@ _CPU = torch.device("cpu")
 
 
 class Recording:
-    """Records what every operator allocates from `start` to `stop`, on all devices.
+    """A recording of the allocations of every operator, from `start` to `stop`, on all devices.
 
     ::
 
@@ -62,11 +62,11 @@ class Recording:
         self._label = label_cuda_allocations()
         self._recorder = Recorder(self._log, self._modules, self._roles, self._label)
         self._handles: list[RemovableHandle] = []
-        self.snapshot: Snapshot | None = None  # of the last `read`, for PyTorch's viewer
+        self.snapshot: Snapshot | None = None  # from the last `read`, for PyTorch's viewer
         self._known: dict[torch.device, Mapping[int, Block]] = {}
 
     def start(self, frame: FrameType | None) -> None:
-        """Begin to record; `frame` is the caller's, for the names of its variables."""
+        """Begin to record. The names of variables come from `frame` and its callers."""
         self._log.graph_devices = self._note_all(frame)
         self._host.restart()
         self._cuda = begin_cuda_history()
@@ -78,7 +78,7 @@ class Recording:
         self._recorder.__enter__()  # type: ignore[no-untyped-call]
 
     def stop(self, frame: FrameType | None) -> list[DeviceRecord]:
-        """Record no more, and return what was recorded of each device that has memory."""
+        """End the recording, and return the record of each device that held memory."""
         self._recorder.__exit__(None, None, None)  # type: ignore[no-untyped-call]
         try:
             return self.read(frame)
@@ -90,14 +90,17 @@ class Recording:
                 self._cuda.end()
 
     def read(self, frame: FrameType | None) -> list[DeviceRecord]:
-        """Return what was recorded until now of each device that has memory."""
+        """Return the record until now of each device that held memory."""
         self._recorder.finish()
         self._note_all(frame)
         records = [self._describe(timeline) for timeline in self._timelines()]
         return [record for record in records if record.timeline.blocks]
 
     def restart(self, records: list[DeviceRecord]) -> None:
-        """Forget what was recorded, but for what blocks that are still allocated are for."""
+        """Begin a new recording, which keeps the roles of the blocks that are still allocated.
+
+        `records` are the result of `read`.
+        """
         self._known = {record.timeline.device: record.kinds.blocks_at_end() for record in records}
         self._log.clear()
         self._host.restart()
@@ -129,7 +132,7 @@ class Recording:
         return DeviceRecord(timeline, kinds, outside, total, self._log.refused)
 
     def _note_all(self, frame: FrameType | None) -> frozenset[torch.device]:
-        """Record the roles of all tensors; return where there are graphs."""
+        """Record the roles of all tensors; return the devices of tensors with graphs."""
         census = take_census()
         self._roles.note(list(census.tensors), None)
         self._roles.note_variables(variables_of(frame))
@@ -153,12 +156,12 @@ class Recording:
 
 
 def refuse_two_recordings() -> None:
-    """Raise an error if memory is being recorded in this thread.
+    """Check that no recording is active in this thread.
 
     Raises:
-        MemoryTrackingError: it is.
+        MemoryTrackingError: a recording is active.
     """
     if any(isinstance(mode, Recorder) for mode in _get_current_dispatch_mode_stack()):
         raise MemoryTrackingError(
-            "memory is tracked already; end the outer track() or explain_oom() first"
+            "memory is already being tracked; end the outer track() or explain_oom() first"
         )

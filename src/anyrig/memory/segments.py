@@ -1,8 +1,8 @@
-"""How many bytes an allocation takes of the caching allocator's segments.
+"""Compute the sizes of the blocks that the caching allocator hands out.
 
-The allocator's history has the bytes that were requested. What it counts is the block: rounded up,
-and with a rest that is too small to be split off. Where a block begins is known, so its size
-follows from the segments, by the rules of c10/cuda/CUDACachingAllocator.cpp (`should_split`).
+The allocator's history contains the requested bytes, but its statistics count blocks: rounded up,
+plus any remainder that is too small to split off. Given the block's address, the size follows from
+the segments, by the rules of c10/cuda/CUDACachingAllocator.cpp (`should_split`).
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ class _Part:
     address: int
     bytes: int
     free: bool
-    splits_small: bool  # of the small pool, or of an expandable segment
+    splits_small: bool  # whether in the small pool or an expandable segment
 
 
 class Segments:
-    """The segments of one device: each is parts side by side, free or not."""
+    """The segments of one device. Each consists of adjacent parts, free or allocated."""
 
     def __init__(self, snapshot: Iterable[Mapping[str, Any]]) -> None:
-        """`snapshot`: the device's segments as `torch.cuda.memory_snapshot` has them."""
+        """Read the device's segments from `torch.cuda.memory_snapshot`."""
         self._parts: dict[int, _Part] = {}
         self._starts: list[int] = []
         for segment in snapshot:
@@ -47,20 +47,20 @@ class Segments:
                 )
 
     def add_segment(self, address: int, size: int) -> None:
-        """Add a segment that is free as a whole."""
+        """Add a segment as one free part."""
         self._add(_Part(address, address, size, True, size <= _LARGEST_SMALL_SEGMENT))
 
     def remove_segment(self, address: int) -> None:
-        """Remove a segment, which is free as a whole."""
+        """Remove a segment, which must be one free part."""
         if address in self._parts:
             self._remove(self._parts[address])
 
     def allocate(self, address: int, requested: int) -> int:
-        """Return the bytes of the block that an allocation at `address` gets."""
+        """Allocate `requested` bytes at `address`, and return the bytes of the block."""
         size = -(-max(requested, 1) // _ROUNDING_BYTES) * _ROUNDING_BYTES
         part = self._parts.get(address)
         if part is None or not part.free or part.bytes < size:
-            return size  # settings that round otherwise; the snapshot at the end has the truth
+            return size  # the allocator's settings round differently
         rest = part.bytes - size
         if rest >= _ROUNDING_BYTES if part.splits_small else rest > _LARGEST_REST_NOT_SPLIT:
             part.bytes = size
@@ -69,25 +69,25 @@ class Segments:
         return part.bytes
 
     def free(self, address: int) -> None:
-        """Free the block at `address`, and join it with free neighbours of its segment."""
+        """Free the block at `address`, and merge it with free neighbours in its segment."""
         part = self._parts.get(address)
         if part is None:
             return
         part.free = True
         following = self._parts.get(part.address + part.bytes)
-        if following is not None and self._join(part, following):
+        if following is not None and self._merge(part, following):
             self._remove(following)
-        place = bisect_right(self._starts, address) - 1
-        before = self._parts[self._starts[place - 1]] if place else None
-        if before is not None and self._join(before, part):
+        index = bisect_right(self._starts, address) - 1
+        before = self._parts[self._starts[index - 1]] if index else None
+        if before is not None and self._merge(before, part):
             self._remove(part)
 
     @staticmethod
-    def _join(one: _Part, other: _Part) -> bool:
-        joined = one.free and other.free and one.segment == other.segment
-        if joined:
-            one.bytes += other.bytes
-        return joined
+    def _merge(first: _Part, second: _Part) -> bool:
+        merged = first.free and second.free and first.segment == second.segment
+        if merged:
+            first.bytes += second.bytes
+        return merged
 
     def _add(self, part: _Part) -> None:
         self._parts[part.address] = part

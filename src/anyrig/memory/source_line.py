@@ -1,4 +1,4 @@
-"""The line of the program that runs at this moment."""
+"""Find the line of the program that is running."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class SourceLine:
 
     @property
     def text(self) -> str:
-        """The line's text, without indentation; empty where the source cannot be read."""
+        """The line's text without indentation; empty if the source cannot be read."""
         return linecache.getline(self.file, self.number).strip()
 
     def __str__(self) -> str:
@@ -32,18 +32,18 @@ class SourceLine:
 
 
 @cache
-def is_of_a_library(code: CodeType) -> bool:
-    """Say whether a function is part of PyTorch or anyrig, or was generated."""
+def is_library_code(code: CodeType) -> bool:
+    """Return whether code is part of PyTorch or anyrig, or was generated."""
     return code.co_filename.startswith(_LIBRARIES) or code.co_filename.startswith("<")
 
 
 def current_line(frame: FrameType | None = None) -> SourceLine | None:
-    """Return the innermost line outside PyTorch and anyrig; None if there is none.
+    """Return the innermost running line outside PyTorch and anyrig; None if there is none.
 
-    The thread of a backward pass on a GPU runs no Python, so it has no line.
+    There is none in the C++ thread of a backward pass on a GPU.
     """
     frame = frame or sys._getframe(1)
-    while frame is not None and is_of_a_library(frame.f_code):
+    while frame is not None and is_library_code(frame.f_code):
         frame = frame.f_back
     if frame is None:
         return None

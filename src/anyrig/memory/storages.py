@@ -19,7 +19,7 @@ _SPARSE_PARTS = {
 
 
 def storages_of(tensor: Tensor) -> Iterator[torch.UntypedStorage]:
-    """Yield the storages of a tensor: several of a sparse one or a wrapper such as a DTensor."""
+    """Yield the storages of a tensor. Sparse tensors and wrappers such as DTensor have several."""
     if is_traceable_wrapper_subclass(tensor):
         names, _ = tensor.__tensor_flatten__()
         for name in names:
@@ -31,5 +31,5 @@ def storages_of(tensor: Tensor) -> Iterator[torch.UntypedStorage]:
         # Tensors inside torch.func transforms have no storage of their own.
         with suppress(NotImplementedError):
             storage = tensor.untyped_storage()
-            if storage.device.type != "meta":  # FakeTensors have one there, too
+            if storage.device.type != "meta":  # as of meta tensors and FakeTensors
                 yield storage

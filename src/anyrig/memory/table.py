@@ -19,7 +19,7 @@ _LONGEST_LIST = 8
 
 
 def format_table(devices: Sequence[DeviceFootprint]) -> str:
-    """Return a table of each device: its kinds, and the largest modules, names and lines."""
+    """Return tables of each device's kinds and of its largest modules, names and lines."""
     console = Console(file=io.StringIO(), width=_COLUMNS, color_system=None)
     with console.capture() as capture:
         if not devices:
@@ -33,7 +33,7 @@ def format_table(devices: Sequence[DeviceFootprint]) -> str:
 
 
 def format_moment(moment: Moment) -> str:
-    """Return a table of one moment: its kinds, and the largest modules, names and lines."""
+    """Return tables of one moment's kinds and of its largest modules, names and lines."""
     console = Console(file=io.StringIO(), width=_COLUMNS, color_system=None)
     with console.capture() as capture:
         kinds = {kind.value: count for kind, count in moment.by_kind().items() if count}
@@ -49,7 +49,7 @@ def _print_largest(console: Console, moment: Moment, at: str) -> None:
 
 
 def describe_peak(device: DeviceFootprint) -> str:
-    """Return one line: how high a device's peak was, and what ran then."""
+    """Return one line with a device's peak and the line of the program that caused it."""
     peak = device.peak
     of_total = f" of {format_bytes(device.total_bytes)}" if device.total_bytes else ""
     return f"{device.device}: peak {format_bytes(peak.allocated_bytes)}{of_total}{_where(peak)}"

@@ -1,4 +1,4 @@
-"""Finds out what tensors are for, and writes it into the log."""
+"""Determine the roles of tensors, and record them in the log."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .storages import storages_of
 
 
 class TensorRoles:
-    """Writes the roles of tensors: parameters, gradients, buffers, optimizer state, and others."""
+    """Records which tensors are parameters, gradients, buffers, optimizer state or others."""
 
     def __init__(self, log: OperatorLog, modules: ModuleStack, host: HostHistory) -> None:
         self._log = log
@@ -38,12 +38,12 @@ class TensorRoles:
         """Record the role of every tensor in a value.
 
         Args:
-            value: a tensor, or nested lists, tuples and dicts; anything else is ignored.
-            kind: what the tensors are for; None if that is not known.
-            name: of the tensors.
-            module: the name of the module that they belong to.
-            operator: the number of the operator after which they have this role; by default the
-                last one.
+            value: a tensor, or nested lists, tuples and dicts. Other values are ignored.
+            kind: the purpose of the tensors; None if unknown.
+            name: the name of the tensors; None if unknown.
+            module: the name of the module that owns the tensors; None if unknown.
+            operator: the number of the operator after which the tensors have this role; by default
+                the last operator.
         """
         operator = self._log.count if operator is None else operator
         for tensor in tensors_in(value):
@@ -57,7 +57,7 @@ class TensorRoles:
                     )
 
     def note_model(self, model: nn.Module) -> None:
-        """Record parameters, their gradients, and buffers of a model that nothing else contains."""
+        """Record the parameters, gradients and buffers of an outermost module."""
         self._modules.add_outermost(model)
         for part in model.modules():
             module = self._modules.name_of(part)
@@ -68,7 +68,7 @@ class TensorRoles:
                 self.note(buffer, Kind.BUFFERS, _join(module, own), module)
 
     def note_optimizer(self, optimizer: Optimizer) -> None:
-        """Record an optimizer's parameters, their gradients, and its state."""
+        """Record an optimizer's parameters, gradients and state."""
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 self._note_parameter(parameter)
@@ -78,12 +78,12 @@ class TensorRoles:
                 self.note(value, Kind.OPTIMIZER_STATE, f"{key} of {name}" if name else key, module)
 
     def note_gradients(self) -> None:
-        """Record the gradients of all parameters that are known by name."""
+        """Record the gradients of all parameters with known names."""
         for parameter in list(self._names):
             self._note_gradient(parameter)
 
     def note_variables(self, variables: Iterable[tuple[str, Tensor]]) -> None:
-        """Record the names of tensors that have no other role."""
+        """Record the names of variables, for tensors without a name from another role."""
         for name, tensor in variables:
             self.note(tensor, None, name)
 
@@ -98,7 +98,7 @@ class TensorRoles:
 
 
 def tensors_in(value: Any) -> list[Tensor]:
-    """Return the tensors among nested lists, tuples and dicts."""
+    """Return the tensors in nested lists, tuples and dicts."""
     if isinstance(value, Tensor):
         return [value]
     if isinstance(value, dict):

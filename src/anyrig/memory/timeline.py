@@ -1,4 +1,4 @@
-"""All blocks of a device while memory was recorded, and how many bytes there were when."""
+"""The blocks of a device during a recording, and its allocated and reserved bytes over time."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Refusal:
     """A request for which there was no memory.
 
     Attributes:
-        position: of the event.
-        requested_bytes: rounded up to whole blocks.
-        free_bytes: of the device, outside the caching allocator.
+        position: the position of the event.
+        requested_bytes: the size of the request, rounded up to whole blocks.
+        free_bytes: the device's free memory, outside the caching allocator.
     """
 
     position: int
@@ -36,15 +36,15 @@ class Refusal:
 class Timeline:
     """The blocks of one device from the beginning of a recording to its end.
 
-    Lists go by position: the number of an event, in order. Position -1 is before the first.
+    A position is the index of an event. Position -1 is before the first event.
 
     Attributes:
-        allocated_bytes: after each event.
-        reserved_bytes: after each event; what the caching allocator has of the device.
-        seconds: of each event, since the epoch; None where unknown.
-        operators: the number of the last operator that had run at each event.
-        origins: of the operators, by number.
-        refusals: requests for which there was no memory, in order.
+        allocated_bytes: the allocated bytes after each event.
+        reserved_bytes: the bytes that the caching allocator has reserved after each event.
+        seconds: the time of each event since the epoch; None where unknown.
+        operators: the number of the last operator that had begun at each event.
+        origins: the origins of operators, by number.
+        refusals: the requests for which there was no memory, in order.
     """
 
     device: torch.device
@@ -64,7 +64,7 @@ class Timeline:
         return len(self.allocated_bytes) - 1
 
     def position_of(self, operator: int) -> int:
-        """Return the position just before the first event of an operator or of a later one."""
+        """Return the position just before the first event of `operator` or of a later operator."""
         return bisect_left(self.operators, operator) - 1
 
     def origin_at(self, position: int) -> Origin | None:
@@ -72,11 +72,11 @@ class Timeline:
         return self.origins.get(self.operators[position]) if position >= 0 else None
 
     def last_refusal_seconds(self) -> float:
-        """Return when the last request was refused, in seconds since the epoch."""
+        """Return the time of the last refusal, in seconds since the epoch."""
         return self.seconds[self.refusals[-1].position] or 0.0
 
     def find_peak(self, first: int = -1, last: int | None = None) -> int:
-        """Return the position, from `first` to `last`, at which most bytes were allocated."""
+        """Return the position from `first` to `last` (inclusive) with the most allocated bytes."""
         last = self.end if last is None else last
         return max(range(first, last + 1), key=self.allocated_at)
 
@@ -96,48 +96,48 @@ def read_timeline(
     log: OperatorLog,
     known: Mapping[int, Block],
 ) -> Timeline:
-    """Return the timeline of a device, its blocks' tensors found by the log's roles.
+    """Return the timeline of a device. The log's roles give its blocks their kinds and names.
 
     Args:
-        device: with its index.
-        before: the device's segments when the recording began, as in
-            `torch.cuda.memory_snapshot`; none for the CPU.
-        events: of the device, in order.
-        log: what ran meanwhile.
-        known: blocks of an earlier timeline that were still allocated at its end, by address.
+        device: the device, with its index.
+        before: the device's segments when the recording began, in the format of
+            `torch.cuda.memory_snapshot`.
+        events: the device's events, in order.
+        log: the operators and roles of the recording.
+        known: the blocks that were still allocated at the end of an earlier timeline, by address.
     """
-    building = _Building(before, caching=device.type != "cpu")
-    for block in building.blocks:
-        same = known.get(block.address)
-        if same is not None:
-            block.adopt(same)
+    builder = _TimelineBuilder(before, caching=device.type != "cpu")
+    for block in builder.blocks:
+        earlier = known.get(block.address)
+        if earlier is not None:
+            block.adopt(earlier)
     for event in events:
-        building.add(event)
-    blocks = _Blocks(building.blocks)
+        builder.add(event)
+    blocks = _BlockIndex(builder.blocks)
     for role in log.roles:
         if role.device == device:
             owner = blocks.find(role.address, role.operator)
             if owner is not None:
                 _assign(role, owner)
-    for block in building.blocks:
+    for block in builder.blocks:
         if block.operator is not None:
             block.origin = log.origins.get(block.operator)
     return Timeline(
         device,
-        tuple(building.blocks),
-        building.start_allocated,
-        building.start_reserved,
-        building.allocated,
-        building.reserved,
+        tuple(builder.blocks),
+        builder.start_allocated,
+        builder.start_reserved,
+        builder.allocated,
+        builder.reserved,
         [event.seconds for event in events],
-        building.operators,
+        builder.operators,
         dict(log.origins),
-        building.refusals,
+        builder.refusals,
     )
 
 
 def _assign(role: Role, block: Block) -> None:
-    block.of_tensor = True
+    block.has_tensor = True
     if role.kind is None:
         block.name = block.name or role.name
     elif role.kind is not Kind.BATCH or block.kind is None:
@@ -145,8 +145,8 @@ def _assign(role: Role, block: Block) -> None:
 
 
 @dataclass
-class _Building:
-    """The state of a device's memory while events are read."""
+class _TimelineBuilder:
+    """The state of a device's memory while events are added in order."""
 
     before: Sequence[Mapping[str, Any]]
     caching: bool
@@ -169,7 +169,7 @@ class _Building:
         self.start_reserved = sum(segment["total_size"] for segment in self.before)
 
     def add(self, event: Event) -> None:
-        """Take one event into account."""
+        """Update the state by one event."""
         position = len(self.allocated)
         allocated = self.allocated[-1] if self.allocated else self.start_allocated
         reserved = self.reserved[-1] if self.reserved else self.start_reserved
@@ -178,7 +178,7 @@ class _Building:
             size = event.bytes
             if self.caching:
                 size = self._segments.allocate(event.address, event.bytes)
-            # Frees carry the label of the operator before: only an allocation has its own.
+            # Only allocations have the label of their operator; other events keep an older label.
             self._begin(Block(event.address, size, operator, position))
             allocated += size
         elif event.action == "free":
@@ -205,22 +205,22 @@ class _Building:
         self._alive[block.address] = block
 
 
-class _Blocks:
-    """Blocks by the address and the operator at which they were alive."""
+class _BlockIndex:
+    """An index of blocks by address and operator."""
 
     def __init__(self, blocks: Iterable[Block]) -> None:
         self._of_address: dict[int, list[Block]] = defaultdict(list)
         for block in blocks:
             self._of_address[block.data_address or block.address].append(block)
         self._operators = {
-            address: [block.operator or 0 for block in there]
-            for address, there in self._of_address.items()
+            address: [block.operator or 0 for block in blocks]
+            for address, blocks in self._of_address.items()
         }
 
     def find(self, address: int, operator: int) -> Block | None:
-        """Return the last block at an address that an operator up to this one asked for."""
-        there = self._of_address.get(address)
-        if there is None:
+        """Return the last block at `address` that `operator` or an earlier operator allocated."""
+        blocks = self._of_address.get(address)
+        if blocks is None:
             return None
-        place = bisect_right(self._operators[address], operator)
-        return there[place - 1] if place else None
+        count = bisect_right(self._operators[address], operator)
+        return blocks[count - 1] if count else None

@@ -1,4 +1,4 @@
-"""Tracks where the memory goes while a block of code runs."""
+"""`track`, which records the memory of all devices while a block of code runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .recording import Recording, refuse_two_recordings
 
 
 def track(*, every: Literal["step"] | None = None) -> _Tracking:
-    """Track where the memory of all devices goes, in a ``with`` block.
+    """Track what fills the memory of all devices during a ``with`` block.
 
     ::
 
@@ -26,17 +26,17 @@ def track(*, every: Literal["step"] | None = None) -> _Tracking:
             train_one_step()
         print(footprint.table())
 
-    Tracking may begin at any time: what exists already is explained by what the program's models,
-    optimizers and variables hold. It follows operators of this thread and of its backward passes,
-    on CUDA devices, real or virtual, and on the CPU. It slows them down; afterwards nothing
-    remains of it.
+    Tracking may begin at any time: the program's models, optimizers and variables explain the
+    memory that exists already. Tracking follows the operators of this thread and of its backward
+    passes, on CUDA devices, real or virtual, and on the CPU. It slows them down, and leaves no
+    hooks behind.
 
     Args:
-        every: None for one footprint of the whole block; ``"step"`` for one a step of an
-            optimizer, in `Footprint.steps`.
+        every: None for one footprint of the whole block; ``"step"`` for one footprint per
+            optimizer step, in `Footprint.steps`.
 
     Raises:
-        MemoryTrackingError: memory is tracked already, or `every` has another value.
+        MemoryTrackingError: memory is already being tracked, or `every` has another value.
     """
     if every not in (None, "step"):
         raise MemoryTrackingError(f'every is {every!r}; give "step", or None for the whole block')
@@ -44,7 +44,7 @@ def track(*, every: Literal["step"] | None = None) -> _Tracking:
 
 
 class _Tracking:
-    """The block of a `track`; see there."""
+    """The context manager that `track` returns."""
 
     def __init__(self, each_step: bool) -> None:
         self._each_step = each_step

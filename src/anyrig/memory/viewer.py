@@ -1,4 +1,4 @@
-"""A snapshot for PyTorch's memory viewer, with the lines that the recorder knows."""
+"""A snapshot for PyTorch's memory viewer, with the modules and lines of operators."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from .cuda_history import CudaHistory, Snapshot
 def annotate_snapshot(
     snapshot: Snapshot, history: CudaHistory, origins: Mapping[int, Origin]
 ) -> Snapshot:
-    """Return an allocator's snapshot of what happened since `history` began.
+    """Return `snapshot` with only the history since `history` began, and with stacks.
 
-    Each entry's stack is the operator's module and line, where the recorder knows them. The
-    format is that of `torch.cuda.memory._dump_snapshot`.
+    The stack of an entry is the module and the line of its operator, if known. The format is that
+    of `torch.cuda.memory._dump_snapshot`.
     """
     traces = [
         [

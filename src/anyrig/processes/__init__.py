@@ -1,5 +1,5 @@
 """Processes, one per rank: how they start, how they are watched, how they end.
 
-Nothing here knows of models. A rank that is about to run a script imports from this room, so its
-files import torch only where they use it. `launch` is `anyrig.launch`.
+This package does not depend on models. Each rank imports it before its script, so its modules
+import torch only where they use it. `launch` is `anyrig.launch`.
 """

@@ -1,4 +1,4 @@
-"""torchrun's agent, which ends its ranks in time and reports how each rank ended."""
+"""torchrun's agent, extended to end its ranks in time and report how each rank ended."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ from .failure import GroupFailure, explain_failure
 from .guardian import Guardian
 from .node_watch import NodeWatch
 from .options import RunOptions
-from .places import ask_for_places
+from .places import request_stacks
 from .rank_end import RankEnd, read_end
 from .starting import InterruptibleLogs
 from .stopping_signals import handled_by, stop
 
-# All processes must have ended 5 s after the first failure. A rank has this long to write its last
-# checkpoint; the remaining time is for a busy machine.
+# All processes must have ended 5 s after the first failure. The ranks have this part of the time to
+# write a last checkpoint; the rest is a reserve for a busy machine.
 GRACE_SECONDS = 2.5
 
-# How long the other ranks have to fail by themselves: their exceptions help to find the cause.
+# How long to wait for other ranks to fail by themselves: their exceptions help to find the cause.
 _SETTLING_SECONDS = 0.5
 
 # How long to wait for the reports of the other nodes.
-_HEARING_SECONDS = 0.5
+_REPORTS_SECONDS = 0.5
 
 # The prefix of each line of a rank's output.
 _LABEL = "[rank ${rank}] "
@@ -53,19 +53,19 @@ class Step(Enum):
 
     GO_ON = "let the ranks run"
     END = "end the ranks, and fail"
-    MEET_AGAIN = "end the ranks, and meet a new node"
-    STAY = "wait for the other nodes: if one fails, all nodes start again"
+    REJOIN = "end the ranks, and restart the group with a new node"
+    STAY = "wait for the other nodes: if a node fails, all nodes restart"
     LEAVE = "leave"
 
 
 def next_step(
-    codes: Sequence[int | None], *, must_end: bool, must_meet_again: bool, others_done: bool
+    codes: Sequence[int | None], *, must_end: bool, must_rejoin: bool, others_done: bool
 ) -> Step:
-    """Choose the next step from the ranks' exit codes (None: still running) and the other nodes."""
+    """Return the next step, given the ranks' exit codes (None: running) and the other nodes."""
     if any(codes) or must_end:
         return Step.END
-    if must_meet_again:
-        return Step.MEET_AGAIN
+    if must_rejoin:
+        return Step.REJOIN
     if None in codes:
         return Step.GO_ON
     return Step.LEAVE if others_done else Step.STAY
@@ -87,9 +87,15 @@ class RankAgent(LocalElasticAgent):
         folder: Path,
         guardian: Guardian,
     ) -> None:
-        """See `run_group`. With several nodes, `options` includes this node's address.
+        """Make the agent for `run_group`.
 
-        `folder` gets the output of the ranks, and `guardian` kills ranks that do not end.
+        Args:
+            options: the options of the group; with several nodes, including this node's address.
+            rendezvous: the rendezvous of the nodes.
+            command: the arguments of the Python interpreter.
+            environments: the variables of each local rank.
+            folder: the folder for the output of the ranks.
+            guardian: the process that kills ranks that do not end.
         """
         super().__init__(
             WorkerSpec(
@@ -128,7 +134,7 @@ class RankAgent(LocalElasticAgent):
             self._watch = NodeWatch(worker_group.store, node, nodes, host, self._address)
 
     def _agree_on_attempt(self, store: Any, node: int, nodes: int) -> None:
-        """Take over the highest restart count of all nodes: this node may be new."""
+        """Adopt the highest restart count of all nodes, because this node may be new."""
         most = self._worker_group.spec.max_restarts
         store.set(f"anyrig/restarts/{node}", str(most - self._remaining_restarts))
         seen = [int(store.get(f"anyrig/restarts/{other}")) for other in range(nodes)]
@@ -136,15 +142,14 @@ class RankAgent(LocalElasticAgent):
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         self._guardian.clear()
-        self.close_logs()  # those of the attempt before
+        self.close_logs()  # of the previous attempt
         self.failure = None
-        # PyTorch installs signal handlers in the main thread, unless a variable of this process's
-        # environment says otherwise. In another thread it installs none.
+        # In the main thread, PyTorch would install signal handlers. In another thread it does not.
         with ThreadPoolExecutor(1, "anyrig-starting") as thread:
             try:
                 starting = thread.submit(super()._start_workers, worker_group)
                 pids: dict[int, Any] = starting.result()
-            except BaseException:  # the guardian kills the ranks that were started
+            except BaseException:  # the guardian kills the ranks that have started
                 self._is_leaving = True
                 raise
         for worker in worker_group.workers:
@@ -155,12 +160,12 @@ class RankAgent(LocalElasticAgent):
         return pids
 
     def _leave_if_stopped(self) -> None:
-        """Stop starting ranks after a signal: starting a thousand ranks takes minutes."""
+        """Interrupt the start of ranks after a signal: starting a thousand ranks takes minutes."""
         if self._is_leaving:
-            raise InterruptedError("stopped while the ranks were being started")
+            raise InterruptedError("the launcher was stopped while it started the ranks")
 
     def _setup_local_watchdog(self, envs: dict[int, dict[str, str]]) -> None:
-        """Add variables to `envs`: PyTorch calls this between making and using them."""
+        """Add the variables of each rank to `envs`, which PyTorch has filled but not yet used."""
         for local_rank, environment in enumerate(self._environments):
             envs[local_rank].update(environment)
         super()._setup_local_watchdog(envs)
@@ -171,16 +176,16 @@ class RankAgent(LocalElasticAgent):
         step = next_step(
             codes,
             must_end=watch is not None and watch.must_end(),
-            must_meet_again=watch is not None and watch.must_meet_again(),
+            must_rejoin=watch is not None and watch.must_rejoin(),
             others_done=watch is None or watch.is_done(),
         )
         if step is Step.END:
             self._end_attempt()
             return RunResult(WorkerState.FAILED)
-        if step is Step.MEET_AGAIN:
+        if step is Step.REJOIN:
             self._restart_workers(worker_group)
         if watch is not None and step in (Step.STAY, Step.LEAVE):
-            watch.say("done")
+            watch.report("done")
         if step is not Step.LEAVE:
             return RunResult(WorkerState.HEALTHY)
         result: RunResult = super()._monitor_workers(worker_group)
@@ -192,13 +197,13 @@ class RankAgent(LocalElasticAgent):
         super()._restart_workers(worker_group)
 
     def _prepare_restart(self, most: int) -> None:
-        """Report a failed attempt; if a new node came instead, have the ranks end."""
+        """Report the failed attempt, or end the ranks if the restart is for a new node."""
         if self.failure is not None:
             attempt = f"attempt {most - self._remaining_restarts} of {most + 1}"
-            sys.stderr.write(f"anyrig: {attempt} failed, starting again: {self.failure.cause}\n")
+            sys.stderr.write(f"anyrig: {attempt} failed, restarting: {self.failure.cause}\n")
             return
         if self._watch is not None:
-            self._watch.say("meeting again")
+            self._watch.report("rejoining")
         self._guardian.end(GRACE_SECONDS)
         self._is_running = False
 
@@ -214,55 +219,57 @@ class RankAgent(LocalElasticAgent):
             self._watch = None
 
     def _exit_barrier(self) -> None:
-        """Do nothing: `_monitor_workers` has waited for the other nodes."""
+        """Do nothing: `_monitor_workers` has already waited for the other nodes."""
 
     def _end_attempt(
         self, signum: signal.Signals = signal.SIGTERM, reason: BaseException | None = None
     ) -> None:
-        """Stop all ranks of this node, and collect how ranks ended, here and on the other nodes."""
-        ends_at = time.monotonic() + GRACE_SECONDS + _HEARING_SECONDS
+        """Stop all ranks of this node, and collect how the ranks of all nodes ended."""
+        ends_at = time.monotonic() + GRACE_SECONDS + _REPORTS_SECONDS
         self._is_running = False
         stopped = isinstance(reason, SignalException)
         where = "" if self._watch is None else f" on {socket.gethostname()}"
         troubles = [] if reason is None else [_sentence(reason, where)]
-        with handled_by(self._hurry):
+        with handled_by(self._kill_at_once):
             self._guardian.end(GRACE_SECONDS)
             if self._watch is not None:
                 if stopped:
-                    self._watch.say("trouble", troubles[0])
-                self._watch.say("failing")
+                    self._watch.report("trouble", troubles[0])
+                self._watch.report("failing")
             if not stopped:
-                self._let_settle()
+                self._wait_for_failures()
             ends = self._stop_ranks(signum, keep_output=self._keeps_output or not stopped)
             if self._watch is not None:
-                self._watch.say_over(ends)
+                self._watch.report_ends(ends)
                 self._watch.wait_until_over(max(0.1, ends_at - time.monotonic()))
-                heard = [*self._watch.troubles]
-                heard += [
-                    f"{host} has not reported how its ranks ended" for host in self._watch.unheard
+                reported = [*self._watch.troubles]
+                reported += [
+                    f"{host} has not reported how its ranks ended"
+                    for host in self._watch.silent_hosts
                 ]
-                # The loss of the store follows from what the other nodes report.
-                troubles = heard if heard and not stopped else troubles + heard
+                # If other nodes report a failure, the loss of the store is its consequence.
+                troubles = reported if reported and not stopped else troubles + reported
                 ends += self._watch.ends
             self.failure = explain_failure(ends, troubles, names_hosts=self._watch is not None)
         if self._interrupted is not None and not stopped:
             stop(self._interrupted)
 
-    def _hurry(self, signum: int, _: object) -> None:
-        """Kill the ranks at once: a signal came while they were ending."""
+    def _kill_at_once(self, signum: int, _: object) -> None:
+        """Kill the ranks without further delay: a second signal came."""
         self._interrupted = signum
         self._guardian.end(0)
 
-    def _let_settle(self) -> None:
+    def _wait_for_failures(self) -> None:
+        """Give the ranks that are still running the time to fail by themselves."""
         ends = time.monotonic() + _SETTLING_SECONDS
         while time.monotonic() < ends and self._running():
             time.sleep(0.02)
 
     def _running(self) -> list[int]:
-        return [each.proc.pid for each in self._handlers() if each.proc.poll() is None]
+        return [handler.proc.pid for handler in self._handlers() if handler.proc.poll() is None]
 
     def _stop_ranks(self, signum: signal.Signals, *, keep_output: bool) -> list[RankEnd]:
-        """Have the running ranks write their stacks, end them, and return how each rank ended."""
+        """Request the stacks of running ranks, end them, and return how each rank ended."""
         context = self._pcontext
         assert context is not None
         workers = self._worker_group.workers
@@ -271,7 +278,7 @@ class RankAgent(LocalElasticAgent):
         }
         running = self._running()
         suspended = [pid for pid in running if _is_suspended(pid)]
-        ask_for_places({pid: folders[pid] for pid in running})
+        request_stacks({pid: folders[pid] for pid in running})
         context.close(signum)
         codes = {handler.proc.pid: handler.proc.poll() for handler in self._handlers()}
         ends = [
@@ -302,11 +309,11 @@ class RankAgent(LocalElasticAgent):
 
 
 def _sentence(reason: BaseException, where: str) -> str:
-    """Return a sentence: why the agent ends although no rank has failed."""
+    """Return a sentence that states why the agent ends although no rank has failed."""
     if isinstance(reason, SignalException):
         return f"the launcher{where} was stopped ({reason.sigval.name})"
     if isinstance(reason, RendezvousConnectionError):
-        return "the connection to the node that hosts the meeting place is lost"
+        return "the connection to the node that hosts the rendezvous is lost"
     return f"the launcher{where} failed: {reason!r}"
 
 

@@ -15,13 +15,13 @@ import cloudpickle
 import torch
 
 from ..errors import LaunchError
-from .places import write_place_when_stopped
+from .places import write_stack_on_request
 from .rank_end import note_exception
 from .time_limit import set_time_limit
 from .torch_faults import end_process, hold_destroyed_groups
 from .whole_lines import write_whole_lines
 
-# What pickling raises for an object that cannot be pickled.
+# The exceptions of pickle for an object that cannot be pickled.
 _CANNOT_BE_SENT = (pickle.PicklingError, TypeError, AttributeError, RecursionError)
 
 _CALL = "call.pickle"
@@ -34,7 +34,7 @@ def write_call(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
 ) -> Path:
-    """Write a call for other processes to a file in `folder`, and return the file.
+    """Write a call to a file in `folder`, for the ranks to load, and return the file.
 
     Raises:
         LaunchError: part of the call cannot be pickled.
@@ -44,7 +44,7 @@ def write_call(
     except _CANNOT_BE_SENT as error:
         name = getattr(function, "__qualname__", repr(function))
         raise LaunchError(
-            f"{name} cannot be sent to other processes: {error}. Make what it needs inside the "
+            f"{name} cannot be sent to other processes: {error}. Create such objects inside the "
             "function, or pass picklable objects in args"
         ) from error
     file = folder / _CALL
@@ -54,21 +54,21 @@ def write_call(
 
 
 def read_result(folder: Path) -> Any:
-    """Return what rank 0 returned if it ran on this node, else None."""
+    """Return the result of rank 0; None if rank 0 ran on another node."""
     file = folder / _RESULT
-    # Written by a child of this process.
+    # Safe to unpickle: a child of this process wrote the file.
     return pickle.loads(file.read_bytes()) if file.is_file() else None  # noqa: S301
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     """A pickler that copies tensors to the CPU.
 
-    A tensor of another device would be loaded to the device of the same number, which in the other
-    process is another device or none, and would start CUDA there.
+    A GPU tensor would be loaded to the GPU of the same index and start CUDA in the other process,
+    where that index is another GPU or none.
     """
 
     def reducer_override(self, obj: Any) -> Any:
-        # A parameter is pickled with its data, which is one of these.
+        # Not parameters: they are pickled with their data, which is a plain tensor.
         if type(obj) is torch.Tensor and obj.device.type != "cpu":
             copy = obj.detach().cpu().requires_grad_(obj.requires_grad)
             return copy.__reduce_ex__(pickle.HIGHEST_PROTOCOL)  # type: ignore[no-untyped-call]
@@ -76,16 +76,16 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
 
 
 def _pack(value: Any) -> bytes:
-    """Pickle `value`; functions and classes that cannot be imported go by value."""
+    """Pickle `value`; functions and classes that cannot be imported are pickled by value."""
     stream = io.BytesIO()
     _Pickler(stream, protocol=pickle.HIGHEST_PROTOCOL).dump(value)
     return stream.getvalue()
 
 
 def main() -> NoReturn:
-    """Make the call in the file that the first argument names; exit with 1 if it raises."""
+    """Make the call from the file that the first argument names; exit with 1 if it raises."""
     write_whole_lines()
-    write_place_when_stopped()
+    write_stack_on_request()
     status = 1
     try:
         hold_destroyed_groups()
@@ -99,7 +99,7 @@ def main() -> NoReturn:
         else:
             sys.stderr.write(f"{leaving.code}\n")
     except BaseException as error:
-        # The frames of this file do not help the user.
+        # Drop the frames of this file from the traceback.
         frames = error.__traceback__
         while frames is not None and frames.tb_frame.f_code.co_filename == __file__:
             frames = frames.tb_next
@@ -109,7 +109,7 @@ def main() -> NoReturn:
 
 
 def _make_call(file: Path) -> None:
-    with file.open("rb") as stream:  # written by the parent of this process
+    with file.open("rb") as stream:  # safe to unpickle: the parent of this process wrote it
         sys.path[:] = pickle.load(stream)  # noqa: S301
         function, args, kwargs = pickle.load(stream)  # noqa: S301
     result = function(*args, **kwargs)
@@ -119,8 +119,8 @@ def _make_call(file: Path) -> None:
         packed = _pack(result)
     except _CANNOT_BE_SENT as error:
         raise LaunchError(
-            f"what rank 0 returned, of type {type(result).__name__}, cannot be sent back: {error}. "
-            "Return a picklable object, or save it to a file and return its name"
+            f"the result of rank 0, of type {type(result).__name__}, cannot be sent back: {error}. "
+            "Return a picklable object, or save it to a file and return the file's name"
         ) from error
     unfinished = file.with_name(f"{_RESULT}.unfinished")
     unfinished.write_bytes(packed)

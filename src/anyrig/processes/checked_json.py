@@ -25,7 +25,7 @@ def read_json(kind: type[Kind], text: bytes | str) -> Kind:
     """Return the dataclass of type `kind` that `write_json` wrote.
 
     Raises:
-        BadMessageError: the text is anything else; no other exception is raised.
+        BadMessageError: the text is anything else. Hostile texts raise no other exception.
     """
     try:
         data = json.loads(text)

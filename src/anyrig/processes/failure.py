@@ -1,4 +1,4 @@
-"""Why a group of ranks failed: which rank or node is the cause, and where the others were."""
+"""Why a group of ranks failed: the rank or node that is the cause, and the state of the others."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from .rank_end import Ending, RankEnd
 
-# How many ranks are reported after the first one.
+# The number of ranks to report after the first rank.
 _MOST_REPORTED = 15
 
 _WAITED = {Ending.TIMED_OUT, Ending.LOST_CONNECTION}
@@ -17,12 +17,12 @@ _FAILED = {Ending.KILLED, Ending.FAILED}
 
 @dataclass(frozen=True)
 class GroupFailure:
-    """Why a group failed; its text begins with the cause.
+    """The failure of a group. Its text begins with the cause.
 
     Attributes:
         troubles: failures of nodes or launchers, as sentences.
         ends: how the ranks ended, as far as known, the cause first.
-        names_hosts: whether to name each rank's node, since there are several.
+        names_hosts: whether to name each rank's node, because there are several nodes.
     """
 
     troubles: tuple[str, ...]
@@ -61,31 +61,35 @@ class GroupFailure:
 def explain_failure(
     ends: Iterable[RankEnd], troubles: Iterable[str] = (), *, names_hosts: bool = True
 ) -> GroupFailure:
-    """Return why the group failed, given how each rank ended and which nodes failed."""
+    """Return why the group failed, given how the ranks ended and the failures of nodes."""
     ends = list(ends)
-    missing = _missing(ends)
+    missing = _missing_ranks(ends)
     kinds = {end.ending for end in ends}
-    # A rank that ended well is the cause only if another rank still waited for it.
+    # A rank that succeeded is the cause only if another rank still waited for it.
     blames_done = kinds & _WAITED and not kinds & _FAILED and not missing
     for index, end in enumerate(ends):
         if end.rank in missing:
             ends[index] = replace(end, ending=Ending.MISSING)
         elif end.ending is Ending.DONE and blames_done:
             ends[index] = replace(end, ending=Ending.LEFT)
-    ordered = sorted(ends, key=_order)
+    ordered = sorted(ends, key=_sort_key)
     others = sorted(ordered[1:], key=lambda end: end.rank)
     return GroupFailure(tuple(troubles), (*ordered[:1], *others), names_hosts)
 
 
-def _missing(ends: Collection[RankEnd]) -> set[int]:
+def _missing_ranks(ends: Collection[RankEnd]) -> set[int]:
     """Return the ranks that others waited for until their time limit.
 
-    These are the ranks that the exceptions name; else those that were suspended; else those that
-    were stopped outside any wait; else, if all waited, those that waited elsewhere than most ranks,
-    or than the ranks that timed out.
+    ::
+
+        the ranks that the exceptions of the waiting ranks name
+        else the suspended ranks
+        else the ranks that were stopped outside any wait
+        else the ranks that waited at another line than most ranks
+        else the ranks that waited at another line than the ranks that timed out
     """
     late = [end for end in ends if end.ending is Ending.TIMED_OUT]
-    # A rank that came too late loses its connections, and may fail before it is stopped.
+    # A rank that arrives too late loses its connections, and may fail before it is stopped.
     stopped = [end for end in ends if end.ending in (Ending.STOPPED, Ending.LOST_CONNECTION)]
     if not late:
         return set()
@@ -103,7 +107,7 @@ def _missing(ends: Collection[RankEnd]) -> set[int]:
 
 
 def _minority(waited: Collection[RankEnd]) -> set[int]:
-    """Return the ranks that waited elsewhere than most ranks."""
+    """Return the ranks that waited at another line than most ranks."""
     counts = Counter(end.place for end in waited if end.place is not None)
     most = [place for place, count in counts.items() if count == max(counts.values())]
     if len(most) != 1:
@@ -111,10 +115,10 @@ def _minority(waited: Collection[RankEnd]) -> set[int]:
     return {end.rank for end in waited if end.place not in (None, *most)}
 
 
-def _order(end: RankEnd) -> tuple[int, float]:
+def _sort_key(end: RankEnd) -> tuple[int, float]:
     """Return a key that sorts the cause before its consequences.
 
-    Consequences follow within a millisecond, so the kind of the end decides. Of ranks that ended
-    alike, the one that wrote first failed first.
+    Consequences follow within a millisecond, so the kind of ending decides. Among ranks with the
+    same ending, the rank that wrote to standard error first failed first.
     """
     return (list(Ending).index(end.ending), end.wrote_unix_seconds)

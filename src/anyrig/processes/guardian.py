@@ -8,8 +8,8 @@
 
 The guardian kills every session it watches when the launcher has ended, even by SIGKILL, or when
 the ranks have not ended within their grace period. While PyTorch starts the ranks, their process
-numbers are unknown; if the launcher ends then, the guardian finds the ranks by a variable in their
-environment. At the end the guardian removes temporary folders.
+ids are unknown. If the launcher ends during that time, the guardian finds the ranks by a variable
+in their environment. At the end, the guardian removes temporary folders.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from pathlib import Path
 
-if __name__ == "__main__":  # without `site`, to start fast: psutil must be found
+if __name__ == "__main__":  # started without `site`, to start fast: find psutil by its path
     sys.path.append(sys.argv[1])
 
 import psutil  # noqa: E402
@@ -50,38 +50,38 @@ class Guardian:
     def __init__(self) -> None:
         packages = os.path.dirname(os.path.dirname(psutil.__file__))  # noqa: PTH120
         command = [sys.executable, "-I", "-S", __file__, packages]
-        # In a session of its own, which Ctrl-C in the terminal does not reach.
+        # In a new session, so that Ctrl-C in the terminal does not reach the guardian.
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, start_new_session=True, cwd="/"
         )
 
     def watch(self, leader_pid: int) -> None:
-        """Watch the session that `leader_pid` leads, a child that has not been waited for."""
+        """Watch the session of `leader_pid`, a child that this process has not waited for."""
         self._send(f"watch {leader_pid} {_seconds_between(self._process.pid, leader_pid)}")
 
     def expect(self, variable: str) -> None:
-        """Have unwatched sessions killed if this process ends.
+        """Announce sessions that are being started; the guardian kills them if this process ends.
 
         Args:
-            variable: ``"NAME=value"``; the value of that variable of their leaders begins so. Empty
-                if no more sessions are expected.
+            variable: ``"NAME=value"``: the environment of the sessions' leaders has the variable
+                NAME, and its value begins with ``value``. Empty if no more sessions are expected.
         """
         self._send(f"expect {variable}")
 
     def end(self, seconds: float) -> None:
-        """Have all watched sessions killed after `seconds`."""
+        """Let the guardian kill all watched sessions after `seconds`."""
         self._send(f"end {seconds}")
 
     def clear(self) -> None:
-        """Kill all watched sessions and watch none: the group starts again."""
+        """Kill all watched sessions, and stop watching them: the group restarts."""
         self._send("clear")
 
     def remove(self, folder: Path) -> None:
-        """Have `folder` removed at the end."""
+        """Let the guardian remove `folder` when it ends."""
         self._send(f"remove {folder}")
 
     def keep(self, folder: Path) -> None:
-        """Do not have `folder` removed."""
+        """Cancel `remove` for `folder`."""
         self._send(f"keep {folder}")
 
     def _send(self, line: str) -> None:
@@ -94,7 +94,7 @@ class Guardian:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close the pipe and wait until the guardian has killed what it watches and has ended."""
+        """Close the pipe, and wait until the guardian has killed its sessions and has ended."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
@@ -124,8 +124,8 @@ def _guard(pipe: int) -> None:
         *lines, rest = (rest + read).split(b"\n")
         for word, _, value in (os.fsdecode(line).partition(" ") for line in lines):
             if word == "watch":
-                number, seconds_after = value.split()
-                _watch(leaders, int(number), float(seconds_after))
+                leader_pid, seconds_after = value.split()
+                _watch(leaders, int(leader_pid), float(seconds_after))
             elif word == "expect":
                 expected = value
             elif word == "end":
@@ -150,7 +150,7 @@ def _guard(pipe: int) -> None:
 
 
 def _watch(leaders: dict[int, psutil.Process], pid: int, seconds: float) -> None:
-    """Add the process with this number, if it started `seconds` after the guardian."""
+    """Add the process with the id `pid`, if it started `seconds` after the guardian."""
     with contextlib.suppress(psutil.Error):
         process = psutil.Process(pid)
         if abs(_seconds_between(os.getpid(), pid) - seconds) < _TICK_SECONDS / 2:
@@ -158,14 +158,14 @@ def _watch(leaders: dict[int, psutil.Process], pid: int, seconds: float) -> None
 
 
 def _seconds_between(guardian_pid: int, pid: int) -> float:
-    """Return how long after the guardian a process started; setting the clock does not matter."""
+    """Return how long after the guardian a process started, even if the clock was set meanwhile."""
     start = psutil.Process(guardian_pid).create_time()
     return float(psutil.Process(pid).create_time() - start)
 
 
 def _forget_ended(leaders: dict[int, psutil.Process]) -> None:
-    """Forget each session without a living process: its number may be reused."""
-    # The number is not reused until the leader has been waited for.
+    """Forget the sessions without a living process, because their ids may be reused."""
+    # A process id is not reused until the parent has waited for the process.
     if any(_session_of(pid) != pid for pid in leaders):
         living = {_session_of(process.pid) for process in _living(leaders)}
         for pid in leaders.keys() - living:
@@ -177,7 +177,7 @@ def _living(leaders: dict[int, psutil.Process]) -> list[psutil.Process]:
     sessions = {
         pid
         for pid, leader in leaders.items()
-        if leader.is_running() or not psutil.pid_exists(pid)  # else the number was reused
+        if leader.is_running() or not psutil.pid_exists(pid)  # otherwise the id was reused
     }
     found = []
     for pid in psutil.pids() if sessions else []:
@@ -198,11 +198,11 @@ def _kill(leaders: dict[int, psutil.Process]) -> None:
                 process.kill()
         if not living:
             return
-        time.sleep(0.01)  # the next look finds a process that was being forked
+        time.sleep(0.01)  # the next iteration finds processes that were being forked
 
 
 def _kill_expected(variable: str) -> None:
-    """Kill the sessions whose leader has the variable, also those that begin soon."""
+    """Kill the sessions whose leader has the variable, including sessions that begin soon."""
     name, _, start = variable.partition("=")
     ends = time.monotonic() + _SEARCH_SECONDS
     while time.monotonic() < ends:

@@ -35,24 +35,27 @@ def launch(
     timeout_seconds: float | None = None,
     log_dir: Path | str | None = None,
 ) -> Result:
-    """Call `function` in one new process per device, and return what rank 0 returned.
+    """Call `function` in one new process per device, and return the result of rank 0.
 
     Each process has torchrun's environment (RANK, WORLD_SIZE, LOCAL_RANK …) and sees only the
     devices of `rig`. A function that cannot be imported, of a notebook or of a script without
-    ``if __name__ == "__main__":``, is sent by value. CUDA may have started in this process. Tensors
-    of the arguments and of the result arrive on the CPU.
+    ``if __name__ == "__main__":``, is sent by value. This process may already have initialized
+    CUDA. Tensors in the arguments and in the result arrive on the CPU.
 
     Args:
-        function: what to call.
+        function: the function that every rank calls.
         args: its positional arguments.
-        kwargs: its named arguments.
+        kwargs: its keyword arguments.
         rig: the devices of this node; None for every accelerator, else the CPU.
-        nproc_per_device: ranks on each device.
-        nnodes: the number of nodes, as in `anyrig run`; call `launch` on each.
-        rdzv_endpoint: ``"host:port"`` at which several nodes meet.
-        max_restarts: how often the group is started again after a failure.
-        timeout_seconds: of collectives without a timeout of their own; None for PyTorch's default.
-        log_dir: the folder in which to keep each rank's output.
+        nproc_per_device: the number of ranks on each device.
+        nnodes: the number of nodes, as in `anyrig run`; call `launch` on each node.
+        rdzv_endpoint: the rendezvous of several nodes, ``"host:port"``.
+        max_restarts: the maximum number of restarts after a failure.
+        timeout_seconds: the default timeout of collectives; None for PyTorch's.
+        log_dir: the folder for each rank's output.
+
+    Returns:
+        the result of rank 0; None if rank 0 is on another node.
 
     Raises:
         LaunchError: a rank raised, was killed or left early; the message names the rank and has
@@ -85,9 +88,9 @@ def call_in_ranks(
     rig: Rig,
     options: RunOptions,
 ) -> Any:
-    """Call `function` in new ranks on the devices of `rig`, and return what rank 0 returned.
+    """Call `function` in new ranks on the devices of `rig`, and return the result of rank 0.
 
-    None if rank 0 is on another node. See `launch` for what is raised.
+    The result is None if rank 0 is on another node. See `launch` for the exceptions.
     """
     with tempfile.TemporaryDirectory(prefix="anyrig-launch-") as folder:
         file = write_call(Path(folder), function, args, kwargs)
@@ -100,7 +103,7 @@ def call_in_ranks(
     if ended.signal is signal.SIGINT:
         raise KeyboardInterrupt(str(ended.failure))
     if ended.signal is not None:
-        # The signal has its effect on this process, now that the ranks have ended.
+        # The ranks have ended: let the signal have its usual effect on this process.
         sys.stderr.write(f"anyrig: {ended.failure}\n")
         os.kill(os.getpid(), ended.signal)
     return result

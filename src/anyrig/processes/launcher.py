@@ -35,12 +35,12 @@ from .time_limit import TIME_LIMIT_VARIABLE
 
 _AGENT_LOGGERS = "torch.distributed.elastic"
 
-# The launcher's open files: two logs for each rank, each for writing and for reading; and others.
+# The launcher opens two logs for each rank, each for writing and for reading, and other files.
 _FILES_OF_A_RANK = 4
 _OTHER_FILES = 64
 
-# How long to wait for the meeting place to close.
-_PARTING_SECONDS = 1.0
+# How long to wait for the rendezvous to close.
+_CLOSING_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class GroupResult:
     """How a group of ranks ended.
 
     Attributes:
-        failure: why it failed, or None.
+        failure: why the group failed; None if it succeeded.
         signal: the signal that ended the launcher, or None.
     """
 
@@ -72,20 +72,21 @@ def run_group(
     """Run a Python program in each rank of this node, and wait for all of them.
 
     Args:
-        options: the number of ranks, the meeting place, the number of restarts …
-        command: what follows the interpreter's name, the same for every rank.
-        environments: the variables of each local rank, in addition to those of this process and
-            of torchrun; or empty.
-        temporary_folders: folders of the caller, removed if this process is killed.
+        options: the number of ranks, the rendezvous, the number of restarts and so on.
+        command: the arguments of the Python interpreter, the same for every rank.
+        environments: for each local rank, the variables to set in addition to those of this
+            process and of torchrun; or empty.
+        temporary_folders: folders of the caller to remove if this process is killed.
 
     Raises:
-        LaunchError: the nodes did not meet in time, or the ranks could not be started.
+        LaunchError: the nodes did not join the rendezvous in time, or the ranks could not be
+            started.
     """
     _check_open_files(options.processes)
     sys.stdout.flush()
     sys.stderr.flush()
     options = _with_address(options)
-    environments = _complete(environments, options)
+    environments = _with_defaults(environments, options)
     with Guardian() as guardian, _quiet_agent(), handled_by(stop):
         for each in temporary_folders:
             guardian.remove(each)
@@ -97,15 +98,15 @@ def run_group(
         agent: RankAgent | None = None
         stopped_by: signal.Signals | None = None
         try:
-            rendezvous = _meet(options)
+            rendezvous = _open_rendezvous(options)
             agent = RankAgent(options, rendezvous, command, environments, folder, guardian)
             agent.run()
         except SignalException as stopped:
             stopped_by = stopped.sigval
         except RendezvousConnectionError as error:
-            # The node that hosts the meeting place is lost; the agent's report says more.
+            # The node that hosts the rendezvous is lost; the agent's report has more details.
             if agent is None or agent.failure is None:
-                raise LaunchError(f"the nodes lost their meeting place: {error}") from error
+                raise LaunchError(f"the connection to the rendezvous is lost: {error}") from error
         except LaunchError:
             raise
         except Exception as error:
@@ -114,7 +115,7 @@ def run_group(
             if agent is not None:
                 agent.close_logs()
             if rendezvous is not None and stopped_by in (None, signal.SIGINT):
-                _part(rendezvous)
+                _close(rendezvous)
         failure = None if agent is None else agent.failure
         if failure is not None and stopped_by is None:
             guardian.keep(folder)
@@ -135,8 +136,8 @@ def _check_open_files(processes: int) -> None:
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if limit not in (-1, resource.RLIM_INFINITY) and limit < needed:
         raise LaunchError(
-            f"{processes} ranks on this node need {needed} open files of the launcher, and its "
-            f"limit is {limit}; raise it (ulimit -n {needed}), or start fewer ranks"
+            f"the launcher needs {needed} open files for {processes} ranks, and its limit is "
+            f"{limit}; raise the limit (ulimit -n {needed}), or start fewer ranks"
         )
 
 
@@ -144,20 +145,20 @@ def _sentence(error: Exception, options: RunOptions) -> str:
     """Return why the agent failed, as a sentence."""
     if isinstance(error, RendezvousTimeoutError):
         return (
-            f"fewer than {options.node_counts[0]} nodes came to {options.rdzv_endpoint} within "
-            f"{options.rdzv_timeout_seconds:.0f} s; start the same command on each, or check with: "
-            f"anyrig doctor --rdzv-endpoint {options.rdzv_endpoint}"
+            f"fewer than {options.node_counts[0]} nodes joined at {options.rdzv_endpoint} within "
+            f"{options.rdzv_timeout_seconds:.0f} s; start the same command on every node, or check "
+            f"with: anyrig doctor --rdzv-endpoint {options.rdzv_endpoint}"
         )
     if isinstance(error, RendezvousClosedError):
         return f"another node has ended the job {options.rdzv_id!r} at {options.rdzv_endpoint}"
     return f"the ranks of this node could not be run: {error or repr(error)}"
 
 
-def _part(rendezvous: RendezvousHandler) -> None:
-    """Close the meeting place to further nodes, unless that takes too long."""
-    parting = threading.Thread(target=rendezvous.shutdown, name="anyrig-parting", daemon=True)
-    parting.start()
-    parting.join(_PARTING_SECONDS)
+def _close(rendezvous: RendezvousHandler) -> None:
+    """Close the rendezvous to further nodes; give up after `_CLOSING_SECONDS`."""
+    closing = threading.Thread(target=rendezvous.shutdown, name="anyrig-closing", daemon=True)
+    closing.start()
+    closing.join(_CLOSING_SECONDS)
 
 
 def _with_address(options: RunOptions) -> RunOptions:
@@ -175,10 +176,10 @@ def _interface(options: RunOptions) -> dict[str, str]:
     return {} if name is None else dict.fromkeys(INTERFACE_VARIABLES, name)
 
 
-def _complete(
+def _with_defaults(
     environments: Sequence[Mapping[str, str]], options: RunOptions
 ) -> list[dict[str, str]]:
-    """Return `environments`, with defaults for variables that this process has not set either."""
+    """Return `environments` with defaults for variables that this process does not have either."""
     defaults = {"OMP_NUM_THREADS": str(options.threads_per_process), **_interface(options)}
     own = {name: value for name, value in defaults.items() if name not in os.environ}
     if options.timeout_seconds is not None:
@@ -189,8 +190,8 @@ def _complete(
     ]
 
 
-def _meet(options: RunOptions) -> RendezvousHandler:
-    """Return the rendezvous; it uses the network only with a rendezvous endpoint."""
+def _open_rendezvous(options: RunOptions) -> RendezvousHandler:
+    """Return the rendezvous, which uses the network only if there is a rendezvous endpoint."""
     if options.rdzv_endpoint is None:
         return LoopbackRendezvous(options.master_port)
     try:
@@ -199,7 +200,7 @@ def _meet(options: RunOptions) -> RendezvousHandler:
         raise
     except Exception as error:
         raise LaunchError(
-            f"the nodes cannot meet at {options.rdzv_endpoint}: {error}; check with: "
+            f"the rendezvous at {options.rdzv_endpoint} failed: {error}; check with: "
             f"anyrig doctor --rdzv-endpoint {options.rdzv_endpoint}"
         ) from error
 
@@ -208,14 +209,14 @@ def _meet(options: RunOptions) -> RendezvousHandler:
 def _quiet_agent() -> Iterator[None]:
     """Keep PyTorch's agent from logging failures, which `failure` reports in full.
 
-    By filters instead of levels: of two concurrent launches, the last to end would restore the
-    levels that the first had set.
+    This uses filters, because of two concurrent launches, the last to end would restore the log
+    levels that the other had set.
     """
 
     def is_critical(record: logging.LogRecord) -> bool:
         return record.levelno >= logging.CRITICAL
 
-    # A filter does not apply to the loggers below its own.
+    # A logger's filter does not apply to its child loggers.
     names = [name for name in logging.root.manager.loggerDict if name.startswith(_AGENT_LOGGERS)]
     for name in names:
         logging.getLogger(name).addFilter(is_critical)

@@ -1,7 +1,7 @@
 """The temporary folder with the output of a group's ranks.
 
-It is removed when the group succeeds. The folders of the last few groups that failed are kept,
-since error messages name them; a file marks these folders.
+The folder is removed when the group succeeds. The folders of the last few failed groups are kept,
+because error messages name them. A file marks these folders.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _MARK = "failed"
 
 
 def new_log_folder() -> Path:
-    """Make a folder that only this user can read."""
+    """Create a folder that only this user can read."""
     return Path(tempfile.mkdtemp(prefix=_PREFIX))
 
 
 def keep_log_folder(folder: Path) -> None:
-    """Mark the folder of a group that failed, and remove all but the last few such folders."""
+    """Mark the folder of a failed group, and remove all but the last `MOST_KEPT` such folders."""
     with suppress(OSError):  # the disk may be full
         (folder / _MARK).touch()
     others = sorted(
@@ -43,20 +43,20 @@ def _failed_folders(parent: Path) -> Iterator[tuple[int, Path]]:
     with suppress(OSError):
         for path in parent.iterdir():
             with suppress(OSError):
-                if not _NAME.fullmatch(path.name) or not stat.S_ISDIR(_own(path).st_mode):
+                if not _NAME.fullmatch(path.name) or not stat.S_ISDIR(_status_if_own(path).st_mode):
                     continue
-                mark = _own(path / _MARK)
+                mark = _status_if_own(path / _MARK)
                 if stat.S_ISREG(mark.st_mode):
                     yield mark.st_mtime_ns, path
 
 
-def _own(path: Path) -> os.stat_result:
+def _status_if_own(path: Path) -> os.stat_result:
     """Return the status of a path, without following a link.
 
     Raises:
-        PermissionError: the path is another user's.
+        PermissionError: another user owns the path.
     """
     found = path.lstat()
     if hasattr(os, "getuid") and found.st_uid != os.getuid():
-        raise PermissionError(f"{path} is another user's")
+        raise PermissionError(f"{path} belongs to another user")
     return found

@@ -1,7 +1,7 @@
 """The rendezvous of a single node, which other nodes cannot reach.
 
-With torchrun's ``--standalone`` the store listens on every interface; here it listens on 127.0.0.1
-only. See `docs/security.md`.
+torchrun's ``--standalone`` listens on every interface. This store listens on 127.0.0.1 only; see
+`docs/security.md`.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ class LoopbackRendezvous(StaticTCPRendezvous):
     """The rendezvous of one node, with a new store for the ranks of each attempt."""
 
     def __init__(self, port: int = 0) -> None:
-        """Have the first store listen on `port` if it is free; 0 is any free port."""
+        """Let the first store listen on `port` if the port is free; 0 is any free port."""
         super().__init__(ADDRESS, port, rank=0, world_size=1, run_id=uuid.uuid4().hex, timeout=0)
 
     def next_rendezvous(self) -> RendezvousInfo:
         """Return a new store, this node's rank and the number of nodes."""
-        # This process still holds the store of the previous attempt, so each has its own port.
+        # This process still holds the store of the previous attempt, so each store needs a port.
         port, self.master_port = self.master_port, 0
         try:
             store = open_store(ADDRESS, port)
         except OSError as error:
             store = open_store(ADDRESS)
             sys.stderr.write(
-                f"anyrig: port {port} is not free ({os.strerror(error.errno or 0)}), so the ranks "
-                f"meet at port {store.port}\n"
+                f"anyrig: port {port} is not free ({os.strerror(error.errno or 0)}), so "
+                f"MASTER_PORT is {store.port}\n"
             )
         return RendezvousInfo(store, 0, 1, RendezvousStoreInfo(ADDRESS, store.port))
 
@@ -43,10 +43,10 @@ class LoopbackRendezvous(StaticTCPRendezvous):
 def open_store(address: str, port: int = 0) -> dist.TCPStore:  # type: ignore[name-defined]
     """Return a new store that listens on `port` (0 for any) of `address` only.
 
-    A store of an earlier attempt has addresses at which nothing listens any more.
+    Each attempt needs a new store: an old store holds addresses of ranks that have ended.
 
     Raises:
-        OSError: the port is taken.
+        OSError: the port is in use.
     """
     # A socket that PyTorch opens listens on every address.
     with socket.create_server((address, port)) as listening:

@@ -1,8 +1,8 @@
 """torchrun's rendezvous of several nodes, with a new store for the ranks of each attempt.
 
-PyTorch's own handler keeps the store of the first attempt (see `torch_faults`): a rank that is
-started again may read the address of a rank that has ended, and fails to connect. PyTorch numbers
-the nodes by their addresses; here they exchange the numbers of ``--node-rank`` (`node_numbers`).
+PyTorch's own handler keeps the store of the first attempt (see `torch_faults`): a restarted rank
+may read the address of a rank that has ended, and fail to connect. PyTorch numbers the nodes by
+their addresses; this rendezvous exchanges the numbers of ``--node-rank`` (`node_numbers`).
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ from .options import RunOptions
 from .route import await_listener, is_host_of
 from .torch_faults import bound_answers
 
-# A lost node leaves the meeting as soon as the other nodes notice its loss.
+# The rendezvous drops a lost node about when `node_watch` notices the loss.
 _KEEP_ALIVE_SECONDS = 2
 
 
 class NetworkRendezvous(DynamicRendezvousHandler):
-    """A rendezvous that numbers the nodes."""
+    """A rendezvous of several nodes that respects ``--node-rank``."""
 
     _address: str
     _node_rank: int | None
     _ranks_store: Any = None
-    _all_know = False  # that the meeting has failed
+    _failed_on_all = False  # whether the rendezvous has failed, and every node knows
 
     @classmethod
     def at_endpoint(cls, options: RunOptions) -> NetworkRendezvous:
-        """Return the rendezvous at `options.rdzv_endpoint`, hosted here if that is this node.
+        """Return the rendezvous at `options.rdzv_endpoint`; host its store if that is this node.
 
         Raises:
             Exception: the endpoint cannot be reached, or PyTorch fails.
@@ -70,7 +70,7 @@ class NetworkRendezvous(DynamicRendezvousHandler):
         except RendezvousConnectionError:
             if not hosts_store:
                 raise
-            # Another launcher of this job, with other devices of this node, came first.
+            # Another launcher of this job on this node, with other devices, hosts the store.
             parameters.config["is_host"] = "False"
             backend, store = create_backend(parameters)
         bound_answers(int(port), SILENCE_SECONDS)
@@ -85,8 +85,8 @@ class NetworkRendezvous(DynamicRendezvousHandler):
             keep_alive_max_attempt=int(SILENCE_SECONDS / _KEEP_ALIVE_SECONDS),
         )
         # Private: with these set, PyTorch neither opens a store for the ranks on every interface
-        # nor waits for another node's. The public way is an environment variable of this process,
-        # which all threads and children would see.
+        # nor waits for another node's store. The public alternative is an environment variable,
+        # which all threads and child processes would see.
         none: Any = RendezvousStoreInfo("", 0)
         self._bootstrap_store_info = self._shared_tcp_store_server = none
         self._address = options.local_address or socket.gethostname()
@@ -99,14 +99,14 @@ class NetworkRendezvous(DynamicRendezvousHandler):
         return True
 
     def next_rendezvous(self) -> RendezvousInfo:
-        """Meet the other nodes; return this node's number, the number of nodes and a new store."""
+        """Wait for the other nodes; return this node's number, the node count and a new store."""
         met = super().next_rendezvous()
-        # PyTorch has used the same keys without the prefix.
+        # PyTorch uses the same keys without the prefix.
         store = dist.PrefixStore("anyrig/", met.store)  # type: ignore[attr-defined]
         try:
             rank = agree_on_number(store, met.rank, met.world_size, self._node_rank)
         except LaunchError:
-            self._all_know = True
+            self._failed_on_all = True
             raise
         # This assignment closes the previous attempt's store if this node hosted it.
         self._ranks_store = open_store(self._address) if rank == 0 else None
@@ -115,5 +115,5 @@ class NetworkRendezvous(DynamicRendezvousHandler):
         return RendezvousInfo(met.store, rank, met.world_size, place)
 
     def shutdown(self) -> bool:
-        """Close the meeting; return whether the other nodes know."""
-        return self._all_know or super().shutdown()
+        """Close the rendezvous; return whether the other nodes know."""
+        return self._failed_on_all or super().shutdown()

@@ -1,13 +1,13 @@
-r"""Connections to node 0's launcher that have not proved yet that they belong to this job.
+r"""Connections to node 0's launcher that have not yet proved that they belong to this job.
 
 ::
 
     node 1 ──"<token> 00000001\n"──> node 0        the greeting: 42 bytes, always
            <──"welcome\n"───────────               then messages (see `node_messages`)
 
-Anybody who reaches the port can connect. A connection that has not sent the token costs node 0 one
-socket and 42 bytes for a few seconds. The number of such sockets is bounded, and their data is not
-parsed.
+Any process that reaches the port can connect. A connection that has not sent the token costs node 0
+one socket and 42 bytes for a few seconds. The number of such sockets is bounded, and their data is
+not parsed.
 """
 
 from __future__ import annotations
@@ -76,13 +76,13 @@ class Newcomers:
     """The connections to node 0 that have not sent the token.
 
     Attributes:
-        token: what they have to send.
-        port: the port at which they connect.
-        waiting: the task and the sender's address of each connection, the oldest first.
+        token: the token that a launcher of this job sends.
+        port: the port at which node 0 listens.
+        waiting: the sender's address of each connection by its task, oldest first.
     """
 
     def __init__(self, address: str | None, nodes: int) -> None:
-        """Listen at `address` (None: every address) for the others of `nodes` nodes."""
+        """Listen at `address` (None: every address) for the other nodes of `nodes`."""
         self._listening = socket.create_server((address or "", 0), backlog=_BACKLOG)
         self._listening.setblocking(False)
         self.port = int(self._listening.getsockname()[1])
@@ -92,26 +92,26 @@ class Newcomers:
         self._reported: set[str] = set()
 
     async def admit(self, welcome: Callable[[socket.socket, int], Awaitable[object]]) -> None:
-        """Call `welcome` with each connection that sends the token, and its node; never return.
+        """Call `welcome` with each connection that sends the token, and its node number.
 
-        If too many connections wait, drop the oldest.
+        Runs until cancelled. If too many connections wait, drop the oldest.
         """
         loop = asyncio.get_running_loop()
         while True:
             try:
                 connected, (host, *_) = await loop.sock_accept(self._listening)
-            except OSError as error:  # the peer has gone, or too many files are open
-                self._drop_oldest(f"no room for it ({error.strerror})")
+            except OSError as error:  # the peer has disconnected, or too many files are open
+                self._drop_oldest(f"no file descriptor is free ({error.strerror})")
                 await asyncio.sleep(0.01)
                 continue
             if len(self.waiting) >= _MOST_WAITING:
                 self._drop_oldest(f"more than {_MOST_WAITING} connections at a time")
-            task = loop.create_task(self._meet(connected, str(host), welcome))
+            task = loop.create_task(self._check_greeting(connected, str(host), welcome))
             self.waiting[task] = str(host)
             task.add_done_callback(lambda task: self.waiting.pop(task, None))
             await asyncio.sleep(0)  # let other tasks run during a flood
 
-    async def _meet(
+    async def _check_greeting(
         self,
         connected: socket.socket,
         host: str,
@@ -120,7 +120,7 @@ class Newcomers:
         try:
             greeting = await asyncio.wait_for(_read_greeting(connected), _GREETING_SECONDS)
             node = self._node_of(greeting)
-            with contextlib.suppress(OSError):  # reading shows the error
+            with contextlib.suppress(OSError):  # a later read raises the error again
                 connected.send(_WELCOME)
         except asyncio.TimeoutError:
             connected.close()
@@ -143,9 +143,9 @@ class Newcomers:
         number = greeting[2 * _TOKEN_BYTES + 1 : -1]
         node = int(number) if number.isdigit() else 0
         if not secrets.compare_digest(greeting, _greeting(self.token, node)):
-            raise ConnectionError("it does not know this job's token")
+            raise ConnectionError("it did not send this job's token")
         if node not in self._absent:
-            raise ConnectionError(f"node {node} is connected already, or not in this job")
+            raise ConnectionError(f"node {node} is already connected, or not in this job")
         self._absent.remove(node)
         return node
 
@@ -168,10 +168,10 @@ class Newcomers:
         if host in self._reported or len(self._reported) >= _MOST_REPORTED:
             return
         self._reported.add(host)
-        more = "; no further sender is reported" if len(self._reported) == _MOST_REPORTED else ""
+        more = "; further senders are not reported" if len(self._reported) == _MOST_REPORTED else ""
         sys.stderr.write(
             f"anyrig: dropped a connection from {host} to port {self.port} of the launchers: "
-            f"{why}. The job goes on{more}\n"
+            f"{why}. The job continues{more}\n"
         )
 
 

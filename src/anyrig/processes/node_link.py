@@ -15,32 +15,32 @@ class NodeLink(asyncio.Protocol):
     """One end of the connection.
 
     Attributes:
-        node: the node at the other end.
-        heard: when data last came from there, by `time.monotonic`.
+        node: the number of the node at the other end.
+        received_at: when data last arrived, by `time.monotonic`.
         ended: set when the connection has ended.
     """
 
     def __init__(
         self,
         node: int,
-        begin: Callable[[NodeLink], object],
-        hear: Callable[[NodeLink, Message], object],
-        end: Callable[[NodeLink, BadMessageError | None], object],
+        on_open: Callable[[NodeLink], object],
+        on_message: Callable[[NodeLink, Message], object],
+        on_close: Callable[[NodeLink, BadMessageError | None], object],
     ) -> None:
-        """Make an end that calls `begin` once, `hear` for each message, then `end` once."""
+        """Call `on_open` once, `on_message` for each message, and `on_close` once."""
         self.node = node
-        self.heard = time.monotonic()
+        self.received_at = time.monotonic()
         self.ended = asyncio.Event()
-        self._begin = begin
-        self._hear = hear
-        self._end = end
+        self._on_open = on_open
+        self._on_message = on_message
+        self._on_close = on_close
         self._bad: BadMessageError | None = None
         self._unread = bytearray()
         self._transport: Any = None
 
     @property
     def has_unsent(self) -> bool:
-        """Whether the other end has not taken all queued messages."""
+        """Whether some queued messages have not been sent."""
         return bool(self._transport.get_write_buffer_size())
 
     def send(self, message: Message) -> None:
@@ -48,10 +48,10 @@ class NodeLink(asyncio.Protocol):
         self._transport.write(message.line())
 
     def finish(self) -> None:
-        """Send the queued messages, and read on until the other end closes too.
+        """Send the queued messages, and continue to read until the other end closes, too.
 
-        Closing with unread data would reset the connection, and the other end would lose messages
-        that it has not read (RFC 2525, 2.17).
+        Closing a socket with unread data would reset the connection, and the other end would lose
+        messages that it has not read (RFC 2525, 2.17).
         """
         self._transport.write_eof()
 
@@ -62,17 +62,17 @@ class NodeLink(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See `asyncio.Protocol`."""
         self._transport = transport
-        self._begin(self)
+        self._on_open(self)
 
     def data_received(self, data: bytes) -> None:
         """See `asyncio.Protocol`."""
-        self.heard = time.monotonic()
+        self.received_at = time.monotonic()
         *lines, rest = data.split(b"\n")
         try:
             for line in lines:
                 message = read_message(bytes(self._unread) + line)
                 self._unread.clear()
-                self._hear(self, message)
+                self._on_message(self, message)
             if len(self._unread) + len(rest) > MOST_LINE_BYTES:
                 raise BadMessageError(f"it has more than {MOST_LINE_BYTES} bytes")
             self._unread += rest
@@ -83,4 +83,4 @@ class NodeLink(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """See `asyncio.Protocol`."""
         self.ended.set()
-        self._end(self, self._bad)
+        self._on_close(self, self._bad)

@@ -3,11 +3,11 @@
 =============  ======================================================
 event          meaning
 =============  ======================================================
-alive          nothing new; sent each second
-done           all ranks of the node have ended well
+alive          nothing new; sent every second
+done           all ranks of the node have succeeded
 failing        a rank of the node has failed
-meeting again  the node has gone to meet a node that came late
-trouble        the launcher or the node itself failed; see `text`
+rejoining      the node restarts its ranks to admit a new node
+trouble        the launcher or the node itself has failed; see `text`
 end            a rank of the node has ended; see `end`
 over           every rank's end has been sent; the last message
 =============  ======================================================
@@ -20,10 +20,10 @@ from dataclasses import dataclass
 from .checked_json import BadMessageError, read_json, write_json
 from .rank_end import RankEnd
 
-# The longest line is an end: three texts of up to 2**16 characters, each up to 12 bytes in JSON.
+# The longest message is an end: three texts of up to 2**16 characters of up to 12 bytes in JSON.
 MOST_LINE_BYTES = 2**21
 
-_EVENTS = ("alive", "done", "failing", "meeting again", "trouble", "end", "over")
+_EVENTS = ("alive", "done", "failing", "rejoining", "trouble", "end", "over")
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Message:
 
     Attributes:
         node: the node that the message is about.
-        event: see the table above.
+        event: an event of the table above.
         text: a sentence, with the event "trouble".
         end: how a rank ended, with the event "end".
     """
@@ -51,13 +51,13 @@ def read_message(line: bytes) -> Message:
     """Return the message of a line without its newline.
 
     Raises:
-        BadMessageError: the line is not a valid message; no other exception is raised.
+        BadMessageError: the line is not a valid message. Hostile lines raise no other exception.
     """
     message = read_json(Message, line)
     if message.event not in _EVENTS:
         raise BadMessageError("its event is unknown")
     if (message.event == "trouble") != (message.text is not None):
-        raise BadMessageError("it has a text without trouble, or trouble without a text")
+        raise BadMessageError('only the event "trouble" must have a text')
     if (message.event == "end") != (message.end is not None):
-        raise BadMessageError("it has an end with another event, or that event without an end")
+        raise BadMessageError('only the event "end" must have an end')
     return message

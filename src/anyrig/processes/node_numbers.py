@@ -1,7 +1,7 @@
 """The number of each node: its GROUP_RANK, from ``--node-rank``.
 
-A node without the flag gets the next free number. If fewer nodes came than were numbered, the
-numbers are reassigned without gaps, in the same order.
+A node without the flag gets the next free number. If the numbers have gaps, because fewer nodes
+joined than expected, the nodes are renumbered in the same order.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from typing import Any
 
 from ..errors import LaunchError
 
-# How long a node waits, after a conflict, until the others have read the numbers too.
+# How long a node waits after a conflict until the other nodes have read the numbers, too.
 _READING = timedelta(seconds=5)
 
 
 def agree_on_number(store: Any, position: int, nodes: int, wanted: int | None) -> int:
-    """Return the number of the node at `position`; each of the `nodes` calls this.
+    """Return the number of the node at `position`. All `nodes` nodes must call this function.
 
     Raises:
         LaunchError: two nodes want the same number; raised on every node.
     """
     store.set(f"wanted/{position}", json.dumps([wanted, socket.gethostname()]))
-    asked = [json.loads(store.get(f"wanted/{other}")) for other in range(nodes)]
+    requests = [json.loads(store.get(f"wanted/{other}")) for other in range(nodes)]
     try:
-        return number_nodes([tuple(each) for each in asked])[position]
+        return number_nodes([tuple(request) for request in requests])[position]
     except LaunchError:
         store.set(f"read/{position}", "")
         with suppress(RuntimeError):
@@ -37,22 +37,22 @@ def agree_on_number(store: Any, position: int, nodes: int, wanted: int | None) -
         raise
 
 
-def number_nodes(asked: Sequence[tuple[int | None, str]]) -> list[int]:
-    """Return the number of each node, given the (number or None, host name) of each.
+def number_nodes(requests: Sequence[tuple[int | None, str]]) -> list[int]:
+    """Return the number of each node, given the (wanted number or None, host name) of each node.
 
     Raises:
         LaunchError: two nodes want the same number.
     """
     hosts: dict[int, str] = {}
-    for wanted, host in asked:
+    for wanted, host in requests:
         if wanted is None:
             continue
         if wanted in hosts:
             raise LaunchError(
                 f"--node-rank is {wanted} on two nodes, {hosts[wanted]} and {host}; give each node "
-                "a number of its own, or leave the flag out on all of them"
+                "a different number, or leave the flag out on all nodes"
             )
         hosts[wanted] = host
     free = (number for number in itertools.count() if number not in hosts)
-    numbers = [next(free) if wanted is None else wanted for wanted, _ in asked]
+    numbers = [next(free) if wanted is None else wanted for wanted, _ in requests]
     return [sorted(numbers).index(number) for number in numbers]

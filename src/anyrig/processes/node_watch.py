@@ -8,10 +8,10 @@
 Node 0 forwards the messages that it receives. A launcher whose connection ends before "over" was
 killed. A node that is silent for `SILENCE_SECONDS` is down or cut off. torchrun's agents notice
 neither while their ranks wait for each other: elastic's keep-alive only makes room for another node
-at the next meeting.
+in the next rendezvous.
 
-Anybody on that network can connect to node 0's port: `newcomers` admits only launchers of this job,
-and `node_messages` checks what they send. If the watch itself fails, it reports so to every node.
+Any process on the network can connect to node 0's port. `newcomers` admits only launchers of this
+job, and `node_messages` checks their messages. If the watch itself fails, every node reports that.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from .node_messages import Message
 from .rank_end import RankEnd
 from .route import is_down
 
-# A node that is silent for this long is lost. torchrun's own rendezvous takes 15 s.
+# A node that is silent for this long is lost. torchrun's rendezvous waits 15 s.
 SILENCE_SECONDS = 10.0
 _BEAT_SECONDS = 1.0
 
-# How long a launcher that ends waits until the others have read its last messages.
+# How long a launcher that ends waits for the other launchers to read its last messages.
 _PARTING_SECONDS = 1.0
 
 _KEY = "anyrig/node watch"
@@ -52,15 +52,15 @@ class _Node:
     """Another node.
 
     Attributes:
-        host: its name in messages to the user.
-        trouble: its failure, as a sentence, or None.
-        said: the events that it has reported.
-        ends: how its ranks ended.
+        host: the node's name in messages to the user.
+        trouble: the node's failure, as a sentence, or None.
+        events: the events that the node has reported.
+        ends: how the node's ranks ended.
     """
 
     host: str
     trouble: str | None
-    said: set[str]
+    events: set[str]
     ends: tuple[RankEnd, ...] = ()
 
 
@@ -75,10 +75,10 @@ class NodeWatch:
         host: str,
         address: str | None,
     ) -> None:
-        """Connect this node to node 0, or listen for the others if it is node 0.
+        """Connect this node to node 0; node 0 listens for the other nodes instead.
 
-        The nodes of this attempt share `store`. The others reach this node by its `address`, or if
-        that is None by its `host` name.
+        The nodes of this attempt share `store`. Other nodes reach this node at `address`, or by its
+        `host` name if `address` is None.
 
         Raises:
             OSError: node 0 cannot be reached at its address, or does not admit this node.
@@ -88,9 +88,9 @@ class NodeWatch:
         self._address = address
         self._links: dict[int, NodeLink] = {}
         self._newcomers: Newcomers | None = None
-        self._sent: list[Message] = []  # for nodes that connect later
+        self._sent: list[Message] = []  # repeated to nodes that connect later
         self._bug: str | None = None
-        self._said: set[str] = set()
+        self._events: set[str] = set()  # the events that this node has sent
         store.set(f"{_KEY}/{node}", host)
         hub: socket.socket | None = None
         if node == 0:
@@ -105,7 +105,7 @@ class NodeWatch:
             for other in range(nodes)
             if other != node
         }
-        # The methods from `_watch` on run in the thread; the others read what these have noted.
+        # The methods from `_watch` on run in the thread; the methods above read their results.
         self._loop = asyncio.new_event_loop()
         self._closing = asyncio.Event()
         self._thread = threading.Thread(
@@ -128,42 +128,42 @@ class NodeWatch:
         return tuple(end for node in self._nodes.values() for end in node.ends)
 
     @property
-    def unheard(self) -> tuple[str, ...]:
-        """The hosts that have reported neither how their ranks ended nor a failure."""
+    def silent_hosts(self) -> tuple[str, ...]:
+        """The hosts of nodes that have reported neither how their ranks ended nor a failure."""
         return tuple(
             node.host
             for node in self._nodes.values()
-            if "over" not in node.said and node.trouble is None and self._bug is None
+            if "over" not in node.events and node.trouble is None and self._bug is None
         )
 
     def must_end(self) -> bool:
-        """Return whether another node fails or is lost, or this watch has failed."""
-        return bool(self.troubles) or self._any(lambda node: "failing" in node.said)
+        """Return whether another node has failed or is lost, or this watch has failed."""
+        return bool(self.troubles) or self._any(lambda node: "failing" in node.events)
 
-    def must_meet_again(self) -> bool:
-        """Return whether another node has gone to meet a node that came late."""
-        return self._any(lambda node: "meeting again" in node.said)
+    def must_rejoin(self) -> bool:
+        """Return whether another node restarts its ranks to admit a new node."""
+        return self._any(lambda node: "rejoining" in node.events)
 
     def is_done(self) -> bool:
-        """Return whether the ranks of all other nodes have ended well."""
-        return not self._any(lambda node: "done" not in node.said)
+        """Return whether the ranks of all other nodes have succeeded."""
+        return not self._any(lambda node: "done" not in node.events)
 
-    def say(self, event: str, text: str | None = None) -> None:
-        """Send an event of `node_messages`, once in an attempt; "trouble" has a text."""
-        if event not in self._said:
-            self._said.add(event)
+    def report(self, event: str, text: str | None = None) -> None:
+        """Send an event of `node_messages`, at most once per attempt; "trouble" has a text."""
+        if event not in self._events:
+            self._events.add(event)
             self._send(Message(self._node, event, text))
 
-    def say_over(self, ends: Sequence[RankEnd]) -> None:
+    def report_ends(self, ends: Sequence[RankEnd]) -> None:
         """Send how the ranks of this node ended, then "over"."""
         for end in ends:
             self._send(Message(self._node, "end", end=end))
         self._send(Message(self._node, "over"))
 
     def wait_until_over(self, seconds: float) -> None:
-        """Wait until every other node has sent "over", or is lost."""
+        """Wait at most `seconds` until every other node has sent "over" or is lost."""
         ends = time.monotonic() + seconds
-        while self.unheard and time.monotonic() < ends:
+        while self.silent_hosts and time.monotonic() < ends:
             time.sleep(0.02)
 
     def close(self) -> None:
@@ -173,11 +173,11 @@ class NodeWatch:
             self._thread.join()
             self._loop.close()
 
-    def _any(self, fact: Callable[[_Node], bool]) -> bool:
-        return any(fact(node) for node in self._nodes.values())
+    def _any(self, predicate: Callable[[_Node], bool]) -> bool:
+        return any(predicate(node) for node in self._nodes.values())
 
     def _send(self, message: Message) -> None:
-        self._loop.call_soon_threadsafe(self._pass_on, message)
+        self._loop.call_soon_threadsafe(self._forward, message)
 
     async def _watch(self, hub: socket.socket | None) -> None:
         self._loop.set_exception_handler(self._report_bug)
@@ -188,7 +188,7 @@ class NodeWatch:
             await self._closing.wait()
         else:
             admitting = self._loop.create_task(self._newcomers.admit(self._connect))
-            # The loop's exception handler gets what the callback raises.
+            # The loop's exception handler gets the exceptions that the callback raises.
             admitting.add_done_callback(lambda task: task.cancelled() or task.result())
             await self._closing.wait()
             admitting.cancel()
@@ -196,31 +196,32 @@ class NodeWatch:
         await self._finish()
 
     async def _finish(self) -> None:
-        """Close the connections once the others have read all messages, or after a time limit."""
+        """Close the connections once the other nodes have read all messages, or time is up."""
         links = list(self._links.values())
         for link in links:
             link.finish()
         with suppress(asyncio.TimeoutError):
-            parted = asyncio.gather(*(link.ended.wait() for link in links))
-            await asyncio.wait_for(parted, _PARTING_SECONDS)
+            all_ended = asyncio.gather(*(link.ended.wait() for link in links))
+            await asyncio.wait_for(all_ended, _PARTING_SECONDS)
         for link in links:
             link.close()
             await link.ended.wait()
 
     def _report_bug(self, _: object, context: dict[str, Any]) -> None:
-        """Have this node fail, and report the bug: the others would suspect the network."""
+        """Make this node fail, and report the bug, since other nodes would suspect the network."""
         if self._bug is not None:
             return
         error = context.get("exception")
         self._bug = (
             f"the launcher on {self._host} can no longer watch the other nodes, because of a bug "
-            f"of anyrig and not of the network: {error!r}"
+            f"in anyrig, not a failure of the network: {error!r}"
         )
         lines = [] if error is None else traceback.format_exception(error)
         sys.stderr.write(f"anyrig: {self._bug}\n{''.join(lines)}")
-        self._pass_on(Message(self._node, "trouble", text=self._bug))
+        self._forward(Message(self._node, "trouble", text=self._bug))
 
     def _beat(self, began: float) -> None:
+        """Send "alive" and look for silent nodes, every `_BEAT_SECONDS`."""
         if self._closing.is_set():
             return
         for link in self._links.values():
@@ -231,35 +232,35 @@ class NodeWatch:
 
     async def _connect(self, connected: socket.socket, node: int) -> None:
         await self._loop.create_connection(
-            lambda: NodeLink(node, self._begin, self._hear, self._part_from), sock=connected
+            lambda: NodeLink(node, self._add_link, self._receive, self._remove_link), sock=connected
         )
 
-    def _begin(self, link: NodeLink) -> None:
+    def _add_link(self, link: NodeLink) -> None:
         self._links[link.node] = link
         for sent in self._sent:
             if sent.node != link.node:
                 link.send(sent)
 
-    def _pass_on(self, message: Message) -> None:
-        """Send a message to all nodes but its subject, also to those that connect later."""
+    def _forward(self, message: Message) -> None:
+        """Send a message to all nodes except its subject, including nodes that connect later."""
         self._sent.append(message)
         for link in self._links.values():
             if link.node != message.node:
                 link.send(message)
 
-    def _hear(self, link: NodeLink, message: Message) -> None:
+    def _receive(self, link: NodeLink, message: Message) -> None:
         if self._node == 0 and message.node != link.node:
-            raise BadMessageError("it is about another node")
+            raise BadMessageError("it is about a node other than its sender")
         if message.event != "alive" and not self._closing.is_set():
             self._note(message)
             if self._node == 0:
-                self._pass_on(message)
+                self._forward(message)
 
-    def _part_from(self, link: NodeLink, error: BadMessageError | None) -> None:
+    def _remove_link(self, link: NodeLink, error: BadMessageError | None) -> None:
         del self._links[link.node]
         if self._closing.is_set() or self._bug is not None:
             return
-        self._lose(
+        self._report_loss(
             link.node,
             "the launcher on {host} was killed, or its node went down"
             if error is None
@@ -269,34 +270,34 @@ class NodeWatch:
 
     def _note(self, message: Message) -> None:
         node = self._nodes.get(message.node)
-        if node is None:  # this node: node 0 had not heard from it for a while
+        if node is None:  # this node, whose messages node 0 has missed for a while
             return
         if message.event == "trouble" and node.trouble is None:
             node.trouble = message.text
         if message.end is not None:
             node.ends += (message.end,)
-        node.said.add(message.event)
+        node.events.add(message.event)
 
     def _look_for_silence(self, began: float) -> None:
         last = time.monotonic() - SILENCE_SECONDS
         for number in self._nodes if self._node == 0 else [0]:
             link = self._links.get(number)
-            if (began if link is None else link.heard) < last:
+            if (began if link is None else link.received_at) < last:
                 here = (
                     "; the network of this node is down"
                     if self._address is not None and is_down(self._address)
                     else ""
                 )
-                self._lose(
+                self._report_loss(
                     number,
                     f"{{host}} no longer answers: it has sent nothing for {SILENCE_SECONDS:.0f} s. "
-                    f"The network between is cut, or that node is down or halted{here}",
+                    f"The network to that node is interrupted, or the node is down or halted{here}",
                 )
 
-    def _lose(self, number: int, sentence: str) -> None:
+    def _report_loss(self, number: int, sentence: str) -> None:
         node = self._nodes[number]
-        if node.trouble is None and not node.said & {"over", "done"}:
+        if node.trouble is None and not node.events & {"over", "done"}:
             message = Message(number, "trouble", text=sentence.format(host=node.host))
             self._note(message)
             if self._node == 0:
-                self._pass_on(message)
+                self._forward(message)

@@ -15,7 +15,7 @@ from .time_limit import MOST_SECONDS
 # A rank is a Python process, and the launcher needs two threads and four open files for it.
 MOST_PROCESSES = 1024
 
-# Higher values are typing errors.
+# Larger values can only be mistakes.
 _MOST_NODES = 100_000
 _MOST_RESTARTS = 1_000_000
 _MOST_ID_CHARACTERS = 200
@@ -30,15 +30,20 @@ class RunOptions:
     """The flags of `anyrig run`; see docs/processes.md.
 
     Attributes:
-        processes: ranks on this node; other nodes may have other numbers.
-        nodes: ``"2"``, or ``"1:4"`` for one to four.
+        processes: the number of ranks on this node; other nodes may have other numbers.
+        nodes: the number of nodes: ``"2"``, or ``"1:4"`` for one to four.
         rdzv_endpoint: ``"host:port"``; None on one node, which listens on the loopback only.
-        timeout_seconds: of collectives without a timeout of their own; None for PyTorch's default.
-        local_address: the address by which other nodes reach this one; None to find it.
-        log_dir: for the ranks' output; None for a temporary folder, removed if the group succeeds.
-        node_rank: None for the next free number.
-        master_port: where the ranks of a single node meet, if the port is free; 0 for any port.
-        hidden_streams: pairs of local rank and "stdout" or "stderr": only in the log files.
+        rdzv_id: the id of the job, the same on every node.
+        rdzv_timeout_seconds: how long to wait at the rendezvous for the other nodes.
+        max_restarts: the maximum number of restarts after a failure.
+        timeout_seconds: the default timeout of collectives; None for PyTorch's.
+        local_address: the address of this node for the other nodes; None to determine it.
+        log_dir: the folder for the ranks' output; None for a temporary folder, removed if the
+            group succeeds.
+        node_rank: the number of this node; None for the next free number.
+        master_port: the ranks' MASTER_PORT on a single node, if the port is free; 0 for any port.
+        hidden_streams: the streams that only go to the log files: pairs of a local rank and
+            "stdout" or "stderr".
     """
 
     processes: int
@@ -66,8 +71,8 @@ class RunOptions:
             _check_endpoint(self.rdzv_endpoint)
         elif most_nodes > 1:
             raise GroupOptionError(
-                f"--nnodes {self.nodes} needs a place where the nodes meet; "
-                "name it on every node alike: --rdzv-endpoint HOST:PORT, or --master-addr HOST"
+                f"--nnodes {self.nodes} needs a rendezvous endpoint, the same on every node: "
+                "--rdzv-endpoint HOST:PORT, or --master-addr HOST"
             )
         if not (self.rdzv_id.isprintable() and 1 <= len(self.rdzv_id) <= _MOST_ID_CHARACTERS):
             raise GroupOptionError(
@@ -79,7 +84,7 @@ class RunOptions:
             _check_seconds("--timeout", self.timeout_seconds)
         if not 0 <= self.max_restarts <= _MOST_RESTARTS:
             raise GroupOptionError(
-                f"--max-restarts is {self.max_restarts}, and must be a count from 0 to "
+                f"--max-restarts is {self.max_restarts}, and must be a number from 0 to "
                 f"{_MOST_RESTARTS}"
             )
         if self.local_address is not None and not is_host(self.local_address):
@@ -91,9 +96,9 @@ class RunOptions:
             _check_folder(self.log_dir)
         if not 1 <= self.processes <= MOST_PROCESSES:
             raise GroupOptionError(
-                f"--nproc-per-device would make {self.processes} ranks on this node, and there can "
-                f"be 1 to {MOST_PROCESSES}: each is a process, and the launcher keeps four files "
-                "open for it. Give fewer, or use more nodes"
+                f"--nproc-per-device would start {self.processes} ranks on this node, and a node "
+                f"can have 1 to {MOST_PROCESSES}: each rank is a process, for which the launcher "
+                "keeps four files open. Start fewer ranks, or use more nodes"
             )
 
     @property
@@ -109,7 +114,7 @@ class RunOptions:
 
     @property
     def threads_per_process(self) -> int:
-        """The value for OMP_NUM_THREADS: the cores of this node over its ranks, at least one."""
+        """The value of OMP_NUM_THREADS: the cores of this node divided by its ranks, at least 1."""
         allowed = getattr(os, "sched_getaffinity", None)  # not on macOS and Windows
         cores = len(allowed(0)) if allowed is not None else os.cpu_count() or 1
         return max(1, cores // self.processes)
@@ -119,17 +124,17 @@ def read_node_counts(text: str) -> tuple[int, int]:
     """Return the minimum and the maximum of ``--nnodes``: ``"2"``, or ``"1:4"``.
 
     Raises:
-        GroupOptionError: the text is neither.
+        GroupOptionError: the text has another format, or a number is out of range.
     """
     fewest, colon, most = text.partition(":")
     texts = (fewest, most if colon else fewest)
-    if all(_COUNT.fullmatch(each) for each in texts):
+    if all(_COUNT.fullmatch(count) for count in texts):
         counts = int(texts[0]), int(texts[1])
         if 1 <= counts[0] <= counts[1] <= _MOST_NODES:
             return counts
     raise GroupOptionError(
         f"--nnodes is {shown(text)}, and must be a number of nodes from 1 to {_MOST_NODES}, or "
-        "the fewest and the most: write 2, or 1:4 for one to four"
+        "the minimum and the maximum: write 2, or 1:4 for one to four"
     )
 
 
@@ -151,10 +156,10 @@ def is_host(text: str) -> bool:
 
 
 def _check_seconds(flag: str, seconds: float) -> None:
-    if not 0 < seconds <= MOST_SECONDS:  # also of NaN
+    if not 0 < seconds <= MOST_SECONDS:  # NaN fails, too
         raise GroupOptionError(
             f"{flag} is {seconds:g}, and must be a number of seconds above 0, and not above "
-            f"{MOST_SECONDS:.0f} (eleven days), since PyTorch counts it in milliseconds"
+            f"{MOST_SECONDS:.0f} (eleven days), because PyTorch counts milliseconds"
         )
 
 
@@ -162,12 +167,12 @@ def _check_folder(folder: Path) -> None:
     """Refuse a path that is not a writable folder and cannot become one."""
     try:
         if "\0" in str(folder):
-            raise ValueError("a path has no zero byte")
-        nearest = next(each for each in (folder, *folder.absolute().parents) if each.exists())
+            raise ValueError("a path cannot contain a zero byte")
+        nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
         if nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK):
             return
-        why = f"{shown(nearest)} is {'not writable' if nearest.is_dir() else 'no folder'}"
-    except (OSError, ValueError) as error:  # such as too long a name
+        why = f"{shown(nearest)} is {'not writable' if nearest.is_dir() else 'not a folder'}"
+    except (OSError, ValueError) as error:  # such as a name that is too long
         why = getattr(error, "strerror", None) or str(error)
     raise GroupOptionError(
         f"--log-dir is {shown(folder)}, and must be a folder, or the path of a new one: {why}"
@@ -175,6 +180,6 @@ def _check_folder(folder: Path) -> None:
 
 
 def shown(value: object) -> str:
-    """Return a value for a message: quoted, and shortened if it is long."""
+    """Return a value for a message: quoted, and shortened if long."""
     text = repr(str(value))
     return text if len(text) <= 80 else f"{text[:60]}…{text[-1]} ({len(str(value))} characters)"

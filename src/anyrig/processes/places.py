@@ -3,9 +3,9 @@
 ::
 
     agent ──SIGURG──> rank      writes the stacks of its threads to a file, in C and without the GIL
-          ──SIGTERM─> rank      ends as it would, by its own handler if it has one
+          ──SIGTERM─> rank      ends as usual, by its own handler if it has one
 
-Other programs, and a rank that has not begun, ignore SIGURG by default.
+Other programs, and a rank that has not registered its handler yet, ignore SIGURG by default.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 
 from . import waits
 
-# The variable that names the file for a rank's error; the rank writes its stack next to it.
+# The variable that names the file for a rank's error. The rank writes its stack next to that file.
 ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 _NAME = "stack.txt"
 
@@ -36,8 +36,8 @@ _NOT_THE_PROGRAM = (
     *("/threading.py", "/runpy.py", "/contextlib.py"),
 )
 
-# A rank that waits for others has a frame of these files above the program's own frames. In a
-# backward pass only DistributedDataParallel waits.
+# A rank that waits for others has a frame of these files inside the program's own frames. In a
+# backward pass, only DistributedDataParallel waits.
 _WAITS = (
     "/torch/distributed/",
     "/torch/autograd/graph.py",
@@ -48,8 +48,8 @@ _WAITS = (
 # Writing the stack takes a millisecond, except on a busy machine.
 _WRITING_SECONDS = 1.0
 
-# The stack of the thread that got the signal, which `faulthandler` writes last: down to a module's
-# frame, or to the hundredth frame.
+# The complete stack of the thread that got the signal, which `faulthandler` writes last. It ends
+# with a module's frame, or with "..." after a hundred frames.
 _WHOLE = re.compile(r"^Current thread (?s:.*)( in <module>|^  \.\.\.)$\n", re.MULTILINE)
 
 
@@ -58,9 +58,9 @@ class Place:
     """A line of the program.
 
     Attributes:
-        line: as "train.py:31 in step".
-        inside: the innermost function there, if it is not the program's own.
-        waits: whether that function may wait for the other ranks.
+        line: the innermost line of the program, as "train.py:31 in step".
+        inside: the innermost function, if it is not the program's own.
+        waits: whether that line may wait for the other ranks.
     """
 
     line: str
@@ -68,21 +68,21 @@ class Place:
     waits: bool
 
 
-def write_place_when_stopped() -> None:
-    """Have this rank write the stacks of its threads when the launcher asks for them."""
+def write_stack_on_request() -> None:
+    """Make this rank write the stacks of its threads on SIGURG from the launcher."""
     error_file = os.environ.get(ERROR_FILE)
     if error_file is None or not hasattr(faulthandler, "register"):  # not on Windows
         return
-    # The file stays open for the rest of the process: the handler must not open files.
+    # The file stays open until the process ends: a signal handler must not open files.
     file = os.open(Path(error_file).with_name(_NAME), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     faulthandler.register(signal.SIGURG, file=file, all_threads=True)
 
 
-def ask_for_places(ranks: Mapping[int, Path]) -> None:
-    """Have ranks write their stacks, and wait a second at most until they have.
+def request_stacks(ranks: Mapping[int, Path]) -> None:
+    """Make ranks write their stacks, and wait at most a second for the stacks.
 
-    `ranks` has the folder of each rank by its process number. A suspended process is resumed, since
-    it could neither write nor end.
+    `ranks` maps process ids to the ranks' folders. Suspended processes are resumed, because they
+    could neither write nor end.
     """
     if not hasattr(signal, "SIGURG"):
         return
@@ -90,16 +90,16 @@ def ask_for_places(ranks: Mapping[int, Path]) -> None:
         _send_to_main_thread(pid, signal.SIGURG)
         _send(pid, signal.SIGCONT)
     ends = time.monotonic() + _WRITING_SECONDS
-    # A rank creates the file, empty, when it begins.
+    # A rank creates the empty file when it begins.
     files = [file for folder in ranks.values() if (file := folder / _NAME).is_file()]
     while not all(_is_whole(file) for file in files) and time.monotonic() < ends:
         time.sleep(0.01)
 
 
 def read_place(rank_folder: Path) -> Place | None:
-    """Return where the rank with this folder was stopped.
+    """Return the place at which the rank with this folder was stopped.
 
-    None if it ended by itself, or before its Python code began.
+    None if the rank ended by itself, or before its Python code began.
     """
     try:
         text = (rank_folder / _NAME).read_text(errors="replace")
@@ -117,20 +117,22 @@ def place_of(traceback: str) -> Place | None:
 
 
 def _place(frames: Sequence[re.Match[str]]) -> Place | None:
-    """Return the place of a stack, the innermost frame first."""
+    """Return the place of a stack, whose innermost frame comes first."""
     if not frames:
         return None
-    own = [i for i, frame in enumerate(frames) if not _is_any(frame["file"], _NOT_THE_PROGRAM)]
+    own = [
+        i for i, frame in enumerate(frames) if not _contains_any(frame["file"], _NOT_THE_PROGRAM)
+    ]
     first = own[0] if own else 0
     frame = frames[first]
     return Place(
         f"{frame['file']}:{frame['line']} in {frame['function']}",
         None if first == 0 else frames[0]["function"],
-        any(_is_any(inner["file"], _WAITS) for inner in frames[:first]),
+        any(_contains_any(inner["file"], _WAITS) for inner in frames[:first]),
     )
 
 
-def _is_any(file: str, parts: Iterable[str]) -> bool:
+def _contains_any(file: str, parts: Iterable[str]) -> bool:
     return any(part in file for part in parts)
 
 
@@ -145,11 +147,11 @@ def _send(pid: int, signum: signal.Signals) -> None:
 
 
 def _send_to_main_thread(pid: int, signum: signal.Signals) -> None:
-    """Send a signal that only the main thread can take.
+    """Send a signal to the main thread of a process.
 
-    When a suspended process is resumed, the first thread that runs takes a signal to the process,
-    and the main thread may have gone on by then. On Linux the main thread's number is the
-    process's: https://man7.org/linux/man-pages/man2/tgkill.2.html
+    After a suspended process is resumed, a signal to the process is handled by the first thread
+    that runs, and the main thread may have continued by then. On Linux, the id of the main thread
+    is the process id: https://man7.org/linux/man-pages/man2/tgkill.2.html
     """
     if (tgkill := getattr(ctypes.CDLL(None), "tgkill", None)) is None:
         _send(pid, signum)

@@ -1,4 +1,4 @@
-"""How a rank ended: its exit code, its last output and error, and the line where it was."""
+"""How a rank ended: its exit code, its last output and error, and its line of the program."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from .places import ERROR_FILE, place_of, read_place
 # The file, next to its log, in which a rank notes the exception that ends it.
 _NOTE = "exception.json"
 
-# How much of the end of a log is read.
+# The number of bytes to read from the end of a log.
 _TAIL_BYTES = 64 * 2**10
 
-# Longer errors, such as CUDA's "out of memory", are shown in full by the rank's own output.
+# Longer errors, such as CUDA's "out of memory", are cut; the rank's own output has them in full.
 _SHOWN_CHARACTERS = 300
 
-# PyTorch's words in errors of collectives, as opposed to errors of other connections.
+# PyTorch's words in errors of collectives. Errors of a program's own connections do not match.
 _OF_THE_GROUP = re.compile(r"gloo|nccl|collective|barrier|Dist(Store|Network|Backend)Error", re.I)
 _TIMED_OUT = re.compile(r"timed out|time-?out", re.I)
 _LOST_CONNECTION = re.compile(
@@ -34,7 +34,7 @@ _LOST_CONNECTION = re.compile(
     r"connection refused|connection to ranks? .* is lost|no longer connected",
     re.I,
 )
-# How NCCL on virtual GPUs names the ranks that it waited for.
+# The words of virtual GPUs' NCCL for the ranks that did not come.
 _ABSENT = re.compile(r"ranks? ((?:\d+(?: \(global rank \d+\))?(?:, | and )?)+) did not take part")
 _NUMBER = re.compile(r"(\d+)(?: \(global rank (\d+)\))?")
 # What the C++ runtime writes before it aborts the process.
@@ -44,20 +44,20 @@ _ABORTED = re.compile(r"^  what\(\):  (.*)$", re.MULTILINE)
 class Ending(Enum):
     """How a rank ended; likely causes come before their consequences."""
 
-    MISSING = "did not come to a collective in time"
+    MISSING = "did not reach a collective in time"
     KILLED = "was killed"
     FAILED = "failed"
-    LEFT = "ended early, while others still waited for it"
+    LEFT = "ended early, while other ranks still waited for it"
     TIMED_OUT = "timed out waiting"
     LOST_CONNECTION = "lost its connection to another rank"
     FOLLOWED = "waited for the rank that failed"
     STOPPED = "was stopped"
-    DONE = "had done its work"
+    DONE = "had succeeded"
 
 
 @dataclass
 class _Note:
-    """What a rank notes of the exception that ends it; the fields are those of `RankEnd`."""
+    """A rank's record of the exception that ends it, with fields of `RankEnd`."""
 
     ending: str | None = None  # the name of an `Ending` that other ranks caused
     absent: Sequence[int] = ()
@@ -70,20 +70,21 @@ class RankEnd:
     """How one rank ended.
 
     Attributes:
-        rank: its global rank.
-        host: the node that it ran on.
-        exit_code: negative for a signal.
-        ending: how it ended.
-        last_output: the last line of its standard output, or None.
-        last_error: the exception that ended it, else the last line of standard error, or None.
-        traceback: the traceback of the exception that ended it, or None.
-        place: the line of the program at which it was stopped or raised, or None.
-        inside: the innermost function there if it is not the program's own, or None.
-        waits: whether it may have waited for other ranks there; None if it wrote no stack.
-        suspended: whether it was found suspended, as by SIGSTOP.
-        folder: the folder on its node with its output; None if it is not kept.
-        wrote_unix_seconds: when it last wrote to standard error.
-        absent: the ranks that it waited for until its time limit, as far as it knew them.
+        rank: the global rank.
+        host: the rank's node.
+        exit_code: the exit code of the process; the negative number of a signal that ended it.
+        ending: the kind of ending.
+        last_output: the last line of standard output, or None.
+        last_error: the exception that ended the rank, else the last line of standard error, or
+            None.
+        traceback: the traceback of that exception, or None.
+        place: the line of the program at which the rank was stopped or raised, or None.
+        inside: the innermost function at `place` if it is not the program's own, or None.
+        waits: whether the rank may have waited for other ranks there; None if it wrote no stack.
+        suspended: whether the rank was suspended, as by SIGSTOP.
+        folder: the folder on its node with its output; None if the output is not kept.
+        wrote_unix_seconds: when the rank last wrote to standard error.
+        absent: the ranks that it waited for until its time limit, if known.
     """
 
     rank: int
@@ -102,9 +103,9 @@ class RankEnd:
     absent: tuple[int, ...] = ()
 
     def describe(self, *, names_host: bool) -> str:
-        """Return several lines: how the rank ended, where, its last output and error."""
+        """Return some lines of text: how the rank ended, where, its last output and error."""
         suspended = "; it had been suspended (SIGSTOP)" if self.suspended else ""
-        code = "" if self.ending is Ending.DONE else _code(self.exit_code)
+        code = "" if self.ending is Ending.DONE else _format_code(self.exit_code)
         host = f" on {self.host}" if names_host else ""
         lines = [f"rank {self.rank}{host} {self.ending.value}{code}{suspended}"]
         inside = f", inside {self.inside}" if self.inside else ""
@@ -115,7 +116,7 @@ class RankEnd:
 
 
 def note_exception(error: BaseException) -> None:
-    """Note for this rank's launcher the exception that ends this rank."""
+    """Write the exception that ends this rank to a file for the launcher."""
     file = os.environ.get(ERROR_FILE)
     if file is None:
         return
@@ -139,7 +140,7 @@ def note_exception(error: BaseException) -> None:
 
 
 def _read_note(folder: Path) -> _Note:
-    """Return what `note_exception` wrote; an empty note if it wrote nothing, or not all of it."""
+    """Return the note that `note_exception` wrote; an empty note if it is missing or incomplete."""
     with suppress(OSError, ValueError, TypeError):
         return _Note(**json.loads((folder / _NOTE).read_text()))
     return _Note()
@@ -148,24 +149,28 @@ def _read_note(folder: Path) -> _Note:
 def read_end(
     rank: int, folder: Path, exit_code: int, *, was_stopped: bool, suspended: bool
 ) -> RankEnd:
-    """Return how a rank of this node ended, whose log files are in `folder`.
+    """Return how a rank of this node ended.
 
-    `was_stopped` if it was still running when the group was ended, `suspended` if it was suspended
-    then.
+    Args:
+        rank: the global rank.
+        folder: the folder with the rank's log files.
+        exit_code: the exit code of its process.
+        was_stopped: whether the rank was still running when the group was ended.
+        suspended: whether the rank was suspended at that time.
     """
     log, note = folder / "stderr.log", _read_note(folder)
     errors = _tail(log)
     aborted = _ABORTED.findall(errors)
     last_error = aborted[-1] if aborted else note.error or _last_line(errors)
-    asked = read_place(folder) if was_stopped else None
-    # If the rank wrote its stack while it raised, the traceback is more exact.
+    stopped = read_place(folder) if was_stopped else None
+    # If the rank raised while it waited for others, its traceback is more exact than its stack.
     raised = None if note.traceback is None else place_of(note.traceback)
-    place = raised if asked is None or (raised is not None and asked.waits) else asked
+    place = raised if stopped is None or (raised is not None and stopped.waits) else stopped
     if note.ending is not None and note.ending in Ending.__members__ and exit_code > 0:
         ending, absent = Ending[note.ending], tuple(note.absent)
     else:
         ending = _ending(exit_code, last_error or "", was_stopped=was_stopped)
-        absent = _absent(last_error or "")
+        absent = _absent_ranks(last_error or "")
     return RankEnd(
         rank=rank,
         host=socket.gethostname(),
@@ -176,7 +181,7 @@ def read_end(
         traceback=note.traceback,
         place=None if place is None else place.line,
         inside=None if place is None else place.inside,
-        waits=None if asked is None else asked.waits,
+        waits=None if stopped is None else stopped.waits,
         suspended=suspended,
         folder=str(folder),
         wrote_unix_seconds=log.stat().st_mtime if log.is_file() else 0.0,
@@ -184,11 +189,11 @@ def read_end(
     )
 
 
-def _absent(error: str) -> tuple[int, ...]:
+def _absent_ranks(error: str) -> tuple[int, ...]:
     """Return the global ranks that an exception of virtual GPUs names."""
     found = _ABSENT.search(error)
     numbers = [] if found is None else _NUMBER.findall(found[1])
-    return tuple(int(everyone or own) for own, everyone in numbers)
+    return tuple(int(global_rank or rank) for rank, global_rank in numbers)
 
 
 def _ending(exit_code: int, last_error: str, *, was_stopped: bool) -> Ending:
@@ -227,7 +232,7 @@ def _tail(file: Path) -> str:
         return stream.read().decode(errors="replace")
 
 
-def _code(exit_code: int) -> str:
+def _format_code(exit_code: int) -> str:
     if exit_code >= 0:
         return f" (exit code {exit_code})"
     try:

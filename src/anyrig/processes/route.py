@@ -1,4 +1,4 @@
-"""The address and the interface by which this node reaches the others."""
+"""The address and the interface by which this node reaches other nodes."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from contextlib import suppress
 
 import psutil
 
-# The variables that name the interface to each library. Without one, gloo takes the interface that
-# has the host name's address, which on many nodes is the loopback.
+# The variables that tell each library which interface to use. By default, gloo uses the interface
+# with the host name's address, which is the loopback on many nodes.
 INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 
 
 def address_towards(host: str) -> str | None:
     """Return this node's address on the route to `host`; None if there is no route.
 
-    Connecting a datagram socket asks the routing table, and sends nothing.
+    Connecting a datagram socket consults the routing table and sends nothing.
     """
     try:
         family, kind, protocol, _, where = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
@@ -37,7 +37,7 @@ def interface_of(address: str) -> str | None:
 
 
 def is_host_of(host: str) -> bool:
-    """Return whether `host` is this node, whose own name may lead to any loopback address."""
+    """Return whether `host` is this node. A node's name may resolve to a loopback address."""
     here = outward_addresses()
     return any(address in here or is_loopback_address(address) for address in resolve(host))
 
@@ -56,7 +56,7 @@ def resolve(name: str) -> list[str]:
 
 
 def outward_addresses() -> list[str]:
-    """Return the IPv4 addresses of this node's interfaces but the loopback."""
+    """Return the IPv4 addresses of this node's interfaces except the loopback."""
     return [
         address.address
         for name, addresses in psutil.net_if_addrs().items()
@@ -81,10 +81,12 @@ def is_down(address: str) -> bool:
 
 
 def await_listener(host: str, port: int, seconds: float, retried: type[OSError] = OSError) -> None:
-    """Wait until something listens there; the store's own client stops after a minute.
+    """Wait until a process listens at `host` and `port`.
+
+    The client of PyTorch's store would give up after a minute.
 
     Raises:
-        OSError: connecting failed with another error than `retried`, or for `seconds`.
+        OSError: connecting failed with another error than `retried`, or failed for `seconds`.
     """
     ends = time.monotonic() + seconds
     while True:

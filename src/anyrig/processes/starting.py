@@ -1,8 +1,8 @@
-"""Log files of ranks that let a signal interrupt the start of the ranks.
+"""Log files that allow a signal to interrupt the start of the ranks.
 
-PyTorch starts all ranks of a node in one loop, and returns their process numbers afterwards. It
-looks up a rank's log file just before it starts the rank: an exception there ends the loop. The
-guardian finds the ranks that were started by the variable that names their error file.
+PyTorch starts all ranks of a node in one loop, and returns their process ids afterwards. It looks
+up a rank's log file just before it starts the rank, so an exception in the lookup ends the loop.
+To find the ranks that have started, the guardian uses the variable that names their error file.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class _WatchedPaths(dict[int, str]):
 
 
 class InterruptibleLogs(DefaultLogsSpecs):
-    """The log files of ranks, in a folder; unhidden streams are shown as well."""
+    """The log files of ranks in a folder. Streams that are not hidden are shown as well."""
 
     def __init__(
         self,

@@ -18,26 +18,26 @@ _STOPPING = [
 
 
 def stop(signum: int, _: object = None) -> NoReturn:
-    """Raise SignalException, upon which torchrun's agent ends its ranks; ignore later signals."""
+    """Raise SignalException, which makes torchrun's agent end its ranks; ignore later signals."""
     if threading.current_thread() is threading.main_thread():
-        for each in _STOPPING:
-            if signal.getsignal(each) is stop:
-                signal.signal(each, _ignore)
+        for stopping in _STOPPING:
+            if signal.getsignal(stopping) is stop:
+                signal.signal(stopping, _ignore)
     number = signal.Signals(signum)
     raise SignalException(f"got {number.name}", number)
 
 
 def _ignore(signum: int, _: object) -> None:
-    # SIG_IGN instead would be inherited by every process that is started.
+    # Instead of SIG_IGN, which child processes would inherit.
     pass
 
 
 @contextmanager
 def handled_by(handler: Callable[[int, Any], object]) -> Iterator[None]:
-    """Call `handler` when one of the signals comes within the block.
+    """Install `handler` for the stopping signals within the block.
 
-    An ignored signal, as SIGHUP under nohup, stays ignored. Outside the main thread this does
-    nothing, since only the main thread can set handlers.
+    A signal that is ignored, such as SIGHUP under nohup, stays ignored. Outside the main thread
+    this function does nothing, because only the main thread can set handlers.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

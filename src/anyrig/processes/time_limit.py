@@ -1,7 +1,7 @@
-"""The time limit of collectives, where the script sets none.
+"""The default timeout of collectives.
 
-PyTorch waits half an hour over gloo and ten minutes over NCCL. The launcher's ``--timeout`` reaches
-the ranks as a variable.
+PyTorch's defaults are half an hour over gloo and ten minutes over NCCL. The launcher passes
+``--timeout`` to the ranks in an environment variable.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def limit_or_default(seconds: float | None) -> float:
 def set_time_limit() -> None:
     """Make the launcher's limit the default timeout of `init_process_group` and `new_group`.
 
-    Imports torch if there is a limit.
+    Imports torch only if there is a limit.
     """
     seconds = time_limit_seconds()
     if seconds is None:

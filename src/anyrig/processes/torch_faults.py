@@ -1,23 +1,23 @@
-"""The faults of PyTorch that anyrig works around, up to PyTorch 2.13 at least.
+"""Workarounds for faults of PyTorch, up to PyTorch 2.13 at least.
 
-`tests/processes/test_torch_faults.py` has a test for each fault, which fails once PyTorch has
-mended it. The work-around can then go with the last PyTorch version that has the fault.
+`tests/processes/test_torch_faults.py` has a test for each fault, which fails once PyTorch has fixed
+the fault. The workaround can be removed when the last faulty PyTorch version is dropped.
 
 ==========================  ===================================================  ===============
-work-around                 fault                                                pytorch/pytorch
+workaround                  fault                                                pytorch/pytorch
 ==========================  ===================================================  ===============
-`keep_until_exit`,          The last reference to a gloo group joins the         #56297, #75097
-`hold_destroyed_groups`,    group's threads, DDP's reducer while it holds the
-`end_process`               GIL. A thread of the group may wait for the GIL
-                            just then: about one process in ten hangs.
-`_let_threads_rest`,        A C++ thread that asks for the GIL while Python      #190489
+`keep_until_exit`,          Destroying a gloo group joins its threads, and       #56297, #75097
+`hold_destroyed_groups`,    DDP's reducer holds the GIL meanwhile. If a thread
+`end_process`               waits for the GIL at that time, the process hangs:
+                            about one process in ten.
+`_await_idle_threads`,      A C++ thread that requests the GIL while Python      #190489
 `end_launcher`              ends aborts the process (up to Python 3.13).
-`bound_answers`             The store's client waits for an answer without end,  no issue
-                            whatever its timeout is.
-`leave_names_to_launcher`   Each line of a traceback gets the rank as prefix,    #118190
+`bound_answers`             The store's client waits for an answer forever,      no issue
+                            regardless of its timeout.
+`drop_rank_prefix`          Each line of a traceback is prefixed with the rank,  #118190
                             which no flag turns off (from 2.3 on).
 `NetworkRendezvous`         All attempts share the first attempt's store, which  #135712
-                            has addresses where nothing listens any more.
+                            holds addresses of ranks that have ended.
 ==========================  ===================================================  ===============
 """
 
@@ -41,21 +41,21 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn
 
-# Groups to hold: more than are destroyed together. Each has sockets, so the number is bounded; the
-# threads of a group that this many followed have long come to rest.
+# The number of destroyed groups to hold, more than a program destroys at once. It is bounded,
+# because each group has sockets. The threads of older groups are idle by then.
 _MOST_HELD = 16
 
 # PyTorch's name for the threads that run gloo's collectives.
 _THREAD_NAME = "pt_gloo_runloop"
 
-# A thread that gets the GIL runs within the first look; the other looks are for a busy machine.
+# A thread that gets the GIL runs before the second look; further looks are for a busy machine.
 _LOOK_SECONDS = 0.005
 _MOST_LOOKS = 100
 
 # The exit status, as a shell reports it, of a process that Ctrl-C ended.
 _INTERRUPTED = 128 + signal.SIGINT
 
-# From the sending of a segment, or of a probe of an idle connection, to the error.
+# The idle time before the first TCP keep-alive probe, and the interval between probes.
 _PROBE_SECONDS = 2
 
 _kept: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -64,22 +64,22 @@ _kept: weakref.WeakSet[Any] = weakref.WeakSet()
 def keep_until_exit(group: Any) -> None:
     """Keep a process group over gloo alive until the process ends.
 
-    Its two threads and its sockets stay as long. A group over NCCL ends without waiting for threads
-    that need the GIL, and is left to PyTorch.
+    The group's two threads and its sockets stay as long. PyTorch may destroy a group over NCCL,
+    which does not wait for threads that need the GIL.
     """
     import torch.distributed as dist
 
     if "nccl" in dist.get_backend_config(group) or group in _kept:
         return
     if not _kept:
-        atexit.register(_let_threads_rest)
+        atexit.register(_await_idle_threads)
     _kept.add(group)
-    # Python drops its own references in no defined order when it takes modules apart.
+    # At exit, Python clears modules in no defined order; this reference is never dropped.
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
 
 
-def _let_threads_rest() -> None:
-    """Release the GIL until all threads of gloo sleep."""
+def _await_idle_threads() -> None:
+    """Release the GIL until all threads of gloo are idle."""
     for _ in range(_MOST_LOOKS):
         before = _read_threads()
         time.sleep(_LOOK_SECONDS)
@@ -88,9 +88,9 @@ def _let_threads_rest() -> None:
 
 
 def _read_threads() -> dict[str, tuple[bool, str]]:
-    """Return, for each thread of gloo, whether it sleeps and how often it has gone to sleep.
+    """Return for each thread of gloo (is sleeping, number of voluntary context switches).
 
-    See proc_pid_status(5). Empty on systems that have no such files.
+    See proc_pid_status(5). Empty on systems without /proc.
     """
     threads = {}
     for task in Path("/proc/self/task").glob("*"):
@@ -98,7 +98,7 @@ def _read_threads() -> dict[str, tuple[bool, str]]:
             if (task / "comm").read_text().strip() != _THREAD_NAME:
                 continue
             lines = (task / "status").read_text().splitlines()
-        except OSError:  # it has ended meanwhile
+        except OSError:  # the thread has ended meanwhile
             continue
         facts = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
         threads[task.name] = facts["State"].startswith("S"), facts["voluntary_ctxt_switches"]
@@ -106,10 +106,10 @@ def _read_threads() -> dict[str, tuple[bool, str]]:
 
 
 def hold_destroyed_groups() -> None:
-    """Have `torch.distributed.destroy_process_group` hold the last groups that it destroys.
+    """Make `torch.distributed.destroy_process_group` keep the last groups that it destroys.
 
-    For the ranks' models that `spread` did not make. A rank never releases the groups that are held
-    when it ends, since `end_process` does not take modules apart.
+    This protects models that use DDP without `spread`. A rank never releases the groups that are
+    kept when it ends, because `end_process` does not clear modules.
     """
     import torch.distributed
     from torch.distributed import distributed_c10d
@@ -120,9 +120,9 @@ def hold_destroyed_groups() -> None:
     @wraps(destroy)
     def destroy_process_group(group: Any = None) -> None:
         # Private: there is no public list of all groups. Destroying the default group destroys all.
-        for each in distributed_c10d._world.pg_map:
-            if each not in held and "gloo" in distributed_c10d.get_backend_config(each):
-                held.append(each)
+        for existing in distributed_c10d._world.pg_map:
+            if existing not in held and "gloo" in distributed_c10d.get_backend_config(existing):
+                held.append(existing)
         destroy(group)
 
     distributed_c10d.destroy_process_group = destroy_process_group
@@ -130,25 +130,25 @@ def hold_destroyed_groups() -> None:
 
 
 def end_process(status: int) -> NoReturn:
-    """End a rank as the interpreter does, except that Python does not take modules apart.
+    """End a rank as the interpreter does, except that Python does not clear modules.
 
-    Wait for threads, then run exit handlers, in the order of Py_FinalizeEx, then write out the
-    files that the program left open. `multiprocessing` ends its children in the same way.
+    Wait for threads and run exit handlers, in the order of Py_FinalizeEx, then flush the files that
+    the program left open. `multiprocessing` ends its child processes in the same way.
     """
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
-    _write_out_files()
+    _flush_files()
     if status == _INTERRUPTED and hasattr(signal, "raise_signal"):
-        # A shell decides by the signal, not by the status, whether to go on with a script.
+        # A shell script continues after status 130, but not after a command that SIGINT ended.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         signal.raise_signal(signal.SIGINT)
     os._exit(status & 0xFF)
 
 
 def end_launcher(status: int) -> NoReturn:
-    """End the launcher of one of several nodes: run exit handlers, and wait for no thread.
+    """End the launcher of one of several nodes: run exit handlers without waiting for threads.
 
-    A thread of the rendezvous may wait in C++ for a node that has gone.
+    A thread of the rendezvous may wait in C++ for a lost node.
     """
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
@@ -157,30 +157,31 @@ def end_launcher(status: int) -> NoReturn:
     os._exit(status & 0xFF)
 
 
-def _write_out_files() -> None:
-    """Write out what open files hold in memory, the outermost first; close compressed files."""
-    # By type(), since `isinstance` asks an object for its class, which runs code of some objects;
-    # and by the base class in C, since asking an ABC is slow for hundreds of thousands of objects.
+def _flush_files() -> None:
+    """Flush the buffers of all open files, the outermost layer first; close compressed files."""
+    # Not isinstance, which runs the code of proxy objects with a `__class__` property. And the C
+    # base class, because checking an ABC is slow for hundreds of thousands of objects.
     (base,) = io.IOBase.__bases__
-    files = [each for each in gc.get_objects() if issubclass(type(each), base)]
-    texts = [each for each in files if isinstance(each, io.TextIOWrapper)]
-    buffers = [each for each in files if isinstance(each, (io.BufferedWriter, io.BufferedRandom))]
-    written_in_python = [each for each in files if type(each).__module__ != "_io"]  # as GzipFile
+    files = [item for item in gc.get_objects() if issubclass(type(item), base)]
+    texts = [file for file in files if isinstance(file, io.TextIOWrapper)]
+    buffers = [file for file in files if isinstance(file, (io.BufferedWriter, io.BufferedRandom))]
+    written_in_python = [file for file in files if type(file).__module__ != "_io"]  # as GzipFile
     for finish in [
         *(text.flush for text in [sys.stdout, sys.stderr, *texts] if text is not None),
         *(file.close for file in written_in_python),
         *(buffer.flush for buffer in buffers),
     ]:
-        # The file or the other end of the pipe may be closed, or the object half constructed.
+        # The file or the other end of the pipe may be closed, or the object partly constructed.
         with contextlib.suppress(Exception):
             finish()
 
 
 def bound_answers(port: int, seconds: float) -> None:
-    """Have this process's connections to any node's `port` fail after `seconds` of silence.
+    """Make this process's connections to any node's `port` fail after `seconds` of silence.
 
-    When the network is cut, the kernel would keep them for a quarter of an hour. The option belongs
-    to the socket, which PyTorch does not expose. Does nothing on systems other than Linux.
+    By default, the kernel keeps the connections for a quarter of an hour after the network was cut.
+    PyTorch does not expose its sockets, so they are found by file descriptor. Does nothing on
+    systems other than Linux.
     """
     import psutil
 
@@ -191,20 +192,21 @@ def bound_answers(port: int, seconds: float) -> None:
         socket.TCP_KEEPIDLE: _PROBE_SECONDS,
         socket.TCP_KEEPINTVL: _PROBE_SECONDS,
     }
-    for each in psutil.Process().net_connections("tcp"):
-        if not each.raddr or each.raddr.port != port:
+    for connection in psutil.Process().net_connections("tcp"):
+        if not connection.raddr or connection.raddr.port != port:
             continue
-        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(each.fd)) as connection:
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        descriptor = connection.fd
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as duplicate:
+            duplicate.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             for option, value in options.items():
-                connection.setsockopt(socket.IPPROTO_TCP, option, value)
+                duplicate.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
-def leave_names_to_launcher() -> None:
-    """Have an uncaught exception printed without PyTorch's prefix: the launcher names the rank.
+def drop_rank_prefix() -> None:
+    """Print uncaught exceptions without PyTorch's prefix, because the launcher names the rank.
 
-    PyTorch's hook has the earlier hook print into a buffer, and prefixes the lines of the buffer.
-    The hook installed here prints to the stream itself.
+    PyTorch's hook redirects the earlier hook's output to a buffer, and prefixes each line of the
+    buffer. The hook installed here writes to the original stream instead.
     """
     show, stream = sys.excepthook, sys.stderr
 

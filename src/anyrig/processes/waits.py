@@ -1,4 +1,4 @@
-"""A mark for functions that wait for other ranks, to be found on the stack of a stopped rank."""
+"""A decorator that marks waits for other ranks on the stack of a stopped rank."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ Result = TypeVar("Result")
 def waits_for_ranks(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
     """Mark `function` as a wait for other ranks: its calls have a frame of this file.
 
-    The launcher blames a rank that was stopped outside any wait (see `places`).
+    If other ranks timed out, the launcher blames a rank that was stopped outside any wait (see
+    `places`).
     """
 
     @wraps(function)

@@ -1,8 +1,8 @@
-"""The output of a rank, a line at a time.
+"""Line buffering for the output of a rank.
 
-The launcher reads the end of a rank's log, and puts the rank's name before what it finds. torchrun
-starts ranks without a buffer, so Python writes the arguments of a print one by one, and the name or
-a line of another rank would come between them.
+The launcher follows a rank's log and shows new text with the rank's name as prefix. torchrun starts
+ranks unbuffered, so Python writes the arguments of a print one by one. The prefix, or a line of
+another rank, could then appear within a line.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 
 
 def write_whole_lines() -> None:
-    """Have this process's output written when a line is complete, or when it is flushed."""
+    """Make this process write its output line by line, or when it is flushed."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(line_buffering=True, write_through=False)

@@ -1,1 +1,1 @@
-"""A group of ranks: who belongs to it, and how the ranks wait for each other by name."""
+"""The group of ranks that this process belongs to, and waits that name missing ranks."""

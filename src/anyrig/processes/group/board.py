@@ -1,7 +1,7 @@
-"""What ranks tell each other through the store of their process group.
+"""Communication of ranks through the store of their process group.
 
 The store needs no device and no collective, so it works while a device is busy. Each rank writes
-where it is, so an error can say where a missing rank runs and what it last reached.
+the calls that it reaches, so an error can name a missing rank's host and its last call.
 
 ::
 
@@ -11,8 +11,8 @@ where it is, so an error can say where a missing rank runs and what it last reac
                                                        set 7/all              7/0 7/1  7/all
                                 delete 6/0, 6/all      delete 6/1
 
-A rank that has left exchange 7 knows that all ranks have left exchange 6. So the store holds the
-keys of at most two exchanges of each kind.
+A rank that has left exchange 7 knows that all ranks have left exchange 6. Therefore the store holds
+the keys of at most two exchanges of each kind.
 """
 
 from __future__ import annotations
@@ -35,46 +35,47 @@ from ..waits import waits_for_ranks
 from .caller_place import blocks_main_thread, place_of_caller
 from .membership import Group, current_context
 
-# Pauses between two reads of the store. All ranks together read at most so often in a second.
+# The pause between two reads of the store grows from the shortest to the longest.
 _SHORTEST_PAUSE_SECONDS = 0.0002
 _LONGEST_PAUSE_SECONDS = 0.02
+# The limit for all ranks together, which lengthens the longest pause in large groups.
 _READS_PER_SECOND = 5000
 
-# A rank that has waited this long writes where, and reads as often where the others wait.
+# At this interval, a rank that waits writes where it waits, and reads where the other ranks wait.
 _LOOK_SECONDS = 1.0
 
-# An error names this many missing ranks at most.
+# An error names at most this many missing ranks.
 _MOST_NAMED = 15
 
-# The kind of the exchanges that the hosts make by a collective, not through the store.
+# The kind of exchange that uses a collective between the hosts instead of the store.
 MEETING = "meeting"
 
 # The usual reason why ranks reach different calls of a model.
 UNEVEN_BATCHES = (
-    "Where ranks have different numbers of batches, take anyrig.distribute(loader), or put the "
-    "loop in model.join()"
+    "If ranks have different numbers of batches, use anyrig.distribute(loader), or put the loop in "
+    "model.join()"
 )
 _MORE_TIME = (
-    f"{UNEVEN_BATCHES}. If the work there takes so long, allow more time with the launcher's "
-    "--timeout"
+    f"{UNEVEN_BATCHES}. If the work of that rank takes so long, allow more time with the "
+    "launcher's --timeout"
 )
 
 
 class Waiting(NamedTuple):
-    """The exchange `number` of its kind, which every rank must reach."""
+    """The `number`-th exchange of its kind, for which a rank waits. Every rank must reach it."""
 
     kind: str
     number: int
 
 
 class Passing(NamedTuple):
-    """Where a rank last was."""
+    """The call that a rank last reached."""
 
     host: str  # the name of its node
-    what: str | None = None  # the call that it reached, such as "a barrier"; None before the first
+    what: str | None = None  # the call, such as "a barrier"; None before the first call
     place: str | None = None  # the line of Python, as "train.py:31 in step"
-    time_seconds: float | None = None  # by the node's clock, since 1970
-    waiting: Waiting | None = None  # in the main thread, for `_LOOK_SECONDS` or longer
+    time_seconds: float | None = None  # since 1970, by the node's clock
+    waiting: Waiting | None = None  # set if the main thread has waited for `_LOOK_SECONDS`
 
 
 class Board:
@@ -83,7 +84,7 @@ class Board:
     def __init__(self, group: Group, store: Any, name: str, counts: Counter[str]) -> None:
         self.group = group
         self.host = socket.gethostname()
-        # A clone has its own connection: a wait blocks it, and other threads use the group's.
+        # A clone has its own connection, so waits do not block other threads that use the store.
         self._store: Any = dist.PrefixStore(name, store.clone())  # type: ignore[attr-defined]
         self._counts = counts
         self._passing = Passing(self.host)
@@ -93,12 +94,12 @@ class Board:
         self._note(self._passing)
 
     def number(self, kind: str) -> int:
-        """Return how often this method was called with `kind`; the same on every rank."""
+        """Count a call with `kind`, and return the count, which is the same on every rank."""
         self._counts[kind] += 1
         return self._counts[kind]
 
-    def come_to(self, what: str) -> str:
-        """Write that this rank has reached the call `what`, and return the line of the program."""
+    def reach(self, what: str) -> str:
+        """Write that this rank has reached the call `what`; return the line of the program."""
         place = place_of_caller()
         self._note(Passing(self.host, what, place, time.time()))
         return place
@@ -106,16 +107,19 @@ class Board:
     def exchange(
         self, kind: str, value: bytes, timeout_seconds: float, what: str | None = None
     ) -> list[bytes]:
-        """Return the values of all ranks, in order, once every rank has called this.
+        """Return the values of all ranks, in order of ranks, once every rank has called this.
 
-        Exchanges of each kind are counted by themselves. An error message calls the exchange
-        `what`, by default `kind`.
+        Args:
+            kind: the kind of exchange. Exchanges of different kinds are independent.
+            value: this rank's value.
+            timeout_seconds: how long to wait for the other ranks.
+            what: the name of the exchange in error messages; by default `kind`.
 
         Raises:
-            RankWaitError: a rank did not come in time; the message names it.
+            RankWaitError: a rank did not arrive in time; the message names the rank.
         """
         what = what or kind
-        place = self.come_to(what)
+        place = self.reach(what)
         number = self.number(kind)
         key, before = f"{kind}/{number}", f"{kind}/{number - 1}"
         rank, ranks = self.group.rank, range(self.group.world_size)
@@ -182,11 +186,19 @@ class Board:
         place: str,
         waiting: Waiting | None = None,
     ) -> None:
-        """Wait until ``is_done()``. `waiting` is the exchange, if every rank must reach it.
+        """Wait until ``is_done()``.
+
+        Args:
+            is_done: returns whether the wait is over.
+            missing: returns the ranks that have not arrived.
+            timeout_seconds: how long to wait.
+            what: the call that waits, for error messages.
+            place: the line of the program that waits.
+            waiting: the exchange, if every rank must reach it; otherwise None.
 
         Raises:
-            RankWaitError: the ``missing()`` ranks did not come in time.
-            RankMismatchError: see `look_around`.
+            RankWaitError: the ``missing()`` ranks did not arrive in time.
+            RankMismatchError: see `check_others`.
         """
         # The store's own wait cannot be interrupted, and prints a warning when it times out.
         started = looked = time.monotonic()
@@ -200,48 +212,48 @@ class Board:
                 late = list(missing())
                 if late:
                     raise self.late(late, timeout_seconds, what, place)
-                break  # they came just now
+                break  # the ranks have just arrived
             if waiting is not None and now - looked > _LOOK_SECONDS:
                 looked = now
-                self.look_around(waiting)
+                self.check_others(waiting)
             time.sleep(pause_seconds)
             pause_seconds = min(1.5 * pause_seconds, self._longest_pause_seconds)
         self.stop_waiting()
 
-    def look_around(self, waiting: Waiting) -> None:
-        """Write that this rank waits at `waiting`, and check that the others can come there.
+    def check_others(self, waiting: Waiting) -> None:
+        """Write that this rank waits at `waiting`, and check that no rank waits elsewhere.
 
         Raises:
-            RankMismatchError: another rank waits at another place for this rank. What this rank
-                has written stays, so that the other rank raises, too.
+            RankMismatchError: another rank waits for this rank in another exchange. This rank's
+                entry stays, so that the other rank raises, too.
         """
         if not blocks_main_thread():
-            return  # the main thread may still go to where the others wait
+            return  # the main thread may still reach the exchange of the other ranks
         if self._passing.waiting != waiting:
             self._note(self._passing._replace(waiting=waiting))
         for rank in range(self.group.world_size):
             other = self._passing_of(rank)
-            there = None if other is None else other.waiting
-            if there is None or there == waiting or self._counts[there.kind] >= there.number:
+            theirs = None if other is None else other.waiting
+            if theirs is None or theirs == waiting or self._counts[theirs.kind] >= theirs.number:
                 continue
-            in_model = MEETING in (waiting.kind, there.kind)
+            in_model = MEETING in (waiting.kind, theirs.kind)
             raise RankMismatchError(
                 f"rank {self.group.rank} waits at {self._passing.what} ({self._passing.place}), "
-                f"while {self._describe(rank)}, and waits there for this rank: neither can "
-                "go on. Let all ranks make the same calls in the same order"
+                f"while {self._describe(rank)}, and waits there for rank {self.group.rank}: "
+                "neither can continue. Let all ranks make the same calls in the same order"
                 + (f". {UNEVEN_BATCHES}" if in_model else "")
             )
 
     def stop_waiting(self) -> None:
-        """Withdraw what `look_around` wrote."""
+        """Remove the entry that `check_others` wrote."""
         if self._passing.waiting is not None:
             self._note(self._passing._replace(waiting=None))
 
     def ranks_elsewhere(self, waiting: Waiting) -> list[int]:
-        """Return the other ranks that have not written that they wait at `waiting`."""
+        """Return the other ranks that are not known to wait at `waiting`."""
         others = [rank for rank in range(self.group.world_size) if rank != self.group.rank]
         passings = {rank: self._passing_of(rank) for rank in others}
-        return [rank for rank, at in passings.items() if at is None or at.waiting != waiting]
+        return [rank for rank, it in passings.items() if it is None or it.waiting != waiting]
 
     def late(
         self,
@@ -251,11 +263,11 @@ class Board:
         place: str,
         remedy: str | None = None,
     ) -> RankWaitError:
-        """Return the error that names the ranks that did not come, and what the user can do."""
+        """Return an error that names the missing ranks and a remedy."""
         if remedy is None:
             from_launcher = timeout_seconds == time_limit_seconds()
             option = "the launcher's --timeout" if from_launcher else "timeout_seconds"
-            remedy = f"Check what happens there, or allow more time with {option}"
+            remedy = f"Check what these ranks do, or allow more time with {option}"
         *first, last = map(str, ranks)
         named = f"ranks {', '.join(first)} and {last}" if first else f"rank {last}"
         described = [self._describe(rank) for rank in ranks[:_MOST_NAMED]]
@@ -268,11 +280,11 @@ class Board:
         )
 
     def ranks_here(self) -> range | None:
-        """Return the ranks of this node; None if the launcher has not said which they are."""
+        """Return the ranks of this node; None if the launcher has not set LOCAL_RANK."""
         local = LocalRank.read()
         if local is None:
             return None
-        first = self.group.rank - local.rank  # launchers number the ranks of a node in a row
+        first = self.group.rank - local.rank  # launchers number a node's ranks consecutively
         return range(first, first + local.world_size)
 
     def name_of(self, rank: int) -> str:
@@ -292,7 +304,7 @@ class Board:
         if passing is None or passing.what is None or passing.time_seconds is None:
             return f"{named} has not yet reached any point where ranks wait for each other"
         ago = max(0.0, time.time() - passing.time_seconds)
-        return f"{named} last came to {passing.what} at {passing.place}, {ago:.0f} s ago"
+        return f"{named} last reached {passing.what} at {passing.place}, {ago:.0f} s ago"
 
     def _note(self, passing: Passing) -> None:
         self._passing = passing
@@ -312,8 +324,8 @@ class Board:
             yield
         except dist.DistNetworkError as error:
             raise RankWaitError(
-                f"rank {self.group.rank} lost the store in which the ranks met while it was at "
-                f"{what}: the process that holds it, the launcher or rank 0, has ended ({error})"
+                f"rank {self.group.rank} lost the connection to the group's store at {what}: the "
+                f"process that hosts the store, the launcher or rank 0, has ended ({error})"
             ) from error
 
 
@@ -332,20 +344,20 @@ def board_of(group: Group) -> Board:
 def wait_for_hosts(work: Any, what: str, number: int) -> None:
     """Wait for the collective `work` between the hosts, the `number`-th on every rank.
 
-    A collective that times out does not report which rank is missing; the store does.
+    A collective that times out does not report which rank is missing, but the store shows it.
 
     Raises:
-        RankWaitError: a rank did not come within the group's time limit; the message names it.
-        RankMismatchError: this rank and another wait for each other at different places.
+        RankWaitError: a rank did not arrive within the group's timeout; the message names the rank.
+        RankMismatchError: this rank and another rank wait for each other in different exchanges.
     """
     started = time.monotonic()
     if _is_done_soon(work):
         return
     board = board_of(current_context().group)
-    waiting, place = Waiting(MEETING, number), board.come_to(what)
+    waiting, place = Waiting(MEETING, number), board.reach(what)
     try:
         while not _is_done_soon(work):
-            board.look_around(waiting)
+            board.check_others(waiting)
     except RuntimeError as error:
         if "timed out" not in str(error).lower():
             raise
@@ -359,7 +371,7 @@ def _is_done_soon(work: Any) -> bool:
     try:
         work.wait(timedelta(seconds=_LOOK_SECONDS))
     except RuntimeError:
-        # Unless the collective failed, only the wait timed out, and the collective goes on.
+        # If the collective has not failed, only this wait has timed out.
         if work.is_completed():
             raise
         return False

@@ -1,4 +1,4 @@
-"""The line of the user's program that is running."""
+"""Find the line of the user's program that is running."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Work that one rank does while the others wait: a download, a cache, a folder."""
+"""`only_first_rank`, for work that one rank does while the others wait, such as a download."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 def only_first_rank(*, per_node: bool = False, timeout_seconds: float = 1800.0) -> OnlyFirstRank:
-    """Return a block in which the first rank works while the others wait for it.
+    """Run a block of code on the first rank while the other ranks wait for it.
 
     ::
 
@@ -30,13 +30,17 @@ def only_first_rank(*, per_node: bool = False, timeout_seconds: float = 1800.0) 
         @anyrig.only_first_rank()
         def download(path): ...         # runs on the first rank; returns None on the others
 
-    The others wait at the end of the block; no rank waits at its beginning. The code within ``if
-    first:`` must not wait for other ranks, for example at a barrier. In a process that is the only
-    rank, this rank is the first.
+    The other ranks wait at the end of the block; no rank waits at its beginning. The code within
+    ``if first:`` must not wait for other ranks, for example at a barrier. In a process that is the
+    only rank, this rank is the first.
 
     Args:
-        per_node: one rank of each node works, for files that nodes do not share.
-        timeout_seconds: how long the others wait.
+        per_node: whether the first rank of each node runs the block, for files that nodes do not
+            share.
+        timeout_seconds: how long the other ranks wait.
+
+    Returns:
+        a context manager whose value is whether this rank is the first. It is also a decorator.
 
     Raises:
         RankWaitError: at the end of the block, if the first rank did not end its block in time.
@@ -47,7 +51,7 @@ def only_first_rank(*, per_node: bool = False, timeout_seconds: float = 1800.0) 
 
 
 class OnlyFirstRank:
-    """What `only_first_rank` returns: a context manager and a decorator."""
+    """The context manager and decorator that `only_first_rank` returns."""
 
     def __init__(self, per_node: bool, timeout_seconds: float) -> None:
         self._per_node = per_node
@@ -62,7 +66,7 @@ class OnlyFirstRank:
         return is_first
 
     def __exit__(self, *error: Any) -> None:
-        """Post how the block ended on the first rank, or wait for that."""
+        """On the first rank, post how the block ended; on other ranks, wait for that."""
         self._entered.pop().__exit__(*error)
 
     def __call__(self, function: Callable[P, T]) -> Callable[P, T | None]:
@@ -82,10 +86,10 @@ class OnlyFirstRank:
             yield True
             return
         outer, board = current_context().first_blocks, board_of(group)
-        place = board.come_to("only_first_rank()")
+        place = board.reach("only_first_rank()")
         ranks = _ranks_of_node(board) if self._per_node else range(group.world_size)
-        # A block within a block is counted within it: only the first rank may enter the inner one,
-        # and the ranks' counts of the outer blocks must stay equal.
+        # An inner block has a counter of its own for each outer block: if only the first rank
+        # enters it, the counts of the outer blocks still stay equal on all ranks.
         kind = f"{outer[-1] if outer else 'first'}."
         if self._per_node:
             kind += f"node{ranks[0]}."
@@ -108,7 +112,7 @@ class OnlyFirstRank:
         what = "the end of only_first_rank()"
         report = board.collect(key, others, self._timeout_seconds, what, ranks[0], place).decode()
         if report:
-            # Quoted, so that nobody mistakes it for this rank's own traceback.
+            # Quoted, to distinguish it from this rank's own traceback.
             quoted = textwrap.indent(report.rstrip(), "  | ")
             raise OtherRankError(
                 f"{board.name_of(ranks[0])} failed in only_first_rank() ({place}), and rank "
@@ -117,7 +121,7 @@ class OnlyFirstRank:
 
 
 def _ranks_of_node(board: Board) -> range | list[int]:
-    """Return the ranks of this node in order."""
+    """Return the ranks of this node in ascending order."""
     here = board.ranks_here()
     if here is not None:
         return here

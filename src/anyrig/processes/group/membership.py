@@ -34,33 +34,33 @@ class Group:
 
     rank: int
     world_size: int
-    device: torch.device  # of this rank
-    backend: str  # what carries collectives between the ranks' devices: "nccl", "gloo", …
-    reason: str  # why that backend
+    device: torch.device  # the device of this rank
+    backend: str  # the backend of collectives between the ranks' devices: "nccl", "gloo", …
+    reason: str  # the reason for this backend
 
 
 @dataclass(eq=False)
 class Context:
-    """What this process keeps for one default process group."""
+    """The state that this process keeps for one default process group."""
 
     group: Group
-    number: int  # how many default groups this process had before
-    # How often the ranks have begun each kind of exchange; the same on every rank.
+    number: int  # the number of default groups that this process had before
+    # The number of exchanges of each kind that have begun; the same on every rank.
     counts: Counter[str] = field(default_factory=Counter)
     board: Any = None  # see `board_of`
     carrier: Any = None  # see `open_carrier`
     balances: dict[str | None, Any] = field(default_factory=dict)  # by sharing policy
-    balance: Any = None  # of the loader that yielded the last batch
-    first_blocks: list[str] = field(default_factory=list)  # the keys of blocks that are entered
+    balance: Any = None  # the balance of the loader that yielded the last batch
+    first_blocks: list[str] = field(default_factory=list)  # the keys of open blocks
 
     @property
     def measuring(self) -> Any:
-        """The balance to which models report their steps; None if nothing is measured."""
+        """The balance to which models report the times of their steps; None if not measuring."""
         return None if self.balance is None or self.balance.held else self.balance
 
 
-# The only place from which contexts are found. Weak: a script may destroy its group and create
-# another in the same store.
+# The context of each group. Weak: a script may destroy its group and create another in the same
+# store.
 _contexts: weakref.WeakKeyDictionary[Any, Context] = weakref.WeakKeyDictionary()
 _numbers = itertools.count()
 
@@ -68,17 +68,17 @@ _numbers = itertools.count()
 def join_group(rig: Rig | None = None, *, timeout_seconds: float | None = None) -> Group | None:
     """Return this process's group; None if this process is the only rank.
 
-    Take the default process group that the script has created, or create it from torchrun's
-    environment variables. Every rank must call this, and waits for all others. The rank's device
-    becomes the current device.
+    Use the default process group that the script has created, or create one from torchrun's
+    environment variables. Every rank must call this function, which waits for all other ranks. The
+    rank's device becomes the current device.
 
     Args:
-        rig: its lead is this rank's device; by default `Rig.detect` chooses.
-        timeout_seconds: how long this call, and each collective of the group, waits for the other
-            ranks; None for the launcher's ``--timeout``, else ten minutes.
+        rig: the rig whose lead is this rank's device; by default `Rig.detect()`.
+        timeout_seconds: the timeout of this call and of each collective of the group; None for the
+            launcher's ``--timeout``, else ten minutes.
 
     Raises:
-        LaunchError: environment variables are missing or invalid, or a rank did not come in time.
+        LaunchError: environment variables are missing or invalid, or a rank did not join in time.
     """
     known = current_group()
     if known is not None:
@@ -97,47 +97,45 @@ def join_group(rig: Rig | None = None, *, timeout_seconds: float | None = None) 
     timeout_seconds = limit_or_default(timeout_seconds)
     timeout = timedelta(seconds=timeout_seconds)
     try:
-        store = _meet(rank, world_size, timeout)
+        store = _open_store(rank, world_size, timeout)
         backends, backend, reason = _choose_backend(store, rank, world_size, lead)
         dist.init_process_group(
             backends, store=store, rank=rank, world_size=world_size, timeout=timeout
         )
     except (dist.DistError, dist.DistStoreError, TimeoutError) as error:
         raise LaunchError(
-            f"rank {rank} of {world_size} did not meet the others at "
+            f"rank {rank} of {world_size} could not join the other ranks at "
             f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']} within {timeout_seconds:g} "
-            f"s: {error}. Look with: anyrig doctor"
+            f"s: {error}. Check with: anyrig doctor"
         ) from error
     keep_until_exit(dist.group.WORLD)
     return _remember(Group(rank, world_size, device, backend, reason)).group
 
 
 def current_group() -> Group | None:
-    """Return this process's group, without waiting for other ranks; None if there is no group, or
-    if this process is the only rank.
-    """
+    """Return this process's group without waiting for other ranks; None if it is the only rank."""
     if not _is_initialized() or dist.get_world_size() == 1:
         return None
     known = _contexts.get(dist.group.WORLD)
     if known is None:
         device = _device_of_rank()
         carrier = carrier_of(dist.get_backend_config(), device) or "none"
-        reason = "the script made the process group"
+        reason = "the script created the process group"
         known = _remember(Group(dist.get_rank(), dist.get_world_size(), device, carrier, reason))
     return known.group
 
 
 def current_context() -> Context:
-    """Return the context of the group that `current_group` returns; there must be a group."""
+    """Return the context of `current_group`, which must not be None."""
     group = current_group()
     assert group is not None
     return _contexts[dist.group.WORLD]
 
 
 def open_carrier(context: Context) -> None:
-    """Create a gloo group for tensors on the CPU if the default group does not carry them.
+    """Create a gloo group for CPU tensors if the default group does not support them.
 
-    Every rank must call this at the same time. All models share the group.
+    Every rank must call this function at the same point. All models share the group.
     """
     on_cpu = carrier_of(dist.get_backend_config(), torch.device("cpu"))
     if context.carrier is None and on_cpu is None:
@@ -145,7 +143,7 @@ def open_carrier(context: Context) -> None:
 
 
 def carrier_of(backends: str, device: torch.device) -> str | None:
-    """Return which of ``"cpu:gloo,cuda:nccl"`` carries the tensors of `device`, or None."""
+    """Return the backend for tensors of `device` in ``"cpu:gloo,cuda:nccl"``, or None."""
     return dict(part.split(":", 1) for part in backends.split(",")).get(device.type)
 
 
@@ -169,7 +167,7 @@ def _is_initialized() -> bool:
 def _read_environment(environment: Mapping[str, str]) -> tuple[int, int] | None:
     """Return rank and world size; None if the environment describes no group of several ranks."""
     given = {name: environment.get(name) for name in _NEEDED}
-    # Many users export an address in their profile. Only a launcher sets a rank or a world size.
+    # Many users export an address in their profile, but only a launcher sets RANK or WORLD_SIZE.
     if (given["RANK"] is None and given["WORLD_SIZE"] is None) or given["WORLD_SIZE"] == "1":
         return None
     missing = [name for name, value in given.items() if not value]
@@ -177,7 +175,7 @@ def _read_environment(environment: Mapping[str, str]) -> tuple[int, int] | None:
         here = ", ".join(f"{name}={value}" for name, value in given.items() if value)
         raise LaunchError(
             f"the environment has {here}, but no {' and no '.join(missing)}, so the other ranks "
-            "cannot be found. Start with anyrig run or torchrun, or set all four, or none"
+            "cannot be found. Start with anyrig run or torchrun, or set all four variables or none"
         )
     try:
         rank, world_size, port = (
@@ -194,11 +192,8 @@ def _read_environment(environment: Mapping[str, str]) -> tuple[int, int] | None:
     return rank, world_size
 
 
-def _meet(rank: int, world_size: int, timeout: timedelta) -> Any:
-    """Return the store in which the ranks meet.
-
-    On a single node, nothing listens on another address than the loopback's.
-    """
+def _open_store(rank: int, world_size: int, timeout: timedelta) -> Any:
+    """Return the store of the ranks. On a single node, the store listens on the loopback only."""
     address = os.environ["MASTER_ADDR"]
     on_loopback = _LOOPBACK in resolve(address)
     local = LocalRank.read()
@@ -225,31 +220,31 @@ def _meet(rank: int, world_size: int, timeout: timedelta) -> Any:
 def _choose_backend(store: Any, rank: int, world_size: int, device: Device) -> tuple[str, str, str]:
     """Return the backends to initialize, the backend for the ranks' devices, and the reason.
 
-    The ranks exchange what they have through `store`, so that all choose the same.
+    The ranks exchange their devices through `store`, so that all ranks choose the same backend.
     """
     kind = device.kind
     own = dist.get_default_backend_for_device(kind)
-    # PyTorch has no backend for mps.
+    # PyTorch has no backend for MPS.
     if kind == "mps" or (kind == "cuda" and not dist.is_nccl_available()):
         own = "gloo"
     shared = dist.PrefixStore("anyrig/devices", store)  # type: ignore[attr-defined]
     shared.set(str(rank), f"{own} {kind} {socket.gethostname()}/{device.uuid or device.text}")
     texts = shared.multi_get([str(other) for other in range(world_size)])
-    of_ranks = [text.decode().split(" ", 2) for text in texts]
-    if all(other[1] == "cpu" for other in of_ranks):
+    entries = [text.decode().split(" ", 2) for text in texts]
+    if all(entry[1] == "cpu" for entry in entries):
         return "gloo", "gloo", "the ranks compute on the CPU"
-    first_kind = of_ranks[0][1]
+    first_kind = entries[0][1]
     devices: dict[str, int] = {}
-    for number, (backend, its_kind, identity) in enumerate(of_ranks):
+    for number, (backend, its_kind, identity) in enumerate(entries):
         reason = None
         if its_kind != first_kind:
             reason = f"rank 0 computes on {first_kind}, rank {number} on {its_kind}"
         elif backend == "gloo":
-            reason = f"rank {number} has no other for its {its_kind} device"
+            reason = f"rank {number} has no other backend for its {its_kind} device"
         elif identity in devices:
             reason = (
                 f"ranks {devices[identity]} and {number} share {identity.rpartition('/')[2]}, "
-                f"which {backend} does not take"
+                f"which {backend} does not support"
             )
         if reason is not None:
             return "gloo", "gloo", reason

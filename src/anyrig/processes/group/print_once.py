@@ -1,4 +1,4 @@
-"""Printing on one rank only."""
+"""Print on one rank only."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from .membership import current_group
 def print_once(*values: Any, **options: Any) -> None:
     """Call `print` with these arguments on rank 0 only; no rank waits.
 
-    In a process that is the only rank this is `print`.
+    In a process that is the only rank, this is `print`.
     """
     group = current_group()
-    # Before the script has joined a group, only the launcher's variable says which rank this is.
+    # Before the script has joined a group, only the launcher's variable gives the rank.
     rank = os.environ.get("RANK", "0") if group is None else str(group.rank)
     if rank == "0":
         print(*values, **options)  # noqa: T201 - this is its purpose

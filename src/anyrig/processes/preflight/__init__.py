@@ -1,1 +1,1 @@
-"""What would prevent a group of ranks from starting, checked before it is started."""
+"""Checks that find what would prevent a group of ranks from starting."""

@@ -1,4 +1,4 @@
-"""An all-reduce over all ranks, and its bandwidth."""
+"""Run an all-reduce over all ranks, and measure its bandwidth."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ROUNDS = 3
 def check_all_reduce(rig: Rig, options: RunOptions, limit_seconds: float) -> Finding:
     """Start all ranks, and time an all-reduce of 64 MiB; each wait ends after `limit_seconds`."""
     if options.is_one_rank:
-        return good("all-reduce", "a single rank has no other rank to talk to")
+        return good("all-reduce", "a single rank has no other rank to communicate with")
     try:
         seconds, world_size, backend = call_in_ranks(
             _measure, (limit_seconds,), {}, rig, options
@@ -49,14 +49,14 @@ def check_all_reduce(rig: Rig, options: RunOptions, limit_seconds: float) -> Fin
 def link_bytes_per_second(nbytes: int, ranks: int, seconds: float) -> float:
     """Return the *bus bandwidth* of NCCL's tests: the bytes per second over each link of a ring.
 
-    Each rank sends (ranks - 1) / ranks of the bytes to its neighbour to be summed, then as many to
+    Each rank sends (ranks - 1) / ranks of the bytes to its neighbour for the sums, then as many to
     distribute the sums. Source: doc/PERFORMANCE.md of https://github.com/NVIDIA/nccl-tests.
     """
     return 2 * (ranks - 1) / ranks * nbytes / seconds
 
 
 def seconds_of(work: Callable[[], object], device: torch.device) -> float:
-    """Return how long `device` takes to complete what `work` queues on it."""
+    """Return the seconds that `device` takes for the operators that `work` launches."""
     import torch
 
     if device.type == "cpu":
@@ -73,11 +73,15 @@ def seconds_of(work: Callable[[], object], device: torch.device) -> float:
 
 
 def refuse_wrong_sum(numbers: torch.Tensor, expected: float) -> None:
-    """Raise RuntimeError with the first number that is not `expected`, if there is one."""
+    """Check that all numbers are `expected`.
+
+    Raises:
+        RuntimeError: a number differs; the message gives the first such number.
+    """
     wrong = numbers[numbers != expected]
     if len(wrong):
         raise RuntimeError(
-            f"rank {os.environ['RANK']} has {wrong[0].item()}, and {expected} is right"
+            f"rank {os.environ['RANK']} has the sum {wrong[0].item()} instead of {expected}"
         )
 
 

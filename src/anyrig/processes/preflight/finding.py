@@ -7,10 +7,10 @@ from enum import Enum
 
 
 class Level(str, Enum):
-    """How severe a finding is."""
+    """The severity of a finding."""
 
     GOOD = "good"
-    DOUBTFUL = "doubtful"  # the group may run, slowly or not for long
+    DOUBTFUL = "doubtful"  # the group may run slowly, or fail later
     BAD = "bad"  # the group will not run
 
 
@@ -19,10 +19,10 @@ class Finding:
     """The result of one check.
 
     Attributes:
-        check: what was checked, in one or two words.
-        level: how severe the finding is.
-        text: what was seen.
-        advice: what to do; None if nothing.
+        check: the subject of the check, in one or two words.
+        level: the severity.
+        text: the observation.
+        advice: what the user can do; None if nothing.
         host: the node that reports the finding; None if it concerns all nodes.
     """
 

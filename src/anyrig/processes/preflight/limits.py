@@ -15,14 +15,14 @@ from ...units import format_bytes, format_count
 from ..options import RunOptions
 from .finding import Finding, bad, doubtful, good
 
-# A rank opens a connection to each other rank, and a loader's worker a file for each batch in
-# flight. 1024, the usual soft limit, is enough for one node.
+# A rank opens a connection to every other rank, and a loader's worker opens a file for each batch
+# in flight. 1024, the usual soft limit, is enough for one node.
 _FEW_FILES = 1024
 
-# A process that has imported torch and opened a process group, rounded up.
+# The memory of a process that has imported torch and created a process group, rounded up.
 _RANK_BYTES = 512 * 2**20
 
-# Loaders' workers pass batches through shared memory. Docker's default is 64 MiB.
+# The workers of loaders pass batches through shared memory. Docker's default is 64 MiB.
 _LITTLE_SHARED_BYTES = 1 * 2**30
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - Linux
 
@@ -52,66 +52,70 @@ def check_limits(options: RunOptions) -> Iterator[Finding]:
 
 def judge_memory(free_bytes: int, ranks: int) -> Finding:
     """Check the free memory of the host."""
-    return _enough(
+    return _doubtful_unless(
         free_bytes >= ranks * _RANK_BYTES,
         "memory",
         f"{format_bytes(free_bytes)} of the host's memory are free for "
         f"{format_count(ranks, 'rank')}",
-        f"each takes {format_bytes(_RANK_BYTES)} before it holds any data",
-        "end other processes, give the container more (docker run --memory), or start fewer ranks",
+        f"each rank needs {format_bytes(_RANK_BYTES)} before it holds any data",
+        "end other processes, give the container more memory (docker run --memory), or start fewer "
+        "ranks",
     )
 
 
 def judge_open_files(soft: int | None, hard: int | None, ranks: int) -> Finding:
-    """Check the soft and the hard limit of open files; None is no limit."""
+    """Check the soft and the hard limit of open files; None means unlimited."""
     if soft is None or soft >= _FEW_FILES:
         count = "any number of" if soft is None else soft
         return good("open files", f"a process may open {count} files")
-    advice = "raise the hard limit (nofile in /etc/security/limits.conf, or the container's)"
+    advice = "raise the hard limit (nofile in /etc/security/limits.conf, or the container's limit)"
     if hard is None or hard >= _FEW_FILES:
         most = min(hard or 65536, 65536)
-        advice = f"raise it in the shell that starts them: ulimit -n {most}"
+        advice = f"raise the limit in the shell that starts the ranks: ulimit -n {most}"
     text = f"a process may open {soft} files; {format_count(ranks, 'rank')} with loaders need more"
     return bad("open files", text, advice)
 
 
 def judge_shared_memory(free_bytes: int, all_bytes: int) -> Finding:
-    """Check the file system of shared memory."""
-    return _enough(
+    """Check the free shared memory."""
+    return _doubtful_unless(
         free_bytes >= _LITTLE_SHARED_BYTES,
         "shared memory",
         f"{_SHARED_MEMORY} has {format_bytes(free_bytes)} free of {format_bytes(all_bytes)}",
-        "loaders' workers and NCCL keep batches and buffers there",
-        "give the container more (docker run --shm-size=8g or --ipc=host), or delete files there",
+        "the workers of loaders and NCCL need shared memory for batches and buffers",
+        "give the container more (docker run --shm-size=8g or --ipc=host), or delete files in "
+        f"{_SHARED_MEMORY}",
     )
 
 
 def judge_address_space(most_bytes: int | None) -> Finding:
-    """Check the limit of a process's address space; None is no limit."""
-    return _enough(
+    """Check the limit of a process's address space; None means unlimited."""
+    return _doubtful_unless(
         most_bytes is None,
         "address space",
         f"a process may map {'all memory' if most_bytes is None else format_bytes(most_bytes)}",
         "CUDA maps the memory of all GPUs and of the host",
-        "ulimit -v unlimited in the shell that starts the ranks; limit memory by a container",
+        "run ulimit -v unlimited in the shell that starts the ranks; to limit memory, use a "
+        "container",
     )
 
 
 def judge_locked_memory(most_bytes: int | None, has_infiniband: bool) -> Finding:
-    """Check the limit of locked memory, which only InfiniBand needs; None is no limit."""
+    """Check the limit of locked memory, which only InfiniBand needs; None means unlimited."""
     text = f"a process may lock {'all memory' if most_bytes is None else format_bytes(most_bytes)}"
     if most_bytes is not None and not has_infiniband:
         return good("locked memory", f"{text}, and there is no InfiniBand")
-    return _enough(
+    return _doubtful_unless(
         most_bytes is None,
         "locked memory",
         text,
         "InfiniBand locks the buffers that it sends",
-        "ulimit -l unlimited in the shell that starts the ranks, or docker run --ulimit memlock=-1",
+        "run ulimit -l unlimited in the shell that starts the ranks, or docker run --ulimit "
+        "memlock=-1",
     )
 
 
-def _enough(is_enough: bool, check: str, text: str, why: str, advice: str) -> Finding:
+def _doubtful_unless(is_enough: bool, check: str, text: str, why: str, advice: str) -> Finding:
     return good(check, text) if is_enough else doubtful(check, f"{text}; {why}", advice)
 
 
@@ -122,19 +126,20 @@ def _log_folder(folder: Path) -> Finding:
             return good("log folder", f"{folder} is writable")
     except OSError as error:
         text = f"{folder} is not writable: {error}"
-        return bad("log folder", text, "name another one with --log-dir")
+        return bad("log folder", text, "name another folder with --log-dir")
 
 
 def check_peers(links: Sequence[Link]) -> Iterator[Finding]:
-    """Yield findings on peer access between GPUs; skip pairs for which it is unknown."""
+    """Yield findings on peer access between GPUs, except pairs for which it is unknown."""
     known = [link for link in links if link.peer_access is not None]
     without = [link for link in known if not link.peer_access]
     for link in without:
         yield doubtful(
             "peer access",
             f"{link.first} and {link.second} copy through the host's memory",
-            "nothing, if the GPUs have none; in a virtual machine, check ACS and IOMMU",
+            "nothing, if the GPUs do not support peer access; in a virtual machine, check ACS and "
+            "IOMMU",
         )
     if known and not without:
         gpus = {device for link in known for device in (link.first, link.second)}
-        yield good("peer access", f"{len(gpus)} GPUs read each other's memory")
+        yield good("peer access", f"{len(gpus)} GPUs can access each other's memory")

@@ -1,4 +1,4 @@
-"""The meeting of the nodes: they exchange descriptions, and try each other's ports."""
+"""The doctor's rendezvous: the nodes exchange descriptions, and try each other's ports."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from .node import Node, read_node
 
 _KEY = "anyrig/doctor"
 
-# A node that can be reached answers far sooner, and there may be many nodes to try.
+# Short, because there may be many nodes to try. A reachable node answers much earlier.
 _CONNECT_SECONDS = 5.0
 
 
 @contextmanager
 def probe_port() -> Iterator[int]:
-    """Listen at a free port of every address, for the other nodes to connect to."""
+    """Listen on a free port of every address, to which the other nodes connect."""
     with socket.create_server(("", 0)) as listening:
         listening.settimeout(0.2)
         done = threading.Event()
@@ -35,7 +35,7 @@ def probe_port() -> Iterator[int]:
             while not done.is_set():
                 try:
                     listening.accept()[0].close()
-                except OSError:  # nobody connected, or too many files are open for now
+                except OSError:  # no connection came, or too many files are open
                     done.wait(0.01)
 
         thread = threading.Thread(target=answer, name="anyrig-doctor", daemon=True)
@@ -48,10 +48,16 @@ def probe_port() -> Iterator[int]:
 
 
 class Meeting:
-    """A store in which `count` nodes describe themselves; waits end after `limit_seconds`.
+    """A store in which nodes describe themselves.
 
-    A run would start with `fewest` of the nodes. The store is open until `close`, and ranks that
-    this process starts can meet in it.
+    The store is open until `close`, and ranks that this process starts can use it.
+
+    Args:
+        host: the node that hosts the store.
+        port: its port on that node.
+        fewest: the number of nodes with which a run could start.
+        count: the number of nodes to wait for.
+        limit_seconds: how long to wait, in total.
 
     Raises:
         RuntimeError: the store cannot be reached, or cannot be opened.
@@ -73,50 +79,53 @@ class Meeting:
         )
 
     def exchange(self, node: Node) -> tuple[list[Node], list[float]]:
-        """Return all nodes, this one first, and after how many seconds each description came.
+        """Return all nodes, this node first, and the seconds until each description arrived.
 
         Raises:
-            LaunchError: not all nodes came in time, or a description is malformed.
+            LaunchError: not all nodes joined in time, or a description is malformed.
         """
         started = time.monotonic()
-        place = self._store.add(f"{_KEY}/came", 1) - 1
-        self._store.set(f"{_KEY}/{place}", write_json(node))
+        own = self._store.add(f"{_KEY}/joined", 1) - 1
+        self._store.set(f"{_KEY}/{own}", write_json(node))
         nodes: list[Node] = []
         late: list[float] = []
         for other in range(self._count):
             if not self._wait(f"{_KEY}/{other}"):
                 enough = (
-                    f". A run would start with these; to check them alone: --nnodes {other}"
+                    f". A run would start with these nodes; to check only these: --nnodes {other}"
                     if self._fewest <= other
                     else ""
                 )
                 raise LaunchError(
-                    f"{other} of {self._count} nodes came within {self._limit_seconds:.0f} s "
-                    f"({', '.join(map(str, nodes))}); run the same anyrig doctor on each node at "
-                    f"the same time{enough}"
+                    f"only {other} of {self._count} nodes joined within {self._limit_seconds:.0f} "
+                    f"s ({', '.join(map(str, nodes))}); run the same anyrig doctor on every node "
+                    f"at the same time{enough}"
                 )
             nodes.append(read_node(self._store.get(f"{_KEY}/{other}")))
             late.append(time.monotonic() - started)
-        order = [place, *(other for other in range(self._count) if other != place)]
+        order = [own, *(other for other in range(self._count) if other != own)]
         return [nodes[i] for i in order], [late[i] for i in order]
 
     def share(self, findings: Sequence[Finding]) -> list[Finding]:
-        """Return the bad findings of all nodes, once every node has called this.
+        """Return the bad findings of all nodes, once every node has called this method.
 
-        No node closes its port before, and each node then knows whether to go on.
+        The wait keeps the ports of all nodes open until every node has tried them. All nodes get
+        the same result, so all of them either continue or stop.
         """
-        lines = [f"{write_json(each)}\n" for each in findings if each.level is Level.BAD]
+        bad_ones = [finding for finding in findings if finding.level is Level.BAD]
+        lines = [f"{write_json(finding)}\n" for finding in bad_ones]
         self._store.append(f"{_KEY}/bad", "".join(lines))  # type: ignore[attr-defined]
-        self._come_to("done", waits=True)
-        heard = self._store.get(f"{_KEY}/bad").decode(errors="replace").splitlines()
-        self._come_to("read", waits=self._hosts)  # keep the store open until all nodes have read
-        return [_finding(line) for line in heard]
+        self._reach("done", waits=True)
+        received = self._store.get(f"{_KEY}/bad").decode(errors="replace").splitlines()
+        self._reach("read", waits=self._hosts)  # keep the store open until all nodes have read
+        return [_finding(line) for line in received]
 
     def close(self) -> None:
-        """Leave the store; if this node hosts it and no rank uses it, it closes."""
+        """Release the store. If this node hosts the store and no rank uses it, the store closes."""
         del self._store
 
-    def _come_to(self, point: str, waits: bool) -> None:
+    def _reach(self, point: str, waits: bool) -> None:
+        """Count this node at `point`; with `waits`, wait until all nodes have reached it."""
         if self._store.add(f"{_KEY}/{point}", 1) == self._count:
             self._store.set(f"{_KEY}/all {point}", "")
         if waits:
@@ -132,15 +141,23 @@ class Meeting:
 
 
 def try_ports(nodes: Sequence[Node]) -> Iterator[Finding]:
-    """Connect to each node but the first, this one, at each address that its ranks use."""
+    """Try to connect to every other node, at each address that its ranks use.
+
+    The first node is this node.
+    """
     for node in nodes[1:]:
-        own = (
-            "ranks connect to each other at ports of their own: open all ports between the nodes, "
-            "and give each node an address that the others reach (--local-addr)"
+        open_ports = (
+            "ranks connect to each other at arbitrary ports: open all ports between the nodes, and "
+            "give each node an address that the other nodes can reach (--local-addr)"
         )
-        named = f"on {node} set it to the interface that leads to the other nodes, or unset it"
-        ways = [(str(node), node.address, own)]
-        ways += [(f"{node}, for {why},", each, named) for each, why in node.interfaces.items()]
+        set_variable = (
+            f"on {node}, set it to the interface that leads to the other nodes, or unset it"
+        )
+        ways = [(str(node), node.address, open_ports)]
+        ways += [
+            (f"{node}, for {variable},", address, set_variable)
+            for address, variable in node.interfaces.items()
+        ]
         for who, address, advice in ways:
             where = f"{address}:{node.probe_port}"
             try:
@@ -157,7 +174,8 @@ def _finding(line: str) -> Finding:
         return replace(read_json(Finding, line), level=Level.BAD)
     except BadMessageError:
         return bad(
-            "meeting place",
+            "rendezvous",
             "a node reported a malformed finding",
-            "run the same version of anyrig on every node, and keep others from the meeting place",
+            "run the same version of anyrig on every node, and let no other program connect to the "
+            "rendezvous endpoint",
         )

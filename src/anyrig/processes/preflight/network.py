@@ -1,4 +1,4 @@
-"""Whether the nodes can reach each other: names, interfaces, ports."""
+"""Check whether the nodes can reach each other: names, interfaces, ports."""
 
 from __future__ import annotations
 
@@ -19,61 +19,61 @@ from ..route import (
 from .finding import Finding, bad, doubtful, good
 
 
-def check_names(address: str | None, meeting_host: str | None) -> Iterator[Finding]:
+def check_names(address: str | None, endpoint_host: str | None) -> Iterator[Finding]:
     """Yield findings on this node's names, and on the interfaces that variables name.
 
     Args:
-        address: of this node for its ranks, or None.
-        meeting_host: where several nodes meet; None on a single node.
+        address: the address of this node for its ranks, or None if unknown.
+        endpoint_host: the host of the rendezvous endpoint; None on a single node.
     """
-    if meeting_host is not None:
-        yield _address(address, meeting_host)
-    yield _own_name(address)
+    if endpoint_host is not None:
+        yield _check_address(address, endpoint_host)
+    yield _check_own_name(address)
     for variable, value, names in named_interfaces():
-        yield _interface(variable, value, names, meeting_host is not None)
+        yield _check_interface(variable, value, names, endpoint_host is not None)
 
 
-def _address(address: str | None, meeting_host: str) -> Finding:
+def _check_address(address: str | None, endpoint_host: str) -> Finding:
     """Check the address of this node that `anyrig run` gives to the other nodes."""
     outward = ", ".join(outward_addresses()) or "none was found"
     advice = f"give an address of this node with --local-addr ({outward})"
     found = resolve(address) if address is not None else []
     if not found:
-        text = f"{address!r} leads to no address"
+        text = f"{address!r} does not resolve to an address"
         if address is None:
-            text = f"there is no route from here to {meeting_host!r}, or no such name"
+            text = f"there is no route from here to {endpoint_host!r}, or no such name"
         return bad("address", text, f"{advice}, or check: ip route")
     if all(is_loopback_address(each) for each in found):
         return bad(
             "address",
-            f"{meeting_host} leads from here to {', '.join(found)}, the loopback: the other nodes "
-            "would look for this node on themselves",
+            f"{endpoint_host} resolves here to {', '.join(found)}, the loopback: the other nodes "
+            "would try to reach this node on their own loopback",
             f"{advice} and in --rdzv-endpoint on every node, or correct /etc/hosts",
         )
-    return good("address", f"the other nodes find this node at {', '.join(found)}")
+    return good("address", f"the other nodes reach this node at {', '.join(found)}")
 
 
-def _own_name(address: str | None) -> Finding:
+def _check_own_name(address: str | None) -> Finding:
     name = socket.gethostname()
     addresses = resolve(name)
     instead = "" if address is None else f"; anyrig run uses {address} instead"
     entry = f"/etc/hosts: {next(iter(outward_addresses()), 'ADDRESS')} {name}"
     if not addresses:
-        text = f"{name!r}, the name of this node, leads to no address{instead}"
+        text = f"{name!r}, the name of this node, does not resolve to an address{instead}"
         return doubtful("host name", text, f"add it to {entry}")
     text = f"{name} is {', '.join(addresses)}"
     if address is not None and all(is_loopback_address(each) for each in addresses):
         return doubtful(
             "host name",
-            f"{text}, the loopback: torchrun, which uses this name, would have the other nodes "
-            f"look for this node on themselves{instead}",
-            f"give the name an address that the other nodes reach, in {entry}",
+            f"{text}, the loopback: with torchrun, which uses this name, the other nodes would try "
+            f"to reach this node on their own loopback{instead}",
+            f"give the name an address that the other nodes can reach, in {entry}",
         )
     return good("host name", text)
 
 
 def named_interfaces() -> Iterator[tuple[str, str, list[str]]]:
-    """Yield (variable, value, interfaces that it names) for each variable of gloo and NCCL."""
+    """Yield (variable, value, named interfaces) for each interface variable of gloo and NCCL."""
     present = list(psutil.net_if_addrs())
     loopbacks = [name for name in present if is_loopback(name)]
     for variable in INTERFACE_VARIABLES:
@@ -96,15 +96,15 @@ def named_addresses() -> dict[str, str]:
 def match_interfaces(
     variable: str, value: str, present: Sequence[str], loopbacks: Collection[str]
 ) -> list[str]:
-    """Return the interfaces among those present that a variable names.
+    """Return the interfaces in `present` that a variable names.
 
     ::
 
-        GLOO_SOCKET_IFNAME=eth0,eth1    these two
-        NCCL_SOCKET_IFNAME=eth,ib       all whose names begin so
-        NCCL_SOCKET_IFNAME==eth0        this one
-        NCCL_SOCKET_IFNAME=^docker      all but the loopback and those whose names begin so
-        NCCL_SOCKET_IFNAME=^=docker0    all but the loopback and this one
+        GLOO_SOCKET_IFNAME=eth0,eth1    eth0 and eth1
+        NCCL_SOCKET_IFNAME=eth,ib       all with the prefix eth or ib
+        NCCL_SOCKET_IFNAME==eth0        eth0
+        NCCL_SOCKET_IFNAME=^docker      all except the loopback and those with the prefix docker
+        NCCL_SOCKET_IFNAME=^=docker0    all except the loopback and docker0
     """
     if variable.startswith("GLOO"):
         return [name for name in present if name in value.split(",")]
@@ -118,7 +118,7 @@ def match_interfaces(
     return named
 
 
-def _interface(variable: str, value: str, names: list[str], several_nodes: bool) -> Finding:
+def _check_interface(variable: str, value: str, names: list[str], several_nodes: bool) -> Finding:
     present = psutil.net_if_addrs().keys()
     if not names:
         return bad(
@@ -129,33 +129,33 @@ def _interface(variable: str, value: str, names: list[str], several_nodes: bool)
     if several_nodes and all(is_loopback(name) for name in names):
         return bad(
             "interface",
-            f"{variable}={value} leads to no other node: it is the loopback",
+            f"{variable}={value} is the loopback, which does not lead to other nodes",
             f"set {variable} to one of {', '.join(sorted(present - set(names)))}, or unset it",
         )
     return good("interface", f"{variable}={value} is {', '.join(names)}")
 
 
 def check_port(host: str, port: int, limit_seconds: float) -> Finding:
-    """Wait until something listens there, for `limit_seconds` at most."""
+    """Wait at most `limit_seconds` until a process listens at `host` and `port`."""
     try:
         await_listener(host, port, limit_seconds, retried=ConnectionRefusedError)
     except ConnectionRefusedError:
         return bad(
-            "meeting place",
-            f"{host} answers, but nothing listened at port {port} for {limit_seconds:.0f} s",
-            "start the same command on that host too, or correct --rdzv-endpoint",
+            "rendezvous",
+            f"{host} answers, but no process listened at port {port} for {limit_seconds:.0f} s",
+            "start the same command on that host, too, or correct --rdzv-endpoint",
         )
     except socket.gaierror as error:
         return bad(
-            "meeting place",
-            f"{host!r} leads to no address ({error})",
-            "use a host name that every node can resolve, or the address",
+            "rendezvous",
+            f"{host!r} does not resolve to an address ({error})",
+            "use a host name that every node can resolve, or an address",
         )
     except OSError as error:
         return bad(
-            "meeting place",
+            "rendezvous",
             f"{host}:{port} cannot be reached: {error}",
             "open the port in the firewall between the nodes, and check whether they share a "
             f"network: ip route get {host}",
         )
-    return good("meeting place", f"{host}:{port} can be reached")
+    return good("rendezvous", f"{host}:{port} can be reached")

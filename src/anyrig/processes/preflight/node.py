@@ -1,4 +1,4 @@
-"""The description of a node that the other nodes compare with their own."""
+"""Descriptions of nodes, and their comparison."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from ...errors import LaunchError
 from ..checked_json import BadMessageError, read_json
 from .finding import Finding, bad, doubtful, good
 
-# With clocks further apart, the logs of two nodes are hard to compare.
+# With a larger difference of clocks, the logs of two nodes are hard to compare.
 _CLOCKS_APART_SECONDS = 2.0
 
 _MUST_AGREE = {
     "torch": "ranks of different versions may hang in their first collective",
     "nccl": "NCCL refuses to connect different versions",
-    "anyrig": "its ranks may not understand each other",
+    "anyrig": "ranks of different versions may not understand each other",
 }
 _SHOULD_AGREE = {
-    "python": "one rank may not load what another pickles",
+    "python": "a rank may fail to load an object that another rank pickled",
     "cuda": "results may differ between the nodes",
     "driver": "a feature of one node may be missing on another",
 }
@@ -32,16 +32,16 @@ _SHOULD_AGREE = {
 
 @dataclass(frozen=True)
 class Node:
-    """One node of the group.
+    """The description of a node of the group.
 
     Attributes:
-        host: its name.
+        host: the node's name.
         address: the address by which the other nodes reach it.
         probe_port: the port at which it listens during the checks.
-        interfaces: further addresses that its ranks use, each with the variable that says so.
-        versions: of torch, nccl, cuda, driver, python and anyrig, as far as installed.
-        devices: the devices of its ranks, described.
-        unix_seconds: its clock, when it made this description.
+        interfaces: further addresses that its ranks use, and the variables that name them.
+        versions: the versions of torch, nccl, cuda, driver, python and anyrig, if installed.
+        devices: descriptions of the ranks' devices.
+        unix_seconds: the node's clock when the description was made.
     """
 
     host: str
@@ -73,22 +73,23 @@ def read_node(text: bytes) -> Node:
     """Return the node that `text` describes as JSON.
 
     Raises:
-        LaunchError: `text` is malformed; no other exception is raised.
+        LaunchError: `text` is malformed. Hostile texts raise no other exception.
     """
     with suppress(BadMessageError):
         node = read_json(Node, text)
         if 0 < node.probe_port < 2**16:
             return node
     raise LaunchError(
-        "the description of a node at the meeting place is malformed. Run the same version of "
-        "anyrig doctor on every node, and keep others from the meeting place"
+        "a node's description in the rendezvous store is malformed. Run the same version of anyrig "
+        "doctor on every node, and let no other program connect to the rendezvous endpoint"
     )
 
 
-def compare(nodes: Sequence[Node], heard_after_seconds: Sequence[float]) -> Iterator[Finding]:
-    """Compare the versions and clocks of nodes; the first is this one.
+def compare(nodes: Sequence[Node], delays_seconds: Sequence[float]) -> Iterator[Finding]:
+    """Compare the versions and clocks of nodes. The first node is this node.
 
-    A node's description took `heard_after_seconds` at most, which bounds the error of its clock.
+    Each node's description took at most its entry of `delays_seconds` to arrive, which bounds the
+    error of the comparison of clocks.
     """
     here = nodes[0]
     for what, why in (_MUST_AGREE | _SHOULD_AGREE).items():
@@ -101,13 +102,13 @@ def compare(nodes: Sequence[Node], heard_after_seconds: Sequence[float]) -> Iter
         listed = ", ".join(f"{seen[node.address]} on {node}" for node in nodes)
         text = f"{what} differs: {listed}; {why}"
         yield differs("versions", text, f"install one {what} everywhere")
-    for node, seconds in zip(nodes[1:], heard_after_seconds[1:], strict=True):
+    for node, seconds in zip(nodes[1:], delays_seconds[1:], strict=True):
         apart = abs(node.unix_seconds - here.unix_seconds)
         if apart > _CLOCKS_APART_SECONDS + seconds:
             yield doubtful(
                 "clocks",
-                f"the clocks of {here} and {node} are some {apart:.0f} s apart",
-                "let both follow a time server (timedatectl set-ntp true)",
+                f"the clocks of {here} and {node} are about {apart:.0f} s apart",
+                "synchronize both with a time server (timedatectl set-ntp true)",
             )
 
 
@@ -123,7 +124,7 @@ def _versions() -> dict[str, str]:
     }
     if torch.version.cuda is not None:
         versions["cuda"] = torch.version.cuda
-    with suppress(Exception):  # a build without NCCL, or a library that does not load
+    with suppress(Exception):  # PyTorch without NCCL, or a library that cannot be loaded
         versions["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
     with suppress(Exception), session() as nvml:  # no driver
         versions["driver"] = str(nvml.call("nvmlSystemGetDriverVersion"))

@@ -48,7 +48,7 @@ def agree(group: Group, own: Contribution) -> tuple[list[Contribution], torch.de
     Raises:
         RankMismatchError: a rank differs from rank 0, or cannot go on; the message says where.
     """
-    board_of(group).come_to(own.call)
+    board_of(group).reach(own.call)
     given: list[Any] = [None] * group.world_size
     dist.all_gather_object(given, own)
     for rank, other in enumerate(given):
