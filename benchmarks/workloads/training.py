@@ -100,11 +100,10 @@ def _train(training: Training) -> dict[str, Any]:
 
     module, x, y = _model_and_batch(training.model, training.batch)
     step, model = training_step(training, module, x, y)
+    _reset_peaks()  # the last run's, by which shares="memory" would divide
     for _ in range(training.warm_up_steps):
         step()
-    _wait_for_all()
-    for index in range(torch.cuda.device_count()):
-        torch.cuda.reset_peak_memory_stats(index)
+    _reset_peaks()
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     start.record()
     for _ in range(training.steps):
@@ -176,6 +175,14 @@ def _wait_for_all() -> None:
 
     for index in range(torch.cuda.device_count()):
         torch.cuda.synchronize(index)
+
+
+def _reset_peaks() -> None:
+    import torch
+
+    _wait_for_all()
+    for index in range(torch.cuda.device_count()):
+        torch.cuda.reset_peak_memory_stats(index)
 
 
 def _explanation(training: Training, model: Any) -> str | None:

@@ -91,40 +91,37 @@ def test_what_the_script_sets_above_its_import_of_torch_counts(script: Path) -> 
     assert done.stdout == "['NVIDIA A10G', 'Tesla T4']\n2 1\n"
 
 
-def test_what_the_shell_sets_counts_in_every_form(script: Path) -> None:
-    text = (
+IN_ORDER = "['Tesla T4', 'NVIDIA GeForce RTX 4090']"
+STRONGEST_FIRST = "['NVIDIA GeForce RTX 4090', 'Tesla T4']"  # as ranks number them
+
+
+@pytest.mark.parametrize(
+    ("form", "expected"),
+    [
+        ("python -m tool", [IN_ORDER]),
+        ("torchrun --nproc-per-node 1 tool.py", [IN_ORDER]),
+        (
+            "--nproc-per-device 1 -m tool",
+            [f"[rank {rank}] {STRONGEST_FIRST}" for rank in range(2)],
+        ),
+    ],
+)
+def test_what_the_shell_sets_counts_in_every_form(
+    form: str, expected: list[str], tmp_path: Path
+) -> None:
+    (tmp_path / "tool.py").write_text(
         "import sys, torch\n"
         "names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]\n"
         "sys.stdout.write(f'{names}\\n')\n"
     )
-    script.write_text(text)
-    (script.parent / "tool.py").write_text(text)
-    strongest_first = "['NVIDIA GeForce RTX 4090', 'Tesla T4']"  # as ranks number them
-    forms = {
-        "python -m tool": "['Tesla T4', 'NVIDIA GeForce RTX 4090']",
-        f"torchrun --nproc-per-node 1 {script}": "['Tesla T4', 'NVIDIA GeForce RTX 4090']",
-        "--nproc-per-device 1 -m tool": f"[rank 0] {strongest_first}\n[rank 1] {strongest_first}",
-    }
-    environment = {
-        **os.environ,
-        "OMP_NUM_THREADS": "1",
-        "CUDA_VISIBLE_DEVICES": "2,1",
-        "PYTHONPATH": _path_with(script.parent),
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-    }
-    started = {
-        form: subprocess.Popen(
-            [*ANYRIG, "rehearse", "--rig", "a100-80gb+RTX4090+T4x2", *form.split()],
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for form in forms
-    }
-    for form, process in started.items():
-        shown, complaint = process.communicate(timeout=300)
-        assert sorted(shown.splitlines()) == forms[form].splitlines(), f"{form}: {complaint}"
+    command = form.replace("tool.py", str(tmp_path / "tool.py")).split()
+    done = anyrig(
+        *("rehearse", "--rig", "a100-80gb+RTX4090+T4x2", *command),
+        CUDA_VISIBLE_DEVICES="2,1",
+        PYTHONPATH=_path_with(tmp_path),
+        PATH=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+    )
+    assert sorted(done.stdout.splitlines()) == expected, done.stderr
 
 
 def test_a_script_without_torch_needs_no_build(script: Path) -> None:

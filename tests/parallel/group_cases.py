@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import gc
 import io
 import random
 import time
+import weakref
 from collections import namedtuple
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout
@@ -401,6 +403,23 @@ def case_gathering_a_whole_epoch_in_order() -> None:
         lambda: anyrig.gather_over_ranks(torch.ones(2), loader=loader),
         "but the loader's first batches gave them",
     )
+
+
+def case_values_and_loaders_need_no_garbage_collection() -> None:
+    loader = anyrig.distribute(DataLoader(numbers(6), 3))
+    gc.collect()
+    gc.disable()
+    try:
+        anyrig.gather_over_ranks({"seen": [torch.cat([y for _, y in loader])]}, loader=loader)
+        anyrig.mean_over_ranks({"loss": torch.ones(())}, weight=rank())
+        assert (
+            gc.collect() == 0
+        )  # and a loader's workers would end late: PyTorch waits 5 s for each
+        loader_ref = weakref.ref(loader)
+        del loader
+        assert loader_ref() is None
+    finally:
+        gc.enable()
 
 
 def case_gathering_without_what_padding_repeated() -> None:

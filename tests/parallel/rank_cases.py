@@ -128,6 +128,12 @@ for _name in LEARNING:
     globals()[_name] = partial(
         learn_like_one, _kind, _how, _way == "inside", "adam" if _way == "inside" else "sgd"
     )
+# Two ranks learn with every kind of model. For four, one optimizer and one way each are enough.
+FOUR_ON_THE_CPU = [
+    *(name for name in LEARNING if "_replicate_" in name),
+    "case_perceptron_shard_loss_outside",
+    "case_transformer_shard_loss_inside",
+]
 FOUR_ON_GPUS = [
     "case_transformer_replicate_loss_inside",
     "case_convolutional_replicate_loss_outside",

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-RUNS = int(os.environ.get("ANYRIG_TEST_RUNS", "3"))
+RUNS = int(os.environ.get("ANYRIG_TEST_RUNS", "2"))
 
 
 class Everything(nn.Module):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import threading
 import weakref
@@ -49,6 +50,40 @@ def training(**options: Any) -> Callable[[int], Any]:
         return model
 
     return step
+
+
+class OfManyAttributes(nn.Module):
+    """Uses its weights through attributes, which copies on other devices get anew in each step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 4)
+        self.weights = [self.linear.weight]
+        self.add_bias = functools.partial(torch.add, other=self.linear.bias)
+        self.compute = self.linear.forward
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.add_bias(self.compute(x)) * self.weights[0].sum()
+
+
+@pytest.mark.parametrize("options", [{}, {"loss": nn.CrossEntropyLoss()}])
+def test_a_step_needs_no_garbage_collection(options: dict[str, Any]) -> None:
+    model = anyrig.spread(OfManyAttributes().cuda(), first_devices(3), **options)
+    x, y = torch.randn(16, 8, device="cuda:0"), torch.randint(4, (16,), device="cuda:0")
+
+    def step() -> None:
+        target = {"target": y} if options else {}
+        model(x, **target).sum().backward()
+        model.zero_grad()
+
+    step()
+    gc.collect()
+    gc.disable()
+    try:
+        step()
+        assert gc.collect() == 0  # what waits for a collection keeps its tensors until then
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("options", [{}, {"loss": nn.CrossEntropyLoss()}, {"shares": [1, 2, 3]}])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from on_ranks import failures_of
-from rank_cases import FOUR_ON_GPUS, IN_REPLICAS, LEARNING, SHARDED
+from rank_cases import FOUR_ON_GPUS, FOUR_ON_THE_CPU, IN_REPLICAS, SHARDED
 from torch import nn
 
 from anyrig.parallel.group.blocks import find_blocks
@@ -20,7 +20,7 @@ def test_two_ranks(world: str, case: str) -> None:
     assert failures_of(world, case) == {}
 
 
-@pytest.mark.parametrize("case", [name for name in LEARNING if name in SHARDED])
+@pytest.mark.parametrize("case", [name for name in FOUR_ON_THE_CPU if name in SHARDED])
 def test_four_ranks(case: str) -> None:
     assert failures_of("4 on the CPU", case) == {}
 

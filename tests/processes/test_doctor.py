@@ -95,7 +95,7 @@ def test_a_port_that_is_closed(machines: tuple[Machine, Machine]) -> None:
     assert "cannot be reached" in place["text"]
     assert "open the port in the firewall" in place["advice"]
     assert "only 1 of 2 nodes joined within 2 s" in nobody["text"]
-    assert nobody["text"].endswith("start with these; to check only these: --nnodes 1")
+    assert nobody["text"].endswith("start with these nodes; to check only these: --nnodes 1")
 
 
 @pytest.fixture(scope="module")

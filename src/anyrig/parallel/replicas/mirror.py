@@ -7,6 +7,7 @@ import types
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -82,25 +83,8 @@ class Mirror:
 
     def vary(self, device: int, place: torch.device, slots: Slots, mirrors: Mirrors) -> None:
         """Update what may change in each step in a copy: containers, methods, plain tensors."""
-        reader, state = self._readers[device], self.copies[device].__dict__
-
-        def translate(value: Any, path: object = None) -> Any:
-            if isinstance(value, torch.Tensor):
-                slot = slots.get(id(value))
-                if slot is not None:
-                    return reader.read(slot)
-                # A tensor on the CPU stays there.
-                return value.to(place, non_blocking=True) if value.device.type != "cpu" else value
-            if isinstance(value, torch.nn.Module):
-                mirror = mirrors.get(id(inner_module(value)))
-                return value if mirror is None else mirror.copies[device]
-            if isinstance(value, types.MethodType) and isinstance(value.__self__, torch.nn.Module):
-                return types.MethodType(value.__func__, translate(value.__self__))
-            if isinstance(value, functools.partial):
-                arguments = map_leaves((value.args, value.keywords), translate)
-                return functools.partial(translate(value.func), *arguments[0], **arguments[1])
-            return value
-
+        translation = _Translation(device, place, self._readers[device], slots, mirrors)
+        translate, state = translation.translate, self.copies[device].__dict__
         for name in self.varying:
             value = self.module.__dict__.get(name)
             if isinstance(value, torch.Tensor) and not value.requires_grad:
@@ -122,6 +106,34 @@ class Mirror:
         if seen[2][device] is tensor:
             seen[2][device] = copy(tensor)
         return seen[2][device]
+
+
+@dataclass(frozen=True)
+class _Translation:
+    """Replaces the module's values by those of its copy on one device."""
+
+    device: int
+    place: torch.device
+    reader: Reader
+    slots: Slots
+    mirrors: Mirrors
+
+    def translate(self, value: Any, path: object = None) -> Any:
+        if isinstance(value, torch.Tensor):
+            slot = self.slots.get(id(value))
+            if slot is not None:
+                return self.reader.read(slot)
+            # A tensor on the CPU stays there.
+            return value.to(self.place, non_blocking=True) if value.device.type != "cpu" else value
+        if isinstance(value, torch.nn.Module):
+            mirror = self.mirrors.get(id(inner_module(value)))
+            return value if mirror is None else mirror.copies[self.device]
+        if isinstance(value, types.MethodType) and isinstance(value.__self__, torch.nn.Module):
+            return types.MethodType(value.__func__, self.translate(value.__self__))
+        if isinstance(value, functools.partial):
+            arguments = map_leaves((value.args, value.keywords), self.translate)
+            return functools.partial(self.translate(value.func), *arguments[0], **arguments[1])
+        return value
 
 
 def _names_and_ids(module: torch.nn.Module) -> list[str | int]:

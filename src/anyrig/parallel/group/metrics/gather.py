@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from functools import cache
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -59,35 +59,50 @@ def gather_over_ranks(value: Any, *, loader: Any = None) -> Any:
     group = join_group()
     values = [value] if group is None else exchange(_CALL, value, group)
     devices = {place: leaf.device for place, leaf in leaves_of(value) if isinstance(leaf, Tensor)}
-    order = cache(lambda *counts: order_samples(loader, counts))
+    return _Joining(loader, devices).join(values)
 
-    def join(values: Sequence[Any], path: Path = ()) -> Any:
+
+@dataclass
+class _Joining:
+    """Joins the values of all ranks. Closures would do, but keep the values until a collection."""
+
+    loader: Any
+    devices: Mapping[str, torch.device]
+    _orders: dict[tuple[int, ...], Tensor] = field(default_factory=dict)
+
+    def join(self, values: Sequence[Any], path: Path = ()) -> Any:
         if all(isinstance(value, list) and not _has_tensors(value) for value in values):
             joined = [entry for value in values for entry in value]
-            if loader is None:
+            if self.loader is None:
                 return joined
-            return [joined[index] for index in order(*map(len, values)).tolist()]
+            return [joined[index] for index in self._order(values).tolist()]
         has_tensors = any(isinstance(value, Tensor) for value in values)
         if not has_tensors and not any(map(is_inner, values)):
             return None if all(value is None for value in values) else list(values)
         _require_equal(list(map(_describe, values)), path)
-        return join_tensors(values, path) if has_tensors else join_containers(values, path)
+        return self._join_tensors(values, path) if has_tensors else self._join_inner(values, path)
 
-    def join_tensors(tensors: Sequence[Tensor], path: Path) -> Tensor:
-        device = devices[format_path(path)]
+    def _join_tensors(self, tensors: Sequence[Tensor], path: Path) -> Tensor:
+        device = self.devices[format_path(path)]
         joined: Tensor = gather([tensor.detach() for tensor in tensors], device, padding=0.0)
-        if loader is None or not tensors[0].dim():
+        if self.loader is None or not tensors[0].dim():
             return joined
-        return joined[order(*map(len, tensors)).to(device)]
+        return joined[self._order(tensors).to(device)]
 
-    def join_containers(containers: Sequence[Any], path: Path) -> Any:
+    def _join_inner(self, containers: Sequence[Any], path: Path) -> Any:
         first = children_of(containers[0])
         of_ranks = [dict(children_of(container)) for container in containers]
         _require_equal([parts.keys() for parts in of_ranks], path, _list_keys, _ONE_A_SAMPLE)
-        children = [join([parts[part] for parts in of_ranks], (*path, part)) for part, _ in first]
+        children = [
+            self.join([parts[part] for parts in of_ranks], (*path, part)) for part, _ in first
+        ]
         return with_children(containers[0], first, children)
 
-    return join(values)
+    def _order(self, of_ranks: Sequence[Any]) -> Tensor:
+        counts = tuple(map(len, of_ranks))
+        if counts not in self._orders:
+            self._orders[counts] = order_samples(self.loader, counts)
+        return self._orders[counts]
 
 
 def _has_tensors(value: Any) -> bool:
