@@ -1,4 +1,4 @@
-"""Finds the largest batch that a training step can compute."""
+"""Find the largest batch that a training step can compute."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from ..units import format_bytes
 from .program_state import ProgramState
 
 _MOST_PROBES = 12
-# Two batches that differ by less are taken for the same.
+# The search ends when the largest batch that fits is known to this fraction.
 _RESOLUTION = 0.01
-# Without a prediction, the next batch is so many times as large.
+# The factor between two batches as long as the peaks predict nothing.
 _GROWTH = 8
-# Peaks predict a batch that is so many times as large; beyond it, to a few percent only.
+# The largest factor between a batch that fits and a predicted batch that is tried at once.
 _REACH = 4
-# Peaks that differ by less have mostly another reason than the samples: the optimizer's step.
+# Peaks predict only if the larger batch's peak exceeds the smaller one's by this fraction. Below
+# it, the optimizer's step may determine both.
 _LEAST_RISE = 0.5
 
 
@@ -32,9 +33,9 @@ class Probe:
 
     Attributes:
         samples: the size of its batch.
-        fits: whether it ran out of memory.
-        peak_bytes: allocated by PyTorch at its peak, on the device that is nearest to its limit;
-            None if it did not fit, or stayed below an earlier peak of the program.
+        fits: whether the step ended without running out of memory.
+        peak_bytes: the largest number of bytes that PyTorch had allocated on a device; None if the
+            batch did not fit, or if no peak exceeded the program's earlier peaks.
     """
 
     samples: int
@@ -44,15 +45,15 @@ class Probe:
 
 @dataclass(frozen=True)
 class BatchFit:
-    """The batch that fits, and how it was found.
+    """The largest batch that fits, and how it was found.
 
     Attributes:
-        samples: the batch to use.
+        samples: the batch size to use.
         largest_samples: the largest batch that fit.
         reason: what ended the search.
-        probes: what was tried, in order.
-        micro_batches: sizes of the micro-batches of one global batch, if one was asked for. They
-            differ by one sample at most, and add up to it.
+        probes: the batches that were tried, in order.
+        micro_batches: the sizes of the micro-batches of one global batch, if `global_batch` was
+            given. Their sum is the global batch, and they differ by at most one sample.
     """
 
     samples: int
@@ -80,9 +81,9 @@ def fit_batch_size(
     start: int = 1,
     largest: int | None = None,
     global_batch: int | None = None,
-    margin: float = 0.02,
+    margin: float = 0.01,
 ) -> BatchFit:
-    """Find the largest batch that `step` can compute, and leave the program as it was.
+    """Find the largest batch that `step` can compute, and restore the program's state.
 
     ::
 
@@ -95,28 +96,31 @@ def fit_batch_size(
         fit = anyrig.memory.fit_batch_size(step, global_batch=512)
         loader = DataLoader(dataset, batch_size=fit.samples)
 
-    At most 12 batches are tried. Peaks predict the limit, and batches on both sides of it confirm
-    it to 1 %. The first batch is computed twice, so that the optimizer's state is there.
+    At most 12 batches are tried. Their peaks predict the limit, and batches below and above it
+    confirm it to 1 %. The first batch is computed twice, so that the optimizer has its state.
 
-    Afterwards all modules, optimizers, schedulers, `GradScaler`s and random numbers are as before:
-    parameters, buffers, gradients, the generators of loaders and samplers. What else the step
-    changes, such as a list that it appends to, stays changed. Peaks of memory are read and never
-    reset.
+    Afterwards the parameters, buffers and gradients of all modules, and the state of all
+    optimizers, schedulers, `GradScaler`s and random number generators are as before. Other changes
+    stay, such as those of a list to which `step` appends. Statistics of peak memory are not reset.
 
     Args:
-        step: computes one training step with a batch of so many samples, of the longest ones where
-            lengths differ: forward, backward, and the optimizer's step.
-        start: the first batch to try.
-        largest: no larger batch is tried, such as the number of samples of the dataset.
-        global_batch: the samples of an optimizer step, to be divided into micro-batches that fit;
-            no larger batch is tried either.
-        margin: the share of the largest batch to leave out, for what varies between steps.
+        step: computes one training step with the given number of samples: forward, backward, and
+            the optimizer's step. If samples differ in length, it must use the longest ones.
+        start: the first batch to try, in samples.
+        largest: the largest batch to try, such as the size of the dataset.
+        global_batch: the samples of one optimizer step, to be divided into micro-batches that fit.
+            No larger batch is tried.
+        margin: the fraction by which `samples` is smaller than `largest_samples`, for what varies
+            between steps.
+
+    Returns:
+        The batch, the reason, and every batch that was tried; ``print`` shows a line for each.
 
     Raises:
-        MemoryTrackingError: a number is out of range, there is no CUDA device, or this process is
-            one of several ranks.
+        MemoryTrackingError: an argument is out of range, there is no CUDA device, or this process
+            is one of several ranks.
         torch.OutOfMemoryError: a batch of one sample does not fit.
-        Exception: raised by `step`; the program is left as it was.
+        Exception: any other exception of `step`. The state is restored first.
     """
     limit = _check(start, largest, global_batch, margin)
     state = ProgramState()
@@ -137,30 +141,30 @@ def fit_batch_size(
     return BatchFit(samples, search.fits, reason, tuple(search.probes), micro_batches)
 
 
-def _check(
-    start: int, largest: int | None, global_batch: int | None, margin: float
-) -> int | None:
+def _check(start: int, largest: int | None, global_batch: int | None, margin: float) -> int | None:
     """Return the largest batch to try, or None."""
     for name, value in (("start", start), ("largest", largest), ("global_batch", global_batch)):
         if value is not None and value < 1:
-            raise MemoryTrackingError(f"{name}={value}; give a number of samples, at least 1")
+            raise MemoryTrackingError(f"{name}={value} is no number of samples; give at least 1")
     if not 0 <= margin < 1:
-        raise MemoryTrackingError(f"margin={margin}; give a share of the batch, from 0 to below 1")
-    if not torch.cuda.is_available():
         raise MemoryTrackingError(
-            "there is no CUDA device here, and the CPU's memory has no limit to look for; rehearse "
-            "on virtual GPUs instead: anyrig rehearse --rig RTX4090 --shape-only SCRIPT"
+            f"margin={margin} is no fraction of the batch; give 0 or more, below 1"
         )
     if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
         raise MemoryTrackingError(
-            f"this process is one of {dist.get_world_size()} ranks, and the others would wait for "
-            "one that runs out of memory; find the batch in one process, on the smallest device"
+            f"this process is one of {dist.get_world_size()} ranks, and the other ranks would wait "
+            "for a rank that runs out of memory; find the batch in one process, on the smallest GPU"
+        )
+    if not torch.cuda.is_available():
+        raise MemoryTrackingError(
+            "there is no CUDA device; to find the batch for a GPU that this machine does not have, "
+            "run: anyrig rehearse --rig RTX4090 --shape-only SCRIPT"
         )
     return min((each for each in (largest, global_batch) if each is not None), default=None)
 
 
 class _Search:
-    """Tries batches until the largest one that fits is known to 1 %."""
+    """The search for the largest batch that fits: by peaks as long as they predict it."""
 
     def __init__(
         self, step: Callable[[int], object], state: ProgramState, limit: int | None
@@ -175,12 +179,12 @@ class _Search:
         self.fits = 0
 
     def run(self, start: int) -> str:
-        """Search from a first batch on, and return what ended the search."""
+        """Search from a first batch, and return the reason for the end."""
         samples = start
         while True:
             self._probe(samples)
             if self.fits == self._limit:
-                return "it is the largest batch that may be tried"
+                return "no larger batch was asked for"
             if self._fails is not None and self._fails - self.fits <= max(
                 1, self.fits * _RESOLUTION
             ):
@@ -241,9 +245,9 @@ class _Search:
         return math.ceil(self.fits * (1 + self._distance / 2))
 
     def _predict(self) -> int | None:
-        """Return the batch that fills the first device up to its limit; None if not yet known.
+        """Return the batch at which a device reaches its limit; None if two peaks do not tell.
 
-        Peaks grow in proportion to the samples, beside a constant part.
+        A peak is taken for a constant and a part in proportion to the samples.
         """
         if len(self._peaks) < 2:
             return None
@@ -265,14 +269,14 @@ def _peaks() -> dict[int, int]:
 
 
 def _limit_bytes(device: int) -> int:
-    """Return what PyTorch may allocate on a device beside what other programs use."""
+    """Return how much PyTorch may allocate on a device, with what it has already."""
     free_bytes, total_bytes = torch.cuda.mem_get_info(device)
     of_process = torch.cuda.get_per_process_memory_fraction(device) * total_bytes
     return min(int(of_process), free_bytes + torch.cuda.memory_reserved(device))
 
 
 def _is_out_of_memory(error: RuntimeError) -> bool:
-    # cuBLAS and cuDNN report it in words of their own.
+    # Libraries report it as CUBLAS_STATUS_ALLOC_FAILED, CUDNN_STATUS_ALLOC_FAILED and the like.
     return isinstance(error, torch.OutOfMemoryError) or "ALLOC_FAILED" in str(error)
 
 

@@ -1,11 +1,11 @@
-"""What training steps change in a program, kept to be put back."""
+"""Keep the state of a program that training steps change, and restore it."""
 
 from __future__ import annotations
 
 import copy
 import random
+import sys
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,6 @@ from torch.utils.data import DataLoader, Sampler
 from ..errors import ValueNeededError
 from .census import find_instances
 
-# Steps change these by more than their tensors.
 _KINDS = (nn.Module, Optimizer, LRScheduler, GradScaler, DataLoader, Sampler)
 
 
@@ -27,9 +26,9 @@ class ProgramState:
     ::
 
         modules        parameters, buffers, gradients, training mode
-        optimizers     state and options of their groups
+        optimizers     state, and the options of their parameter groups
         schedulers     and `GradScaler`s: their attributes
-        generators     the default ones of all devices, Python's, those of loaders and samplers
+        generators     PyTorch's of all devices, Python's, NumPy's, those of loaders and samplers
 
     The values are kept on the CPU, so that devices have no less memory for the steps.
     """
@@ -49,7 +48,7 @@ class ProgramState:
         self._put_back.append(_keep_random_numbers())
 
     def restore(self) -> None:
-        """Put everything back as it was. State that was made since then is dropped."""
+        """Restore the state. What optimizers have stored since then is dropped."""
         with torch.no_grad():
             for put_back in self._put_back:
                 put_back()
@@ -138,14 +137,17 @@ def _keep_optimizer(optimizer: Optimizer) -> Callable[[], None]:
     return put_back
 
 
-def _keep_attributes(thing: object) -> Callable[[], None]:
-    attributes = {name: copy.copy(value) for name, value in vars(thing).items()}
-    tensors = [value for value in vars(thing).values() if isinstance(value, Tensor)]
-    own = {name: value for name, value in vars(thing).items() if isinstance(value, Tensor)}
-    values = _keep_all(tensors)
+def _keep_attributes(owner: object) -> Callable[[], None]:
+    attributes = vars(owner).copy()
+    containers = {
+        name: copy.copy(value)
+        for name, value in attributes.items()
+        if isinstance(value, (dict, list, set))
+    }
+    values = _keep_all(value for value in attributes.values() if isinstance(value, Tensor))
 
     def put_back() -> None:
-        vars(thing).update({**attributes, **own})
+        vars(owner).update(attributes | containers)
         values()
 
     return put_back
@@ -153,21 +155,24 @@ def _keep_attributes(thing: object) -> Callable[[], None]:
 
 def _keep_generator(generator: torch.Generator) -> Callable[[], None]:
     state = generator.get_state()
-    return lambda: _set_state(generator, state)
 
+    def put_back() -> None:
+        generator.set_state(state)
 
-def _set_state(generator: torch.Generator, state: Tensor) -> None:
-    generator.set_state(state)
+    return put_back
 
 
 def _keep_random_numbers() -> Callable[[], None]:
     of_python, of_host = random.getstate(), torch.get_rng_state()
-    of_devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
+    of_devices = torch.cuda.get_rng_state_all()
+    numpy = sys.modules.get("numpy")  # anyrig does not need it
+    of_numpy = numpy and numpy.random.get_state()
 
     def put_back() -> None:
         random.setstate(of_python)
         torch.set_rng_state(of_host)
-        if of_devices is not None:
-            torch.cuda.set_rng_state_all(of_devices)
+        torch.cuda.set_rng_state_all(of_devices)
+        if numpy is not None:
+            numpy.random.set_state(of_numpy)
 
     return put_back
