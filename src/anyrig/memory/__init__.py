@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING
 from ..late_names import load_late
 
 if TYPE_CHECKING:
+    from .batch_size import BatchFit as BatchFit
+    from .batch_size import Probe as Probe
+    from .batch_size import fit_batch_size as fit_batch_size
     from .device_footprint import DeviceFootprint as DeviceFootprint
     from .footprint import Footprint as Footprint
     from .kinds import Kind as Kind
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
     from .tracking import track as track
 
 _MODULE_OF_NAME = {
+    "BatchFit": ".batch_size",
     "Cause": ".reason",
     "DeviceFootprint": ".device_footprint",
     "Footprint": ".footprint",
@@ -27,9 +31,11 @@ _MODULE_OF_NAME = {
     "Kind": ".kinds",
     "Moment": ".moment",
     "OutOfMemoryReport": ".out_of_memory",
+    "Probe": ".batch_size",
     "Reason": ".reason",
     "SourceLine": ".source_line",
     "explain_oom": ".out_of_memory",
+    "fit_batch_size": ".batch_size",
     "track": ".tracking",
 }
 

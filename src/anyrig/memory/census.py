@@ -39,7 +39,20 @@ class Census:
 
 def take_census() -> Census:
     """Return the models, optimizers and tensors of this process."""
-    found: dict[type, list[Any]] = {nn.Module: [], Optimizer: [], Tensor: []}
+    found = find_instances(nn.Module, Optimizer, Tensor)
+    # A module before `nn.Module.__init__` has no `_modules`.
+    modules = [module for module in found[nn.Module] if "_modules" in vars(module)]
+    inner = {id(child) for module in modules for child in module.children()}
+    outermost = tuple(module for module in modules if id(module) not in inner)
+    return Census(outermost, tuple(found[Optimizer]), tuple(found[Tensor]))
+
+
+def find_instances(*kinds: type) -> dict[type, list[Any]]:
+    """Return the objects of each class, and of its subclasses, that the garbage collector tracks.
+
+    An object of several of the classes is listed under the first of them.
+    """
+    found: dict[type, list[Any]] = {kind: [] for kind in kinds}
     lists: dict[type, list[Any] | None] = {}
     for item in gc.get_objects():
         # Not isinstance, which runs the code of proxy objects with a `__class__` property.
@@ -49,11 +62,7 @@ def take_census() -> Census:
         matching = lists[kind]
         if matching is not None:
             matching.append(item)
-    # A module before `nn.Module.__init__` has no `_modules`.
-    modules = [module for module in found[nn.Module] if "_modules" in vars(module)]
-    inner = {id(child) for module in modules for child in module.children()}
-    outermost = tuple(module for module in modules if id(module) not in inner)
-    return Census(outermost, tuple(found[Optimizer]), tuple(found[Tensor]))
+    return found
 
 
 def variables_of(frame: FrameType | None) -> Iterator[tuple[str, Tensor]]:
