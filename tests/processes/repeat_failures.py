@@ -218,7 +218,9 @@ DISASTERS = {
     "far kill": Disaster("kill", None, ("error: rank 1 on {1} was killed (SIGKILL)",) * 2),
     "far raise": Disaster("raise", None, ("error: rank 1 on {1} failed (exit code 1)",) * 2),
     "far leave": Disaster("leave", None, ("error: rank 1 on {1} ended early",) * 2),
-    "far late": Disaster("late", None, ("error: rank 1 on {1} did not come",) * 2, LIMIT_SECONDS),
+    "far late": Disaster(
+        "late", None, ("error: rank 1 on {1} did not reach a collective",) * 2, LIMIT_SECONDS
+    ),
     "far launcher killed": Disaster(
         "wait", kill_launcher(1), ("error: the launcher on {1} ({3}) was killed", None)
     ),
