@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -271,6 +272,18 @@ def test_a_pass_that_reaches_no_gradient_counts_nothing() -> None:
     assert_same(several, one)
 
 
+@pytest.mark.parametrize("rig", ["cpu", "cuda:0", "cuda:0,1,2"])
+def test_layers_that_only_some_passes_use(rig: str) -> None:
+    device = "cpu" if rig == "cpu" else "cuda:0"
+    one, several, model = nets(device, anyrig.Rig.parse(rig))
+    passes = [(*batch(5, device), True), (*batch(3, device), False), (*batch(4, device), True)]
+    for x, target, uses_extra in passes:
+        functional.cross_entropy(model(x, uses_extra), target).backward()
+        weighted = functional.cross_entropy(one(x, uses_extra), target) * len(x)
+        (weighted / 12).backward()
+    assert_same(several, one)
+
+
 def test_a_step_that_the_scaler_skips() -> None:
     one, several, model = nets("cuda:0", anyrig.Rig.parse("cuda:0,1,2"))
     scaler = torch.amp.GradScaler("cuda", init_scale=4.0)
@@ -292,6 +305,20 @@ def test_a_step_that_the_scaler_skips() -> None:
     x, target = (torch.cat(tensors) for tensors in zip(*batches, strict=True))
     functional.cross_entropy(one(x), target).backward()
     assert_same(several, one)
+
+
+@pytest.mark.parametrize("rig", ["cpu", "cuda:0,1,2"])
+def test_a_pickled_model_begins_anew(rig: str) -> None:
+    device = "cpu" if rig == "cpu" else "cuda:0"
+    model = nets(device, anyrig.Rig.parse(rig))[2]
+    learn(model, device)
+    loaded = pickle.loads(pickle.dumps(model))
+    for each in (model, loaded):
+        each.zero_grad()
+        torch.manual_seed(3)
+        learn(each, device)
+        learn(each, device)
+    assert_same(loaded.module, model.module)
 
 
 def test_a_copy_and_explain() -> None:
