@@ -1,4 +1,4 @@
-"""Single tensors divided among the ranks: tensor parallelism, also with FSDP, and long sequences."""
+"""Tensors divided among the ranks: tensor parallelism, also with FSDP, and long sequences."""
 
 from __future__ import annotations
 
@@ -19,6 +19,9 @@ from torch.distributed.tensor.parallel import (
 )
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
+
+# On a real GPU set_device() includes this call. Without it, a DeviceMesh warns about the device.
+torch.cuda.init()
 
 
 def check_tensor_parallel(mesh: DeviceMesh, dtype: torch.dtype) -> None:
