@@ -1,4 +1,4 @@
-"""Runs the tests of `on_rig` in a separate process, with a virtual rig for CUDA devices."""
+"""Runs the tests of `on_rig` in separate processes, with a virtual rig for CUDA devices."""
 
 from __future__ import annotations
 
@@ -7,12 +7,20 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 FOLDER = Path(__file__).parent / "on_rig"
+COMPILED = FOLDER / "test_libraries.py"  # compiles a library, which takes seconds
+ARGUMENTS = {
+    "libraries": [str(COMPILED)],
+    "others": [str(FOLDER), f"--ignore={COMPILED}"],
+}
 
 
-def test_on_eight_cards() -> None:
+@pytest.mark.parametrize("arguments", ARGUMENTS.values(), ids=ARGUMENTS)
+def test_on_eight_cards(arguments: list[str]) -> None:
     finished = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(FOLDER)],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments],
         env={**os.environ, "ANYRIG_TEST_RIG": "8xA100-80GB", "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,

@@ -11,6 +11,8 @@ import datetime
 import importlib
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
@@ -94,14 +96,39 @@ def _gloo_devices(gloo: Any) -> list[Any]:
     interfaces = "" if on_loopback else os.environ.get("GLOO_SOCKET_IFNAME", "")
     key = (os.getpid(), on_loopback, interfaces)
     if key not in _devices:
-        if on_loopback:
-            devices = [gloo.create_device(hostname="127.0.0.1")]
-        elif interfaces:
-            devices = [gloo.create_device(interface=name) for name in interfaces.split(",")]
-        else:
-            devices = [gloo.create_default_device()]
+        with _threads_that_do_not_preempt():
+            if on_loopback:
+                devices = [gloo.create_device(hostname="127.0.0.1")]
+            elif interfaces:
+                devices = [gloo.create_device(interface=name) for name in interfaces.split(",")]
+            else:
+                devices = [gloo.create_default_device()]
         _devices[key] = devices
     return _devices[key]
+
+
+@contextmanager
+def _threads_that_do_not_preempt() -> Iterator[None]:
+    """Let each thread that starts in this context wait for its turn when it wakes up.
+
+    A sender holds the lock of its connection while it writes to the socket, and that wakes up the
+    receiver's gloo thread. If the receiver's thread preempts the sender, the answer arrives while
+    the lock is held, and the sender's gloo thread polls the lock for a whole time slice. With more
+    ranks than cores, most of the CPU time would go to such polling.
+    """
+    policy = os.sched_getscheduler(0)
+    if policy != os.SCHED_OTHER:
+        yield
+        return
+    try:
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+    except OSError:  # a sandbox may forbid the call
+        yield
+        return
+    try:
+        yield
+    finally:
+        os.sched_setscheduler(0, policy, os.sched_param(0))
 
 
 def _hash_tensors(tensors: list[torch.Tensor]) -> int:

@@ -7,6 +7,7 @@ import pickle
 import re
 import threading
 import time
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -117,9 +118,16 @@ def case_batched_messages(world: Any) -> None:
     dist.barrier(device_ids=[world.rank])
 
 
-def case_a_rank_that_does_not_call(world: Any) -> None:
-    group: Any = world.group(world.size, limit=2)
+def connected_group(world: Any, limit_seconds: float) -> Any:
+    """Return a group of all ranks whose time limit does not include connecting the ranks."""
+    group: Any = world.group(world.size)
     dist.all_reduce(torch.zeros(4, device="cuda"), group=group)
+    group._get_backend(torch.device("cuda"))._set_default_timeout(timedelta(seconds=limit_seconds))
+    return group
+
+
+def case_a_rank_that_does_not_call(world: Any) -> None:
+    group = connected_group(world, limit_seconds=0.5)
     BINDINGS._reset_fr_recording_nccl()
     if world.rank == 0:
         work: Any = dist.all_reduce(torch.zeros(4, device="cuda"), group=group, async_op=True)
@@ -136,16 +144,17 @@ def case_a_rank_that_does_not_call(world: Any) -> None:
 
 
 def case_a_call_that_waits(world: Any) -> None:
-    group: Any = world.group(world.size, limit=3)
+    group = connected_group(world, limit_seconds=1.5)
     group._enable_collectives_timing()
-    dist.all_reduce(torch.zeros(4, device="cuda"), group=group)
     BINDINGS._reset_fr_recording_nccl()
     if world.rank == 0:
         seen: list[Any] = []
 
         def dump_later() -> None:
-            time.sleep(1)
-            seen.extend(dump(onlyActive=True)["entries"])
+            while not any(entry["state"] == "started" for entry in seen):
+                time.sleep(0.02)
+                seen[:] = dump(onlyActive=True)["entries"]
+                assert not any(entry["retired"] for entry in seen)
 
         thread = threading.Thread(target=dump_later)
         thread.start()

@@ -6,13 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from learner import batches, check_equal, new_model, optimizer_of, train_reference
+from learner import batches, check_equal, new_model, new_model_trained, optimizer_of
 from torch import nn
 from torch.distributed.pipelining import PipelineStage, schedules
 from torch.nn import functional
 
-LAYERS = 8
-MICRO_BATCHES = 8
+# Each rank has at most two stages, of at least one layer.
+LAYERS_PER_RANK = 2
+MICRO_BATCHES_PER_RANK = 2
 
 # Maps (rank, number of ranks) to the stages of that rank.
 Stages = Callable[[int, int], list[int]]
@@ -33,11 +34,12 @@ def two_v_stages(rank: int, ranks: int) -> list[int]:
 def check_pipeline(
     world: Any, schedule: Any, stages_of: Stages, dtype: torch.dtype = torch.float64
 ) -> None:
-    model = new_model(LAYERS, dtype)
-    expected = train_reference(model, dtype)
+    layers = LAYERS_PER_RANK * world.size
+    model = new_model(layers, dtype)
+    expected = new_model_trained(layers, dtype)
     indices = stages_of(world.rank, world.size)
     count = world.size * len(indices)
-    depth = LAYERS // count
+    depth = layers // count
     slices = [slice(index * depth, (index + 1) * depth) for index in indices]
     parts = nn.Sequential(*(model[layers_of_stage] for layers_of_stage in slices))
     stages = [
@@ -45,7 +47,11 @@ def check_pipeline(
         for part, index in zip(parts, indices, strict=True)
     ]
     several = issubclass(schedule, schedules.PipelineScheduleMulti)
-    runner = schedule(stages if several else stages[0], MICRO_BATCHES, loss_fn=functional.mse_loss)
+    runner = schedule(
+        stages if several else stages[0],
+        MICRO_BATCHES_PER_RANK * world.size,
+        loss_fn=functional.mse_loss,
+    )
     optimizer = optimizer_of(parts.parameters())
     for x, y in batches(dtype):
         optimizer.zero_grad()
