@@ -243,3 +243,16 @@ def test_a_backward_before_the_rig_leaves_it_its_own() -> None:
             print(x.grad.device)
         """
     ) == ["cuda:2", "cpu", "cuda:0"]
+
+
+def test_choosing_a_device_initializes_cuda() -> None:
+    assert output_of_lines(
+        """
+        import torch
+        from anyrig.virtual import install
+        install("2x1GiB")
+        print(torch.cuda.is_initialized())
+        torch.cuda.set_device(1)
+        print(torch.cuda.is_initialized(), torch.cuda.current_device())
+        """
+    ) == ["False", "True 1"]

@@ -44,6 +44,10 @@ def bindings(core: ModuleType) -> dict[str, Callable[..., Any]]:
         count: int = core.device_count()
         return count
 
+    def set_device(index: int) -> None:
+        torch.cuda._lazy_init()  # type: ignore[no-untyped-call]  # as in torch/csrc/cuda/Module.cpp
+        core.set_device(index)
+
     def sleep(cycles: int) -> None:
         core.run_for(cycles / _CYCLES_PER_SECOND)
 
@@ -53,7 +57,7 @@ def bindings(core: ModuleType) -> dict[str, Callable[..., Any]]:
         "_cuda_hasPrimaryContext": core.has_context,
         "_cuda_getDeviceCount": count_devices,
         "_cuda_getDevice": core.current_device,
-        "_cuda_setDevice": core.set_device,
+        "_cuda_setDevice": set_device,
         "_cuda_exchangeDevice": core.exchange_device,
         # A separate function object: Dynamo rejects two names for one function.
         "_cuda_maybeExchangeDevice": lambda device: core.exchange_device(device),

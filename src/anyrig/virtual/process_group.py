@@ -116,19 +116,24 @@ def _threads_that_do_not_preempt() -> Iterator[None]:
     the lock is held, and the sender's gloo thread polls the lock for a whole time slice. With more
     ranks than cores, most of the CPU time would go to such polling.
     """
-    policy = os.sched_getscheduler(0)
-    if policy != os.SCHED_OTHER:
-        yield
-        return
-    try:
-        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
-    except OSError:  # a sandbox may forbid the call
+    if not _set_policy("SCHED_OTHER", "SCHED_BATCH"):
         yield
         return
     try:
         yield
     finally:
-        os.sched_setscheduler(0, policy, os.sched_param(0))
+        _set_policy("SCHED_BATCH", "SCHED_OTHER")
+
+
+def _set_policy(before: str, after: str) -> bool:
+    """Change the scheduling policy of this thread, and say whether that was possible."""
+    if sys.platform != "linux" or os.sched_getscheduler(0) != getattr(os, before):
+        return False
+    try:
+        os.sched_setscheduler(0, getattr(os, after), os.sched_param(0))
+    except OSError:  # a sandbox may forbid the call
+        return False
+    return True
 
 
 def _hash_tensors(tensors: list[torch.Tensor]) -> int:

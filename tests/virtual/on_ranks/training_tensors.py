@@ -20,9 +20,6 @@ from torch.distributed.tensor.parallel import (
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-# On a real GPU set_device() includes this call. Without it, a DeviceMesh warns about the device.
-torch.cuda.init()
-
 
 def check_tensor_parallel(mesh: DeviceMesh, dtype: torch.dtype) -> None:
     model = new_model(dtype=dtype)
