@@ -75,6 +75,24 @@ def test_the_error_is_the_same_with_the_report_attached() -> None:
     assert text in (*getattr(caught.value, "__notes__", ()), *caught.value.args)
 
 
+def fail_twice() -> None:
+    try:
+        torch.empty(2**45, device="cuda:0")
+    except torch.OutOfMemoryError:
+        kept = torch.ones(2**20, device="cuda:0")
+    kept.add_(torch.empty(2**44, device="cuda:0"))
+
+
+@pytest.mark.gpus(1)
+def test_the_report_is_about_the_error_that_leaves_the_block() -> None:
+    with pytest.raises(torch.OutOfMemoryError) as caught, explain_oom():
+        fail_twice()
+    report = caught.value.report
+    assert report.requested_bytes == 2**46
+    assert report.moment.by_name()["kept"] == 2**22
+    assert report.moment.line.text == 'kept.add_(torch.empty(2**44, device="cuda:0"))'
+
+
 @pytest.mark.gpus(1)
 def test_other_errors_and_success_pass_through() -> None:
     with explain_oom():

@@ -45,6 +45,28 @@ def test_parameters_gradients_and_state_have_the_names_of_the_model(device: str)
     assert modules.keys() >= {"0", "2", "4"}  # other tests may have left models on the CPU
 
 
+class WithOneUpdate(torch.optim.Optimizer):
+    """Frees its update when `step` returns, after the last operator."""
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:
+        (parameter,) = self.param_groups[0]["params"]
+        update = parameter.grad * 0.1
+        parameter.sub_(update)
+
+
+@DEVICES
+def test_what_a_step_of_the_optimizer_frees_at_its_end_is_temporary(device: str) -> None:
+    weight = nn.Parameter(torch.ones(2**18, device=device))
+    optimizer = WithOneUpdate([weight], {})
+    with track() as footprint:
+        weight.sum().backward()
+        optimizer.step()
+    peak = on(device, footprint).peak
+    assert peak.by_kind()[Kind.TEMPORARIES] == weight.nbytes
+    assert Kind.OTHER not in {h.kind for h in peak.holdings if h.bytes == weight.nbytes}
+
+
 @DEVICES
 def test_activations_have_the_module_and_the_line_that_made_them(device: str) -> None:
     net = nn.Sequential(nn.Linear(64, 300), nn.ReLU(), nn.Linear(300, 1)).to(device)

@@ -29,6 +29,19 @@ def rig(device: str) -> anyrig.Rig:
     return anyrig.Rig.parse(device)
 
 
+class Scaled(nn.Module):
+    def forward(self, x: Tensor, *, scale: Tensor) -> Tensor:
+        return x * scale
+
+
+def test_positional_and_keyword_arguments_are_moved(device: str, rig: anyrig.Rig) -> None:
+    model = anyrig.spread(Scaled(), rig)
+    x, scale = torch.ones(2, 3, device="cpu"), torch.full((2, 3), 3.0, device="cpu")
+    for output in (model(x, scale=scale), model(x=x, scale=scale)):
+        assert output.device == torch.device(device)
+        assert output.tolist() == [[3.0] * 3] * 2
+
+
 def test_outputs_losses_and_gradients(device: str, rig: anyrig.Rig) -> None:
     one = nn.Linear(4, 3).to(device)
     several = copy.deepcopy(one)
