@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import itertools
 import json
@@ -43,6 +44,23 @@ def test_parameters_gradients_and_state_have_the_names_of_the_model(device: str)
             assert names[of] >= parameter.nbytes
     modules = on(device, footprint).peak.by_module(Kind.PARAMETERS)
     assert modules.keys() >= {"0", "2", "4"}  # other tests may have left models on the CPU
+
+
+class Raising(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        raise ArithmeticError
+
+
+@DEVICES
+def test_memory_after_a_forward_that_raised_belongs_to_no_module(device: str) -> None:
+    net = nn.Sequential(nn.Linear(4, 4), Raising()).to(device)
+    with track() as footprint:
+        with contextlib.suppress(ArithmeticError):
+            net(torch.ones(2, 4, device=device))
+        later = torch.ones(2**20, device=device)
+    (holding,) = [h for h in on(device, footprint).end.holdings if h.name == "later"]
+    assert holding.bytes == later.nbytes
+    assert holding.module is None
 
 
 class WithOneUpdate(torch.optim.Optimizer):
