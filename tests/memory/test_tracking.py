@@ -46,6 +46,16 @@ def test_parameters_gradients_and_state_have_the_names_of_the_model(device: str)
     assert modules.keys() >= {"0", "2", "4"}  # other tests may have left models on the CPU
 
 
+def test_a_page_shows_names_with_brackets() -> None:
+    make = lambda: torch.ones(2**20)  # noqa: E731 (for the name of its function)
+    with track() as footprint:
+        kept = make()
+    page = footprint.html()
+    assert kept.nbytes == 2**22
+    assert "in &lt;lambda&gt;" in page
+    assert "<lambda>" not in page
+
+
 class Raising(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         raise ArithmeticError
