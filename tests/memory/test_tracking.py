@@ -6,6 +6,7 @@ import contextlib
 import gc
 import itertools
 import json
+import os
 import pickle
 import time
 from pathlib import Path
@@ -54,6 +55,20 @@ def test_a_page_shows_names_with_brackets() -> None:
     assert kept.nbytes == 2**22
     assert "in &lt;lambda&gt;" in page
     assert "<lambda>" not in page
+
+
+def test_saved_files_have_the_mode_of_new_files_or_keep_their_own(tmp_path: Path) -> None:
+    with track() as footprint:
+        pass
+    before = os.umask(0o027)
+    try:
+        new = footprint.save(tmp_path / "new.json")
+    finally:
+        os.umask(before)
+    assert new.stat().st_mode & 0o777 == 0o640
+    new.chmod(0o604)
+    footprint.save(new)
+    assert new.stat().st_mode & 0o777 == 0o604
 
 
 class Raising(nn.Module):
