@@ -47,6 +47,17 @@ def test_parameters_gradients_and_state_have_the_names_of_the_model(device: str)
     assert modules.keys() >= {"0", "2", "4"}  # other tests may have left models on the CPU
 
 
+@pytest.mark.gpus(1)
+def test_what_pytorch_has_reserved_is_not_outside() -> None:
+    kept = torch.ones(2**20, device="cuda")
+    with track() as footprint:
+        kept.add_(1)
+    free_bytes, total_bytes = torch.cuda.mem_get_info()
+    reserved_bytes = torch.cuda.memory_reserved()
+    assert reserved_bytes >= kept.nbytes
+    assert on("cuda", footprint).outside_bytes == total_bytes - free_bytes - reserved_bytes
+
+
 def test_a_page_shows_names_with_brackets() -> None:
     make = lambda: torch.ones(2**20)  # noqa: E731 (for the name of its function)
     with track() as footprint:
