@@ -57,15 +57,12 @@ class CudaHistory:
             torch.cuda.memory._record_memory_history(enabled=None)
 
 
-def begin_cuda_history() -> CudaHistory | None:
-    """Make the allocator record every event; return None without a CUDA device, real or virtual.
+def begin_cuda_history() -> CudaHistory:
+    """Make the allocator record every event. PyTorch must have initialized CUDA.
 
     PyTorch documents these functions under "Understanding CUDA Memory Usage", although their names
     are private. tests/memory/test_torch_names.py fails if a name changes.
     """
-    if not torch.cuda.is_available():
-        return None
-    torch.cuda.init()  # type: ignore[no-untyped-call]
     already: bool = torch._C._cuda_isHistoryEnabled()
     if not already:
         _record()
@@ -86,10 +83,9 @@ def _begin(started_here: bool) -> CudaHistory:
 def label_cuda_allocations() -> Callable[[int, torch.device | None], None]:
     """Return a function that labels the following entries of a device's history.
 
-    The function takes a number, the label, and a device; None is the current device.
+    The function takes a number, the label, and a device; None is the current device. PyTorch must
+    have initialized CUDA.
     """
-    if not torch.cuda.is_available():
-        return lambda number, device: None
     label: Callable[[str], None] = torch._C._cuda_setMemoryMetadata
     if torch.cuda.device_count() == 1:
         return lambda number, device: label(str(number))
