@@ -52,6 +52,20 @@ def test_kinds_and_names_of_what_the_functions_hold() -> None:
     assert "line" not in {row.split()[0] for row in str(report).splitlines() if row.strip()}
 
 
+def test_memory_of_a_graph_is_activations() -> None:
+    def forward() -> None:
+        y = torch.zeros(4 * MIB, device="cuda", requires_grad=True)
+        for _ in range(8):
+            y = y.exp()
+
+        torch.empty(256 * MIB, dtype=torch.uint8, device="cuda")
+
+    report = report_of(forward)
+    kinds = [each.kind for each in report.moment.holdings if each.bytes == 16 * MIB]
+    assert sorted(kinds) == [Kind.ACTIVATIONS] * 7 + [Kind.OTHER] * 2
+    assert report.reason.cause is Cause.ACTIVATIONS
+
+
 def test_a_request_larger_than_the_device() -> None:
     report = report_of(lambda: torch.empty(2**46, device="cuda"))
     assert report.reason.cause is Cause.REQUEST

@@ -99,11 +99,10 @@ def test_other_endings_have_no_report() -> None:
 
 def test_an_error_that_is_not_of_a_device_names_the_next_step() -> None:
     error = torch.OutOfMemoryError("of the program's own")
-    for tracks in (False, True):
-        text = OutOfMemoryWatch(tracks=tracks).explain(error)
-        assert text is not None
-        assert text.startswith("The error does not say which device ran out of memory.")
-        assert (NEXT_STEP in text) is not tracks
+    text = OutOfMemoryWatch(tracks=False).explain(error)
+    assert text is not None
+    assert text.startswith("The error does not say which device ran out of memory.\n")
+    assert NEXT_STEP in text
 
 
 @pytest.mark.gpus(1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +11,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from .block import Origin
+from .forks import count_forks
 from .kinds import Kind
 from .module_stack import ModuleStack
 from .operator_log import OperatorLog
@@ -63,12 +63,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._thread_state = threading.local()
         self._in_backward = False
         self._backward_lock = threading.Lock()
-        self._process: int | None = os.getpid()
+        self._forks = count_forks()
+        self._fork: int | None = self._forks.count  # None after `end`
 
     @property
     def is_recording(self) -> bool:
         """Whether operators are recorded: before `end`, and not in a forked process."""
-        return self._process == os.getpid()
+        return self._fork == self._forks.count
 
     @property
     def in_backward(self) -> bool:
@@ -77,12 +78,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def end(self) -> None:
         """Record nothing from now on, even if the mode cannot be removed yet."""
-        self._process = None
+        self._fork = None
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        if self._process != os.getpid():  # a forked process must not call CUDA
+        if self._fork != self._forks.count:  # a forked process must not call CUDA
             return func(*args, **(kwargs or {}))
         number = self._log.begin_operator()
         device = _device_of(args, kwargs)

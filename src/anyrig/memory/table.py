@@ -39,7 +39,7 @@ def format_moment(moment: Moment) -> str:
         kinds = {kind.value: count for kind, count in moment.by_kind().items() if count}
         console.print(_largest("kind", kinds, ""))
         _print_largest(console, moment, "")
-    return capture.get().rstrip() + "\n"
+    return "\n".join(line.rstrip() for line in capture.get().splitlines()) + "\n"
 
 
 def _print_largest(console: Console, moment: Moment, at: str) -> None:

@@ -11,14 +11,17 @@ import torch
 
 from ..units import format_bytes, parse_bytes
 from .block import Origin
+from .census import take_census
 from .device_footprint import describe_moment
 from .device_record import DeviceRecord
 from .kept_variables import find_kept_variables
+from .kinds import Kind
 from .out_of_memory import OutOfMemoryReport
 from .reason import FEWEST_PASSES, Cause, Reason, find_reason
 from .recording import Recording
 from .source_line import current_line
-from .timeline import Refusal
+from .storages import storages_of
+from .timeline import Refusal, Timeline
 
 # PyTorch's message; the format of its sizes is that of c10::CachingAllocator::format_size.
 # tests/memory/test_untracked.py fails if the message changes.
@@ -61,17 +64,18 @@ def _report(
     record: DeviceRecord, requested: int, cached: int, stacks: Sequence[FrameType]
 ) -> OutOfMemoryReport:
     timeline, total = record.timeline, record.total_bytes
+    _find_activations(timeline)
     reserved = timeline.reserved_at(timeline.end)
     free = torch.cuda.mem_get_info(timeline.device)[0]
     line = next((line for frame in stacks if (line := current_line(frame))), None)
     phase = "optimizer" if _ran_optimizer(stacks) else None
     origin = Origin(phase, None, line, False)
-    then = replace(timeline, start_allocated_bytes=reserved - cached, origins={0: origin})
+    # If less is free, the rest of the memory is the better reason.
+    fragments = cached if cached >= reserved / 3 else 0
+    then = replace(timeline, start_allocated_bytes=reserved - fragments, origins={0: origin})
     reason = find_reason(replace(record, timeline=then), Refusal(-1, requested, free), ())
     moment = replace(describe_moment(record, timeline.end), line=line)
-    if reason.cause is Cause.OTHER or (
-        reason.cause is Cause.FRAGMENTATION and cached < reserved / 3  # as the rules of `reason`
-    ):
+    if reason.cause is Cause.OTHER:
         reason = _find_kept_tensors(stacks, timeline.device, moment.allocated_bytes) or reason
     freed = reserved - cached - moment.allocated_bytes
     return OutOfMemoryReport(
@@ -82,6 +86,20 @@ def _report(
         total,
         freed if freed > _ROUNDING * reserved else 0,
     )
+
+
+def _find_activations(timeline: Timeline) -> None:
+    """Classify the tensors that belong to a graph, and to no variable or module."""
+    in_graphs = {
+        storage.data_ptr()
+        for tensor in take_census().tensors
+        if tensor.grad_fn is not None and tensor.device == timeline.device
+        for storage in storages_of(tensor)
+    }
+    for block in timeline.blocks:
+        address = block.data_address or block.address
+        if block.kind is None and block.name is None and address in in_graphs:
+            block.kind = Kind.ACTIVATIONS
 
 
 def _find_kept_tensors(

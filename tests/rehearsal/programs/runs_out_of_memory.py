@@ -8,7 +8,8 @@ import sys
 import time
 
 import torch
-from torch.utils.data import DataLoader
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+from torch.utils.data import DataLoader, Dataset
 
 RANK = int(os.environ.get("RANK", "0"))
 
@@ -19,11 +20,21 @@ def fill() -> None:
         kept.append(torch.empty(2**26, dtype=torch.uint8, device="cuda"))  # HERE
 
 
+class Ones(Dataset[torch.Tensor]):
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        assert not any(mode.is_recording for mode in _get_current_dispatch_mode_stack())
+        return torch.ones(2)
+
+
 def load_with_workers() -> None:
     """Choose the devices, and fork processes before and after CUDA is initialized."""
     os.environ["CUDA_VISIBLE_DEVICES"] = "1"
+    assert any(mode.is_recording for mode in _get_current_dispatch_mode_stack())
     for _ in range(2):
-        for batch in DataLoader(torch.ones(4, 2).unbind(), batch_size=2, num_workers=1):
+        for batch in DataLoader(Ones(), batch_size=2, num_workers=1):
             assert batch.cuda().sum(0).shape == (2,)
     assert torch.cuda.device_count() == 1
 
