@@ -17,8 +17,9 @@ pytestmark = pytest.mark.gpus(2)
 
 @pytest.fixture(autouse=True)
 def _no_graphs_left() -> Iterator[None]:
+    gc.collect()  # models and tensors that the frames of an exception hold
     yield
-    gc.collect()  # tensors that the frames of an exception hold
+    gc.collect()
 
 
 class Block(nn.Module):

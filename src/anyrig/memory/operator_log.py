@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
 from dataclasses import dataclass, field
-from itertools import count as count_from
 
 import torch
 
@@ -48,13 +47,13 @@ class OperatorLog:
     step_ends: list[int] = field(default_factory=list)
     graph_devices: frozenset[torch.device] = frozenset()
     refused: str | None = None
-    _numbers: Iterator[int] = field(default_factory=lambda: count_from(1), repr=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def begin_operator(self) -> int:
         """Return the number of the operator that is about to run."""
-        number = next(self._numbers)  # in one step, for threads
-        self.count = number
-        return number
+        with self._lock:
+            self.count += 1
+            return self.count
 
     def clear(self) -> None:
         """Clear the origins, roles, backward passes and steps; continue the numbering."""

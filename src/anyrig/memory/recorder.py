@@ -40,7 +40,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     device is part of the key.
 
     Attributes:
-        label: labels the following entries of a device's history; see `label_cuda_allocations`.
+        label: labels the following entries of CUDA's history; see `label_cuda_allocations`.
         give_way: ends the recording, so that another one can begin in the same thread; None if
             this recording must not be ended by another one.
     """
@@ -53,7 +53,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         give_way: Callable[[], None] | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.label: Callable[[int, torch.device | None], None] = lambda number, device: None
+        self.label: Callable[[int], object] = lambda number: None
         self.give_way = give_way
         self._log = log
         self._modules = modules
@@ -86,10 +86,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self._fork != self._forks.count:  # a forked process must not call CUDA
             return func(*args, **(kwargs or {}))
         number = self._log.begin_operator()
-        device = _device_of(args, kwargs)
-        origin = self._origin(number, args, device)
+        origin = self._origin(number, args, _device_of(args, kwargs))
         self._log.origins[number] = origin
-        self.label(number, device)
+        self.label(number)
         try:
             output = func(*args, **(kwargs or {}))
         except torch.OutOfMemoryError:
