@@ -14,7 +14,7 @@ from limited import MIB, limited_to
 from torch import Tensor, nn
 
 from anyrig.errors import MemoryTrackingError
-from anyrig.memory import Cause, OutOfMemoryReport, explain_oom, recording, track
+from anyrig.memory import Cause, Kind, OutOfMemoryReport, explain_oom, recording, track
 
 HERE = Path(__file__).parent
 # A part of the first line for each program of `failing_programs`.
@@ -159,3 +159,6 @@ def test_a_condensed_recording_finds_the_same_reason(
     assert report.reason.cause is cause
     assert report.reason.bytes > 200 * MIB
     assert report.reason.line.text.endswith("# HERE")
+    if cause is Cause.KEPT_OUTPUTS:  # their backward passes have ended
+        kept = {h.kind for h in report.moment.holdings if (h.name or "").startswith("outputs[")}
+        assert kept == {Kind.OTHER}

@@ -83,7 +83,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        if self._fork != self._forks.count:  # a forked process must not call CUDA
+        if not self.is_recording:  # a forked process must not call CUDA
             return func(*args, **(kwargs or {}))
         number = self._log.begin_operator()
         origin = self._origin(number, args, _device_of(args, kwargs))
