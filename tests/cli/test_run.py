@@ -64,6 +64,15 @@ def test_a_signal_reaches_the_script(tmp_path: Path) -> None:
         assert process.wait(timeout=30) == -signal.SIGTERM
 
 
+def test_a_single_rank_within_a_rank_does_not_write_its_files(tmp_path: Path) -> None:
+    (tmp_path / "fail.py").write_text("import os; print(os.environ['WORLD_SIZE']); 1 / 0")
+    inherited = {**os.environ, "TORCHELASTIC_ERROR_FILE": str(tmp_path / "outer" / "error.json")}
+    (tmp_path / "outer").mkdir()
+    done = anyrig("run", "--device", "cpu", str(tmp_path / "fail.py"), env=inherited)
+    assert (done.stdout, done.returncode) == ("1\n", 1)
+    assert list((tmp_path / "outer").iterdir()) == []
+
+
 FILES_LEFT_OPEN = """
 import gzip
 plain, packed = open("plain", "w"), gzip.open("packed", "wt")

@@ -6,12 +6,15 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from limited import MIB, limited_to
+from torch import Tensor, nn
 
 from anyrig.errors import MemoryTrackingError
-from anyrig.memory import Cause, OutOfMemoryReport, explain_oom, track
+from anyrig.memory import Cause, Kind, OutOfMemoryReport, explain_oom, recording, track
 
 HERE = Path(__file__).parent
 # A part of the first line for each program of `failing_programs`.
@@ -69,7 +72,7 @@ def test_the_error_is_the_same_with_the_report_attached() -> None:
     assert report.moment.line is not None
     assert report.moment.line.text == 'kept.append(torch.empty(2**44, device="cuda:0"))'
     assert report.moment.by_name()["kept[0]"] == 2**22
-    assert report.reason.cause is Cause.OTHER
+    assert report.reason.cause is Cause.REQUEST
     text = str(report)
     assert "64.00 TiB were requested at test_out_of_memory.py" in text
     assert text in (*getattr(caught.value, "__notes__", ()), *caught.value.args)
@@ -105,3 +108,57 @@ def test_other_errors_and_success_pass_through() -> None:
     assert not hasattr(raised.value, "report")
     with track(), pytest.raises(MemoryTrackingError, match="already being tracked"), explain_oom():
         pass
+
+
+def keep_losses(net: nn.Module, x: Tensor) -> None:
+    total = torch.zeros((), device="cuda:0")
+    while True:
+        total = total + net(x).exp().sum()  # HERE
+
+
+def keep_outputs(net: nn.Module, x: Tensor) -> None:
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.0)
+    outputs = []
+    while True:
+        output = net(x)
+        output.mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        outputs.append(output)  # HERE
+
+
+def keep_tensors(net: nn.Module, x: Tensor) -> None:
+    kept = {}
+    with torch.no_grad():
+        while True:
+            kept[len(kept)] = net(x) + 1
+            kept.update({})  # HERE
+
+
+@pytest.mark.gpus(1)
+@pytest.mark.parametrize(
+    ("program", "cause", "most_operators"),
+    [
+        (keep_losses, Cause.KEPT_LOSSES, 60),
+        (keep_outputs, Cause.KEPT_OUTPUTS, 600),
+        (keep_tensors, Cause.KEPT_TENSORS, 60),
+    ],
+)
+def test_a_condensed_recording_finds_the_same_reason(
+    program: Any, cause: Cause, most_operators: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recording, "_MOST_OPERATORS", most_operators)
+    net = nn.Linear(16, 16).to("cuda:0")
+    x = torch.randn(2**16, 16, device="cuda:0")
+    block = explain_oom()
+    with limited_to(256 * MIB), pytest.raises(torch.OutOfMemoryError) as caught, block:
+        program(net, x)
+    assert block._recording._log.count > 1.5 * most_operators
+    assert len(block._recording._log.origins) < 1.1 * most_operators
+    report = caught.value.report
+    assert report.reason.cause is cause
+    assert report.reason.bytes > 200 * MIB
+    assert report.reason.line.text.endswith("# HERE")
+    if cause is Cause.KEPT_OUTPUTS:  # their backward passes have ended
+        kept = {h.kind for h in report.moment.holdings if (h.name or "").startswith("outputs[")}
+        assert kept == {Kind.OTHER}

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 from torch import Tensor
@@ -70,3 +73,49 @@ def test_the_allocator_records_labels() -> None:
     finally:
         torch._C._cuda_setMemoryMetadata("")
         torch.cuda.memory._record_memory_history(None)
+
+
+@pytest.mark.gpus(2)
+def test_labels_belong_to_a_thread() -> None:
+    def allocate(label: str) -> Tensor:
+        torch._C._cuda_setMemoryMetadata(label)
+        meeting.wait(60)
+        return torch.ones(1000, device="cuda:1")
+
+    meeting = threading.Barrier(2)
+    torch.ones(1, device="cuda:0")
+    torch.cuda.memory._record_memory_history("all", context=None, clear_history=True)
+    try:
+        with ThreadPoolExecutor(2) as threads:
+            tensors = list(threads.map(allocate, ("7", "8")))
+        trace = torch.cuda.memory._snapshot()["device_traces"][1]
+        labels = {e["addr"]: e["user_metadata"] for e in trace if e["action"] == "alloc"}
+        assert [labels[tensor.data_ptr()] for tensor in tensors] == ["7", "8"]
+        assert torch._C._cuda_getMemoryMetadata() == ""
+    finally:
+        torch.cuda.memory._record_memory_history(None)
+
+
+@pytest.mark.gpus(2)
+def test_a_device_without_a_context_is_known() -> None:
+    torch.ones(1, device="cuda:0")
+    assert torch._C._cuda_hasPrimaryContext(0) is True
+
+
+def test_a_function_waits_for_cuda() -> None:
+    waiting = torch.cuda._queued_calls
+    if torch.cuda.is_initialized():
+        called = []
+        torch.cuda._lazy_call(lambda: called.append(True))
+        assert called
+    else:
+        before = len(waiting)
+        torch.cuda._lazy_call(lambda: None)
+        assert len(waiting) == before + 1
+        waiting.pop()
+
+
+def test_replicas_share_the_hooks_of_their_module() -> None:
+    module = torch.nn.Linear(2, 2)
+    replica = module._replicate_for_data_parallel()
+    assert vars(replica)["_forward_hooks"] is vars(module)["_forward_hooks"]

@@ -237,3 +237,20 @@ def test_sixteen_ranks_are_reported_and_the_others_counted(
     assert [line for line in lines if line.startswith("and ")] == (
         [] if more is None else [f"and {more} more ranks"]
     )
+
+
+def test_only_the_first_rank_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert note_exception(MemoryError(), "in a process without a launcher") is False
+    ends = []
+    for rank in range(2):
+        folder = tmp_path / str(rank)
+        folder.mkdir()
+        monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(folder / "error.json"))
+        assert note_exception(MemoryError(), f"rank {rank} is full:\n  2 GiB") is True
+        ends.append(read_end(rank, folder, 1, was_stopped=False, suspended=False))
+    failure = explain_failure(ends, names_hosts=False)
+    lines = str(failure).splitlines()
+    assert failure.first is not None
+    at = lines.index("  last error: MemoryError") + 1
+    assert lines[at : at + 2] == [f"  rank {failure.first.rank} is full:", "    2 GiB"]
+    assert str(failure).count("is full") == 1

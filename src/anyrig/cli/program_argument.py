@@ -32,6 +32,15 @@ NO_PYTHON = Annotated[
     ),
 ]
 
+EXPLAIN_OOM = Annotated[
+    bool,
+    typer.Option(
+        "--explain-oom",
+        help="Track memory, which slows every operator down. If the script runs out of memory, the "
+        "report then names the lines to change.",
+    ),
+]
+
 # Messages cut longer names.
 _MOST_SHOWN = 60
 
@@ -59,11 +68,23 @@ def check_program(name: str, *, is_module: bool, is_python: bool = True) -> None
         raise typer.BadParameter(reason.format(repr(shown)), param_hint="SCRIPT")
 
 
-def rank_words(name: str, *, is_module: bool, is_python: bool = True) -> list[str]:
-    """Return the arguments that name the program to `anyrig.cli.rank`."""
+def rank_words(
+    name: str, *, is_module: bool, is_python: bool = True, explains_oom: bool = False
+) -> list[str]:
+    """Return the arguments that name the program to `anyrig.cli.rank`.
+
+    Raises:
+        typer.BadParameter: `explains_oom`, and the program is not Python.
+    """
     if not is_python:
+        if explains_oom:
+            raise typer.BadParameter(
+                "it tracks a Python script, and --no-python runs another program; drop one of them",
+                param_hint="--explain-oom",
+            )
         return ["--no-python", name]
-    return ["-m", name] if is_module else [name]
+    words = ["-m", name] if is_module else [name]
+    return ["--explain-oom", *words] if explains_oom else words
 
 
 def _why_no_command(name: str) -> str | None:

@@ -1,8 +1,9 @@
 """The main module of each rank of `anyrig run`: ``python -m anyrig.cli.rank [-m] script args…``.
 
-Runs the script as the interpreter would. In addition, a rank that is stopped writes its stack, and
-the process cannot hang after the script has ended. ``--no-python`` before a program's name replaces
-this process by that program.
+Runs the script as the interpreter would. In addition, a rank that is stopped writes its stack, an
+out-of-memory error is explained, and the process cannot hang after the script has ended. A first
+argument ``--explain-oom`` tracks memory for the explanation. ``--no-python`` before a program's
+name replaces this process by that program.
 """
 
 from __future__ import annotations
@@ -16,13 +17,20 @@ from ..processes.rank_end import note_exception
 from ..processes.time_limit import set_time_limit
 from ..processes.torch_faults import drop_rank_prefix, end_process, hold_destroyed_groups
 from ..processes.whole_lines import write_whole_lines
+from ..rehearsal.out_of_memory import OutOfMemoryWatch
 from ..rehearsal.program import Program
 from ..virtual.torch_import import when_torch_is_imported
+
+# The first argument, if memory is to be tracked.
+EXPLAIN_OOM = "--explain-oom"
 
 
 def main() -> NoReturn:
     """Run the program that the arguments name, and exit with its status."""
     arguments = sys.argv[1:]
+    tracks = arguments[0] == EXPLAIN_OOM
+    if tracks:
+        del arguments[0]
     if arguments[0] == "--no-python":
         os.execvp(arguments[1], arguments[1:])  # noqa: S606 - no shell is the point
     is_module = arguments[0] == "-m"
@@ -31,7 +39,14 @@ def main() -> NoReturn:
     drop_rank_prefix()
     write_stack_on_request()
     when_torch_is_imported(_prepare_torch)
-    end_process(Program(name, tuple(rest), is_module=is_module).run(note_exception))
+    watch = OutOfMemoryWatch(tracks=tracks)
+
+    def explain(error: BaseException) -> str | None:
+        explanation = watch.explain(error)
+        # The launcher prints the explanation of the rank that caused the failure, and no other.
+        return None if note_exception(error, explanation) else explanation
+
+    end_process(Program(name, tuple(rest), is_module=is_module).run(explain))
 
 
 def _prepare_torch() -> None:

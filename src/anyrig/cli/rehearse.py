@@ -12,7 +12,7 @@ import typer
 from .chosen_device import chosen_device, named_in_errors
 from .command_line import read_command
 from .group_flags import GroupFlags, with_group_flags
-from .program_argument import MODULE, NO_PYTHON
+from .program_argument import EXPLAIN_OOM, MODULE, NO_PYTHON, rank_words
 from .run import single_rank_variables, status_of
 from .torchrun_flags import count_ranks, hidden_streams, run_options, script_arguments
 
@@ -45,6 +45,7 @@ def rehearse(
     ],
     module: MODULE = False,
     no_python: NO_PYTHON = False,
+    explain_oom: EXPLAIN_OOM = False,
     shape_only: Annotated[
         bool,
         typer.Option(
@@ -85,6 +86,7 @@ def rehearse(
         virtual_rig,
         shape_only=shape_only,
         assume_values=assume_values,
+        explain_oom=explain_oom,
     )
     if ranks is None:
         raise typer.Exit(rehearsal.run())
@@ -155,7 +157,9 @@ def _run_ranks(
 
     build_extension()  # once, before the ranks would each wait for the build
     program = rehearsal.program
-    target = ["-m", program.name] if program.is_module else [program.name]
+    target = rank_words(
+        program.name, is_module=program.is_module, explains_oom=rehearsal.explain_oom
+    )
     command = ["-m", "anyrig.cli.rehearsed_rank", str(placement), *target]
     with rehearsal.of_processes():
         environments = [role] * options.processes

@@ -13,7 +13,7 @@ import typer
 
 from .chosen_device import chosen_device, named_in_errors
 from .group_flags import GroupFlags, with_group_flags
-from .program_argument import MODULE, NO_PYTHON, check_program, rank_words
+from .program_argument import EXPLAIN_OOM, MODULE, NO_PYTHON, check_program, rank_words
 from .torchrun_flags import count_ranks, run_options, script_arguments
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ def run(
     ],
     module: MODULE = False,
     no_python: NO_PYTHON = False,
+    explain_oom: EXPLAIN_OOM = False,
 ) -> None:
     """Run a script in one process per chosen device. The words after SCRIPT are its arguments.
 
@@ -41,6 +42,7 @@ def run(
     """
     from ..devices.environment import environment_for, environments_of_ranks
     from ..devices.rig import Rig
+    from ..processes.places import ERROR_FILE
 
     source, chosen = chosen_device(flags.device)
     with named_in_errors(source):
@@ -49,13 +51,15 @@ def run(
     hides = chosen is not None or rig.kind != "cpu"
     options = run_options(flags, count_ranks(flags, tuple(rig)))
     check_program(script, is_module=module, is_python=not no_python)
-    target = rank_words(script, is_module=module, is_python=not no_python)
+    target = rank_words(script, is_module=module, is_python=not no_python, explains_oom=explain_oom)
     command = ["-m", "anyrig.cli.rank", *target, *script_arguments(context.args)]
     role = {} if flags.role is None else {"ROLE_NAME": flags.role}
     if options.is_one_rank:
         visibility = environment_for(rig) if hides else {}
         variables = visibility | single_rank_variables(options.master_port) | role
-        _replace_process([sys.executable, *command], os.environ | variables)
+        environment = os.environ | variables
+        environment.pop(ERROR_FILE, None)  # of a rank that runs this command; no launcher reads it
+        _replace_process([sys.executable, *command], environment)
     from ..processes.launcher import run_group
     from ..processes.torch_faults import end_launcher
 

@@ -45,7 +45,7 @@ class Kinds:
 
     def blocks_at_end(self) -> dict[int, Block]:
         """Return the blocks that are allocated at the end, by address, with their kinds."""
-        end = self._timeline.end
+        end = self._timeline.end + 1  # after a backward pass that ends with the last event
         blocks = {}
         for block in self._timeline.blocks:
             if block.died is None:

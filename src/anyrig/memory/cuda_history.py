@@ -57,15 +57,12 @@ class CudaHistory:
             torch.cuda.memory._record_memory_history(enabled=None)
 
 
-def begin_cuda_history() -> CudaHistory | None:
-    """Make the allocator record every event; return None without a CUDA device, real or virtual.
+def begin_cuda_history() -> CudaHistory:
+    """Make the allocator record every event. PyTorch must have initialized CUDA.
 
     PyTorch documents these functions under "Understanding CUDA Memory Usage", although their names
     are private. tests/memory/test_torch_names.py fails if a name changes.
     """
-    if not torch.cuda.is_available():
-        return None
-    torch.cuda.init()  # type: ignore[no-untyped-call]
     already: bool = torch._C._cuda_isHistoryEnabled()
     if not already:
         _record()
@@ -83,25 +80,14 @@ def _begin(started_here: bool) -> CudaHistory:
     return CudaHistory(snapshot["segments"], offsets, started_here)
 
 
-def label_cuda_allocations() -> Callable[[int, torch.device | None], None]:
-    """Return a function that labels the following entries of a device's history.
+def label_cuda_allocations() -> Callable[[int], None]:
+    """Return a function that labels the following entries of the calling thread with a number.
 
-    The function takes a number, the label, and a device; None is the current device.
+    The label belongs to the thread and applies to all devices (`user_metadata` in
+    c10/cuda/CUDACachingAllocator.cpp). PyTorch must have initialized CUDA.
     """
-    if not torch.cuda.is_available():
-        return lambda number, device: None
     label: Callable[[str], None] = torch._C._cuda_setMemoryMetadata
-    if torch.cuda.device_count() == 1:
-        return lambda number, device: label(str(number))
-
-    def label_on_device(number: int, device: torch.device | None) -> None:
-        if device is None or device.type != "cuda":
-            label(str(number))
-        else:
-            with torch.cuda.device(device):
-                label(str(number))
-
-    return label_on_device
+    return lambda number: label(str(number))
 
 
 def events_of(history: CudaHistory, snapshot: Snapshot, device: int) -> list[Event]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass, field
 
 import torch
@@ -46,11 +47,13 @@ class OperatorLog:
     step_ends: list[int] = field(default_factory=list)
     graph_devices: frozenset[torch.device] = frozenset()
     refused: str | None = None
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def begin_operator(self) -> int:
         """Return the number of the operator that is about to run."""
-        self.count += 1
-        return self.count
+        with self._lock:
+            self.count += 1
+            return self.count
 
     def clear(self) -> None:
         """Clear the origins, roles, backward passes and steps; continue the numbering."""

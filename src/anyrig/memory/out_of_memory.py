@@ -29,6 +29,8 @@ class OutOfMemoryReport:
         moment: what the device held, with the line and module of the request.
         reason: the most likely reason, and the line to change.
         total_bytes: the device's memory; None if unknown.
+        freed_bytes: the memory that was freed between the error and `moment`: 0, unless the report
+            was made without tracking, after the running functions had ended.
     """
 
     device: torch.device
@@ -36,6 +38,7 @@ class OutOfMemoryReport:
     moment: Moment
     reason: Reason
     total_bytes: int | None
+    freed_bytes: int = 0
 
     def __str__(self) -> str:
         """Return a text: the reason in the first line, then the request and a table of kinds."""
@@ -44,10 +47,12 @@ class OutOfMemoryReport:
         moment = self.moment
         where = f" at {moment.line}" if moment.line is not None else ""
         of_total = f" of {format_bytes(self.total_bytes)}" if self.total_bytes is not None else ""
+        allocated = format_bytes(moment.allocated_bytes + self.freed_bytes)
+        freed = f" ({format_bytes(self.freed_bytes)} freed since)" if self.freed_bytes else ""
         return (
             f"{self.device} ran out of memory: {reason.sentence}.{at}\n"
-            f"{format_bytes(self.requested_bytes)} were requested{where}, with "
-            f"{format_bytes(moment.allocated_bytes)} allocated{of_total}:\n{format_moment(moment)}"
+            f"{format_bytes(self.requested_bytes)} were requested{where}, with {allocated} "
+            f"allocated{of_total}{freed}:\n{format_moment(moment)}"
         )
 
 
@@ -62,7 +67,7 @@ class explain_oom:  # noqa: N801 (used like a function, as torch.no_grad is)
     A `torch.OutOfMemoryError` that leaves the block gets an attribute `report`, an
     `OutOfMemoryReport`, and the report's text as a note below its message (Python 3.11 and later;
     in 3.10 as a second argument). The exception object stays the same. The block is tracked as by
-    `track`.
+    `track`, except that the history of freed blocks is not kept.
 
     Raises:
         MemoryTrackingError: memory is already being tracked.
@@ -70,7 +75,7 @@ class explain_oom:  # noqa: N801 (used like a function, as torch.no_grad is)
 
     def __enter__(self) -> None:
         refuse_two_recordings()
-        self._recording = Recording()
+        self._recording = Recording(keeps_history=False)
         self._recording.start(sys._getframe(1))
 
     def __exit__(
@@ -79,9 +84,10 @@ class explain_oom:  # noqa: N801 (used like a function, as torch.no_grad is)
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        records = self._recording.stop(_innermost(traceback) or sys._getframe(1))
+        stacks = list_stacks(traceback) or [sys._getframe(1)]
+        records = self._recording.stop(*stacks)
         if isinstance(error, torch.OutOfMemoryError):
-            report = _report(records, _innermost(traceback))
+            report = report_refusal(records, stacks)
             if report is not None:
                 error.report = report  # type: ignore[attr-defined]
                 if sys.version_info >= (3, 11):
@@ -90,20 +96,44 @@ class explain_oom:  # noqa: N801 (used like a function, as torch.no_grad is)
                     error.args = (*error.args, str(report))
 
 
-def _innermost(traceback: TracebackType | None) -> FrameType | None:
-    frame = None
+def list_stacks(traceback: TracebackType | None) -> list[FrameType]:
+    """Return the innermost frame of each thread that an exception passed through.
+
+    The thread that raised the exception comes first. An exception of a replica's thread is raised
+    again in its caller's thread.
+    """
+    frames = []
     while traceback is not None:
-        frame, traceback = traceback.tb_frame, traceback.tb_next
-    return frame
+        frames.append(traceback.tb_frame)
+        traceback = traceback.tb_next
+    innermost: list[FrameType] = []
+    seen: set[FrameType] = set()
+    for frame in reversed(frames):
+        if frame not in seen:
+            innermost.append(frame)
+            above: FrameType | None = frame
+            while above is not None:
+                seen.add(above)
+                above = above.f_back
+    return innermost
 
 
-def _report(records: Sequence[DeviceRecord], frame: FrameType | None) -> OutOfMemoryReport | None:
+def report_refusal(
+    records: Sequence[DeviceRecord], stacks: Sequence[FrameType]
+) -> OutOfMemoryReport | None:
+    """Return a report of the last request that a device refused; None if there is none.
+
+    Args:
+        records: the record of each device until the error.
+        stacks: the innermost frame of each thread that the error passed through.
+    """
     refusing = [record for record in records if record.timeline.refusals]
     if not refusing:
         return None  # the CPU ran out of memory, or the program raised the error itself
     record = max(refusing, key=lambda each: each.timeline.last_refusal_seconds())
     refusal = record.timeline.refusals[-1]
-    reason = find_reason(record, refusal, list(find_kept_variables(frame)))
+    variables = [each for frame in stacks for each in find_kept_variables(frame)]
+    reason = find_reason(record, refusal, variables)
     moment = describe_moment(record, refusal.position)
     return OutOfMemoryReport(
         record.timeline.device, refusal.requested_bytes, moment, reason, record.total_bytes

@@ -16,13 +16,16 @@ from .source_line import SourceLine
 from .timeline import Refusal
 
 # Tensors of at least this many iterations count as collected in a loop.
-_FEWEST_PASSES = 3
+FEWEST_PASSES = 3
 _COPIES = ("aten::_to_copy", "aten::copy_")
+# The kinds of blocks without a role. A condensed recording has classified its older blocks.
+_WITHOUT_ROLE = (None, Kind.ACTIVATIONS, Kind.OTHER, Kind.TEMPORARIES)
 
 
 class Cause(str, Enum):
     """The causes of an out-of-memory error."""
 
+    REQUEST = "a request larger than the device"
     OTHER_PROCESSES = "other processes"
     FRAGMENTATION = "fragmentation"
     KEPT_LOSSES = "kept losses"
@@ -81,6 +84,7 @@ class _Rules:
         an optimizer step was running                                        optimizer state
         a module in evaluation mode was running, recorded by autograd        evaluation
         a copy to the device was running, and batches are the largest kind   the batch
+        the request is larger than the device                                the request
         otherwise                                                            the largest kind
     """
 
@@ -111,6 +115,7 @@ class _Rules:
             self._optimizer_state(),
             self._evaluation(),
             self._batch(),
+            self._request(),
             self._largest_kind(),
         )
 
@@ -145,11 +150,11 @@ class _Rules:
         kept = [
             block
             for block in self._blocks
-            if block.origin is not None and block.origin.is_recorded and block.kind is None
+            if block.origin is not None and block.origin.is_recorded and block.kind in _WITHOUT_ROLE
         ]
         calls = {block.origin.call for block in kept if block.origin is not None}
         count = sum(block.bytes for block in kept)
-        if len(calls) < _FEWEST_PASSES or count < self._largest_other(Kind.ACTIVATIONS):
+        if len(calls) < FEWEST_PASSES or count < self._largest_other(Kind.ACTIVATIONS):
             return None
         for variable in self._variables:
             if not variable.has_graphs:
@@ -185,21 +190,21 @@ class _Rules:
         by_line: dict[SourceLine, list[Block]] = {}
         for block in self._blocks:
             line = block.origin.line if block.origin is not None else None
-            is_kept = block.has_tensor and block.kind in (None, Kind.BATCH)
+            is_kept = block.has_tensor and block.kind in (*_WITHOUT_ROLE, Kind.BATCH)
             if line is not None and is_kept and not (block.origin and block.origin.is_recorded):
                 by_line.setdefault(line, []).append(block)
         if not by_line:
             return None
         line, kept = max(by_line.items(), key=lambda item: sum(block.bytes for block in item[1]))
         count = sum(block.bytes for block in kept)
-        passes = len({block.operator for block in kept})
+        passes = len({id(block.origin) for block in kept})  # each operator has its own
         allocated = self._record.timeline.allocated_at(self._refusal.position)
-        if passes < _FEWEST_PASSES or count < allocated / 2:
+        if passes < FEWEST_PASSES or count < allocated / 2:
             return None
         addresses = {block.data_address or block.address for block in kept}
         for variable in self._variables:
             held = {tensor.untyped_storage().data_ptr() for tensor in variable.tensors}
-            if variable.is_container and len(held & addresses) >= _FEWEST_PASSES:
+            if variable.is_container and len(held & addresses) >= FEWEST_PASSES:
                 return Reason(
                     Cause.KEPT_TENSORS,
                     f"{variable.name} keeps {format_bytes(count)} in {len(held)} tensors, more "
@@ -248,6 +253,17 @@ class _Rules:
             f"the batch needs {format_bytes(count)}",
             self._origin.line,
             count,
+        )
+
+    def _request(self) -> Reason | None:
+        total, requested = self._record.total_bytes, self._refusal.requested_bytes
+        if total is None or requested <= total:
+            return None
+        return Reason(
+            Cause.REQUEST,
+            f"one request of {self._requested} is larger than the device's {format_bytes(total)}",
+            self._origin.line,
+            requested,
         )
 
     def _largest_kind(self) -> Reason:

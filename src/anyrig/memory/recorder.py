@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from .block import Origin
+from .forks import count_forks
 from .kinds import Kind
 from .module_stack import ModuleStack
 from .operator_log import OperatorLog
@@ -24,6 +25,9 @@ _RESIZING = ("aten::resize_", "aten::set_", "aten::resize_as_")
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """A dispatch mode that records every operator of this thread and of its backward passes.
 
+    The threads of the replicas of `anyrig.spread` have the modes of their caller, so this mode
+    records their operators too.
+
     ::
 
         operator 7: addmm ─┬─ its number labels the entries of CUDA's history   (label)
@@ -32,7 +36,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     Each operator of a backward pass belongs to a node of the graph. The node's sequence number
     identifies the operator of the forward pass that created the node, and the backward operator
-    gets the module and the line of that operator.
+    gets the module and the line of that operator. Threads number their nodes independently, so the
+    device is part of the key.
+
+    Attributes:
+        label: labels the following entries of CUDA's history; see `label_cuda_allocations`.
+        give_way: ends the recording, so that another one can begin in the same thread; None if
+            this recording must not be ended by another one.
     """
 
     def __init__(
@@ -40,25 +50,45 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         log: OperatorLog,
         modules: ModuleStack,
         roles: TensorRoles,
-        label: Callable[[int, torch.device | None], None],
+        give_way: Callable[[], None] | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self.label: Callable[[int], object] = lambda number: None
+        self.give_way = give_way
         self._log = log
         self._modules = modules
         self._roles = roles
-        self._label = label
-        self._origin_of_node: dict[int, Origin] = {}
+        self._origin_of_node: dict[tuple[torch.device | None, int], Origin] = {}
         self._makes_outputs: dict[Any, bool] = {}
         self._thread_state = threading.local()
         self._in_backward = False
+        self._backward_lock = threading.Lock()
+        self._forks = count_forks()
+        self._fork: int | None = self._forks.count  # None after `end`
+
+    @property
+    def is_recording(self) -> bool:
+        """Whether operators are recorded: before `end`, and not in a forked process."""
+        return self._fork == self._forks.count
+
+    @property
+    def in_backward(self) -> bool:
+        """Whether the last operator belonged to a backward pass."""
+        return self._in_backward
+
+    def end(self) -> None:
+        """Record nothing from now on, even if the mode cannot be removed yet."""
+        self._fork = None
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
+        if not self.is_recording:  # a forked process must not call CUDA
+            return func(*args, **(kwargs or {}))
         number = self._log.begin_operator()
-        origin = self._origin(number, args)
+        origin = self._origin(number, args, _device_of(args, kwargs))
         self._log.origins[number] = origin
-        self._label(number, _device_of(args, kwargs))
+        self.label(number)
         try:
             output = func(*args, **(kwargs or {}))
         except torch.OutOfMemoryError:
@@ -95,7 +125,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Record the end of a backward pass that no operator has followed."""
         self._end_backward(self._log.count + 1)
 
-    def _origin(self, number: int, args: tuple[Any, ...]) -> Origin:
+    def _origin(self, number: int, args: tuple[Any, ...], device: torch.device | None) -> Origin:
+        running = self._modules.running()
+        module = running.names[-1] if running.names else None
         is_recorded = torch.is_grad_enabled()
         # Private: PyTorch has no public API for the backward pass and the node that are running.
         # tests/memory/test_torch_names.py fails if the names change.
@@ -103,33 +135,37 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._begin_backward(number)
             node = None if is_recorded else torch._C._current_autograd_node()
             if node is not None:
-                known = self._origin_of_node.get(node._sequence_nr())
+                known = self._origin_of_node.get((device, node._sequence_nr()))
                 if known is not None:
                     return Origin("backward", known.module, known.line, False, known.call)
-            return Origin("backward", self._modules.current(), current_line(), is_recorded)
+            return Origin("backward", module, current_line(), is_recorded)
         self._end_backward(number)
-        module = self._modules.current()
-        calls = self._modules.calls
+        line = current_line() or running.line
+        call = running.call or self._modules.calls
         if getattr(self._thread_state, "in_step", False):
-            return Origin("optimizer", module, current_line(), False, calls)
+            return Origin("optimizer", module, line, False, call)
         is_recorded = is_recorded and _requires_grad(args)
         phase = "outside" if module is None else "forward"
-        is_training = self._modules.is_training()
-        origin = Origin(phase, module, current_line(), is_recorded, calls, is_training)
+        origin = Origin(phase, module, line, is_recorded, call, running.is_training)
         if is_recorded:
             # The node of this operator is the last node that this thread created.
-            self._origin_of_node.setdefault(torch._C._autograd._get_sequence_nr() - 1, origin)
+            number_of_node = torch._C._autograd._get_sequence_nr() - 1
+            self._origin_of_node.setdefault((device, number_of_node), origin)
         return origin
 
     def _begin_backward(self, number: int) -> None:
         if not self._in_backward:
-            self._in_backward = True
-            self._log.backward_starts.append(number)
+            with self._backward_lock:
+                if not self._in_backward:
+                    self._in_backward = True
+                    self._log.backward_starts.append(number)
 
     def _end_backward(self, number: int) -> None:
         if self._in_backward:
-            self._in_backward = False
-            self._log.backward_ends.append(number)
+            with self._backward_lock:
+                if self._in_backward:
+                    self._in_backward = False
+                    self._log.backward_ends.append(number)
 
 
 def _makes_outputs(func: Any) -> bool:

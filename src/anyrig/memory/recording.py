@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from types import FrameType
 from typing import Any
 
@@ -40,6 +41,9 @@ from .viewer import annotate_snapshot
 
 _CPU = torch.device("cpu")
 
+# A recording that keeps no history is condensed after this many operators: about 100 MB of entries.
+_MOST_OPERATORS = 50_000
+
 
 class Recording:
     """A recording of the allocations of every operator, from `start` to `stop`, on all devices.
@@ -51,25 +55,61 @@ class Recording:
         optimizer hooks      │                      ├─ blocks with kind, module, name and line
         census at the end  ──┘      CUDA's history ─┤
                                     CPU storages   ─┘
+
+    Without `keeps_history`, the recording forgets freed blocks from time to time, at the end of an
+    optimizer step or before a model is called, so that it may last as long as a training.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, keeps_history: bool = True, gives_way: bool = False) -> None:
+        """Make a recording.
+
+        Args:
+            keeps_history: keep the history of the whole recording.
+            gives_way: let another recording of the same thread end this one, instead of refusing
+                the other one.
+        """
+        self._keeps_history = keeps_history
         self._log = OperatorLog()
         self._host = HostHistory()
         self._modules = ModuleStack(self._begin_call)
         self._roles = TensorRoles(self._log, self._modules, self._host)
         self._cuda: CudaHistory | None = None
-        self._label = label_cuda_allocations()
-        self._recorder = Recorder(self._log, self._modules, self._roles, self._label)
+        give_way = self._give_way if gives_way else None
+        self._recorder = Recorder(self._log, self._modules, self._roles, give_way)
         self._handles: list[RemovableHandle] = []
         self.snapshot: Snapshot | None = None  # from the last `read`, for PyTorch's viewer
         self._known: dict[torch.device, Mapping[int, Block]] = {}
 
     def start(self, frame: FrameType | None) -> None:
         """Begin to record. The names of variables come from `frame` and its callers."""
-        self._log.graph_devices = self._note_all(frame)
+        self._log.graph_devices = self._note_all((frame,))
         self._host.restart()
-        self._cuda = begin_cuda_history()
+        if torch.cuda.is_available():
+            torch.cuda.init()  # type: ignore[no-untyped-call]
+            self._begin_cuda()
+        self._begin()
+
+    def start_before_cuda(self) -> None:
+        """Begin to record before the program has tensors, and without initializing CUDA.
+
+        A program may still choose its devices, and start processes by forking.
+        """
+
+        def begin_cuda() -> None:
+            # An allocator such as cudaMallocAsync records no history. The program must run anyway.
+            with suppress(RuntimeError):
+                self._begin_cuda()
+
+        # Private, as in `devices.cuda_start`: there is no public hook.
+        torch.cuda._lazy_call(begin_cuda)  # type: ignore[no-untyped-call]
+        self._begin()
+
+    def _begin_cuda(self) -> None:
+        if self._recorder.is_recording:
+            self._cuda = begin_cuda_history()
+            self._recorder.label = label_cuda_allocations()
+
+    def _begin(self) -> None:
         self._modules.start()
         self._handles = [
             register_optimizer_step_pre_hook(self._begin_step),
@@ -77,24 +117,49 @@ class Recording:
         ]
         self._recorder.__enter__()  # type: ignore[no-untyped-call]
 
-    def stop(self, frame: FrameType | None) -> list[DeviceRecord]:
-        """End the recording, and return the record of each device that held memory."""
-        self._recorder.__exit__(None, None, None)  # type: ignore[no-untyped-call]
-        try:
-            return self.read(frame)
-        finally:
-            for handle in self._handles:
-                handle.remove()
-            self._modules.stop()
-            if self._cuda is not None:
-                self._cuda.end()
+    @property
+    def is_recording(self) -> bool:
+        """Whether the recording goes on in this process, and has recorded CUDA's allocations."""
+        return self._recorder.is_recording and self._cuda is not None
 
-    def read(self, frame: FrameType | None) -> list[DeviceRecord]:
-        """Return the record until now of each device that held memory."""
+    def stop(self, *frames: FrameType | None) -> list[DeviceRecord]:
+        """End the recording, and return the record of each device that this process has used."""
+        self._recorder.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+        return self.finish(*frames)
+
+    def finish(self, *frames: FrameType | None) -> list[DeviceRecord]:
+        """Do the same as `stop`, but leave the dispatch mode, which then does nothing.
+
+        It cannot be removed while the program has other modes above it.
+        """
+        self._recorder.end()
+        try:
+            return self.read(*frames)
+        finally:
+            self._end()
+
+    def read(self, *frames: FrameType | None) -> list[DeviceRecord]:
+        """Return the record until now of each device that this process has used.
+
+        The names of variables come from `frames` and their callers.
+        """
         self._recorder.finish()
-        self._note_all(frame)
-        records = [self._describe(timeline) for timeline in self._timelines()]
-        return [record for record in records if record.timeline.blocks]
+        self._note_all(frames)
+        return [self._describe(timeline) for timeline in self._timelines()]
+
+    def _end(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._modules.stop()
+        if self._cuda is not None:
+            self._cuda.end()
+
+    def _give_way(self) -> None:
+        self._recorder.end()
+        self._end()
+        self._cuda = None
+        self._log.clear()
+        self._host.restart()
 
     def restart(self, records: list[DeviceRecord]) -> None:
         """Begin a new recording, which keeps the roles of the blocks that are still allocated.
@@ -110,8 +175,13 @@ class Recording:
     def _timelines(self) -> Iterator[Timeline]:
         if self._cuda is not None:
             snapshot = self._cuda.read()
-            self.snapshot = annotate_snapshot(snapshot, self._cuda, self._log.origins)
+            if self._keeps_history:
+                self.snapshot = annotate_snapshot(snapshot, self._cuda, self._log.origins)
             for index in range(torch.cuda.device_count()):
+                # Private: other functions would create a CUDA context on an unused device.
+                # tests/memory/test_torch_names.py fails if the name changes.
+                if not torch._C._cuda_hasPrimaryContext(index):  # type: ignore[attr-defined]
+                    continue
                 device = torch.device("cuda", index)
                 before = [part for part in self._cuda.before if part["device"] == index]
                 events = events_of(self._cuda, snapshot, index)
@@ -131,11 +201,12 @@ class Recording:
         kinds = Kinds(timeline, self._log)
         return DeviceRecord(timeline, kinds, outside, total, self._log.refused)
 
-    def _note_all(self, frame: FrameType | None) -> frozenset[torch.device]:
+    def _note_all(self, frames: Iterable[FrameType | None]) -> frozenset[torch.device]:
         """Record the roles of all tensors; return the devices of tensors with graphs."""
         census = take_census()
         self._roles.note(list(census.tensors), None)
-        self._roles.note_variables(variables_of(frame))
+        for frame in frames:
+            self._roles.note_variables(variables_of(frame))
         for model in census.models:
             self._roles.note_model(model)
         for optimizer in census.optimizers:
@@ -143,6 +214,10 @@ class Recording:
         return census.graph_devices
 
     def _begin_call(self, module: torch.nn.Module, inputs: tuple[Any, ...]) -> None:
+        if not self._recorder.is_recording:
+            return
+        if not self._recorder.in_backward:
+            self._condense(_MOST_OPERATORS)
         self._roles.note_model(module)
         self._recorder.note_batch(module, inputs)
 
@@ -153,15 +228,28 @@ class Recording:
     def _end_step(self, optimizer: Optimizer, *_: Any) -> None:
         self._recorder.end_step()
         self._roles.note_optimizer(optimizer)
+        self._condense(_MOST_OPERATORS // 2)
+
+    def _condense(self, most_operators: int) -> None:
+        """Forget freed blocks if there are more operators than `most_operators`.
+
+        Blocks that are allocated keep their roles and origins.
+        """
+        if not self._keeps_history and len(self._log.origins) > most_operators:
+            self.restart(self.read())
 
 
 def refuse_two_recordings() -> None:
-    """Check that no recording is active in this thread.
+    """End a recording of this thread that gives way, such as that of ``--explain-oom``.
 
     Raises:
-        MemoryTrackingError: a recording is active.
+        MemoryTrackingError: a recording that does not give way is active.
     """
-    if any(isinstance(mode, Recorder) for mode in _get_current_dispatch_mode_stack()):
-        raise MemoryTrackingError(
-            "memory is already being tracked; end the outer track() or explain_oom() first"
-        )
+    for mode in _get_current_dispatch_mode_stack():
+        if not isinstance(mode, Recorder) or not mode.is_recording:
+            continue
+        if mode.give_way is None:
+            raise MemoryTrackingError(
+                "memory is already being tracked; end the outer track() or explain_oom() first"
+            )
+        mode.give_way()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import linecache
 import sys
+import threading
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -11,7 +12,11 @@ from types import CodeType, FrameType
 
 import torch
 
-_LIBRARIES = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
+_LIBRARIES = (
+    str(Path(torch.__file__).parent),
+    str(Path(__file__).parents[1]),
+    threading.__file__,  # the outermost frames of every thread
+)
 
 
 @dataclass(frozen=True)
@@ -33,7 +38,7 @@ class SourceLine:
 
 @cache
 def is_library_code(code: CodeType) -> bool:
-    """Return whether code is part of PyTorch or anyrig, or was generated."""
+    """Return whether code is part of PyTorch, anyrig or `threading`, or was generated."""
     return code.co_filename.startswith(_LIBRARIES) or code.co_filename.startswith("<")
 
 

@@ -39,13 +39,18 @@ def format_moment(moment: Moment) -> str:
         kinds = {kind.value: count for kind, count in moment.by_kind().items() if count}
         console.print(_largest("kind", kinds, ""))
         _print_largest(console, moment, "")
-    return capture.get().rstrip() + "\n"
+    return "\n".join(line.rstrip() for line in capture.get().splitlines()) + "\n"
 
 
 def _print_largest(console: Console, moment: Moment, at: str) -> None:
-    console.print(_largest(f"module{at}", moment.by_module(), "(no module)"))
-    console.print(_largest(f"name{at}", _names(moment), ""))
-    console.print(_largest(f"line{at}", moment.by_line(), "(before tracking)"))
+    tables: Sequence[tuple[str, Mapping[Any, int], str]] = (
+        ("module", moment.by_module(), "(no module)"),
+        ("name", _names(moment), ""),
+        ("line", moment.by_line(), "(before tracking)"),
+    )
+    for title, counts, unknown in tables:
+        if counts.keys() - {None}:
+            console.print(_largest(f"{title}{at}", counts, unknown))
 
 
 def describe_peak(device: DeviceFootprint) -> str:

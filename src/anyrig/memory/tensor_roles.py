@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import OrderedDict
 from collections.abc import Iterable, MutableMapping
 from typing import Any
 
@@ -60,6 +61,8 @@ class TensorRoles:
         """Record the parameters, gradients and buffers of an outermost module."""
         self._modules.add_outermost(model)
         for part in model.modules():
+            if _reads_lazily(part):
+                continue
             module = self._modules.name_of(part)
             for own, parameter in part.named_parameters(recurse=False):
                 self._names[parameter] = (_join(module, own), module)
@@ -95,6 +98,15 @@ class TensorRoles:
         if parameter.grad is not None:
             name, module = self._names.get(parameter, (None, None))
             self.note(parameter.grad, Kind.GRADIENTS, name and f"{name}.grad", module)
+
+
+def _reads_lazily(module: nn.Module) -> bool:
+    """Return whether a module is a replica of `anyrig.spread`, which reading would change.
+
+    Reading a parameter of a replica may wait for its copy, and raises after another replica failed.
+    """
+    parameters = module._parameters
+    return isinstance(parameters, dict) and type(parameters) not in (dict, OrderedDict)
 
 
 def tensors_in(value: Any) -> list[Tensor]:

@@ -85,4 +85,4 @@ class _Tracking:
 
 
 def _describe(records: Iterable[DeviceRecord]) -> tuple[DeviceFootprint, ...]:
-    return tuple(describe_device(record) for record in records)
+    return tuple(describe_device(record) for record in records if record.timeline.blocks)

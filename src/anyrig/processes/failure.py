@@ -49,7 +49,11 @@ class GroupFailure:
 
     def _parts(self) -> list[str]:
         reported = self.ends[: _MOST_REPORTED + 1]
-        first, *others = [end.describe(names_host=self.names_hosts) for end in reported] or [""]
+        # Ranks often fail for the same reason, so only the first rank's error is explained.
+        first, *others = [
+            end.describe(names_host=self.names_hosts, explains=end is self.first)
+            for end in reported
+        ] or [""]
         if (more := len(self.ends) - 1 - _MOST_REPORTED) > 0:
             others.append(f"and {more} more ranks")
         # A rank that failed by itself comes before a node that was lost after it.

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from .checked_json import BadMessageError, read_json, write_json
 from .rank_end import RankEnd
 
-# The longest message is an end: three texts of up to 2**16 characters of up to 12 bytes in JSON.
-MOST_LINE_BYTES = 2**21
+# The longest message is an end: four texts of up to 2**16 characters of up to 12 bytes in JSON.
+MOST_LINE_BYTES = 2**22
 
 _EVENTS = ("alive", "done", "failing", "rejoining", "trouble", "end", "over")
 

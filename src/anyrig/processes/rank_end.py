@@ -63,6 +63,7 @@ class _Note:
     absent: Sequence[int] = ()
     error: str | None = None
     traceback: str | None = None
+    explanation: str | None = None
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,8 @@ class RankEnd:
         folder: the folder on its node with its output; None if the output is not kept.
         wrote_unix_seconds: when the rank last wrote to standard error.
         absent: the ranks that it waited for until its time limit, if known.
+        explanation: a text of several lines on the exception, such as what filled the memory of a
+            device; None if there is none.
     """
 
     rank: int
@@ -101,9 +104,13 @@ class RankEnd:
     folder: str | None
     wrote_unix_seconds: float = 0.0
     absent: tuple[int, ...] = ()
+    explanation: str | None = None
 
-    def describe(self, *, names_host: bool) -> str:
-        """Return some lines of text: how the rank ended, where, its last output and error."""
+    def describe(self, *, names_host: bool, explains: bool = False) -> str:
+        """Return some lines of text: how the rank ended, where, its last output and error.
+
+        With `explains`, the explanation of the exception follows.
+        """
         suspended = "; it had been suspended (SIGSTOP)" if self.suspended else ""
         code = "" if self.ending is Ending.DONE else _format_code(self.exit_code)
         host = f" on {self.host}" if names_host else ""
@@ -112,16 +119,27 @@ class RankEnd:
         lines += [f"  it was at {self.place}{inside}"] if self.place else []
         lines += [f"  last output: {_shorten(self.last_output)}"] if self.last_output else []
         lines += [f"  last error: {_shorten(self.last_error)}"] if self.last_error else []
+        if explains and self.explanation is not None:
+            lines += [f"  {line}".rstrip() for line in self.explanation.splitlines()]
         return "\n".join(lines)
 
 
-def note_exception(error: BaseException) -> None:
-    """Write the exception that ends this rank to a file for the launcher."""
+def note_exception(error: BaseException, explanation: str | None = None) -> bool:
+    """Write the exception that ends this rank to a file for the launcher.
+
+    Args:
+        error: the exception.
+        explanation: a text on the exception, which the launcher prints if this rank caused the
+            failure of the group.
+
+    Returns:
+        whether the note was written; False in a process without a launcher.
+    """
     file = os.environ.get(ERROR_FILE)
     if file is None:
-        return
+        return False
     cause: BaseException | None = error
-    note = _Note()
+    note = _Note(explanation=None if explanation is None else explanation[:_TAIL_BYTES])
     if isinstance(error, SystemExit):
         cause = error.__context__ if error.code else None  # the exception that the program handled
     else:
@@ -137,6 +155,8 @@ def note_exception(error: BaseException) -> None:
         note.ending = Ending.FOLLOWED.name
     with suppress(OSError):
         Path(file).with_name(_NOTE).write_text(json.dumps(asdict(note)))
+        return True
+    return False
 
 
 def _read_note(folder: Path) -> _Note:
@@ -186,6 +206,7 @@ def read_end(
         folder=str(folder),
         wrote_unix_seconds=log.stat().st_mtime if log.is_file() else 0.0,
         absent=absent,
+        explanation=note.explanation,
     )
 
 

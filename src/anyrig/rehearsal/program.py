@@ -33,7 +33,7 @@ class Program:
     arguments: tuple[str, ...] = ()
     is_module: bool = False
 
-    def run(self, note_error: Callable[[BaseException], object] | None = None) -> int:
+    def run(self, explain: Callable[[BaseException], str | None] | None = None) -> int:
         """Run the program as ``__main__`` and return its exit status.
 
         ``sys.argv``, ``sys.path[0]`` and ``sys.modules["__main__"]`` are set for the program and
@@ -41,7 +41,8 @@ class Program:
         is printed as the interpreter prints it, without frames of anyrig, and the exit status is 1.
 
         Args:
-            note_error: a function that is called with an uncaught exception before it is printed.
+            explain: a function that is called with an uncaught exception before it is printed. The
+                text that it returns is printed below the traceback.
         """
         try:
             main, code = self._enter()
@@ -50,9 +51,11 @@ class Program:
         except BaseException as error:
             ended_by = error.with_traceback(_own_frames(error.__traceback__))
         # Outside the handler, so that an error in the program's `sys.excepthook` has no context.
-        if note_error is not None:
-            note_error(ended_by)
-        return _status_of(ended_by)
+        explanation = None if explain is None else explain(ended_by)
+        status = _status_of(ended_by)
+        if explanation is not None:
+            sys.stderr.write(f"{explanation}\n")
+        return status
 
     def _enter(self) -> tuple[ModuleType, CodeType]:
         """Set up `sys` for the program; return the module ``__main__`` and its code."""

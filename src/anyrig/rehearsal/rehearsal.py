@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from ..errors import AnyrigError
 from ..virtual.rig import VirtualRig
 from ..virtual.torch_import import when_torch_is_imported
+from .out_of_memory import OutOfMemoryWatch
 from .program import INTERRUPTED, Program
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ class Rehearsal:
         shape_only: keep no data and compute nothing; bytes, shapes and errors stay the same.
         assume_values: with `shape_only`, continue with a constant where the program needs a value
             that was never computed, instead of raising an error.
+        explain_oom: track memory, for the report of an out-of-memory error.
 
     Raises:
         ValueError: `assume_values` is set without `shape_only`.
@@ -36,6 +38,7 @@ class Rehearsal:
     rig: VirtualRig
     shape_only: bool = False
     assume_values: bool = False
+    explain_oom: bool = False
 
     def __post_init__(self) -> None:
         if self.assume_values and not self.shape_only:
@@ -70,7 +73,8 @@ class Rehearsal:
 
         self._hand_down()  # the program may start processes without importing torch itself
         when_torch_is_imported(install_rig)
-        status = self.program.run()
+        watch = OutOfMemoryWatch(tracks=self.explain_oom)  # begins after the rig is installed
+        status = self.program.run(watch.explain)
         if refusals:
             raise refusals[0]
         return status

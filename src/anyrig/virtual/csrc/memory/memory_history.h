@@ -65,8 +65,8 @@ class MemoryHistory {
     oldest_ = 0;
   }
 
-  /// Text that is added to all later entries.
-  std::string metadata;
+  /// Text that is added to all later entries of this thread, on every device, as by PyTorch.
+  inline static thread_local std::string metadata;
 
   /// The stack of the current request.
   Context current;

@@ -204,19 +204,11 @@ void record_history(
 }
 
 void set_memory_metadata(const std::string& text) {
-  for (int device = 0; device < device_count(); ++device) {
-    caching_allocator(static_cast<c10::DeviceIndex>(device))
-        .with_history([&](MemoryHistory& history) { history.metadata = text; });
-  }
+  MemoryHistory::metadata = text;
 }
 
 std::string memory_metadata() {
-  std::string text;
-  if (device_count() > 0) {
-    caching_allocator(0).with_history(
-        [&](const MemoryHistory& history) { text = history.metadata; });
-  }
-  return text;
+  return MemoryHistory::metadata;
 }
 
 // Returns the frames of the live allocation whose data pointer is `address`; None if it has none.

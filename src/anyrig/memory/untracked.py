@@ -1,0 +1,135 @@
+"""Report what fills a device after an out-of-memory error of a program that was not tracked."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from types import FrameType
+
+import torch
+
+from ..units import format_bytes, parse_bytes
+from .block import Origin
+from .census import take_census
+from .device_footprint import describe_moment
+from .device_record import DeviceRecord
+from .kept_variables import find_kept_variables
+from .kinds import Kind
+from .out_of_memory import OutOfMemoryReport
+from .reason import FEWEST_PASSES, Cause, Reason, find_reason
+from .recording import Recording
+from .source_line import current_line
+from .storages import storages_of
+from .timeline import Refusal, Timeline
+
+# PyTorch's message; the format of its sizes is that of c10::CachingAllocator::format_size.
+# tests/memory/test_untracked.py fails if the message changes.
+_MESSAGE = re.compile(
+    r"Tried to allocate (?P<requested>[\d.]+ \w+)\. GPU (?P<device>\d+) has a total capacity of .* "
+    r"and (?P<cached>[\d.]+ \w+) is reserved by PyTorch but unallocated"
+)
+
+# Sizes in the message are rounded to two digits after the point.
+_ROUNDING = 0.01
+
+
+def report_untracked(error: BaseException, stacks: Sequence[FrameType]) -> OutOfMemoryReport | None:
+    """Return what fills the device now that `error` has ended the running functions.
+
+    The functions' variables still exist. Memory that only C++ code held is freed; the message of
+    the error shows how much it was.
+
+    Args:
+        error: a `torch.OutOfMemoryError`.
+        stacks: the innermost frame of each thread that the error passed through, from
+            `list_stacks`.
+
+    Returns:
+        The report, with the line that ran out of memory, but without the lines that allocated the
+        rest; None if the message of the error is not that of CUDA's caching allocator.
+    """
+    message = _MESSAGE.search(str(error))
+    if message is None:
+        return None
+    device = torch.device("cuda", int(message["device"]))
+    recording = Recording()
+    recording.start(None)
+    records = recording.stop(*stacks)
+    record = next(each for each in records if each.timeline.device == device)
+    return _report(record, _read(message["requested"]), _read(message["cached"]), stacks)
+
+
+def _report(
+    record: DeviceRecord, requested: int, cached: int, stacks: Sequence[FrameType]
+) -> OutOfMemoryReport:
+    timeline, total = record.timeline, record.total_bytes
+    _find_activations(timeline)
+    reserved = timeline.reserved_at(timeline.end)
+    free = torch.cuda.mem_get_info(timeline.device)[0]
+    line = next((line for frame in stacks if (line := current_line(frame))), None)
+    phase = "optimizer" if _ran_optimizer(stacks) else None
+    origin = Origin(phase, None, line, False)
+    # If less is free, the rest of the memory is the better reason.
+    fragments = cached if cached >= reserved / 3 else 0
+    then = replace(timeline, start_allocated_bytes=reserved - fragments, origins={0: origin})
+    reason = find_reason(replace(record, timeline=then), Refusal(-1, requested, free), ())
+    moment = replace(describe_moment(record, timeline.end), line=line)
+    if reason.cause is Cause.OTHER:
+        reason = _find_kept_tensors(stacks, timeline.device, moment.allocated_bytes) or reason
+    freed = reserved - cached - moment.allocated_bytes
+    return OutOfMemoryReport(
+        timeline.device,
+        requested,
+        moment,
+        reason,
+        total,
+        freed if freed > _ROUNDING * reserved else 0,
+    )
+
+
+def _find_activations(timeline: Timeline) -> None:
+    """Classify the tensors that belong to a graph, and to no variable or module."""
+    in_graphs = {
+        storage.data_ptr()
+        for tensor in take_census().tensors
+        if tensor.grad_fn is not None and tensor.device == timeline.device
+        for storage in storages_of(tensor)
+    }
+    for block in timeline.blocks:
+        address = block.data_address or block.address
+        if block.kind is None and block.name is None and address in in_graphs:
+            block.kind = Kind.ACTIVATIONS
+
+
+def _find_kept_tensors(
+    stacks: Sequence[FrameType], device: torch.device, allocated: int
+) -> Reason | None:
+    """Return the variable to which a line adds tensors, if it holds half of the memory."""
+    for variable in (each for frame in stacks for each in find_kept_variables(frame)):
+        storages = [each.untyped_storage() for each in variable.tensors if each.device == device]
+        held = {each.data_ptr(): each.nbytes() for each in storages}
+        count = sum(held.values())
+        if variable.is_container and len(held) >= FEWEST_PASSES and count >= allocated / 2:
+            return Reason(
+                Cause.KEPT_TENSORS,
+                f"{variable.name} keeps {format_bytes(count)} in {len(held)} tensors, more with "
+                "every pass",
+                variable.line,
+                count,
+            )
+    return None
+
+
+def _ran_optimizer(stacks: Sequence[FrameType]) -> bool:
+    for frame in stacks:
+        above: FrameType | None = frame
+        while above is not None:
+            if above.f_globals.get("__name__", "").startswith("torch.optim."):
+                return True
+            above = above.f_back
+    return False
+
+
+def _read(size: str) -> int:
+    return parse_bytes(size.removesuffix("ytes"))  # c10 writes "512 bytes"

@@ -1,0 +1,68 @@
+"""Explain the out-of-memory error that ends a program."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from typing import TYPE_CHECKING
+
+from ..virtual.torch_import import when_torch_is_imported
+
+if TYPE_CHECKING:
+    from ..memory.recording import Recording
+
+_NEXT_STEP = "Run again with --explain-oom: it names the modules and the lines that allocated this."
+
+
+class OutOfMemoryWatch:
+    """Explains the `torch.OutOfMemoryError` that ends a program, and imports no torch before it.
+
+    ::
+
+        watch = OutOfMemoryWatch(tracks=True)
+        Program("train.py").run(watch.explain)
+
+    With `tracks`, operators are recorded from the program's import of torch on. Without it, nothing
+    happens before the error, and the report has the lines of the error only.
+    """
+
+    def __init__(self, *, tracks: bool) -> None:
+        self._tracks = tracks
+        self._recording: Recording | None = None
+        if tracks:
+            when_torch_is_imported(self._start)
+
+    def explain(self, error: BaseException) -> str | None:
+        """Return a report of the exception that ends the program, below its traceback.
+
+        None if the exception is another one, or has a report already.
+        """
+        kind = getattr(sys.modules.get("torch"), "OutOfMemoryError", None)
+        if kind is None or not isinstance(error, kind) or hasattr(error, "report"):
+            return None
+        next_step = "" if self._tracks else f"\n{_NEXT_STEP}"
+        try:
+            return f"{self._report(error)}{next_step}"
+        except Exception as failure:  # the program's own error must be printed
+            return f"There is no report: {type(failure).__name__}: {failure}{next_step}"
+
+    def _start(self) -> None:
+        from ..memory.recording import Recording
+
+        # The dispatch mode belongs to a thread.
+        if threading.current_thread() is threading.main_thread():
+            self._recording = Recording(keeps_history=False, gives_way=True)
+            self._recording.start_before_cuda()
+
+    def _report(self, error: BaseException) -> str:
+        from ..memory.out_of_memory import list_stacks, report_refusal
+        from ..memory.untracked import report_untracked
+
+        stacks = list_stacks(error.__traceback__)
+        report = None
+        if self._recording is not None and self._recording.is_recording:
+            report = report_refusal(self._recording.finish(*stacks), stacks)
+        report = report or report_untracked(error, stacks)
+        if report is None:
+            return "The error does not say which device ran out of memory."
+        return str(report).rstrip()
