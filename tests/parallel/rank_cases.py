@@ -667,6 +667,17 @@ def case_the_module_shows_through() -> None:
     assert "CrossEntropyLoss: sums over all parts" in text
 
 
+def case_a_module_on_another_card_stays_there() -> None:
+    own = anyrig.Rig.detect().lead.torch_device
+    if own.type == "cpu":
+        return
+    other = torch.device("cuda", (own.index + 1) % torch.cuda.device_count())
+    model = anyrig.spread(nn.Linear(2, 2).to(other))
+    assert {parameter.device for parameter in model.parameters()} == {other}
+    with pytest.raises(SpreadError, match=f"parameter weight is on {other}"):
+        anyrig.spread(nn.Linear(2, 2).to(other), own)
+
+
 def case_a_copy_is_a_model_of_its_own() -> None:
     pair = Pair(perceptron())
     rows = [1 + rank for rank in range(pair.ranks)]
