@@ -131,6 +131,7 @@ class _Planner:
         """Apply the cheapest choice whose measured peak is within the budget."""
         costs = self.runner.measure_costs()
         aim_bytes = self.budget_bytes
+        limit = f"within {format_bytes(self.budget_bytes)}"
         while True:
             chosen = choose_blocks(costs, aim_bytes)
             is_last = chosen is None
@@ -140,12 +141,14 @@ class _Planner:
             recompute_blocks(self.model, [self.names[block] for block in sorted(chosen)])
             measured = self.runner.measure_steps()
             if measured is not None and measured[0] <= self.budget_bytes:
-                return self._describe(costs, chosen, *measured)
+                reason = f"the least time {limit}" if chosen else "the step fits without"
+                return self._describe(costs, chosen, reason, *measured)
             peak_bytes = predicted_bytes if measured is None else measured[0]
             if is_last:
                 raise self._error(peak_bytes, len(chosen))
             # The next choice has to have a lower peak, by what this one was above the budget.
             if measured is None:
+                limit = f"that fits on {self.device}"
                 aim_bytes = min(aim_bytes, predicted_bytes) - math.ceil(predicted_bytes * _LESS)
             else:
                 aim_bytes = predicted_bytes - (peak_bytes - self.budget_bytes)
@@ -159,14 +162,12 @@ class _Planner:
         )
 
     def _describe(
-        self, costs: Costs, chosen: frozenset[int], peak_bytes: int, seconds: float
+        self, costs: Costs, chosen: frozenset[int], reason: str, peak_bytes: int, seconds: float
     ) -> RecomputePlan:
         kept_bytes = costs.peak_bytes(frozenset())
         return RecomputePlan(
             blocks=tuple(self.names[block] for block in sorted(chosen)),
-            reason=f"the least time within {format_bytes(self.budget_bytes)}"
-            if chosen
-            else "the step fits without",
+            reason=reason,
             budget_bytes=self.budget_bytes,
             peak_bytes=peak_bytes,
             kept_bytes=kept_bytes if kept_bytes < UNREACHABLE_BYTES else None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import traceback
 from collections.abc import Callable, Mapping
 from typing import TypeVar
@@ -66,6 +67,7 @@ class StepRunner:
 
         None if a step ran out of memory.
         """
+        gc.collect()
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(self._device)
         seconds = None
