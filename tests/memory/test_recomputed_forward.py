@@ -222,6 +222,20 @@ def test_a_compiled_model_recomputes_without_graph_breaks() -> None:
     assert operators.count("tag_activation_checkpoint") == 2
 
 
+# PyTorch hides it while it compiles, unless warnings are errors.
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+def test_a_compiled_model_with_batch_norm() -> None:
+    model, x = small("resnet")
+    plain = copy.deepcopy(model)
+    recompute_blocks(model, ["stage1.0", "stage2.0"])
+    compiled = torch.compile(model, backend="eager")
+    for each in (compiled, plain):
+        for _ in range(2):
+            each(x).square().sum().backward()
+    assert_close(gradients_of(model), gradients_of(plain))
+    assert_close(dict(model.named_buffers()), dict(plain.named_buffers()))
+
+
 def test_a_model_is_freed_when_it_is_deleted() -> None:
     model, x = small("transformer")
     recompute_blocks(model, [*find_blocks(model)])

@@ -47,10 +47,9 @@ class WrittenBuffers:
     def __init__(self) -> None:
         self._modules: set[str] | None = None
 
-    def keep(self, block: nn.Module) -> KeptBuffers | None:
-        """Keep what the forward pass may change; None if the block has no buffers."""
-        has_buffers = next(block.buffers(), None) is not None
-        return KeptBuffers(block, self._modules) if has_buffers else None
+    def keep(self, block: nn.Module) -> KeptBuffers:
+        """Keep what the forward pass may change."""
+        return KeptBuffers(block, self._modules)
 
     def learn(self, kept: KeptBuffers) -> None:
         """Note what the forward pass has changed, and keep no more than that."""

@@ -95,20 +95,30 @@ class RecomputedForward:
             return self._compute(module, *values[:count], **by_name)
 
         values = (*args, *kwargs.values())
-        kept = None if torch.compiler.is_compiling() else self._buffers.keep(module)
+        if self._has_context(module):
+            return self._checkpoint_in_context(module, compute, values)
+        return checkpoint(compute, *values, use_reentrant=False)
+
+    def _has_context(self, module: nn.Module) -> bool:
+        """Say whether recomputations need more than what `checkpoint` does."""
+        return next(module.buffers(), None) is not None
+
+    # torch.compile cannot compile a checkpoint with a context. Private, because the public
+    # torch.compiler.disable imports the compiler at once. The test of compiled models with batch
+    # norm fails if it changes.
+    @torch._disable_dynamo  # type: ignore[attr-defined]
+    def _checkpoint_in_context(
+        self, module: nn.Module, compute: Callable[..., Any], values: tuple[Any, ...]
+    ) -> Any:
+        kept = self._buffers.keep(module)
         around = self._around_recomputation(kept)
-        if around is None:
-            return checkpoint(compute, *values, use_reentrant=False)
         result = checkpoint(
             compute, *values, use_reentrant=False, context_fn=lambda: (nullcontext(), around)
         )
-        if kept is not None:
-            self._buffers.learn(kept)
+        self._buffers.learn(kept)
         return result
 
-    def _around_recomputation(
-        self, kept: KeptBuffers | None
-    ) -> AbstractContextManager[object] | None:
+    def _around_recomputation(self, kept: KeptBuffers) -> AbstractContextManager[object]:
         """Return the context of recomputations, which may be entered several times."""
         return kept
 

@@ -38,21 +38,22 @@ class TimedForward(RecomputedForward):
         super().__init__(module)
         self._timer = timer
 
-    def _around_recomputation(self, kept: KeptBuffers | None) -> AbstractContextManager[object]:
+    def _has_context(self, module: nn.Module) -> bool:
+        return True
+
+    def _around_recomputation(self, kept: KeptBuffers) -> AbstractContextManager[object]:
         return _Timed(self._timer, super()._around_recomputation(kept))
 
 
 class _Timed(AbstractContextManager[None]):
-    def __init__(self, timer: Timer, inner: AbstractContextManager[object] | None) -> None:
+    def __init__(self, timer: Timer, inner: AbstractContextManager[object]) -> None:
         self._timer = timer
         self._inner = inner
 
     def __enter__(self) -> None:
         self._timer.record()
-        if self._inner is not None:
-            self._inner.__enter__()
+        self._inner.__enter__()
 
     def __exit__(self, *error: Any) -> None:
-        if self._inner is not None:
-            self._inner.__exit__(*error)
+        self._inner.__exit__(*error)
         self._timer.record()
