@@ -127,8 +127,10 @@ class Training:
 
 def compare() -> None:
     """Print as JSON what every choice of blocks takes, and what is chosen for 20 budgets."""
-    gc.freeze()  # so that collections take little time
+    import torch._dynamo  # as the first checkpoint does
+
     install("A100-80GB", shape_only=True)
+    gc.freeze()  # so that collections take little time
     for name in ("transformer", "resnet"):
         training = Training(name)
         blocks = find_blocks(training.model)

@@ -10,7 +10,7 @@ import re
 import subprocess
 import sys
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +57,17 @@ def test_twenty_budgets_against_every_choice() -> None:
             assert [budget_bytes, chosen] in found["choices"]
             assert every[tuple(chosen)][0] <= peak_bytes <= budget_bytes
             assert next_peak_bytes <= budget_bytes
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _quick_collections() -> Iterator[None]:
+    """Let garbage collections search only what these tests create."""
+    import torch._dynamo  # as the first checkpoint does
+
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 def random_states() -> list[Any]:
