@@ -62,7 +62,6 @@ def test_twenty_budgets_against_every_choice() -> None:
 @pytest.fixture(autouse=True, scope="module")
 def _quick_collections() -> Iterator[None]:
     """Let garbage collections search only what these tests create."""
-    import torch._dynamo  # as the first checkpoint does
 
     gc.collect()
     gc.freeze()
@@ -330,3 +329,38 @@ def _join_and_plan() -> None:
 
     join_group()
     checkpoint_blocks(nn.Sequential(nn.Linear(2, 2)), 2**30, lambda: None)
+
+
+@pytest.mark.gpus(1)
+def test_a_choice_that_takes_more_than_predicted_is_replaced() -> None:
+    model, _, step = waves()
+    highest = peak_with(model, [], step)
+    calls = []
+
+    def growing() -> None:
+        calls.append(1)
+        kept = torch.empty(3 * MIB if len(calls) > 3 else 1, dtype=torch.int8, device="cuda")
+        step()
+        del kept
+
+    plan = checkpoint_blocks(model, highest, growing)
+    assert len(plan.blocks) == 2
+    assert len(calls) > 6
+    assert plan.peak_bytes == measured(growing)[0] <= highest
+
+
+@pytest.mark.gpus(1)
+def test_blocks_that_are_skipped_at_random() -> None:
+    model, x, _ = waves()
+
+    def step() -> None:
+        y = x
+        for wave in model.waves:
+            if torch.rand(()) < 0.5:
+                y = wave(y)
+        y.sum().backward()
+        model.zero_grad()
+
+    torch.manual_seed(1)
+    plan = checkpoint_blocks(model, 2**34, step)
+    assert 0 < len(plan.costs) < 4
