@@ -364,3 +364,15 @@ def test_blocks_that_are_skipped_at_random() -> None:
     torch.manual_seed(1)
     plan = checkpoint_blocks(model, 2**34, step)
     assert 0 < len(plan.costs) < 4
+
+
+@pytest.mark.gpus(1)
+def test_the_program_of_the_documentation(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "memory.md").read_text()
+    programs = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    (program,) = [each for each in programs if "checkpoint_blocks" in each]
+    names: dict[str, Any] = {}
+    exec(programs[0], names)
+    exec(program, names)
+    assert 0 < len(names["plan"].blocks) < 6
+    assert "of 6 blocks: the least time within 24.00 MiB" in capsys.readouterr().out
