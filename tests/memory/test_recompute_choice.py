@@ -64,8 +64,9 @@ def test_sixty_blocks_take_no_exponential_time() -> None:
     costs = Costs(tuple(range(many)), {b: 1 + b / 1e3 for b in range(many)}, saved, (phase,), False)
     chosen = choose_blocks(costs, loss // 2)
     assert chosen is not None
-    assert len(chosen) == 31
-    assert max(chosen) < 40
+    # The sum of their numbers decides both what they save and their time.
+    assert len(chosen) == 30
+    assert 0 <= sum(chosen) - sum(range(many)) / 2 <= 10
 
 
 def record(marks: list[tuple[Event, int, int]], last: int) -> StepRecord:
