@@ -138,3 +138,21 @@ def test_calls_before_the_first_backward_pass_add_up() -> None:
     # Block 1 takes more time, and saves less.
     assert choose_blocks(costs, costs.peak_bytes([0])) == {0}
     assert choose_least_peak(costs) == {0, 1}
+
+
+def test_calls_of_one_block_that_save_different_amounts() -> None:
+    # The second phase is that of a smaller micro-batch.
+    phases = (Phase(None, {0: 10, 1: 10}, 100, 100), Phase(None, {0: 4, 1: 10}, 96, 96))
+    costs = Costs((0, 1), {0: 1.0, 1: 2.0}, {0: 10, 1: 10}, phases, overlapping=False)
+    assert choose_blocks(costs, 92) == {0}
+    assert choose_blocks(costs, 90) == {0, 1}  # not {1}, the best: it takes 10 for what 0 saves
+    assert choose_blocks(costs, 80) is None
+    assert choose_blocks(costs, 82) == {0, 1}
+
+
+def test_of_overlapping_blocks_those_with_the_most_time_per_byte_are_kept() -> None:
+    phases = (Phase(None, {0: 10, 1: 10, 2: 40}, 100, 100),)
+    saved = {0: 10, 1: 10, 2: 40}
+    costs = Costs((0, 1, 2), {0: 1.0, 1: 2.0, 2: 2.0}, saved, phases, overlapping=True)
+    assert choose_blocks(costs, 90) == {2}
+    assert choose_blocks(costs, 50) == {0, 2}

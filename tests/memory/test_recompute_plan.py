@@ -122,6 +122,17 @@ class Waves(nn.Module):
         return x.sum()
 
 
+class Growth(nn.Module):
+    """Keeps two tensors of the size of its input, and not its input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x.exp() * self.scale).cos()
+
+
 def waves(count: int = 4, size: int = 2**18) -> tuple[Waves, Tensor, Callable[[], None]]:
     """Return a model whose blocks each keep 2 or 3 MiB, its input, and its step."""
     model, x = Waves(count).cuda(), torch.randn(size, device="cuda")
@@ -169,6 +180,16 @@ def test_what_a_plan_says() -> None:
 
 
 @pytest.mark.gpus(1)
+def test_the_input_that_a_recomputed_block_keeps_is_counted() -> None:
+    model, _, step = waves()
+    model.waves = nn.ModuleList(Growth() for _ in range(4)).cuda()
+    plan = checkpoint_blocks(model, 2**34, step)
+    assert [cost.saved_bytes // MIB for cost in plan.costs[1:]] == [1, 1, 1]
+    lowest = peak_with(model, [f"waves.{number}" for number in range(4)], step)
+    assert checkpoint_blocks(model, lowest, step).peak_bytes <= lowest
+
+
+@pytest.mark.gpus(1)
 def test_a_plan_replaces_the_earlier_one() -> None:
     model, _, step = waves()
     highest = peak_with(model, [], step)
@@ -198,6 +219,26 @@ def test_a_step_that_does_not_fit_on_the_gpu_without_recomputation() -> None:
     plan.remove()
     assert plan.kept_bytes is not None
     assert plan.kept_bytes - MIB <= peak_with(model, [], step) <= plan.kept_bytes
+
+
+@pytest.mark.gpus(1)
+def test_gradients_of_a_step_that_ran_out_of_memory_are_dropped() -> None:
+    model, x, step = waves()
+    highest = peak_with(model, [], step)
+    refusals = []
+
+    def refused() -> None:
+        assert all(parameter.grad is None for parameter in model.parameters())
+        torch.cuda.reset_peak_memory_stats()
+        model(x).backward()
+        if torch.cuda.max_memory_allocated() >= highest:
+            refusals.append(1)
+            raise torch.OutOfMemoryError
+        model.zero_grad()
+
+    plan = checkpoint_blocks(model, 2**34, refused)
+    assert refusals
+    assert plan.blocks
 
 
 @pytest.mark.gpus(1)

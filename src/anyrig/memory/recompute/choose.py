@@ -18,10 +18,14 @@ _Choice = tuple[int, int, _Blocks]
 def choose_blocks(costs: Costs, budget_bytes: int) -> frozenset[int] | None:
     """Return the blocks to recompute, in the least time within the budget; None if none do.
 
-    If each block holds the activations of one call at a time, and blocks end their backward passes
-    in the reverse order of their forward passes, the choice is the best one, up to 0.01 % of the
-    time of all recomputations for each block. Otherwise, blocks are removed from the choice of all
-    blocks, those with the most time per byte first, as long as the peak allows it.
+    If each block holds the activations of one call at a time, all of its calls save the same, and
+    the backward passes come in the reverse order of the forward passes, then the choice is the best
+    one, up to 0.01 % of the time of all recomputations for each block.
+
+    If calls of a block save different amounts, as with micro-batches of several sizes, a choice
+    within the budget is found, but perhaps not the best one. If blocks are called again before
+    their backward passes, blocks are removed from the choice of all blocks, those with the most
+    time per byte first, as long as the peak allows it.
     """
     chain = _Chain.of(costs)
     if chain is None:
