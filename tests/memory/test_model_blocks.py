@@ -9,11 +9,17 @@ from torch import nn
 from anyrig.memory.recompute.blocks import find_blocks
 
 
+class Head(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.key = nn.Linear(8, 2), nn.Linear(8, 2)
+
+
 class Layer(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         # Repeated modules of a small part of the layer.
-        self.heads = nn.ModuleList(nn.Sequential(nn.Linear(8, 1), nn.Tanh()) for _ in range(4))
+        self.heads = nn.ModuleList(Head() for _ in range(4))
         self.feed_forward = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 8))
 
 
@@ -54,7 +60,7 @@ MODELS = {
         nn.Sequential(nn.Sequential(Bare(), Bare()), nn.Sequential(Bare())),
         ["0.0", "0.1"],
     ),
-    "attributes": (Layer(), []),
+    "a single layer": (Layer(), [f"heads.{number}" for number in range(4)]),
 }
 
 

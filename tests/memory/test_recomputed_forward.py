@@ -123,6 +123,29 @@ def test_batch_norm_that_trains_later() -> None:
     assert_close(state_after(model, x), state_after(plain, x))
 
 
+def test_statistics_that_are_trained_later() -> None:
+    model = nn.Sequential(Counting(), Counting()).double()
+    plain = copy.deepcopy(model)
+    recompute_blocks(model, ["0", "1"])
+    x = torch.randn(8, 4, dtype=torch.float64)
+    for each in (model, plain):
+        state_after(each.eval(), x)
+        each.train()
+    assert_close(state_after(model, x), state_after(plain, x))
+
+
+def test_batch_norm_alone_that_trains_later() -> None:
+    model = nn.Sequential(*(Residual(4, 4, 1) for _ in range(2))).double()
+    plain = copy.deepcopy(model)
+    recompute_blocks(model, ["0", "1"])
+    x = torch.randn(2, 4, 4, 4, dtype=torch.float64)
+    for each in (model, plain):
+        each[0].path[1].eval()
+        state_after(each, x)
+        each.train()
+    assert_close(state_after(model, x), state_after(plain, x))
+
+
 @pytest.mark.gpus(1)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_autocast_and_keyword_arguments(dtype: torch.dtype) -> None:

@@ -38,11 +38,8 @@ def _find(module: nn.Module, prefix: str) -> list[tuple[str, nn.Module]]:
     for name, child in children:
         inner = _find(child, f"{name}.")
         within = sum(_count_parameters(block) for _, block in inner)
-        if (
-            counts[type(child)] > 1
-            and _may_be_block(child)
-            and 2 * within < _count_parameters(child)
-        ):
+        is_stage = bool(inner) and 2 * within >= _count_parameters(child)
+        if counts[type(child)] > 1 and _may_be_block(child) and not is_stage:
             found.append((name, child))
         else:
             found += inner

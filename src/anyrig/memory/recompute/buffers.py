@@ -42,35 +42,39 @@ class KeptBuffers:
 
 
 class WrittenBuffers:
-    """Knows the modules of a block whose buffers its forward pass changes, from the first pass."""
+    """The modules of a block whose buffers its forward pass changes.
+
+    They are learned from the first pass in training mode, and from the first one in evaluation.
+    """
 
     def __init__(self) -> None:
-        self._modules: set[str] | None = None
+        self._modules: dict[bool, set[str]] = {}  # by the block's mode
 
     def keep(self, block: nn.Module) -> KeptBuffers:
         """Keep what the forward pass may change."""
-        return KeptBuffers(block, self._modules)
+        return KeptBuffers(block, self._modules.get(block.training))
 
     def learn(self, kept: KeptBuffers) -> None:
         """Note what the forward pass has changed, and keep no more than that."""
-        after = buffers_of(kept.block)
-        changed = {key[0] for key in after if self._has_changed(kept, key, after[key])}
-        written = changed | (self._modules or set())
-        self._modules = written
+        mode, after = kept.block.training, buffers_of(kept.block)
+        is_first = mode not in self._modules
+        changed = {key[0] for key in after if _has_changed(kept, key, after[key], is_first)}
+        written = self._modules[mode] = changed | self._modules.get(mode, set())
         for key in [key for key in kept.values if key[0] not in written]:
             del kept.values[key]
         for key, buffer in after.items():
-            # Changed for the first time, such as after `train()`: the present value has to do.
+            # Changed for the first time, as after `batch_norm.train()`: the present value must do.
             if key[0] in written and key not in kept.values:
                 kept.values[key] = buffer.detach().clone()
         kept.before = {}
 
-    def _has_changed(self, kept: KeptBuffers, key: _Key, buffer: Tensor) -> bool:
-        before, version = kept.before.get(key, (None, None))
-        if before is not buffer or version != version_of(buffer):
-            return True
-        # F.batch_norm changes its statistics, but not their versions.
-        return self._modules is None and not _equal(kept.values[key], buffer)
+
+def _has_changed(kept: KeptBuffers, key: _Key, buffer: Tensor, is_first: bool) -> bool:
+    before, version = kept.before.get(key, (None, None))
+    if before is not buffer or version != version_of(buffer):
+        return True
+    # F.batch_norm changes its statistics, but not their versions.
+    return is_first and not _equal(kept.values[key], buffer)
 
 
 def buffers_of(block: nn.Module) -> dict[_Key, Tensor]:

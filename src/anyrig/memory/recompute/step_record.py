@@ -87,6 +87,7 @@ class StepRecorder:
         self._step = step
         self._names = [*blocks]
         self._blocks = [*blocks.values()]
+        self._forwards = [TimedForward(block) for block in blocks.values()]
         self._device = device
         self._marks: list[Mark] = []
         self._calls: Counter[int] = Counter()
@@ -94,11 +95,11 @@ class StepRecorder:
     def run(self, kept: Collection[int]) -> StepRecord:
         """Run the step; the blocks whose numbers are not in `kept` are recomputed."""
         self._marks, self._calls = [], Counter()
-        timers = [Timer() for _ in self._blocks]
         with ExitStack() as stack:
             for number, block in enumerate(self._blocks):
+                forward = self._forwards[number]
+                forward.timer = Timer()
                 if number not in kept:
-                    forward = TimedForward(block, timers[number])
                     forward.install()
                     stack.callback(forward.remove)
                 hooks = _BlockHooks(self, number)
@@ -113,7 +114,7 @@ class StepRecorder:
             self._step()
         last_peak_bytes = torch.cuda.max_memory_allocated(self._device)
         torch.cuda.synchronize(self._device)
-        seconds = tuple(timer.seconds() for timer in timers)
+        seconds = tuple(forward.timer.seconds() for forward in self._forwards)
         return StepRecord(tuple(self._marks), last_peak_bytes, seconds)
 
     def count_call(self, block: int) -> int:

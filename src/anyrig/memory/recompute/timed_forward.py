@@ -34,15 +34,15 @@ class Timer:
 class TimedForward(RecomputedForward):
     """Measures how long the recomputations take."""
 
-    def __init__(self, module: nn.Module, timer: Timer) -> None:
+    def __init__(self, module: nn.Module) -> None:
         super().__init__(module)
-        self._timer = timer
+        self.timer = Timer()
 
     def _has_context(self, module: nn.Module) -> bool:
         return True
 
     def _around_recomputation(self, kept: KeptBuffers) -> AbstractContextManager[object]:
-        return _Timed(self._timer, super()._around_recomputation(kept))
+        return _Timed(self.timer, super()._around_recomputation(kept))
 
 
 class _Timed(AbstractContextManager[None]):
