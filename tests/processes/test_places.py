@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import traceback
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
 
-from anyrig.processes.places import read_place, request_stacks
+from anyrig.processes.places import place_of, read_place, request_stacks
 
 # If any thread could take the signal, about one rank in four would report `go_on`.
 PROGRAM = """
@@ -80,3 +83,17 @@ def test_a_marked_function_counts_as_a_wait(way: str, tmp_path: Path) -> None:
         finally:
             rank.kill()
     assert place.waits is (way == "wait")
+
+
+@pytest.mark.parametrize("way", ["forward", "backward"])
+def test_a_backward_pass_counts_as_a_wait(way: str) -> None:
+    model = nn.Linear(2, 2)
+    loss = model(torch.ones(2)).sum()
+    loss.backward()
+    fail = loss.backward if way == "backward" else lambda: model(torch.ones(3))  # the graph is gone
+    with pytest.raises(RuntimeError) as raised:
+        fail()
+    place = place_of("".join(traceback.format_exception(raised.value)))
+    assert place is not None
+    assert "test_places.py" in place.line
+    assert place.waits is (way == "backward")

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .device_footprint import DeviceFootprint
 from .moment import Moment
 
-if TYPE_CHECKING:
-    from .footprint import Footprint
 
-
-def format_json(footprint: Footprint) -> str:
-    """Return a footprint as JSON, including its steps."""
-    facts = _facts(footprint.devices)
-    if footprint.steps:
-        facts["steps"] = [_facts(step.devices) for step in footprint.steps]
+def format_json(
+    devices: Sequence[DeviceFootprint], steps: Sequence[Sequence[DeviceFootprint]]
+) -> str:
+    """Return the devices of a footprint, and those of each of its steps, as JSON."""
+    facts = _facts(devices)
+    if steps:
+        facts["steps"] = [_facts(step) for step in steps]
     return json.dumps(facts, indent=2)
 
 

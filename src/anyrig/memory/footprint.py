@@ -42,7 +42,7 @@ class Footprint:
         """Return the footprint as JSON: an object with a list of devices."""
         from .facts import format_json
 
-        return format_json(self)
+        return format_json(self.devices, [step.devices for step in self.steps])
 
     def html(self) -> str:
         """Return the footprint as a self-contained HTML page with a chart for each device."""
