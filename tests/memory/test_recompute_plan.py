@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 import torch
-from recomputed_models import Training, measured
+from recomputed_models import Training, Transformer, measured
 from test_batch_size import assert_equal
 from torch import Tensor, nn
 
@@ -417,3 +417,25 @@ def test_the_program_of_the_documentation(capsys: pytest.CaptureFixture[str]) ->
     exec(program, names)
     assert 0 < len(names["plan"].blocks) < 6
     assert "of 6 blocks: the least time within 24.00 MiB" in capsys.readouterr().out
+
+
+@pytest.mark.gpus(1)
+def test_copies_of_parameters_that_autocast_keeps() -> None:
+    model = Transformer(64, (128, 128, 128, 128)).cuda()
+    x = torch.randn(4, 32, 8, device="cuda")
+
+    def step() -> None:
+        with torch.autocast("cuda", torch.bfloat16):
+            loss = model(x).float().square().mean()
+        loss.backward()
+        model.zero_grad()
+
+    names = [f"layers.{number}" for number in range(4)]
+    peaks = [peak_with(model, names[:count], step) for count in range(5)]
+    assert peaks[0] > peaks[1] > peaks[2] > peaks[3]
+    for count in (1, 3):
+        plan = checkpoint_blocks(model, peaks[count], step)
+        assert plan.peak_bytes <= peaks[count]
+        assert len(plan.blocks) == count
+        # The choice that was applied, and not the last one tried.
+        assert peak_with(model, plan.blocks, step) == measured(step)[0] == plan.peak_bytes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -23,6 +23,8 @@ from .plan import BlockCost, RecomputePlan
 
 # After a choice that ran out of memory, the next one has to have a peak lower by this part.
 _LESS = 0.02
+# Choices are tried whose predicted peak is above the budget by at most this part.
+_MORE = 0.02
 
 
 def checkpoint_blocks(
@@ -46,8 +48,8 @@ def checkpoint_blocks(
 
     Of all sets of blocks with which the peak stays within the budget, it chooses the one that is
     recomputed in the least time. `torch.utils.checkpoint` does the recomputation. The bytes and
-    times are measured: the step runs about five times, and once more for each choice whose measured
-    peak exceeds the budget.
+    times are measured: the step runs five to seven times, and twice more for each choice whose
+    measured peak is above the predicted one.
 
     Afterwards the parameters, buffers and gradients of all modules, and the state of all
     optimizers, schedulers, `GradScaler`s and random number generators are as before. Statistics of
@@ -130,33 +132,48 @@ class _Planner:
     def find_plan(self) -> RecomputePlan:
         """Apply the cheapest choice whose measured peak is within the budget."""
         costs = self.runner.measure_costs()
+        plan = self._find_within(costs)
+        # Predictions may be too high: try the cheapest choice that is predicted a little above.
+        chosen = choose_blocks(costs, math.floor(self.budget_bytes * (1 + _MORE)))
+        if chosen is not None and _seconds(costs, chosen) < plan.extra_seconds:
+            measured = self._apply(chosen)
+            if measured is not None and measured[0] <= self.budget_bytes:
+                return self._describe(costs, chosen, plan.reason, *measured)
+            recompute_blocks(self.model, plan.blocks)
+        return plan
+
+    def _find_within(self, costs: Costs) -> RecomputePlan:
+        """Apply the cheapest choice whose peak, predicted and measured, is within the budget."""
         aim_bytes = self.budget_bytes
-        limit = f"within {format_bytes(self.budget_bytes)}"
+        reason = f"the least time within {format_bytes(self.budget_bytes)}"
         while True:
             chosen = choose_blocks(costs, aim_bytes)
             is_last = chosen is None
             if chosen is None:
                 chosen = choose_least_peak(costs)
             predicted_bytes = costs.peak_bytes(chosen)
-            recompute_blocks(self.model, [self.names[block] for block in sorted(chosen)])
-            measured = self.runner.measure_steps()
+            measured = self._apply(chosen)
             if measured is not None and measured[0] <= self.budget_bytes:
-                reason = f"the least time {limit}" if chosen else "the step fits without"
                 return self._describe(costs, chosen, reason, *measured)
-            peak_bytes = predicted_bytes if measured is None else measured[0]
             if is_last:
-                raise self._error(peak_bytes, len(chosen))
+                raise self._error(predicted_bytes if measured is None else measured[0], chosen)
             # The next choice has to have a lower peak, by what this one was above the budget.
             if measured is None:
-                limit = f"that fits on {self.device}"
+                reason = f"the least time that fits on {self.device}"
                 aim_bytes = min(aim_bytes, predicted_bytes) - math.ceil(predicted_bytes * _LESS)
             else:
-                aim_bytes = predicted_bytes - (peak_bytes - self.budget_bytes)
+                aim_bytes = predicted_bytes - (measured[0] - self.budget_bytes)
 
-    def _error(self, peak_bytes: int, count: int) -> MemoryTrackingError:
+    def _apply(self, chosen: Iterable[int]) -> tuple[int, float] | None:
+        """Apply a choice; return its measured peak and time, None if memory ran out."""
+        recompute_blocks(self.model, [self.names[block] for block in sorted(chosen)])
+        return self.runner.measure_steps()
+
+    def _error(self, peak_bytes: int, chosen: Collection[int]) -> MemoryTrackingError:
+        of = format_count(len(self.names), "block")
         return MemoryTrackingError(
             f"the step needs {peak_bytes} bytes ({format_bytes(peak_bytes)}) on {self.device} at "
-            f"least, with {count} of {format_count(len(self.names), 'block')} recomputed; the "
+            f"least, with {len(chosen)} of {of} recomputed; the "
             f"budget is {self.budget_bytes} bytes ({format_bytes(self.budget_bytes)}). Use a "
             "smaller batch, or name more or smaller modules: blocks=[...]"
         )
@@ -167,11 +184,11 @@ class _Planner:
         kept_bytes = costs.peak_bytes(frozenset())
         return RecomputePlan(
             blocks=tuple(self.names[block] for block in sorted(chosen)),
-            reason=reason,
+            reason=reason if chosen else "the step fits without",
             budget_bytes=self.budget_bytes,
             peak_bytes=peak_bytes,
             kept_bytes=kept_bytes if kept_bytes < UNREACHABLE_BYTES else None,
-            extra_seconds=sum(costs.seconds[block] for block in chosen),
+            extra_seconds=_seconds(costs, chosen),
             step_seconds=seconds,
             costs=tuple(
                 BlockCost(
@@ -185,3 +202,7 @@ class _Planner:
             device=self.device,
             _model=weakref.ref(self.model),
         )
+
+
+def _seconds(costs: Costs, chosen: Iterable[int]) -> float:
+    return sum(costs.seconds[block] for block in sorted(chosen))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from .costs import Costs
@@ -60,6 +61,29 @@ def choose_least_peak(costs: Costs) -> frozenset[int]:
 
 
 @dataclass(frozen=True)
+class _Limit:
+    """A phase, which depends on what the chosen ones among the first blocks of a chain save.
+
+    Attributes:
+        scale: what they save in this phase, divided by what they save after their forward pass.
+    """
+
+    peak_bytes: int
+    scale: float
+
+    def least_saved(self, budget_bytes: int) -> float:
+        """Return how many bytes must be saved for a peak within the budget."""
+        excess_bytes = self.peak_bytes - budget_bytes
+        if excess_bytes <= 0:
+            return -math.inf
+        return excess_bytes / self.scale if self.scale > 0 else math.inf
+
+
+def _least_saved(limits: Iterable[_Limit], budget_bytes: int) -> float:
+    return max((limit.least_saved(budget_bytes) for limit in limits), default=-math.inf)
+
+
+@dataclass(frozen=True)
 class _Chain:
     """Blocks in a row, of which phases depend on the first ones.
 
@@ -72,53 +96,63 @@ class _Chain:
     Attributes:
         order: the blocks.
         saved_bytes: by position in the order, as are the next two.
-        kept, recomputed: the peaks of the phases of a block, in bytes.
-        after: the peaks outside the blocks, by the number of blocks that hold activations.
+        kept, recomputed: the phases of a block.
+        after: the phases outside the blocks, by the number of blocks that hold activations.
     """
 
     order: tuple[int, ...]
     saved_bytes: tuple[int, ...]
-    kept: tuple[int, ...]
-    recomputed: tuple[int, ...]
-    after: tuple[int, ...]
+    kept: tuple[set[_Limit], ...]
+    recomputed: tuple[set[_Limit], ...]
+    after: tuple[set[_Limit], ...]
 
     @staticmethod
     def of(costs: Costs) -> _Chain | None:
         """Return the chain of a step; None if its blocks do not form one."""
         order = costs.order
+        saved = tuple(costs.saved_bytes[block] for block in order)
         position = {block: number for number, block in enumerate(order)}
-        kept, recomputed, after = [0] * len(order), [0] * len(order), [0] * (len(order) + 1)
+        chain = _Chain(
+            order,
+            saved,
+            tuple(set() for _ in order),
+            tuple(set() for _ in order),
+            tuple(set() for _ in (None, *order)),
+        )
         for phase in costs.phases:
             live = len(phase.saved_bytes)
             if costs.overlapping or phase.saved_bytes.keys() != {*order[:live]}:
                 return None
+            first = sum(saved[:live])
+            scale = sum(phase.saved_bytes.values()) / first if first else 1.0
             place = None if phase.owner is None else position.get(phase.owner)
             if place is None:
-                after[live] = max(after[live], phase.kept_bytes)
+                chain.after[live].add(_Limit(phase.kept_bytes, scale))
             elif place != live:
                 return None
             else:
-                kept[live] = max(kept[live], phase.kept_bytes)
-                recomputed[live] = max(recomputed[live], phase.recomputed_bytes)
-        saved = tuple(costs.saved_bytes[block] for block in order)
-        return _Chain(order, saved, tuple(kept), tuple(recomputed), tuple(after))
+                chain.kept[live].add(_Limit(phase.kept_bytes, scale))
+                chain.recomputed[live].add(_Limit(phase.recomputed_bytes, scale))
+        return chain
 
     def choose(self, budget_bytes: int, units: Sequence[int]) -> frozenset[int] | None:
         """Return the choice of the least time within the budget, by dynamic programming."""
         choices: list[_Choice] = [(0, 0, None)]
         for number, block in enumerate(self.order):
+            always = _least_saved(self.after[number], budget_bytes)
+            if_kept = max(always, _least_saved(self.kept[number], budget_bytes))
+            if_recomputed = max(always, _least_saved(self.recomputed[number], budget_bytes))
             grown: list[_Choice] = []
             for time, saved, blocks in choices:
-                if self.after[number] - saved > budget_bytes:
-                    continue
-                if self.kept[number] - saved <= budget_bytes:
+                if saved >= if_kept:
                     grown.append((time, saved, blocks))
-                if self.recomputed[number] - saved <= budget_bytes:
+                if saved >= if_recomputed:
                     more = saved + self.saved_bytes[number]
                     grown.append((time + units[number], more, (block, blocks)))
             choices = _best_ones(grown)
+        at_end = _least_saved(self.after[-1], budget_bytes)
         for _, saved, blocks in choices:
-            if self.after[-1] - saved <= budget_bytes:
+            if saved >= at_end:
                 return frozenset(_unlink(blocks))
         return None
 

@@ -130,15 +130,20 @@ def _saved(
 ) -> int:
     """Return how much more is allocated after a call if its activations are kept.
 
-    The level is taken at the next event, when the model's variables no longer hold the input.
+    Between the end of the call and the next event, the input may be freed. After the last block, so
+    are the copies of parameters that autocast keeps. Kept activations hold these copies longer, so
+    the block then saves more than this.
     """
     if block not in record_of:
         return 0
-    before, after = (
-        record_of[block].marks[number].allocated_bytes - reference.marks[number].allocated_bytes
-        for number in (enter, leave + 1)
+    before, at_end, after = (
+        _difference(record_of[block], reference, number) for number in (enter, leave, leave + 1)
     )
-    return after - before
+    return min(at_end, after) - before
+
+
+def _difference(record: StepRecord, reference: StepRecord, number: int) -> int:
+    return record.marks[number].allocated_bytes - reference.marks[number].allocated_bytes
 
 
 def _phase(
