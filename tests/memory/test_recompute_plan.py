@@ -425,9 +425,10 @@ def test_copies_of_parameters_that_autocast_keeps() -> None:
     x = torch.randn(4, 32, 8, device="cuda")
 
     def step() -> None:
-        with torch.autocast("cuda", torch.bfloat16):
-            loss = model(x).float().square().mean()
-        loss.backward()
+        for _ in range(2):
+            with torch.autocast("cuda", torch.bfloat16):
+                loss = model(x).float().square().mean()
+            loss.backward()
         model.zero_grad()
 
     names = [f"layers.{number}" for number in range(4)]
