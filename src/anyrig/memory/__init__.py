@@ -19,11 +19,16 @@ if TYPE_CHECKING:
     from .out_of_memory import explain_oom as explain_oom
     from .reason import Cause as Cause
     from .reason import Reason as Reason
+    from .recompute.checkpoint_blocks import checkpoint_blocks as checkpoint_blocks
+    from .recompute.forward import recompute_blocks as recompute_blocks
+    from .recompute.plan import BlockCost as BlockCost
+    from .recompute.plan import RecomputePlan as RecomputePlan
     from .source_line import SourceLine as SourceLine
     from .tracking import track as track
 
 _MODULE_OF_NAME = {
     "BatchFit": ".batch_size",
+    "BlockCost": ".recompute.plan",
     "Cause": ".reason",
     "DeviceFootprint": ".device_footprint",
     "Footprint": ".footprint",
@@ -33,9 +38,12 @@ _MODULE_OF_NAME = {
     "OutOfMemoryReport": ".out_of_memory",
     "Probe": ".batch_size",
     "Reason": ".reason",
+    "RecomputePlan": ".recompute.plan",
     "SourceLine": ".source_line",
+    "checkpoint_blocks": ".recompute.checkpoint_blocks",
     "explain_oom": ".out_of_memory",
     "fit_batch_size": ".batch_size",
+    "recompute_blocks": ".recompute.forward",
     "track": ".tracking",
 }
 

@@ -204,7 +204,7 @@ class _Search:
             if not self.fits:
                 self._step(samples)
         except RuntimeError as error:
-            if not _is_out_of_memory(error) or samples == 1:
+            if not is_out_of_memory(error) or samples == 1:
                 raise
             traceback.clear_frames(error.__traceback__)
             self._state.drop_gradients(but=had_gradients if self.fits else set())
@@ -275,7 +275,8 @@ def _limit_bytes(device: int) -> int:
     return min(int(of_process), free_bytes + torch.cuda.memory_reserved(device))
 
 
-def _is_out_of_memory(error: RuntimeError) -> bool:
+def is_out_of_memory(error: RuntimeError) -> bool:
+    """Say whether an error is that a device has no more memory."""
     # Libraries report it as CUBLAS_STATUS_ALLOC_FAILED, CUDNN_STATUS_ALLOC_FAILED and the like.
     return isinstance(error, torch.OutOfMemoryError) or "ALLOC_FAILED" in str(error)
 

@@ -1,0 +1,442 @@
+"""`checkpoint_blocks` keeps a step within its budget, in the least time, and changes no result."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import json
+import random
+import re
+import subprocess
+import sys
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from recomputed_models import Training, Transformer, measured
+from test_batch_size import assert_equal
+from torch import Tensor, nn
+
+import anyrig
+from anyrig.errors import LaunchError, MemoryTrackingError
+from anyrig.memory import checkpoint_blocks, recompute_blocks
+
+MIB = 2**20
+GIB = 2**30
+
+
+def test_twenty_budgets_against_every_choice() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", "import recomputed_models; recomputed_models.compare()"],
+        cwd=Path(__file__).parent,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    lines = [json.loads(line) for line in ended.stdout.splitlines()]
+    assert len(lines) == 2
+    for found in lines:
+        every = {tuple(chosen): measured for chosen, measured in found["every"]}
+        assert len(every) == 16
+        for peak_bytes, _, predicted_bytes in every.values():
+            assert peak_bytes <= predicted_bytes <= 1.01 * peak_bytes
+        assert max(each[0] for each in every.values()) > 1.3 * every[0, 1, 2, 3][0] > GIB / 2
+        assert len(found["choices"]) == 20
+        for budget_bytes, chosen in found["choices"]:
+            peak_bytes, seconds, _ = every[tuple(chosen)]
+            assert peak_bytes <= budget_bytes
+            best = min(seconds for peak, seconds, _ in every.values() if peak <= budget_bytes)
+            assert seconds <= 1.001 * best
+        assert len({tuple(chosen) for _, chosen in found["choices"]}) > 4
+        for budget_bytes, chosen, peak_bytes, next_peak_bytes in found["plans"]:
+            assert [budget_bytes, chosen] in found["choices"]
+            assert every[tuple(chosen)][0] <= peak_bytes <= budget_bytes
+            assert next_peak_bytes <= budget_bytes
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _quick_collections() -> Iterator[None]:
+    """Let garbage collections search only what these tests create."""
+
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+def random_states() -> list[Any]:
+    return [torch.get_rng_state(), torch.cuda.get_rng_state(), random.getstate()]
+
+
+@pytest.mark.gpus(1)
+def test_the_program_is_as_before_but_for_the_plan() -> None:
+    training = Training("small resnet")
+    training.step()
+    training.model.stage1[0].eval()
+    state = copy.deepcopy([training.model.state_dict(), training.optimizer.state_dict()])
+    modes = [module.training for module in training.model.modules()]
+    numbers = random_states()
+    plan = checkpoint_blocks(training.model, 2**34, training.step)
+    assert plan.blocks == ()
+    assert_equal([training.model.state_dict(), training.optimizer.state_dict()], state)
+    assert_equal(random_states(), numbers)
+    assert [module.training for module in training.model.modules()] == modes
+    assert all(parameter.grad is None for parameter in training.model.parameters())
+    assert all("forward" not in vars(module) for module in training.model.modules())
+    assert all(
+        not module._forward_pre_hooks and not module._forward_hooks
+        for module in training.model.modules()
+    )
+    with pytest.raises(MemoryTrackingError, match="at least, with 1 of 4 blocks recomputed"):
+        checkpoint_blocks(training.model, 1000, training.step)
+    assert_equal([training.model.state_dict(), training.optimizer.state_dict()], state)
+    assert all("forward" not in vars(module) for module in training.model.modules())
+
+
+class Wave(nn.Module):
+    """Keeps three tensors of the size of its input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x * self.scale).sin().cos()
+
+
+class Waves(nn.Module):
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.waves = nn.ModuleList(Wave() for _ in range(count))
+        self.repeats = 1
+
+    def forward(self, x: Tensor) -> Tensor:
+        for _ in range(self.repeats):
+            for wave in self.waves:
+                x = wave(x)
+        return x.sum()
+
+
+class Growth(nn.Module):
+    """Keeps two tensors of the size of its input, and not its input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x.exp() * self.scale).cos()
+
+
+def waves(count: int = 4, size: int = 2**18) -> tuple[Waves, Tensor, Callable[[], None]]:
+    """Return a model whose blocks each keep 2 or 3 MiB, its input, and its step."""
+    model, x = Waves(count).cuda(), torch.randn(size, device="cuda")
+
+    def step() -> None:
+        model(x).backward()
+        model.zero_grad()
+
+    return model, x, step
+
+
+def peak_with(model: nn.Module, names: Iterable[str], step: Callable[[], object]) -> int:
+    recompute_blocks(model, names)
+    step()
+    return measured(step)[0]
+
+
+@pytest.mark.gpus(1)
+def test_what_a_plan_says() -> None:
+    model, _, step = waves()
+    highest = peak_with(model, [], step)
+    lower = peak_with(model, ["waves.0"], step)
+    plan = checkpoint_blocks(model, lower, step)
+    (name,) = plan.blocks
+    assert (plan.peak_bytes, plan.kept_bytes) == (lower, highest)
+    assert plan.budget_bytes == lower
+    assert [cost.name for cost in plan.costs] == [f"waves.{number}" for number in range(4)]
+    assert plan.costs[1].saved_bytes == 2 * MIB
+    assert [cost.name for cost in plan.costs if cost.recomputed] == [name]
+    assert plan.extra_seconds == plan.costs[0].seconds > 0
+    assert 0 < plan.extra_percent < 20
+    text = str(plan)
+    assert "recompute 1 of 4 blocks: the least time within" in text
+    assert f"of {lower / MIB:.2f} MiB, without: {highest / MIB:.2f} MiB" in text
+    assert "ms more per step" in text
+    assert re.search(rf"{name}  saves +2\.00 MiB  costs +0\.0\d ms  recomputed\n", text)
+    assert text.count("ms  kept") == 3
+    plan.remove()
+    assert peak_with(model, [], step) == highest
+    reference = weakref.ref(model)
+    del model, step
+    gc.collect()
+    assert reference() is None
+    plan.remove()
+
+
+@pytest.mark.gpus(1)
+def test_the_input_that_a_recomputed_block_keeps_is_counted() -> None:
+    model, _, step = waves()
+    model.waves = nn.ModuleList(Growth() for _ in range(4)).cuda()
+    plan = checkpoint_blocks(model, 2**34, step)
+    assert [cost.saved_bytes // MIB for cost in plan.costs[1:]] == [1, 1, 1]
+    lowest = peak_with(model, [f"waves.{number}" for number in range(4)], step)
+    assert checkpoint_blocks(model, lowest, step).peak_bytes <= lowest
+
+
+@pytest.mark.gpus(1)
+def test_a_plan_replaces_the_earlier_one() -> None:
+    model, _, step = waves()
+    highest = peak_with(model, [], step)
+    lowest = peak_with(model, ["waves.0", "waves.1", "waves.2", "waves.3"], step)
+    assert checkpoint_blocks(model, lowest, step).blocks != ()
+    assert checkpoint_blocks(model, highest, step).blocks == ()
+    assert peak_with(model, [], step) == highest
+
+
+@pytest.mark.gpus(1)
+def test_a_step_that_does_not_fit_on_the_gpu_without_recomputation() -> None:
+    model, _, step = waves(8, 2**20)  # 8 MiB or more for each of 8 blocks
+    gc.collect()
+    torch.cuda.empty_cache()
+    total_bytes = torch.cuda.get_device_properties(0).total_memory
+    limit_bytes = torch.cuda.memory_reserved() + 66 * MIB
+    torch.cuda.set_per_process_memory_fraction(limit_bytes / total_bytes)
+    try:
+        with pytest.raises(torch.OutOfMemoryError):
+            step()
+        plan = checkpoint_blocks(model, 2**40, step)
+        assert 0 < len(plan.blocks) < 8
+        assert plan.reason == "the least time that fits on cuda:0"
+        step()
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    plan.remove()
+    assert plan.kept_bytes is not None
+    assert plan.kept_bytes - MIB <= peak_with(model, [], step) <= plan.kept_bytes
+
+
+@pytest.mark.gpus(1)
+def test_gradients_of_a_step_that_ran_out_of_memory_are_dropped() -> None:
+    model, x, step = waves()
+    highest = peak_with(model, [], step)
+    refusals = []
+
+    def refused() -> None:
+        assert all(parameter.grad is None for parameter in model.parameters())
+        torch.cuda.reset_peak_memory_stats()
+        model(x).backward()
+        if torch.cuda.max_memory_allocated() >= highest:
+            refusals.append(1)
+            raise torch.OutOfMemoryError
+        model.zero_grad()
+
+    plan = checkpoint_blocks(model, 2**34, refused)
+    assert refusals
+    assert plan.blocks
+
+
+@pytest.mark.gpus(1)
+def test_blocks_that_are_called_several_times_before_backward() -> None:
+    model, _, step = waves(2)
+    model.repeats = 3
+    peaks = {
+        names: peak_with(model, names, step)
+        for names in ((), ("waves.0",), ("waves.1",), ("waves.0", "waves.1"))
+    }
+    for budget_bytes in peaks.values():
+        plan = checkpoint_blocks(model, budget_bytes, step)
+        fewest = min(len(names) for names, peak in peaks.items() if peak <= budget_bytes)
+        assert plan.peak_bytes <= budget_bytes
+        assert len(plan.blocks) == fewest
+    assert plan.costs[0].saved_bytes == 2 * MIB
+
+
+@pytest.mark.gpus(1)
+def test_micro_batches_of_several_sizes() -> None:
+    model, x, _ = waves(4)
+
+    def step() -> None:
+        for samples in (2**17, 2**18, 2**16):
+            model(x[:samples]).backward()
+        model.zero_grad()
+
+    highest = peak_with(model, [], step)
+    two_less = peak_with(model, ["waves.0", "waves.1"], step)
+    assert two_less < highest
+    plan = checkpoint_blocks(model, two_less, step)
+    assert len(plan.blocks) == 2
+    assert plan.peak_bytes == two_less
+
+
+@pytest.mark.gpus(1)
+def test_named_blocks_and_blocks_without_a_backward_pass() -> None:
+    model, x, _ = waves(4)
+    model.waves[0].requires_grad_(False)
+
+    def step() -> None:
+        with torch.no_grad():
+            model(x)
+        model(x).backward()
+        model.zero_grad()
+
+    plan = checkpoint_blocks(model, 2**34, step, blocks=["waves.0", "waves.2", "waves.3"])
+    assert [cost.name for cost in plan.costs] == ["waves.2", "waves.3"]
+    lowest = peak_with(model, ["waves.2", "waves.3"], step)
+    plan = checkpoint_blocks(model, lowest, step, blocks=["waves.0", "waves.2", "waves.3"])
+    assert set(plan.blocks) <= {"waves.2", "waves.3"}
+    assert plan.blocks
+
+
+class InPlace(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.add_(1).mul(self.scale)
+
+
+@pytest.mark.gpus(1)
+def test_a_block_that_changes_its_input() -> None:
+    model = nn.Sequential(InPlace(), InPlace()).cuda()
+    x = torch.zeros(4, device="cuda")
+    with pytest.raises(MemoryTrackingError, match="'0' changes its input in place"):
+        checkpoint_blocks(model, 2**34, lambda: model(x).sum().backward())
+    assert all("forward" not in vars(module) for module in model.modules())
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+@pytest.mark.gpus(1)
+def test_steps_that_differ() -> None:
+    model, _, step = waves()
+
+    def longer() -> None:
+        model.repeats += 1
+        step()
+
+    with pytest.raises(MemoryTrackingError, match="two calls of the step had 36 and 48 events"):
+        checkpoint_blocks(model, 2**34, longer)
+
+
+@pytest.mark.gpus(1)
+@pytest.mark.parametrize("error", [RuntimeError("on fire"), KeyboardInterrupt()])
+def test_an_error_of_the_step(error: BaseException) -> None:
+    model, _, step = waves()
+    scale = model.waves[0].scale
+
+    def failing() -> None:
+        with torch.no_grad():
+            scale.add_(1)
+        step()
+        if scale > 3:
+            raise error
+
+    with pytest.raises(type(error)):
+        checkpoint_blocks(model, 2**34, failing)
+    assert scale.item() == 1
+    assert all("forward" not in vars(module) for module in model.modules())
+    assert all(not module._forward_hooks for module in model.modules())
+
+
+@pytest.mark.gpus(2)
+def test_refusals() -> None:
+    for model, budget_bytes, words in (
+        (
+            nn.Sequential(Wave(), Wave()),
+            1,
+            "parameters of the model are on cpu, and the plan is for one GPU",
+        ),
+        (Wave().cuda(), 0, "budget_bytes=0 is no number of bytes"),
+        (nn.Linear(2, 2).cuda(), 1, "no repeated modules in a ModuleList or Sequential"),
+        (nn.Sequential(Wave().to("cuda:0"), Wave().to("cuda:1")), 1, "are on cuda:0, cuda:1"),
+    ):
+        with pytest.raises(MemoryTrackingError, match=words):
+            checkpoint_blocks(model, budget_bytes, lambda: None)
+
+
+def test_several_ranks_are_refused() -> None:
+    with pytest.raises(LaunchError, match="this process is one of 2 ranks, whose plans could dif"):
+        anyrig.launch(_join_and_plan, (), rig="cpu", nproc_per_device=2)
+
+
+def _join_and_plan() -> None:
+    from anyrig.processes.group.membership import join_group
+
+    join_group()
+    checkpoint_blocks(nn.Sequential(nn.Linear(2, 2)), 2**30, lambda: None)
+
+
+@pytest.mark.gpus(1)
+def test_a_choice_that_takes_more_than_predicted_is_replaced() -> None:
+    model, _, step = waves()
+    highest = peak_with(model, [], step)
+    calls = []
+
+    def growing() -> None:
+        calls.append(1)
+        kept = torch.empty(3 * MIB if len(calls) > 3 else 1, dtype=torch.int8, device="cuda")
+        step()
+        del kept
+
+    plan = checkpoint_blocks(model, highest, growing)
+    assert len(plan.blocks) == 2
+    assert len(calls) > 6
+    assert plan.peak_bytes == measured(growing)[0] <= highest
+
+
+@pytest.mark.gpus(1)
+def test_blocks_that_are_skipped_at_random() -> None:
+    model, x, _ = waves()
+
+    def step() -> None:
+        y = x
+        for wave in model.waves:
+            if torch.rand(()) < 0.5:
+                y = wave(y)
+        y.sum().backward()
+        model.zero_grad()
+
+    torch.manual_seed(1)
+    plan = checkpoint_blocks(model, 2**34, step)
+    assert 0 < len(plan.costs) < 4
+
+
+@pytest.mark.gpus(1)
+def test_the_program_of_the_documentation(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "memory.md").read_text()
+    programs = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    (program,) = [each for each in programs if "checkpoint_blocks" in each]
+    names: dict[str, Any] = {}
+    exec(programs[0], names)
+    exec(program, names)
+    assert 0 < len(names["plan"].blocks) < 6
+    assert "of 6 blocks: the least time within 24.00 MiB" in capsys.readouterr().out
+
+
+@pytest.mark.gpus(1)
+def test_copies_of_parameters_that_autocast_keeps() -> None:
+    model = Transformer(64, (128, 128, 128, 128)).cuda()
+    x = torch.randn(4, 32, 8, device="cuda")
+
+    def step() -> None:
+        for _ in range(2):
+            with torch.autocast("cuda", torch.bfloat16):
+                loss = model(x).float().square().mean()
+            loss.backward()
+        model.zero_grad()
+
+    names = [f"layers.{number}" for number in range(4)]
+    peaks = [peak_with(model, names[:count], step) for count in range(5)]
+    assert peaks[0] > peaks[1] > peaks[2] > peaks[3]
+    for count in (1, 3):
+        plan = checkpoint_blocks(model, peaks[count], step)
+        assert plan.peak_bytes <= peaks[count]
+        assert len(plan.blocks) == count
+        # The choice that was applied, and not the last one tried.
+        assert peak_with(model, plan.blocks, step) == measured(step)[0] == plan.peak_bytes
