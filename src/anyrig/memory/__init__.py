@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from .reason import Cause as Cause
     from .reason import Reason as Reason
     from .source_line import SourceLine as SourceLine
+    from .surviving_step import SurvivingStep as SurvivingStep
+    from .surviving_step import survive as survive
     from .tracking import track as track
 
 _MODULE_OF_NAME = {
@@ -34,8 +36,10 @@ _MODULE_OF_NAME = {
     "Probe": ".batch_size",
     "Reason": ".reason",
     "SourceLine": ".source_line",
+    "SurvivingStep": ".surviving_step",
     "explain_oom": ".out_of_memory",
     "fit_batch_size": ".batch_size",
+    "survive": ".surviving_step",
     "track": ".tracking",
 }
 

@@ -45,7 +45,7 @@ class ProgramState:
             generator = getattr(owner, "generator", None)
             if isinstance(generator, torch.Generator):
                 self._put_back.append(_keep_generator(generator))
-        self._put_back.append(_keep_random_numbers())
+        self._put_back.append(keep_random_numbers())
 
     def restore(self) -> None:
         """Restore the state. What optimizers have stored since then is dropped."""
@@ -162,9 +162,10 @@ def _keep_generator(generator: torch.Generator) -> Callable[[], None]:
     return put_back
 
 
-def _keep_random_numbers() -> Callable[[], None]:
+def keep_random_numbers() -> Callable[[], None]:
+    """Return a function that restores the generators of PyTorch, Python and NumPy."""
     of_python, of_host = random.getstate(), torch.get_rng_state()
-    of_devices = torch.cuda.get_rng_state_all()
+    of_devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
     numpy = sys.modules.get("numpy")  # anyrig does not need it
     of_numpy = numpy and numpy.random.get_state()
 

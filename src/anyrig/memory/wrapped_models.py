@@ -1,0 +1,99 @@
+"""The models of this process that DDP or FSDP2 wraps, after a step that failed on any rank."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.fsdp import FSDPModule
+from torch.nn.parallel import DistributedDataParallel
+
+from ..errors import MemoryTrackingError
+from .census import find_instances
+
+
+def check_wrapped_models() -> None:
+    """Raise MemoryTrackingError if a failed step of a wrapped model could not be undone."""
+    if any(ddp.static_graph for ddp in _find_ddps()):
+        raise MemoryTrackingError(
+            "DDP with static_graph=True learns the graph in its first step, and cannot learn it "
+            "again if that step fails; leave out static_graph"
+        )
+    if _find_sharded() and not hasattr(FSDPModule, "reset_iter_state"):
+        raise MemoryTrackingError(
+            f"FSDP2 of PyTorch {torch.__version__} cannot undo a failed step; install torch 2.13 "
+            "or newer, or use DDP"
+        )
+
+
+def reset_shards() -> None:
+    """Shard the parameters of FSDP2's models again, and drop what failed collectives have left.
+
+    Raises:
+        MemoryTrackingError: a model holds gradients of earlier steps that are not yet reduced.
+    """
+    for module in _find_sharded():
+        if module._get_fsdp_state()._is_root:  # None before the first forward
+            _reset_root(module)
+
+
+def _reset_root(root: Any) -> None:
+    # FSDP2's states, groups and parameters are private; test_torch_names.py notices a change.
+    groups = [
+        group
+        for state in root._get_fsdp_state()._state_ctx.all_states
+        for group in state._fsdp_param_groups
+    ]
+    if not all(group.reduce_grads and group.all_reduce_grads for group in groups):
+        raise MemoryTrackingError(
+            "FSDP2 drops the gradients that set_requires_gradient_sync(False) left unreduced when "
+            "a step fails; leave it out, and give survive() the whole batch"
+        )
+    root.reset_iter_state()
+    for group in groups:
+        for held in group.fsdp_params:
+            # `reset_iter_state` keeps the memory of parameters that were being gathered, and
+            # gradients that were not yet reduced.
+            held.free_unsharded_param()
+            gathered: nn.Parameter | None = getattr(held, "_unsharded_param", None)
+            if gathered is not None:
+                gathered.grad = None
+
+
+def reset_buckets() -> None:
+    """Make DDP ready for a new step, with new buckets; every rank must call this.
+
+    The failed step may have ended while DDP allocated its buckets, on one rank alone. Buckets in
+    the order of the parameters are certain to be alike on all ranks.
+    """
+    # All functions of the reducer are private; test_torch_names.py notices a change.
+    for ddp in _find_ddps():
+        ddp.reducer._reset_state()
+        ddp.reducer._push_all_rebuilt_params()
+        ddp.reducer._rebuild_buckets()
+
+
+def let_gradients_order_buckets() -> None:
+    """Let DDP order its buckets as gradients arrive in the next backward pass.
+
+    As `reset_buckets` orders them, their reductions do not overlap with the backward pass.
+    """
+    for ddp in _find_ddps():
+        ddp.reducer._reset_state()
+
+
+def _find_ddps() -> list[Any]:
+    """Return the DDP models in the same order on every rank, except models that are alike."""
+    found: list[Any] = find_instances(DistributedDataParallel)[DistributedDataParallel]
+
+    def order(ddp: Any) -> str:
+        shapes = [(tuple(each.shape), each.dtype, each.requires_grad) for each in ddp.parameters()]
+        return f"{ddp.process_group.group_name} {ddp.bucket_bytes_cap} {shapes}"
+
+    return sorted(found, key=order)
+
+
+def _find_sharded() -> list[Any]:
+    found: list[Any] = find_instances(FSDPModule)[FSDPModule]
+    return found
