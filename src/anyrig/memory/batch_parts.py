@@ -34,19 +34,18 @@ class Batch:
 
     def __init__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         self._arguments = (args, dict(kwargs))
-        found, self._structure = _pytree.tree_flatten_with_path(self._arguments)
-        self._leaves = [leaf for _, leaf in found]
-        self._paths = [path for path, _ in found]
+        self._leaves, self._structure = _pytree.tree_flatten(self._arguments)
         self.samples = next((len(leaf) for leaf in self._leaves if _has_samples(leaf)), 0)
 
     def refusal(self) -> str | None:
         """Return why the batch cannot be divided, and what to do; None if it can be."""
         if not any(map(_has_samples, self._leaves)):
             return "no argument of the step is a tensor; pass the batch as arguments"
-        for path, leaf in zip(self._paths, self._leaves, strict=True):
+        for index, leaf in enumerate(self._leaves):
             problem = self._problem(leaf)
             if problem is not None:
-                return f"{_name(path)} {problem}"
+                found, _ = _pytree.tree_flatten_with_path(self._arguments)
+                return f"{_name(found[index][0])} {problem}"
         for each in _lists_in(self._arguments):
             if len(each) == self.samples > 1 and not any(map(_is_container, each)):
                 return (
