@@ -67,6 +67,10 @@ class Alone:
         """See `Ranks.begin`."""
         return min(wanted, most), most
 
+    def add(self, numbers: Sequence[float]) -> list[float]:
+        """Return the numbers."""
+        return [*numbers]
+
     def guard(self) -> AbstractContextManager[None]:
         """Do nothing."""
         return nullcontext()
@@ -143,6 +147,12 @@ class Ranks:
             Stopped: another rank has failed.
         """
         self._meet(Point.END)
+
+    def add(self, numbers: Sequence[float]) -> list[float]:
+        """Return the sums of all ranks' numbers. Within `guard`, this is a collective, too."""
+        total = torch.tensor(numbers, dtype=torch.float64, device="cpu")
+        dist.all_reduce(total, group=self._group)
+        return total.tolist()
 
     @contextmanager
     def guard(self) -> Iterator[None]:

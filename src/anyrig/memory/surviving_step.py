@@ -83,8 +83,9 @@ class SurvivingStep:
     undivided batch, except with layers that mix samples, and with random numbers such as dropout,
     of which each part draws its own.
 
-    Over ranks, all ranks divide their batches into the same number of parts. Each rank's loss is
-    that of its own samples, and DDP or FSDP2 averages over the ranks, as without `survive`.
+    Over ranks, all ranks divide their batches into the same number of parts. DDP and FSDP2 average
+    gradients over the ranks, and `anyrig.spread` over the samples of all ranks, as without
+    `survive`.
 
     Args:
         loss_of, count, reduction, backward, batch_norm_in_parts, largest_part: see `survive`.
@@ -118,14 +119,23 @@ class SurvivingStep:
             for module in find_instances(nn.Module)[nn.Module]
             if "_modules" in vars(module)
         ]
+        for module in self._known_modules():
+            # Duck-typed, as rooms above this one spread modules.
+            if getattr(vars(module).get("_layout"), "accumulate", False):
+                raise MemoryTrackingError(
+                    "a model is spread with accumulate=True, which weights each backward pass, and "
+                    "survive() weights its parts, too; leave out accumulate=True"
+                )
         self._has_failed = False
         self._ranks: Alone | Ranks = Alone()
         self._wrapped: ModuleType | None = None  # `wrapped_models`, over ranks
+        self._averages_samples = False  # over all ranks
         if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
             from . import wrapped_models
 
             wrapped_models.check_wrapped_models()
             self._wrapped = wrapped_models
+            self._averages_samples = wrapped_models.average_samples()
             self._ranks = Ranks()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
@@ -242,6 +252,8 @@ class SurvivingStep:
             for index, place in enumerate(division):
                 args, kwargs = batch.part(*place)
                 counts[index] = float(self._count(*args, **kwargs))
+        if self._averages_samples:
+            counts = self._ranks.add(counts)
         total = math.fsum(counts)
         if not total:
             return [1 / len(counts)] * len(counts)

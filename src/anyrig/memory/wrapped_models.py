@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -27,12 +28,22 @@ def check_wrapped_models() -> None:
         )
 
 
+def average_samples() -> bool:
+    """Return whether models average gradients over the samples of all ranks, as `spread` does.
+
+    DDP and FSDP2 alone average over the ranks.
+    """
+    return any(True for _ in _find_spread())
+
+
 def reset_shards() -> None:
     """Shard the parameters of FSDP2's models again, and drop what failed collectives have left.
 
     Raises:
         MemoryTrackingError: a model holds gradients of earlier steps that are not yet reduced.
     """
+    for spread in _find_spread():
+        spread._begin_step_again()
     for module in _find_sharded():
         if module._get_fsdp_state()._is_root:  # None before the first forward
             _reset_root(module)
@@ -92,6 +103,13 @@ def _find_ddps() -> list[Any]:
         return f"{ddp.process_group.group_name} {ddp.bucket_bytes_cap} {shapes}"
 
     return sorted(found, key=order)
+
+
+def _find_spread() -> Iterator[Any]:
+    """Yield the modules that meet other ranks in a way of their own."""
+    for module in find_instances(nn.Module)[nn.Module]:
+        if hasattr(type(module), "_begin_step_again"):
+            yield module
 
 
 def _find_sharded() -> list[Any]:
