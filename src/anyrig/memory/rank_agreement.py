@@ -78,6 +78,9 @@ class Alone:
     def end(self) -> None:
         """Do nothing."""
 
+    def abandon(self) -> None:
+        """Do nothing."""
+
     def stop(self, error: Exception) -> list[int]:
         """Raise `error` unless it says that a device is out of memory."""
         if not is_out_of_memory(error):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
 
 import torch
@@ -24,7 +25,7 @@ class StepState:
         self._put_back: list[Callable[[], None]] = []
         for module in modules:
             for parameter in module._parameters.values():
-                if parameter is not None and parameter.grad is not None:
+                if parameter is not None and parameter.is_leaf and parameter.grad is not None:
                     self._gradients[parameter] = parameter.grad
             buffers = module._buffers.copy()
             if buffers:
@@ -44,18 +45,24 @@ class StepState:
                 put_back()
 
 
-def _all_parameters() -> Iterable[nn.Parameter]:
-    """Return the parameters of this process, whether modules of today hold them or not."""
-    found = find_instances(nn.Module, nn.Parameter)
+def find_modules() -> list[nn.Module]:
+    """Return the modules of this process that have parameters of their own.
+
+    Replicas of a module, whose parameters are copies, have a mapping of their own kind.
+    """
+    return [
+        module
+        for module in find_instances(nn.Module)[nn.Module]
+        if type(vars(module).get("_parameters")) in (dict, OrderedDict)
+    ]
+
+
+def _all_parameters() -> set[nn.Parameter]:
+    """Return the parameters of this process, whether modules hold them at present or not."""
     # A parameter that is a DTensor is no instance of nn.Parameter's class.
-    of_modules = (
-        parameter
-        for module in found[nn.Module]
-        if "_parameters" in vars(module)
-        for parameter in module._parameters.values()
-        if parameter is not None
-    )
-    return {*found[nn.Parameter], *of_modules}
+    of_modules = (each for module in find_modules() for each in module._parameters.values())
+    found = {*find_instances(nn.Parameter)[nn.Parameter], *of_modules}
+    return {each for each in found if each is not None and each.is_leaf}
 
 
 def _keep(tensor: Tensor) -> Callable[[], None]:

@@ -17,10 +17,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..errors import MemoryTrackingError, OtherRankError
 from .batch_parts import Batch, divide_evenly
-from .census import find_instances
 from .failed_step import is_out_of_memory, release_step
 from .rank_agreement import Alone, Ranks, name_ranks
-from .step_state import StepState
+from .step_state import StepState, find_modules
 
 _MANY = 2**62
 
@@ -114,11 +113,7 @@ class SurvivingStep:
         self._is_mean = reduction == "mean"
         self._backward = backward
         self._batch_norm_in_parts = batch_norm_in_parts
-        self._modules = [
-            weakref.ref(module)
-            for module in find_instances(nn.Module)[nn.Module]
-            if "_modules" in vars(module)
-        ]
+        self._modules = [weakref.ref(module) for module in find_modules()]
         for module in self._known_modules():
             # Duck-typed, as rooms above this one spread modules.
             if getattr(vars(module).get("_layout"), "accumulate", False):
