@@ -124,13 +124,14 @@ class SurvivingStep:
         self._has_failed = False
         self._ranks: Alone | Ranks = Alone()
         self._wrapped: ModuleType | None = None  # `wrapped_models`, over ranks
-        self._averages_samples = False  # over all ranks
+        self._averages_samples = self._has_global_loss = False
         if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
             from . import wrapped_models
 
             wrapped_models.check_wrapped_models()
             self._wrapped = wrapped_models
             self._averages_samples = wrapped_models.average_samples()
+            self._has_global_loss = wrapped_models.have_global_loss()
             self._ranks = Ranks()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
@@ -142,7 +143,7 @@ class SurvivingStep:
             kwargs: its keyword arguments.
 
         Returns:
-            The loss of all samples of this process, detached.
+            The loss of the undivided batch, detached.
 
         Raises:
             torch.OutOfMemoryError: the step cannot be divided further; a note says why.
@@ -218,9 +219,9 @@ class SurvivingStep:
 
     def _compute(self, batch: Batch, parts: int) -> Tensor:
         division = divide_evenly(batch.samples, parts)
-        weights = self._weigh(batch, division)
+        weights, own_weights = self._weigh(batch, division)
         total: Tensor | None = None
-        for place, weight in zip(division, weights, strict=True):
+        for place, weight, own_weight in zip(division, weights, own_weights, strict=True):
             if not weight:  # the mean over nothing is NaN, and NaN times zero is NaN
                 continue
             args, kwargs = batch.part(*place)
@@ -230,35 +231,40 @@ class SurvivingStep:
                     f"the step returned {_name(loss)}; return the loss of the given samples, as a "
                     "tensor with one number"
                 )
-            if weight != 1:
-                loss = loss * weight
-            self._backward(loss)
-            total = loss.detach() if total is None else total + loss.detach()
+            shown = loss.detach() if own_weight == 1 else loss.detach() * own_weight
+            self._backward(loss if weight == 1 else loss * weight)
+            total = shown if total is None else total + shown
             del loss, args, kwargs  # the graph, before the next part begins
         assert total is not None
         return total
 
-    def _weigh(self, batch: Batch, division: list[tuple[int, int]]) -> list[float]:
-        """Return the weights with which the losses of the parts add up to that of the batch."""
+    def _weigh(
+        self, batch: Batch, division: list[tuple[int, int]]
+    ) -> tuple[list[float], list[float]]:
+        """Return the weights of the parts' losses for the gradients, and for the returned loss.
+
+        They differ if gradients are averaged over the samples of all ranks, and the loss is that of
+        this rank's samples.
+        """
         if not self._is_mean or len(division) == 1:
-            return [1.0] * len(division)
+            return [1.0] * len(division), [1.0] * len(division)
         counts = [float(size) for _, size in division]
         if self._count is not None:
             for index, place in enumerate(division):
                 args, kwargs = batch.part(*place)
                 counts[index] = float(self._count(*args, **kwargs))
-        if self._averages_samples:
-            counts = self._ranks.add(counts)
-        total = math.fsum(counts)
-        if not total:
-            return [1 / len(counts)] * len(counts)
-        if self._wrapped and not all(counts):
+        if self._wrapped is None:
+            return _shares(counts), _shares(counts)
+        if any(counts) and not all(counts):
             raise MemoryTrackingError(
                 f"count= returned {counts} for the parts of this rank's batch. The mean over "
                 "nothing is no number, and the ranks compute all parts together: shuffle the "
                 "samples, or use a smaller batch"
             )
-        return [count / total for count in counts]
+        if not self._averages_samples:
+            return _shares(counts), _shares(counts)
+        of_all = _shares(self._ranks.add(counts))
+        return of_all, of_all if self._has_global_loss else _shares(counts)
 
     def _refusal(self, batch: Batch) -> str | None:
         """Return why a step cannot be divided, and what to do; None if it can be."""
@@ -278,6 +284,11 @@ class SurvivingStep:
             module = reference()
             if module is not None:
                 yield module
+
+
+def _shares(counts: Sequence[float]) -> list[float]:
+    total = math.fsum(counts)
+    return [count / total if total else 1 / len(counts) for count in counts]
 
 
 def _describe(samples: int, parts: int, failed: Sequence[int]) -> str:

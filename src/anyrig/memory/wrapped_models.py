@@ -36,6 +36,11 @@ def average_samples() -> bool:
     return any(True for _ in _find_spread())
 
 
+def have_global_loss() -> bool:
+    """Return whether spread models return the loss of all ranks' samples, on every rank."""
+    return any(vars(module).get("_loss") is not None for module in _find_spread())
+
+
 def reset_shards() -> None:
     """Shard the parameters of FSDP2's models again, and drop what failed collectives have left.
 
