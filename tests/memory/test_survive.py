@@ -214,9 +214,7 @@ def test_means_over_something_else_than_samples() -> None:
     for given, last in (((x, y), 7), ((x, y.roll(1)), 7), ((x[1:6], y[1:6]), 5)):
         expected_loss = loss_with(net)(*given)
         expected = expected_gradients(net, expected_loss)
-        step = survive(
-            loss_with(net), count=lambda x, y: (y != -100).sum(), largest_part=last // 2
-        )
+        step = survive(loss_with(net), count=lambda x, y: (y != -100).sum(), largest_part=last // 2)
         found = step(*given)
         torch.testing.assert_close(found, expected_loss.detach(), equal_nan=True)
         for one, other in zip(gradients(net), expected, strict=True):

@@ -114,7 +114,7 @@ def _lists_in(value: Any) -> list[list[Any]]:
 
 
 def _name(path: tuple[Any, ...]) -> str:
-    which, argument, *within = path
+    _, argument, *within = path
     number = getattr(argument, "idx", None)
     name = f"argument {number}" if number is not None else f"argument {argument.key!r}"
     return name + (f", {_pytree.keystr(tuple(within))}," if within else "")

@@ -165,7 +165,7 @@ class Ranks:
         """
         # A kernel at the key "Autograd" runs before the backend's kernel. `_destroy` removes it;
         # it is private, and without it the kernel would stay until the garbage is collected.
-        library = torch.library.Library("c10d", "IMPL")  # noqa: TOR901
+        library: Any = torch.library.Library("c10d", "IMPL")  # type: ignore[no-untyped-call]
         try:
             for name in _COLLECTIVES:
                 library.impl(name, self._guarded(getattr(torch.ops.c10d, name)), "Autograd")

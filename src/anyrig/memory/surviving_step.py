@@ -149,7 +149,7 @@ class SurvivingStep:
             torch.OutOfMemoryError: the step cannot be divided further; a note says why.
             OtherRankError: another rank has failed.
             RankMismatchError: the ranks did not call the same collectives within the step.
-            MemoryTrackingError: the batch cannot be divided as `largest_part` requires, or `loss_of`
+            MemoryTrackingError: the batch cannot be divided as `largest_part` requires, or the step
                 returned no loss.
         """
         batch = Batch(args, kwargs)
@@ -171,9 +171,7 @@ class SurvivingStep:
         if failed is not None:
             self.largest_part = max(1, math.ceil(batch.samples / parts))
             if not failed or dist.get_rank() == 0:
-                warnings.warn(
-                    _describe(batch.samples, parts, failed), RuntimeWarning, stacklevel=2
-                )
+                warnings.warn(_describe(batch.samples, parts, failed), RuntimeWarning, stacklevel=2)
         return loss
 
     def _attempt(self, batch: Batch, parts: int) -> Tensor:
