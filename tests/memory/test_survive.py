@@ -192,8 +192,7 @@ def test_batch_norm_is_refused_unless_allowed() -> None:
     fail_allocation(20)
     with pytest.raises(torch.OutOfMemoryError, match="Tried to allocate") as raised:
         step(x, y)
-    assert "BatchNorm1d normalizes by the statistics" in raised.value.__notes__[0]
-    assert "test_survive.py" in str(raised.traceback[-1].path) or len(raised.traceback) > 3
+    assert "BatchNorm1d normalizes by the statistics" in notes_of(raised.value)
     assert all(map(torch.equal, net.buffers(), before))
     assert not gradients(net)
     step.largest_part = 4
@@ -256,6 +255,10 @@ def test_nested_arguments() -> None:
     assert_close(found, expected_gradients(net, 2 * loss_with(net)(x, y)))
 
 
+def notes_of(error: BaseException) -> str:
+    return "\n".join(map(str, getattr(error, "__notes__", error.args)))
+
+
 class Sample:
     pass
 
@@ -279,9 +282,8 @@ def test_a_step_that_cannot_be_divided(arguments: Any, words: str) -> None:
     args, kwargs = arguments
     with pytest.raises(torch.OutOfMemoryError) as raised:
         survive(loss_of)(*args, **kwargs)
-    assert len(raised.value.__notes__) == 1
-    raised.match("out of memory")
-    assert re.search(words, raised.value.__notes__[0])
+    assert re.search(words, notes_of(raised.value))
+    assert raised.traceback[-1].name == "loss_of"
 
 
 def test_other_errors_and_wrong_losses() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import traceback
 
 import torch
@@ -29,6 +30,14 @@ def release_step(error: BaseException) -> None:
     torch.clear_autocast_cache()
     empty_caches()
     _await_backward_threads()
+
+
+def add_note(error: BaseException, text: str) -> None:
+    """Show `text` below the traceback of an exception."""
+    if sys.version_info >= (3, 11):
+        error.add_note(text)
+    else:
+        error.args = (*error.args, text)
 
 
 def empty_caches() -> None:

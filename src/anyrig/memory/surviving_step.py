@@ -17,7 +17,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..errors import MemoryTrackingError, OtherRankError
 from .batch_parts import Batch, divide_evenly
-from .failed_step import is_out_of_memory, release_step
+from .failed_step import add_note, is_out_of_memory, release_step
 from .rank_agreement import Alone, Ranks, name_ranks
 from .step_state import StepState, find_modules
 
@@ -208,7 +208,7 @@ class SurvivingStep:
             return failed
         reason = refusal or "its parts have one sample each, on one rank at least"
         if is_out_of_memory(error):
-            error.add_note(f"anyrig.memory.survive could not divide the step further: {reason}")
+            add_note(error, f"anyrig.memory.survive could not divide the step further: {reason}")
             raise error
         raise OtherRankError(
             f"{name_ranks(failed)} ran out of memory, and the step cannot be divided further: "
