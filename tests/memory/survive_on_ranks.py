@@ -8,6 +8,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -31,7 +32,7 @@ def run() -> dict[str, str]:
     from anyrig.virtual import install
 
     install(f"{RANKS}x1GiB", clock=False)
-    join_group(timeout_seconds=120)
+    join_group(timeout_seconds=60)
     torch.set_default_dtype(torch.float64)
     warnings.filterwarnings("ignore", "a step of")
     failures: dict[str, str] = {}
@@ -101,47 +102,71 @@ def check(net: nn.Module, expected: list[Tensor]) -> None:
         torch.testing.assert_close(one, other, rtol=0, atol=1e-9)
 
 
-def every_allocation(kind: str, first: int, armed: int = 1, stride: int = 1) -> None:
-    """Fail each allocation of some steps of a model in turn, on one rank after the other.
+def every_allocation(kind: str, stride: int = 1, new: int | None = None, most: int = 999) -> None:
+    """Fail each allocation of a step in turn, on one rank after the other.
 
     Args:
         kind: see `build`.
-        first: the number of steps before.
-        armed: the number of steps whose allocations fail. With more than one, each allocation fails
-            in a new model.
         stride: fail the first of so many allocations, to save time.
+        new: the number of steps before, of a new model each time; None for two steps of one model.
+        most: the last allocation to fail.
     """
     x, y = batch()
     net = build(kind)
     step = survive(loss_with(net, kind))
-    for _ in range(first):
+    for _ in range(2):
         expected_loss = step(x, y).item()
         expected = gradients(net)
         net.zero_grad()
     gc.collect()
     before = torch.cuda.memory_allocated()
     number, tries, survived = 1 - stride, 0, 0
-    while survived == tries:
+    while survived == tries and number + stride <= most:
         number, tries = number + stride, tries + 1
-        if armed > 1:
+        if new is not None:
             net = build(kind)
             step = survive(loss_with(net, kind))
+            for _ in range(new):
+                step(x, y)
+                net.zero_grad()
             gc.collect()
         step.largest_part = None
         if dist.get_rank() == tries % RANKS:
             fail_allocation(number)
-        for _ in range(armed):
+        for _ in range(1 if new is None else 3):
             loss = step(x, y)
+            fail_allocation(0)
             check(net, expected)
             assert abs(loss.item() - expected_loss) < 1e-9
             net.zero_grad()
             del loss
-        fail_allocation(0)
         gc.collect()
         survived += step.largest_part is not None
-        if armed == 1:
+        if new is None:
             assert torch.cuda.memory_allocated() == before
-    assert number > 10 * armed
+    assert number >= min(most, 10)
+
+
+def nothing_is_leaked_if_a_step_cannot_be_divided() -> None:
+    x, y = batch(1)
+    for kind in ("ddp", "fsdp"):
+        net = build(kind)
+        step = survive(loss_with(net, kind))
+        for _ in range(2):
+            step(x, y)
+            net.zero_grad()
+        gc.collect()
+        before = torch.cuda.memory_allocated()
+        for number in range(1, 20, 2):
+            if dist.get_rank() == number % RANKS:
+                fail_allocation(number)
+            with suppress(torch.OutOfMemoryError, OtherRankError):
+                step(x, y)
+            fail_allocation(0)
+            net.zero_grad()
+            gc.collect()
+            found = torch.cuda.memory_allocated()
+            assert found <= before, (kind, number, found - before)
 
 
 def several_ranks_fail_at_once() -> None:
@@ -267,9 +292,11 @@ CASES = {
     "not divisible": a_step_that_cannot_be_divided_fails_on_all_ranks,
     "different collectives": different_collectives_are_an_error,
     "refused": messages_and_static_graphs_are_refused,
-    "ddp": lambda: every_allocation("ddp", first=2),
-    "ddp from the first step": lambda: every_allocation("ddp", first=1, armed=2, stride=5),
-    "fsdp": lambda: every_allocation("fsdp", first=1),
-    "spread": lambda: every_allocation("spread", first=2, stride=4),
-    "spread in shards": lambda: every_allocation("spread in shards", first=1, stride=6),
+    "no leak": nothing_is_leaked_if_a_step_cannot_be_divided,
+    "ddp": lambda: every_allocation("ddp"),
+    "ddp orders its buckets": lambda: every_allocation("ddp", new=1, most=8),
+    "fsdp": lambda: every_allocation("fsdp"),
+    "fsdp's first step": lambda: every_allocation("fsdp", stride=7, new=0),
+    "spread": lambda: every_allocation("spread", stride=3),
+    "spread in shards": lambda: every_allocation("spread in shards", stride=6),
 }

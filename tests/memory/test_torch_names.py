@@ -116,7 +116,7 @@ def test_kernels_of_collectives_can_be_wrapped_for_a_while() -> None:
 
 def test_wrapped_models_have_what_survive_resets() -> None:
     reducer: Any = dist.Reducer
-    for name in ("_reset_state", "_push_all_rebuilt_params", "_rebuild_buckets"):
+    for name in ("_reset_state", "_push_all_rebuilt_params"):
         assert hasattr(reducer, name)
     for owner, names in {
         FSDPState: ("_reset_iter_state", "_state_ctx", "_fsdp_param_groups", "all_states"),

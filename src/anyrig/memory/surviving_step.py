@@ -177,8 +177,6 @@ class SurvivingStep:
     def _attempt(self, batch: Batch, parts: int) -> Tensor:
         """Compute all parts on all ranks, or raise an error for `_stop`."""
         with self._ranks.guard():
-            if self._has_failed and self._wrapped:
-                self._wrapped.reset_buckets()
             loss = self._compute(batch, parts)
         self._ranks.end()
         if self._has_failed and self._wrapped:
@@ -194,11 +192,16 @@ class SurvivingStep:
         Raises an error if a part would fail again.
         """
         self._has_failed = True
-        failed = self._ranks.stop(error)
+        try:
+            failed = self._ranks.stop(error)
+        except Exception:
+            if self._wrapped:  # the program may go on with another step
+                self._wrapped.undo_failed_step()
+            raise
         release_step(error)
         try:
             if self._wrapped:
-                self._wrapped.reset_shards()
+                self._wrapped.undo_failed_step()
             state.restore()
         except Exception:
             if is_divisible:

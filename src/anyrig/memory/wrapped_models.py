@@ -41,8 +41,11 @@ def have_global_loss() -> bool:
     return any(vars(module).get("_loss") is not None for module in _find_spread())
 
 
-def reset_shards() -> None:
-    """Shard the parameters of FSDP2's models again, and drop what failed collectives have left.
+def undo_failed_step() -> None:
+    """Make the models of this rank ready for another step; every rank must call this.
+
+    Parameters of FSDP2 are sharded again. DDP allocates new buckets in the next forward: the failed
+    step may have ended while it did that, on one rank alone.
 
     Raises:
         MemoryTrackingError: a model holds gradients of earlier steps that are not yet reduced.
@@ -52,6 +55,10 @@ def reset_shards() -> None:
     for module in _find_sharded():
         if module._get_fsdp_state()._is_root:  # None before the first forward
             _reset_root(module)
+    # All functions of the reducer are private; test_torch_names.py notices a change.
+    for ddp in _find_ddps():
+        ddp.reducer._reset_state()
+        ddp.reducer._push_all_rebuilt_params()
 
 
 def _reset_root(root: Any) -> None:
@@ -70,44 +77,27 @@ def _reset_root(root: Any) -> None:
     for group in groups:
         for held in group.fsdp_params:
             # `reset_iter_state` keeps the memory of parameters that were being gathered, and
-            # gradients that were not yet reduced.
+            # gradients that were not yet reduced. With tensor parallelism these are DTensors, which
+            # `StepState` does not find.
             held.free_unsharded_param()
             gathered: nn.Parameter | None = getattr(held, "_unsharded_param", None)
             if gathered is not None:
                 gathered.grad = None
 
 
-def reset_buckets() -> None:
-    """Make DDP ready for a new step, with new buckets; every rank must call this.
-
-    The failed step may have ended while DDP allocated its buckets, on one rank alone. Buckets in
-    the order of the parameters are certain to be alike on all ranks.
-    """
-    # All functions of the reducer are private; test_torch_names.py notices a change.
-    for ddp in _find_ddps():
-        ddp.reducer._reset_state()
-        ddp.reducer._push_all_rebuilt_params()
-        ddp.reducer._rebuild_buckets()
-
-
 def let_gradients_order_buckets() -> None:
     """Let DDP order its buckets as gradients arrive in the next backward pass.
 
-    As `reset_buckets` orders them, their reductions do not overlap with the backward pass.
+    `undo_failed_step` orders them as the parameters, so no reduction overlaps with the backward
+    pass.
     """
     for ddp in _find_ddps():
         ddp.reducer._reset_state()
 
 
 def _find_ddps() -> list[Any]:
-    """Return the DDP models in the same order on every rank, except models that are alike."""
     found: list[Any] = find_instances(DistributedDataParallel)[DistributedDataParallel]
-
-    def order(ddp: Any) -> str:
-        shapes = [(tuple(each.shape), each.dtype, each.requires_grad) for each in ddp.parameters()]
-        return f"{ddp.process_group.group_name} {ddp.bucket_bytes_cap} {shapes}"
-
-    return sorted(found, key=order)
+    return found
 
 
 def _find_spread() -> Iterator[Any]:
