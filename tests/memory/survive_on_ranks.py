@@ -193,6 +193,21 @@ def several_ranks_fail_at_once() -> None:
             assert not texts
 
 
+def ddp_orders_its_buckets_by_gradients_again() -> None:
+    net: Any = build("ddp")
+    step = survive(loss_with(net, "ddp"))
+    orders = []
+    for number in (0, 0, 3, 0, 0, 0):
+        if dist.get_rank() == 0:
+            fail_allocation(number)
+        step(*batch())
+        net.zero_grad()
+        orders.append(net._get_ddp_logging_data().get("rebuilt_per_bucket_param_indices"))
+    assert step.largest_part is not None
+    assert "0 1 2 3" in orders
+    assert orders[-1] == "3 2 1 0", orders
+
+
 def gradients_of_earlier_steps_are_kept() -> None:
     for kind in ("ddp", "fsdp"):
         net = build(kind)
@@ -287,6 +302,7 @@ def messages_and_static_graphs_are_refused() -> None:
 
 CASES = {
     "several ranks fail at once": several_ranks_fail_at_once,
+    "order of buckets": ddp_orders_its_buckets_by_gradients_again,
     "gradients of earlier steps": gradients_of_earlier_steps_are_kept,
     "other errors": other_errors_reach_all_ranks,
     "not divisible": a_step_that_cannot_be_divided_fails_on_all_ranks,
