@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import inspect
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
+from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
+from torch.distributed.fsdp._fully_shard._fsdp_state import FSDPState
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
+
+from anyrig.memory.rank_agreement import _COLLECTIVES, _POINT_TO_POINT
 
 
 def test_the_node_of_a_backward_pass_has_the_number_of_its_forward_pass() -> None:
@@ -119,3 +132,54 @@ def test_replicas_share_the_hooks_of_their_module() -> None:
     module = torch.nn.Linear(2, 2)
     replica = module._replicate_for_data_parallel()
     assert vars(replica)["_forward_hooks"] is vars(module)["_forward_hooks"]
+
+
+def test_kernels_of_collectives_can_be_wrapped_for_a_while() -> None:
+    """What `rank_agreement` does: a kernel at "Autograd", which calls the operator below it."""
+    seen = []
+
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        seen.append(len(args) + len(kwargs))
+        with torch._C._AutoDispatchBelowAutograd():
+            return torch.ops.c10d.allreduce_(*args, **kwargs)
+
+    for name in (*_COLLECTIVES, *_POINT_TO_POINT):
+        assert hasattr(torch.ops.c10d, name), name
+    ones = torch.ones(2)
+    library = torch.library.Library("c10d", "IMPL")
+    library.impl("allreduce_", wrapped, "Autograd")
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=1)
+    try:
+        dist.all_reduce(ones)
+        library._destroy()
+        dist.all_reduce(ones)
+    finally:
+        dist.destroy_process_group()
+    assert len(seen) == 1
+    # Every collective is wrapped; the rest of the namespace is no communication.
+    others = {name for name in torch._C._dispatch_get_all_op_names() if name.startswith("c10d::")}
+    known = {f"c10d::{name}" for name in (*_COLLECTIVES, *_POINT_TO_POINT)}
+    assert {name.partition(".")[0] for name in others} == known | {"c10d::check_for_nan"}
+
+
+def test_wrapped_models_have_what_survive_resets() -> None:
+    reducer: Any = dist.Reducer
+    for name in ("_reset_state", "_push_all_rebuilt_params"):
+        assert hasattr(reducer, name)
+    for owner, names in {
+        FSDPState: ("_reset_iter_state", "_state_ctx", "_fsdp_param_groups", "all_states"),
+        FSDPParamGroup: ("reduce_grads", "all_reduce_grads", "fsdp_params"),
+        FSDPParam: ("free_unsharded_param", "_unsharded_param"),
+    }.items():
+        source = inspect.getsource(sys.modules[owner.__module__])
+        assert all(name in source for name in names)
+    assert hasattr(FSDPModule, "reset_iter_state")
+
+
+def test_containers_are_flattened() -> None:
+    leaves, structure = _pytree.tree_flatten(((1, [2]), {"a": None}))
+    assert leaves == [1, 2, None]
+    assert _pytree.tree_unflatten(leaves, structure) == ((1, [2]), {"a": None})
+    found, _ = _pytree.tree_flatten_with_path(([5],))
+    assert _pytree.keystr(found[0][0]) == "[0][0]"
+    assert issubclass(nn.SyncBatchNorm, _BatchNorm)

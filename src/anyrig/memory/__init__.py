@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from .recompute.plan import BlockCost as BlockCost
     from .recompute.plan import RecomputePlan as RecomputePlan
     from .source_line import SourceLine as SourceLine
+    from .surviving_step import SurvivingStep as SurvivingStep
+    from .surviving_step import survive as survive
     from .tracking import track as track
 
 _MODULE_OF_NAME = {
@@ -40,10 +42,12 @@ _MODULE_OF_NAME = {
     "Reason": ".reason",
     "RecomputePlan": ".recompute.plan",
     "SourceLine": ".source_line",
+    "SurvivingStep": ".surviving_step",
     "checkpoint_blocks": ".recompute.checkpoint_blocks",
     "explain_oom": ".out_of_memory",
     "fit_batch_size": ".batch_size",
     "recompute_blocks": ".recompute.forward",
+    "survive": ".surviving_step",
     "track": ".tracking",
 }
 

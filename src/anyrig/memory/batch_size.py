@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import math
 import traceback
 from collections.abc import Callable, Mapping
@@ -13,6 +12,7 @@ import torch.distributed as dist
 
 from ..errors import MemoryTrackingError
 from ..units import format_bytes
+from .failed_step import empty_caches, is_out_of_memory
 from .program_state import ProgramState
 
 _MOST_PROBES = 12
@@ -129,7 +129,7 @@ def fit_batch_size(
         reason = search.run(min(start, limit or start))
     finally:
         state.restore()
-        _empty_caches()
+        empty_caches()
     samples = search.fits
     if samples != limit:
         samples = max(1, math.floor(samples * (1 - margin)))
@@ -195,8 +195,7 @@ class _Search:
             samples = self._choose()
 
     def _probe(self, samples: int) -> None:
-        gc.collect()
-        torch.cuda.empty_cache()
+        empty_caches()
         before = _peaks()
         had_gradients = self._state.with_gradients()
         try:
@@ -273,14 +272,3 @@ def _limit_bytes(device: int) -> int:
     free_bytes, total_bytes = torch.cuda.mem_get_info(device)
     of_process = torch.cuda.get_per_process_memory_fraction(device) * total_bytes
     return min(int(of_process), free_bytes + torch.cuda.memory_reserved(device))
-
-
-def is_out_of_memory(error: RuntimeError) -> bool:
-    """Say whether an error is that a device has no more memory."""
-    # Libraries report it as CUBLAS_STATUS_ALLOC_FAILED, CUDNN_STATUS_ALLOC_FAILED and the like.
-    return isinstance(error, torch.OutOfMemoryError) or "ALLOC_FAILED" in str(error)
-
-
-def _empty_caches() -> None:
-    gc.collect()
-    torch.cuda.empty_cache()

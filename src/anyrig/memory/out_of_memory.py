@@ -12,6 +12,7 @@ import torch
 from ..units import format_bytes
 from .device_footprint import describe_moment
 from .device_record import DeviceRecord
+from .failed_step import add_note
 from .kept_variables import find_kept_variables
 from .moment import Moment
 from .reason import Reason, find_reason
@@ -90,10 +91,7 @@ class explain_oom:  # noqa: N801 (used like a function, as torch.no_grad is)
             report = report_refusal(records, stacks)
             if report is not None:
                 error.report = report  # type: ignore[attr-defined]
-                if sys.version_info >= (3, 11):
-                    error.add_note(str(report))
-                else:
-                    error.args = (*error.args, str(report))
+                add_note(error, str(report))
 
 
 def list_stacks(traceback: TracebackType | None) -> list[FrameType]:

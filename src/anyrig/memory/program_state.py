@@ -163,9 +163,10 @@ def _keep_generator(generator: torch.Generator) -> Callable[[], None]:
 
 
 def keep_random_numbers() -> Callable[[], None]:
-    """Return a function that puts the state of all global random number generators back."""
+    """Return a function that restores the generators of PyTorch, Python and NumPy."""
     of_python, of_host = random.getstate(), torch.get_rng_state()
-    of_devices = torch.cuda.get_rng_state_all()
+    has_devices = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    of_devices = torch.cuda.get_rng_state_all() if has_devices else []
     numpy = sys.modules.get("numpy")  # anyrig does not need it
     of_numpy = numpy and numpy.random.get_state()
 

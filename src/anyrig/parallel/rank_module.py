@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from ..errors import SpreadError
+from ..processes.group.board import MEETING
 from ..processes.group.membership import Context, current_context, current_group, open_carrier
 from ..transfer.tree import ATOM_TYPES, map_leaves
 from .accumulation import Accumulation, count_arguments, no_count, refuse_with_accumulate
@@ -397,6 +398,20 @@ class RankModule(TransparentModule):
         if run is not None and run.arriving is not None:
             arriving, run.arriving = run.arriving, None
             arriving.finish()
+
+    def _begin_step_again(self) -> None:
+        """Forget a step that failed on any rank. Every rank must call this at the same point.
+
+        `anyrig.memory.survive` calls this. Ranks that failed at different points have begun
+        different numbers of forwards and meetings, so these numbers start again.
+        """
+        run = self._run
+        if run is None:
+            return
+        self._take_buffers()
+        run.forwards = run.context.counts[MEETING] = 0
+        run.is_armed, run.last = False, None
+        run.buffers.note_versions()
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
         """Return the module's state dict, whose names have no prefix."""

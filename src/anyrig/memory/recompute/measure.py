@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from ...errors import MemoryTrackingError
-from ..batch_size import is_out_of_memory
+from ..failed_step import is_out_of_memory
 from ..program_state import ProgramState, keep_random_numbers
 from .costs import Costs, compute_costs
 from .step_record import StepRecord, StepRecorder

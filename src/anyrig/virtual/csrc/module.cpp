@@ -302,6 +302,9 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("set_memory_fraction", [](double fraction, c10::DeviceIndex device) {
     caching_allocator(device).set_memory_fraction(fraction);
   });
+  m.def("fail_allocation", [](int64_t number, c10::DeviceIndex device) {
+    caching_allocator(device).fail_allocation(number);
+  });
   m.def("memory_fraction", [](c10::DeviceIndex device) {
     return caching_allocator(device).memory_fraction();
   });

@@ -74,6 +74,10 @@ class CachingAllocator {
     PrivatePool* own = pools_.pool_of_stream(stream);
     const Request request{rounded, segment_bytes(rounded, options_), stream,
                           own ? own->pool_of_size(small) : pool_of_size(small)};
+    if (failing_ > 0 && --failing_ == 0) {
+      ++stats_.num_ooms;
+      throw out_of_memory(request.segment_bytes);
+    }
     Block* block = take_free(request);
     if (!block) {
       collect_garbage();
@@ -101,6 +105,13 @@ class CachingAllocator {
       throw out_of_memory(request.segment_bytes);
     }
     return hand_out(block, request, bytes);
+  }
+
+  /// Makes the `number`-th allocation from now fail as if the GPU were full, and none with 0. With
+  /// this, tests fail each allocation of a program in turn.
+  void fail_allocation(int64_t number) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    failing_ = number;
   }
 
   /// Returns whether `allocate` would succeed, without changing anything. A false result may be
@@ -582,6 +593,7 @@ class CachingAllocator {
   StreamEvents& events_;
   AllocatorOptions options_;
   std::optional<size_t> allowed_bytes_;
+  int64_t failing_ = 0;  // the allocations up to the one that fails; 0 if none fails
   std::atomic<bool> is_limited_{false};
   AllocatorStats stats_;
   MemoryHistory history_;
