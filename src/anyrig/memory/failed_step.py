@@ -58,5 +58,5 @@ def _await_backward_threads() -> None:
             with torch.enable_grad():
                 x = torch.ones((), device=f"cuda:{device}", requires_grad=True)
                 y = x.exp()
-                y.register_hook(lambda gradient: None)
+                y.register_hook(lambda gradient: None)  # type: ignore[no-untyped-call]
                 torch.autograd.grad(y, x)
