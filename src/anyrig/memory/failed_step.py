@@ -18,11 +18,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def release_step(error: BaseException) -> None:
-    """Drop the variables of the functions that `error` has left, and empty PyTorch's caches.
-
-    No thread of autograd computes any more: ``backward()`` raises when every device has ended its
-    operator, while a first device has failed long before.
-    """
+    """Drop the variables of the functions that `error` has left, and empty PyTorch's caches."""
     pending: list[BaseException | None] = [error]
     seen = set()
     while pending:
@@ -33,6 +29,7 @@ def release_step(error: BaseException) -> None:
             pending += [each.__cause__, each.__context__]
     torch.clear_autocast_cache()
     empty_caches()
+    _await_backward_threads()
 
 
 def add_note(error: BaseException, text: str) -> None:
@@ -47,3 +44,19 @@ def empty_caches() -> None:
     """Free what only reference cycles hold, and give cached memory back to the devices."""
     gc.collect()
     torch.cuda.empty_cache()
+
+
+def _await_backward_threads() -> None:
+    """Wait until no thread of autograd computes a part of a backward pass that has failed.
+
+    ``backward()`` may raise when one device fails, while the threads of other devices still run the
+    operators that they have begun. Each device has one thread, so another backward pass ends after
+    these operators. Its hook is Python code, which always runs in the device's thread.
+    """
+    for device in range(torch.cuda.device_count()):
+        if torch.cuda.memory_reserved(device):
+            with torch.enable_grad():
+                x = torch.ones((), device=f"cuda:{device}", requires_grad=True)
+                y = x.exp()
+                y.register_hook(lambda gradient: None)  # type: ignore[no-untyped-call]
+                torch.autograd.grad(y, x)
