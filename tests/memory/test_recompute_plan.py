@@ -424,7 +424,10 @@ def test_copies_of_parameters_that_autocast_keeps() -> None:
     model = Transformer(64, (128, 128, 128, 128)).cuda()
     x = torch.randn(4, 32, 8, device="cuda")
 
+    steps = []
+
     def step() -> None:
+        steps.append(1)
         for _ in range(2):
             with torch.autocast("cuda", torch.bfloat16):
                 loss = model(x).float().square().mean()
@@ -434,9 +437,15 @@ def test_copies_of_parameters_that_autocast_keeps() -> None:
     names = [f"layers.{number}" for number in range(4)]
     peaks = [peak_with(model, names[:count], step) for count in range(5)]
     assert peaks[0] > peaks[1] > peaks[2] > peaks[3]
+    steps.clear()
+    tried_more = False
     for count in (1, 3):
         plan = checkpoint_blocks(model, peaks[count], step)
         assert plan.peak_bytes <= peaks[count]
         assert len(plan.blocks) == count
-        # The choice that was applied, and not the last one tried.
-        assert peak_with(model, plan.blocks, step) == measured(step)[0] == plan.peak_bytes
+        # The plan is applied, and not the last choice that was tried.
+        applied = [name for name, module in model.named_modules() if "forward" in vars(module)]
+        assert applied == [*plan.blocks]
+        tried_more |= len(steps) > 5
+        steps.clear()
+    assert tried_more
