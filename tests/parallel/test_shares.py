@@ -244,6 +244,17 @@ def test_by_default_unknown_devices_among_unequal_ones_share_evenly_and_it_says_
     )
 
 
+def test_by_default_devices_of_which_nothing_is_known_share_evenly() -> None:
+    shares = choose_shares(None, [torch.device("cuda", 0), cards("A100-80GB")[0]])
+    assert (shares.split(10), shares.reason) == ((5, 5), "even")
+
+
+def test_memory_begins_evenly_if_a_size_is_unknown() -> None:
+    sized = choose_shares("memory", cards("A100-80GB", "A100-40GB"))
+    assert sized.split(9) == (6, 3)
+    assert choose_shares("memory", [*cards("T4"), Device("cuda", 1, "Card X")]).split(10) == (5, 5)
+
+
 def test_given_and_even_shares_stay_whatever_is_measured() -> None:
     for wanted in ("even", (3, 1)):
         shares = choose_shares(wanted, cards("A100-80GB", "T4"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -40,9 +40,8 @@ def check_limits(options: RunOptions) -> Iterator[Finding]:
         soft, hard = map(known, resource.getrlimit(resource.RLIMIT_NOFILE))
         yield judge_open_files(soft, hard, ranks)
         if Path(_SHARED_MEMORY).is_dir():
-            shared = os.statvfs(_SHARED_MEMORY)
-            block = shared.f_frsize
-            yield judge_shared_memory(block * shared.f_bavail, block * shared.f_blocks)
+            shared = shutil.disk_usage(_SHARED_MEMORY)
+            yield judge_shared_memory(shared.free, shared.total)
         yield judge_address_space(known(resource.getrlimit(resource.RLIMIT_AS)[0]))
         locked_bytes = known(resource.getrlimit(resource.RLIMIT_MEMLOCK)[0])
         yield judge_locked_memory(locked_bytes, Path("/sys/class/infiniband").is_dir())
