@@ -32,21 +32,31 @@ def compare(model: str) -> None:
 
         fit = fit_batch_size(step)
         step(1)  # with the optimizer's state
-        print(fit.samples, fit.largest_samples, len(fit.probes), largest_of(step, fit.samples))
+        print(
+            fit.samples, fit.largest_samples, len(fit.probes), largest_of(step, fit.largest_samples)
+        )
 
 
-def largest_of(step: Callable[[int], None], near: int) -> int:
+def largest_of(step: Callable[[int], None], fits: int) -> int:
     """Return the largest batch that fits, by bisection: every batch below a failing one fits."""
-    fits, fails = 0, 2 * near
+    fails = fits + fits // 16
+    assert not can_compute(step, fails)
     while fails - fits > max(1, fits // 2000):
         middle = (fits + fails) // 2
-        torch.cuda.empty_cache()
-        try:
-            step(middle)
+        if can_compute(step, middle):
             fits = middle
-        except torch.OutOfMemoryError:
+        else:
             fails = middle
     return fits
+
+
+def can_compute(step: Callable[[int], None], samples: int) -> bool:
+    torch.cuda.empty_cache()
+    try:
+        step(samples)
+    except torch.OutOfMemoryError:
+        return False
+    return True
 
 
 def perceptron() -> nn.Module:

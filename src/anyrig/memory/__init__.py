@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from ..late_names import load_late
 
 if TYPE_CHECKING:
+    from .batch_search import Probe as Probe
     from .batch_size import BatchFit as BatchFit
-    from .batch_size import Probe as Probe
     from .batch_size import fit_batch_size as fit_batch_size
     from .device_footprint import DeviceFootprint as DeviceFootprint
     from .footprint import Footprint as Footprint
@@ -38,7 +38,7 @@ _MODULE_OF_NAME = {
     "Kind": ".kinds",
     "Moment": ".moment",
     "OutOfMemoryReport": ".out_of_memory",
-    "Probe": ".batch_size",
+    "Probe": ".batch_search",
     "Reason": ".reason",
     "RecomputePlan": ".recompute.plan",
     "SourceLine": ".source_line",

@@ -71,13 +71,15 @@ class ProgramState:
 def _keep(tensor: Tensor) -> Callable[[], None]:
     """Return a function that puts a tensor's values back."""
     inner = tensor.detach()
+    if hasattr(inner, "to_local"):  # a DTensor
+        inner = inner.to_local()
     try:
         values = inner.to("cpu", copy=True)
     except (NotImplementedError, ValueNeededError):  # it has no values: meta, or shape-only
         return lambda: None
 
     def put_back() -> None:
-        tensor.copy_(values)
+        inner.copy_(values)
 
     return put_back
 

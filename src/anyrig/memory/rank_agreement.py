@@ -36,6 +36,7 @@ _COLLECTIVES = (
     *("reduce_scatter_tensor_coalesced_", "alltoall_", "alltoall_base_", "monitored_barrier_"),
 )
 _POINT_TO_POINT = ("send", "recv_", "recv_any_source_")
+_NONE = 2**62
 
 
 class Point(IntEnum):
@@ -70,6 +71,10 @@ class Alone:
     def add(self, numbers: Sequence[float]) -> list[float]:
         """Return the numbers."""
         return [*numbers]
+
+    def least(self, number: int | None) -> int | None:
+        """Return the number."""
+        return number
 
     def guard(self) -> AbstractContextManager[None]:
         """Do nothing."""
@@ -157,6 +162,12 @@ class Ranks:
         dist.all_reduce(total, group=self._group)
         return total.tolist()
 
+    def least(self, number: int | None) -> int | None:
+        """Return the smallest of all ranks' numbers, without those that are None."""
+        reports = self.exchange(Report(Point.BEGIN, _NONE if number is None else number))
+        least = min(report.wanted for report in reports)
+        return None if least == _NONE else least
+
     @contextmanager
     def guard(self) -> Iterator[None]:
         """Let the ranks agree before each collective in this block.
@@ -242,5 +253,5 @@ def name_ranks(ranks: Sequence[int]) -> str:
 def _refuse_point_to_point(*args: Any, **kwargs: Any) -> Any:
     raise MemoryTrackingError(
         "this step sends tensors from rank to rank, as pipelines do, and a rank that waits for "
-        "one cannot be stopped; leave out survive()"
+        "one cannot be stopped; leave out survive() or fit_batch_size()"
     )

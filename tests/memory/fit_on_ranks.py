@@ -1,0 +1,185 @@
+"""Cases of `test_batch_size_ranks.py`, which four ranks with unequal virtual GPUs run together."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import os
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from survive_on_ranks import error_of
+from test_batch_size import assert_equal
+from torch import Tensor, nn
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+import anyrig
+from anyrig.errors import MemoryTrackingError, OtherRankError
+from anyrig.memory import BatchFit, fit_batch_size
+
+MIB = 2**20
+LIMITS_MIB = (96, 80, 64, 128)
+SMALLEST = 2
+
+
+def run() -> dict[str, str]:
+    """Run all cases on this rank; return the tracebacks of those that failed on any rank."""
+    for variable in ("CUDA_VISIBLE_DEVICES", "ANYRIG_DEVICE"):
+        os.environ.pop(variable, None)
+    from anyrig.processes.group.membership import join_group
+    from anyrig.virtual import install
+
+    install("4x1GiB", clock=False)
+    join_group(timeout_seconds=60)
+    rank = dist.get_rank()
+    failures: dict[str, str] = {}
+    gc.collect()
+    gc.freeze()  # leaves few objects to search for modules
+    for name, case in CASES.items():
+        started = time.perf_counter()
+        gc.collect()
+        torch.cuda.empty_cache()
+        limit_bytes = torch.cuda.memory_reserved() + LIMITS_MIB[rank] * MIB
+        torch.cuda.set_per_process_memory_fraction(limit_bytes / 2**30)
+        try:
+            case()
+        except Exception:  # the other ranks may now wait for this one, until they time out
+            failures[name] = traceback.format_exc()
+        if os.environ.get("ANYRIG_TEST_TIMES") and rank == 0:
+            print(f"{time.perf_counter() - started:6.2f} s  {name}", flush=True)
+    heard: list[Any] = [None] * len(LIMITS_MIB)
+    dist.all_gather_object(heard, failures)
+    dist.destroy_process_group()
+    return {name: text for each in heard for name, text in each.items()}
+
+
+def agreed(fit: BatchFit) -> BatchFit:
+    """Check that all ranks tried the same batches and found the same one."""
+    shown = (fit.samples, fit.largest_samples, fit.reason, len(fit.micro_batches))
+    mine = (*shown, [(probe.samples, probe.fits, probe.failed) for probe in fit.probes])
+    found: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(found, mine)
+    assert found == [mine] * len(found)
+    assert len(fit.probes) <= 12
+    return fit
+
+
+def fill(samples: int) -> None:
+    held = torch.empty(samples, MIB, device="cuda", dtype=torch.int8)
+    dist.all_reduce(held[0, :1])
+
+
+def the_smallest_gpu_decides() -> None:
+    fit = agreed(fit_batch_size(fill, margin=0.0))
+    assert fit.largest_samples in (63, 64)
+    assert fit.reason.endswith(f" ran out of memory on rank {SMALLEST}")
+    failed = {rank for probe in fit.probes for rank in probe.failed}
+    assert SMALLEST in failed
+    assert f": out of memory on rank {SMALLEST}" in str(fit)
+
+
+def a_global_batch_is_that_of_all_ranks() -> None:
+    rank = dist.get_rank()
+    fit = agreed(fit_batch_size(fill, margin=0.0, global_batch=402))
+    assert fit.micro_batches == ((51, 50) if rank < 2 else (50, 50))
+    size = "51 or 50" if rank < 2 else "50"
+    assert f"a global batch of 402 takes 2 of {size} on this rank" in str(fit)
+    whole = agreed(fit_batch_size(fill, margin=0.0, global_batch=10))
+    assert whole.micro_batches == ((3,) if rank < 2 else (2,))
+    assert (whole.samples, whole.reason) == (3, "no larger batch was asked for")
+    error = error_of(lambda: fit_batch_size(fill, global_batch=3))
+    assert isinstance(error, MemoryTrackingError)
+    assert "gives 4 ranks less than one sample each; give at least 4" in str(error)
+
+
+def build(kind: str) -> tuple[nn.Module, Callable[[Tensor, Tensor], Tensor]]:
+    torch.manual_seed(0)
+    net: Any = nn.Sequential(nn.Linear(2048, 4), nn.Dropout(), nn.Linear(4, 3)).cuda()
+    criterion = nn.CrossEntropyLoss()
+    if kind == "fsdp":
+        fully_shard(net[0])
+        fully_shard(net)
+    elif kind == "ddp":
+        net = DistributedDataParallel(net)
+    elif kind == "spread":
+        model = anyrig.spread(net, loss=criterion)
+        return model, lambda x, y: model(x, target=y)
+    elif kind == "spread in shards":
+        net = anyrig.spread(net, how="shard")
+    return net, lambda x, y: criterion(net(x), y)
+
+
+def nothing_has_changed(kind: str) -> None:
+    net, loss_of = build(kind)
+    optimizer = torch.optim.Adam(net.parameters())
+
+    def step(samples: int) -> None:
+        x = torch.ones(samples, 2048, device="cuda")
+        loss_of(x, torch.zeros(samples, dtype=torch.long, device="cuda")).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    def state() -> Any:
+        values = [each.detach() for each in net.parameters()]
+        moments = [v for values in optimizer.state.values() for v in values.values()]
+        local = [each.to_local() if hasattr(each, "to_local") else each for each in values]
+        held = [each.to_local() if hasattr(each, "to_local") else each for each in moments]
+        random = [torch.get_rng_state(), torch.cuda.get_rng_state()]
+        return copy.deepcopy([local, held, random])
+
+    step(3)
+    before = state()
+    fit = agreed(fit_batch_size(step))
+    assert_equal(state(), before)
+    # A batch has 8 KiB a sample on the GPU; the rest of a step takes less than half of the limit.
+    assert 0.5 < fit.samples * 8 / 1024 / LIMITS_MIB[SMALLEST] < 1
+    assert fit.reason.endswith(f" ran out of memory on rank {SMALLEST}")
+    step(fit.samples)
+    losses = torch.cat([each.detach().float().flatten()[:1].cpu() for each in before[0][:1]])
+    assert losses.isfinite().all()
+
+
+def other_errors_reach_all_ranks() -> None:
+    net, loss_of = build("ddp")
+
+    def step(samples: int) -> None:
+        x = torch.ones(samples, 2048, device="cuda")
+        loss = loss_of(x, torch.zeros(samples, dtype=torch.long, device="cuda"))
+        if samples > 1 and dist.get_rank() == 1:
+            raise KeyError("label")
+        loss.backward()
+
+    error = error_of(lambda: fit_batch_size(step))
+    if dist.get_rank() == 1:
+        assert repr(error) == "KeyError('label')"
+    else:
+        assert isinstance(error, OtherRankError)
+        assert "because rank 1 failed" in str(error)
+    assert all(each.grad is None for each in net.parameters())
+    step(1)
+
+
+def one_sample_does_not_fit() -> None:
+    error = error_of(lambda: fit_batch_size(lambda samples: fill(70 * samples)))
+    if dist.get_rank() == SMALLEST:
+        assert isinstance(error, torch.OutOfMemoryError)
+    else:
+        assert isinstance(error, OtherRankError)
+        assert f"rank {SMALLEST} ran out of memory in a step with one sample" in str(error)
+
+
+CASES: dict[str, Callable[[], None]] = {
+    "the smallest GPU decides": the_smallest_gpu_decides,
+    "a global batch": a_global_batch_is_that_of_all_ranks,
+    "other errors": other_errors_reach_all_ranks,
+    "one sample": one_sample_does_not_fit,
+    "ddp": lambda: nothing_has_changed("ddp"),
+    "fsdp": lambda: nothing_has_changed("fsdp"),
+    "spread": lambda: nothing_has_changed("spread"),
+    "spread in shards": lambda: nothing_has_changed("spread in shards"),
+}
