@@ -20,8 +20,11 @@ demo: $(VENV)/.installed-examples
 	$(BIN)/anyrig devices
 	$(BIN)/anyrig run examples/digits.py
 
-# Two files of tests at a time, in their order: the last ones take the longest.
+# The tests start hundreds of processes, so compiled modules are kept, and the virtual GPUs are built
+# first. Two files of tests at a time, in their order: the last ones take the longest.
+test: export PYTHONDONTWRITEBYTECODE =
 test: $(VENV)/.installed-test
+	$(BIN)/anyrig virtual build
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 test-gpu: $(VENV)/.installed-test

@@ -1,5 +1,6 @@
 """What all tests start from."""
 
+import gc
 import os
 import signal
 
@@ -18,3 +19,9 @@ os.environ.pop("PYTHONUNBUFFERED", None)
 def pytest_runtest_setup() -> None:
     """Give each test the same numbers, whichever tests ran before it in its process."""
     torch.default_generator.manual_seed(0)
+
+
+def pytest_collection_finish() -> None:
+    """Leave the modules and tests themselves out of each garbage collection that a test makes."""
+    gc.collect()
+    gc.freeze()

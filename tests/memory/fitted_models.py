@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,8 @@ GPUS = "V100-16GB+A100-40GB+A100-80GB"
 def compare(model: str) -> None:
     """Print the batch, the largest one found, the probes and the true limit for each GPU."""
     install(GPUS, shape_only=True)
+    gc.collect()
+    gc.freeze()  # leaves few objects to search for modules, before each probe
     build, shape = MODELS[model]
     for index in range(3):
         torch.cuda.set_device(index)

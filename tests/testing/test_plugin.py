@@ -31,7 +31,8 @@ CACHE = os.environ.get("XDG_CACHE_HOME", str(Path.home() / ".cache"))
 
 
 @pytest.fixture(autouse=True)
-def processes_like_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def processes_like_this_one(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:hypothesispytest -p no:xdist")  # imported in vain
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("XDG_CACHE_HOME", CACHE)
 
