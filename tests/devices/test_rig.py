@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import anyrig
+from anyrig.devices import rig as rig_module
 from anyrig.devices.device import Device
 from anyrig.devices.place import as_torch_device
 from anyrig.devices.probes import cpu as cpu_probe
@@ -62,6 +63,20 @@ def test_the_fastest_leads_where_rates_are_known_for_all() -> None:
     ordered, reason = order_by_strength((card(0, "T4"), card(1, "A100-80GB"), card(2, "RTX-4090")))
     assert [device.index for device in ordered] == [1, 2, 0]
     assert reason == "the fastest first by published FLOP/s, then memory"
+
+
+def test_all_puts_the_strongest_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    present = (card(0, "T4"), card(1, "A100-80GB"), CPU)
+    monkeypatch.setattr(rig_module, "survey", lambda: present)
+    assert Rig.parse("all").devices == (present[1], present[0])
+
+
+def test_the_cpu_s_others_are_all_processes_but_this_one() -> None:
+    held = bytearray(2**29)  # far more than what changes between two readings
+    reading = anyrig.devices.read("cpu")
+    used_bytes = reading.device.total_bytes - reading.free_bytes
+    assert reading.own_bytes > len(held)
+    assert reading.others_bytes == max(0, used_bytes - reading.own_bytes)
 
 
 def test_a_rate_known_for_some_only_decides_nothing() -> None:
