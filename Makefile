@@ -6,7 +6,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 
 .DEFAULT_GOAL := demo
-.PHONY: demo test test-gpu test-operators check bench clean
+.PHONY: demo test test-gpu test-operators test-remedies check bench clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -33,6 +33,9 @@ test-gpu: $(VENV)/.installed-test
 # OPERATORS=--all runs every dtype and form; see tests/operators/sweep.py.
 test-operators: $(VENV)/.installed-test
 	$(BIN)/python tests/operators/sweep.py $(OPERATORS)
+
+test-remedies: $(VENV)/.installed-test
+	$(BIN)/python tests/rehearsal/remedied_programs.py
 
 check: $(VENV)/.installed-check $(VENV)/.installed-test
 	$(BIN)/ruff check .

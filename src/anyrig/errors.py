@@ -25,6 +25,7 @@
     ├── OtherRankError       (RuntimeError)  another rank failed while this rank waited for it
     ├── RankMismatchError    (ValueError)    the ranks passed inconsistent arguments
     ├── MemoryTrackingError  (RuntimeError)  memory cannot be tracked or reported in this way
+    ├── RemedyError          (RuntimeError)  remedies cannot be rehearsed
     └── ValueNeededError     (RuntimeError)  an operator of a shape-only rehearsal needs values
 
 Each message says what happened, the values seen, and what to do next. Each class also derives
@@ -126,6 +127,10 @@ class ValueNeededError(AnyrigError, RuntimeError):
 
 class MemoryTrackingError(AnyrigError, RuntimeError):
     """Memory cannot be tracked, or a footprint cannot be written, as requested."""
+
+
+class RemedyError(AnyrigError, RuntimeError):
+    """The remedies for a program that ran out of memory cannot be rehearsed."""
 
 
 class LaunchError(AnyrigError, RuntimeError):

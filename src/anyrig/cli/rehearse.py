@@ -46,6 +46,14 @@ def rehearse(
     module: MODULE = False,
     no_python: NO_PYTHON = False,
     explain_oom: EXPLAIN_OOM = False,
+    remedies: Annotated[
+        bool,
+        typer.Option(
+            "--remedies",
+            help="If the script runs out of memory, run it again with each remedy, without data, "
+            "and report what each saves.",
+        ),
+    ] = False,
     shape_only: Annotated[
         bool,
         typer.Option(
@@ -79,6 +87,11 @@ def rehearse(
     with named_in_errors("--rig"):
         virtual_rig = VirtualRig.parse(rig)
     ranks = _plan_ranks(virtual_rig, flags) if flags.given else None
+    if remedies and ranks is not None:
+        raise typer.BadParameter(
+            "it runs the script in one process again; drop it, or the flags for ranks",
+            param_hint="--remedies",
+        )
     # Without a group flag, SCRIPT runs as under python, which keeps a leading "--".
     arguments = script_arguments(context.args) if flags.given else context.args
     rehearsal = Rehearsal(
@@ -87,6 +100,7 @@ def rehearse(
         shape_only=shape_only,
         assume_values=assume_values,
         explain_oom=explain_oom,
+        remedies=remedies,
     )
     if ranks is None:
         raise typer.Exit(rehearsal.run())

@@ -24,9 +24,13 @@ class OutOfMemoryWatch:
 
     With `tracks`, operators are recorded from the program's import of torch on. Without it, nothing
     happens before the error, and the report has the lines of the error only.
+
+    Attributes:
+        has_seen_error: whether such an error has ended the program.
     """
 
     def __init__(self, *, tracks: bool) -> None:
+        self.has_seen_error = False
         self._tracks = tracks
         self._recording: Recording | None = None
         if tracks:
@@ -38,7 +42,10 @@ class OutOfMemoryWatch:
         None if the exception is another one, or has a report already.
         """
         kind = getattr(sys.modules.get("torch"), "OutOfMemoryError", None)
-        if kind is None or not isinstance(error, kind) or hasattr(error, "report"):
+        if kind is None or not isinstance(error, kind):
+            return None
+        self.has_seen_error = True
+        if hasattr(error, "report"):
             return None
         next_step = "" if self._tracks else f"\n{_NEXT_STEP}"
         try:

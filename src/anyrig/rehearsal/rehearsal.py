@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import sys
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..errors import AnyrigError
+from ..errors import AnyrigError, RemedyError
 from ..virtual.rig import VirtualRig
 from ..virtual.torch_import import when_torch_is_imported
 from .out_of_memory import OutOfMemoryWatch
@@ -29,6 +31,7 @@ class Rehearsal:
         assume_values: with `shape_only`, continue with a constant where the program needs a value
             that was never computed, instead of raising an error.
         explain_oom: track memory, for the report of an out-of-memory error.
+        remedies: after an out-of-memory error, run the program again with each remedy.
 
     Raises:
         ValueError: `assume_values` is set without `shape_only`.
@@ -39,6 +42,7 @@ class Rehearsal:
     shape_only: bool = False
     assume_values: bool = False
     explain_oom: bool = False
+    remedies: bool = False
 
     def __post_init__(self) -> None:
         if self.assume_values and not self.shape_only:
@@ -60,6 +64,7 @@ class Rehearsal:
         """
         from ..virtual.installed import install
 
+        environment = dict(os.environ)
         refusals: list[AnyrigError] = []
 
         def install_rig() -> None:
@@ -77,7 +82,18 @@ class Rehearsal:
         status = self.program.run(watch.explain)
         if refusals:
             raise refusals[0]
+        if self.remedies and watch.has_seen_error:
+            self._report_remedies(environment)
         return status
+
+    def _report_remedies(self, environment: Mapping[str, str]) -> None:
+        from .remedies.rehearsed import rehearse_remedies
+
+        try:
+            text = str(rehearse_remedies(self.program, self.rig, environment))
+        except RemedyError as error:  # the program's own error and exit status remain
+            text = f"anyrig: {error}"
+        sys.stderr.write(f"{text}\n")
 
     @contextmanager
     def of_processes(self) -> Iterator[None]:

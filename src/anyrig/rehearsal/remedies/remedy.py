@@ -1,0 +1,139 @@
+"""The remedies that can be applied to an unchanged program, and how to apply each by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+from torch.utils.data import DataLoader
+
+from ...memory.recompute.blocks import find_blocks
+from ...memory.recompute.forward import recompute_blocks
+from .calls import OutermostCalls
+
+Note = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """A change to a program that saves memory.
+
+    Attributes:
+        advice: how to change the program by hand, in one line. ``{}`` stands for a detail that is
+            known when the remedy has been applied.
+        apply: applies the remedy in this process, before the program uses its model. It is given
+            the calls of the outermost modules, and a function that notes the detail.
+        environment: variables that apply it, which are set before the program starts. It then
+            saves reserved bytes rather than allocated ones.
+        changes_work: whether a call of the model computes less, so that its time says nothing.
+    """
+
+    advice: str
+    apply: Callable[[OutermostCalls, Note], object] = lambda calls, note: None
+    environment: Mapping[str, str] = field(default_factory=dict)
+    changes_work: bool = False
+
+
+def _around_each_call(
+    calls: OutermostCalls, make: Callable[[], AbstractContextManager[object]]
+) -> None:
+    """Enter a context before each call of an outermost module, and leave it at its end."""
+    contexts = ExitStack()
+    calls.at_begin.append(lambda module: contexts.enter_context(make()))
+    calls.at_end.append(contexts.close)
+
+
+def _recompute(calls: OutermostCalls, note: Note) -> None:
+    seen: set[int] = set()
+
+    def begin(module: nn.Module) -> None:
+        if id(module) in seen:
+            return
+        seen.add(id(module))
+        names = [*find_blocks(module)]
+        if names:
+            recompute_blocks(module, names)
+            note(f"[{names[0]!r}, …, {names[-1]!r}]")
+
+    calls.at_begin.append(begin)
+
+
+def _autocast(calls: OutermostCalls, note: Note) -> None:
+    _around_each_call(calls, lambda: torch.autocast("cuda", torch.bfloat16))
+
+
+def _offload(calls: OutermostCalls, note: Note) -> None:
+    _around_each_call(calls, torch.autograd.graph.save_on_cpu)
+
+
+def _free_gradients(calls: OutermostCalls, note: Note) -> None:
+    def end(optimizer: Optimizer, *_: Any) -> None:
+        optimizer.zero_grad()
+
+    register_optimizer_step_post_hook(end)
+
+
+def _update_one_by_one(calls: OutermostCalls, note: Note) -> None:
+    _set_before_steps("foreach", False, unless="fused")
+
+
+def _fuse(calls: OutermostCalls, note: Note) -> None:
+    _set_before_steps("fused", True, unless="foreach")
+
+
+def _set_before_steps(option: str, value: bool, unless: str) -> None:
+    """Set an option that the program has left to PyTorch, in each optimizer that has it."""
+
+    def begin(optimizer: Optimizer, *_: Any) -> None:
+        for group in optimizer.param_groups:
+            if option in group and group[option] is None and not group.get(unless):
+                group[option] = value
+
+    register_optimizer_step_pre_hook(begin)
+
+
+def _halve_batches(calls: OutermostCalls, note: Note) -> None:
+    build = DataLoader.__init__
+
+    def build_halved(
+        loader: DataLoader[Any], dataset: Any, batch_size: int | None = 1, *args: Any, **kwargs: Any
+    ) -> None:
+        if batch_size is not None and batch_size > 1:
+            batch_size //= 2
+            note(str(batch_size))
+        build(loader, dataset, batch_size, *args, **kwargs)
+
+    DataLoader.__init__ = build_halved  # type: ignore[method-assign,assignment]
+
+
+# The order is that of the report where two remedies save the same.
+REMEDIES: dict[str, Remedy] = {
+    "half the batch": Remedy(
+        "DataLoader(…, batch_size={}), and accumulate", _halve_batches, changes_work=True
+    ),
+    "recomputation": Remedy("anyrig.memory.recompute_blocks(model, {})", _recompute),
+    "mixed precision": Remedy(
+        'with torch.autocast("cuda", torch.bfloat16): output = model(…)', _autocast
+    ),
+    "offload": Remedy("with torch.autograd.graph.save_on_cpu(): output = model(…)", _offload),
+    "gradients set to None": Remedy(
+        "optimizer.zero_grad() right after optimizer.step()", _free_gradients
+    ),
+    "fused optimizer": Remedy("the optimizer's option fused=True", _fuse),
+    "parameters updated one by one": Remedy(
+        "the optimizer's option foreach=False", _update_one_by_one
+    ),
+    "expandable segments": Remedy(
+        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+        environment={"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},
+    ),
+}

@@ -1,0 +1,148 @@
+"""A run of a program with a remedy, without data and on GPUs with more memory.
+
+``python -m anyrig.rehearsal.remedies.trial`` reads an `Order` in JSON from its standard input, runs
+the program up to a point, and writes an `Outcome` in JSON to the order's file.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...virtual.rig import LARGEST_GPU_BYTES, VirtualRig
+from ...virtual.torch_import import when_torch_is_imported
+from ..program import Program
+
+if TYPE_CHECKING:
+    from .calls import OutermostCalls
+
+
+@dataclass(frozen=True)
+class Order:
+    """What a trial runs.
+
+    Attributes:
+        program: the attributes of the `Program`.
+        rig: the text of the rig.
+        memory_factor: by what number the memory of the rig's GPUs is multiplied.
+        remedy: a key of `REMEDIES`; None for the unchanged program.
+        most_calls: end before the next call of an outermost module; None for no limit.
+        most_steps: end after this step of an optimizer; None for no limit.
+        file: where the outcome is written.
+    """
+
+    program: Mapping[str, Any]
+    rig: str
+    memory_factor: int
+    remedy: str | None
+    most_calls: int | None
+    most_steps: int | None
+    file: str
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a trial has found.
+
+    Attributes:
+        error: the name of the exception that ended the program; None if it ended otherwise.
+        out_of_memory: whether it ran out of memory.
+        calls: the calls of outermost modules that had begun.
+        steps: the optimizer steps that had ended.
+        allocated_bytes: the peak of each GPU's allocated bytes, by index.
+        reserved_bytes: the peak of each GPU's reserved bytes, by index.
+        seconds: when all GPUs were done, on the virtual clock.
+        detail: what the remedy has noted; None if it noted nothing.
+    """
+
+    error: str | None
+    out_of_memory: bool
+    calls: int
+    steps: int
+    allocated_bytes: tuple[int, ...]
+    reserved_bytes: tuple[int, ...]
+    seconds: float
+    detail: str | None
+
+    @classmethod
+    def read(cls, path: Path) -> Outcome:
+        """Return the outcome that a trial has written."""
+        facts = json.loads(path.read_text())
+        for name in ("allocated_bytes", "reserved_bytes"):
+            facts[name] = tuple(facts[name])
+        return cls(**facts)
+
+
+def main() -> None:
+    """Run the trial that standard input orders."""
+    order = Order(**json.load(sys.stdin))
+    trial = _Trial(order)
+    when_torch_is_imported(trial.begin)
+    Program(**{**order.program, "arguments": tuple(order.program["arguments"])}).run(trial.note)
+    Path(order.file).write_text(json.dumps(asdict(trial.outcome())))
+
+
+class _Trial:
+    def __init__(self, order: Order) -> None:
+        self._order = order
+        self._error: BaseException | None = None
+        self._detail: str | None = None
+        self._calls: OutermostCalls | None = None
+
+    def begin(self) -> None:
+        """Install the rig, and apply the remedy. The program has just imported torch."""
+        from ...virtual.installed import install
+        from .calls import OutermostCalls
+        from .remedy import REMEDIES
+
+        order = self._order
+        # Other processes would read the rig's text, which does not name the larger memory.
+        rig = _with_more_memory(VirtualRig.parse(order.rig), order.memory_factor)
+        install(rig, shape_only=True, assume_values=True, children=False)
+        self._calls = OutermostCalls(order.most_calls, order.most_steps)
+        if order.remedy is not None:
+            REMEDIES[order.remedy].apply(self._calls, self._note_detail)
+
+    def _note_detail(self, detail: str) -> None:
+        self._detail = self._detail or detail
+
+    def note(self, error: BaseException) -> None:
+        """Note the exception that ends the program."""
+        self._error = error
+
+    def outcome(self) -> Outcome:
+        """Return what was found until now."""
+        import torch
+
+        from ...virtual.clock_reading import clock
+        from .calls import Enough
+
+        error = self._error
+        ended = error is None or isinstance(error, (Enough, SystemExit))
+        devices = range(torch.cuda.device_count())
+        return Outcome(
+            None if ended else f"{type(error).__name__}: {error}",
+            isinstance(error, torch.OutOfMemoryError),
+            self._calls.calls if self._calls else 0,
+            self._calls.steps if self._calls else 0,
+            tuple(map(torch.cuda.max_memory_allocated, devices)),
+            tuple(map(torch.cuda.max_memory_reserved, devices)),
+            clock().done_seconds,
+            self._detail,
+        )
+
+
+def _with_more_memory(rig: VirtualRig, factor: int) -> VirtualRig:
+    devices = tuple(
+        replace(each, memory_bytes=min(factor * each.memory_bytes, LARGEST_GPU_BYTES))
+        for each in rig.devices
+    )
+    return replace(rig, devices=devices)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,156 @@
+"""`rehearse --remedies` promises what each remedy saves when it is applied by hand."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from remedied_programs import TRAININGS, compare
+
+from anyrig.errors import RemedyError
+from anyrig.rehearsal.program import Program
+from anyrig.rehearsal.remedies.rehearsed import Saving, Savings, rehearse_remedies
+from anyrig.virtual.rig import VirtualRig
+
+MIB = 2**20
+
+
+@pytest.mark.parametrize(
+    ("program", "remedies"),
+    [
+        (
+            "transformer",
+            ["half the batch", "recomputation", "mixed precision", "gradients set to None"],
+        ),
+        ("wide layers", ["fused optimizer", "parameters updated one by one"]),
+    ],
+)
+def test_promises_are_kept(program: str, remedies: list[str], tmp_path: Path) -> None:
+    found = compare(TRAININGS[program], tmp_path, remedies)
+    assert {name for name, _, _ in found} == {*remedies}
+    for name, promised, obtained in found:
+        assert promised == pytest.approx(obtained, rel=0.01), name
+    assert [*found] == sorted(found, key=lambda each: -each[1])
+
+
+def rehearse(text: str, folder: Path, *names: str) -> Savings:
+    script = folder / "train.py"
+    script.write_text(text)
+    return rehearse_remedies(
+        Program(str(script), ("3",)), VirtualRig.parse("2x256MiB"), os.environ, names
+    )
+
+
+BLOCKS = """
+import sys, torch
+from torch import nn
+assert sys.argv[1:] == ["3"]
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(8, 2048), nn.ReLU(), nn.Linear(2048, 8))
+    def forward(self, x):
+        return self.inner(x)
+model = nn.Sequential(*[Block() for _ in range(4)]).to("cuda:1")
+for number in range(9):
+    model(torch.zeros(2**(number + 8), 8, device="cuda:1")).sum().backward()
+"""
+
+
+def test_the_program_is_compared_up_to_the_call_that_failed(tmp_path: Path) -> None:
+    savings = rehearse(BLOCKS, tmp_path, "recomputation", "fused optimizer")
+    # The call of 8192 samples, whose four blocks keep 8 KiB of each: all of the memory.
+    assert (savings.calls, savings.device) == (6, 1)
+    assert savings.total_bytes == 256 * MIB
+    assert 384 * MIB < savings.needed_bytes < 420 * MIB  # a backward pass has two more such
+    (saving,) = savings.of_remedies  # there is no optimizer
+    assert saving.advice.endswith("recompute_blocks(model, ['0', …, '3'])")
+    assert savings.needed_bytes - saving.saved_bytes == saving.needed_bytes
+    assert saving.saved_bytes > 100 * MIB
+    assert saving.time_fraction is not None
+    assert 1.1 < saving.time_fraction < 2
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("import torch", "without data it runs to its end"),
+        (
+            "import torch\nif torch.ones(1, device='cuda').item() == 1: raise KeyError('label')",
+            "without data it ends with KeyError: 'label'",
+        ),
+        ("import os, torch; os._exit(0)", "ended without a result"),
+        (
+            "import torch\n"
+            "while True: keep = torch.empty(torch.cuda.memory_reserved() + 2**28, device='cuda')",
+            "with 16 times the memory, the program ends with OutOfMemoryError",
+        ),
+    ],
+)
+def test_what_cannot_be_rehearsed_is_named(text: str, words: str, tmp_path: Path) -> None:
+    with pytest.raises(RemedyError, match=re.escape(words)):
+        rehearse(text, tmp_path, "offload")
+
+
+def anyrig(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-m", "anyrig", "rehearse", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_the_programs_own_error_and_status_remain(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import torch\n"
+        "if torch.ones(2, device='cuda').sum().item() == 2: torch.empty(2**34, device='cuda')\n"
+    )
+    done = anyrig("--rig", "T4", "--remedies", str(script))
+    assert done.returncode == 1
+    assert "torch.OutOfMemoryError" in done.stderr
+    # Every value that is read without data is 1.
+    assert done.stderr.splitlines()[-1] == (
+        "anyrig: no remedy could be rehearsed: remedies are tried without data, and without data "
+        "it runs to its end"
+    )
+    script.write_text("import torch; print(torch.cuda.device_count())")
+    done = anyrig("--rig", "T4", "--remedies", str(script))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "1\n", "")
+
+
+def test_ranks_are_refused(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("")
+    done = anyrig("--rig", "2xT4", "--remedies", "--nproc-per-device", "1", str(script))
+    assert done.returncode == 2
+    assert "--remedies" in done.stderr
+    assert "in one process" in done.stderr
+
+
+def test_the_report_has_a_line_for_each_remedy() -> None:
+    savings = Savings(
+        3,
+        1,
+        3 * MIB,
+        2 * MIB,
+        (
+            Saving("offload", "with save_on_cpu()", 2 * MIB, MIB, 3.5),
+            Saving("half the batch", "batch_size=4", MIB, 2 * MIB, None),
+        ),
+    )
+    assert str(savings).splitlines() == [
+        "cuda:1 has 2.00 MiB, and the step needs 3.00 MiB. Rehearsed remedies:",
+        "  saves 2.00 MiB, time +250 %: offload: with save_on_cpu()",
+        "  saves 1.00 MiB: half the batch: batch_size=4",
+    ]
+    assert str(Savings(1, 0, MIB, MIB, ())) == (
+        "cuda:0 has 1.00 MiB, and the step needs 1.00 MiB. No remedy that was rehearsed saves 1 % "
+        "of it."
+    )
