@@ -89,6 +89,9 @@ def a_global_batch_is_that_of_all_ranks() -> None:
     assert fit.micro_batches == ((51, 50) if rank < 2 else (50, 50))
     size = "51 or 50" if rank < 2 else "50"
     assert f"a global batch of 402 takes 2 of {size} on this rank" in str(fit)
+    # The first rank has one sample more than fits.
+    above = agreed(fit_batch_size(fill, margin=0.0, global_batch=4 * fit.largest_samples + 1))
+    assert len(above.micro_batches) == 2
     whole = agreed(fit_batch_size(fill, margin=0.0, global_batch=10))
     assert whole.micro_batches == ((3,) if rank < 2 else (2,))
     assert (whole.samples, whole.reason) == (3, "no larger batch was asked for")

@@ -300,7 +300,22 @@ def messages_and_static_graphs_are_refused() -> None:
     assert "static_graph=True learns" in str(error_of(survive, net))
 
 
+def parts_are_as_small_as_asked_on_every_rank() -> None:
+    net = build("ddp")
+    loss_of = loss_with(net, "ddp")
+    sizes = []
+
+    def noted(x: Tensor, y: Tensor) -> Tensor:
+        sizes.append(len(x))
+        return loss_of(x, y)
+
+    survive(noted, largest_part=2)(*batch())  # of 4 to 7 samples
+    assert max(sizes) <= 2
+    assert (sum(sizes), len(sizes)) == (4 + dist.get_rank(), 4)
+
+
 CASES = {
+    "parts as small as asked": parts_are_as_small_as_asked_on_every_rank,
     "several ranks fail at once": several_ranks_fail_at_once,
     "order of buckets": ddp_orders_its_buckets_by_gradients_again,
     "gradients of earlier steps": gradients_of_earlier_steps_are_kept,

@@ -110,6 +110,20 @@ def test_other_errors_and_success_pass_through() -> None:
         pass
 
 
+def compute_a_large_loss() -> None:
+    net = nn.Linear(64, 64).to("cuda:0")
+    y = net(torch.ones(2**12, 64, device="cuda:0")).exp()
+    (y[:, :, None, None].expand(-1, -1, 2**16, 2**12) * 2).sum().backward()
+
+
+@pytest.mark.gpus(1)
+def test_a_large_loss_in_training_is_no_evaluation() -> None:
+    with pytest.raises(torch.OutOfMemoryError) as caught, explain_oom():
+        compute_a_large_loss()
+    assert caught.value.report.moment.by_kind()[Kind.ACTIVATIONS] > 0
+    assert caught.value.report.reason.cause is Cause.REQUEST
+
+
 def keep_losses(net: nn.Module, x: Tensor) -> None:
     total = torch.zeros((), device="cuda:0")
     while True:

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 import anyrig
 from anyrig.errors import LaunchError, MemoryTrackingError
-from anyrig.memory import checkpoint_blocks, recompute_blocks
+from anyrig.memory import RecomputePlan, checkpoint_blocks, recompute_blocks
 
 MIB = 2**20
 GIB = 2**30
@@ -405,6 +405,15 @@ def test_blocks_that_are_skipped_at_random() -> None:
     torch.manual_seed(1)
     plan = checkpoint_blocks(model, 2**34, step)
     assert 0 < len(plan.costs) < 4
+
+
+def test_the_extra_time_is_a_part_of_the_step_without_recomputation() -> None:
+    model = nn.Linear(1, 1)
+    plan = RecomputePlan(
+        (), "", 1, 1, None, 0.2, 1.2, (), torch.device("cuda", 0), weakref.ref(model)
+    )
+    assert plan.extra_percent == pytest.approx(20)
+    assert "200.00 ms more per step, 20.0 %" in str(plan)
 
 
 def test_the_program_of_the_documentation(tmp_path: Path) -> None:

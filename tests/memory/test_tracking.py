@@ -121,6 +121,17 @@ def test_what_a_step_of_the_optimizer_frees_at_its_end_is_temporary(device: str)
     assert Kind.OTHER not in {h.kind for h in peak.holdings if h.bytes == weight.nbytes}
 
 
+@pytest.mark.gpus(1)
+def test_a_workspace_is_none_of_the_activations_of_an_older_graph() -> None:
+    x = torch.ones(8, 8, device="cuda", requires_grad=True)
+    graph = x.exp()
+    with torch.cuda.stream(torch.cuda.Stream()), track() as footprint:
+        torch.ones(64, 64, device="cuda") @ torch.ones(64, 64, device="cuda")  # cuBLAS begins
+    kinds = on("cuda", footprint).end.by_kind()
+    assert kinds[Kind.WORKSPACES] > on("cuda", footprint).start.by_kind().get(Kind.WORKSPACES, 0)
+    assert graph.grad_fn is not None
+
+
 @DEVICES
 def test_activations_have_the_module_and_the_line_that_made_them(device: str) -> None:
     net = nn.Sequential(nn.Linear(64, 300), nn.ReLU(), nn.Linear(300, 1)).to(device)

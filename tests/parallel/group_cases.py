@@ -772,6 +772,31 @@ def case_steps_that_were_drawn_before_a_change_do_not_count() -> None:
     assert changes == [20, 40]
 
 
+class Weighed(nn.Module):
+    """Multiplies by a table that has rows of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 7)
+
+    def forward(self, x: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+        return self.layer(x) @ table
+
+
+def case_samples_are_counted_in_the_first_tensor() -> None:
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    rows = [1 + 3 * each for each in range(ranks)]
+    x, table = torch.randn(sum(rows), 3), torch.randn(7, 2)
+    one = Weighed()
+    net = Weighed()
+    net.load_state_dict(one.state_dict())
+    model = anyrig.spread(net)
+    one(x, table).square().mean().backward()
+    model(x.split(rows)[rank], table).square().mean().backward()
+    for found, expected in zip(net.parameters(), one.parameters(), strict=True):
+        torch.testing.assert_close(found.grad, expected.grad, rtol=1e-9, atol=1e-12)
+
+
 def case_nothing_is_measured_unless_asked() -> None:
     loader = anyrig.distribute(DataLoader(numbers(600), 12 * ranks()))
     assert loader.shares.held

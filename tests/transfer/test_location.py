@@ -16,6 +16,7 @@ CPU, META = torch.device("cpu"), torch.device("meta")
         torch.zeros(2),
         nn.Linear(2, 2),
         nn.BatchNorm1d(3, affine=False),
+        nn.Sequential(nn.BatchNorm1d(3, affine=False)),  # with buffers in a submodule only
         {"x": [torch.zeros(2), ("a", None)], "model": nn.Linear(2, 2)},
         nn.utils.rnn.pack_sequence([torch.zeros(2)]),
     ],
