@@ -71,6 +71,23 @@ def test_two_processes_hold_memory_and_everybody_counts_alike(tmp_path: Path) ->
     assert alone == {"used": own, "torch_used": own}
 
 
+def test_energy_is_what_the_power_adds_up_to(tmp_path: Path) -> None:
+    milliwatts, before, after = ask(
+        inside("T4", tmp_path),
+        "import time\n"
+        "h = n.nvmlDeviceGetHandleByIndex(0)\n"
+        "power = n.nvmlDeviceGetPowerUsage(h)\n"
+        "def joules(): return n.nvmlDeviceGetTotalEnergyConsumption(h) / 1000\n"
+        "first = joules() / time.monotonic()\n"
+        "time.sleep(0.5)\n"
+        "answer = power, first, joules() / time.monotonic()\n",
+    )
+    assert milliwatts > 1000
+    # Watts since the machine started.
+    assert before == pytest.approx(milliwatts / 1000, rel=0.01)
+    assert after == pytest.approx(milliwatts / 1000, rel=0.01)
+
+
 @pytest.mark.parametrize("node", [None, 0, 1, 2])
 def test_nvml_shows_the_cards_of_the_own_node(node: int | None, tmp_path: Path) -> None:
     rig = VirtualRig.parse("2x(T4+A100-40GB)+(L4)")
