@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from .device_footprint import DeviceFootprint as DeviceFootprint
     from .footprint import Footprint as Footprint
     from .kinds import Kind as Kind
+    from .leaks import Leak as Leak
     from .moment import Holding as Holding
     from .moment import Moment as Moment
     from .out_of_memory import OutOfMemoryReport as OutOfMemoryReport
@@ -36,6 +37,7 @@ _MODULE_OF_NAME = {
     "Footprint": ".footprint",
     "Holding": ".moment",
     "Kind": ".kinds",
+    "Leak": ".leaks",
     "Moment": ".moment",
     "OutOfMemoryReport": ".out_of_memory",
     "Probe": ".batch_search",

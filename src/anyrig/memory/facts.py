@@ -7,16 +7,29 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .device_footprint import DeviceFootprint
+from .leaks import Leak
 from .moment import Moment
 
 
 def format_json(
-    devices: Sequence[DeviceFootprint], steps: Sequence[Sequence[DeviceFootprint]]
+    devices: Sequence[DeviceFootprint],
+    steps: Sequence[Sequence[DeviceFootprint]],
+    leaks: Sequence[Leak],
 ) -> str:
-    """Return the devices of a footprint, and those of each of its steps, as JSON."""
+    """Return the devices of a footprint, those of each of its steps, and its leaks, as JSON."""
     facts = _facts(devices)
     if steps:
         facts["steps"] = [_facts(step) for step in steps]
+        facts["leaks"] = [
+            {
+                "sentence": leak.sentence,
+                "line": str(leak.line),
+                "allocated_at": str(leak.allocated_at),
+                "bytes_per_step": leak.bytes_per_step,
+                "steps": leak.steps,
+            }
+            for leak in leaks
+        ]
     return json.dumps(facts, indent=2)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from ..errors import MemoryTrackingError
 from .device_footprint import DeviceFootprint
+from .leaks import Leak
 
 
 @dataclass
@@ -21,10 +22,13 @@ class Footprint:
             tracking has ended. With ``every="step"``, the footprints of the step with the highest
             peak.
         steps: with ``every="step"``, one footprint for each optimizer step.
+        leaks: with ``every="step"`` and at least four steps, the memory that grew in each of the
+            last three, fastest growth first.
     """
 
     devices: tuple[DeviceFootprint, ...] = ()
     steps: tuple[Footprint, ...] = ()
+    leaks: tuple[Leak, ...] = ()
     _snapshot: Mapping[str, Any] | None = field(default=None, repr=False)
 
     @property
@@ -33,16 +37,16 @@ class Footprint:
         return sum(device.peak.allocated_bytes for device in self.devices)
 
     def table(self) -> str:
-        """Return the footprint as a table for a terminal, 80 columns wide."""
+        """Return the footprint as a table for a terminal, 80 columns wide, and a line per leak."""
         from .table import format_table
 
-        return format_table(self.devices)
+        return format_table(self.devices) + "".join(f"grows: {leak}\n" for leak in self.leaks)
 
     def json(self) -> str:
         """Return the footprint as JSON: an object with a list of devices."""
         from .facts import format_json
 
-        return format_json(self.devices, [step.devices for step in self.steps])
+        return format_json(self.devices, [step.devices for step in self.steps], self.leaks)
 
     def html(self) -> str:
         """Return the footprint as a self-contained HTML page with a chart for each device."""

@@ -40,6 +40,17 @@ class KeptVariable:
         """Whether all of its tensors have a single element, as losses do."""
         return all(tensor.numel() == 1 for tensor in self.tensors)
 
+    def describe_graph(self, keeps: str) -> str:
+        """Return that the variable keeps graphs, and what to write instead."""
+        if self.is_scalar:
+            cure = "add loss.item() or loss.detach() instead"
+            return f"{self.name} is a tensor with a graph and {keeps}: {cure}"
+        if self.is_container:
+            cure = "append output.detach(), or output.detach().cpu() if the device does not need it"
+            return f"{self.name} {keeps}: {cure}"
+        cure = f"call {self.name}.detach_() where the gradient may end"
+        return f"{self.name} carries its graph from pass to pass and {keeps}: {cure}"
+
 
 def find_kept_variables(frame: FrameType | None) -> Iterator[KeptVariable]:
     """Yield the variables of running functions to which a line of the same function adds tensors.

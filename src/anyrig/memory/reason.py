@@ -159,31 +159,11 @@ class _Rules:
         for variable in self._variables:
             if not variable.has_graphs:
                 continue
-            held = f"{format_bytes(count)} of {len(calls)} calls of the model"
-            name = variable.name
+            keeps = f"keeps {format_bytes(count)} of {len(calls)} calls of the model"
+            cause = Cause.KEPT_OUTPUTS if variable.is_container else Cause.RECURRENT_STATE
             if variable.is_scalar:
-                return Reason(
-                    Cause.KEPT_LOSSES,
-                    f"{name} is a tensor with a graph and keeps {held}: add loss.item() or "
-                    "loss.detach() instead",
-                    variable.line,
-                    count,
-                )
-            if variable.is_container:
-                return Reason(
-                    Cause.KEPT_OUTPUTS,
-                    f"{name} keeps {held}: append output.detach(), or output.detach().cpu() if the "
-                    "device does not need it",
-                    variable.line,
-                    count,
-                )
-            return Reason(
-                Cause.RECURRENT_STATE,
-                f"{name} carries its graph from pass to pass and keeps {held}: call "
-                f"{name}.detach_() where the gradient may end",
-                variable.line,
-                count,
-            )
+                cause = Cause.KEPT_LOSSES
+            return Reason(cause, variable.describe_graph(keeps), variable.line, count)
         return None
 
     def _kept_tensors(self) -> Reason | None:

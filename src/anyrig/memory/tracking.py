@@ -14,6 +14,7 @@ from ..errors import MemoryTrackingError
 from .device_footprint import DeviceFootprint, describe_device
 from .device_record import DeviceRecord
 from .footprint import Footprint
+from .leaks import Holders, find_leaks
 from .recording import Recording, refuse_two_recordings
 
 
@@ -33,7 +34,8 @@ def track(*, every: Literal["step"] | None = None) -> _Tracking:
 
     Args:
         every: None for one footprint of the whole block; ``"step"`` for one footprint per
-            optimizer step, in `Footprint.steps`.
+            optimizer step, in `Footprint.steps`, and what grows from step to step, in
+            `Footprint.leaks`. The end of the block then collects garbage.
 
     Raises:
         MemoryTrackingError: memory is already being tracked, or `every` has another value.
@@ -67,8 +69,15 @@ class _Tracking:
     ) -> None:
         if self._handle is not None:
             self._handle.remove()
-        devices = _describe(self._recording.stop(sys._getframe(1)))
+        frame = sys._getframe(1)
+        # Before the recording's own census, whose list refers to each tensor.
+        holders = Holders(frame) if self._each_step else None
+        records = self._recording.stop(frame)
+        devices = _describe(records)
         steps = self._footprint.steps
+        if holders is not None:
+            found = find_leaks([step.devices for step in steps], records, holders)
+            self._footprint.leaks = found
         if not steps:
             self._footprint.devices = devices
             self._footprint._snapshot = self._recording.snapshot
@@ -79,7 +88,7 @@ class _Tracking:
 
     def _end_step(self, *_: object) -> None:
         records = self._recording.read(None)
-        step = Footprint(_describe(records), (), self._recording.snapshot)
+        step = Footprint(_describe(records), _snapshot=self._recording.snapshot)
         self._footprint.steps += (step,)
         self._recording.restart(records)
 

@@ -1,0 +1,223 @@
+"""`track(every="step")` names what grows from step to step, and what holds it."""
+
+from __future__ import annotations
+
+import gc
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from anyrig.memory import Leak, track
+
+DEVICES = pytest.mark.parametrize(
+    "device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpus(1))]
+)
+STEPS = 6
+WIDTH, SAMPLES = 64, 1000
+
+
+class Training:
+    def __init__(self, device: str) -> None:
+        self.net = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, 1)).to(device)
+        self.optimizer = torch.optim.SGD(self.net.parameters(), 0.0)
+        self.device = device
+
+    def forward(self) -> Tensor:
+        output: Tensor = self.net(torch.randn(SAMPLES, WIDTH, device=self.device))
+        return output
+
+    def backward(self, loss: Tensor) -> None:
+        loss.backward(retain_graph=True)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+
+def nothing(training: Training) -> tuple[Leak, ...]:
+    with track(every="step") as footprint:
+        for _ in range(STEPS):
+            loss = training.forward().mean()
+            training.backward(loss)
+    return footprint.leaks
+
+
+def summed_losses(training: Training) -> tuple[Leak, ...]:
+    total = torch.zeros((), device=training.device)
+    with track(every="step") as footprint:
+        for _ in range(STEPS):
+            loss = training.forward().mean()
+            training.backward(loss)
+            total = total + loss  # HERE
+    return footprint.leaks
+
+
+def kept_outputs(training: Training) -> tuple[Leak, ...]:
+    outputs = []
+    with track(every="step") as footprint:
+        for _ in range(STEPS):
+            output = training.forward()
+            outputs.append(output)  # HERE
+            training.backward(output.mean())
+    return footprint.leaks
+
+
+def kept_tensors(training: Training) -> tuple[Leak, ...]:
+    kept: dict[int, Tensor] = {}
+    with track(every="step") as footprint:
+        for number in range(STEPS):
+            output = training.forward()
+            kept.update({number: output.detach().exp()})  # HERE
+            training.backward(output.mean())
+    return footprint.leaks
+
+
+class Node:
+    def __init__(self, value: Tensor) -> None:
+        self.value, self.itself = value, self
+
+
+def cycles(training: Training) -> tuple[Leak, ...]:
+    with track(every="step") as footprint:
+        for _ in range(STEPS):
+            output = training.forward()
+            Node(output.detach().exp())  # HERE
+            training.backward(output.mean())
+    return footprint.leaks
+
+
+def fail(device: str) -> None:
+    large = torch.ones(SAMPLES, device=device)  # HERE
+    raise KeyError(len(large))
+
+
+def tracebacks(training: Training) -> tuple[Leak, ...]:
+    errors = []
+    with track(every="step") as footprint:
+        for _ in range(STEPS):
+            output = training.forward()
+            try:
+                fail(training.device)
+            except KeyError as error:
+                errors.append(error)
+            training.backward(output.mean())
+    return footprint.leaks
+
+
+class History:
+    def __init__(self) -> None:
+        self.values: list[Tensor] = []
+
+
+def an_object_of_the_program(training: Training) -> tuple[Leak, ...]:
+    history = History()
+    with track(every="step") as footprint:
+        for _ in range(STEPS):
+            output = training.forward()
+            history.values.append(output.detach().exp())  # HERE
+            training.backward(output.mean())
+    return footprint.leaks
+
+
+PROGRAMS: dict[Callable[[Training], tuple[Leak, ...]], tuple[str, int]] = {
+    # Words of the sentence, and the values of a step that are held at least.
+    summed_losses: (
+        "total is a tensor with a graph and keeps {}: add loss.item() or loss.detach() instead",
+        SAMPLES * WIDTH,
+    ),
+    kept_outputs: ("outputs keeps {}: append output.detach(), or", SAMPLES * WIDTH),
+    kept_tensors: ("kept keeps {}: drop what is not needed again", SAMPLES),
+    cycles: ("a reference cycle with a Node keeps {}: break the cycle", SAMPLES),
+    tracebacks: (
+        "the traceback of an exception, through large in fail, keeps {}: end the handling",
+        SAMPLES,
+    ),
+    an_object_of_the_program: ("what this line allocates stays, and keeps {}", SAMPLES),
+}
+
+
+@pytest.fixture(autouse=True)
+def no_collection_within_the_loop() -> Iterator[None]:
+    """Let reference cycles stay until tracking ends."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+    gc.collect()
+
+
+@DEVICES
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
+def test_the_holder_the_line_and_the_cure(program: Any, device: str) -> None:
+    words, values = PROGRAMS[program]
+    leaks = program(Training(device))
+    assert leaks
+    leak = leaks[0]
+    assert leak.line.text.endswith("# HERE")
+    assert leak.line.text in str(leak)
+    assert leak.allocated_at.file == __file__
+    before, _, after = words.partition("{}")
+    assert leak.sentence.startswith(before)
+    assert after in leak.sentence
+    assert f" more after each of the last {leak.steps} steps" in leak.sentence
+    assert 4 * values <= leak.bytes_per_step < 4 * values * 3
+    assert leak.steps == STEPS - 1
+    assert len({each.line for each in leaks}) == 1, [*map(str, leaks)]
+
+
+def test_the_table_and_the_json_have_the_leaks() -> None:
+    training = Training("cpu")
+    kept = []
+    with track(every="step") as footprint:
+        for _ in range(STEPS):
+            output = training.forward()
+            training.backward(output.mean())
+            kept.append(output.detach().exp())
+    (leak,) = footprint.leaks
+    assert footprint.table().splitlines()[-1] == f"grows: {leak}"
+    (facts,) = json.loads(footprint.json())["leaks"]
+    assert facts["bytes_per_step"] == 4 * SAMPLES
+    assert (facts["line"], facts["steps"]) == (str(leak.line), STEPS - 1)
+
+
+@DEVICES
+def test_a_loop_that_keeps_nothing_has_no_leak(device: str) -> None:
+    assert nothing(Training(device)) == ()
+
+
+@DEVICES
+def test_what_grows_for_fewer_steps_is_no_leak(device: str) -> None:
+    training = Training(device)
+    kept = []
+    with track(every="step") as footprint:
+        for number in range(STEPS):
+            output = training.forward()
+            if number < 3:
+                kept.append(output.detach().exp())
+            training.backward(output.mean())
+    assert footprint.leaks == ()
+    with track(every="step") as short:
+        for _ in range(3):
+            output = training.forward()
+            kept.append(output.detach().exp())
+            training.backward(output.mean())
+    assert short.leaks == ()
+    with track() as whole:
+        training.forward()
+    assert whole.leaks == ()
+
+
+def test_the_garbage_of_the_program_is_collected_and_its_settings_stay() -> None:
+    flags = gc.get_debug()
+    mine = object()
+    gc.garbage.append(mine)
+    try:
+        cycles(Training("cpu"))
+        assert gc.garbage == [mine]
+    finally:
+        gc.garbage.clear()
+    assert gc.get_debug() == flags
+    gc.collect()
+    assert not any(isinstance(each, Node) for each in gc.get_objects())
