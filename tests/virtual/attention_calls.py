@@ -102,6 +102,12 @@ CALLS = {
         value=shape_of(tokens=4096),
         gradient=False,
     ),
+    "decoding_with_fewer_keys": Call(
+        query=shape_of(tokens=1),
+        key=shape_of(tokens=2048),
+        value=shape_of(tokens=2048),
+        gradient=False,
+    ),
     "decoding_with_heads_of_128": Call(
         query=shape_of(tokens=1, head=128),
         key=shape_of(tokens=4096, head=128),

@@ -212,6 +212,9 @@ def test_flash_decoding_splits_the_keys() -> None:
     # rng_state and unused
     outputs, sums = 16 * 8 * 64 * 4, 16 * 8 * 4
     assert result["forward"][1] - result["forward"][0] == outputs + sums + 3 * 512
+    # Half of the keys have 8 key blocks, and as many splits.
+    result = outcome("A100", "decoding_with_fewer_keys")
+    assert result["forward"][1] - result["forward"][0] == outputs // 2 + 4 * 512
     # With heads of 128 there are 32 key blocks, and again 16 splits.
     result = outcome("A100", "decoding_with_heads_of_128")
     assert result["forward"][1] - result["forward"][0] == 2 * outputs + sums + 3 * 512

@@ -90,6 +90,18 @@ def test_visible_devices_count_until_the_first_use() -> None:
     ) == ["4", "1 True", "1"]
 
 
+def test_a_prefix_of_every_uuid_names_no_device() -> None:
+    assert output_of_lines(
+        """
+        import torch
+        from anyrig.virtual import install
+        install("2xT4")
+        print(torch.cuda.device_count())
+        """,
+        CUDA_VISIBLE_DEVICES="GPU-",
+    ) == ["0"]
+
+
 def test_a_child_forked_after_use_is_refused() -> None:
     assert output_of_lines(
         """

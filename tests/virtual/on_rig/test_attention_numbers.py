@@ -79,10 +79,12 @@ def test_half_precision_gradients_are_summed_in_float32() -> None:
         assert error < 0.0025
 
 
-def test_non_square_causal_mask() -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("key_tokens", [9, 40])
+def test_non_square_causal_mask(key_tokens: int, dtype: torch.dtype) -> None:
     compare(
         lambda q, k, v: scaled_dot_product_attention(q, k, v, is_causal=True),
-        operands(key_tokens=9),
+        operands(dtype, key_tokens=key_tokens),
     )
 
 
