@@ -6,7 +6,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 
 .DEFAULT_GOAL := demo
-.PHONY: demo test test-gpu test-operators test-remedies check bench clean
+.PHONY: demo test test-gpu test-sweep test-operators test-remedies check bench clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -30,10 +30,15 @@ test: $(VENV)/.installed-test
 test-gpu: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -m cuda
 
+# More combinations of what `make test` tries.
+test-sweep: $(VENV)/.installed-test
+	$(BIN)/python -m pytest -m sweep --numprocesses 2 --dist loadfile
+
 # OPERATORS=--all runs every dtype and form; see tests/operators/sweep.py.
 test-operators: $(VENV)/.installed-test
 	$(BIN)/python tests/operators/sweep.py $(OPERATORS)
 
+# Every remedy of `anyrig rehearse --remedies`, against the same remedy applied by hand.
 test-remedies: $(VENV)/.installed-test
 	$(BIN)/python tests/rehearsal/remedied_programs.py
 

@@ -77,7 +77,7 @@ def convolutional() -> nn.Module:
 
 def transformer() -> nn.Module:
     layer = nn.TransformerEncoderLayer(768, 12, 3072, batch_first=True)
-    layers = nn.TransformerEncoder(layer, 12, enable_nested_tensor=False)
+    layers = nn.TransformerEncoder(layer, 6, enable_nested_tensor=False)
     return nn.Sequential(layers, nn.Flatten(), nn.Linear(768 * 128, 10))
 
 

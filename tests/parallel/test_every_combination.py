@@ -201,7 +201,9 @@ def failures_in_ranks(ranks: int) -> dict[str, dict[int, str]]:
     return found
 
 
-@pytest.mark.parametrize("ranks", RANKS)
+@pytest.mark.parametrize(
+    "ranks", [each if each == 3 else pytest.param(each, marks=pytest.mark.sweep) for each in RANKS]
+)
 @pytest.mark.parametrize("name", IN_RANKS)
 def test_ranks(name: str, ranks: int) -> None:
     assert failures_in_ranks(ranks)[f"case_{name}"] == {}
@@ -237,6 +239,7 @@ def shapes_of(output: Any) -> list[tuple[int, ...]]:
     return [tuple(tensor.shape) for tensor in tensors_of(output)]
 
 
+@pytest.mark.sweep
 def test_without_data() -> None:
     program = "import test_every_combination as combinations; combinations.try_without_data()"
     done = subprocess.run(

@@ -27,10 +27,15 @@ def outcome_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str],
     return outcome
 
 
+in_each_mode = pytest.mark.parametrize(
+    "mode", ["compute", pytest.param("shape-only", marks=pytest.mark.sweep)]
+)
+
+
 @pytest.mark.parametrize(
     ("file", "case"), [(file, case) for file in FILES for case in names_of_cases(file)]
 )
-@pytest.mark.parametrize("mode", MODES)
+@in_each_mode
 def test_training(
     outcome_of: Callable[[str, str], Outcome], mode: str, file: str, case: str
 ) -> None:
@@ -38,7 +43,7 @@ def test_training(
 
 
 @pytest.mark.parametrize("file", FILES)
-@pytest.mark.parametrize("mode", MODES)
+@in_each_mode
 def test_ranks_exit_successfully(
     outcome_of: Callable[[str, str], Outcome], mode: str, file: str
 ) -> None:
