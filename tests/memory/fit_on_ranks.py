@@ -21,6 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 import anyrig
 from anyrig.errors import MemoryTrackingError, OtherRankError
 from anyrig.memory import BatchFit, fit_batch_size
+from anyrig.memory.rank_agreement import Ranks
 
 MIB = 2**20
 LIMITS_MIB = (96, 80, 64, 128)
@@ -98,6 +99,13 @@ def a_global_batch_is_that_of_all_ranks() -> None:
     error = error_of(lambda: fit_batch_size(fill, global_batch=3))
     assert isinstance(error, MemoryTrackingError)
     assert "gives 4 ranks less than one sample each; give at least 4" in str(error)
+
+
+def the_least_number_counts() -> None:
+    rank, ranks = dist.get_rank(), Ranks()
+    assert ranks.least(10 + rank) == 10
+    assert ranks.least(None if rank == 0 else 10 + rank) == 11
+    assert ranks.least(None) is None
 
 
 def build(kind: str) -> tuple[nn.Module, Callable[[Tensor, Tensor], Tensor]]:
@@ -179,6 +187,7 @@ def one_sample_does_not_fit() -> None:
 CASES: dict[str, Callable[[], None]] = {
     "the smallest GPU decides": the_smallest_gpu_decides,
     "a global batch": a_global_batch_is_that_of_all_ranks,
+    "the least number": the_least_number_counts,
     "other errors": other_errors_reach_all_ranks,
     "one sample": one_sample_does_not_fit,
     "ddp": lambda: nothing_has_changed("ddp"),

@@ -145,6 +145,21 @@ def test_one_sample_that_does_not_fit(small_gpu: None) -> None:
 
 
 @pytest.mark.gpus(1)
+def test_the_first_batch_is_computed_with_the_optimizers_state(small_gpu: None) -> None:
+    state = []
+
+    def step(samples: int) -> None:
+        x = torch.empty(samples, MIB, device="cuda", dtype=torch.int8)
+        del x
+        if not state:
+            state.append(torch.empty(16 * MIB, device="cuda", dtype=torch.int8))
+
+    fit = fit_batch_size(step, start=52)
+    assert not fit.probes[0].fits
+    assert fit.largest_samples < 49
+
+
+@pytest.mark.gpus(1)
 def test_a_global_batch_is_divided(small_gpu: None) -> None:
     fit = fit_batch_size(
         lambda samples: torch.empty(samples, MIB, device="cuda", dtype=torch.int8),

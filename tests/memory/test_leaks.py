@@ -182,6 +182,51 @@ def test_the_table_and_the_json_have_the_leaks() -> None:
     assert (facts["line"], facts["steps"]) == (str(leak.line), STEPS - 1)
 
 
+def test_the_fastest_growth_is_first_and_counted_from_its_begin() -> None:
+    training = Training("cpu")
+    small, large = [], []
+    with track(every="step") as footprint:
+        for number in range(STEPS):
+            output = training.forward()
+            if number >= 2:
+                small.append(output.detach()[:500].exp())
+                large.append(output.detach().exp())
+            training.backward(output.mean())
+    assert [leak.bytes_per_step for leak in footprint.leaks] == [4 * SAMPLES, 2 * SAMPLES]
+    assert [leak.sentence.split()[0] for leak in footprint.leaks] == ["large", "small"]
+    assert [leak.steps for leak in footprint.leaks] == [STEPS - 2] * 2
+
+
+def test_a_kept_exception_is_not_blamed_for_the_variables_of_running_functions() -> None:
+    training = Training("cpu")
+    kept: list[Tensor] = []
+    keep, errors = kept.append, []
+    with track(every="step") as footprint:
+        for _ in range(STEPS):
+            output = training.forward()
+            keep(output.detach().exp())
+            try:
+                raise KeyError
+            except KeyError as error:
+                errors.append(error)
+            training.backward(output.mean())
+    (leak,) = footprint.leaks
+    assert leak.sentence.startswith("kept[0], kept[1], ")
+    assert leak.sentence.endswith(": delete it when it is not needed again")
+
+
+@DEVICES
+def test_a_list_of_batches(device: str) -> None:
+    training = Training(device)
+    batches = []
+    with track(every="step") as footprint:
+        for _ in range(STEPS):
+            x = torch.randn(SAMPLES, WIDTH).to(device)
+            batches.append(x)
+            training.backward(training.net(x).mean())
+    assert footprint.leaks[0].sentence.startswith("batches keeps 250.00 KiB more after each of")
+
+
 @DEVICES
 def test_a_loop_that_keeps_nothing_has_no_leak(device: str) -> None:
     assert nothing(Training(device)) == ()
@@ -194,7 +239,7 @@ def test_what_grows_for_fewer_steps_is_no_leak(device: str) -> None:
     with track(every="step") as footprint:
         for number in range(STEPS):
             output = training.forward()
-            if number < 3:
+            if number in (0, 1, 4):
                 kept.append(output.detach().exp())
             training.backward(output.mean())
     assert footprint.leaks == ()

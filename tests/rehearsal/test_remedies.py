@@ -13,7 +13,13 @@ from remedied_programs import TRAININGS, compare
 
 from anyrig.errors import RemedyError
 from anyrig.rehearsal.program import Program
-from anyrig.rehearsal.remedies.rehearsed import Saving, Savings, rehearse_remedies
+from anyrig.rehearsal.remedies.rehearsed import (
+    Saving,
+    Savings,
+    compare_outcomes,
+    rehearse_remedies,
+)
+from anyrig.rehearsal.remedies.trial import Outcome
 from anyrig.virtual.rig import VirtualRig
 
 MIB = 2**20
@@ -47,7 +53,7 @@ def rehearse(text: str, folder: Path, *names: str) -> Savings:
     script = folder / "train.py"
     script.write_text(text)
     return rehearse_remedies(
-        Program(str(script), ("3",)), VirtualRig.parse("2x256MiB"), os.environ, names
+        Program(str(script), ("3",)), VirtualRig.parse("4GiB+256MiB"), os.environ, names
     )
 
 
@@ -62,8 +68,11 @@ class Block(nn.Module):
     def forward(self, x):
         return self.inner(x)
 model = nn.Sequential(*[Block() for _ in range(4)]).to("cuda:1")
+elsewhere = torch.zeros(2**28, device="cuda:0")  # which has room for it
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
 for number in range(9):
     model(torch.zeros(2**(number + 8), 8, device="cuda:1")).sum().backward()
+    optimizer.step()
 """
 
 
@@ -73,7 +82,7 @@ def test_the_program_is_compared_up_to_the_call_that_failed(tmp_path: Path) -> N
     assert (savings.calls, savings.device) == (6, 1)
     assert savings.total_bytes == 256 * MIB
     assert 384 * MIB < savings.needed_bytes < 420 * MIB  # a backward pass has two more such
-    (saving,) = savings.of_remedies  # there is no optimizer
+    (saving,) = savings.of_remedies  # the optimizer needs less than 1 %
     assert saving.advice.endswith("recompute_blocks(model, ['0', …, '3'])")
     assert savings.needed_bytes - saving.saved_bytes == saving.needed_bytes
     assert saving.saved_bytes > 100 * MIB
@@ -100,6 +109,18 @@ def test_the_program_is_compared_up_to_the_call_that_failed(tmp_path: Path) -> N
 def test_what_cannot_be_rehearsed_is_named(text: str, words: str, tmp_path: Path) -> None:
     with pytest.raises(RemedyError, match=re.escape(words)):
         rehearse(text, tmp_path, "offload")
+
+
+def test_expandable_segments_save_reserved_bytes() -> None:
+    def outcome(allocated_bytes: int, reserved_bytes: int, seconds: float) -> Outcome:
+        return Outcome(None, False, 1, 1, (9, allocated_bytes), (9, reserved_bytes), seconds, "[]")
+
+    before, after = outcome(100, 200, 2.0), outcome(90, 120, 3.0)
+    found = compare_outcomes("expandable segments", before, after, 1)
+    assert (found.saved_bytes, found.needed_bytes, found.time_fraction) == (80, 120, 1.5)
+    found = compare_outcomes("offload", before, after, 1)
+    assert (found.saved_bytes, found.needed_bytes) == (10, 90)
+    assert compare_outcomes("half the batch", before, after, 1).time_fraction is None
 
 
 def anyrig(*arguments: str) -> subprocess.CompletedProcess[str]:

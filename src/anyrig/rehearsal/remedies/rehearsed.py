@@ -138,14 +138,15 @@ def rehearse_remedies(
             continue  # what a program does under this remedy is no part of its own error
         if after.error is not None:
             continue
-        saving = _compare(name, before, after, index)
+        saving = compare_outcomes(name, before, after, index)
         if saving.saved_bytes >= _LEAST_FRACTION * before.allocated_bytes[index]:
             savings.append(saving)
     savings.sort(key=lambda saving: -saving.saved_bytes)
     return Savings(point.calls, index, before.allocated_bytes[index], totals[index], tuple(savings))
 
 
-def _compare(name: str, before: Outcome, after: Outcome, index: int) -> Saving:
+def compare_outcomes(name: str, before: Outcome, after: Outcome, index: int) -> Saving:
+    """Return what a remedy saves on one GPU, from a trial without it and one with it."""
     from .remedy import REMEDIES
 
     remedy = REMEDIES[name]
