@@ -50,7 +50,8 @@ class Training:
         self.scaler = torch.amp.GradScaler("cuda", init_scale=4.0, growth_interval=1)
         dataset = TensorDataset(torch.arange(8.0))
         own = torch.Generator()
-        sampler = RandomSampler(dataset, generator=own)
+        self.order = torch.Generator()
+        sampler = RandomSampler(dataset, generator=self.order)
         self.loader = DataLoader(dataset, sampler=sampler, generator=own)
         self.generator = own
 
@@ -71,6 +72,7 @@ class Training:
             "schedule": self.schedule.state_dict(),
             "scaler": self.scaler.state_dict(),
             "generator": self.generator.get_state(),
+            "order": self.order.get_state(),
             "host": torch.get_rng_state(),
             "device": torch.cuda.get_rng_state(),
             "python": random.getstate(),
@@ -169,6 +171,12 @@ def test_a_global_batch_is_divided(small_gpu: None) -> None:
     assert fit.largest_samples in (63, 64)
     assert fit.micro_batches == (50, 50)
     assert "a global batch of 100 takes 2 of 50" in str(fit)
+    with_margin = fit_batch_size(
+        lambda samples: torch.empty(samples, MIB, device="cuda", dtype=torch.int8),
+        global_batch=100,
+        margin=0.5,
+    )
+    assert with_margin.micro_batches == (25,) * 4  # 32 are to be used, although 64 fit
     uneven = fit_batch_size(lambda samples: None, global_batch=7, largest=3)
     assert uneven.micro_batches == (3, 2, 2)
     assert (uneven.samples, uneven.reason) == (3, "no larger batch was asked for")

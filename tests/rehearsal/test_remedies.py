@@ -7,8 +7,10 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from remedied_programs import TRAININGS, compare
 
 from anyrig.errors import RemedyError
@@ -19,6 +21,7 @@ from anyrig.rehearsal.remedies.rehearsed import (
     compare_outcomes,
     rehearse_remedies,
 )
+from anyrig.rehearsal.remedies.remedy import REMEDIES
 from anyrig.rehearsal.remedies.trial import Outcome
 from anyrig.virtual.rig import VirtualRig
 
@@ -73,16 +76,19 @@ optimizer = torch.optim.SGD(model.parameters(), 0.1)
 for number in range(9):
     model(torch.zeros(2**(number + 8), 8, device="cuda:1")).sum().backward()
     optimizer.step()
+    assert model[0].inner[0].weight.grad is not None
 """
 
 
 def test_the_program_is_compared_up_to_the_call_that_failed(tmp_path: Path) -> None:
-    savings = rehearse(BLOCKS, tmp_path, "recomputation", "fused optimizer")
+    names = "recomputation", "fused optimizer", "gradients set to None"
+    savings = rehearse(BLOCKS, tmp_path, *names)
     # The call of 8192 samples, whose four blocks keep 8 KiB of each: all of the memory.
     assert (savings.calls, savings.device) == (6, 1)
     assert savings.total_bytes == 256 * MIB
     assert 384 * MIB < savings.needed_bytes < 420 * MIB  # a backward pass has two more such
-    (saving,) = savings.of_remedies  # the optimizer needs less than 1 %
+    # The optimizer needs less than 1 %, and the program does not run without its gradients.
+    (saving,) = savings.of_remedies
     assert saving.advice.endswith("recompute_blocks(model, ['0', …, '3'])")
     assert savings.needed_bytes - saving.saved_bytes == saving.needed_bytes
     assert saving.saved_bytes > 100 * MIB
@@ -111,6 +117,32 @@ def test_what_cannot_be_rehearsed_is_named(text: str, words: str, tmp_path: Path
         rehearse(text, tmp_path, "offload")
 
 
+def test_a_program_may_end_itself(tmp_path: Path) -> None:
+    text = "import sys, torch; torch.empty(2**27, device='cuda:1'); sys.exit(0)"
+    savings = rehearse(text, tmp_path, "offload")
+    assert (savings.calls, savings.needed_bytes) == (0, 512 * MIB)
+    assert savings.of_remedies == ()
+
+
+@pytest.mark.parametrize("given", [{}, {"foreach": True}, {"fused": False, "foreach": False}])
+@pytest.mark.parametrize(
+    ("remedy", "option"),
+    [("fused optimizer", "fused"), ("parameters updated one by one", "foreach")],
+)
+def test_options_of_the_program_stay(remedy: str, option: str, given: dict[str, bool]) -> None:
+    optimizer = torch.optim.Adam([torch.nn.Parameter(torch.ones(2))], **given)
+    handle: Any = REMEDIES[remedy].apply(None, print)  # type: ignore[arg-type]
+    try:
+        optimizer.step()
+    finally:
+        handle.remove()
+    (group,) = optimizer.param_groups
+    expected = {"fused": None, "foreach": None, **given}
+    if not given:
+        expected[option] = option == "fused"
+    assert {name: group[name] for name in expected} == expected
+
+
 def test_expandable_segments_save_reserved_bytes() -> None:
     def outcome(allocated_bytes: int, reserved_bytes: int, seconds: float) -> Outcome:
         return Outcome(None, False, 1, 1, (9, allocated_bytes), (9, reserved_bytes), seconds, "[]")
@@ -136,8 +168,9 @@ def anyrig(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_the_programs_own_error_and_status_remain(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(
-        "import torch\n"
-        "if torch.ones(2, device='cuda').sum().item() == 2: torch.empty(2**34, device='cuda')\n"
+        "import torch, anyrig\n"
+        "with anyrig.memory.explain_oom():\n"  # whose report is the error's
+        "  if torch.ones(2, device='cuda').sum().item() == 2: torch.empty(2**34, device='cuda')\n"
     )
     done = anyrig("--rig", "T4", "--remedies", str(script))
     assert done.returncode == 1

@@ -36,7 +36,7 @@ class Saving:
         saved_bytes: by how much the peak of the bytes becomes smaller.
         needed_bytes: the peak with the remedy.
         time_fraction: the time with the remedy as a fraction of the time without it, on the virtual
-            clock; None if the remedy computes less with each call.
+            clock; None if the remedy computes less with each call, or nothing was computed.
     """
 
     remedy: str
@@ -157,7 +157,7 @@ def compare_outcomes(name: str, before: Outcome, after: Outcome, index: int) -> 
         remedy.advice.format(after.detail),
         getattr(before, kind)[index] - needed,
         needed,
-        None if remedy.changes_work else after.seconds / before.seconds,
+        None if remedy.changes_work or not before.seconds else after.seconds / before.seconds,
     )
 
 

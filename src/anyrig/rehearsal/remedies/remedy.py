@@ -15,6 +15,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 from torch.utils.data import DataLoader
+from torch.utils.hooks import RemovableHandle
 
 from ...memory.recompute.blocks import find_blocks
 from ...memory.recompute.forward import recompute_blocks
@@ -82,15 +83,15 @@ def _free_gradients(calls: OutermostCalls, note: Note) -> None:
     register_optimizer_step_post_hook(end)
 
 
-def _update_one_by_one(calls: OutermostCalls, note: Note) -> None:
-    _set_before_steps("foreach", False, unless="fused")
+def _update_one_by_one(calls: OutermostCalls, note: Note) -> RemovableHandle:
+    return _set_before_steps("foreach", False, unless="fused")
 
 
-def _fuse(calls: OutermostCalls, note: Note) -> None:
-    _set_before_steps("fused", True, unless="foreach")
+def _fuse(calls: OutermostCalls, note: Note) -> RemovableHandle:
+    return _set_before_steps("fused", True, unless="foreach")
 
 
-def _set_before_steps(option: str, value: bool, unless: str) -> None:
+def _set_before_steps(option: str, value: bool, unless: str) -> RemovableHandle:
     """Set an option that the program has left to PyTorch, in each optimizer that has it."""
 
     def begin(optimizer: Optimizer, *_: Any) -> None:
@@ -98,7 +99,7 @@ def _set_before_steps(option: str, value: bool, unless: str) -> None:
             if option in group and group[option] is None and not group.get(unless):
                 group[option] = value
 
-    register_optimizer_step_pre_hook(begin)
+    return register_optimizer_step_pre_hook(begin)
 
 
 def _halve_batches(calls: OutermostCalls, note: Note) -> None:
