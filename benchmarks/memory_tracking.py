@@ -1,9 +1,9 @@
 """Measure what `anyrig.memory.track` costs: a training step while it is tracked, and afterwards.
 
-The model is a transformer with four layers of width 512, on the CPU; the figures are processor time.
+The model is a transformer with four layers of width 512, on the CPU. Figures are processor time.
 A tracked step may take 1.5 times as long as an untracked one, and a step after tracking as long as
-before it. The rival is PyTorch's own `torch.distributed._tools.mem_tracker.MemTracker`, which counts
-bytes by kind. All take turns in one process. The figures are medians over the turns.
+before it. The rival is PyTorch's own `torch.distributed._tools.mem_tracker.MemTracker`, which
+counts bytes by kind. All take turns in one process. The figures are medians over the turns.
 """
 
 from __future__ import annotations
