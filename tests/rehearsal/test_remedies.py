@@ -117,6 +117,14 @@ def test_what_cannot_be_rehearsed_is_named(text: str, words: str, tmp_path: Path
         rehearse(text, tmp_path, "offload")
 
 
+def test_what_a_backward_pass_calls_is_no_call_of_the_model(tmp_path: Path) -> None:
+    without_steps = BLOCKS.replace("    optimizer.step()\n", "")
+    assert without_steps != BLOCKS
+    savings = rehearse(without_steps, tmp_path, "recomputation")
+    assert savings.calls == 6
+    assert [each.remedy for each in savings.of_remedies] == ["recomputation"]
+
+
 def test_a_program_may_end_itself(tmp_path: Path) -> None:
     text = "import sys, torch; torch.empty(2**27, device='cuda:1'); sys.exit(0)"
     savings = rehearse(text, tmp_path, "offload")
