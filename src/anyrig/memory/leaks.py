@@ -131,7 +131,7 @@ class Holders:
             (self._cycles, "break the cycle, as with weakref.ref, or call gc.collect()"),
             (self._names, "delete it when it is not needed again"),
         ):
-            named = [*dict.fromkeys(texts[each] for each in addresses if each in texts)]
+            named = [*dict.fromkeys(text for each, text in texts.items() if each in addresses)]
             if named:
                 return f"{', '.join(named[:_MOST_NAMED])} {keeps}: {cure}", None
         return f"what this line allocates stays, and {keeps}: find what refers to it", None
