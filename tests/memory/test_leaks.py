@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import json
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -121,6 +122,69 @@ def an_object_of_the_program(training: Training) -> tuple[Leak, ...]:
     return footprint.leaks
 
 
+class Summing:
+    def train(self, training: Training) -> None:
+        self.total = torch.zeros((), device=training.device)
+        for _ in range(STEPS):
+            loss = training.forward().mean()
+            training.backward(loss)
+            self.total += loss  # HERE
+
+
+def an_attribute_of_self(training: Training) -> tuple[Leak, ...]:
+    with track(every="step") as footprint:
+        Summing().train(training)
+    return footprint.leaks
+
+
+def keeper() -> Callable[[Tensor], None]:
+    hidden: list[Tensor] = []
+
+    def keep(tensor: Tensor) -> None:
+        hidden.append(tensor)
+
+    return keep
+
+
+def a_closure(training: Training) -> tuple[Leak, ...]:
+    keep = keeper()
+    with track(every="step") as footprint:
+        for _ in range(STEPS):
+            output = training.forward()
+            keep(output.detach().exp())  # HERE
+            training.backward(output.mean())
+    return footprint.leaks
+
+
+def train_and_sum(training: Training) -> None:
+    total = torch.zeros((), device=training.device)
+    for _ in range(STEPS):
+        loss = training.forward().mean()
+        training.backward(loss)
+        total += loss  # HERE
+
+
+def a_function_of_its_own(training: Training) -> tuple[Leak, ...]:
+    with track(every="step") as footprint:
+        train_and_sum(training)
+    return footprint.leaks
+
+
+def beside_a_variable_that_is_overwritten(training: Training) -> tuple[Leak, ...]:
+    history = History()
+    keep = history.values.append
+    with track(every="step") as footprint:
+        for _ in range(STEPS):
+            x = torch.randn(SAMPLES, WIDTH)
+            x = x.to(training.device)
+            output = training.net(x)  # HERE
+            keep(output)
+            loss = output.mean()
+            loss = loss / 2
+            training.backward(loss)
+    return footprint.leaks
+
+
 PROGRAMS: dict[Callable[[Training], tuple[Leak, ...]], tuple[str, int]] = {
     # Words of the sentence, and the values of a step that are held at least.
     summed_losses: (
@@ -131,10 +195,17 @@ PROGRAMS: dict[Callable[[Training], tuple[Leak, ...]], tuple[str, int]] = {
     kept_tensors: ("kept keeps {}: drop what is not needed again", SAMPLES),
     cycles: ("a reference cycle with a Node keeps {}: break the cycle", SAMPLES),
     tracebacks: (
-        "the traceback of an exception, through large in fail, keeps {}: end the handling",
+        "the traceback of an exception, which has large of fail, keeps {}: end the handling",
         SAMPLES,
     ),
-    an_object_of_the_program: ("what this line allocates stays, and keeps {}", SAMPLES),
+    an_object_of_the_program: ("history.values keeps {}: drop what is not needed again", SAMPLES),
+    an_attribute_of_self: (
+        "self.total is a tensor with a graph and keeps {}: add",
+        SAMPLES * WIDTH,
+    ),
+    a_closure: ("an object that no running function names keeps {}: find what refers", SAMPLES),
+    a_function_of_its_own: ("total is a tensor with a graph and keeps {}: add", SAMPLES * WIDTH),
+    beside_a_variable_that_is_overwritten: ("history.values keeps {}: keep", SAMPLES * WIDTH),
 }
 
 
@@ -165,6 +236,18 @@ def test_the_holder_the_line_and_the_cure(program: Any, device: str) -> None:
     assert 4 * values <= leak.bytes_per_step < 4 * values * 3
     assert leak.steps == STEPS - 1
     assert len({each.line for each in leaks}) == 1, [*map(str, leaks)]
+
+
+def test_a_list_of_losses() -> None:
+    training = Training("cpu")
+    losses = []
+    with track(every="step") as footprint:
+        for _ in range(STEPS):
+            loss = training.forward().mean()
+            losses.append(loss)
+            training.backward(loss)
+    assert footprint.leaks[0].sentence.startswith("losses keeps ")
+    assert footprint.leaks[0].sentence.endswith(": append loss.item() or loss.detach() instead")
 
 
 def test_the_table_and_the_json_have_the_leaks() -> None:
@@ -211,8 +294,55 @@ def test_a_kept_exception_is_not_blamed_for_the_variables_of_running_functions()
                 errors.append(error)
             training.backward(output.mean())
     (leak,) = footprint.leaks
-    assert leak.sentence.startswith("kept[0], kept[1], ")
-    assert leak.sentence.endswith(": delete it when it is not needed again")
+    assert leak.sentence.startswith("kept keeps ")
+    assert leak.sentence.endswith(": drop what is not needed again")
+
+
+class Losses:
+    def __init__(self) -> None:
+        self.total: Tensor | float = 0.0
+
+
+@DEVICES
+def test_two_holders_of_one_line_have_their_parts(device: str) -> None:
+    training, losses, total = Training(device), Losses(), 0.0
+    with track(every="step") as footprint:
+        for _ in range(STEPS):
+            for passes in (1, 2):
+                loss = training.forward().mean()
+                if passes == 1:
+                    losses.total = losses.total + loss
+                else:
+                    total = total + loss
+            training.backward(loss)
+    assert len(footprint.leaks) == 2
+    first, second = sorted(footprint.leaks, key=lambda leak: leak.sentence)
+    assert first.sentence.startswith("losses.total is a tensor with a graph and keeps ")
+    assert second.sentence.startswith("total is a tensor with a graph and keeps ")
+    assert first.line.text == "losses.total = losses.total + loss"
+    of_graph = 4 * SAMPLES * WIDTH
+    # Either may have the batches, which both graphs keep.
+    assert 2 * of_graph <= first.bytes_per_step + second.bytes_per_step < 5 * of_graph
+
+
+@pytest.mark.gpus(1)
+def test_the_error_that_a_leak_leads_to_is_not_its_cause() -> None:
+    def train() -> None:
+        outputs = []
+        for number in itertools.count():
+            output = training.forward()
+            outputs.append(output)
+            training.backward(output.mean())
+            if number == STEPS:
+                torch.empty(2**44, device="cuda")
+
+    training = Training("cuda")
+    with pytest.raises(torch.OutOfMemoryError), track(every="step") as footprint:
+        train()
+    (leak,) = footprint.leaks
+    assert leak.line.text == "outputs.append(output)"
+    assert leak.sentence.startswith("outputs keeps ")
+    assert "append output.detach()" in leak.sentence
 
 
 @DEVICES

@@ -21,6 +21,8 @@ class Origin:
         call: the number of calls of outermost modules that had begun.
         is_training: whether the running outermost module is in training mode; None outside every
             module.
+        node: the sequence number of the operator's node in the graph of autograd; None if it has
+            none.
     """
 
     phase: str | None
@@ -29,6 +31,7 @@ class Origin:
     is_recorded: bool
     call: int = 0
     is_training: bool | None = None
+    node: int | None = None
 
 
 @dataclass(eq=False)

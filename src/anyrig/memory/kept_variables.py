@@ -6,7 +6,9 @@ import ast
 import linecache
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from types import FrameType
+from typing import Any
 
 from torch import Tensor
 
@@ -18,9 +20,10 @@ _ADDING_METHODS = ("append", "extend", "insert", "add", "update", "setdefault")
 
 @dataclass(frozen=True)
 class KeptVariable:
-    """A variable to which a line of its function adds tensors.
+    """A variable, or an attribute of one, to which a line of its function adds tensors.
 
     Attributes:
+        name: of the variable, such as ``losses`` or ``self.losses``.
         line: the line, such as ``losses.append(loss)``, ``total += loss`` or ``h = cell(x, h)``.
         is_container: whether the variable is a container of tensors rather than a tensor.
     """
@@ -40,16 +43,19 @@ class KeptVariable:
         """Whether all of its tensors have a single element, as losses do."""
         return all(tensor.numel() == 1 for tensor in self.tensors)
 
-    def describe_graph(self, keeps: str) -> str:
-        """Return that the variable keeps graphs, and what to write instead."""
+    @property
+    def graph_cure(self) -> tuple[str, str]:
+        """What keeps graphs, and what to write instead: subject and cure of a sentence."""
+        if self.is_scalar and self.is_container:
+            return self.name, "append loss.item() or loss.detach() instead"
         if self.is_scalar:
             cure = "add loss.item() or loss.detach() instead"
-            return f"{self.name} is a tensor with a graph and {keeps}: {cure}"
+            return f"{self.name} is a tensor with a graph and", cure
         if self.is_container:
             cure = "append output.detach(), or output.detach().cpu() if the device does not need it"
-            return f"{self.name} {keeps}: {cure}"
+            return self.name, cure
         cure = f"call {self.name}.detach_() where the gradient may end"
-        return f"{self.name} carries its graph from pass to pass and {keeps}: {cure}"
+        return f"{self.name} carries its graph from pass to pass and", cure
 
 
 def find_kept_variables(frame: FrameType | None) -> Iterator[KeptVariable]:
@@ -68,13 +74,27 @@ def _find_in_function(frame: FrameType) -> Iterator[KeptVariable]:
     code = frame.f_code
     lines = _adding_lines(code.co_filename, code.co_firstlineno, code.co_name)
     for name, number in lines.items():
-        value = frame.f_locals.get(name, frame.f_globals.get(name))
+        value = _find_value(name, frame)
         tensors = tuple(tensor for _, tensor in tensors_of_variable(name, value))
         if tensors:
             line = SourceLine(code.co_filename, number, code.co_name)
             yield KeptVariable(name, line, not isinstance(value, Tensor), tensors)
 
 
+def _find_value(name: str, frame: FrameType) -> Any:
+    """Return the value of a variable, or of attributes such as ``self.losses``; None if unknown.
+
+    Only an object's own attributes are read, which runs no code of the program.
+    """
+    variable, *attributes = name.split(".")
+    value = frame.f_locals.get(variable, frame.f_globals.get(variable))
+    for attribute in attributes:
+        own = getattr(value, "__dict__", {})
+        value = own.get(attribute, own.get("_buffers", {}).get(attribute))  # of a module
+    return value
+
+
+@cache
 def _adding_lines(file: str, first: int, function: str) -> dict[str, int]:
     """Return the names of the variables that a function adds to, with the last line that does."""
     try:
@@ -104,4 +124,16 @@ def _added_to(node: ast.AST) -> Iterator[tuple[str, int]]:
 
 
 def _names(node: ast.AST) -> Iterator[str]:
-    return (each.id for each in ast.walk(node) if isinstance(each, ast.Name))
+    """Yield the variables in an expression, and attributes of variables such as ``self.losses``."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        for part in (node.func.value, *node.args, *node.keywords):  # not the method
+            yield from _names(part)
+        return
+    base = node
+    while isinstance(base, ast.Attribute):
+        base = base.value
+    if isinstance(base, ast.Name):
+        yield ast.unparse(node)
+    else:
+        for child in ast.iter_child_nodes(node):
+            yield from _names(child)

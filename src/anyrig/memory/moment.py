@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -83,14 +83,6 @@ class Moment:
         Only of `kind` if given.
         """
         return self._sum(lambda holding: holding.line, kind)
-
-    def by_line_of(self, kinds: Collection[Kind]) -> dict[SourceLine | None, int]:
-        """Return the bytes of some kinds that each line of the program allocated."""
-        counts: Counter[SourceLine | None] = Counter()
-        for holding in self.holdings:
-            if holding.kind in kinds:
-                counts[holding.line] += holding.bytes
-        return dict(counts)
 
     def _sum(self, key: Callable[[Holding], Key], kind: Kind | None = None) -> dict[Key, int]:
         counts: Counter[Key] = Counter()

@@ -163,7 +163,8 @@ class _Rules:
             cause = Cause.KEPT_OUTPUTS if variable.is_container else Cause.RECURRENT_STATE
             if variable.is_scalar:
                 cause = Cause.KEPT_LOSSES
-            return Reason(cause, variable.describe_graph(keeps), variable.line, count)
+            subject, cure = variable.graph_cure
+            return Reason(cause, f"{subject} {keeps}: {cure}", variable.line, count)
         return None
 
     def _kept_tensors(self) -> Reason | None:

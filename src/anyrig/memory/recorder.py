@@ -144,13 +144,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         call = running.call or self._modules.calls
         if getattr(self._thread_state, "in_step", False):
             return Origin("optimizer", module, line, False, call)
-        is_recorded = is_recorded and _requires_grad(args)
         phase = "outside" if module is None else "forward"
-        origin = Origin(phase, module, line, is_recorded, call, running.is_training)
-        if is_recorded:
-            # The node of this operator is the last node that this thread created.
-            number_of_node = torch._C._autograd._get_sequence_nr() - 1
-            self._origin_of_node.setdefault((device, number_of_node), origin)
+        if not (is_recorded and _requires_grad(args)):
+            return Origin(phase, module, line, False, call, running.is_training)
+        # The node of this operator is the last node that this thread created.
+        node_number = torch._C._autograd._get_sequence_nr() - 1
+        origin = Origin(phase, module, line, True, call, running.is_training, node_number)
+        self._origin_of_node.setdefault((device, node_number), origin)
         return origin
 
     def _begin_backward(self, number: int) -> None:

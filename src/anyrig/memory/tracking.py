@@ -14,7 +14,8 @@ from ..errors import MemoryTrackingError
 from .device_footprint import DeviceFootprint, describe_device
 from .device_record import DeviceRecord
 from .footprint import Footprint
-from .leaks import Holders, find_leaks
+from .holders import Holder, collect_cycles, find_holders
+from .leaks import find_leaks
 from .recording import Recording, refuse_two_recordings
 
 
@@ -53,6 +54,8 @@ class _Tracking:
         self._recording = Recording()
         self._footprint = Footprint()
         self._handle: RemovableHandle | None = None
+        # The records of the last step's end, and what held memory then.
+        self._last: tuple[list[DeviceRecord], list[Holder]] | None = None
 
     def __enter__(self) -> Footprint:
         refuse_two_recordings()
@@ -69,15 +72,12 @@ class _Tracking:
     ) -> None:
         if self._handle is not None:
             self._handle.remove()
-        frame = sys._getframe(1)
-        # Before the recording's own census, whose list refers to each tensor.
-        holders = Holders(frame) if self._each_step else None
-        records = self._recording.stop(frame)
-        devices = _describe(records)
+        devices = _describe(self._recording.stop(sys._getframe(1)))
         steps = self._footprint.steps
-        if holders is not None:
-            found = find_leaks([step.devices for step in steps], records, holders)
-            self._footprint.leaks = found
+        if self._last is not None:
+            records, holders = self._last
+            held = [*holders, *collect_cycles()]
+            self._footprint.leaks = find_leaks([step.devices for step in steps], records, held)
         if not steps:
             self._footprint.devices = devices
             self._footprint._snapshot = self._recording.snapshot
@@ -88,6 +88,8 @@ class _Tracking:
 
     def _end_step(self, *_: object) -> None:
         records = self._recording.read(None)
+        # Here, as the function with the loop may have ended when the block does.
+        self._last = records, find_holders(sys._getframe(1))
         step = Footprint(_describe(records), _snapshot=self._recording.snapshot)
         self._footprint.steps += (step,)
         self._recording.restart(records)
