@@ -1,11 +1,9 @@
-"""Cases of `test_survive_ranks.py`, which four ranks with a virtual GPU each run together."""
+"""`survive` over four ranks: DDP, FSDP2 and spread models, with one virtual GPU per rank."""
 
 from __future__ import annotations
 
 import gc
-import os
 import time
-import traceback
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
@@ -22,36 +20,6 @@ from anyrig.errors import MemoryTrackingError, OtherRankError, RankMismatchError
 from anyrig.memory import survive
 
 RANKS = 4
-
-
-def run() -> dict[str, str]:
-    """Run all cases on this rank; return the tracebacks of those that failed on any rank."""
-    for variable in ("CUDA_VISIBLE_DEVICES", "ANYRIG_DEVICE"):
-        os.environ.pop(variable, None)
-    from anyrig.processes.group.membership import join_group
-    from anyrig.virtual import install
-
-    install(f"{RANKS}x1GiB", clock=False)
-    join_group(timeout_seconds=60)
-    torch.set_default_dtype(torch.float64)
-    warnings.filterwarnings("ignore", "a step of")
-    failures: dict[str, str] = {}
-    gc.collect()
-    gc.freeze()  # leaves few objects to search for modules
-    for name, case in CASES.items():
-        started = time.perf_counter()
-        try:
-            case()
-        except Exception:  # the other ranks may now wait for this one, until they time out
-            failures[name] = traceback.format_exc()
-            traceback.print_exc()
-        gc.collect()
-        if os.environ.get("ANYRIG_TEST_TIMES") and dist.get_rank() == 0:
-            print(f"{time.perf_counter() - started:6.2f} s  {name}", flush=True)
-    heard: list[Any] = [None] * RANKS
-    dist.all_gather_object(heard, failures)
-    dist.destroy_process_group()
-    return {name: text for each in heard for name, text in each.items()}
 
 
 def build(kind: str) -> nn.Module:
@@ -143,8 +111,19 @@ def every_allocation(kind: str, stride: int = 1, new: int | None = None, most: i
         gc.collect()
         survived += step.largest_part is not None
         if new is None:
-            assert torch.cuda.memory_allocated() == before
+            assert bytes_above(before) == 0
     assert number >= min(most, 10)
+
+
+def bytes_above(before: int) -> int:
+    """Return the bytes allocated now, less those before.
+
+    The thread of a collective may hold its tensors for a moment after the rank has stopped waiting.
+    """
+    deadline = time.monotonic() + 5
+    while (above := torch.cuda.memory_allocated() - before) > 0 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return above
 
 
 def nothing_is_leaked_if_a_step_cannot_be_divided() -> None:
@@ -165,8 +144,8 @@ def nothing_is_leaked_if_a_step_cannot_be_divided() -> None:
             fail_allocation(0)
             net.zero_grad()
             gc.collect()
-            found = torch.cuda.memory_allocated()
-            assert found <= before, (kind, number, found - before)
+            above = bytes_above(before)
+            assert above <= 0, (kind, number, above)
 
 
 def several_ranks_fail_at_once() -> None:

@@ -32,7 +32,8 @@ CACHE = os.environ.get("XDG_CACHE_HOME", str(Path.home() / ".cache"))
 
 @pytest.fixture(autouse=True)
 def processes_like_this_one(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:hypothesispytest -p no:xdist")  # imported in vain
+    # These plugins take a second to import, and the tests here do not use them.
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:hypothesispytest -p no:xdist")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("XDG_CACHE_HOME", CACHE)
 

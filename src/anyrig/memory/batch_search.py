@@ -6,7 +6,6 @@ import math
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import ModuleType
 
 import torch
 
@@ -14,7 +13,7 @@ from ..errors import OtherRankError
 from ..units import format_bytes
 from .failed_step import empty_caches, is_out_of_memory
 from .program_state import ProgramState
-from .rank_agreement import Alone, Ranks, name_ranks
+from .rank_agreement import join_ranks, name_ranks
 
 _MOST_PROBES = 12
 # The search ends when the largest batch that fits is known to this fraction.
@@ -56,16 +55,9 @@ class Probe:
 class Steps:
     """Computes steps on all ranks, and puts the models right after one that failed on any rank."""
 
-    def __init__(self, step: Callable[[int], object], world_size: int) -> None:
+    def __init__(self, step: Callable[[int], object]) -> None:
         self._step = step
-        self._ranks: Alone | Ranks = Alone()
-        self._wrapped: ModuleType | None = None  # `wrapped_models`, over ranks
-        if world_size > 1:
-            from . import wrapped_models
-
-            wrapped_models.check_wrapped_models()
-            self._wrapped = wrapped_models
-            self._ranks = Ranks()
+        self._ranks = join_ranks()
 
     def least(self, number: int | None) -> int | None:
         """Return the smallest of all ranks' numbers, without those that are None."""
@@ -100,8 +92,7 @@ class Steps:
         try:
             return tuple(self._ranks.stop(error))
         finally:
-            if self._wrapped:
-                self._wrapped.undo_failed_step()
+            self._ranks.undo_failed_step()
 
 
 class Search:

@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 from ..errors import MemoryTrackingError
+from .batch_parts import divide_evenly
 from .batch_search import Probe, Search, Steps
 from .failed_step import empty_caches
 from .program_state import ProgramState
@@ -104,7 +105,7 @@ def fit_batch_size(
     """
     rank, world_size = _find_rank()
     limit = _check(start, largest, global_batch, margin, world_size)
-    steps = Steps(step, world_size)
+    steps = Steps(step)
     state = ProgramState()
     search = Search(steps, state, limit)
     try:
@@ -118,14 +119,10 @@ def fit_batch_size(
     micro_batches: tuple[int, ...] = ()
     if global_batch is not None:
         count = math.ceil(math.ceil(global_batch / world_size) / samples)
-        micro_batches = _divide(_divide(global_batch, world_size)[rank], count)
+        _, of_rank = divide_evenly(global_batch, world_size)[rank]
+        micro_batches = tuple(size for _, size in divide_evenly(of_rank, count))
     probes = tuple(search.probes)
     return BatchFit(samples, search.fits, reason, probes, micro_batches, global_batch)
-
-
-def _divide(samples: int, parts: int) -> tuple[int, ...]:
-    least, more = divmod(samples, parts)
-    return (least + 1,) * more + (least,) * (parts - more)
 
 
 def _find_rank() -> tuple[int, int]:

@@ -61,6 +61,23 @@ class Stopped(Exception):  # noqa: N818 - it reports no error of this rank
     """Another rank has failed, so this rank stops before its next collective."""
 
 
+def join_ranks() -> Alone | Ranks:
+    """Return what steps of this process need to end together with those of the other ranks.
+
+    Every rank must call this function at the same point.
+
+    Raises:
+        MemoryTrackingError: this process is one of several ranks, and its models cannot be put
+            right after a failed step.
+    """
+    if not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1):
+        return Alone()
+    from .wrapped_models import check_wrapped_models
+
+    check_wrapped_models()
+    return Ranks()
+
+
 class Alone:
     """A process without other ranks, with the methods of `Ranks`."""
 
@@ -91,6 +108,12 @@ class Alone:
         if not is_out_of_memory(error):
             raise error
         return []
+
+    def undo_failed_step(self) -> None:
+        """Do nothing."""
+
+    def let_gradients_order_buckets(self) -> None:
+        """Do nothing."""
 
 
 class Ranks:
@@ -233,6 +256,22 @@ class Ranks:
                 "run the same collectives within a step"
             ) from None
         return failed
+
+    def undo_failed_step(self) -> None:
+        """Make the models of this rank ready for another step; every rank must call this.
+
+        Raises:
+            MemoryTrackingError: a model holds gradients of earlier steps that are not yet reduced.
+        """
+        from .wrapped_models import undo_failed_step
+
+        undo_failed_step()
+
+    def let_gradients_order_buckets(self) -> None:
+        """Let DDP order its buckets as gradients arrive, which `undo_failed_step` has ended."""
+        from .wrapped_models import let_gradients_order_buckets
+
+        let_gradients_order_buckets()
 
     def _at(self, point: Point) -> list[int]:
         return [rank for rank, each in enumerate(self.reports or ()) if each.point is point]

@@ -6,7 +6,6 @@ import math
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from types import ModuleType
 from typing import Any, Literal
 
 import torch.distributed as dist
@@ -18,7 +17,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from ..errors import MemoryTrackingError, OtherRankError
 from .batch_parts import Batch, divide_evenly
 from .failed_step import add_note, is_out_of_memory, release_step
-from .rank_agreement import Alone, Ranks, name_ranks
+from .rank_agreement import Ranks, join_ranks, name_ranks
 from .step_state import StepState, find_modules
 
 _MANY = 2**62
@@ -122,17 +121,13 @@ class SurvivingStep:
                     "survive() weights its parts, too; leave out accumulate=True"
                 )
         self._has_failed = False
-        self._ranks: Alone | Ranks = Alone()
-        self._wrapped: ModuleType | None = None  # `wrapped_models`, over ranks
+        self._ranks = join_ranks()
         self._averages_samples = self._has_global_loss = False
-        if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
-            from . import wrapped_models
+        if isinstance(self._ranks, Ranks):
+            from .wrapped_models import average_samples, have_global_loss
 
-            wrapped_models.check_wrapped_models()
-            self._wrapped = wrapped_models
-            self._averages_samples = wrapped_models.average_samples()
-            self._has_global_loss = wrapped_models.have_global_loss()
-            self._ranks = Ranks()
+            self._averages_samples = average_samples()
+            self._has_global_loss = have_global_loss()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
         """Compute the loss of a batch and its gradients, in as many parts as memory requires.
@@ -179,8 +174,8 @@ class SurvivingStep:
         with self._ranks.guard():
             loss = self._compute(batch, parts)
         self._ranks.end()
-        if self._has_failed and self._wrapped:
-            self._wrapped.let_gradients_order_buckets()
+        if self._has_failed:
+            self._ranks.let_gradients_order_buckets()
         self._has_failed = False
         return loss
 
@@ -195,13 +190,11 @@ class SurvivingStep:
         try:
             failed = self._ranks.stop(error)
         except Exception:
-            if self._wrapped:  # the program may go on with another step
-                self._wrapped.undo_failed_step()
+            self._ranks.undo_failed_step()  # the program may go on with another step
             raise
         release_step(error)
         try:
-            if self._wrapped:
-                self._wrapped.undo_failed_step()
+            self._ranks.undo_failed_step()
             state.restore()
         except Exception:
             if is_divisible:
@@ -254,7 +247,7 @@ class SurvivingStep:
             for index, place in enumerate(division):
                 args, kwargs = batch.part(*place)
                 counts[index] = float(self._count(*args, **kwargs))
-        if self._wrapped is None:
+        if not isinstance(self._ranks, Ranks):
             return _shares(counts), _shares(counts)
         if any(counts) and not all(counts):
             raise MemoryTrackingError(

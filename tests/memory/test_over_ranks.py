@@ -1,4 +1,4 @@
-"""`survive` over four ranks: DDP, FSDP2 and spread models, with one virtual GPU per rank."""
+"""`survive` and `fit_batch_size` over four ranks, with one virtual GPU per rank."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from survive_on_ranks import CASES, RANKS
+from cases_on_ranks import CASES, RANKS
 
 import anyrig
 
@@ -21,9 +21,9 @@ def failures() -> dict[str, str]:
         import sys
 
         sys.path.insert(0, here)
-        import survive_on_ranks
+        import cases_on_ranks
 
-        return survive_on_ranks.run()
+        return cases_on_ranks.run()
 
     found: dict[str, str] = anyrig.launch(work, rig="cpu", nproc_per_device=RANKS)
     return found
