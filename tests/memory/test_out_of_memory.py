@@ -30,6 +30,18 @@ EXPECTED = {
     "evaluation_with_gradients": "a model in evaluation mode keeps",
     "growing_recurrent_state": "carries its graph from pass to pass",
 }
+# The first remedy that each report lists.
+REMEDIES = {
+    "large_batch": "up to 640.00 MiB: half the batch: accumulate two halves",
+    "large_activations": "up to 896.00 MiB: offload: with torch.autograd.graph.save_on_cpu()",
+    "large_optimizer_state": "up to 480.00 MiB: parameters, gradients and optimizer sharded over 2",
+    "cache_list": "up to 800.00 MiB: release cache: remove what is no longer needed from it",
+    "kept_losses": "up to 640.00 MiB: release total: add loss.item() or loss.detach() instead",
+    "kept_outputs": "up to 976.00 MiB: release outputs: append output.detach()",
+    "fragmentation": "up to 453.75 MiB: expandable segments: PYTORCH_CUDA_ALLOC_CONF=expandable",
+    "evaluation_with_gradients": "up to 896.00 MiB: the line above: evaluate it under torch.no_gr",
+    "growing_recurrent_state": "up to 884.00 MiB: release c: call c.detach_()",
+}
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +66,15 @@ def test_the_first_line_names_the_reason_and_the_line(
     assert EXPECTED[program] in first
     assert first.endswith("# HERE")
     assert f"in {program}: " in first
+
+
+@pytest.mark.parametrize("program", EXPECTED)
+def test_the_last_lines_list_the_remedies(program: str, reports: dict[str, str]) -> None:
+    _, head, remedies = reports[program].partition("Remedies, with what each saves of this memory")
+    if program not in REMEDIES:
+        assert not head
+        return
+    assert remedies.splitlines()[1].strip().startswith(REMEDIES[program])
 
 
 def fail() -> None:

@@ -15,13 +15,9 @@ from remedied_programs import TRAININGS, compare
 
 from anyrig.errors import RemedyError
 from anyrig.rehearsal.program import Program
-from anyrig.rehearsal.remedies.rehearsed import (
-    Saving,
-    Savings,
-    compare_outcomes,
-    rehearse_remedies,
-)
+from anyrig.rehearsal.remedies.rehearsed import _shorten, compare_outcomes, rehearse_remedies
 from anyrig.rehearsal.remedies.remedy import REMEDIES
+from anyrig.rehearsal.remedies.savings import Saving, Savings
 from anyrig.rehearsal.remedies.trial import Outcome
 from anyrig.virtual.rig import VirtualRig
 
@@ -81,7 +77,7 @@ for number in range(9):
 
 
 def test_the_program_is_compared_up_to_the_call_that_failed(tmp_path: Path) -> None:
-    names = "recomputation", "fused optimizer", "gradients set to None"
+    names = "recomputation", "parameters updated one by one", "gradients set to None"
     savings = rehearse(BLOCKS, tmp_path, *names)
     # The call of 8192 samples, whose four blocks keep 8 KiB of each: all of the memory.
     assert (savings.calls, savings.device) == (6, 1)
@@ -89,11 +85,14 @@ def test_the_program_is_compared_up_to_the_call_that_failed(tmp_path: Path) -> N
     assert 384 * MIB < savings.needed_bytes < 420 * MIB  # a backward pass has two more such
     # The optimizer needs less than 1 %, and the program does not run without its gradients.
     (saving,) = savings.of_remedies
-    assert saving.advice.endswith("recompute_blocks(model, ['0', …, '3'])")
+    assert saving.advice.endswith('recompute_blocks(model, [f"{i}" for i in range(4)])')
     assert savings.needed_bytes - saving.saved_bytes == saving.needed_bytes
     assert saving.saved_bytes > 100 * MIB
     assert saving.time_fraction is not None
     assert 1.1 < saving.time_fraction < 2
+    assert saving.is_enough  # once the allocator has released what it has cached
+    assert savings.left_out["parameters updated one by one"] == "saves less than 1 %"
+    assert "ends with AssertionError" in savings.left_out["gradients set to None"]
 
 
 @pytest.mark.parametrize(
@@ -153,11 +152,13 @@ def test_options_of_the_program_stay(remedy: str, option: str, given: dict[str, 
 
 def test_expandable_segments_save_reserved_bytes() -> None:
     def outcome(allocated_bytes: int, reserved_bytes: int, seconds: float) -> Outcome:
-        return Outcome(None, False, 1, 1, (9, allocated_bytes), (9, reserved_bytes), seconds, "[]")
+        peaks = (9, allocated_bytes), (9, reserved_bytes)
+        return Outcome(None, False, 1, 1, *peaks, (9, 9), seconds, "[]")
 
     before, after = outcome(100, 200, 2.0), outcome(90, 120, 3.0)
     found = compare_outcomes("expandable segments", before, after, 1)
     assert (found.saved_bytes, found.needed_bytes, found.time_fraction) == (80, 120, 1.5)
+    assert found.is_of_reserved
     found = compare_outcomes("offload", before, after, 1)
     assert (found.saved_bytes, found.needed_bytes) == (10, 90)
     assert compare_outcomes("half the batch", before, after, 1).time_fraction is None
@@ -207,18 +208,42 @@ def test_the_report_has_a_line_for_each_remedy() -> None:
         3,
         1,
         3 * MIB,
+        4 * MIB,
         2 * MIB,
         (
-            Saving("offload", "with save_on_cpu()", 2 * MIB, MIB, 3.5),
-            Saving("half the batch", "batch_size=4", MIB, 2 * MIB, None),
+            Saving("offload", "with save_on_cpu()", 2 * MIB, MIB, 3.5, False, True),
+            Saving("expandable segments", "SET=1", MIB, 3 * MIB, None, True, False),
         ),
+        {"a": "too small", "b": "not there", "c": "too small"},
     )
     assert str(savings).splitlines() == [
-        "cuda:1 has 2.00 MiB, and the step needs 3.00 MiB. Rehearsed remedies:",
-        "  saves 2.00 MiB, time +250 %: offload: with save_on_cpu()",
-        "  saves 1.00 MiB: half the batch: batch_size=4",
+        "cuda:1 has 2.00 MiB, and the step needs 3.00 MiB, for which the allocator reserves "
+        "4.00 MiB. Rehearsed remedies:",
+        "  saves 2.00 MiB, enough, time +250 %: offload: with save_on_cpu()",
+        "  saves 1.00 MiB of reserved memory, not enough: expandable segments: SET=1",
+        "  left out: a, c: too small",
+        "  left out: b: not there",
     ]
-    assert str(Savings(1, 0, MIB, MIB, ())) == (
-        "cuda:0 has 1.00 MiB, and the step needs 1.00 MiB. No remedy that was rehearsed saves 1 % "
-        "of it."
+    assert str(Savings(1, 0, MIB, MIB, MIB, (), {})).endswith(
+        "reserves 1.00 MiB. No remedy that was rehearsed saves 1 % of it."
     )
+
+
+def test_a_long_error_is_shortened() -> None:
+    assert _shorten("KeyError: 1") == "KeyError: 1"
+    assert _shorten("KeyError: 1\nmore") == "KeyError: 1…"
+    assert _shorten("x" * 101) == f"{'x' * 100}…"
+
+
+def test_a_remedy_may_not_be_enough(tmp_path: Path) -> None:
+    text = BLOCKS.replace("2**(number + 8)", "2**(number + 8) * (1 if number < 5 else 3)")
+    assert text != BLOCKS
+    names = "recomputation", "half the batch"
+    savings = rehearse(text, tmp_path, *names)
+    (saving,) = savings.of_remedies
+    assert savings.calls == 6
+    assert saving.needed_bytes > 256 * MIB
+    assert not saving.is_enough
+    assert savings.left_out == {
+        "half the batch": "the program makes no DataLoader with a batch_size"
+    }

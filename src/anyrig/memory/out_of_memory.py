@@ -10,6 +10,7 @@ from types import FrameType, TracebackType
 import torch
 
 from ..units import format_bytes
+from .census import take_census
 from .device_footprint import describe_moment
 from .device_record import DeviceRecord
 from .failed_step import add_note
@@ -17,6 +18,7 @@ from .kept_variables import find_kept_variables
 from .moment import Moment
 from .reason import Reason, find_reason
 from .recording import Recording, refuse_two_recordings
+from .remedies import Remedy, find_remedies
 from .table import format_moment
 
 
@@ -40,9 +42,10 @@ class OutOfMemoryReport:
     reason: Reason
     total_bytes: int | None
     freed_bytes: int = 0
+    remedies: tuple[Remedy, ...] = ()
 
     def __str__(self) -> str:
-        """Return a text: the reason in the first line, then the request and a table of kinds."""
+        """Return a text: the reason in the first line, the request, a table of kinds, remedies."""
         reason = self.reason
         at = f" Line: {reason.line}: {reason.line.text}" if reason.line is not None else ""
         moment = self.moment
@@ -53,8 +56,14 @@ class OutOfMemoryReport:
         return (
             f"{self.device} ran out of memory: {reason.sentence}.{at}\n"
             f"{format_bytes(self.requested_bytes)} were requested{where}, with {allocated} "
-            f"allocated{of_total}{freed}:\n{format_moment(moment)}"
+            f"allocated{of_total}{freed}:\n{format_moment(moment)}{self._list_remedies()}"
         )
+
+    def _list_remedies(self) -> str:
+        if not self.remedies:
+            return ""
+        head = "Remedies, with what each saves of this memory (of the step: `rehearse --remedies`):"
+        return "\n".join([head, *map(str, self.remedies), ""])
 
 
 class explain_oom:  # noqa: N801 (used like a function, as torch.no_grad is)
@@ -134,5 +143,10 @@ def report_refusal(
     reason = find_reason(record, refusal, variables)
     moment = describe_moment(record, refusal.position)
     return OutOfMemoryReport(
-        record.timeline.device, refusal.requested_bytes, moment, reason, record.total_bytes
+        record.timeline.device,
+        refusal.requested_bytes,
+        moment,
+        reason,
+        record.total_bytes,
+        remedies=find_remedies(moment, reason, take_census().models, torch.cuda.device_count()),
     )

@@ -22,6 +22,9 @@ _COPIES = ("aten::_to_copy", "aten::copy_")
 _WITHOUT_ROLE = (None, Kind.ACTIVATIONS, Kind.OTHER, Kind.TEMPORARIES)
 
 
+_NO_GRAD = "evaluate it under torch.no_grad()"
+
+
 class Cause(str, Enum):
     """The causes of an out-of-memory error."""
 
@@ -48,12 +51,16 @@ class Reason:
         sentence: what happened, with figures, in one line.
         line: the line of the program to change; None if unknown.
         bytes: the bytes that the cause accounts for.
+        cure: what to write instead, if the cause is a mistake in the program.
+        variable: the variable that holds the bytes, in that case; None if there is none.
     """
 
     cause: Cause
     sentence: str
     line: SourceLine | None
     bytes: int
+    cure: str | None = None
+    variable: str | None = None
 
 
 def find_reason(
@@ -67,6 +74,19 @@ def find_reason(
         variables: the variables to which running functions add tensors, innermost function first.
     """
     return next(reason for reason in _Rules(record, refusal, variables).all() if reason is not None)
+
+
+def blame_container(variable: KeptVariable, held_bytes: int, count: int) -> Reason:
+    """Return the reason that `variable` holds `count` tensors, to which every pass adds."""
+    return Reason(
+        Cause.KEPT_TENSORS,
+        f"{variable.name} keeps {format_bytes(held_bytes)} in {count} tensors, more with every "
+        "pass",
+        variable.line,
+        held_bytes,
+        "remove what is no longer needed from it, or keep tensor.cpu() instead",
+        variable.name,
+    )
 
 
 class _Rules:
@@ -164,7 +184,8 @@ class _Rules:
             if variable.is_scalar:
                 cause = Cause.KEPT_LOSSES
             subject, cure = variable.graph_cure
-            return Reason(cause, f"{subject} {keeps}: {cure}", variable.line, count)
+            sentence = f"{subject} {keeps}: {cure}"
+            return Reason(cause, sentence, variable.line, count, cure, variable.name)
         return None
 
     def _kept_tensors(self) -> Reason | None:
@@ -186,13 +207,7 @@ class _Rules:
         for variable in self._variables:
             held = {tensor.untyped_storage().data_ptr() for tensor in variable.tensors}
             if variable.is_container and len(held & addresses) >= FEWEST_PASSES:
-                return Reason(
-                    Cause.KEPT_TENSORS,
-                    f"{variable.name} keeps {format_bytes(count)} in {len(held)} tensors, more "
-                    "with every pass",
-                    variable.line,
-                    count,
-                )
+                return blame_container(variable, count, len(held))
         return Reason(
             Cause.KEPT_TENSORS,
             f"one line allocated {passes} tensors that are still alive, {format_bytes(count)} in "
@@ -220,9 +235,10 @@ class _Rules:
         return Reason(
             Cause.EVALUATION,
             f"a model in evaluation mode keeps {format_bytes(count)} of activations for a backward "
-            "pass: evaluate it under torch.no_grad()",
+            f"pass: {_NO_GRAD}",
             origin.line,
             count,
+            _NO_GRAD,
         )
 
     def _batch(self) -> Reason | None:

@@ -9,7 +9,7 @@ from types import FrameType
 
 import torch
 
-from ..units import format_bytes, parse_bytes
+from ..units import parse_bytes
 from .block import Origin
 from .census import take_census
 from .device_footprint import describe_moment
@@ -17,8 +17,9 @@ from .device_record import DeviceRecord
 from .kept_variables import find_kept_variables
 from .kinds import Kind
 from .out_of_memory import OutOfMemoryReport
-from .reason import FEWEST_PASSES, Cause, Reason, find_reason
+from .reason import FEWEST_PASSES, Cause, Reason, blame_container, find_reason
 from .recording import Recording
+from .remedies import find_remedies
 from .source_line import current_line
 from .storages import storages_of
 from .timeline import Refusal, Timeline
@@ -85,6 +86,7 @@ def _report(
         reason,
         total,
         freed if freed > _ROUNDING * reserved else 0,
+        find_remedies(moment, reason, take_census().models, torch.cuda.device_count()),
     )
 
 
@@ -111,13 +113,7 @@ def _find_kept_tensors(
         held = {each.data_ptr(): each.nbytes() for each in storages}
         count = sum(held.values())
         if variable.is_container and len(held) >= FEWEST_PASSES and count >= allocated / 2:
-            return Reason(
-                Cause.KEPT_TENSORS,
-                f"{variable.name} keeps {format_bytes(count)} in {len(held)} tensors, more with "
-                "every pass",
-                variable.line,
-                count,
-            )
+            return blame_container(variable, count, len(held))
     return None
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
@@ -29,6 +31,23 @@ def find_blocks(model: nn.Module) -> dict[str, nn.Module]:
     are.
     """
     return dict(_find(model, ""))
+
+
+def write_names(names: Sequence[str]) -> str:
+    """Return a Python expression for a list of names, short if they differ only by a number.
+
+    ::
+
+        ["layers.0", "layers.1", "layers.2"]    [f"layers.{i}" for i in range(3)]
+        ["stem.conv", "layers.0"]               ["stem.conv", "layers.0"]
+    """
+    for number in re.finditer(r"\d+", names[0]) if len(names) > 2 else ():
+        before, first, after = names[0][: number.start()], int(number[0]), names[0][number.end() :]
+        end = first + len(names)
+        if [*names] == [f"{before}{index}{after}" for index in range(first, end)]:
+            bounds = f"{first}, {end}" if first else f"{end}"
+            return f'[f"{before}{{i}}{after}" for i in range({bounds})]'
+    return f"[{', '.join(json.dumps(name) for name in names)}]"
 
 
 def _find(module: nn.Module, prefix: str) -> list[tuple[str, nn.Module]]:

@@ -3,82 +3,30 @@
 from __future__ import annotations
 
 import json
+import operator
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from ...errors import RemedyError
-from ...units import format_bytes
 from ...virtual.rig import VirtualRig
 from ..program import Program
 from . import trial
+from .savings import Saving, Savings
 from .trial import Order, Outcome
 
 # Enough for what a program needs that has run out of memory early in a step.
 _MEMORY_FACTOR = 16
 # A smaller saving is not reported.
 _LEAST_FRACTION = 0.01
+# An error with which a trial ends is shown up to here.
+_MOST_LETTERS = 100
 # A trial may take this many times as long as the first one, and at least so many seconds.
 _MOST_TIMES, _LEAST_SECONDS = 10, 120
-
-
-@dataclass(frozen=True)
-class Saving:
-    """What a remedy saves, measured without data on a GPU with more memory.
-
-    Attributes:
-        remedy: the key of the remedy in `REMEDIES`.
-        advice: how to change the program by hand, in one line.
-        saved_bytes: by how much the peak of the bytes becomes smaller.
-        needed_bytes: the peak with the remedy.
-        time_fraction: the time with the remedy as a fraction of the time without it, on the virtual
-            clock; None if the remedy computes less with each call, or nothing was computed.
-    """
-
-    remedy: str
-    advice: str
-    saved_bytes: int
-    needed_bytes: int
-    time_fraction: float | None
-
-    def __str__(self) -> str:
-        """Return the saving in one line."""
-        time = (
-            "" if self.time_fraction is None else f", time {100 * (self.time_fraction - 1):+.0f} %"
-        )
-        return f"  saves {format_bytes(self.saved_bytes)}{time}: {self.remedy}: {self.advice}"
-
-
-@dataclass(frozen=True)
-class Savings:
-    """What each remedy saves, largest saving first.
-
-    Attributes:
-        calls: the calls of the model up to the error; the rehearsals end with the last of them.
-        device: the index of the GPU with the least memory for what the program needs.
-        needed_bytes: the peak of the allocated bytes of the unchanged program, up to the end of the
-            call or optimizer step that ran out of memory.
-        total_bytes: the memory of the GPU.
-        of_remedies: the remedies that save at least 1 %.
-    """
-
-    calls: int
-    device: int
-    needed_bytes: int
-    total_bytes: int
-    of_remedies: tuple[Saving, ...]
-
-    def __str__(self) -> str:
-        """Return a text with a line for each remedy."""
-        needed, total = format_bytes(self.needed_bytes), format_bytes(self.total_bytes)
-        head = f"cuda:{self.device} has {total}, and the step needs {needed}"
-        if not self.of_remedies:
-            return f"{head}. No remedy that was rehearsed saves 1 % of it."
-        return "\n".join([f"{head}. Rehearsed remedies:", *map(str, self.of_remedies)])
 
 
 def rehearse_remedies(
@@ -102,9 +50,6 @@ def rehearse_remedies(
     Raises:
         RemedyError: without data the program does not run out of memory, or fails otherwise.
     """
-    from rich.console import Console
-    from rich.progress import track
-
     from .remedy import REMEDIES
 
     trials = _Trials(program, rig, environment)
@@ -124,25 +69,58 @@ def rehearse_remedies(
     totals = [device.memory_bytes for device in rig.devices if device.node == 0]
     lack = [needed / total for needed, total in zip(before.allocated_bytes, totals, strict=False)]
     index = lack.index(max(lack))
-    console = Console(stderr=True)
-    words = "Rehearsing remedies"
-    names = [*REMEDIES] if names is None else names
-    if not console.is_terminal:
-        sys.stderr.write(f"{words}: {', '.join(names)}\n")
-    hidden = not console.is_terminal
-    savings = []
-    for name in track(names, words, console=console, transient=True, disable=hidden):
+    savings: list[Saving] = []
+    left_out: dict[str, str] = {}
+    least_bytes = _LEAST_FRACTION * before.allocated_bytes[index]
+    for name in _show_progress([*REMEDIES] if names is None else names):
+        remedy = REMEDIES[name]
         try:
             after = trials.run(name)
-        except RemedyError:
-            continue  # what a program does under this remedy is no part of its own error
-        if after.error is not None:
+            if after.error is not None:
+                left_out[name] = f"with it, the program ends with {_shorten(after.error)}"
+                continue
+            if remedy.if_not_applied is not None and after.detail is None:
+                left_out[name] = remedy.if_not_applied
+                continue
+            saving = compare_outcomes(name, before, after, index)
+            if saving.saved_bytes < least_bytes:
+                left_out[name] = "saves less than 1 %"
+                continue
+            saving = replace(saving, is_enough=trials.fits(name, after, point.usable_bytes))
+        except RemedyError as error:
+            left_out[name] = str(error)
             continue
-        saving = compare_outcomes(name, before, after, index)
-        if saving.saved_bytes >= _LEAST_FRACTION * before.allocated_bytes[index]:
-            savings.append(saving)
+        savings.append(saving)
     savings.sort(key=lambda saving: -saving.saved_bytes)
-    return Savings(point.calls, index, before.allocated_bytes[index], totals[index], tuple(savings))
+    return Savings(
+        point.calls,
+        index,
+        before.allocated_bytes[index],
+        before.reserved_bytes[index],
+        totals[index],
+        tuple(savings),
+        left_out,
+    )
+
+
+def _shorten(error: str) -> str:
+    lines = error.splitlines()
+    short = lines[0][:_MOST_LETTERS]
+    return short if short == error else f"{short}…"
+
+
+def _show_progress(names: Sequence[str]) -> Iterator[str]:
+    """Yield names, and show on standard error which is rehearsed."""
+    from rich.console import Console
+    from rich.progress import track
+
+    console = Console(stderr=True)
+    if console.is_terminal:
+        yield from track(names, "Rehearsing remedies", console=console, transient=True)
+        return
+    for number, name in enumerate(names, 1):
+        sys.stderr.write(f"Rehearsing remedy {number} of {len(names)}: {name}\n")
+        yield name
 
 
 def compare_outcomes(name: str, before: Outcome, after: Outcome, index: int) -> Saving:
@@ -158,6 +136,7 @@ def compare_outcomes(name: str, before: Outcome, after: Outcome, index: int) -> 
         getattr(before, kind)[index] - needed,
         needed,
         None if remedy.changes_work or not before.seconds else after.seconds / before.seconds,
+        bool(remedy.environment),
     )
 
 
@@ -200,6 +179,21 @@ class _Trials:
                     "end its process itself, as os._exit does"
                 )
             return Outcome.read(path)
+
+    def fits(self, remedy: str, after: Outcome, usable_bytes: Sequence[int]) -> bool:
+        """Return whether the program with a remedy fits in the memory of the rig.
+
+        Args:
+            remedy: the remedy.
+            after: the outcome with it on GPUs with more memory.
+            usable_bytes: what each GPU of the rig has for tensors.
+        """
+        if all(map(operator.le, after.reserved_bytes, usable_bytes)):
+            return True
+        if any(map(operator.gt, after.allocated_bytes, usable_bytes)):
+            return False
+        # With less memory, the allocator releases what it has cached before it gives up.
+        return self.run(remedy, memory_factor=1).error is None
 
     def _start(self, order: Order) -> None:
         from .remedy import REMEDIES

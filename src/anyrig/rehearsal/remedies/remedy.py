@@ -17,7 +17,7 @@ from torch.optim.optimizer import (
 from torch.utils.data import DataLoader
 from torch.utils.hooks import RemovableHandle
 
-from ...memory.recompute.blocks import find_blocks
+from ...memory.recompute.blocks import find_blocks, write_names
 from ...memory.recompute.forward import recompute_blocks
 from .calls import OutermostCalls
 
@@ -36,12 +36,14 @@ class Remedy:
         environment: variables that apply it, which are set before the program starts. It then
             saves reserved bytes rather than allocated ones.
         changes_work: whether a call of the model computes less, so that its time says nothing.
+        if_not_applied: why the remedy had nothing to change, if it has noted no detail.
     """
 
     advice: str
     apply: Callable[[OutermostCalls, Note], object] = lambda calls, note: None
     environment: Mapping[str, str] = field(default_factory=dict)
     changes_work: bool = False
+    if_not_applied: str | None = None
 
 
 def _around_each_call(
@@ -63,7 +65,7 @@ def _recompute(calls: OutermostCalls, note: Note) -> None:
         names = [*find_blocks(module)]
         if names:
             recompute_blocks(module, names)
-            note(f"[{names[0]!r}, …, {names[-1]!r}]")
+            note(write_names(names))
 
     calls.at_begin.append(begin)
 
@@ -119,9 +121,16 @@ def _halve_batches(calls: OutermostCalls, note: Note) -> None:
 # The order is that of the report where two remedies save the same.
 REMEDIES: dict[str, Remedy] = {
     "half the batch": Remedy(
-        "DataLoader(…, batch_size={}), and accumulate", _halve_batches, changes_work=True
+        "DataLoader(…, batch_size={}), and accumulate",
+        _halve_batches,
+        changes_work=True,
+        if_not_applied="the program makes no DataLoader with a batch_size",
     ),
-    "recomputation": Remedy("anyrig.memory.recompute_blocks(model, {})", _recompute),
+    "recomputation": Remedy(
+        "anyrig.memory.recompute_blocks(model, {})",
+        _recompute,
+        if_not_applied="the model has no repeated blocks",
+    ),
     "mixed precision": Remedy(
         'with torch.autocast("cuda", torch.bfloat16): output = model(…)', _autocast
     ),

@@ -55,6 +55,7 @@ class Outcome:
         steps: the optimizer steps that had ended.
         allocated_bytes: the peak of each GPU's allocated bytes, by index.
         reserved_bytes: the peak of each GPU's reserved bytes, by index.
+        usable_bytes: what each GPU has for tensors of this process, by index.
         seconds: when all GPUs were done, on the virtual clock.
         detail: what the remedy has noted; None if it noted nothing.
     """
@@ -65,6 +66,7 @@ class Outcome:
     steps: int
     allocated_bytes: tuple[int, ...]
     reserved_bytes: tuple[int, ...]
+    usable_bytes: tuple[int, ...]
     seconds: float
     detail: str | None
 
@@ -72,7 +74,7 @@ class Outcome:
     def read(cls, path: Path) -> Outcome:
         """Return the outcome that a trial has written."""
         facts = json.loads(path.read_text())
-        for name in ("allocated_bytes", "reserved_bytes"):
+        for name in ("allocated_bytes", "reserved_bytes", "usable_bytes"):
             facts[name] = tuple(facts[name])
         return cls(**facts)
 
@@ -131,6 +133,10 @@ class _Trial:
             self._calls.steps if self._calls else 0,
             tuple(map(torch.cuda.max_memory_allocated, devices)),
             tuple(map(torch.cuda.max_memory_reserved, devices)),
+            tuple(
+                torch.cuda.mem_get_info(index)[0] + torch.cuda.memory_reserved(index)
+                for index in devices
+            ),
             clock().done_seconds,
             self._detail,
         )

@@ -1,0 +1,84 @@
+"""What each remedy saves, and the report of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...units import format_bytes
+
+
+@dataclass(frozen=True)
+class Saving:
+    """What a remedy saves, measured without data on a GPU with more memory.
+
+    Attributes:
+        remedy: the key of the remedy in `REMEDIES`.
+        advice: how to change the program by hand, in one line.
+        saved_bytes: by how much the peak of the bytes becomes smaller.
+        needed_bytes: the peak with the remedy.
+        time_fraction: the time with the remedy as a fraction of the time without it, on the virtual
+            clock; None if the remedy computes less with each call, or nothing was computed.
+        is_of_reserved: whether the bytes are those that the allocator reserves, rather than those
+            of tensors.
+        is_enough: whether the call or the step that failed then fits in the memory of all GPUs.
+    """
+
+    remedy: str
+    advice: str
+    saved_bytes: int
+    needed_bytes: int
+    time_fraction: float | None
+    is_of_reserved: bool
+    is_enough: bool = False
+
+    def __str__(self) -> str:
+        """Return the saving in one line."""
+        kind = " of reserved memory" if self.is_of_reserved else ""
+        enough = "enough" if self.is_enough else "not enough"
+        time = (
+            "" if self.time_fraction is None else f", time {100 * (self.time_fraction - 1):+.0f} %"
+        )
+        saved = f"saves {format_bytes(self.saved_bytes)}{kind}, {enough}{time}"
+        return f"  {saved}: {self.remedy}: {self.advice}"
+
+
+@dataclass(frozen=True)
+class Savings:
+    """What each remedy saves, largest saving first.
+
+    Attributes:
+        calls: the calls of the model up to the error; the rehearsals end with the last of them.
+        device: the index of the GPU with the least memory for what the program needs.
+        needed_bytes: the peak of the allocated bytes of the unchanged program, up to the end of the
+            call or optimizer step that ran out of memory.
+        reserved_bytes: the peak of the bytes that the allocator reserves for them.
+        total_bytes: the memory of the GPU.
+        of_remedies: the remedies that save at least 1 %.
+        left_out: why each of the other remedies is not among them, by name.
+    """
+
+    calls: int
+    device: int
+    needed_bytes: int
+    reserved_bytes: int
+    total_bytes: int
+    of_remedies: tuple[Saving, ...]
+    left_out: dict[str, str]
+
+    def __str__(self) -> str:
+        """Return a text with a line for each remedy."""
+        needed, total = format_bytes(self.needed_bytes), format_bytes(self.total_bytes)
+        head = (
+            f"cuda:{self.device} has {total}, and the step needs {needed}, for which the allocator "
+            f"reserves {format_bytes(self.reserved_bytes)}."
+        )
+        lines = [f"{head} Rehearsed remedies:", *map(str, self.of_remedies)]
+        if not self.of_remedies:
+            lines = [f"{head} No remedy that was rehearsed saves 1 % of it."]
+        names_by_reason: dict[str, list[str]] = {}
+        for name, why in self.left_out.items():
+            names_by_reason.setdefault(why, []).append(name)
+        lines += [
+            f"  left out: {', '.join(names)}: {why}" for why, names in names_by_reason.items()
+        ]
+        return "\n".join(lines)
