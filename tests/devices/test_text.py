@@ -110,3 +110,21 @@ def test_without_gpus_the_way_to_virtual_ones_is_named(text: str) -> None:
     with pytest.raises(DeviceTextError) as refusal:
         select_devices("cuda:9", SERVER)
     assert "rehearse" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("present", "examples"),
+    [
+        (SERVER, "'auto', 'all', 'cpu', 'cuda:0' or 'cuda:0,cuda:1'"),
+        ((CARDS[2], HIDDEN, CPU), "'auto', 'all', 'cpu' or 'cuda:2'"),
+        (LAPTOP, "'auto' or 'cpu'"),
+    ],
+)
+def test_the_examples_are_devices_that_are_there(
+    present: tuple[Device, ...], examples: str
+) -> None:
+    with pytest.raises(DeviceTextError, match=f"Write for example {examples}"):
+        select_devices("cuda:9", present)
+    for text in examples.replace(" or ", ", ").split(", "):
+        if text != "'auto'":
+            assert select_devices(text.strip("'"), present)

@@ -125,7 +125,15 @@ def _refusal(
     unusable = f" Not usable: {broken}." if broken else ""
     has_gpu = any(device.kind == "cuda" for device in present)
     hint = f". {WITHOUT_GPUS}" if wanted == "cuda" and not has_gpu else ""
+    named = [
+        f"{device.kind}:{device.index}"
+        for device in present
+        if device.error is None and device.kind != "cpu" and device.index is not None
+    ][:2]
+    every = ["all"] if named else []
+    both = [",".join(named)] if named[1:] else []
+    examples = ["auto", *every, "cpu", *named[:1], *both]
     return DeviceTextError(
         f"cannot take {text!r} as devices: {what}. There are: {there}.{unusable} "
-        f"Write for example 'auto', 'all', 'cpu', 'cuda:1' or 'cuda:0,cuda:2'{hint}"
+        f"Write for example {', '.join(map(repr, examples[:-1]))} or {examples[-1]!r}{hint}"
     )
