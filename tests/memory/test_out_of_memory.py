@@ -68,6 +68,13 @@ def test_the_first_line_names_the_reason_and_the_line(
     assert f"in {program}: " in first
 
 
+def test_the_second_line_has_what_other_processes_use(reports: dict[str, str]) -> None:
+    second = reports["another_process"].splitlines()[1]
+    assert second.endswith("of 1.00 GiB, and 800.00 MiB in use outside PyTorch:")
+    second = reports["large_activations"].splitlines()[1]
+    assert second.endswith("of 1.00 GiB, and 0 B in use outside PyTorch:")
+
+
 @pytest.mark.parametrize("program", EXPECTED)
 def test_the_last_lines_list_the_remedies(program: str, reports: dict[str, str]) -> None:
     _, head, remedies = reports[program].partition("Remedies, with what each saves of this memory")

@@ -49,6 +49,9 @@ def test_kinds_and_names_of_what_the_functions_hold() -> None:
     assert report.moment.line.text.endswith("# HERE")
     assert report.reason.line == report.moment.line
     assert report.freed_bytes == 0
+    free, total = torch.cuda.mem_get_info()
+    assert report.outside_bytes == total - free - torch.cuda.memory_reserved()
+    assert "offload" in {remedy.name for remedy in report.remedies}
     assert "line" not in {row.split()[0] for row in str(report).splitlines() if row.strip()}
 
 

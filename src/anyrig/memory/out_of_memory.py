@@ -43,6 +43,7 @@ class OutOfMemoryReport:
     total_bytes: int | None
     freed_bytes: int = 0
     remedies: tuple[Remedy, ...] = ()
+    outside_bytes: int | None = None
 
     def __str__(self) -> str:
         """Return a text: the reason in the first line, the request, a table of kinds, remedies."""
@@ -53,10 +54,13 @@ class OutOfMemoryReport:
         of_total = f" of {format_bytes(self.total_bytes)}" if self.total_bytes is not None else ""
         allocated = format_bytes(moment.allocated_bytes + self.freed_bytes)
         freed = f" ({format_bytes(self.freed_bytes)} freed since)" if self.freed_bytes else ""
+        outside = ""
+        if self.outside_bytes is not None:
+            outside = f", and {format_bytes(self.outside_bytes)} in use outside PyTorch"
         return (
             f"{self.device} ran out of memory: {reason.sentence}.{at}\n"
             f"{format_bytes(self.requested_bytes)} were requested{where}, with {allocated} "
-            f"allocated{of_total}{freed}:\n{format_moment(moment)}{self._list_remedies()}"
+            f"allocated{of_total}{freed}{outside}:\n{format_moment(moment)}{self._list_remedies()}"
         )
 
     def _list_remedies(self) -> str:
@@ -142,6 +146,10 @@ def report_refusal(
     variables = [each for frame in stacks for each in find_kept_variables(frame)]
     reason = find_reason(record, refusal, variables)
     moment = describe_moment(record, refusal.position)
+    outside = None
+    if record.total_bytes is not None:
+        reserved = record.timeline.reserved_at(refusal.position)
+        outside = record.total_bytes - refusal.free_bytes - reserved
     return OutOfMemoryReport(
         record.timeline.device,
         refusal.requested_bytes,
@@ -149,4 +157,5 @@ def report_refusal(
         reason,
         record.total_bytes,
         remedies=find_remedies(moment, reason, take_census().models, torch.cuda.device_count()),
+        outside_bytes=outside,
     )

@@ -87,6 +87,7 @@ def _report(
         total,
         freed if freed > _ROUNDING * reserved else 0,
         find_remedies(moment, reason, take_census().models, torch.cuda.device_count()),
+        None if total is None else total - free - reserved,
     )
 
 
