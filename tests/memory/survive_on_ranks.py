@@ -223,14 +223,21 @@ def other_errors_reach_all_ranks() -> None:
         return loss
 
     step = survive(loss_of)
-    error = error_of(step, *batch(), dist.get_rank() == 2)
-    if dist.get_rank() == 2:
-        assert repr(error) == "KeyError('label')"
-    else:
-        assert isinstance(error, OtherRankError)
-        assert "because rank 2 failed" in str(error)
+    errors = []
+    for allocation in (1, 0):  # first, rank 1 runs out of memory before the same collective
+        x, y = batch()
+        if dist.get_rank() == 1:
+            fail_allocation(allocation)
+        errors.append(error_of(step, x, y, dist.get_rank() == 2))
+        fail_allocation(0)
     step(*batch(), False)  # the next step works
     assert len(gradients(net)) == 4
+    for error in errors:
+        if dist.get_rank() == 2:
+            assert repr(error) == "KeyError('label')"
+        else:
+            assert isinstance(error, OtherRankError)
+            assert "because rank 2 failed" in str(error)
 
 
 def a_step_that_cannot_be_divided_fails_on_all_ranks() -> None:

@@ -298,6 +298,20 @@ def test_a_kept_exception_is_not_blamed_for_the_variables_of_running_functions()
     assert leak.sentence.endswith(": drop what is not needed again")
 
 
+def test_a_global_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    training, history = Training("cpu"), History()
+    monkeypatch.setitem(globals(), "seen", history)
+    keep = history.values.append
+    del history
+    with track(every="step") as footprint:
+        for _ in range(STEPS):
+            output = training.forward()
+            keep(output.detach().exp())
+            training.backward(output.mean())
+    (leak,) = footprint.leaks
+    assert leak.sentence.startswith("seen.values keeps ")
+
+
 class Losses:
     def __init__(self) -> None:
         self.total: Tensor | float = 0.0

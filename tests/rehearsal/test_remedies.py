@@ -150,6 +150,18 @@ def test_options_of_the_program_stay(remedy: str, option: str, given: dict[str, 
     assert {name: group[name] for name in expected} == expected
 
 
+def test_a_step_has_its_gradients_until_it_ends() -> None:
+    parameter = torch.nn.Parameter(torch.ones(2))
+    parameter.grad = torch.ones(2)
+    handle: Any = REMEDIES["gradients set to None"].apply(None, print)  # type: ignore[arg-type]
+    try:
+        torch.optim.SGD([parameter], 1.0).step()
+    finally:
+        handle.remove()
+    assert parameter.tolist() == [0, 0]
+    assert parameter.grad is None
+
+
 def test_expandable_segments_save_reserved_bytes() -> None:
     def outcome(allocated_bytes: int, reserved_bytes: int, seconds: float) -> Outcome:
         peaks = (9, allocated_bytes), (9, reserved_bytes)

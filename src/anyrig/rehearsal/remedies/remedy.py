@@ -78,11 +78,11 @@ def _offload(calls: OutermostCalls, note: Note) -> None:
     _around_each_call(calls, torch.autograd.graph.save_on_cpu)
 
 
-def _free_gradients(calls: OutermostCalls, note: Note) -> None:
+def _free_gradients(calls: OutermostCalls, note: Note) -> RemovableHandle:
     def end(optimizer: Optimizer, *_: Any) -> None:
         optimizer.zero_grad()
 
-    register_optimizer_step_post_hook(end)
+    return register_optimizer_step_post_hook(end)
 
 
 def _update_one_by_one(calls: OutermostCalls, note: Note) -> RemovableHandle:
