@@ -26,6 +26,10 @@
     ├── RankMismatchError    (ValueError)    the ranks passed inconsistent arguments
     ├── MemoryTrackingError  (RuntimeError)  memory cannot be tracked or reported in this way
     ├── RemedyError          (RuntimeError)  remedies cannot be rehearsed
+    ├── CheckpointError      (RuntimeError)  a checkpoint cannot be written, found or read
+    │   ├── CheckpointDamagedError           a file of a checkpoint is truncated or altered
+    │   ├── KeyMismatchError                 the names or shapes of tensors differ from the model's
+    │   └── UnsafeFileError                  a file would run code, or leads out of its folder
     └── ValueNeededError     (RuntimeError)  an operator of a shape-only rehearsal needs values
 
 Each message says what happened, the values seen, and what to do next. Each class also derives
@@ -131,6 +135,22 @@ class MemoryTrackingError(AnyrigError, RuntimeError):
 
 class RemedyError(AnyrigError, RuntimeError):
     """The remedies for a program that ran out of memory cannot be rehearsed."""
+
+
+class CheckpointError(AnyrigError, RuntimeError):
+    """A checkpoint cannot be written, found or read."""
+
+
+class CheckpointDamagedError(CheckpointError):
+    """A file of a checkpoint is truncated or altered."""
+
+
+class KeyMismatchError(CheckpointError):
+    """The names or shapes of a checkpoint's tensors differ from those of the model."""
+
+
+class UnsafeFileError(CheckpointError):
+    """A file would run code when it is read, or leads out of its folder."""
 
 
 class LaunchError(AnyrigError, RuntimeError):

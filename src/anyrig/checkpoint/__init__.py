@@ -1,0 +1,1 @@
+"""State that survives the process: models, optimizers, loaders and random numbers."""
