@@ -18,43 +18,50 @@ _RESERVED = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 
 
 @dataclass(frozen=True)
-class WrapperPrefix:
-    """A prefix of every name on one side, without which the names are those of the other side.
+class WrapperPrefixes:
+    """Prefixes of every name on each side, without which the names agree.
 
     Attributes:
-        text: the prefix with its last dot, for example ``"module."``.
-        is_of_file: whether the file's names have the prefix; otherwise the model's names have it.
+        of_file: the prefix of the file's names with its last dot, such as ``"module."``, or empty.
+        of_model: the prefix of the model's names, or empty.
     """
 
-    text: str
-    is_of_file: bool
-
-    @property
-    def wrapper(self) -> str:
-        """What adds this prefix, or "another module" if that is unknown."""
-        parts = self.text.rstrip(".").split(".")
-        known = [WRAPPERS[part] for part in parts if part in WRAPPERS]
-        return " and ".join(known) if len(known) == len(parts) else "another module"
+    of_file: str
+    of_model: str
 
 
-def find_prefix(expected: Collection[str], found: Collection[str]) -> WrapperPrefix | None:
-    """Return the prefix that one side's names have and the other's have not.
+def find_prefixes(expected: Collection[str], found: Collection[str]) -> WrapperPrefixes | None:
+    """Return the prefixes that keep the names of a model and of a file from being equal.
 
-    The prefix must begin every name of its side, and at least half of the other side's names must
-    be found once it is removed. Names that already agree need no prefix.
+    Without them, at least half of the model's names must be in the file, and more than with them.
     """
-    if not expected or not found or 2 * len(set(expected) & set(found)) >= len(expected):
-        return None
-    for longer, shorter, is_of_file in ((found, expected, True), (expected, found, False)):
-        first = min(longer)
-        wanted = set(shorter)
-        for end in (index + 1 for index, letter in enumerate(first) if letter == "."):
-            prefix = first[:end]
-            if not all(name.startswith(prefix) for name in longer):
-                break
-            if 2 * len({name[end:] for name in longer} & wanted) >= len(wanted):
-                return WrapperPrefix(prefix, is_of_file)
-    return None
+    wanted, there = set(expected), set(found)
+    pairs = [(a, b) for a in _shared_prefixes(there) for b in _shared_prefixes(wanted)]
+    best, most = None, max(len(wanted & there), (len(wanted) - 1) // 2)
+    for of_file, of_model in sorted(pairs, key=lambda pair: len(pair[0]) + len(pair[1])):
+        # Names that share a prefix and its rest are equal without it too.
+        moved = {of_model + name[len(of_file) :] for name in there}
+        if len(moved & wanted) > most:
+            best, most = WrapperPrefixes(of_file, of_model), len(moved & wanted)
+    return best
+
+
+def describe_wrapper(prefix: str) -> str:
+    """Return what adds a prefix to the names of a model, or "another module" if it is unknown."""
+    parts = prefix.rstrip(".").split(".")
+    known = [WRAPPERS[part] for part in parts if part in WRAPPERS]
+    return " and ".join(known) if len(known) == len(parts) else "another module"
+
+
+def _shared_prefixes(names: Collection[str]) -> list[str]:
+    """Return every prefix of whole parts that all names begin with, the empty one first."""
+    first = min(names, default="")
+    ends = [0, *(index + 1 for index, letter in enumerate(first) if letter == ".")]
+    return [
+        first[:end]
+        for end in ends
+        if not end or all(name.startswith(first[:end]) for name in names)
+    ]
 
 
 def remove_wrappers(name: str) -> str:
