@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ...errors import CheckpointDamagedError
 from .inside import find_inside
-from .metadata_pickle import FolderMetadata, Offsets, StoredTensor, read_metadata
+from .metadata_pickle import FolderMetadata, Offsets, StoredRange, StoredTensor, read_metadata
 from .torch_file import read_torch_bytes
 
 METADATA_NAME = ".metadata"
@@ -107,8 +107,9 @@ def _check_stored_bytes(
     folder: Path, metadata: FolderMetadata, name: str, stored: StoredTensor
 ) -> None:
     """Raise if a tensor is larger than its chunks' bytes, before memory is taken for it."""
-    ranges = [metadata.ranges.get((name, offsets)) for offsets, _ in stored.chunks]
-    stored_bytes = sum(each.length for each in ranges if each is not None)
+    stored_bytes = sum(
+        _find_range(folder, metadata, name, offsets).length for offsets, _ in stored.chunks
+    )
     needed_bytes = math.prod(stored.shape) * stored.dtype.itemsize
     if needed_bytes > stored_bytes:
         raise CheckpointDamagedError(
@@ -121,12 +122,7 @@ def _read_range(
     folder: Path, metadata: FolderMetadata, name: str, offsets: Offsets | None
 ) -> bytes:
     """Return the bytes of one chunk or value."""
-    stored = metadata.ranges.get((name, offsets))
-    if stored is None:
-        at = "" if offsets is None else f" at {offsets}"
-        raise CheckpointDamagedError(
-            f"{folder} is damaged: its {METADATA_NAME} does not say where {name!r}{at} lies."
-        )
+    stored = _find_range(folder, metadata, name, offsets)
     path = find_inside(folder, stored.file, named_by=str(folder / METADATA_NAME))
     size_bytes = path.stat().st_size
     if stored.offset + stored.length > size_bytes:
@@ -137,6 +133,19 @@ def _read_range(
     with path.open("rb") as file:
         file.seek(stored.offset)
         return file.read(stored.length)
+
+
+def _find_range(
+    folder: Path, metadata: FolderMetadata, name: str, offsets: Offsets | None
+) -> StoredRange:
+    """Return where one chunk or value lies."""
+    stored = metadata.ranges.get((name, offsets))
+    if stored is None:
+        at = "" if offsets is None else f" at {offsets}"
+        raise CheckpointDamagedError(
+            f"{folder} is damaged: its {METADATA_NAME} does not say where {name!r}{at} lies."
+        )
+    return stored
 
 
 def _nest(
