@@ -18,9 +18,11 @@ import torch
 from torch import Tensor
 
 from ...errors import CheckpointDamagedError
+from .contents import divide_contents
+from .file_part import open_part
 from .inside import find_inside
 from .metadata_pickle import FolderMetadata, Offsets, StoredRange, StoredTensor, read_metadata
-from .torch_file import read_torch_bytes
+from .torch_file import read_torch_stream
 
 METADATA_NAME = ".metadata"
 
@@ -32,16 +34,35 @@ def read_distributed(folder: Path) -> dict[str | int, Any]:
         UnsafeFileError: a pickle wants code, or a chunk leads out of the folder.
         CheckpointDamagedError: a file is truncated, altered or missing.
     """
-    path = find_inside(folder, METADATA_NAME, named_by=str(folder))
-    metadata = read_metadata(path)
-    found: dict[str, Any] = {}
-    for name, tensor in metadata.tensors.items():
-        found[name] = _join_chunks(folder, metadata, name, tensor)
+    metadata = read_folder_metadata(folder)
+    found: dict[str, Any] = {
+        name: read_stored_tensor(folder, metadata, name) for name in metadata.tensors
+    }
     for name in metadata.values:
-        found[name] = read_torch_bytes(
-            _read_range(folder, metadata, name, None), f"{folder}: {name}"
-        )
+        found[name] = _read_part(folder, metadata, name, None)
     return _nest(found, metadata.paths)
+
+
+def read_folder_metadata(folder: Path) -> FolderMetadata:
+    """Return what a folder holds, without its tensors and values."""
+    return read_metadata(find_inside(folder, METADATA_NAME, named_by=str(folder)))
+
+
+def find_model_names(folder: Path, metadata: FolderMetadata) -> dict[str, str]:
+    """Return the full name of each tensor of the model, by its name in the model's state dict."""
+    outline: dict[str, Any] = dict.fromkeys(metadata.values)
+    for name, stored in metadata.tensors.items():
+        outline[name] = torch.empty(stored.shape, dtype=stored.dtype, device="meta")
+    contents = divide_contents(_nest(outline, metadata.paths), str(folder))
+    full_names = {metadata.paths.get(name, (name,)): name for name in metadata.tensors}
+    if contents.key is None:
+        return {name: full_names[(name,)] for name in contents.tensors}
+    return {name: full_names[contents.key, name] for name in contents.tensors}
+
+
+def read_stored_tensor(folder: Path, metadata: FolderMetadata, name: str) -> Tensor:
+    """Return one tensor, put together from its chunks, by its full name."""
+    return _join_chunks(folder, metadata, name, metadata.tensors[name])
 
 
 def _join_chunks(folder: Path, metadata: FolderMetadata, name: str, stored: StoredTensor) -> Tensor:
@@ -53,7 +74,7 @@ def _join_chunks(folder: Path, metadata: FolderMetadata, name: str, stored: Stor
     whole: Tensor | None = None
     for offsets, sizes in stored.chunks:
         where = f"{folder}: {name}"
-        chunk = read_torch_bytes(_read_range(folder, metadata, name, offsets), where)
+        chunk = _read_part(folder, metadata, name, offsets)
         if (
             not isinstance(chunk, Tensor)
             or chunk.dtype != stored.dtype
@@ -118,10 +139,8 @@ def _check_stored_bytes(
         )
 
 
-def _read_range(
-    folder: Path, metadata: FolderMetadata, name: str, offsets: Offsets | None
-) -> bytes:
-    """Return the bytes of one chunk or value."""
+def _read_part(folder: Path, metadata: FolderMetadata, name: str, offsets: Offsets | None) -> Any:
+    """Return the tensor or value of one chunk."""
     stored = _find_range(folder, metadata, name, offsets)
     path = find_inside(folder, stored.file, named_by=str(folder / METADATA_NAME))
     size_bytes = path.stat().st_size
@@ -130,9 +149,8 @@ def _read_range(
             f"{path} is truncated: {name!r} ends at byte {stored.offset + stored.length}, but the "
             f"file has {size_bytes} bytes. Copy the checkpoint's folder again."
         )
-    with path.open("rb") as file:
-        file.seek(stored.offset)
-        return file.read(stored.length)
+    with open_part(path, stored.offset, stored.length) as part:
+        return read_torch_stream(part, f"{path}: {name}")
 
 
 def _find_range(

@@ -22,6 +22,7 @@ from .shard_index import read_index, read_shards
 from .torch_file import read_torch_file
 
 _SINGLE = ("model.safetensors", "pytorch_model.bin", "model.bin")
+_INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 # Files of a folder that end like a model's and are none.
 _NO_MODEL = ("optimizer.bin", "scheduler.bin", "sampler.bin", "training_args.bin")
 
@@ -55,6 +56,8 @@ def find_model_file(folder: Path) -> ModelFile | None:
     for kind in (".safetensors", ".bin"):
         is_safetensors = kind == ".safetensors"
         indexes = [name for name in names if name.endswith(f"{kind}.index.json")]
+        if usual := [name for name in indexes if name in _INDEXES]:
+            indexes = usual
         if indexes:
             _check_single(folder, indexes)
             reason = f"it has the index {indexes[0]}"

@@ -8,6 +8,7 @@ for a class of this file that only keeps what the pickle gives it, or for ``tupl
 from __future__ import annotations
 
 import io
+import math
 import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -209,7 +210,10 @@ def _check_tensor(facts: Any) -> StoredTensor:
     for each in _of_kind(fields["chunks"], list):
         chunk = _fields(each, _Chunk)
         chunks.append((_counts(chunk["offsets"]), _counts(chunk["sizes"])))
-    return StoredTensor(state[0], _counts(fields["size"]), tuple(chunks))
+    shape = _counts(fields["size"])
+    if math.prod(max(1, length) for length in shape) * state[0].itemsize >= 2**63:
+        raise ValueError(f"a tensor has the shape {shape}")
+    return StoredTensor(state[0], shape, tuple(chunks))
 
 
 def _check_path(parts: Any) -> tuple[str | int, ...]:

@@ -42,12 +42,10 @@ def read_index(path: Path) -> ShardIndex:
         UnsafeFileError: the index names a file outside its folder.
     """
     check_regular(path)
-    with path.open("rb") as file:
-        text = file.read(_MOST_INDEX_BYTES + 1)
     try:
-        if len(text) > _MOST_INDEX_BYTES:
+        if path.stat().st_size > _MOST_INDEX_BYTES:
             raise ValueError(f"it has more than {_MOST_INDEX_BYTES} bytes")
-        index = read_strict_json(text)
+        index = read_strict_json(path.read_bytes())
         if not isinstance(index, dict) or not isinstance(index.get("weight_map"), dict):
             raise ValueError("it has no weight_map")
     except ValueError as error:

@@ -53,22 +53,23 @@ def read_torch_file(path: Path, *, is_checked: bool = True) -> Any:
     raise CheckpointDamagedError(f"{path} is not a torch file: it begins with {head[:8]!r}.")
 
 
-def read_torch_bytes(content: bytes, where: str) -> Any:
-    """Return the object in the bytes of a torch file.
+def read_torch_stream(stream: io.BufferedIOBase, where: str) -> Any:
+    """Return the object in a torch file that is part of another file.
 
     Args:
-        content: the bytes, which must be a zip archive.
+        stream: the torch file, which must be a zip archive.
         where: a description for messages.
 
     Raises:
-        UnsafeFileError: the bytes want code.
-        CheckpointDamagedError: the bytes are truncated or altered.
+        UnsafeFileError: it wants code.
+        CheckpointDamagedError: it is truncated or altered.
     """
-    _check_archive(io.BytesIO(content), where, is_checked=True)
-    return _load(io.BytesIO(content), where, map_location="cpu")
+    _check_archive(stream, where, is_checked=True)
+    stream.seek(0)
+    return _load(stream, where, map_location="cpu")
 
 
-def _check_archive(source: Path | io.BytesIO, where: str, *, is_checked: bool) -> None:
+def _check_archive(source: Path | io.BufferedIOBase, where: str, *, is_checked: bool) -> None:
     try:
         with zipfile.ZipFile(source) as archive:
             records = archive.infolist()
@@ -162,10 +163,10 @@ def refuse_plain_pickle(path: Path) -> CheckpointError:
     )
 
 
-def _load(source: Path | io.BytesIO, where: str, **options: Any) -> Any:
+def _load(source: Path | io.BufferedIOBase, where: str, **options: Any) -> Any:
     """Call ``torch.load``; every failure becomes an error of anyrig."""
     try:
-        return torch.load(source, weights_only=True, **options)
+        return torch.load(source, weights_only=True, **options)  # type: ignore[arg-type]
     except (FileNotFoundError, PermissionError):
         raise
     except pickle.UnpicklingError as error:
