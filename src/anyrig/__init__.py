@@ -1,8 +1,8 @@
 """anyrig runs a PyTorch model on any rig: no GPU, one, several unequal ones, several machines.
 
 What a script uses is here; the rest is in `anyrig.devices`, `anyrig.transfer`, `anyrig.parallel`,
-`anyrig.memory`, `anyrig.units` and `anyrig.errors`. Importing anyrig does nothing and is fast: each
-name is loaded when it is first used, and PyTorch with it.
+`anyrig.memory`, `anyrig.checkpoint`, `anyrig.units` and `anyrig.errors`. Importing anyrig does
+nothing and is fast: each name is loaded when it is first used, and PyTorch with it.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from .late_names import load_late
 
 if TYPE_CHECKING:
+    from . import checkpoint as checkpoint
     from . import devices as devices
     from . import errors as errors
     from . import memory as memory
@@ -72,6 +73,7 @@ _MODULE_OF_NAME = {
     "use_device": ".devices.current",
 }
 _ROOMS = {
+    "checkpoint": ".checkpoint",
     "devices": ".devices",
     "errors": ".errors",
     "memory": ".memory",

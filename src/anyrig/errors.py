@@ -26,9 +26,9 @@
     ├── RankMismatchError    (ValueError)    the ranks passed inconsistent arguments
     ├── MemoryTrackingError  (RuntimeError)  memory cannot be tracked or reported in this way
     ├── RemedyError          (RuntimeError)  remedies cannot be rehearsed
-    ├── CheckpointError      (RuntimeError)  a checkpoint cannot be written, found or read
-    │   ├── CheckpointDamagedError           a file of a checkpoint is truncated or altered
-    │   ├── KeyMismatchError                 the names or shapes of tensors differ from the model's
+    ├── CheckpointError      (RuntimeError)  a checkpoint cannot be saved or loaded
+    │   ├── CheckpointDamagedError           a file of a checkpoint is missing, cut off or altered
+    │   ├── KeyMismatchError                 a checkpoint's tensors are not those of the model
     │   └── UnsafeFileError                  a file would run code, or leads out of its folder
     └── ValueNeededError     (RuntimeError)  an operator of a shape-only rehearsal needs values
 
@@ -39,6 +39,7 @@ from the built-in exception that code written against plain PyTorch would catch.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 
 class AnyrigError(Exception):
@@ -138,15 +139,23 @@ class RemedyError(AnyrigError, RuntimeError):
 
 
 class CheckpointError(AnyrigError, RuntimeError):
-    """A checkpoint cannot be written, found or read."""
+    """A checkpoint cannot be saved or loaded."""
 
 
 class CheckpointDamagedError(CheckpointError):
-    """A file of a checkpoint is truncated or altered."""
+    """A file of a checkpoint is missing, cut off or altered.
+
+    Attributes:
+        path: the file; None if that is unknown.
+    """
+
+    def __init__(self, message: str = "", path: Path | None = None) -> None:
+        super().__init__(message)
+        self.path = path
 
 
 class KeyMismatchError(CheckpointError):
-    """The names or shapes of a checkpoint's tensors differ from those of the model."""
+    """The tensors of a checkpoint are not those of the model or the optimizer."""
 
 
 class UnsafeFileError(CheckpointError):

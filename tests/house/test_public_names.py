@@ -15,7 +15,7 @@ only_first_rank prefetch print_once rig_from_arguments show_utilization spread u
 """.split()
 
 
-ROOMS = ["devices", "errors", "memory", "parallel", "transfer", "units"]
+ROOMS = ["checkpoint", "devices", "errors", "memory", "parallel", "transfer", "units"]
 
 
 def test_names_are_pinned() -> None:
@@ -43,7 +43,9 @@ def test_unknown_name() -> None:
         anyrig.nothing  # noqa: B018
 
 
-@pytest.mark.parametrize("package", [anyrig, anyrig.devices, anyrig.memory, anyrig.parallel])
+@pytest.mark.parametrize(
+    "package", [anyrig, anyrig.checkpoint, anyrig.devices, anyrig.memory, anyrig.parallel]
+)
 def test_type_checkers_see_the_same_names(package: ModuleType) -> None:
     tree = ast.parse(Path(str(package.__file__)).read_text())
     imported = {
