@@ -21,18 +21,18 @@ def open_atomically(path: Path, *, overwrite: bool = False) -> Iterator[BinaryIO
         overwrite: replace an existing file, at the moment when the new one is whole.
 
     Raises:
-        CheckpointError: the file exists already and `overwrite` is False, or its folder does not
-            exist.
+        CheckpointError: the file exists already and `overwrite` is False, or it cannot be written.
     """
-    if not overwrite and path.exists():
-        raise _exists(path)
-    if path.is_dir():
-        raise CheckpointError(f"{path} is a folder; name a file.")
-    if not path.parent.is_dir():
-        raise CheckpointError(f"{path.parent} is not a folder; create it first.")
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    temporary = Path(name)
+    temporary: Path | None = None
     try:
+        if not overwrite and path.exists():
+            raise _exists(path)
+        if path.is_dir() or not path.name:
+            raise CheckpointError(f"{path} is a folder; name a file")
+        if not path.parent.is_dir():
+            raise CheckpointError(f"{path.parent} is not a folder; create it first")
+        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        temporary = Path(name)
         with os.fdopen(descriptor, "wb") as file:
             yield file
             file.flush()
@@ -42,9 +42,19 @@ def open_atomically(path: Path, *, overwrite: bool = False) -> Iterator[BinaryIO
             temporary.replace(path)
         else:
             _name_once(temporary, path)
+        _sync_folder(path.parent)
+    except (OSError, ValueError) as error:  # no system has a file with a null byte in its name
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise CheckpointError(
+            f"{str(path)!r} cannot be written: {reason}. What was there is unchanged"
+        ) from error
     finally:
-        temporary.unlink(missing_ok=True)
-    folder = os.open(path.parent, os.O_RDONLY)
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
+
+
+def _sync_folder(path: Path) -> None:
+    folder = os.open(path, os.O_RDONLY)
     try:
         os.fsync(folder)
     finally:
@@ -72,5 +82,5 @@ def _umask() -> int:
 def _exists(path: Path) -> CheckpointError:
     return CheckpointError(
         f"{path} exists already, and was not changed. Choose another name, or overwrite it "
-        "(--force on the command line)."
+        "(--force on the command line)"
     )

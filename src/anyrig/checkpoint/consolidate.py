@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from ..errors import CheckpointError
+from .any_model import open_any
 from .atomic_file import open_atomically
 from .foreign.distributed import find_model_names, read_folder_metadata, read_stored_tensor
 from .foreign.hugging_face import find_model_file, read_model_file
@@ -46,7 +47,8 @@ def consolidate(folder: Path, target: Path, *, overwrite: bool = False) -> Conso
     """Write the model of a folder of shards to one safetensors file, atomically.
 
     Args:
-        folder: a folder of shards with an index, or of torch.distributed.checkpoint.
+        folder: a folder of shards with an index, of torch.distributed.checkpoint, a checkpoint of
+            anyrig that several ranks wrote, or a series, of which the latest good one is taken.
         target: the file, ``*.safetensors``.
         overwrite: replace an existing file.
 
@@ -54,7 +56,9 @@ def consolidate(folder: Path, target: Path, *, overwrite: bool = False) -> Conso
         CheckpointError: the folder cannot be read, or the target exists.
     """
     if target.suffix != ".safetensors":
-        raise CheckpointError(f"{target} ends with {target.suffix!r}; name it *.safetensors.")
+        raise CheckpointError(f"{target} ends with {target.suffix!r}; name it *.safetensors")
+    checkpoint = open_any(folder)
+    folder = folder if checkpoint is None else checkpoint.path
     recognition = recognise(folder)
     sources = _list_sources(folder, recognition)
     with open_atomically(target, overwrite=overwrite) as file:
@@ -77,7 +81,7 @@ def _list_sources(folder: Path, recognition: Recognition) -> list[TensorSource]:
     model = find_model_file(folder) if folder.is_dir() else None
     if model is None or not model.is_index:
         raise CheckpointError(
-            f"{folder} holds a model in one file already ({recognition}). To change its format, "
+            f"{folder} holds a model in one file already: {recognition}. To change its format, "
             "run: anyrig checkpoint convert"
         )
     if not model.is_safetensors:

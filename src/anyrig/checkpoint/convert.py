@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from ..errors import CheckpointError
+from .any_model import read_any_model
 from .atomic_file import open_atomically
-from .foreign.read import read_foreign
 from .foreign.state import Recognition
 from .safetensors_writer import source_of_tensor, write_safetensors
 
@@ -47,7 +47,8 @@ def convert(
     """Write the model's tensors of `source` to the file `target`, atomically.
 
     Args:
-        source: a file or folder in any format that `read_foreign` reads.
+        source: a checkpoint of anyrig; a series, of which the latest good one is taken; or a file
+            or folder in any format that `read_foreign` reads.
         target: ``*.safetensors``, or ``*.pt``, ``*.pth``, ``*.bin`` or ``*.ckpt`` for a state dict
             written by ``torch.save``.
         overwrite: replace an existing file.
@@ -61,9 +62,9 @@ def convert(
     if not is_torch and target.suffix != ".safetensors":
         raise CheckpointError(
             f"{target} ends with {target.suffix!r}; name the target *.safetensors or, for a torch "
-            f"file, *{', *'.join(TORCH_SUFFIXES)}."
+            f"file, *{', *'.join(TORCH_SUFFIXES)}"
         )
-    state = read_foreign(source, key=key)
+    state = read_any_model(source, key=key)
     tensors = dict(state.tensors) if keep_names else state.plain_tensors()
     with open_atomically(target, overwrite=overwrite) as file:
         if is_torch:
@@ -82,7 +83,7 @@ def _plain(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     plain = {}
     for name, tensor in tensors.items():
         if tensor.device.type == "meta":
-            raise CheckpointError(f"{name!r} is on the meta device, so it has no values.")
+            raise CheckpointError(f"{name!r} is on the meta device, so it has no values")
         detached = tensor.detach()
         is_strided = detached.layout is torch.strided and not detached.is_quantized
         if is_strided and detached.untyped_storage().nbytes() > 2 * detached.nbytes + 4096:

@@ -149,5 +149,5 @@ def _is_counts(values: Any) -> bool:
 
 def _damaged(path: Path, problem: str) -> CheckpointDamagedError:
     return CheckpointDamagedError(
-        f"{path} is not a valid safetensors file: {problem}. Copy or download it again."
+        f"{path} is not a valid safetensors file: {problem}. Copy or download it again"
     )

@@ -109,14 +109,14 @@ def write_safetensors(
     position = 0
     for each in ordered:
         if each.name in entries:
-            raise CheckpointError(f"safetensors cannot hold two tensors named {each.name!r}.")
+            raise CheckpointError(f"safetensors cannot hold two tensors named {each.name!r}")
         offsets = [position, position + each.bytes]
         entries[each.name] = {"dtype": each.dtype, "shape": [*each.shape], "data_offsets": offsets}
         position = offsets[1]
     try:
         header = json.dumps(entries, ensure_ascii=False, separators=(",", ":")).encode()
     except UnicodeEncodeError as error:
-        raise CheckpointError(f"A tensor's name is not valid Unicode: {error}.") from None
+        raise CheckpointError(f"A tensor's name is not valid Unicode: {error}") from None
     header += b" " * (-len(header) % 8)
     file.write(len(header).to_bytes(LENGTH_BYTES, "little") + header)
     for each in ordered:
@@ -125,7 +125,7 @@ def write_safetensors(
         if file.tell() - start != each.bytes:
             raise CheckpointError(
                 f"{each.name!r} needs {each.bytes} bytes, but {file.tell() - start} were written; "
-                "the source was changed meanwhile."
+                "the source was changed meanwhile"
             )
     return LENGTH_BYTES + len(header) + position
 
@@ -140,7 +140,7 @@ def dtype_text(name: str, dtype: torch.dtype) -> str:
     if text is None:
         raise CheckpointError(
             f"safetensors cannot hold {name!r}, whose elements are {dtype}. Convert to a torch "
-            "file (.pt) instead."
+            "file (.pt) instead"
         )
     return text
 
@@ -163,5 +163,5 @@ def _check_plain(name: str, tensor: Tensor) -> None:
     if tensor.layout is not torch.strided or tensor.is_quantized or tensor.device.type != "cpu":
         kind = "quantized" if tensor.is_quantized else f"{tensor.layout} on {tensor.device}"
         raise CheckpointError(
-            f"{name!r} is {kind}; only dense tensors on the CPU are written. Convert it first."
+            f"{name!r} is {kind}; only dense tensors on the CPU are written. Convert it first"
         )

@@ -44,11 +44,11 @@ def divide_contents(value: Any, where: str, key: str | None = None) -> Contents:
     if not isinstance(value, dict):
         kind = type(value).__name__
         raise CheckpointError(
-            f"{where} holds a {kind}, not names with tensors. Save model.state_dict() instead."
+            f"{where} holds a {kind}, not names with tensors. Save model.state_dict() instead"
         )
     if key is not None:
         if not _is_state_dict(value.get(key)):
-            raise CheckpointError(f"{where} has no state dict under {key!r}; {_describe(value)}.")
+            raise CheckpointError(f"{where} has no state dict under {key!r}; {_describe(value)}")
         return _take(value, key)
     if _is_state_dict(value):
         return Contents(*_tensors_and_rest(value), None)
@@ -59,11 +59,11 @@ def divide_contents(value: Any, where: str, key: str | None = None) -> Contents:
     if keys:
         raise CheckpointError(
             f"{where} holds several state dicts: {', '.join(map(repr, keys))}. Choose one: "
-            f"key={keys[0]!r}, or --key {keys[0]} on the command line."
+            f"key={keys[0]!r}, or --key {keys[0]} on the command line"
         )
     tensors, rest = _tensors_and_rest(value)
     if not tensors:
-        raise CheckpointError(f"{where} holds no tensors with names; {_describe(value)}.")
+        raise CheckpointError(f"{where} holds no tensors with names; {_describe(value)}")
     return Contents(tensors, rest, None)
 
 

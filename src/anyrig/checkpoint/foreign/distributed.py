@@ -69,7 +69,7 @@ def _join_chunks(folder: Path, metadata: FolderMetadata, name: str, stored: Stor
     """Return one tensor, put together from its chunks."""
     problem = _find_bad_chunk(stored)
     if problem is not None:
-        raise CheckpointDamagedError(f"{folder} is damaged: {name!r} {problem}.")
+        raise CheckpointDamagedError(f"{folder} is damaged: {name!r} {problem}")
     _check_stored_bytes(folder, metadata, name, stored)
     whole: Tensor | None = None
     for offsets, sizes in stored.chunks:
@@ -84,7 +84,7 @@ def _join_chunks(folder: Path, metadata: FolderMetadata, name: str, stored: Stor
                 f"{chunk.dtype} {tuple(chunk.shape)}" if isinstance(chunk, Tensor) else type(chunk)
             )
             raise CheckpointDamagedError(
-                f"{where} is damaged: its chunk at {offsets} is {kind}, not {stored.dtype} {sizes}."
+                f"{where} is damaged: its chunk at {offsets} is {kind}, not {stored.dtype} {sizes}"
             )
         if sizes == stored.shape:
             return chunk.detach()
@@ -135,7 +135,7 @@ def _check_stored_bytes(
     if needed_bytes > stored_bytes:
         raise CheckpointDamagedError(
             f"{folder} is damaged: {name!r} needs {needed_bytes} bytes, but {stored_bytes} are "
-            "stored."
+            "stored"
         )
 
 
@@ -147,7 +147,7 @@ def _read_part(folder: Path, metadata: FolderMetadata, name: str, offsets: Offse
     if stored.offset + stored.length > size_bytes:
         raise CheckpointDamagedError(
             f"{path} is truncated: {name!r} ends at byte {stored.offset + stored.length}, but the "
-            f"file has {size_bytes} bytes. Copy the checkpoint's folder again."
+            f"file has {size_bytes} bytes. Copy the checkpoint's folder again"
         )
     with open_part(path, stored.offset, stored.length) as part:
         return read_torch_stream(part, f"{path}: {name}")
@@ -161,7 +161,7 @@ def _find_range(
     if stored is None:
         at = "" if offsets is None else f" at {offsets}"
         raise CheckpointDamagedError(
-            f"{folder} is damaged: its {METADATA_NAME} does not say where {name!r}{at} lies."
+            f"{folder} is damaged: its {METADATA_NAME} does not say where {name!r}{at} lies"
         )
     return stored
 
@@ -177,7 +177,7 @@ def _nest(
         for part in parents:
             inner = place.setdefault(part, {})
             if not isinstance(inner, dict):
-                raise CheckpointDamagedError(f"{name!r} lies below a value that is not nested.")
+                raise CheckpointDamagedError(f"{name!r} lies below a value that is not nested")
             place = inner
         place[last] = value
     return {key: _with_lists(value) for key, value in nested.items()}

@@ -95,7 +95,7 @@ def _read_torch(path: Path) -> dict[str, Tensor]:
     if contents.extra:
         raise CheckpointDamagedError(
             f"{path} holds {', '.join(sorted(contents.extra)[:5])} in addition to tensors, so it "
-            "is not a shard of a model. Give this file itself to read all of it."
+            "is not a shard of a model. Give this file itself to read all of it"
         )
     return contents.tensors
 
@@ -104,5 +104,5 @@ def _check_single(folder: Path, names: list[str]) -> None:
     if len(names) > 1:
         raise CheckpointError(
             f"{folder} has {len(names)} files that could be the model: {', '.join(names[:8])}. "
-            "Give the file that you want."
+            "Give the file that you want"
         )

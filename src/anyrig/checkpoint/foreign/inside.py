@@ -16,7 +16,7 @@ def check_regular(path: Path) -> None:
         CheckpointError: something else is there.
     """
     if not stat.S_ISREG(path.stat().st_mode):
-        raise CheckpointError(f"{path} is not a regular file; give the file of a checkpoint.")
+        raise CheckpointError(f"{path} is not a regular file; give the file of a checkpoint")
 
 
 def find_inside(folder: Path, name: str, *, named_by: str) -> Path:
@@ -37,7 +37,7 @@ def find_inside(folder: Path, name: str, *, named_by: str) -> Path:
     if name in ("", ".", "..") or set(name) & set("/\\\0"):
         raise UnsafeFileError(
             f"{named_by} names the file {name!r}, but only plain names of files next to it are "
-            "read. Nothing was read; check where this checkpoint comes from."
+            "read. Nothing was read; check where this checkpoint comes from"
         )
     path = folder / name
     if path.is_symlink():
@@ -47,12 +47,12 @@ def find_inside(folder: Path, name: str, *, named_by: str) -> Path:
         if target.parent != home and not is_blob:
             raise UnsafeFileError(
                 f"{path} is a link to {target}, outside its folder. Nothing was read; replace "
-                "the link by the file if you trust it."
+                "the link by the file if you trust it"
             )
     if not path.exists():
         raise CheckpointDamagedError(
             f"{named_by} names the file {name!r}, but {folder} has no such file. "
-            "Copy or download the missing file."
+            "Copy or download the missing file"
         )
     check_regular(path)
     return path

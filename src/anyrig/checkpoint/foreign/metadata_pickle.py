@@ -138,7 +138,7 @@ def read_metadata(path: Path) -> FolderMetadata:
     if odd := scan.opcodes & _REFUSED_OPCODES:
         raise UnsafeFileError(
             f"{path} is not read: its pickle uses the instructions {', '.join(sorted(odd))}, "
-            "which torch.distributed.checkpoint does not. Nothing was run."
+            "which torch.distributed.checkpoint does not. Nothing was run"
         )
     if scan.largest_memo > len(content):  # Python would allocate a table of that length
         raise _damaged(path, f"it stores a value at index {scan.largest_memo}")
@@ -248,5 +248,5 @@ def _counts(values: Any) -> tuple[int, ...]:
 
 def _damaged(path: Path, problem: str) -> CheckpointDamagedError:
     return CheckpointDamagedError(
-        f"{path} is damaged: {problem}. Copy the checkpoint's folder again."
+        f"{path} is damaged: {problem}. Copy the checkpoint's folder again"
     )

@@ -92,7 +92,7 @@ def scan_pickle(file: ByteReader, where: str) -> PickleScan:
     except Exception as error:
         raise CheckpointDamagedError(
             f"{where} is damaged, or is not a checkpoint: its pickle cannot be followed "
-            f"({type(error).__name__}: {error}). Copy or download it again."
+            f"({type(error).__name__}: {error}). Copy or download it again"
         ) from None
     return PickleScan(frozenset(names), frozenset(opcodes), largest_memo, first_value)
 

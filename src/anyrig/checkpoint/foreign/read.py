@@ -45,7 +45,7 @@ def read_foreign(
     if kind in (Format.HUGGING_FACE, Format.HUGGING_FACE_TORCH, Format.ACCELERATE):
         model = find_model_file(path)
         if model is None:
-            raise CheckpointError(f"{path} changed while it was read; try again.")
+            raise CheckpointError(f"{path} changed while it was read; try again")
         tensors = read_model_file(model)
         if kind is not Format.ACCELERATE:
             return ForeignState(path, recognition, tensors)

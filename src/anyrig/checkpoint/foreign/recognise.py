@@ -46,12 +46,12 @@ def recognise(path: Path) -> Recognition:
     if head[position:].startswith(mark):
         raise CheckpointError(
             f"{path} is a tar archive, as PyTorch wrote before version 0.1.10, and is not read. "
-            "If you trust it, load it with torch.load and weights_only=False, and save it again."
+            "If you trust it, load it with torch.load and weights_only=False, and save it again"
         )
     if not head:
-        raise CheckpointError(f"{path} is empty. Copy or download it again.")
+        raise CheckpointError(f"{path} is empty. Copy or download it again")
     raise CheckpointError(
-        f"{path} is not recognised: it begins with {head[:8]!r}. anyrig reads {_KNOWN}."
+        f"{path} is not recognised: it begins with {head[:8]!r}. anyrig reads {_KNOWN}"
     )
 
 
@@ -62,7 +62,7 @@ def _recognise_folder(path: Path) -> Recognition:
     if model is None:
         names = sorted(each.name for each in path.iterdir())
         listed = ", ".join(names[:8]) + (" and more" if len(names) > 8 else "") or "no files"
-        raise CheckpointError(f"{path} is not recognised: it has {listed}. anyrig reads {_KNOWN}.")
+        raise CheckpointError(f"{path} is not recognised: it has {listed}. anyrig reads {_KNOWN}")
     if reason := find_accelerate_reason(path):
         return Recognition(Format.ACCELERATE, reason)
     kind = Format.HUGGING_FACE if model.is_safetensors else Format.HUGGING_FACE_TORCH

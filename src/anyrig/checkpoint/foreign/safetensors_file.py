@@ -26,6 +26,6 @@ def read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     except (SafetensorError, AttributeError, RuntimeError, ValueError, TypeError) as error:
         # Besides damage: an element type that this PyTorch does not have.
         raise CheckpointDamagedError(
-            f"{path} cannot be read: {type(error).__name__}: {error}."
+            f"{path} cannot be read: {type(error).__name__}: {error}"
         ) from None
     return tensors, dict(header.metadata)

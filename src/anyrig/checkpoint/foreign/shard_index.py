@@ -49,12 +49,12 @@ def read_index(path: Path) -> ShardIndex:
         if not isinstance(index, dict) or not isinstance(index.get("weight_map"), dict):
             raise ValueError("it has no weight_map")
     except ValueError as error:
-        raise CheckpointDamagedError(f"{path} is not a valid index: {error}.") from None
+        raise CheckpointDamagedError(f"{path} is not a valid index: {error}") from None
     names: dict[str, list[str]] = {}
     for name, file_name in index["weight_map"].items():
         names.setdefault(_check_text(path, file_name), []).append(name)
     if not names:
-        raise CheckpointDamagedError(f"{path} is not a valid index: its weight_map is empty.")
+        raise CheckpointDamagedError(f"{path} is not a valid index: its weight_map is empty")
     return ShardIndex(
         path,
         {
@@ -96,13 +96,13 @@ def check_shard_names(
         problem = f"has no tensor {missing[0]!r}" if missing else f"also holds {added[0]!r}"
         raise CheckpointDamagedError(
             f"{path} {problem}, which contradicts {index.path.name} ({len(missing)} missing, "
-            f"{len(added)} more). Copy or download both again: they are of two versions."
+            f"{len(added)} more). Copy or download both again: they are of two versions"
         )
 
 
 def _check_text(path: Path, value: Any) -> str:
     if not isinstance(value, str):
         raise CheckpointDamagedError(
-            f"{path} is not a valid index: it names a file {value!r:.80}, which is not a text."
+            f"{path} is not a valid index: it names a file {value!r:.80}, which is not a text"
         )
     return value

@@ -14,8 +14,9 @@ from ..wrapper_prefix import find_prefixes, remove_wrappers, shared_prefix
 
 
 class Format(Enum):
-    """Formats that anyrig reads and does not write as its own."""
+    """Formats of a model's tensors."""
 
+    ANYRIG = "anyrig checkpoint"
     TORCH = "torch file"
     LEGACY_TORCH = "torch file of before PyTorch 1.6"
     LIGHTNING = "Lightning checkpoint"
@@ -34,7 +35,7 @@ class Recognition:
     reason: str
 
     def __str__(self) -> str:
-        return f"{self.format.value}: {self.reason}"
+        return f"{self.format.value} ({self.reason})"
 
 
 @dataclass(frozen=True)

@@ -44,13 +44,13 @@ def read_torch_file(path: Path, *, is_checked: bool = True) -> Any:
         if path.name.endswith(".safetensors"):
             # torch.load would choose its reader by this name.
             raise CheckpointError(
-                f"{path} is a torch file, although its name ends with .safetensors; rename it."
+                f"{path} is a torch file, although its name ends with .safetensors; rename it"
             )
         _check_archive(path, str(path), is_checked=is_checked)
         return _load(path, str(path), map_location="cpu", mmap=True)
     if head.startswith(LEGACY_START):
         return _read_legacy(path)
-    raise CheckpointDamagedError(f"{path} is not a torch file: it begins with {head[:8]!r}.")
+    raise CheckpointDamagedError(f"{path} is not a torch file: it begins with {head[:8]!r}")
 
 
 def read_torch_stream(stream: io.BufferedIOBase, where: str) -> Any:
@@ -80,12 +80,12 @@ def _check_archive(source: Path | io.BufferedIOBase, where: str, *, is_checked: 
             if scripts:
                 raise UnsafeFileError(
                     f"{where} is not read: it is a TorchScript archive, which holds a program. "
-                    "If you trust it, load it with torch.jit.load and save its state_dict()."
+                    "If you trust it, load it with torch.jit.load and save its state_dict()"
                 )
             if len(pickles) != 1:
                 raise CheckpointDamagedError(
                     f"{where} is a zip archive, but not of torch.save: it has {len(pickles)} "
-                    "records named data.pkl, not one."
+                    "records named data.pkl, not one"
                 )
             content = archive.read(pickles[0])
     except (CheckpointError, FileNotFoundError, PermissionError):
@@ -100,16 +100,16 @@ def _check_records(
 ) -> None:
     """Check the records of an archive against its directory and, if asked, their checksums."""
     if len({each.filename for each in records}) < len(records):
-        raise CheckpointDamagedError(f"{where} is damaged: it has two records of one name.")
+        raise CheckpointDamagedError(f"{where} is damaged: it has two records of one name")
     if packed := [each.filename for each in records if each.compress_type != zipfile.ZIP_STORED]:
         raise CheckpointDamagedError(
             f"{where} is damaged, or was packed again: its record {packed[0]} is compressed, and "
-            "torch.save compresses nothing. Unpack and store it without compression."
+            "torch.save compresses nothing. Unpack and store it without compression"
         )
     total_bytes = sum(each.file_size for each in records)
     if archive.fp is None or total_bytes > archive.fp.seek(0, io.SEEK_END):
         raise CheckpointDamagedError(
-            f"{where} is damaged: its records take {total_bytes} bytes, more than the file has."
+            f"{where} is damaged: its records take {total_bytes} bytes, more than the file has"
         )
     if not any(each.CRC for each in records):
         # Written after torch.serialization.set_crc32_options(False): there are no checksums.
@@ -146,7 +146,7 @@ def _read_legacy(path: Path) -> Any:
     if expected_bytes != size_bytes:
         raise CheckpointDamagedError(
             f"{where} is damaged: its tensors need {expected_bytes} bytes, but the file has "
-            f"{size_bytes}. Copy or download it again."
+            f"{size_bytes}. Copy or download it again"
         )
     return found
 
@@ -159,7 +159,7 @@ def refuse_plain_pickle(path: Path) -> CheckpointError:
     return UnsafeFileError(
         f"{path} is not read: it is an ordinary pickle, not a torch file, and a pickle can run any "
         f"code. It wants {wanted}. Nothing was run. If you trust it, load it with pickle.load "
-        "and save its tensors with torch.save."
+        "and save its tensors with torch.save"
     )
 
 
@@ -182,5 +182,5 @@ def _load(source: Path | io.BufferedIOBase, where: str, **options: Any) -> Any:
 def _damaged(where: str, error: Exception) -> CheckpointDamagedError:
     problem = (str(error).strip() or "no message").splitlines()[0]
     return CheckpointDamagedError(
-        f"{where} is damaged: {type(error).__name__}: {problem}. Copy or download it again."
+        f"{where} is damaged: {type(error).__name__}: {problem}. Copy or download it again"
     )
