@@ -205,7 +205,7 @@ def test_a_bad_shard_leaves_no_file(tmp_path: Path) -> None:
 
 
 def test_one_file_is_not_consolidated(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"in one file already .* anyrig checkpoint convert"):
+    with pytest.raises(CheckpointError, match=r"in one file already: .* anyrig checkpoint convert"):
         consolidate(write_torch(tmp_path / "a.pt"), tmp_path / "a.safetensors")
     with pytest.raises(CheckpointError, match=r"name it \*\.safetensors"):
         consolidate(write_hugging_face(tmp_path / "a"), tmp_path / "a.pt")
