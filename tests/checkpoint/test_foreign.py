@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import warnings
 import zipfile
 from pathlib import Path
 
@@ -23,6 +24,8 @@ from foreign_files import (
 )
 from torch import nn
 
+from anyrig.checkpoint.consolidate import consolidate
+from anyrig.checkpoint.convert import convert
 from anyrig.checkpoint.foreign.read import read_foreign
 from anyrig.checkpoint.foreign.recognise import recognise
 from anyrig.checkpoint.foreign.state import Format
@@ -103,6 +106,28 @@ def test_accelerate_s_pickles_of_objects_stay_unread(tmp_path: Path) -> None:
     assert state.unread == {
         "random_states_0.pkl": "a pickle of whole objects, which could run code"
     }
+
+
+def test_a_further_model_of_accelerate_is_named(tmp_path: Path) -> None:
+    folder = FOLDERS["accelerate"](tmp_path / "a")
+    write_safetensors(folder / "model_1.safetensors")
+    state = read_foreign(folder)
+    assert state.tensors.keys() == make_tensors().keys()
+    assert state.unread["model_1.safetensors"].startswith("a further model; give this file")
+
+
+def test_a_flat_distributed_checkpoint_is_read(tmp_path: Path) -> None:
+    import torch.distributed.checkpoint as distributed_checkpoint
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # "assuming single process"
+        distributed_checkpoint.save(make_tensors(), checkpoint_id=tmp_path / "a")
+    state = read_foreign(tmp_path / "a")
+    torch.testing.assert_close(dict(state.tensors), make_tensors())
+    convert(tmp_path / "a", tmp_path / "a.safetensors")
+    consolidate(tmp_path / "a", tmp_path / "b.safetensors")
+    one, other = (read_foreign(tmp_path / f"{name}.safetensors").tensors for name in "ab")
+    torch.testing.assert_close(dict(one), dict(other))
 
 
 def test_a_distributed_checkpoint_keeps_values_and_lists(tmp_path: Path) -> None:

@@ -321,6 +321,15 @@ def drop_stored(metadata: Any) -> None:
     del metadata.storage_data[key]
 
 
+def overlap(metadata: Any) -> None:
+    """Cut a tensor of 4x3 in two chunks of its size together that overlap."""
+    first, second = (
+        type(one_tensor(metadata).chunks[0])(torch.Size([start, 0]), torch.Size([2, 3]))
+        for start in (0, 1)
+    )
+    one_tensor(metadata).chunks = [first, second]
+
+
 def nest_below_value(metadata: Any) -> None:
     metadata.planner_data["model.0.bias"] = ("epoch", "b")
     metadata.planner_data["epoch"] = ("epoch", "b", "c")
@@ -368,6 +377,7 @@ def nest_below_value(metadata: Any) -> None:
             CheckpointDamagedError,
             r"has a chunk of \(4, 3\) at \(3, 0\)",
         ),
+        (overlap, CheckpointDamagedError, r"chunks at \(0, 0\) and \(1, 0\) that overlap"),
         (drop_stored, CheckpointDamagedError, "does not say where 'model.0.weight' at"),
         (nest_below_value, CheckpointDamagedError, "below a value that is not nested"),
         (
@@ -390,6 +400,19 @@ def nest_below_value(metadata: Any) -> None:
 def test_false_metadata_is_refused(change: Any, error: Any, message: str, tmp_path: Path) -> None:
     folder = change_metadata(write_distributed(tmp_path / "a"), change)
     with pytest.raises(error, match=message):
+        read_foreign(folder)
+
+
+@pytest.mark.parametrize(
+    ("instructions", "name"),
+    [(b"(itorch\nSize\n.", "INST"), (b"(ctorch\nSize\no.", "OBJ"), (b"\x82\x01.", "EXT1")],
+)
+def test_metadata_with_unusual_instructions_is_refused(
+    instructions: bytes, name: str, tmp_path: Path
+) -> None:
+    folder = write_distributed(tmp_path / "a")
+    (folder / ".metadata").write_bytes(b"\x80\x02" + instructions)
+    with pytest.raises(UnsafeFileError, match=f"uses the instructions {name}, which"):
         read_foreign(folder)
 
 

@@ -3,6 +3,7 @@
 ::
 
     model.safetensors              or pytorch_model.bin, or shards with an index
+    model_1.safetensors            a further model
     optimizer.bin, scheduler.bin   torch files of state dicts; optimizer_1.bin, … of further ones
     scaler.pt                      torch file of the GradScaler's state
     sampler.bin                    a pickled sampler
@@ -25,6 +26,7 @@ _STATES = re.compile(r"(optimizer|scheduler)(_\d+)?\.bin|scaler\.pt")
 _UNREAD = re.compile(
     r"(random_states_\d+|custom_checkpoint_\d+)\.pkl|(sampler|dl_state_dict)(_\d+)?\.bin"
 )
+_FURTHER_MODEL = re.compile(r"(pytorch_)?model_\d+\.(safetensors|bin)")
 
 
 def find_accelerate_reason(folder: Path) -> str | None:
@@ -47,6 +49,8 @@ def read_states(folder: Path) -> tuple[dict[str, Any], dict[str, str]]:
         if _STATES.fullmatch(name):
             path = find_inside(folder, name, named_by=str(folder))
             states[path.stem] = read_torch_file(path)
+        elif _FURTHER_MODEL.fullmatch(name):
+            unread[name] = "a further model; give this file itself to read it"
         elif _UNREAD.fullmatch(name):
             unread[name] = "a pickle of whole objects, which could run code"
     return states, unread
