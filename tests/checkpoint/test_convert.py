@@ -19,7 +19,7 @@ from foreign_files import (
     write_torch,
     write_wrapped,
 )
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save_file, save_model
 
 from anyrig.checkpoint.atomic_file import open_atomically
 from anyrig.checkpoint.consolidate import consolidate
@@ -185,6 +185,22 @@ def test_consolidating_copies_in_a_small_buffer(tmp_path: Path) -> None:
     assert done.bytes > 12 * 2**22
     assert peak_bytes < 2**22  # one tensor
     assert load_file(tmp_path / "all.safetensors")["3.2"][-1] == 3.5
+
+
+def test_the_other_names_of_tied_weights_are_kept(tmp_path: Path) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 3))
+    model[1].weight = model[0].weight
+    save_model(model, str(tmp_path / "model-1.safetensors"))
+    expected = model.state_dict()
+    found = read_foreign(tmp_path / "model-1.safetensors").tensors
+    torch.testing.assert_close(dict(found), dict(expected))
+    weight_map = dict.fromkeys(expected, "model-1.safetensors")
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+    torch.testing.assert_close(dict(read_foreign(tmp_path).tensors), dict(expected))
+    consolidate(tmp_path, tmp_path / "all.safetensors")
+    torch.testing.assert_close(load_file(tmp_path / "all.safetensors"), dict(expected))
+    convert(tmp_path, tmp_path / "a.pt")
+    torch.testing.assert_close(torch.load(tmp_path / "a.pt"), dict(expected))
 
 
 def test_a_bad_shard_leaves_no_file(tmp_path: Path) -> None:

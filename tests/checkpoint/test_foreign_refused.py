@@ -416,6 +416,30 @@ def test_metadata_with_unusual_instructions_is_refused(
         read_foreign(folder)
 
 
+def test_a_name_that_the_scan_of_metadata_cannot_see_is_refused(tmp_path: Path) -> None:
+    folder = write_distributed(tmp_path / "a")
+    sentinel = tmp_path / "it_ran"
+    hidden = text("os") + text("system") + text("torch") + text("Size") + b"00\x93"
+    content = b"\x80\x04" + hidden + text(f"touch {sentinel}") + b"\x85R."
+    (folder / ".metadata").write_bytes(content)
+    with pytest.raises(
+        UnsafeFileError, match=r"a/\.metadata is not read: its pickle wants os\.sys"
+    ):
+        read_foreign(folder)
+    assert not sentinel.exists()
+    pickle.loads(content)
+    assert sentinel.exists()
+
+
+def test_a_pipe_in_a_folder_is_not_waited_for(tmp_path: Path) -> None:
+    folder = write_hugging_face(tmp_path / "a")
+    shard = sorted(folder.glob("*.safetensors"))[0]
+    shard.unlink()
+    os.mkfifo(shard)
+    with pytest.raises(CheckpointError, match="is not a regular file"):
+        read_foreign(folder)
+
+
 def test_a_pickle_that_stores_at_a_huge_index_takes_no_memory(tmp_path: Path) -> None:
     """Python's own reader would allocate a table with a place for each index."""
     folder = write_distributed(tmp_path / "a")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from .foreign.state import ForeignState, Format, Recognition
 from .series import Checkpoint, Series, is_checkpoint_folder, open_checkpoint
 
 MODEL = "model"
-_SUFFIX = ".safetensors"
+_TENSOR_FILE = re.compile(r"(.+?)(-\d{5}-of-\d{5})?\.safetensors")
 
 
 def is_series(path: Path) -> bool:
@@ -69,4 +70,5 @@ def role_of(file: str) -> str | None:
 
     ``model-00001-of-00002.safetensors`` is a part of the model.
     """
-    return file.removesuffix(_SUFFIX).split("-")[0] if file.endswith(_SUFFIX) else None
+    match = _TENSOR_FILE.fullmatch(file)
+    return match[1] if match else None

@@ -90,6 +90,7 @@ def _list_sources(folder: Path, recognition: Recognition) -> list[TensorSource]:
     sources: list[TensorSource] = []
     for path, names in index.names_of_file.items():
         header = read_header(path)
-        check_shard_names(index, path, names, header.tensors)
-        sources += [source_of_range(name, path, header.tensors[name]) for name in names]
+        stored = header.all_names()
+        check_shard_names(index, path, names, stored)
+        sources += [source_of_range(name, path, header.tensors[stored[name]]) for name in names]
     return sources

@@ -114,12 +114,13 @@ def describe(path: Path, key: str | None = None) -> CheckpointDescription | Seri
 
 def _describe_checkpoint(path: Path) -> CheckpointDescription:
     manifest = open_checkpoint(path, hashes=False).manifest
-    tensors = [
-        TensorFact(name, each.shape, torch_name_of(each.dtype), file)
-        for file in sorted(manifest.files)
-        if file.endswith(".safetensors")
-        for name, each in read_header(path / file).tensors.items()
-    ]
+    tensors: list[TensorFact] = []
+    for file in sorted(manifest.files):
+        if file.endswith(".safetensors"):
+            header = read_header(path / file)
+            for name, stored in header.all_names().items():
+                each = header.tensors[stored]
+                tensors.append(TensorFact(name, each.shape, torch_name_of(each.dtype), file))
     return CheckpointDescription(
         str(path),
         "anyrig checkpoint",

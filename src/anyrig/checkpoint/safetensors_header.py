@@ -60,11 +60,20 @@ class SafetensorsHeader:
 
     Attributes:
         tensors: range of each tensor by name, in the order of their bytes.
-        metadata: texts that the writer added.
+        metadata: texts that the writer added. Of a tensor with several names, such as a tied
+            weight, safetensors' ``save_model`` writes the other names here.
     """
 
     tensors: Mapping[str, TensorRange]
     metadata: Mapping[str, str]
+
+    def all_names(self) -> dict[str, str]:
+        """Return the name under which each tensor's bytes lie, by each of the tensor's names."""
+        names = {name: name for name in self.tensors}
+        for other, name in self.metadata.items():
+            if name in self.tensors and other != "format":
+                names.setdefault(other, name)
+        return names
 
 
 def has_safetensors_start(head: bytes) -> bool:

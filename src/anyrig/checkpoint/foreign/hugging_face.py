@@ -56,15 +56,18 @@ def find_model_file(folder: Path) -> ModelFile | None:
     for kind in (".safetensors", ".bin"):
         is_safetensors = kind == ".safetensors"
         indexes = [name for name in names if name.endswith(f"{kind}.index.json")]
-        if usual := [name for name in indexes if name in _INDEXES]:
-            indexes = usual
+        files = [name for name in names if name.endswith(kind) and name not in _NO_MODEL]
+        # Of a usual name and others, the usual name is the model's.
+        if usual := [name for name in _INDEXES if name in indexes]:
+            return ModelFile(
+                folder / usual[0], True, is_safetensors, f"it has the index {usual[0]}"
+            )
+        if usual := [name for name in _SINGLE if name in files]:
+            return ModelFile(folder / usual[0], False, is_safetensors, f"it has {usual[0]}")
         if indexes:
             _check_single(folder, indexes)
             reason = f"it has the index {indexes[0]}"
             return ModelFile(folder / indexes[0], True, is_safetensors, reason)
-        files = [name for name in names if name.endswith(kind) and name not in _NO_MODEL]
-        if usual := [name for name in _SINGLE if name in files]:
-            return ModelFile(folder / usual[0], False, is_safetensors, f"it has {usual[0]}")
         if files:
             _check_single(folder, files)
             reason = f"{files[0]} is its only {kind} file"

@@ -143,7 +143,7 @@ def read_metadata(path: Path) -> FolderMetadata:
     if scan.largest_memo > len(content):  # Python would allocate a table of that length
         raise _damaged(path, f"it stores a value at index {scan.largest_memo}")
     try:
-        found = _Unpickler(io.BytesIO(content)).load()
+        found = _Unpickler(content, str(path)).load()
     except UnsafeFileError:
         raise
     except Exception as error:
@@ -155,10 +155,14 @@ def read_metadata(path: Path) -> FolderMetadata:
 
 
 class _Unpickler(pickle.Unpickler):
+    def __init__(self, content: bytes, where: str) -> None:
+        super().__init__(io.BytesIO(content))
+        self._where = where
+
     def find_class(self, module: str, name: str) -> Any:
         stand_in = _stand_in(f"{module}.{name}")
         if stand_in is None:
-            raise refuse_names([f"{module}.{name}"], ".metadata")
+            raise refuse_names([f"{module}.{name}"], self._where)
         return stand_in
 
 

@@ -12,7 +12,7 @@ from ..safetensors_header import read_header
 
 
 def read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Return the tensors of a safetensors file, and the texts that its writer added.
+    """Return the tensors of a safetensors file by all their names, and the writer's texts.
 
     Raises:
         CheckpointDamagedError: the file is truncated or altered.
@@ -28,4 +28,6 @@ def read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         raise CheckpointDamagedError(
             f"{path} cannot be read: {type(error).__name__}: {error}"
         ) from None
-    return tensors, dict(header.metadata)
+    return {name: tensors[stored] for name, stored in header.all_names().items()}, dict(
+        header.metadata
+    )
