@@ -9,6 +9,7 @@ LOADS = re.compile(
 )
 
 WHY = {
+    "checkpoint/values_file.py": "with weights_only=True, which unpickles no code",
     "parallel/group/metrics/exchange.py": "gather_over_ranks takes objects of any class",
     "processes/call.py": "a function and its result, in a private folder of the user's",
 }
