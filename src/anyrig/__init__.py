@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from . import parallel as parallel
     from . import transfer as transfer
     from . import units as units
+    from .checkpoint.load import load as load
+    from .checkpoint.save import save as save
     from .cli.device_table import show_utilization as show_utilization
     from .devices.arguments import add_device_arguments as add_device_arguments
     from .devices.arguments import rig_from_arguments as rig_from_arguments
@@ -62,12 +64,14 @@ _MODULE_OF_NAME = {
     "explain": ".parallel.layout",
     "gather_over_ranks": ".parallel.group.metrics.gather",
     "launch": ".processes.launch",
+    "load": ".checkpoint.load",
     "mean_over_ranks": ".parallel.group.metrics.mean",
     "move": ".transfer.move",
     "only_first_rank": ".processes.group.first_rank",
     "prefetch": ".transfer.prefetch",
     "print_once": ".processes.group.print_once",
     "rig_from_arguments": ".devices.arguments",
+    "save": ".checkpoint.save",
     "show_utilization": ".cli.device_table",
     "spread": ".parallel.spread",
     "use_device": ".devices.current",

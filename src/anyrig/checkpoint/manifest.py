@@ -84,7 +84,7 @@ class Manifest:
 def encode_manifest(manifest: Manifest) -> bytes:
     """Return the content of ``manifest.json``. It ends with a hash of all that precedes."""
     content = asdict(manifest) | {"hash": _hash_of(manifest)}
-    return (json.dumps(content, indent=1) + "\n").encode()
+    return json.dumps(content, indent=1).encode()
 
 
 def read_manifest(folder: Path) -> Manifest:

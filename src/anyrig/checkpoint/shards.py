@@ -1,0 +1,42 @@
+"""Tensors in shards (`DTensor`): whole on the host for a save, and back in shards after a load."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+
+def is_sharded(tensor: Tensor) -> bool:
+    """Return whether a tensor is a `DTensor`, of which this rank has a part."""
+    return hasattr(tensor, "full_tensor")
+
+
+def whole_on_host(tensor: Tensor) -> Tensor:
+    """Return a whole tensor in the host's memory; the same memory if it is there already.
+
+    Every rank must call this for a tensor in shards, in the same order of tensors. Each gathers the
+    whole tensor on its device.
+    """
+    if is_sharded(tensor):
+        sharded: Any = tensor
+        tensor = sharded.full_tensor()
+    return tensor.detach().cpu().resolve_conj().resolve_neg()
+
+
+def divided_like(whole: Tensor, target: Tensor) -> Tensor:
+    """Return `whole` as `target` is: on its device, and in shards if it is.
+
+    The ranks do not communicate: each has the whole tensor, and takes its part.
+    """
+    if not is_sharded(target):
+        return whole.to(target.device)
+    from torch.distributed.tensor import distribute_tensor
+
+    sharded: Any = target
+    return distribute_tensor(
+        whole.to(sharded.to_local().device),
+        sharded.device_mesh,
+        sharded.placements,
+        src_data_rank=None,
+    )
