@@ -9,44 +9,42 @@ import json
 import random
 import re
 import shutil
-import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import save
+from hostile_pickles import make_payloads, poison
+from torch import nn
 
+import anyrig
 from anyrig.checkpoint.any_model import open_any, read_any_model
-from anyrig.checkpoint.commit import commit
 from anyrig.checkpoint.describe import describe
+from anyrig.checkpoint.digest import hash_file
 from anyrig.checkpoint.integrity import check_integrity
-from anyrig.checkpoint.manifest import MANIFEST_NAME, FileFact, Manifest
-from anyrig.checkpoint.series import Series
-from anyrig.errors import CheckpointDamagedError, CheckpointError
+from anyrig.checkpoint.manifest import MANIFEST_NAME, FileFact, encode_manifest, read_manifest
+from anyrig.errors import CheckpointDamagedError, CheckpointError, UnsafeFileError
 
 FILES = ("model.safetensors", "optimizer.safetensors", "values.pt", MANIFEST_NAME)
 OTHER = "another checkpoint's"
 FLIPS, TRUNCATIONS = 35, 15  # of each file
 
 
-def save_checkpoint(series: Path, step: int, tmp_path: Path) -> Path:
+def make_training() -> tuple[nn.Module, torch.optim.Optimizer]:
+    model = nn.Linear(8, 8)
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.randn(1, 8)).sum().backward()
+    optimizer.step()
+    return model, optimizer
+
+
+def save_checkpoint(series: Path, step: int) -> Path:
     torch.manual_seed(step)
-    model, moments = torch.randn(8, 8), torch.randn(8, 8)
-    torch.save({"step": step, "scheduler": {"last_epoch": step}}, tmp_path / "values.pt")
-    contents = {
-        "model.safetensors": [save({"weight": model, "bias": model[0].clone()})],
-        "optimizer.safetensors": [save({"weight.exp_avg": moments})],
-        "values.pt": [(tmp_path / "values.pt").read_bytes()],
-    }
-
-    def write_manifest(number: int, files: dict[str, FileFact]) -> Manifest:
-        versions = {"torch": str(torch.__version__)}
-        return Manifest(
-            number, step, step / 7, "max", "one process", 1, time.time(), versions, files
-        )
-
-    return commit(Series(series), contents, write_manifest).path
+    model, optimizer = make_training()
+    return anyrig.save(
+        series, model=model, optimizer=optimizer, step=step, metric=step / 7, best="max", note="a"
+    )
 
 
 def flip(number: int) -> Callable[[Path], None]:
@@ -74,7 +72,7 @@ def replace_by_folder(path: Path) -> None:
 
 def replace_by_other(path: Path) -> None:
     """Put the other checkpoint's file of this name in place of the file."""
-    (other,) = path.parent.parent.glob("*-step-200")
+    (other,) = path.parent.parent.glob("*-step-100")
     shutil.copy(other / path.name, path)
 
 
@@ -103,14 +101,16 @@ def test_there_are_200_cases() -> None:
 
 @pytest.mark.parametrize("file", FILES)
 def test_a_corrupted_checkpoint_is_refused_by_its_file_s_name(file: str, tmp_path: Path) -> None:
-    good = save_checkpoint(tmp_path / "good", 100, tmp_path)
-    save_checkpoint(tmp_path / "good", 200, tmp_path)
+    older = save_checkpoint(tmp_path / "good", 100)
+    newer = save_checkpoint(tmp_path / "good", 200)
+    model, optimizer = make_training()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     for number, (changed, how, change) in enumerate(CASES):
         if changed != file:
             continue
         series = tmp_path / str(number)
         shutil.copytree(tmp_path / "good", series)
-        folder = series / good.name
+        folder = series / newer.name
         change(folder / file)
         # Against the manifest of another checkpoint, every other file is the wrong one.
         named = "model.safetensors" if (file, how) == (MANIFEST_NAME, OTHER) else file
@@ -119,13 +119,61 @@ def test_a_corrupted_checkpoint_is_refused_by_its_file_s_name(file: str, tmp_pat
         assert named in str(integrity.findings[0]), how
         with pytest.raises(CheckpointError, match=re.escape(named)):
             open_any(folder)
-        with pytest.raises(CheckpointError):
-            read_any_model(folder)
+        with pytest.raises(CheckpointError, match=re.escape(named)):
+            anyrig.load(folder, model=model, optimizer=optimizer)
+        torch.testing.assert_close(model.state_dict(), before, rtol=0, atol=0)
         shutil.rmtree(series)
+    shutil.copytree(tmp_path / "good", tmp_path / "series")
+    (tmp_path / "series" / newer.name / file).unlink()
+    with pytest.warns(RuntimeWarning, match=re.escape(file)):
+        found = anyrig.load(tmp_path / "series", model=model, optimizer=optimizer)
+    assert (found.step, found.path.name) == (100, older.name)
+
+
+def write_hash(folder: Path, file: str) -> None:
+    """Write the manifest for a file as it is now, as whoever has altered the file could."""
+    manifest = read_manifest(folder)
+    fact = FileFact((folder / file).stat().st_size, hash_file(folder / file))
+    changed = replace(manifest, files=manifest.files | {file: fact})
+    (folder / MANIFEST_NAME).write_bytes(encode_manifest(changed))
+
+
+def test_hostile_values_with_the_right_hash_are_refused(tmp_path: Path) -> None:
+    sentinel = tmp_path / "it_ran"
+    folder = save_checkpoint(tmp_path / "runs", 100)
+    values = (folder / "values.pt").read_bytes()
+    model, optimizer = make_training()
+    for payload in make_payloads(sentinel).values():
+        (folder / "values.pt").write_bytes(values)
+        poison(folder / "values.pt", payload)
+        write_hash(folder, "values.pt")
+        with pytest.raises(UnsafeFileError, match=r"values\.pt"):
+            anyrig.load(folder, model=model, optimizer=optimizer)
+        (integrity,) = check_integrity(folder)
+        assert "values.pt" in str(integrity.findings[0])
+    assert not sentinel.exists()
+
+
+def test_false_files_with_the_right_hash_are_refused(tmp_path: Path) -> None:
+    folder = save_checkpoint(tmp_path / "runs", 100)
+    model, optimizer = make_training()
+    for file in FILES[:3]:
+        content = (folder / file).read_bytes()
+        for number in range(TRUNCATIONS):
+            (folder / file).write_bytes(content)
+            cut(number)(folder / file)
+            write_hash(folder, file)
+            with pytest.raises(CheckpointError, match=re.escape(file)):
+                anyrig.load(folder, model=model, optimizer=optimizer)
+            (integrity,) = check_integrity(folder)
+            assert file in str(integrity.findings[0])
+        (folder / file).write_bytes(content)
+        write_hash(folder, file)
+    assert not check_integrity(folder)[0].findings
 
 
 def test_a_manifest_cannot_lead_out_of_its_folder(tmp_path: Path) -> None:
-    folder = save_checkpoint(tmp_path / "runs", 100, tmp_path)
+    folder = save_checkpoint(tmp_path / "runs", 100)
     content = json.loads((folder / MANIFEST_NAME).read_text())
     for name in ("../../etc/passwd", "/etc/passwd", ".hidden", "a/b"):
         changed = content | {"files": {name: content["files"]["values.pt"]}}
@@ -136,7 +184,7 @@ def test_a_manifest_cannot_lead_out_of_its_folder(tmp_path: Path) -> None:
 
 
 def test_a_series_without_a_whole_checkpoint_is_refused(tmp_path: Path) -> None:
-    folder = save_checkpoint(tmp_path / "runs", 100, tmp_path)
+    folder = save_checkpoint(tmp_path / "runs", 100)
     (folder / "values.pt").unlink()
     with pytest.raises(
         CheckpointDamagedError, match=r"has no whole checkpoint: .*values\.pt is mi"

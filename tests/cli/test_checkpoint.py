@@ -18,7 +18,9 @@ from anyrig.checkpoint.commit import commit
 from anyrig.checkpoint.foreign.read import read_foreign
 from anyrig.checkpoint.manifest import FileFact, Manifest
 from anyrig.checkpoint.series import Series
+from anyrig.checkpoint.values_file import encode_values
 from anyrig.cli.app import main
+from anyrig.units import format_bytes
 
 
 def anyrig(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, str]:
@@ -41,12 +43,19 @@ def _own_arguments(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
 
 
+VALUES_WITHOUT_OPTIMIZER = {
+    "has_model": True,
+    **{name: {} for name in ("model", "optimizers", "states", "given")},
+    "random": [],
+}
+
+
 def save_step(series: Path, step: int, metric: float | None = None, **tensors: object) -> Path:
     weights = {"weight": torch.full((2, 3), float(step)), "bias": torch.zeros(3), **tensors}
     contents = {
         "model.safetensors": [save(weights)],
         "optimizer.safetensors": [save({"weight.exp_avg": torch.full((2, 3), step / 10)})],
-        "values.pt": [b"not read here"],
+        "values.pt": [encode_values(VALUES_WITHOUT_OPTIMIZER)],
     }
 
     def describe(number: int, files: dict[str, FileFact]) -> Manifest:
@@ -106,13 +115,14 @@ class TestShow:
         lines = [" ".join(line.split()) for line in text.splitlines()]
         assert lines[0] == f"{folder}: anyrig checkpoint (it has a manifest)"
         assert lines[1:5] == ["number 1", "step 100", "metric 0.9", "layout one process"]
-        assert "values.pt 13 B" in lines
+        assert "manifest.json" not in text
+        assert f"values.pt {format_bytes((folder / 'values.pt').stat().st_size)}" in lines
         assert "weight 2x3 float32 model.safetensors" in lines
         assert "weight.exp_avg 2x3 float32 optimizer.safetensors" in lines
         _, text, _ = anyrig(capsys, "show", folder, "--json")
         facts = json.loads(text)
         assert (facts["number"], facts["step"], facts["metric"]) == (1, 100, 0.9)
-        assert facts["files"]["values.pt"] == 13
+        assert facts["files"]["values.pt"] == (folder / "values.pt").stat().st_size
         named = {(each["name"], each["file"]): each for each in facts["tensors"]}
         assert named["bias", "model.safetensors"]["shape"] == [3]
 
