@@ -21,9 +21,14 @@ from foreign_files import (
 )
 from safetensors.torch import load_file, save_file, save_model
 
+import anyrig
+from anyrig.checkpoint import safetensors_file
+from anyrig.checkpoint.any_model import read_any_model
 from anyrig.checkpoint.atomic_file import open_atomically
+from anyrig.checkpoint.compare import compare
 from anyrig.checkpoint.consolidate import consolidate
 from anyrig.checkpoint.convert import convert
+from anyrig.checkpoint.describe import describe
 from anyrig.checkpoint.foreign.read import read_foreign
 from anyrig.checkpoint.safetensors_header import read_header
 from anyrig.errors import CheckpointDamagedError, CheckpointError, UnsafeFileError
@@ -225,3 +230,26 @@ def test_one_file_is_not_consolidated(tmp_path: Path) -> None:
         consolidate(write_torch(tmp_path / "a.pt"), tmp_path / "a.safetensors")
     with pytest.raises(CheckpointError, match=r"name it \*\.safetensors"):
         consolidate(write_hugging_face(tmp_path / "a"), tmp_path / "a.pt")
+
+
+def test_shards_of_anyrig_are_joined_compared_and_converted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = torch.nn.Sequential(*(torch.nn.Linear(4, 4) for _ in range(3)))
+    model[2].weight = model[0].weight
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.ones(1, 4)).sum().backward()
+    optimizer.step()
+    whole = anyrig.save(tmp_path / "whole", model=model, optimizer=optimizer, step=1)
+    monkeypatch.setattr(safetensors_file, "LARGEST_FILE_BYTES", 100)
+    parts = anyrig.save(tmp_path / "parts", model=model, optimizer=optimizer, step=1)
+    assert len([*parts.glob("model-*.safetensors")]) == 2
+    one, other = (read_any_model(path, whole=True).tensors for path in (whole, tmp_path / "parts"))
+    assert compare(one, other).is_equal
+    assert {"optimizer/0.weight.exp_avg", "2.weight"} < one.keys()
+    consolidate(tmp_path / "parts", tmp_path / "joined.safetensors")
+    convert(parts, tmp_path / "converted.pt")
+    expected = dict(model.state_dict())
+    torch.testing.assert_close(load_file(tmp_path / "joined.safetensors"), expected)
+    torch.testing.assert_close(torch.load(tmp_path / "converted.pt"), expected)
+    assert {each.name for each in describe(parts).tensors} >= expected.keys()

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from ..errors import CheckpointError
+from .disk import Disk
 
 
 @contextmanager
@@ -42,7 +43,7 @@ def open_atomically(path: Path, *, overwrite: bool = False) -> Iterator[BinaryIO
             temporary.replace(path)
         else:
             _name_once(temporary, path)
-        _sync_folder(path.parent)
+        Disk().sync_folder(path.parent)
     except (OSError, ValueError) as error:  # no system has a file with a null byte in its name
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise CheckpointError(
@@ -51,14 +52,6 @@ def open_atomically(path: Path, *, overwrite: bool = False) -> Iterator[BinaryIO
     finally:
         if temporary is not None:
             temporary.unlink(missing_ok=True)
-
-
-def _sync_folder(path: Path) -> None:
-    folder = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 def _name_once(temporary: Path, path: Path) -> None:
