@@ -6,6 +6,7 @@ import shutil
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 from crashing_disk import RecordingDisk, crashes_of, write_tree
@@ -21,7 +22,7 @@ from anyrig.errors import CheckpointDamagedError, CheckpointError
 class UnsyncedDisk(Disk):
     """Saves time where no crash follows."""
 
-    def sync(self, file: object) -> None: ...
+    def sync(self, file: BinaryIO) -> None: ...
 
     def sync_folder(self, path: Path) -> None: ...
 
@@ -189,7 +190,7 @@ class TestLeftOvers:
         save(series, "a", keep=1)
 
         class FullDisk(Disk):
-            def sync(self, file: object) -> None:
+            def sync(self, file: BinaryIO) -> None:
                 raise OSError(28, "No space left on device")
 
         with pytest.raises(
@@ -199,6 +200,34 @@ class TestLeftOvers:
         ):
             save(series, "b", keep=1, disk=FullDisk())
         assert names_in(series) == ["000001"]
+
+    def test_a_folder_that_vanishes_during_the_save_is_named(self, tmp_path: Path) -> None:
+        series = Series(tmp_path / "a")
+        save(series, "a")
+
+        class Vanishing(Disk):
+            def sync(self, file: BinaryIO) -> None:
+                if file.name.endswith("values.pt"):
+                    shutil.rmtree(series.folder)
+
+        with pytest.raises(
+            CheckpointError, match=r"manifest.json cannot be written: .* Its folder was removed dur"
+        ):
+            save(series, "b", disk=Vanishing())
+        save(series, "c")
+        assert names_in(series) == ["000001"]
+
+    def test_a_surplus_checkpoint_that_cannot_be_removed_is_a_warning(self, tmp_path: Path) -> None:
+        series = Series(tmp_path / "a")
+        save(series, "a")
+
+        class ReadOnly(Disk):
+            def unlink(self, path: Path) -> None:
+                raise PermissionError(13, "Permission denied")
+
+        with pytest.warns(RuntimeWarning, match="checkpoint is saved, but .* cannot be removed: P"):
+            save(series, "b", keep=1, disk=ReadOnly())
+        assert [path.name for path in series.folders()] == ["000002"]
 
     def test_another_process_with_the_same_number_is_reported(self, tmp_path: Path) -> None:
         series = Series(tmp_path / "a")

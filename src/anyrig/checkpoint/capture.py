@@ -6,12 +6,12 @@ gives such names, too, but steps an optimizer that has no state yet, which count
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.optim import Optimizer
 
 from ..errors import CheckpointError
@@ -91,7 +91,8 @@ def model_entries(model: nn.Module) -> dict[str, tuple[str, Any]]:
         CheckpointError: the model has parameters in a form that has no names.
     """
     inner = unwrapped(model)
-    if any(isinstance(each, FullyShardedDataParallel) for each in inner.modules()):
+    fsdp = sys.modules.get("torch.distributed.fsdp")  # importing it takes long
+    if fsdp and any(isinstance(each, fsdp.FullyShardedDataParallel) for each in inner.modules()):
         raise CheckpointError(
             "this model is wrapped in FullyShardedDataParallel (FSDP1), whose flat parameters have "
             'no names of their own; use anyrig.spread(model, how="shard") or fully_shard (FSDP2)'
