@@ -1,8 +1,11 @@
 """The table of names and shapes that do not fit, with the nearest names and wrappers' prefixes."""
 
+from pathlib import Path
+
 import pytest
 from torch import nn
 
+import anyrig
 from anyrig.checkpoint.mismatch import check_names, find_mismatch, nearest_name
 from anyrig.checkpoint.wrapper_prefix import (
     WrapperPrefixes,
@@ -106,3 +109,20 @@ def test_a_model_of_another_architecture_gives_a_short_table() -> None:
 def test_nothing_alike_has_no_nearest_name() -> None:
     assert nearest_name("conv.weight", ["epoch", "zzz"]) is None
     assert nearest_name("conv.weight", []) is None
+
+
+def test_load_shows_the_table(tmp_path: Path) -> None:
+    anyrig.save(tmp_path, model=nn.ModuleDict({"body": nn.Linear(3, 2), "head": nn.Linear(2, 4)}))
+    other = nn.ModuleDict({"body": nn.Linear(3, 2), "heads": nn.Linear(2, 4)})
+    with pytest.raises(KeyMismatchError, match=r"Nothing was loaded\n") as caught:
+        anyrig.load(tmp_path, model=other)
+    assert sorted(str(caught.value).splitlines()[1:]) == [
+        "The model has 4 tensors; in the file 2 missing, 2 unexpected.",
+        "missing     heads.bias    expected 4    nearest: head.bias (4)",
+        "missing     heads.weight  expected 4x2  nearest: head.weight (4x2)",
+        "unexpected  head.bias     found 4       nearest: heads.bias (4)",
+        "unexpected  head.weight   found 4x2     nearest: heads.weight (4x2)",
+    ]
+    other = nn.ModuleDict({"body": nn.Linear(3, 9), "head": nn.Linear(2, 4)})
+    with pytest.raises(KeyMismatchError, match=r"\nshape  body\.weight  expected 9x3, found 2x3"):
+        anyrig.load(tmp_path, model=other)

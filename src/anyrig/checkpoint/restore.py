@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 
 from ..errors import CheckpointError, KeyMismatchError
 from .capture import model_entries, parameter_names
+from .mismatch import find_mismatch
 from .names import names_of_parameters, unwrapped
 from .shards import divided_like, is_sharded
 from .snapshot import OptimizerState, Snapshot
@@ -83,8 +84,9 @@ def _prepare_model(snapshot: Snapshot, model: nn.Module, source: object) -> Call
     entries = model_entries(model)
     saved: dict[str, Any] = {**(snapshot.model or {}), **snapshot.model_values}
     own = {name: value for name, (_, value) in entries.items()}
-    _require_same_keys(saved, own, f"the model in {source}", f"this {type(model).__name__}")
-    _require_same_shapes(saved, own, f"the model in {source}")
+    table = _mismatch_table(saved, own)
+    _require_same_keys(saved, own, f"the model in {source}", f"this {type(model).__name__}", table)
+    _require_same_shapes(saved, own, f"the model in {source}", table)
 
     def apply() -> None:
         state = {}
@@ -183,7 +185,19 @@ def _restore_others(snapshot: Snapshot, others: Mapping[str, Any], source: objec
             ) from error
 
 
-def _require_same_keys(saved: Iterable[str], own: Iterable[str], what: str, target: str) -> None:
+def _mismatch_table(saved: Mapping[str, Any], own: Mapping[str, Any]) -> str:
+    """Return the names and shapes that differ, on lines of their own; empty if none differ."""
+    shapes = [
+        {name: tuple(each.shape) if isinstance(each, Tensor) else () for name, each in side.items()}
+        for side in (own, saved)
+    ]
+    mismatch = find_mismatch(*shapes)
+    return "" if mismatch is None else f"\n{mismatch}"
+
+
+def _require_same_keys(
+    saved: Iterable[str], own: Iterable[str], what: str, target: str, table: str = ""
+) -> None:
     saved, own = set(saved), set(own)
     if saved == own:
         return
@@ -192,10 +206,12 @@ def _require_same_keys(saved: Iterable[str], own: Iterable[str], what: str, targ
         problems.append(f"has no {_list(own - saved)}, which {target} has")
     if saved - own:
         problems.append(f"has {_list(saved - own)}, which {target} does not have")
-    raise KeyMismatchError(f"{what} {', and '.join(problems)}. Nothing was loaded")
+    raise KeyMismatchError(f"{what} {', and '.join(problems)}. Nothing was loaded{table}")
 
 
-def _require_same_shapes(saved: Mapping[str, Any], own: Mapping[str, Any], what: str) -> None:
+def _require_same_shapes(
+    saved: Mapping[str, Any], own: Mapping[str, Any], what: str, table: str
+) -> None:
     wrong = [
         f"{name} in the shape {list(saved[name].shape)} instead of {list(value.shape)}"
         for name, value in own.items()
@@ -206,7 +222,7 @@ def _require_same_shapes(saved: Mapping[str, Any], own: Mapping[str, Any], what:
     if wrong:
         more = f", and {len(wrong) - _MOST_NAMED} more" if len(wrong) > _MOST_NAMED else ""
         raise KeyMismatchError(
-            f"{what} has {', '.join(wrong[:_MOST_NAMED])}{more}. Nothing was loaded"
+            f"{what} has {', '.join(wrong[:_MOST_NAMED])}{more}. Nothing was loaded{table}"
         )
 
 
