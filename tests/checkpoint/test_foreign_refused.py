@@ -138,6 +138,14 @@ def test_a_tensor_larger_than_its_record_is_refused(tmp_path: Path) -> None:
         read_foreign(path)
 
 
+def test_a_tensor_that_repeats_one_element_without_end_is_refused(tmp_path: Path) -> None:
+    torch.save({"a": torch.zeros(1).expand(2**40)}, tmp_path / "a.pt")
+    with pytest.raises(CheckpointDamagedError, match=r"'a' of shape .* repeats the same 4 bytes"):
+        read_foreign(tmp_path / "a.pt")
+    torch.save({"a": torch.ones(1).expand(2**10)}, tmp_path / "a.pt")
+    assert read_foreign(tmp_path / "a.pt").tensors["a"].sum() == 2**10
+
+
 def test_a_changed_byte_of_a_tensor_is_noticed_unless_checksums_are_left_out(
     tmp_path: Path,
 ) -> None:

@@ -6,12 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from ...errors import CheckpointError
+from ...errors import CheckpointDamagedError, CheckpointError
 
 # Where programs keep the model in a dict of several things, the most specific key first.
 MODEL_KEYS = ("model_state_dict", "state_dict", "model", "module", "net", "network", "weights")
+
+# An expanded tensor may have more elements than its storage; a false one has any number.
+_MOST_REPEATS = 1000
+_MOST_REPEATED_BYTES = 2**30
 
 
 @dataclass(frozen=True)
@@ -40,7 +45,14 @@ def divide_contents(value: Any, where: str, key: str | None = None) -> Contents:
 
     Raises:
         CheckpointError: there is no state dict, or there are several.
+        CheckpointDamagedError: a tensor has a shape that its bytes cannot fill.
     """
+    contents = _divide(value, where, key)
+    _check_extents(contents.tensors, where)
+    return contents
+
+
+def _divide(value: Any, where: str, key: str | None) -> Contents:
     if not isinstance(value, dict):
         kind = type(value).__name__
         raise CheckpointError(
@@ -65,6 +77,19 @@ def divide_contents(value: Any, where: str, key: str | None = None) -> Contents:
     if not tensors:
         raise CheckpointError(f"{where} holds no tensors with names; {_describe(value)}")
     return Contents(tensors, rest, None)
+
+
+def _check_extents(tensors: Mapping[str, Tensor], where: str) -> None:
+    """Raise if a tensor repeats few elements so often that copying it would fill the memory."""
+    for name, each in tensors.items():
+        if each.layout is not torch.strided or each.device.type != "cpu":
+            continue
+        stored_bytes = each.untyped_storage().nbytes()
+        if each.nbytes > _MOST_REPEATED_BYTES and each.nbytes > _MOST_REPEATS * stored_bytes:
+            raise CheckpointDamagedError(
+                f"{where} is damaged: {name!r} of shape {tuple(each.shape)} repeats the same "
+                f"{stored_bytes} bytes"
+            )
 
 
 def _take(value: Mapping[Any, Any], key: str) -> Contents:
