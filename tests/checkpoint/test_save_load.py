@@ -164,6 +164,51 @@ class TestObjects:
         with pytest.raises(KeyError, match="has no value 'missing'; it has curve, epoch"):
             found["missing"]
 
+    def test_several_modules_have_a_file_each(self, tmp_path: Path) -> None:
+        def make() -> dict[str, Any]:
+            model, critic = make_model(), make_model(3)
+            optimizer = torch.optim.Adam([*critic.parameters(), *model.parameters()])
+            return {"model": model, "critic": critic, "optimizer": optimizer}
+
+        one, other = make(), make()
+        train(one["model"], one["optimizer"])
+        train(one["critic"], one["optimizer"])
+        path = anyrig.save(tmp_path / "a", **one)
+        assert_same(load_file(path / "critic.safetensors"), dict(one["critic"].state_dict()))
+        anyrig.load(path, **other)
+        for name, value in one.items():
+            assert_same(value.state_dict(), other[name].state_dict())
+        with pytest.raises(KeyMismatchError, match=rf"the critic in {path} has 0.weight in the sh"):
+            anyrig.load(path, critic=make_model(4))
+
+    def test_a_scaler_that_is_switched_off(self, tmp_path: Path) -> None:
+        scaler = torch.amp.GradScaler("cpu", enabled=False)
+        anyrig.save(tmp_path / "a", scaler=scaler)
+        anyrig.load(tmp_path / "a", scaler=scaler)
+
+    def test_numpy_s_numbers_become_python_s(self, tmp_path: Path) -> None:
+        anyrig.save(tmp_path / "a", losses=[np.float32(0.5), np.int64(3)], step=np.int64(2))
+        found = anyrig.load(tmp_path / "a")
+        assert [*map(type, found["losses"])] == [float, int]
+        assert (found["losses"], found.step) == ([0.5, 3], 2)
+
+    def test_a_series_may_be_named_by_a_number(self, tmp_path: Path) -> None:
+        anyrig.save(tmp_path / "1234567", step=1)
+        anyrig.save(tmp_path / "1234567", step=2)
+        assert anyrig.load(tmp_path / "1234567").step == 2
+        empty = tmp_path / "7654321"
+        empty.mkdir()
+        with pytest.raises(CheckpointDamagedError, match="is no checkpoint, or one whose save did"):
+            anyrig.load(empty)
+
+    def test_the_default_device_does_not_matter(self, tmp_path: Path) -> None:
+        model, other = make_model(), make_model()
+        with torch.device("meta"):
+            anyrig.save(tmp_path / "a", model=model, value=torch.ones(2, device="cpu"))
+            found = anyrig.load(tmp_path / "a", model=other)
+        assert_same(model.state_dict(), other.state_dict())
+        assert found["value"].device.type == "cpu"
+
     def test_random_numbers_go_on(self, tmp_path: Path) -> None:
         anyrig.save(tmp_path / "a")
 
@@ -295,8 +340,11 @@ class TestRefusals:
         assert torch.equal(numbers, torch.get_rng_state())
 
     def test_a_state_that_an_object_does_not_take_changes_nothing(self, tmp_path: Path) -> None:
-        class Picky(nn.Module):
-            def load_state_dict(self, state: Any, strict: bool = True, assign: bool = False) -> Any:
+        class Picky:
+            def state_dict(self) -> dict[str, Any]:
+                return {"a": 1}
+
+            def load_state_dict(self, state: dict[str, Any]) -> None:
                 raise ValueError("not this one")
 
         model = make_model()
@@ -320,13 +368,14 @@ class TestRefusals:
             ({"a": {"b": [1, Path()]}}, r"the value a\['b'\]\[1\] cannot be saved: it is of type"),
             ({"loader": [1, 2]}, r"loader is a list, .*anyrig.distribute\(loader\) instead"),
             ({"loader": DataLoader([1])}, r"DataLoader, .*anyrig.distribute\(loader\) instead"),
+            ({"model": {"a": 1}}, r"model is a dict, and must be a torch.nn.Module; save a state"),
             ({"scheduler": 5}, r"scheduler is a int, which has no state_dict\(\)"),
             ({"step": 1.5}, r"step is a whole number; got 1.5"),
             ({"keep": 0}, r"keep is the number of checkpoints to keep, at least 1; got 0"),
             ({"metric": 0.5}, r"metric=0.5 and best=None go together"),
             ({"metric": 0.5, "best": "high"}, r"best is 'max' or 'min', for a metric; got 'high'"),
         ],
-        ids=["object", "nested", "list", "DataLoader", "5", "1.5", "0", "metric", "high"],
+        ids=["object", "nested", "list", "DataLoader", "dict", "5", "1.5", "0", "metric", "high"],
     )
     def test_what_cannot_be_saved_is_named(
         self, given: dict[str, Any], message: str, tmp_path: Path
@@ -341,6 +390,7 @@ class TestRefusals:
             ({"model": make_model()}, "model"),
             ({"optimizer": torch.optim.SGD([torch.zeros(1)])}, "optimizer"),
             ({"ema": make_model()}, "ema"),
+            ({"scheduler": torch.amp.GradScaler("cpu")}, "scheduler"),
         ):
             with pytest.raises(CheckpointError, match=f"{path} has no state of this {what}"):
                 anyrig.load(tmp_path / "a", **given)

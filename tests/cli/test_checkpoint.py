@@ -44,8 +44,8 @@ def _own_arguments(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 VALUES_WITHOUT_OPTIMIZER = {
-    "has_model": True,
-    **{name: {} for name in ("model", "optimizers", "states", "given")},
+    "modules": {"model": {}},
+    **{name: {} for name in ("optimizers", "states", "given")},
     "random": [],
 }
 

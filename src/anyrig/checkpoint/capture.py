@@ -17,27 +17,26 @@ from torch.optim import Optimizer
 from ..errors import CheckpointError
 from .names import names_of_parameters, names_of_ties, plain_name, unwrapped
 from .safetensors_file import fits_safetensors
-from .snapshot import OptimizerState, Snapshot
+from .snapshot import ModuleState, OptimizerState, Snapshot
 
 
 def capture(
-    model: nn.Module | None, optimizers: Mapping[str, Optimizer], others: Mapping[str, Any]
+    modules: Mapping[str, nn.Module],
+    optimizers: Mapping[str, Optimizer],
+    others: Mapping[str, Any],
 ) -> Snapshot:
-    """Return the state of a model, of optimizers by key, and of other objects by name.
+    """Return the state of modules and other objects by name, and of optimizers by key.
 
     Nothing is copied and nothing changes: tensors are those of the objects.
 
     Raises:
         CheckpointError: an object has no state that can be saved.
     """
-    tensors: dict[str, Tensor] | None = None
-    values: dict[str, Any] = {}
-    if model is not None:
-        tensors, values = _model_state(model)
-    names = names_of_parameters(model)
+    # Before the names: FSDP2 returns to its shards when it is asked for its state.
+    states = {name: _module_state(name, each) for name, each in modules.items()}
+    names = names_of_parameters(modules)
     return Snapshot(
-        model=tensors,
-        model_values=values,
+        modules=states,
         optimizers={key: _optimizer_state(each, names) for key, each in optimizers.items()},
         states={name: state_of(name, each) for name, each in others.items()},
     )
@@ -120,7 +119,12 @@ def parameter_names(optimizer: Optimizer, names: Mapping[int, str]) -> list[list
     ]
 
 
-def _model_state(model: nn.Module) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def _module_state(name: str, model: nn.Module) -> ModuleState:
+    if not isinstance(model, nn.Module):
+        raise CheckpointError(
+            f"{name} is a {type(model).__name__}, and must be a torch.nn.Module; save a state dict "
+            "under another name, such as state="
+        )
     tensors: dict[str, Tensor] = {}
     values: dict[str, Any] = {}
     ties = names_of_ties(model)
@@ -129,7 +133,7 @@ def _model_state(model: nn.Module) -> tuple[dict[str, Tensor], dict[str, Any]]:
         first = ties.get(name, name)
         kept = entries[first][1] if first in entries else value
         (tensors if fits_safetensors(kept) else values)[name] = kept
-    return tensors, values
+    return ModuleState(tensors, values)
 
 
 def _optimizer_state(optimizer: Optimizer, names: Mapping[int, str]) -> OptimizerState:
@@ -149,7 +153,9 @@ def _optimizer_state(optimizer: Optimizer, names: Mapping[int, str]) -> Optimize
             values.setdefault("", {})[key] = content
             continue
         for part, value in content.items():
-            kind = tensors if fits_safetensors(value) else values
+            # With a dot in its name, the file could have it twice.
+            is_plain = isinstance(part, str) and "." not in part
+            kind = tensors if is_plain and fits_safetensors(value) else values
             kind.setdefault(name_of[key], {})[part] = value
     groups = [
         {**{key: _host(value) for key, value in group.items()}, "params": its_names}

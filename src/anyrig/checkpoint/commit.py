@@ -27,7 +27,7 @@ from ..errors import CheckpointError
 from .digest import ContentHash
 from .disk import Disk
 from .manifest import MANIFEST_NAME, FileFact, Manifest, encode_manifest
-from .series import TEMPORARY_PREFIX, Checkpoint, Series, folder_name, is_checkpoint_folder
+from .series import TEMPORARY_PREFIX, Checkpoint, Series, folder_name
 from .writer_mark import is_abandoned, own_mark
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def commit(
 
 def begin_series(series: Series, disk: Disk) -> None:
     """Create the folder of a series, and the folders above, if they do not exist."""
-    if is_checkpoint_folder(series.folder):
+    if (series.folder / MANIFEST_NAME).exists():
         raise CheckpointError(
             f"{series.folder} is one checkpoint; save to the folder of its series, "
             f"{series.folder.parent}"

@@ -19,7 +19,7 @@ from .manifest import read_manifest
 from .over_ranks import Ranks
 from .random_state import write_random_state
 from .restore import Targets, prepare
-from .save import named_states
+from .save import divide_values, named_states
 from .series import Checkpoint, Series, is_checkpoint_folder, open_checkpoint
 from .snapshot import Snapshot
 from .snapshot_files import read_snapshot
@@ -127,8 +127,14 @@ def load(
         manifest = read_manifest(chosen) if found is None else found.manifest
         metric = manifest.metric
         snapshot = read_snapshot(chosen)
-        others = named_states(scheduler=scheduler, scaler=scaler, loader=loader) | objects
-        targets = Targets(model, by_key("optimizer", optimizer), others)
+        modules, others, plain = divide_values(model, objects)
+        if plain:
+            raise CheckpointError(
+                f"load({next(iter(plain))}=…) takes an object with load_state_dict(); plain values "
+                'are in what load returns, as found["name"]'
+            )
+        others |= named_states(scheduler=scheduler, scaler=scaler, loader=loader)
+        targets = Targets(modules, by_key("optimizer", optimizer), others)
         random = _random_state(snapshot, ranks) if random_numbers else None
         apply = prepare(snapshot, targets, chosen)
     except Exception as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -29,11 +29,17 @@ def plain_name(name: str) -> str:
     return ".".join(part for part in parts if part not in (_COMPILED, _RECOMPUTED))
 
 
-def names_of_parameters(model: nn.Module | None) -> dict[int, str]:
-    """Return the first plain name of each parameter, by the parameter's `id`."""
-    if model is None:
-        return {}
-    return {id(each): plain_name(name) for name, each in unwrapped(model).named_parameters()}
+def names_of_parameters(modules: Mapping[str, nn.Module]) -> dict[int, str]:
+    """Return the first plain name of each parameter, by the parameter's `id`.
+
+    The parameters of modules other than ``"model"`` are ``critic/0.weight``.
+    """
+    names: dict[int, str] = {}
+    for key, module in modules.items():
+        prefix = "" if key == "model" else f"{key}/"
+        for name, parameter in unwrapped(module).named_parameters():
+            names.setdefault(id(parameter), prefix + plain_name(name))
+    return names
 
 
 def names_of_ties(model: nn.Module) -> dict[str, str]:

@@ -20,7 +20,7 @@ from .capture import model_entries, parameter_names
 from .mismatch import find_mismatch
 from .names import names_of_parameters, unwrapped
 from .shards import divided_like, is_sharded
-from .snapshot import OptimizerState, Snapshot
+from .snapshot import ModuleState, OptimizerState, Snapshot
 
 _MOST_NAMED = 10
 
@@ -30,12 +30,12 @@ class Targets:
     """The objects that get a state.
 
     Attributes:
-        model: gets parameters and buffers; None leaves them out.
+        modules: by name; each gets parameters and buffers.
         optimizers: by key, as for `capture`.
         others: by name: what has ``load_state_dict``.
     """
 
-    model: nn.Module | None
+    modules: Mapping[str, nn.Module]
     optimizers: Mapping[str, Optimizer]
     others: Mapping[str, Any]
 
@@ -55,15 +55,15 @@ def prepare(snapshot: Snapshot, targets: Targets, source: object) -> Callable[[]
     changes: list[Callable[[], None]] = []
     for name, target in targets.others.items():
         _check_other(snapshot, name, target, source)
-    names = names_of_parameters(targets.model)
+    for name, module in targets.modules.items():
+        if name not in snapshot.modules:
+            raise CheckpointError(_has_no(name, source))
+        changes.append(_prepare_module(snapshot.modules[name], name, module, source))
+    names = names_of_parameters(targets.modules)
     for key, optimizer in targets.optimizers.items():
         if key not in snapshot.optimizers:
             raise CheckpointError(_has_no(f"optimizer {key!r}" if key else "optimizer", source))
         changes.append(_prepare_optimizer(snapshot.optimizers[key], optimizer, names, source))
-    if targets.model is not None:
-        if snapshot.model is None:
-            raise CheckpointError(_has_no("model", source))
-        changes.append(_prepare_model(snapshot, targets.model, source))
 
     def apply() -> None:
         _restore_others(snapshot, targets.others, source)
@@ -80,13 +80,15 @@ def _has_no(what: str, source: object) -> str:
     )
 
 
-def _prepare_model(snapshot: Snapshot, model: nn.Module, source: object) -> Callable[[], None]:
+def _prepare_module(
+    state: ModuleState, called: str, model: nn.Module, source: object
+) -> Callable[[], None]:
     entries = model_entries(model)
-    saved: dict[str, Any] = {**(snapshot.model or {}), **snapshot.model_values}
+    saved: dict[str, Any] = {**state.tensors, **state.values}
     own = {name: value for name, (_, value) in entries.items()}
-    table = _mismatch_table(saved, own)
-    _require_same_keys(saved, own, f"the model in {source}", f"this {type(model).__name__}", table)
-    _require_same_shapes(saved, own, f"the model in {source}", table)
+    what, table = f"the {called} in {source}", _mismatch_table(saved, own)
+    _require_same_keys(saved, own, what, f"this {type(model).__name__}", table)
+    _require_same_shapes(saved, own, what, table)
 
     def apply() -> None:
         state = {}
@@ -173,6 +175,8 @@ def _restore_others(snapshot: Snapshot, others: Mapping[str, Any], source: objec
     before: dict[str, Any] = {}
     for name, target in others.items():
         before[name] = copy.deepcopy(target.state_dict())
+        if not before[name] and not snapshot.states[name]:
+            continue  # a GradScaler that is switched off refuses its own state
         try:
             target.load_state_dict(copy.deepcopy(snapshot.states[name]))
         except Exception as error:

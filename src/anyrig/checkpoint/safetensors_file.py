@@ -135,7 +135,8 @@ def read_file(path: Path) -> dict[str, Tensor]:
     from safetensors import SafetensorError, safe_open
 
     try:
-        with safe_open(path, framework="pt", device="cpu") as file:
+        # The library makes tensors on the default device, which the program may have changed.
+        with torch.device("cpu"), safe_open(path, framework="pt", device="cpu") as file:
             found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             metadata = file.metadata() or {}
     except (SafetensorError, OSError, ValueError, KeyError) as error:

@@ -74,8 +74,8 @@ def save(
             others; None keeps all.
         timeout_seconds: how long to wait for other ranks; None for the launcher's ``--timeout``,
             else ten minutes.
-        values: what else to save: numbers, texts, tensors, lists, tuples and dicts of these, or an
-            object with ``state_dict()``.
+        values: what else to save: another module, another object with ``state_dict()``, or numbers,
+            texts, tensors, and lists, tuples and dicts of these.
 
     Raises:
         CheckpointError: a value or an object cannot be saved, or a file cannot be written; the
@@ -94,9 +94,8 @@ def save(
         at_step, measured = _check(step, metric, best, keep)
         optimizers = by_key("optimizer", optimizer)
         others = named_states(scheduler=scheduler, scaler=scaler, loader=loader)
-        others |= {name: each for name, each in values.items() if _has_state(each)}
-        snapshot = capture(model, optimizers, others)
-        plain = {name: value for name, value in values.items() if not _has_state(value)}
+        modules, others_given, plain = divide_values(model, values)
+        snapshot = capture(modules, optimizers, others | others_given)
         snapshot = replace(snapshot, given={**plain, "step": at_step})
         random = base64.b85encode(encode_values(read_random_state())).decode()
     except Exception as error:
@@ -134,9 +133,8 @@ def save(
             folder = str(commit(series, contents, describe, keep=keep).path)
     except Exception as error:
         failed = error
-    finally:
-        # Every rank takes part in the collectives of all tensors, even if rank 0 cannot write.
-        _read_to_the_end(contents)
+    # Every rank takes part in the collectives of all tensors, even if rank 0 cannot write.
+    _read_to_the_end(contents)
     ranks.agree({}, failed)
     return Path(ranks.gather(folder)[0])
 
@@ -154,8 +152,21 @@ def _single(value: Any) -> dict[str, Any]:
     return {} if value is None else {"": value}
 
 
-def _has_state(value: Any) -> bool:
-    return callable(getattr(value, "state_dict", None))
+def divide_values(
+    model: nn.Module | None, values: Mapping[str, Any]
+) -> tuple[dict[str, nn.Module], dict[str, Any], dict[str, Any]]:
+    """Return modules, other objects with a state, and plain values, by name."""
+    modules: dict[str, nn.Module] = {} if model is None else {"model": model}
+    others: dict[str, Any] = {}
+    plain: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, nn.Module):
+            modules[name] = value
+        elif callable(getattr(value, "state_dict", None)):
+            others[name] = value
+        else:
+            plain[name] = value
+    return modules, others, plain
 
 
 def _check(
@@ -195,13 +206,10 @@ def _read_to_the_end(contents: Mapping[str, Parts]) -> None:
 
 def _sharded(snapshot: Snapshot) -> int:
     """Return how many tensors are in shards, which all ranks gather together."""
-    optimizers = [
-        tensor
-        for state in snapshot.optimizers.values()
-        for parts in state.tensors.values()
-        for tensor in parts.values()
-    ]
-    return sum(map(is_sharded, [*(snapshot.model or {}).values(), *optimizers]))
+    tensors = [each for module in snapshot.modules.values() for each in module.tensors.values()]
+    for state in snapshot.optimizers.values():
+        tensors += [tensor for parts in state.tensors.values() for tensor in parts.values()]
+    return sum(map(is_sharded, tensors))
 
 
 def _describe_layout(model: nn.Module | None, ranks: int) -> str:

@@ -130,8 +130,14 @@ def open_checkpoint(folder: Path, *, hashes: bool = True) -> Checkpoint:
 
 
 def is_checkpoint_folder(folder: Path) -> bool:
-    """Return whether a path names one checkpoint's folder, whole or not, rather than a series."""
-    return _NAME.fullmatch(folder.name) is not None or (folder / MANIFEST_NAME).exists()
+    """Return whether a path names one checkpoint's folder, whole or not, rather than a series.
+
+    A series may be named like a checkpoint, by the number of a job for example.
+    """
+    if (folder / MANIFEST_NAME).exists():
+        return True
+    is_named = _NAME.fullmatch(folder.name) is not None
+    return is_named and folder.is_dir() and not any(Series(folder).folders())
 
 
 def folder_name(number: int, step: int | None) -> str:

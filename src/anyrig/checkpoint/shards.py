@@ -27,16 +27,29 @@ def whole_on_host(tensor: Tensor) -> Tensor:
 def divided_like(whole: Tensor, target: Tensor) -> Tensor:
     """Return `whole` as `target` is: on its device, and in shards if it is.
 
-    The ranks do not communicate: each has the whole tensor, and takes its part.
+    The ranks do not communicate: each has the whole tensor, perhaps mapped from a file, and copies
+    its part.
     """
     if not is_sharded(target):
         return whole.to(target.device)
-    from torch.distributed.tensor import distribute_tensor
+    from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
     sharded: Any = target
-    return distribute_tensor(
-        whole.to(sharded.to_local().device),
-        sharded.device_mesh,
-        sharded.placements,
-        src_data_rank=None,
+    mesh, placements = sharded.device_mesh, sharded.placements
+    device = sharded.to_local().device
+    divided = [dim for dim, each in enumerate(placements) if not each.is_replicate()]
+    if len(divided) != 1 or type(placements[divided[0]]) is not Shard:
+        return distribute_tensor(whole.to(device), mesh, placements, src_data_rank=None)
+    (mesh_dim,) = divided
+    dim = placements[mesh_dim].dim
+    parts = whole.chunk(mesh.size(mesh_dim), dim)  # as a `DTensor` is divided
+    index = mesh.get_local_rank(mesh_dim)
+    own = parts[index] if index < len(parts) else whole.narrow(dim, 0, 0)
+    return DTensor.from_local(
+        own.to(device),
+        mesh,
+        placements,
+        run_check=False,
+        shape=whole.shape,
+        stride=whole.stride(),
     )

@@ -10,6 +10,20 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
+class ModuleState:
+    """The state of one module.
+
+    Attributes:
+        tensors: parameters and buffers by name.
+        values: what else the state has, by name: what modules return from ``get_extra_state``, and
+            tensors that safetensors cannot hold.
+    """
+
+    tensors: Mapping[str, Tensor]
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class OptimizerState:
     """The state of one optimizer, by the names of the parameters.
 
@@ -37,18 +51,21 @@ class Snapshot:
     Tensors are anywhere: on a device, in shards (``DTensor``), or mapped from a file.
 
     Attributes:
-        model: parameters and buffers by name; None if no model was saved.
-        model_values: what else the model's state has, by name: what modules return from
-            ``get_extra_state``, and tensors that safetensors cannot hold.
+        modules: by the keyword of `save`; the model has the key ``"model"``.
         optimizers: by key; the only one has the key ``""``.
         states: what ``state_dict()`` returned of the other objects, such as ``"scheduler"``.
         random: the random numbers of each rank.
         given: what else the caller has given, such as ``"step"``.
     """
 
-    model: Mapping[str, Tensor] | None = None
-    model_values: Mapping[str, Any] = field(default_factory=dict)
+    modules: Mapping[str, ModuleState] = field(default_factory=dict)
     optimizers: Mapping[str, OptimizerState] = field(default_factory=dict)
     states: Mapping[str, Any] = field(default_factory=dict)
     random: Sequence[Mapping[str, Any]] = ()
     given: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def model(self) -> Mapping[str, Tensor] | None:
+        """The tensors of the model; None if no model was saved."""
+        found = self.modules.get("model")
+        return None if found is None else found.tensors

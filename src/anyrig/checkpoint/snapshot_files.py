@@ -2,7 +2,7 @@
 
 ::
 
-    model.safetensors              parameters and buffers, by name
+    model.safetensors              parameters and buffers, by name; <keyword>.… of other modules
     optimizer.safetensors          tensors such as "fc.weight.exp_avg"; optimizer.<key>.… of several
     values.pt                      everything else, read with weights_only=True
 """
@@ -18,7 +18,7 @@ from torch import Tensor
 from ..errors import CheckpointDamagedError
 from .commit import Parts
 from .safetensors_file import contents_of, read_tensors
-from .snapshot import OptimizerState, Snapshot
+from .snapshot import ModuleState, OptimizerState, Snapshot
 from .values_file import decode_values, encode_values
 
 VALUES_NAME = "values.pt"
@@ -35,13 +35,12 @@ def contents_of_snapshot(
         CheckpointError: a value would need code to be read.
     """
     contents: dict[str, Parts] = {}
-    if snapshot.model is not None:
-        contents |= contents_of("model", snapshot.model, to_host)
+    for name, module in snapshot.modules.items():
+        contents |= contents_of(name, module.tensors, to_host)
     for key, state in snapshot.optimizers.items():
         contents |= contents_of(_stem(key), _flat_tensors(state), to_host)
     values = {
-        "has_model": snapshot.model is not None,
-        "model": dict(snapshot.model_values),
+        "modules": {name: dict(module.values) for name, module in snapshot.modules.items()},
         "optimizers": {
             key: {
                 "tensors": {name: list(parts) for name, parts in state.tensors.items()},
@@ -68,8 +67,10 @@ def read_snapshot(folder: Path) -> Snapshot:
     values = decode_values(path)
     try:
         return Snapshot(
-            model=read_tensors(folder, "model") if values["has_model"] else None,
-            model_values=values["model"],
+            modules={
+                name: ModuleState(read_tensors(folder, name), content)
+                for name, content in values["modules"].items()
+            },
             optimizers={
                 key: _read_optimizer(folder, key, content)
                 for key, content in values["optimizers"].items()

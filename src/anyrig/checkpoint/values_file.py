@@ -89,7 +89,9 @@ def _load(source: Any) -> Any:
 
 def _to_host(leaf: Any, path: object) -> Any:
     if not isinstance(leaf, torch.Tensor):
-        return leaf
+        # NumPy's numbers, such as the mean of losses, become Python's.
+        is_number = type(leaf).__module__ == "numpy" and getattr(leaf, "shape", None) == ()
+        return leaf.item() if is_number else leaf
     if hasattr(leaf, "full_tensor"):
         raise TypeError("a tensor in shards")
     # A view would be saved with the whole memory behind it.
