@@ -253,3 +253,14 @@ def test_shards_of_anyrig_are_joined_compared_and_converted(
     torch.testing.assert_close(load_file(tmp_path / "joined.safetensors"), expected)
     torch.testing.assert_close(torch.load(tmp_path / "converted.pt"), expected)
     assert {each.name for each in describe(parts).tensors} >= expected.keys()
+
+
+def test_one_of_several_modules_of_anyrig_is_chosen_by_its_key(tmp_path: Path) -> None:
+    anyrig.save(tmp_path / "a", critic=torch.nn.Linear(2, 1), actor=torch.nn.Linear(3, 1))
+    with pytest.raises(CheckpointError, match=r"has no 'model', but actor, critic\. Choose one"):
+        convert(tmp_path / "a", tmp_path / "a.pt")
+    convert(tmp_path / "a", tmp_path / "a.pt", key="critic")
+    assert torch.load(tmp_path / "a.pt")["weight"].shape == (1, 2)
+    assert {"critic/weight", "actor/bias"} < read_any_model(
+        tmp_path / "a", whole=True
+    ).tensors.keys()

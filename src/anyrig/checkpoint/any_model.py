@@ -45,7 +45,8 @@ def read_any_model(path: Path, *, key: str | None = None, whole: bool = False) -
 
     Args:
         path: a checkpoint of anyrig, a series, or what `read_foreign` reads.
-        key: where the model's state dict is, in a file with several.
+        key: where the model's state dict is, in a file with several; of a checkpoint of anyrig,
+            the keyword with which a module was saved, by default ``"model"``.
         whole: of a checkpoint of anyrig, return the optimizer's tensors too, under names such as
             ``"optimizer/…"``.
 
@@ -56,10 +57,17 @@ def read_any_model(path: Path, *, key: str | None = None, whole: bool = False) -
     if checkpoint is None:
         return read_foreign(path, key=key)
     recognition = Recognition(Format.ANYRIG, f"{checkpoint.path.name} has a manifest")
+    wanted = key or MODEL
+    roles = {file: role for file in sorted(checkpoint.manifest.files) if (role := role_of(file))}
+    if wanted not in roles.values() and not whole:
+        raise CheckpointError(
+            f"{checkpoint.path} has no {wanted!r}, but {', '.join(sorted({*roles.values()}))}. "
+            "Choose one of these: key=…, or --key on the command line"
+        )
     tensors = {
-        name if role == MODEL else f"{role}/{name}": tensor
-        for file in sorted(checkpoint.manifest.files)
-        if (role := role_of(file)) == MODEL or (whole and role is not None)
+        name if role == wanted else f"{role}/{name}": tensor
+        for file, role in roles.items()
+        if whole or role == wanted
         for name, tensor in read_safetensors(checkpoint.path / file)[0].items()
     }
     return ForeignState(checkpoint.path, recognition, tensors)

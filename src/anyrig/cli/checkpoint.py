@@ -25,7 +25,7 @@ _CheckpointPath = Annotated[
 _Json = Annotated[bool, typer.Option("--json", help="Print the facts as one JSON object.")]
 _Key = Annotated[
     str | None,
-    typer.Option("--key", help="The key of the state dict, in a file that holds several."),
+    typer.Option("--key", help="The key of the state dict, if there are several."),
 ]
 _Force = Annotated[bool, typer.Option("--force", help="Replace an existing file.")]
 
