@@ -1,8 +1,8 @@
 """anyrig runs a PyTorch model on any rig: no GPU, one, several unequal ones, several machines.
 
 What a script uses is here; the rest is in `anyrig.devices`, `anyrig.transfer`, `anyrig.parallel`,
-`anyrig.memory`, `anyrig.units` and `anyrig.errors`. Importing anyrig does nothing and is fast: each
-name is loaded when it is first used, and PyTorch with it.
+`anyrig.memory`, `anyrig.checkpoint`, `anyrig.units` and `anyrig.errors`. Importing anyrig does
+nothing and is fast: each name is loaded when it is first used, and PyTorch with it.
 """
 
 from __future__ import annotations
@@ -12,12 +12,15 @@ from typing import TYPE_CHECKING
 from .late_names import load_late
 
 if TYPE_CHECKING:
+    from . import checkpoint as checkpoint
     from . import devices as devices
     from . import errors as errors
     from . import memory as memory
     from . import parallel as parallel
     from . import transfer as transfer
     from . import units as units
+    from .checkpoint.load import load as load
+    from .checkpoint.save import save as save
     from .cli.device_table import show_utilization as show_utilization
     from .devices.arguments import add_device_arguments as add_device_arguments
     from .devices.arguments import rig_from_arguments as rig_from_arguments
@@ -61,17 +64,20 @@ _MODULE_OF_NAME = {
     "explain": ".parallel.layout",
     "gather_over_ranks": ".parallel.group.metrics.gather",
     "launch": ".processes.launch",
+    "load": ".checkpoint.load",
     "mean_over_ranks": ".parallel.group.metrics.mean",
     "move": ".transfer.move",
     "only_first_rank": ".processes.group.first_rank",
     "prefetch": ".transfer.prefetch",
     "print_once": ".processes.group.print_once",
     "rig_from_arguments": ".devices.arguments",
+    "save": ".checkpoint.save",
     "show_utilization": ".cli.device_table",
     "spread": ".parallel.spread",
     "use_device": ".devices.current",
 }
 _ROOMS = {
+    "checkpoint": ".checkpoint",
     "devices": ".devices",
     "errors": ".errors",
     "memory": ".memory",

@@ -26,6 +26,10 @@
     ├── RankMismatchError    (ValueError)    the ranks passed inconsistent arguments
     ├── MemoryTrackingError  (RuntimeError)  memory cannot be tracked or reported in this way
     ├── RemedyError          (RuntimeError)  remedies cannot be rehearsed
+    ├── CheckpointError      (RuntimeError)  a checkpoint cannot be saved or loaded
+    │   ├── CheckpointDamagedError           a file of a checkpoint is missing, cut off or altered
+    │   ├── KeyMismatchError                 a checkpoint's tensors are not those of the model
+    │   └── UnsafeFileError                  a file would run code, or leads out of its folder
     └── ValueNeededError     (RuntimeError)  an operator of a shape-only rehearsal needs values
 
 Each message says what happened, the values seen, and what to do next. Each class also derives
@@ -35,6 +39,7 @@ from the built-in exception that code written against plain PyTorch would catch.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 
 class AnyrigError(Exception):
@@ -131,6 +136,30 @@ class MemoryTrackingError(AnyrigError, RuntimeError):
 
 class RemedyError(AnyrigError, RuntimeError):
     """The remedies for a program that ran out of memory cannot be rehearsed."""
+
+
+class CheckpointError(AnyrigError, RuntimeError):
+    """A checkpoint cannot be saved or loaded."""
+
+
+class CheckpointDamagedError(CheckpointError):
+    """A file of a checkpoint is missing, cut off or altered.
+
+    Attributes:
+        path: the file; None if that is unknown.
+    """
+
+    def __init__(self, message: str = "", path: Path | None = None) -> None:
+        super().__init__(message)
+        self.path = path
+
+
+class KeyMismatchError(CheckpointError):
+    """The tensors of a checkpoint are not those of the model or the optimizer."""
+
+
+class UnsafeFileError(CheckpointError):
+    """A file would run code when it is read, or leads out of its folder."""
 
 
 class LaunchError(AnyrigError, RuntimeError):

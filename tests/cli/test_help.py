@@ -54,4 +54,10 @@ def test_all_commands_are_known() -> None:
         "rehearse",
         "virtual",
         "virtual build",
+        "checkpoint",
+        "checkpoint show",
+        "checkpoint verify",
+        "checkpoint diff",
+        "checkpoint convert",
+        "checkpoint consolidate",
     ]

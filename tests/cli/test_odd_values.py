@@ -127,6 +127,8 @@ POSSIBLE = {
 }
 
 
+# Their errors depend on the checkpoint: tests/cli/test_checkpoint.py tries these values.
+ELSEWHERE = ("--key", "--output")
 SHARING = ("doctor", "rehearse")
 SHARED = {
     next(part for part in parameter.opts if part.startswith("--"))
@@ -146,11 +148,14 @@ FLAGS_OF_LAUNCH = {
 def flags() -> Iterator[tuple[list[str], str]]:
     group = typer.main.get_command(app)
     commands = {(name,): command for name, command in group.commands.items()}
-    virtual = commands.pop(("virtual",)).commands
-    commands |= {("virtual", name): command for name, command in virtual.items()}
+    for group_name in ("virtual", "checkpoint"):
+        inner = commands.pop((group_name,)).commands
+        commands |= {(group_name, name): command for name, command in inner.items()}
     for words, command in commands.items():
         for parameter in command.params:
-            if parameter.param_type_name == "option" and parameter.opts[0].startswith("--"):
+            if parameter.opts[0] in ELSEWHERE or parameter.param_type_name != "option":
+                continue
+            if parameter.opts[0].startswith("--"):
                 yield list(words), parameter.opts[0]
 
 

@@ -19,7 +19,7 @@ EVERY = [
 @pytest.mark.parametrize("error", EVERY, ids=lambda error: error.__name__)
 def test_the_drawing_shows_the_error_with_its_built_in_base(error: type[AnyrigError]) -> None:
     if error.__bases__[0] is not AnyrigError:  # drawn under its parent, which has the base
-        assert re.search(rf"│   └── {error.__name__} +\w", errors.__doc__)
+        assert re.search(rf"│   [├└]── {error.__name__} +\w", errors.__doc__)
         return
     built_in = next(base for base in error.__mro__ if base.__module__ == "builtins")
     assert re.search(rf"── {error.__name__} +\({built_in.__name__}\) +\w", errors.__doc__)

@@ -15,7 +15,7 @@ MAY_IMPORT = {
     "memory": {"devices"},
     "processes": {"devices"},
     "parallel": {"devices", "transfer", "processes"},
-    "checkpoint": {"devices", "parallel"},
+    "checkpoint": {"devices", "transfer", "processes", "parallel"},
     "virtual": {"hardware", "devices"},
     "rehearsal": {"devices", "virtual", "memory"},
 }

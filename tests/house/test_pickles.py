@@ -9,6 +9,10 @@ LOADS = re.compile(
 )
 
 WHY = {
+    "checkpoint/foreign/metadata_pickle.py": "makes only classes of that file, which run nothing",
+    "checkpoint/foreign/pickle_scan.py": "loads nothing: a message says how to convert a file",
+    "checkpoint/foreign/torch_file.py": "with weights_only=True",
+    "checkpoint/values_file.py": "with weights_only=True, which unpickles no code",
     "parallel/group/metrics/exchange.py": "gather_over_ranks takes objects of any class",
     "processes/call.py": "a function and its result, in a private folder of the user's",
 }

@@ -10,17 +10,17 @@ import anyrig
 
 PUBLIC = """
 DataParallel Device ParallelLoss Rig Sharding __version__ add_device_arguments barrier choose
-copy_to_host current_device distribute explain gather_over_ranks launch mean_over_ranks move
-only_first_rank prefetch print_once rig_from_arguments show_utilization spread use_device
+copy_to_host current_device distribute explain gather_over_ranks launch load mean_over_ranks move
+only_first_rank prefetch print_once rig_from_arguments save show_utilization spread use_device
 """.split()
 
 
-ROOMS = ["devices", "errors", "memory", "parallel", "transfer", "units"]
+ROOMS = ["checkpoint", "devices", "errors", "memory", "parallel", "transfer", "units"]
 
 
 def test_names_are_pinned() -> None:
     assert sorted(anyrig.__all__) == sorted(PUBLIC)
-    assert len(anyrig.__all__) <= 25
+    assert len(anyrig.__all__) <= 27
     assert dir(anyrig) == sorted({*PUBLIC, *ROOMS} - {"__version__"})
 
 
@@ -43,7 +43,9 @@ def test_unknown_name() -> None:
         anyrig.nothing  # noqa: B018
 
 
-@pytest.mark.parametrize("package", [anyrig, anyrig.devices, anyrig.memory, anyrig.parallel])
+@pytest.mark.parametrize(
+    "package", [anyrig, anyrig.checkpoint, anyrig.devices, anyrig.memory, anyrig.parallel]
+)
 def test_type_checkers_see_the_same_names(package: ModuleType) -> None:
     tree = ast.parse(Path(str(package.__file__)).read_text())
     imported = {

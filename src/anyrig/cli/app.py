@@ -9,6 +9,7 @@ import typer
 
 from .. import __version__
 from ..errors import AnyrigError
+from .checkpoint import checkpoint
 from .devices import devices
 from .doctor import doctor
 from .program_argument import ScriptCommand
@@ -40,6 +41,7 @@ app.command(context_settings=FLAG_CONTEXT)(doctor)
 app.command(cls=ScriptCommand, context_settings=SCRIPT_CONTEXT)(run)
 app.command(cls=ScriptCommand, context_settings=SCRIPT_CONTEXT)(rehearse)
 app.add_typer(virtual, name="virtual")
+app.add_typer(checkpoint, name="checkpoint")
 
 
 def _print_version(wanted: bool) -> None:

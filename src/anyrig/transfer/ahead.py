@@ -45,6 +45,20 @@ class _Copies:
     event: torch.Event  # follows the copies
 
 
+@dataclass
+class Received:
+    """The state of a loader after the batch that the user has received.
+
+    The loader itself is further, by the batches that are copied ahead.
+
+    Attributes:
+        state: what its ``state_dict()`` returned after that batch; None if no batch was received,
+            or the iteration is over.
+    """
+
+    state: Any = None
+
+
 class CopiesAhead(Iterator[T], Generic[T]):
     """An iterator over batches on a device that copies `depth` batches ahead.
 
@@ -59,7 +73,12 @@ class CopiesAhead(Iterator[T], Generic[T]):
         stream: torch.Stream,
         depth: int,
         timeout_seconds: float,
+        received: Received | None = None,
     ) -> None:
+        self._received = received
+        self._read_state = None if received is None else getattr(loader, "state_dict", None)
+        # The loader's state after each pending batch.
+        self._states: deque[Any] = deque()
         self._batches = iter(loader)
         self._device = device
         self._stream = stream
@@ -81,12 +100,17 @@ class CopiesAhead(Iterator[T], Generic[T]):
         self._fill()
         if not self._pending:
             self.close()
+            if self._received is not None:
+                self._received.state = None
             raise StopIteration
         first = self._pending[0]
         if isinstance(first, Exception):
             self._pending.popleft()
             raise first
-        return self._hand_over(self._take(first))
+        batch = self._hand_over(self._take(first))
+        if self._received is not None and self._states:
+            self._received.state = self._states.popleft()
+        return batch
 
     def close(self) -> None:
         """Discard the batches that were copied ahead and end the thread."""
@@ -112,6 +136,8 @@ class CopiesAhead(Iterator[T], Generic[T]):
                 self._pending.append(
                     self._worker.submit(_copy_ahead, batch, self._device, self._stream)
                 )
+                if callable(self._read_state):
+                    self._states.append(self._read_state())
 
     def _take(self, first: Future[_Copies]) -> _Copies:
         # The batch leaves the queue only when done, so that Ctrl-C in this wait loses nothing.

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any, TypeVar, cast
 
 import torch
 
 from ..devices.place import Place
 from ..errors import MoveError
-from .ahead import CopiesAhead
+from .ahead import CopiesAhead, Received
 from .move import Mover, resolve_device
 from .streams import copy_stream
 
@@ -64,8 +65,9 @@ def prefetch(
 class PrefetchedLoader:
     """A proxy for a loader: all other attributes are the loader's."""
 
-    __slots__ = ("_depth", "_device", "_loader", "_timeout_seconds")
+    __slots__ = ("_depth", "_device", "_loader", "_received", "_timeout_seconds")
 
+    _received: Received
     _loader: Iterable[Any]
     _device: torch.device
     _depth: int
@@ -79,6 +81,7 @@ class PrefetchedLoader:
             "_device": device,
             "_depth": depth,
             "_timeout_seconds": timeout_seconds,
+            "_received": Received(),
         }
         for name, value in own.items():
             object.__setattr__(self, name, value)
@@ -87,7 +90,11 @@ class PrefetchedLoader:
         stream = copy_stream(self._device, "to device")
         if stream is None:
             return self._without_streams()
-        return CopiesAhead(self._loader, self._device, stream, self._depth, self._timeout_seconds)
+        received = Received()
+        object.__setattr__(self, "_received", received)
+        return CopiesAhead(
+            self._loader, self._device, stream, self._depth, self._timeout_seconds, received
+        )
 
     def _without_streams(self) -> Iterator[Any]:
         for batch in self._loader:
@@ -96,7 +103,16 @@ class PrefetchedLoader:
     def __getattr__(self, name: str) -> Any:
         if name == "__deepcopy__":  # the loader's method would copy only the loader
             raise AttributeError(name)
-        return getattr(self._loader, name)
+        found = getattr(self._loader, name)
+        if name == "state_dict":
+            return lambda: self._received.state or found()
+        if name in ("load_state_dict", "set_epoch"):
+            return partial(self._set_position, found)
+        return found
+
+    def _set_position(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        object.__setattr__(self, "_received", Received())
+        return call(*args, **kwargs)
 
     def __setattr__(self, name: str, value: Any) -> None:
         setattr(self._loader, name, value)

@@ -66,9 +66,10 @@ def explain_saving(world_size: int) -> str:
     """Return why one rank cannot save a model in shards, and how to save it."""
     return (
         f'spread(how="shard") has divided this model among {world_size} ranks, so saving it or its '
-        "optimizer's state here would keep this rank's shards only, and lose the others'. On every "
-        "rank: from torch.distributed.checkpoint.state_dict import get_model_state_dict, "
-        "get_optimizer_state_dict, StateDictOptions; "
+        "optimizer's state here would keep this rank's shards only, and lose the others'. "
+        "anyrig.save(folder, model=model, optimizer=optimizer) on every rank saves the whole. With "
+        "PyTorch's functions, on every rank: from torch.distributed.checkpoint.state_dict import "
+        "get_model_state_dict, get_optimizer_state_dict, StateDictOptions; "
         "state = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, "
         "cpu_offload=True)); then torch.save(state, path) on rank 0. An optimizer likewise: "
         "get_optimizer_state_dict(model, optimizer, options=…). Or each rank its own shards: "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
@@ -22,6 +22,7 @@ from ....processes.group.membership import join_group
 from ....transfer.prefetch import PrefetchedLoader
 from ...shares.shares import Shares
 from ..balance import choose_balance
+from .position import Iteration, Position, position_from_state
 from .sampled import SampledDivision
 from .streamed import StreamedDivision
 from .turns import Turns
@@ -62,8 +63,9 @@ def distribute(
     only. Any other loader must yield the same batches on every rank, or with ``divided=True`` that
     rank's own batches. docs/distributed.md describes the cases.
 
-    The result has the length and the attributes of `loader`, and ``set_epoch(epoch,
-    skip_batches=0)`` to resume; iterations count the epochs. Every rank must call this function.
+    The result has the length and the attributes of `loader`; iterations count the epochs. To
+    resume, it has ``set_epoch(epoch, skip_batches)``, and ``state_dict()`` for `anyrig.save`. Every
+    rank must call this function.
 
     Args:
         loader: any iterable.
@@ -121,7 +123,7 @@ def distribute(
         division = SampledDivision(loader, global_batches, turns, of_ranks[0].seed, empty)
     else:
         compares = divided is None and ranks > 1
-        division = StreamedDivision(loader, turns, empty, compares)
+        division = StreamedDivision(loader, turns, empty, compares, of_ranks[0].seed)
     return cast("LoaderT", DistributedLoader(loader, division))
 
 
@@ -131,21 +133,69 @@ class DistributedLoader:
     _loader: Iterable[Any]
     _division: Division
     _next: tuple[int, int]
+    _iteration: Iteration
+    _resumed: tuple[int, int] | None
 
     def __init__(self, loader: Iterable[Any], division: Division) -> None:
-        self.__dict__.update(_loader=loader, _division=division, _next=(0, 0))
+        self.__dict__.update(_loader=loader, _division=division, _next=(0, 0), _resumed=None)
+        self.__dict__["_iteration"] = Iteration(0, 0, is_over=True)
 
     def __iter__(self) -> Iterator[Any]:
         epoch, skip_batches = self._next
-        self.set_epoch(epoch + 1)
-        return self._division.batches(epoch, skip_batches)
+        self.__dict__.update(_next=(epoch + 1, 0), _resumed=None)
+        batches = self._division.batches(epoch, skip_batches)
+        iteration = self.__dict__["_iteration"] = Iteration(epoch, skip_batches)
+        return iteration.count(batches)
 
-    def set_epoch(self, epoch: int, skip_batches: int = 0) -> None:
+    def set_epoch(self, epoch: int, skip_batches: int | None = None) -> None:
         """Let the next iteration be `epoch`, from global batch `skip_batches` on.
 
-        Without a call, iterations count the epochs from zero.
+        Without a call, iterations count the epochs from zero. Without `skip_batches`, the epoch
+        begins with its first batch; or, if `load_state_dict` has set a position in this epoch, with
+        the batch after that.
         """
+        resumed = self._resumed
+        if skip_batches is None:
+            skip_batches = resumed[1] if resumed is not None and resumed[0] == epoch else 0
         self.__dict__["_next"] = epoch, skip_batches
+        self.__dict__["_iteration"] = Iteration(epoch, skip_batches, is_over=True)
+
+    def state_dict(self) -> dict[str, int | None]:
+        """Return the position: which global batches this loader's user has received, as numbers.
+
+        The position is the same on every rank, and `load_state_dict` takes it on any number of
+        ranks. Batches that workers have loaded ahead do not count as received. A loop that was left
+        early leaves the position in its epoch, so that no sample is skipped.
+        """
+        return self._position().as_state()
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Let the next iteration go on after the position that `state_dict` returned.
+
+        Raises:
+            CheckpointError: the loader does not have the same global batches.
+        """
+        position = position_from_state(state_dict)
+        position.require_same_batches(self._position())
+        self._division.seed = position.seed
+        self.__dict__["_resumed"] = self.__dict__["_next"] = position.epoch, position.received
+        self.__dict__["_iteration"] = Iteration(position.epoch, position.received, is_over=True)
+
+    def _position(self) -> Position:
+        iteration, turns = self._iteration, self._division.turns
+        epoch, received = self._next if iteration.is_over else (iteration.epoch, iteration.received)
+        sizes = (
+            getattr(part, "batch_size", None)
+            for part in (self._loader, getattr(self._loader, "batch_sampler", None))
+        )
+        return Position(
+            epoch=epoch,
+            received=received,
+            seed=self._division.seed,
+            batch_size=next((size for size in sizes if isinstance(size, int)), None),
+            batches=None if turns.divided else _length_of(self._loader),
+            divided_ranks=turns.ranks if turns.divided else None,
+        )
 
     @property
     def epoch(self) -> int:

@@ -38,7 +38,7 @@ class SampledDivision:
     ) -> None:
         self.turns = turns
         self._given = loader
-        self._seed = seed
+        self.seed = seed
         self._empty = empty
         self._batches = RankBatches(global_batches, turns, loader.dataset)
         # The workers' random numbers begin with a number of this generator.
@@ -58,10 +58,10 @@ class SampledDivision:
         """Begin an iteration."""
         given = self._given
         self.turns.begin(epoch, given.sampler, given.batch_sampler, given.dataset)
-        self._batches.seed = mix_seed(self._seed, epoch)
+        self._batches.seed = mix_seed(self.seed, epoch)
         self._batches.skip_batches = skip_batches
         self._batches.drawn.clear()
-        self._generator.manual_seed(mix_seed(self._seed, epoch, self.turns.rank))
+        self._generator.manual_seed(mix_seed(self.seed, epoch, self.turns.rank))
         with torch.device("cpu"):  # the generator's; the program may have set another default
             return self._yield_batches(iter(self._loader))
 

@@ -25,9 +25,15 @@ class StreamedDivision:
     """
 
     def __init__(
-        self, loader: Iterable[Any], turns: Turns, empty: Callable[[], Any] | None, compares: bool
+        self,
+        loader: Iterable[Any],
+        turns: Turns,
+        empty: Callable[[], Any] | None,
+        compares: bool,
+        seed: int = 0,
     ) -> None:
         self.turns = turns
+        self.seed = seed  # not used: the loader has an order of its own
         self._given = loader
         self._compares = compares
         self._empty = empty

@@ -56,6 +56,11 @@ class Turns:
     _progress: Progress = field(default=Progress(), init=False)
 
     @property
+    def ranks(self) -> int:
+        """The number of ranks."""
+        return 1 if self.board is None else self.board.group.world_size
+
+    @property
     def shares(self) -> Shares | None:
         """The current shares of the ranks; None if `divided`."""
         if self.balance is None:

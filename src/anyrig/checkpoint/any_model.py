@@ -1,0 +1,82 @@
+"""Read the tensors of a checkpoint, whoever wrote it: anyrig or another tool."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from pathlib import Path
+
+from ..errors import CheckpointDamagedError, CheckpointError
+from .foreign.read import read_foreign
+from .foreign.safetensors_file import read_safetensors
+from .foreign.state import ForeignState, Format, Recognition
+from .series import Checkpoint, Series, is_checkpoint_folder, open_checkpoint
+
+MODEL = "model"
+_TENSOR_FILE = re.compile(r"(.+?)(-\d{5}-of-\d{5})?\.safetensors")
+
+
+def is_series(path: Path) -> bool:
+    """Return whether a path names a folder of anyrig's checkpoints."""
+    if is_checkpoint_folder(path) or not path.is_dir():
+        return False
+    return any(True for _ in Series(path).folders())
+
+
+def open_any(path: Path) -> Checkpoint | None:
+    """Return anyrig's checkpoint at a path, of a series the latest good one; None for others.
+
+    Raises:
+        CheckpointDamagedError: the checkpoint is damaged, or none of the series is whole.
+    """
+    if not is_series(path):
+        return open_checkpoint(path) if path.is_dir() and is_checkpoint_folder(path) else None
+    damaged: list[CheckpointError] = []
+    latest = Series(path).latest(damaged=damaged)
+    if latest is None:
+        raise CheckpointDamagedError(f"{path} has no whole checkpoint: {damaged[0]}")
+    for error in damaged:
+        warnings.warn(f"{error}; taking {latest.path.name}", RuntimeWarning, stacklevel=2)
+    return latest
+
+
+def read_any_model(path: Path, *, key: str | None = None, whole: bool = False) -> ForeignState:
+    """Return the model's tensors of a checkpoint in any recognised format.
+
+    Args:
+        path: a checkpoint of anyrig, a series, or what `read_foreign` reads.
+        key: where the model's state dict is, in a file with several; of a checkpoint of anyrig,
+            the keyword with which a module was saved, by default ``"model"``.
+        whole: of a checkpoint of anyrig, return the optimizer's tensors too, under names such as
+            ``"optimizer/…"``.
+
+    Raises:
+        CheckpointError: the checkpoint is damaged, not recognised, or not safe to read.
+    """
+    checkpoint = open_any(path)
+    if checkpoint is None:
+        return read_foreign(path, key=key)
+    recognition = Recognition(Format.ANYRIG, f"{checkpoint.path.name} has a manifest")
+    wanted = key or MODEL
+    roles = {file: role for file in sorted(checkpoint.manifest.files) if (role := role_of(file))}
+    if wanted not in roles.values() and not whole:
+        raise CheckpointError(
+            f"{checkpoint.path} has no {wanted!r}, but {', '.join(sorted({*roles.values()}))}. "
+            "Choose one of these: key=…, or --key on the command line"
+        )
+    tensors = {
+        name if role == wanted else f"{role}/{name}": tensor
+        for file, role in roles.items()
+        if whole or role == wanted
+        for name, tensor in read_safetensors(checkpoint.path / file)[0].items()
+    }
+    return ForeignState(checkpoint.path, recognition, tensors)
+
+
+def role_of(file: str) -> str | None:
+    """Return what the tensors of a file are: ``"model"``, ``"optimizer"``; None for other files.
+
+    ``model-00001-of-00002.safetensors`` is a part of the model.
+    """
+    match = _TENSOR_FILE.fullmatch(file)
+    return match[1] if match else None

@@ -1,0 +1,168 @@
+"""The state of live objects as a `Snapshot`.
+
+The names of an optimizer's state are those of its parameters. PyTorch's `get_optimizer_state_dict`
+gives such names, too, but steps an optimizer that has no state yet, which counts as a step.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from ..errors import CheckpointError
+from .names import names_of_parameters, names_of_ties, plain_name, unwrapped
+from .safetensors_file import fits_safetensors
+from .snapshot import ModuleState, OptimizerState, Snapshot
+
+
+def capture(
+    modules: Mapping[str, nn.Module],
+    optimizers: Mapping[str, Optimizer],
+    others: Mapping[str, Any],
+) -> Snapshot:
+    """Return the state of modules and other objects by name, and of optimizers by key.
+
+    Nothing is copied and nothing changes: tensors are those of the objects.
+
+    Raises:
+        CheckpointError: an object has no state that can be saved.
+    """
+    # Before the names: FSDP2 returns to its shards when it is asked for its state.
+    states = {name: _module_state(name, each) for name, each in modules.items()}
+    names = names_of_parameters(modules)
+    return Snapshot(
+        modules=states,
+        optimizers={key: _optimizer_state(each, names) for key, each in optimizers.items()},
+        states={name: state_of(name, each) for name, each in others.items()},
+    )
+
+
+def by_key(what: str, given: Any) -> dict[str, Any]:
+    """Return one object under ``""``, and several by their keys or their positions."""
+    if given is None:
+        return {}
+    if isinstance(given, Mapping):
+        found = {str(key): value for key, value in given.items()}
+    elif isinstance(given, (list, tuple)):
+        found = {str(index): value for index, value in enumerate(given)}
+    else:
+        return {"": given}
+    for key in found:
+        if not key.replace("_", "").replace("-", "").isalnum():
+            raise CheckpointError(
+                f"{what} has the key {key!r}, which becomes part of a file's name; use letters, "
+                "digits, - and _"
+            )
+    return found
+
+
+def state_of(name: str, value: Any) -> Any:
+    """Return ``value.state_dict()``.
+
+    Raises:
+        CheckpointError: the object has none.
+    """
+    if not callable(getattr(value, "state_dict", None)):
+        raise CheckpointError(
+            f"{name} is a {type(value).__name__}, which has no state_dict()" + _remedy(name)
+        )
+    return value.state_dict()
+
+
+def _remedy(name: str) -> str:
+    if name != "loader":
+        return f". Pass an object with state_dict() and load_state_dict() as {name}"
+    return (
+        ", so its position cannot be saved. Iterate over anyrig.distribute(loader) instead, which "
+        "works in one process, too, and save that"
+    )
+
+
+def model_entries(model: nn.Module) -> dict[str, tuple[str, Any]]:
+    """Return the state of a model: by plain name, the name that the model itself uses, and a value.
+
+    Raises:
+        CheckpointError: the model has parameters in a form that has no names.
+    """
+    inner = unwrapped(model)
+    fsdp = sys.modules.get("torch.distributed.fsdp")  # importing it takes long
+    if fsdp and any(isinstance(each, fsdp.FullyShardedDataParallel) for each in inner.modules()):
+        raise CheckpointError(
+            "this model is wrapped in FullyShardedDataParallel (FSDP1), whose flat parameters have "
+            'no names of their own; use anyrig.spread(model, how="shard") or fully_shard (FSDP2)'
+        )
+    entries: dict[str, tuple[str, Any]] = {}
+    for name, value in inner.state_dict().items():
+        plain = plain_name(name)
+        if plain in entries:
+            raise CheckpointError(f"the model has two tensors that are named {plain!r}")
+        entries[plain] = name, value
+    return entries
+
+
+def parameter_names(optimizer: Optimizer, names: Mapping[int, str]) -> list[list[str]]:
+    """Return the names of the parameters of each group, in order.
+
+    A parameter that is not the model's is named by its place.
+    """
+    return [
+        [
+            names.get(id(parameter), f"parameter {index} of group {number}")
+            for index, parameter in enumerate(group["params"])
+        ]
+        for number, group in enumerate(optimizer.param_groups)
+    ]
+
+
+def _module_state(name: str, model: nn.Module) -> ModuleState:
+    if not isinstance(model, nn.Module):
+        raise CheckpointError(
+            f"{name} is a {type(model).__name__}, and must be a torch.nn.Module; save a state dict "
+            "under another name, such as state="
+        )
+    tensors: dict[str, Tensor] = {}
+    values: dict[str, Any] = {}
+    ties = names_of_ties(model)
+    entries = model_entries(model)
+    for name, (_, value) in entries.items():
+        first = ties.get(name, name)
+        kept = entries[first][1] if first in entries else value
+        (tensors if fits_safetensors(kept) else values)[name] = kept
+    return ModuleState(tensors, values)
+
+
+def _optimizer_state(optimizer: Optimizer, names: Mapping[int, str]) -> OptimizerState:
+    if not isinstance(optimizer, Optimizer):
+        raise CheckpointError(
+            f"optimizer is a {type(optimizer).__name__}, and must be a torch.optim.Optimizer, or a "
+            "dict or list of several"
+        )
+    state: Any = optimizer.state_dict()
+    # `state_dict` numbers the parameters in the order of the groups.
+    named = parameter_names(optimizer, names)
+    name_of = dict(enumerate(name for group in named for name in group))
+    tensors: dict[str, dict[str, Tensor]] = {}
+    values: dict[str, dict[str, Any]] = {}
+    for key, content in state["state"].items():
+        if key not in name_of or not isinstance(content, Mapping):
+            values.setdefault("", {})[key] = content
+            continue
+        for part, value in content.items():
+            # With a dot in its name, the file could have it twice.
+            is_plain = isinstance(part, str) and "." not in part
+            kind = tensors if is_plain and fits_safetensors(value) else values
+            kind.setdefault(name_of[key], {})[part] = value
+    groups = [
+        {**{key: _host(value) for key, value in group.items()}, "params": its_names}
+        for group, its_names in zip(state["param_groups"], named, strict=True)
+    ]
+    return OptimizerState(tensors, values, groups)
+
+
+def _host(value: Any) -> Any:
+    return value.detach().cpu() if isinstance(value, torch.Tensor) else value

@@ -1,0 +1,216 @@
+"""One commit: either the whole new checkpoint is in the series, or the series is as before.
+
+::
+
+    mkdir  .tmp-000007-…            a reader ignores this name
+    write  model.safetensors …      each file: create, write, fsync
+    write  manifest.json            the last file, with sizes and hashes of the others; fsync
+    fsync  .tmp-000007-…            the names of the files are on the disk
+    rename .tmp-000007-… → 000007-step-1200
+    fsync  the series               now, and not before, the save is announced
+
+Then surplus checkpoints go: they are renamed to temporary names, the series is synced, and their
+files are removed. A crash leaves a temporary folder at worst, which a later save removes.
+"""
+
+from __future__ import annotations
+
+import errno
+import secrets
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..errors import CheckpointError
+from .digest import ContentHash
+from .disk import Disk
+from .manifest import MANIFEST_NAME, FileFact, Manifest, encode_manifest
+from .series import TEMPORARY_PREFIX, Checkpoint, Series, folder_name
+from .writer_mark import is_abandoned, own_mark
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+# The content of a file, in parts of any sizes.
+Parts = Iterable["Buffer"]
+
+_TAKEN = (errno.EEXIST, errno.ENOTEMPTY)
+
+
+def commit(
+    series: Series,
+    contents: Mapping[str, Parts],
+    describe: Callable[[int, dict[str, FileFact]], Manifest],
+    *,
+    keep: int | None = None,
+    disk: Disk | None = None,
+) -> Checkpoint:
+    """Write the files of a checkpoint, and add the checkpoint to its series.
+
+    Args:
+        series: gets the checkpoint; its folder is created if necessary.
+        contents: of each file, by name.
+        describe: returns the manifest for the checkpoint's number and its files.
+        keep: how many checkpoints to keep, in addition to the best one; None for all.
+        disk: makes the changes.
+
+    Raises:
+        CheckpointError: a file cannot be written; the message names the file. The series is as
+            before.
+    """
+    disk = disk or Disk()
+    begin_series(series, disk)
+    remove_abandoned(series, disk)
+    with temporary_folder(series, series.next_number(), disk) as folder:
+        files = {name: write_file(folder / name, parts, disk) for name, parts in contents.items()}
+        checkpoint = publish(series, folder, describe, files, disk)
+    remove_surplus(series, keep, disk)
+    return checkpoint
+
+
+def begin_series(series: Series, disk: Disk) -> None:
+    """Create the folder of a series, and the folders above, if they do not exist."""
+    if (series.folder / MANIFEST_NAME).exists():
+        raise CheckpointError(
+            f"{series.folder} is one checkpoint; save to the folder of its series, "
+            f"{series.folder.parent}"
+        )
+    missing = []
+    folder = series.folder
+    while not folder.exists():
+        missing.append(folder)
+        folder = folder.parent
+    with explaining(series.folder, "created"):
+        for folder in reversed(missing):
+            with suppress(FileExistsError):  # another process has created the folder meanwhile
+                disk.make_folder(folder)
+            disk.sync_folder(folder.parent)
+        if not series.folder.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, "it is a file")
+
+
+@contextmanager
+def temporary_folder(series: Series, number: int, disk: Disk) -> Iterator[Path]:
+    """Create a folder that no reader takes for a checkpoint; remove the folder after an error."""
+    folder = series.folder / f"{TEMPORARY_PREFIX}{number:06d}-{own_mark()}-{secrets.token_hex(4)}"
+    with explaining(folder, "created"):
+        disk.make_folder(folder)
+    try:
+        yield folder
+    except BaseException:
+        with suppress(OSError):
+            _remove_files(folder, disk)
+        raise
+
+
+def write_file(path: Path, parts: Parts, disk: Disk) -> FileFact:
+    """Write a new file and return when its content is on the disk.
+
+    Raises:
+        CheckpointError: the file cannot be written.
+    """
+    bytes_ = 0
+    with explaining(path, "written"), disk.create(path) as file, ContentHash() as content:
+        for part in parts:
+            view = memoryview(part).cast("B")
+            content.update(view)
+            disk.write(file, view)
+            bytes_ += len(view)
+        disk.sync(file)
+        return FileFact(bytes_, content.hexdigest())
+
+
+def publish(
+    series: Series,
+    folder: Path,
+    describe: Callable[[int, dict[str, FileFact]], Manifest],
+    files: dict[str, FileFact],
+    disk: Disk,
+) -> Checkpoint:
+    """Write the manifest into a temporary folder, and rename the folder to a checkpoint's name."""
+    number = int(folder.name.removeprefix(TEMPORARY_PREFIX).split("-")[0])
+    manifest = describe(number, files)
+    write_file(folder / MANIFEST_NAME, [encode_manifest(manifest)], disk)
+    path = series.folder / folder_name(number, manifest.step)
+    with explaining(path, "created"):
+        disk.sync_folder(folder)
+        try:
+            disk.rename(folder, path)
+        except OSError as error:
+            if error.errno not in _TAKEN:
+                raise
+            raise CheckpointError(
+                f"another process has saved {path} meanwhile. Give each training a series of its "
+                "own; over ranks, start them with anyrig run or anyrig.launch"
+            ) from error
+        disk.sync_folder(series.folder)
+    return Checkpoint(path, manifest)
+
+
+def remove_surplus(series: Series, keep: int | None, disk: Disk) -> None:
+    """Remove all checkpoints but the newest `keep` and the best one; None keeps all.
+
+    The new checkpoint is saved by now, so a failure is a warning.
+    """
+    if keep is None:
+        return
+    path, doomed = series.folder, []
+    try:
+        for path in series.surplus(keep):
+            number = path.name.split("-")[0]
+            name = f"{TEMPORARY_PREFIX}{number}-{own_mark()}-{secrets.token_hex(4)}"
+            disk.rename(path, path.with_name(name))
+            doomed.append(path.with_name(name))
+        if doomed:
+            # Otherwise a file system may remove files first and rename their folder later.
+            disk.sync_folder(series.folder)
+        for path in doomed:
+            _remove_files(path, disk)
+    except OSError as error:
+        warnings.warn(
+            f"the new checkpoint is saved, but {path} is surplus and cannot be removed: "
+            f"{error.strerror or error}",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+
+
+def remove_abandoned(series: Series, disk: Disk) -> None:
+    """Remove the temporary folders of processes that are gone, as far as that is permitted."""
+    with suppress(OSError):
+        for folder in series.folder.glob(f"{TEMPORARY_PREFIX}*"):
+            with suppress(OSError):
+                if is_abandoned(folder):
+                    _remove_files(folder, disk)
+
+
+def _remove_files(folder: Path, disk: Disk) -> None:
+    for path in folder.iterdir():
+        disk.unlink(path)
+    disk.remove_folder(folder)
+
+
+@contextmanager
+def explaining(path: Path, verb: str) -> Iterator[None]:
+    """Turn an OSError into a CheckpointError that names the path."""
+    try:
+        yield
+    except OSError as error:
+        remedy = _REMEDIES.get(error.errno or 0, "")
+        raise CheckpointError(
+            f"{path} cannot be {verb}: {error.strerror or error}. {remedy}"
+            "Earlier checkpoints are unchanged"
+        ) from error
+
+
+_FULL_QUOTA = getattr(errno, "EDQUOT", -1)  # not on Windows
+_REMEDIES = {
+    errno.ENOSPC: "Free space on this disk, or keep fewer checkpoints with save(…, keep=). ",
+    _FULL_QUOTA: "Free space within your quota, or keep fewer checkpoints with save(…, keep=). ",
+    errno.EFBIG: "Raise the limit on the size of files (ulimit -f). ",
+    errno.EACCES: "Make the folder writable for this user, or save elsewhere. ",
+    errno.EROFS: "Save to a file system that is not read-only. ",
+    errno.ENOENT: "Its folder was removed during the save; do not clean up below a running save. ",
+}

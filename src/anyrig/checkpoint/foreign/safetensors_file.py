@@ -1,0 +1,33 @@
+"""Read a safetensors file; the safetensors library maps it into memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from ...errors import CheckpointDamagedError
+from ..safetensors_header import read_header
+
+
+def read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Return the tensors of a safetensors file by all their names, and the writer's texts.
+
+    Raises:
+        CheckpointDamagedError: the file is truncated or altered.
+    """
+    header = read_header(path)
+    try:
+        with safe_open(path, framework="pt", device="cpu") as file:
+            tensors = {name: file.get_tensor(name) for name in header.tensors}
+    except (FileNotFoundError, PermissionError):
+        raise
+    except (SafetensorError, AttributeError, RuntimeError, ValueError, TypeError) as error:
+        # Besides damage: an element type that this PyTorch does not have.
+        raise CheckpointDamagedError(
+            f"{path} cannot be read: {type(error).__name__}: {error}"
+        ) from None
+    return {name: tensors[stored] for name, stored in header.all_names().items()}, dict(
+        header.metadata
+    )

@@ -1,0 +1,61 @@
+"""Check whether a checkpoint of any tool is whole: hashes, checksums, sizes, and safety."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import CheckpointError
+from .any_model import is_series
+from .foreign.read import read_foreign
+from .foreign.state import Format
+from .series import Series, is_checkpoint_folder
+from .snapshot_files import read_snapshot
+from .verify import Finding, verify_folder
+
+_WITH_CHECKSUMS = {Format.TORCH, Format.LIGHTNING, Format.HUGGING_FACE_TORCH, Format.DISTRIBUTED}
+
+
+@dataclass(frozen=True)
+class Integrity:
+    """Whether one checkpoint is whole.
+
+    Attributes:
+        path: the checkpoint.
+        findings: what is wrong; empty if nothing is.
+        method: what was compared.
+    """
+
+    path: Path
+    findings: tuple[Finding, ...]
+    method: str
+
+
+def check_integrity(path: Path) -> tuple[Integrity, ...]:
+    """Return whether a checkpoint is whole; of a series, whether each one is, the oldest first.
+
+    Raises:
+        FileNotFoundError: nothing is there.
+    """
+    if is_series(path):
+        return tuple(_check_own(folder) for folder in reversed(Series(path).folders()))
+    if path.is_dir() and is_checkpoint_folder(path):
+        return (_check_own(path),)
+    try:
+        found = read_foreign(path).recognition.format
+    except CheckpointError as error:
+        return (Integrity(path, (Finding(path, f"cannot be used: {error}"),), "reading it"),)
+    method = "checksums" if found in _WITH_CHECKSUMS else "sizes; the format has no checksums"
+    return (Integrity(path, (), f"{found.value}: {method}"),)
+
+
+def _check_own(folder: Path) -> Integrity:
+    """Compare hashes; then read the files, as whoever alters a file can write its hash too."""
+    method = "hashes of all files"
+    try:
+        findings = verify_folder(folder)
+        if not findings:
+            read_snapshot(folder)
+    except CheckpointError as error:
+        return Integrity(folder, (Finding(folder, f"cannot be used: {error}"),), method)
+    return Integrity(folder, findings, method)

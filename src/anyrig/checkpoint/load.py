@@ -1,0 +1,185 @@
+"""`anyrig.load`: the state of a checkpoint, put into the objects of a training."""
+
+from __future__ import annotations
+
+import base64
+import os
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+
+from ..errors import CheckpointDamagedError, CheckpointError
+from .capture import by_key
+from .manifest import read_manifest
+from .over_ranks import Ranks
+from .random_state import write_random_state
+from .restore import Targets, prepare
+from .save import divide_values, named_states
+from .series import Checkpoint, Series, is_checkpoint_folder, open_checkpoint
+from .snapshot import Snapshot
+from .snapshot_files import read_snapshot
+from .values_file import decode_values_bytes
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What was loaded; ``loaded["name"]`` is a value that was saved under this name.
+
+    Attributes:
+        path: the checkpoint's folder.
+        step: the step of the training; None if it was not saved.
+        metric: what the checkpoint is judged by; None if it was not saved.
+        values: what else was saved, by name.
+        left: what was not restored, and why, such as random numbers of more devices.
+    """
+
+    path: Path
+    step: int | None
+    metric: float | None
+    values: Mapping[str, Any]
+    left: tuple[str, ...] = ()
+
+    def __getitem__(self, name: str) -> Any:
+        try:
+            return self.values[name]
+        except KeyError:
+            has = ", ".join(sorted(self.values)) or "none"
+            raise KeyError(f"{self.path} has no value {name!r}; it has {has}") from None
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return a value, or `default` if nothing was saved under this name."""
+        return self.values.get(name, default)
+
+
+def load(
+    path: str | os.PathLike[str],
+    *,
+    model: nn.Module | None = None,
+    optimizer: Optimizer | Mapping[str, Optimizer] | Sequence[Optimizer] | None = None,
+    scheduler: Any = None,
+    scaler: Any = None,
+    loader: Any = None,
+    which: str = "latest",
+    random_numbers: bool = True,
+    verify: bool = True,
+    timeout_seconds: float | None = None,
+    **objects: Any,
+) -> Loaded:
+    """Put the state of a checkpoint into objects, and return the values that were saved with it.
+
+    ::
+
+        found = anyrig.load("runs/a", model=model, optimizer=optimizer, loader=loader)
+        found.step, found["epoch"], found.path
+
+    Each object stays on its device, and takes the state from any saver: one process, `spread` on
+    several devices, DDP or FSDP2. All is checked before anything changes.
+
+    Over ranks, every rank must call this function. Each reads what it needs.
+
+    Args:
+        path: the folder of a series, or of one checkpoint.
+        model: gets parameters and buffers.
+        optimizer: as for `save`, and so are `scheduler`, `scaler` and `loader`. An object that is
+            not given stays as it is.
+        scheduler: see `optimizer`.
+        scaler: see `optimizer`.
+        loader: its next iteration goes on with the first global batch that was not received.
+        which: of a series: ``"latest"``, or ``"best"`` by its metric. A damaged checkpoint is
+            skipped, with a warning that names the file.
+        random_numbers: whether to restore the random numbers of Python, NumPy and PyTorch; over
+            ranks they are restored if as many ranks have saved them.
+        verify: whether to compare the content of all files with the hashes that were saved.
+        timeout_seconds: how long to wait for other ranks; None for the launcher's ``--timeout``,
+            else ten minutes.
+        objects: what else has ``load_state_dict()``, by the names that `save` was given.
+
+    Raises:
+        CheckpointError: there is no checkpoint, or it has no state for an object.
+        CheckpointDamagedError: a file is missing, cut off or altered; the message names the file.
+        KeyMismatchError: the tensors are not those of the model or the optimizer.
+        OtherRankError: another rank failed in this call.
+        RankWaitError: another rank did not come in time.
+    """
+    ranks = Ranks("anyrig.load()", timeout_seconds)
+    folder = Path(path).absolute()
+    failed: BaseException | None = None
+    found: Checkpoint | None = None
+    if ranks.rank == 0:  # chooses for all ranks
+        try:
+            found = _choose(folder, which, verify)
+        except Exception as error:
+            failed = error
+    ranks.agree({"path": str(folder), "which": which}, failed)
+    chosen = Path(ranks.gather("" if found is None else str(found.path))[0])
+    snapshot = Snapshot()
+
+    def apply() -> None: ...
+
+    metric: float | None = None
+    random: dict[str, Any] | str | None = None
+    try:
+        manifest = read_manifest(chosen) if found is None else found.manifest
+        metric = manifest.metric
+        snapshot = read_snapshot(chosen)
+        modules, others, plain = divide_values(model, objects)
+        if plain:
+            raise CheckpointError(
+                f"load({next(iter(plain))}=…) takes an object with load_state_dict(); plain values "
+                'are in what load returns, as found["name"]'
+            )
+        others |= named_states(scheduler=scheduler, scaler=scaler, loader=loader)
+        targets = Targets(modules, by_key("optimizer", optimizer), others)
+        random = _random_state(snapshot, ranks) if random_numbers else None
+        apply = prepare(snapshot, targets, chosen)
+    except Exception as error:
+        failed = error
+    ranks.agree({}, failed)
+    try:
+        apply()
+        if isinstance(random, dict):
+            random = write_random_state(random)
+    except Exception as error:
+        failed = error
+    ranks.agree({}, failed)
+    values = {name: value for name, value in snapshot.given.items() if name != "step"}
+    left = (random,) if isinstance(random, str) and random else ()
+    return Loaded(chosen, snapshot.given.get("step"), metric, values, left)
+
+
+def _choose(folder: Path, which: str, verify: bool) -> Checkpoint:
+    if which not in ("latest", "best"):
+        raise CheckpointError(f"which is 'latest' or 'best'; got {which!r}")
+    if is_checkpoint_folder(folder):
+        return open_checkpoint(folder, hashes=verify)
+    damaged: list[CheckpointError] = []
+    series = Series(folder)
+    choose: Callable[..., Checkpoint | None] = series.best if which == "best" else series.latest
+    found = choose(hashes=verify, damaged=damaged)
+    if found is None:
+        if damaged:
+            raise CheckpointDamagedError(
+                f"{folder} has no whole checkpoint. {damaged[0]}",
+                getattr(damaged[0], "path", None),
+            )
+        what = "checkpoint with a metric" if which == "best" else "checkpoint"
+        raise CheckpointError(f"{folder} has no {what}")
+    for error in damaged:
+        warnings.warn(f"{error}: loading {found.path} instead", RuntimeWarning, stacklevel=3)
+    return found
+
+
+def _random_state(snapshot: Snapshot, ranks: Ranks) -> dict[str, Any] | str:
+    """Return the random numbers of this rank, or why there are none."""
+    saved = len(snapshot.random)
+    if saved != ranks.count:
+        return (
+            f"random numbers: {saved} ranks have saved theirs, and {ranks.count} load: each rank "
+            "goes on with its own"
+        )
+    return decode_values_bytes(base64.b85decode(snapshot.random[ranks.rank]["state"]))

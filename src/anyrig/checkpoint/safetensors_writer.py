@@ -1,0 +1,167 @@
+"""Write a safetensors file tensor by tensor: the header first, which needs only the shapes.
+
+Memory holds one tensor at a time, or none where the bytes are copied from another file.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import math
+import shutil
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import torch
+from torch import Tensor
+
+from ..errors import CheckpointError
+from .foreign.file_part import open_part
+from .safetensors_header import DTYPE_BITS, LENGTH_BYTES, TensorRange
+
+_COPY_BYTES = 1 << 20
+_NAMES = {
+    "BOOL": "bool",
+    **{f"{kind}{bits}": f"{word}{bits}" for kind, word, bits in (
+        *(("I", "int", bits) for bits in (8, 16, 32, 64)),
+        *(("U", "uint", bits) for bits in (8, 16, 32, 64)),
+        *(("F", "float", bits) for bits in (16, 32, 64)),
+        ("BF", "bfloat", 16),
+        ("C", "complex", 64),
+    )},
+    "F8_E4M3": "float8_e4m3fn",
+    "F8_E5M2": "float8_e5m2",
+    "F8_E4M3FNUZ": "float8_e4m3fnuz",
+    "F8_E5M2FNUZ": "float8_e5m2fnuz",
+    "F8_E8M0": "float8_e8m0fnu",
+}  # fmt: skip
+_TEXTS = {torch_name: text for text, torch_name in _NAMES.items()}
+
+
+@dataclass(frozen=True)
+class TensorSource:
+    """A tensor to be written.
+
+    Attributes:
+        name: its name.
+        dtype: the element type, in the words of safetensors.
+        shape: its shape.
+        write: writes its bytes to a file.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    write: Callable[[BinaryIO], None]
+
+    @property
+    def bytes(self) -> int:
+        """How many bytes `write` must write."""
+        return math.prod(self.shape) * DTYPE_BITS[self.dtype] // 8
+
+
+def source_of_tensor(name: str, tensor: Tensor) -> TensorSource:
+    """Return the source of a tensor in memory, or mapped from a file.
+
+    Raises:
+        CheckpointError: safetensors cannot hold the tensor.
+    """
+    _check_plain(name, tensor)
+    return lazy_source(name, tensor.dtype, tuple(tensor.shape), lambda: tensor)
+
+
+def lazy_source(
+    name: str, dtype: torch.dtype, shape: tuple[int, ...], read: Callable[[], Tensor]
+) -> TensorSource:
+    """Return the source of a tensor that is read when it is written."""
+    return TensorSource(
+        name, dtype_text(name, dtype), shape, lambda file: _write_tensor(file, name, read())
+    )
+
+
+def source_of_range(name: str, path: Path, each: TensorRange) -> TensorSource:
+    """Return the source of a tensor whose bytes are copied from another safetensors file."""
+
+    def copy(file: BinaryIO) -> None:
+        with open_part(path, each.start, each.stop - each.start) as part:
+            shutil.copyfileobj(part, file, _COPY_BYTES)
+
+    return TensorSource(name, each.dtype, each.shape, copy)
+
+
+def write_safetensors(
+    file: BinaryIO, sources: Iterable[TensorSource], metadata: Mapping[str, str]
+) -> int:
+    """Write a safetensors file, and return its size in bytes.
+
+    Args:
+        file: where to write, from its current position on.
+        sources: the tensors; those with large elements are written first, so that all are aligned.
+        metadata: texts for the header.
+
+    Raises:
+        CheckpointError: two tensors have one name, or a tensor is not as large as its shape.
+    """
+    ordered = sorted(sources, key=lambda each: (-DTYPE_BITS[each.dtype], each.name))
+    entries: dict[str, object] = {"__metadata__": dict(metadata)}
+    position = 0
+    for each in ordered:
+        if each.name in entries:
+            raise CheckpointError(f"safetensors cannot hold two tensors named {each.name!r}")
+        offsets = [position, position + each.bytes]
+        entries[each.name] = {"dtype": each.dtype, "shape": [*each.shape], "data_offsets": offsets}
+        position = offsets[1]
+    try:
+        header = json.dumps(entries, ensure_ascii=False, separators=(",", ":")).encode()
+    except UnicodeEncodeError as error:
+        raise CheckpointError(f"A tensor's name is not valid Unicode: {error}") from None
+    header += b" " * (-len(header) % 8)
+    file.write(len(header).to_bytes(LENGTH_BYTES, "little") + header)
+    for each in ordered:
+        start = file.tell()
+        each.write(file)
+        if file.tell() - start != each.bytes:
+            raise CheckpointError(
+                f"{each.name!r} needs {each.bytes} bytes, but {file.tell() - start} were written; "
+                "the source was changed meanwhile"
+            )
+    return LENGTH_BYTES + len(header) + position
+
+
+def dtype_text(name: str, dtype: torch.dtype) -> str:
+    """Return the word of safetensors for an element type of the tensor `name`.
+
+    Raises:
+        CheckpointError: safetensors has no such element type.
+    """
+    text = _TEXTS.get(str(dtype).removeprefix("torch."))
+    if text is None:
+        raise CheckpointError(
+            f"safetensors cannot hold {name!r}, whose elements are {dtype}. Convert to a torch "
+            "file (.pt) instead"
+        )
+    return text
+
+
+def torch_name_of(dtype: str) -> str:
+    """Return PyTorch's name for an element type of safetensors: ``"float32"`` for ``"F32"``."""
+    return _NAMES.get(dtype, dtype)
+
+
+def _write_tensor(file: BinaryIO, name: str, tensor: Tensor) -> None:
+    _check_plain(name, tensor)
+    whole = tensor.detach().contiguous()
+    if whole.numel():
+        # Not numpy(): NumPy has no bfloat16, and PyTorch runs without NumPy.
+        count = whole.numel() * whole.element_size()
+        file.write(memoryview((ctypes.c_char * count).from_address(whole.data_ptr())).cast("B"))
+
+
+def _check_plain(name: str, tensor: Tensor) -> None:
+    if tensor.layout is not torch.strided or tensor.is_quantized or tensor.device.type != "cpu":
+        kind = "quantized" if tensor.is_quantized else f"{tensor.layout} on {tensor.device}"
+        raise CheckpointError(
+            f"{name!r} is {kind}; only dense tensors on the CPU are written. Convert it first"
+        )

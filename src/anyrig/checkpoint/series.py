@@ -1,0 +1,171 @@
+"""A series: a folder whose folders are the checkpoints of one training."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import CheckpointDamagedError, CheckpointError
+from .manifest import MANIFEST_NAME, Manifest, read_manifest
+from .verify import require_whole
+
+TEMPORARY_PREFIX = ".tmp-"
+_NAME = re.compile(r"(\d{6,})(?:-step-(\d+))?")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The folder of one checkpoint, and its manifest.
+
+    Attributes:
+        path: the folder.
+        manifest: its content.
+    """
+
+    path: Path
+    manifest: Manifest
+
+
+@dataclass(frozen=True)
+class Series:
+    """The folder of a series; it need not exist yet.
+
+    ::
+
+        runs/a/000007-step-1200/manifest.json      a checkpoint: number of the save, then the step
+        runs/a/.tmp-000008-…/                      a save that is running, or did not finish
+
+    Attributes:
+        folder: of the series.
+    """
+
+    folder: Path
+
+    def folders(self) -> list[Path]:
+        """Return the folders that are named as checkpoints, the newest first.
+
+        Raises:
+            CheckpointError: the folder of the series is missing or cannot be read.
+        """
+        try:
+            found = [path for path in self.folder.iterdir() if _NAME.fullmatch(path.name)]
+        except FileNotFoundError:
+            raise CheckpointError(
+                f"{self.folder} does not exist, so it has no checkpoints. Is the path right?"
+            ) from None
+        except OSError as error:
+            raise CheckpointError(
+                f"{self.folder} cannot be read: {error.strerror or error}"
+            ) from error
+        return sorted(found, key=lambda path: (number_of(path), path.name), reverse=True)
+
+    def checkpoints(self, damaged: list[CheckpointError] | None = None) -> Iterator[Checkpoint]:
+        """Yield the checkpoints whose files have the sizes that were saved, the newest first.
+
+        Args:
+            damaged: gets an error for each folder that is no whole checkpoint.
+        """
+        for folder in self.folders():
+            try:
+                yield open_checkpoint(folder, hashes=False)
+            except CheckpointError as error:
+                if damaged is not None:
+                    damaged.append(error)
+
+    def latest(
+        self, *, hashes: bool = True, damaged: list[CheckpointError] | None = None
+    ) -> Checkpoint | None:
+        """Return the newest whole checkpoint, or None.
+
+        Args:
+            hashes: whether to compare the hashes of its files too, not only their sizes.
+            damaged: gets an error for each newer folder that is no whole checkpoint.
+        """
+        return _first_whole(self.checkpoints(damaged), hashes, damaged)
+
+    def best(
+        self, *, hashes: bool = True, damaged: list[CheckpointError] | None = None
+    ) -> Checkpoint | None:
+        """Return the whole checkpoint with the best metric, or None if none has a metric.
+
+        The newest checkpoint with a metric decides whether a high or a low metric is good. Of equal
+        ones the newest is the best.
+        """
+        measured = [each for each in self.checkpoints(damaged) if _metric(each) is not None]
+        if not measured:
+            return None
+        sign = -1 if measured[0].manifest.best == "min" else 1
+        measured.sort(key=lambda each: sign * (_metric(each) or 0.0), reverse=True)  # stable
+        return _first_whole(iter(measured), hashes, damaged)
+
+    def next_number(self) -> int:
+        """Return a number above those of all checkpoints, whole or not."""
+        folders = self.folders() if self.folder.exists() else []
+        return number_of(folders[0]) + 1 if folders else 1
+
+    def surplus(self, keep: int) -> list[Path]:
+        """Return the whole checkpoints behind the newest `keep`, the oldest first.
+
+        The best one is not surplus. Damaged folders neither count nor are surplus.
+        """
+        found = [each.path for each in self.checkpoints()]
+        best = self.best(hashes=False)
+        kept = {*found[:keep], *([] if best is None else [best.path])}
+        return [path for path in reversed(found) if path not in kept]
+
+
+def open_checkpoint(folder: Path, *, hashes: bool = True) -> Checkpoint:
+    """Return the checkpoint in a folder.
+
+    Raises:
+        CheckpointDamagedError: the folder is no whole checkpoint; the message names the file.
+        CheckpointError: it cannot be read, or a later version of anyrig has written it.
+    """
+    manifest = read_manifest(folder)
+    require_whole(folder, manifest, hashes=hashes)
+    return Checkpoint(folder, manifest)
+
+
+def is_checkpoint_folder(folder: Path) -> bool:
+    """Return whether a path names one checkpoint's folder, whole or not, rather than a series.
+
+    A series may be named like a checkpoint, by the number of a job for example.
+    """
+    if (folder / MANIFEST_NAME).exists():
+        return True
+    is_named = _NAME.fullmatch(folder.name) is not None
+    return is_named and folder.is_dir() and not any(Series(folder).folders())
+
+
+def folder_name(number: int, step: int | None) -> str:
+    """Return the name of a checkpoint's folder: ``000007-step-1200``."""
+    return f"{number:06d}" if step is None else f"{number:06d}-step-{step}"
+
+
+def number_of(folder: Path) -> int:
+    """Return the number in a checkpoint's name; 0 if it has none."""
+    match = _NAME.fullmatch(folder.name)
+    return int(match[1]) if match else 0
+
+
+def _metric(checkpoint: Checkpoint) -> float | None:
+    metric = checkpoint.manifest.metric
+    return None if metric is None or math.isnan(metric) else metric
+
+
+def _first_whole(
+    candidates: Iterator[Checkpoint], hashes: bool, damaged: list[CheckpointError] | None
+) -> Checkpoint | None:
+    for candidate in candidates:
+        try:
+            if hashes:
+                require_whole(candidate.path, candidate.manifest)
+        except CheckpointDamagedError as error:
+            if damaged is not None:
+                damaged.append(error)
+        else:
+            return candidate
+    return None

@@ -1,0 +1,118 @@
+"""Plain values and small tensors in one file, which is read without running any code."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..errors import CheckpointDamagedError, CheckpointError, UnsafeFileError
+from ..transfer.tree import map_leaves
+
+_REMEDY = (
+    "A checkpoint takes numbers, texts, tensors, and lists, tuples and dicts of these: save what "
+    "the object needs to be made again"
+)
+
+
+def encode_values(values: dict[str, Any]) -> bytes:
+    """Return the content of the file. Tensors are saved from the host.
+
+    Raises:
+        CheckpointError: a value would need code to be read; the message names the value.
+    """
+    data = _encode(values)
+    if data is not None:
+        return data
+    # What the caller named is not prefixed by where the file has it.
+    named = {**values, **values.get("states", {}), **values.get("given", {})}
+    name, problem = _culprit({k: v for k, v in named.items() if k not in ("states", "given")})
+    raise CheckpointError(f"the value {name} cannot be saved: {problem}. {_REMEDY}")
+
+
+def decode_values(path: Path) -> dict[str, Any]:
+    """Return the values in a file.
+
+    Raises:
+        UnsafeFileError: the file would run code.
+        CheckpointDamagedError: the file is missing, cut off or altered.
+    """
+    try:
+        values = _load(path)
+    except pickle.UnpicklingError as error:
+        raise UnsafeFileError(
+            f"{path} would run code, and anyrig has not written it: {_first_line(error)}"
+        ) from None
+    except (OSError, EOFError, RuntimeError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointDamagedError(
+            f"{path} cannot be read: {_first_line(error)}. Load another checkpoint of the series",
+            path,
+        ) from None
+    if not isinstance(values, dict):
+        raise CheckpointDamagedError(f"{path} has a {type(values).__name__}, not a dict", path)
+    return values
+
+
+def decode_values_bytes(data: bytes) -> dict[str, Any]:
+    """Return what `encode_values` has encoded.
+
+    Raises:
+        UnsafeFileError: the bytes would run code.
+    """
+    try:
+        values: dict[str, Any] = _load(io.BytesIO(data))
+    except pickle.UnpicklingError as error:
+        raise UnsafeFileError(f"saved values would run code: {_first_line(error)}") from None
+    return values
+
+
+def _encode(values: Any) -> bytes | None:
+    """Return the file's content; None if reading the content would run code."""
+    file = io.BytesIO()
+    try:
+        torch.save(map_leaves(values, _to_host), file)
+        _load(io.BytesIO(file.getvalue()))
+    except (pickle.PickleError, AttributeError, TypeError, RuntimeError):
+        return None
+    return file.getvalue()
+
+
+def _load(source: Any) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return torch.load(source, map_location="cpu", weights_only=True)
+
+
+def _to_host(leaf: Any, path: object) -> Any:
+    if not isinstance(leaf, torch.Tensor):
+        # NumPy's numbers, such as the mean of losses, become Python's.
+        is_number = type(leaf).__module__ == "numpy" and getattr(leaf, "shape", None) == ()
+        return leaf.item() if is_number else leaf
+    if hasattr(leaf, "full_tensor"):
+        raise TypeError("a tensor in shards")
+    # A view would be saved with the whole memory behind it.
+    return leaf.detach().to("cpu", copy=True)
+
+
+def _culprit(value: Any, name: str = "") -> tuple[str, str]:
+    """Return the name of the innermost value that cannot be saved, and why."""
+    items: list[tuple[str, Any]] = []
+    if isinstance(value, dict):
+        items = [(f"{name}[{key!r}]" if name else str(key), each) for key, each in value.items()]
+    elif isinstance(value, (list, tuple)):
+        items = [(f"{name}[{index}]", each) for index, each in enumerate(value)]
+    for inner, each in items:
+        if _encode(each) is None:
+            return _culprit(each, inner)
+    kind = type(value)
+    if hasattr(value, "full_tensor"):
+        return name, "it is a tensor in shards, and only a model's and an optimizer's are gathered"
+    return name, f"it is of type {kind.__module__}.{kind.__qualname__}"
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0]

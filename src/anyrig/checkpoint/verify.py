@@ -1,0 +1,79 @@
+"""Comparing the files of a checkpoint with its manifest."""
+
+from __future__ import annotations
+
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import CheckpointDamagedError
+from .digest import hash_file
+from .manifest import MANIFEST_NAME, FileFact, Manifest, read_manifest
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What is wrong with one file of a checkpoint.
+
+    Attributes:
+        path: the file.
+        problem: in words, such as ``"is missing"``.
+    """
+
+    path: Path
+    problem: str
+
+    def __str__(self) -> str:
+        return f"{self.path} {self.problem}"
+
+
+def verify_folder(folder: Path, *, hashes: bool = True) -> tuple[Finding, ...]:
+    """Return what is wrong with a checkpoint's folder; nothing if it is whole.
+
+    Args:
+        folder: of one checkpoint.
+        hashes: whether to read all files and compare their hashes, or only their sizes.
+
+    Raises:
+        CheckpointError: the manifest cannot be read, or a later version of anyrig has written it.
+    """
+    try:
+        manifest = read_manifest(folder)
+    except CheckpointDamagedError as error:
+        return (Finding(folder / MANIFEST_NAME, str(error)),)
+    return verify_files(folder, manifest, hashes=hashes)
+
+
+def verify_files(folder: Path, manifest: Manifest, *, hashes: bool = True) -> tuple[Finding, ...]:
+    """Return what is wrong with the files that a manifest lists."""
+    problems = (
+        (folder / name, _problem_of(folder / name, fact, hashes))
+        for name, fact in manifest.files.items()
+    )
+    return tuple(Finding(path, problem) for path, problem in problems if problem is not None)
+
+
+def require_whole(folder: Path, manifest: Manifest, *, hashes: bool = True) -> None:
+    """Raise CheckpointDamagedError if a file differs from the manifest; the message names it."""
+    for name, fact in manifest.files.items():
+        problem = _problem_of(folder / name, fact, hashes)
+        if problem is not None:
+            raise CheckpointDamagedError(
+                f"{folder / name} {problem}. Load another checkpoint of the series", folder / name
+            )
+
+
+def _problem_of(path: Path, fact: FileFact, hashes: bool) -> str | None:
+    try:
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode):
+            return "is not a file"
+        if found.st_size != fact.bytes:
+            return f"has {found.st_size} bytes, and {fact.bytes} were saved"
+        if hashes and hash_file(path) != fact.hash:
+            return "was altered: its content does not have the hash of what was saved"
+    except FileNotFoundError:
+        return "is missing"
+    except OSError as error:
+        return f"cannot be read: {error.strerror or error}"
+    return None

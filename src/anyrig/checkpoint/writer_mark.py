@@ -1,0 +1,58 @@
+"""Which process writes a temporary folder, in the folder's name.
+
+``.tmp-000007-1f0c9a2b.4711-5e6d7c8b`` belongs to process 4711 of the machine ``1f0c9a2b``. Process
+numbers mean something only within one boot and one namespace of processes, so the machine's part is
+a hash of both.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import socket
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+_MARK = re.compile(r"-([0-9a-f]{8})\.(\d+)-")
+# Whether a process of another machine still writes is unknown; a running save writes all the time.
+_IDLE_SECONDS = 24 * 3600.0
+_CLOCK_SLACK_SECONDS = 2.0
+
+
+def own_mark() -> str:
+    """Return this process's part of the name."""
+    return f"{_machine()}.{os.getpid()}"
+
+
+def is_abandoned(folder: Path) -> bool:
+    """Return whether the process that wrote a temporary folder is gone.
+
+    Folders of other machines count as abandoned after a day without a write.
+
+    Raises:
+        OSError: the folder is gone, or cannot be read.
+    """
+    last_write = max(path.stat().st_mtime for path in (folder, *folder.iterdir()))
+    mark = _MARK.search(folder.name)
+    if mark is None or mark[1] != _machine():
+        return time.time() - last_write > _IDLE_SECONDS
+    try:
+        begun = psutil.Process(int(mark[2])).create_time()
+    except psutil.NoSuchProcess:
+        return True
+    except psutil.Error:
+        return False
+    return begun > last_write + _CLOCK_SLACK_SECONDS  # a later process got the same number
+
+
+def _machine() -> str:
+    facts = [socket.gethostname()]
+    for source in ("/proc/sys/kernel/random/boot_id", "/proc/self/ns/pid"):
+        with suppress(OSError):
+            path = Path(source)
+            facts.append(str(path.readlink()) if path.is_symlink() else path.read_text())
+    return hashlib.sha256("\n".join(facts).encode()).hexdigest()[:8]

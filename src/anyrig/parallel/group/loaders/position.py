@@ -1,0 +1,97 @@
+"""Where the program is in a distributed loader."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ....errors import CheckpointError
+
+
+@dataclass
+class Iteration:
+    """One iteration over a loader, as far as its user has come.
+
+    Attributes:
+        epoch: of the iteration.
+        received: how many global batches of the epoch the user has, with those skipped at the
+            beginning.
+        is_over: whether the user has asked for a batch after the last one.
+    """
+
+    epoch: int
+    received: int
+    is_over: bool = False
+
+    def count(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """Yield `batches`, and count them."""
+        for batch in batches:
+            self.received += 1
+            yield batch
+        self.is_over = True
+
+
+@dataclass(frozen=True)
+class Position:
+    """What a loader needs to go on with the next global batch, on any number of ranks.
+
+    Attributes:
+        epoch: of the next batch.
+        received: how many global batches of the epoch were received before.
+        seed: of the order.
+        batch_size: samples in a global batch; None if the loader does not say.
+        batches: global batches in an epoch; None if the loader does not say.
+        divided_ranks: the number of ranks, if each has batches of its own (``divided=True``).
+    """
+
+    epoch: int
+    received: int
+    seed: int
+    batch_size: int | None
+    batches: int | None
+    divided_ranks: int | None
+
+    def as_state(self) -> dict[str, int | None]:
+        """Return the position as plain values."""
+        return asdict(self)
+
+    def require_same_batches(self, own: Position) -> None:
+        """Raise CheckpointError if the loader `own` would yield other global batches."""
+        if self.divided_ranks != own.divided_ranks:
+            raise CheckpointError(
+                f"the position was saved by {_describe_ranks(self)}, and is loaded by "
+                f"{_describe_ranks(own)}; with batches of their own (divided=True), the ranks "
+                "must be as many as before"
+            )
+        for what, saved, now in (
+            ("samples in a global batch", self.batch_size, own.batch_size),
+            ("global batches in an epoch", self.batches, own.batches),
+        ):
+            if saved != now:
+                raise CheckpointError(
+                    f"the loader had {saved} {what} when its position was saved, and has {now} "
+                    "now, so the position means other samples. Give it the same data and the same "
+                    "batch_size (of all ranks together), or leave loader= out and begin an epoch"
+                )
+
+
+def position_from_state(state: Mapping[str, Any]) -> Position:
+    """Return the position that `Position.as_state` has written.
+
+    Raises:
+        CheckpointError: the state is of another kind of loader.
+    """
+    try:
+        position = Position(**state)
+    except TypeError:
+        raise CheckpointError(
+            "the position was saved by another kind of loader than one of anyrig.distribute(): "
+            f"it has {', '.join(map(str, state)) or 'nothing'}"
+        ) from None
+    return position
+
+
+def _describe_ranks(position: Position) -> str:
+    ranks = position.divided_ranks
+    return "a loader of global batches" if ranks is None else f"{ranks} ranks with own batches"

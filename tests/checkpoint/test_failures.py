@@ -1,0 +1,85 @@
+"""Saves that are killed, and disks that fail: the last good checkpoint is there and is found."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import anyrig
+from anyrig.errors import CheckpointError
+
+KILLS = 30
+
+
+def test_kills_at_random_moments_lose_no_announced_checkpoint(tmp_path: Path) -> None:
+    script = str(Path(__file__).parent / "killed_saves.py")
+    command = [sys.executable, "-W", "error", script, str(tmp_path / "a"), str(KILLS)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    rows = [[int(word) for word in line.split()] for line in done.stdout.splitlines()]
+    assert len(rows) == KILLS
+    assert all(found in (announced, announced + 1) for announced, found, _ in rows)
+    assert any(left for _, _, left in rows)  # some kills hit a running save
+    assert all(left <= 2 for _, _, left in rows)  # and later saves removed what was left
+
+
+@contextmanager
+def largest_file(bytes_: int) -> Iterator[None]:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (bytes_, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+@pytest.mark.parametrize("bytes_", [0, 100, 3000])
+def test_a_file_that_cannot_be_written_is_named(bytes_: int, tmp_path: Path) -> None:
+    model = nn.Linear(32, 32)
+    anyrig.save(tmp_path / "a", model=model, step=1, keep=1)
+    saved = model.weight.detach().clone()
+    nn.init.zeros_(model.weight)
+    with (
+        largest_file(bytes_),
+        pytest.raises(
+            CheckpointError, match=r"\.tmp-000002-.*/model.safetensors cannot be written: File"
+        ) as caught,
+    ):
+        anyrig.save(tmp_path / "a", model=model, step=2, keep=1)
+    assert str(caught.value).endswith("(ulimit -f). Earlier checkpoints are unchanged")
+    assert [path.name for path in (tmp_path / "a").iterdir()] == ["000001-step-1"]
+    assert anyrig.load(tmp_path / "a", model=model).step == 1
+    assert torch.equal(model.weight, saved)
+    assert anyrig.save(tmp_path / "a", model=model, step=2, keep=1).name == "000002-step-2"
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_without_permission_is_named(tmp_path: Path) -> None:
+    anyrig.save(tmp_path / "a", step=1)
+    (tmp_path / "a").chmod(0o500)
+    try:
+        with pytest.raises(CheckpointError, match=r"cannot be created: Permission denied\. Make"):
+            anyrig.save(tmp_path / "a", step=2)
+        assert anyrig.load(tmp_path / "a").step == 1
+    finally:
+        (tmp_path / "a").chmod(0o700)
+    with pytest.raises(CheckpointError, match="/proc/1/a cannot be created"):
+        anyrig.save("/proc/1/a", step=2)
+
+
+def test_a_path_below_a_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for path in (tmp_path / "file", tmp_path / "file" / "a"):
+        with pytest.raises(CheckpointError, match=rf"{path} cannot be created: "):
+            anyrig.save(path)
+        with pytest.raises(CheckpointError, match=rf"{path} "):
+            anyrig.load(path)

@@ -1,0 +1,124 @@
+"""Saved by one process, spread, DDP and FSDP2, and loaded by any of them."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+from cases_on_ranks import (
+    BATCH_SIZE,
+    CASES,
+    SAMPLES,
+    assert_same_content,
+    make_objects,
+    move_on,
+    numbers_of,
+    train_steps,
+)
+from safetensors.torch import load_file
+
+import anyrig
+
+HERE = str(Path(__file__).parent)
+LAYOUTS = ["ranks", "shards", "plain DDP", "plain FSDP2"]
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("ranks")
+
+
+@cache
+def source(work: Path) -> Path:
+    """Return a checkpoint of one process in the middle of an epoch."""
+    objects = make_objects("one")
+    train_steps(objects, 3)
+    seen = numbers_of(objects["loader"], 2)
+    anyrig.save(work / "one", name="kept", step=3, **objects)
+    (work / "one" / "seen-0.json").write_text(json.dumps(seen))
+    return work / "one"
+
+
+@cache
+def spread_source(work: Path) -> Path:
+    """Return the checkpoint after two more batches, by replicas on two devices."""
+    move_on("spread", source(work), work / "spread")
+    return work / "spread"
+
+
+@cache
+def failures(work: Path, ranks: int) -> dict[str, str]:
+    here, folder = HERE, work / str(ranks)
+    folder.mkdir()
+    sources = [source(work), spread_source(work)]
+    if ranks == 2:  # what three ranks have saved before
+        assert failures(work, 3) == {}
+        sources += [work / "3" / "layouts" / f"one by {layout}" for layout in LAYOUTS]
+
+    def work_on_rank() -> None:  # sent by value: a rank does not know this folder yet
+        import sys
+
+        sys.path.insert(0, here)
+        import cases_on_ranks
+
+        cases_on_ranks.run(folder, sources)
+
+    anyrig.launch(work_on_rank, rig="cpu", nproc_per_device=ranks)
+    found: dict[str, str] = {}
+    for rank in range(ranks):
+        for case, trace in json.loads((folder / f"failures-{rank}.json").read_text()).items():
+            found[case] = found.get(case, "") + trace
+    return found
+
+
+@pytest.mark.gpus(2)
+@pytest.mark.parametrize("ranks", [3, 2])
+@pytest.mark.parametrize("case", CASES)
+def test_on_ranks(case: str, ranks: int, work: Path) -> None:
+    found = failures(work, ranks)
+    assert case not in found, found[case]
+
+
+def seen_in(folder: Path) -> list[int]:
+    return [n for path in folder.glob("seen-*.json") for n in json.loads(path.read_text())]
+
+
+@pytest.mark.gpus(2)
+class TestWayThroughLayouts:
+    """One process, then three ranks, then two ranks, then one process: one epoch."""
+
+    @pytest.mark.parametrize("first", LAYOUTS)
+    @pytest.mark.parametrize("second", LAYOUTS)
+    def test_no_sample_is_skipped_or_seen_twice(self, first: str, second: str, work: Path) -> None:
+        assert failures(work, 2) == {}
+        by_three = work / "3" / "layouts" / f"one by {first}"
+        by_two = work / "2" / "layouts" / f"{by_three.name} by {second}"
+        # Each saves before its own two batches, so the checkpoints have the position of the first.
+        assert sorted(seen_in(by_three)) == sorted(seen_in(by_two))
+        objects = make_objects("one")
+        anyrig.load(by_two, **objects)
+        rest = [number for batch in objects["loader"] for number in batch[0].tolist()]
+        assert sorted(seen_in(work / "one") + rest) == list(range(SAMPLES))
+        assert len(rest) == SAMPLES - 2 * BATCH_SIZE
+        ours = sorted(rest[: 2 * BATCH_SIZE])
+        assert sorted(seen_in(by_two)) == ours
+
+    def test_all_write_the_same_files(self, work: Path) -> None:
+        assert failures(work, 2) == {}
+        (first,) = source(work).glob("000001*")
+        for folder in (work / "2" / "layouts").iterdir():
+            (path,) = folder.glob("000001*")
+            assert_same_content(first, path)
+            model = load_file(path / "model.safetensors")
+            assert model.keys() == make_objects("one")["model"].state_dict().keys()
+
+    def test_a_step_on_ranks_is_the_step_of_one_process(self, work: Path) -> None:
+        one, other = make_objects("one"), make_objects("spread")
+        for objects in (one, other):
+            anyrig.load(source(work), **objects)
+            train_steps(objects, 2)
+        for name, value in one["model"].state_dict().items():
+            torch.testing.assert_close(other["model"].state_dict()[name].cpu(), value)
