@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from ..late_names import load_late
 
 if TYPE_CHECKING:
+    from .background_saver import BackgroundSaver as BackgroundSaver
     from .manifest import FileFact as FileFact
     from .manifest import Manifest as Manifest
     from .manifest import read_manifest as read_manifest
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from .verify import verify_folder as verify_folder
 
 _MODULE_OF_NAME = {
+    "BackgroundSaver": ".background_saver",
     "Checkpoint": ".series",
     "FileFact": ".manifest",
     "Finding": ".verify",
