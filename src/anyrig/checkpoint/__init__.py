@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from ..late_names import load_late
 
 if TYPE_CHECKING:
+    from .background_saver import BackgroundSaver as BackgroundSaver
     from .foreign.read import read_foreign as read_foreign
     from .foreign.recognise import recognise as recognise
     from .foreign.state import ForeignState as ForeignState
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from .verify import verify_folder as verify_folder
 
 _MODULE_OF_NAME = {
+    "BackgroundSaver": ".background_saver",
     "Checkpoint": ".series",
     "FileFact": ".manifest",
     "Finding": ".verify",

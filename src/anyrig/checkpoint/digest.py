@@ -73,7 +73,12 @@ class ContentHash:
     def _begin_piece(self) -> None:
         if len(self._pending) >= _MOST_PENDING:
             self._total.update(self._pending.popleft().result())
-        self._pending.append(self._threads.submit(_hash_piece, self._piece))
+        try:
+            self._pending.append(self._threads.submit(_hash_piece, self._piece))
+        except RuntimeError:  # the interpreter ends, and takes no work for other threads
+            done: Future[bytes] = Future()
+            done.set_result(_hash_piece(self._piece))
+            self._pending.append(done)
         self._piece, self._room_bytes = [], PIECE_BYTES
 
 

@@ -17,9 +17,9 @@ from ..errors import CheckpointDamagedError, CheckpointError
 from .capture import by_key
 from .manifest import read_manifest
 from .over_ranks import Ranks
+from .prepared_save import divide_values, named_states
 from .random_state import write_random_state
 from .restore import Targets, prepare
-from .save import divide_values, named_states
 from .series import Checkpoint, Series, is_checkpoint_folder, open_checkpoint
 from .snapshot import Snapshot
 from .snapshot_files import read_snapshot

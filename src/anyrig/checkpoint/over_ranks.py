@@ -14,6 +14,11 @@ from ..processes.time_limit import limit_or_default
 class Ranks:
     """The ranks that save or load together; there may be one, without a group.
 
+    Attributes:
+        rank: of this process.
+        count: of ranks.
+        timeout_seconds: how long this rank waits for others.
+
     Args:
         what: the call, such as ``"anyrig.save()"``, for errors.
         timeout_seconds: how long to wait for other ranks; None for the launcher's limit.
@@ -23,7 +28,7 @@ class Ranks:
         group = join_group()
         self._what = what
         self._board: Board | None = None if group is None else board_of(group)
-        self._timeout_seconds = limit_or_default(timeout_seconds)
+        self.timeout_seconds = limit_or_default(timeout_seconds)
         self.rank, self.count = (0, 1) if group is None else (group.rank, group.world_size)
 
     def agree(self, facts: dict[str, Any], error: BaseException | None) -> None:
@@ -64,6 +69,6 @@ class Ranks:
         if self._board is None:
             return [value]
         texts = self._board.exchange(
-            "checkpoint", json.dumps(value).encode(), self._timeout_seconds, self._what
+            "checkpoint", json.dumps(value).encode(), self.timeout_seconds, self._what
         )
         return [json.loads(text) for text in texts]

@@ -146,7 +146,7 @@ def read_file(path: Path) -> dict[str, Tensor]:
     return found | {
         alias: found[first]
         for alias, first in metadata.items()
-        if first in found and alias != first
+        if first in found and alias not in ("format", first)
     }
 
 

@@ -18,10 +18,15 @@ def whole_on_host(tensor: Tensor) -> Tensor:
     Every rank must call this for a tensor in shards, in the same order of tensors. Each gathers the
     whole tensor on its device.
     """
+    return whole_on_device(tensor).cpu()
+
+
+def whole_on_device(tensor: Tensor) -> Tensor:
+    """Return a whole tensor on its device; see `whole_on_host`."""
     if is_sharded(tensor):
         sharded: Any = tensor
         tensor = sharded.full_tensor()
-    return tensor.detach().cpu().resolve_conj().resolve_neg()
+    return tensor.detach().resolve_conj().resolve_neg()
 
 
 def divided_like(whole: Tensor, target: Tensor) -> Tensor:

@@ -1,0 +1,219 @@
+"""Saving while training goes on.
+
+::
+
+    training   step │ copy to host │ step   step   step │ wait │ copy │ step   step
+    thread                         └─ write, hash, flush, rename ─┘    └─ write, …
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import CheckpointError
+from .over_ranks import Ranks
+from .prepared_save import PreparedSave, State, prepare_save
+from .shards import whole_on_device
+
+_SAVE = "a save in the background"
+
+
+class BackgroundSaver:
+    """Saves checkpoints of one series while training goes on.
+
+    ::
+
+        with anyrig.checkpoint.BackgroundSaver("runs/a", keep=3) as saver:
+            for step, (x, y) in enumerate(loader):
+                ...
+                if step % 1000 == 0:
+                    saver.save(model=model, optimizer=optimizer, loader=loader, step=step)
+
+    `save` returns when the state is copied to the host's memory, and a thread of rank 0 writes it.
+    The memory of the copy is kept for the next save. A save waits for the one before. If a save has
+    failed, the next call of a method raises its error, on every rank; the series then has the
+    checkpoints before it. The end of the block, and the end of the process, wait for the last save.
+
+    Over ranks, every rank calls each method.
+
+    Args:
+        path: the folder of the series; it is created if necessary.
+        keep: as for `anyrig.save`.
+        timeout_seconds: how long to wait for other ranks and for a save to end; None for the
+            launcher's ``--timeout``, else ten minutes.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        keep: int | None = None,
+        timeout_seconds: float | None = None,
+    ) -> None:
+        self._path = Path(path).absolute()
+        self._keep = keep
+        self._given_seconds = timeout_seconds
+        self._copies = _HostCopies()
+        self._writing: _Writing | None = None
+
+    def save(
+        self,
+        *,
+        model: torch.nn.Module | None = None,
+        optimizer: Any = None,
+        scheduler: Any = None,
+        scaler: Any = None,
+        loader: Any = None,
+        step: int | None = None,
+        metric: float | None = None,
+        best: str | None = None,
+        **values: Any,
+    ) -> None:
+        """Copy the state of a training to the host, and begin to save it; see `anyrig.save`.
+
+        Raises:
+            CheckpointError: this state cannot be saved, or the save before has failed.
+            OtherRankError: another rank failed in this call, or in the save before.
+            RankWaitError: another rank did not come in time.
+        """
+        self.wait()
+        ranks = Ranks(_SAVE, self._given_seconds)
+        state = State(model, optimizer, scheduler, scaler, loader, step, metric, best, values)
+        prepared = prepare_save(ranks, self._path, self._keep, state, self._copies.copy)
+        failed: BaseException | None = None
+        self._copies.begin()
+        try:
+            # On every rank: the copies of tensors in shards are collectives.
+            prepared.contents = {name: [*parts] for name, parts in prepared.contents.items()}
+            self._copies.finish()
+        except Exception as error:
+            failed = error
+            prepared.read_to_the_end()
+        ranks.agree({}, failed)
+        self._writing = _Writing(prepared if ranks.rank == 0 else None)
+
+    def wait(self) -> Path | None:
+        """Wait for the last save, and return its checkpoint's folder; None if there was none.
+
+        Raises:
+            CheckpointError: the save has failed, or has not ended in time.
+            OtherRankError: the save has failed on rank 0.
+            RankWaitError: another rank did not come in time.
+        """
+        if self._writing is None:
+            return None
+        ranks = Ranks(_SAVE, self._given_seconds)
+        writing = self._writing
+        failed = writing.wait(ranks.timeout_seconds)
+        if not writing.is_running:
+            self._writing = None
+        ranks.agree({}, failed)
+        return Path(ranks.gather(writing.folder)[0])
+
+    def __enter__(self) -> BackgroundSaver:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self.wait()
+        elif self._writing is not None:  # the other ranks may not come; the error is theirs, too
+            failed = self._writing.wait(Ranks(_SAVE, self._given_seconds).timeout_seconds)
+            if failed is not None and hasattr(error, "add_note"):
+                error.add_note(f"The last checkpoint was not saved: {failed}")
+
+
+class _Writing:
+    """The thread that writes one checkpoint; on ranks other than 0 nothing is written."""
+
+    def __init__(self, prepared: PreparedSave | None) -> None:
+        self.folder = ""
+        self._failed: BaseException | None = None
+        self._thread: threading.Thread | None = None
+        if prepared is not None:
+            # Not a daemon: the end of the process waits for it.
+            self._thread = threading.Thread(
+                target=self._write, args=(prepared,), name="anyrig-save", daemon=False
+            )
+            self._thread.start()
+            atexit.register(self._report)  # runs after the thread has ended
+
+    @property
+    def is_running(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    def wait(self, timeout_seconds: float) -> BaseException | None:
+        """Wait until the checkpoint is written; return why it is not."""
+        if self._thread is not None:
+            self._thread.join(timeout_seconds)
+        if self.is_running:
+            return CheckpointError(
+                f"{_SAVE} has not ended after {timeout_seconds:.0f} s, and goes on. The disk may "
+                "be slow or gone; allow more time with timeout_seconds="
+            )
+        atexit.unregister(self._report)
+        return self._failed
+
+    def _write(self, prepared: PreparedSave) -> None:
+        try:
+            self.folder = str(prepared.write().path)
+        except BaseException as error:
+            self._failed = error
+
+    def _report(self) -> None:
+        """Print a failure that no call has raised, at the end of the process."""
+        if self._failed is not None:
+            sys.stderr.write(f"anyrig: the last checkpoint was not saved: {self._failed}\n")
+
+
+class _HostCopies:
+    """Copies of tensors in the host's memory, which the next save uses again.
+
+    Copies from a GPU go to pinned memory, without waiting for each.
+    """
+
+    def __init__(self) -> None:
+        self._buffers: list[Tensor] = []
+        self._free: Iterator[Tensor] = iter(())
+        self._devices: set[torch.device] = set()
+
+    def begin(self) -> None:
+        """Begin a save: all buffers are free."""
+        self._free, self._buffers = iter(self._buffers), []
+        self._devices = set()
+
+    def copy(self, tensor: Tensor) -> Tensor:
+        """Return a copy, which is complete after `finish`."""
+        source = whole_on_device(tensor)
+        buffer = next(self._free, None)
+        if (
+            buffer is None
+            or buffer.shape != source.shape
+            or buffer.dtype != source.dtype
+            or buffer.is_pinned() != source.is_cuda
+        ):
+            buffer = torch.empty(source.shape, dtype=source.dtype, pin_memory=source.is_cuda)
+        self._buffers.append(buffer)
+        if source.is_cuda:
+            self._devices.add(source.device)
+        return buffer.copy_(source, non_blocking=source.is_cuda)
+
+    def finish(self) -> None:
+        """Wait for all copies, and forget the buffers that this save did not need."""
+        self._free = iter(())
+        for device in self._devices:
+            torch.accelerator.synchronize(device)
