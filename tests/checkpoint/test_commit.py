@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 import time
 from contextlib import suppress
@@ -9,8 +10,11 @@ from pathlib import Path
 from typing import BinaryIO
 
 import pytest
+import torch
 from crashing_disk import RecordingDisk, crashes_of, write_tree
+from torch import nn
 
+import anyrig
 from anyrig.checkpoint.commit import commit
 from anyrig.checkpoint.disk import Disk
 from anyrig.checkpoint.manifest import FileFact, Manifest, read_manifest
@@ -89,6 +93,32 @@ class TestEveryCrash:
                 assert latest is not None
                 assert latest.path == path
                 assert latest.manifest.number > announced
+            shutil.rmtree(replayed)
+
+    def test_leaves_a_training_that_loads(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        live, replayed = tmp_path / "live", tmp_path / "replayed"
+        live.mkdir()
+        disk, model = RecordingDisk(), nn.Linear(3, 2)
+        monkeypatch.setattr("anyrig.checkpoint.commit.Disk", lambda: disk)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+        for number in range(1, 4):
+            model(torch.ones(1, 3)).sum().backward()
+            optimizer.step()
+            nn.init.constant_(model.weight, number)
+            anyrig.save(live / "a", model=model, optimizer=optimizer, step=number, keep=1)
+            disk.announce(number)
+        states = sorted(set(crashes_of(disk.changes, live, 1000)), key=repr)
+        after_the_first = [state for state in states if state[0]]
+        assert len(after_the_first) > 150
+        for announced, tree in random.Random(0).sample(after_the_first, 60):
+            replayed.mkdir()
+            write_tree(tree, replayed)
+            found = anyrig.load(replayed / "a", model=model, optimizer=optimizer)
+            assert found.step is not None
+            assert found.step >= announced
+            assert (model.weight == found.step).all()
             shutil.rmtree(replayed)
 
     @pytest.mark.parametrize("left_out", ["sync", "sync_folder"], ids=["of a file", "of a folder"])

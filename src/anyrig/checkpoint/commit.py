@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import CheckpointError
-from .digest import ContentHash
+from .digest import PIECE_BYTES, ContentHash
 from .disk import Disk
 from .manifest import MANIFEST_NAME, FileFact, Manifest, encode_manifest
 from .series import TEMPORARY_PREFIX, Checkpoint, Series, folder_name
@@ -115,9 +115,11 @@ def write_file(path: Path, parts: Parts, disk: Disk) -> FileFact:
     with explaining(path, "written"), disk.create(path) as file, ContentHash() as content:
         for part in parts:
             view = memoryview(part).cast("B")
-            content.update(view)
-            disk.write(file, view)
             bytes_ += len(view)
+            for start in range(0, len(view), PIECE_BYTES):  # one is hashed while one is written
+                piece = view[start : start + PIECE_BYTES]
+                content.update(piece)
+                disk.write(file, piece)
         disk.sync(file)
         return FileFact(bytes_, content.hexdigest())
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
+
+# What file systems answer that write names by themselves, such as some over a network.
+_NO_SYNC_OF_FOLDERS = (errno.EINVAL, errno.ENOTSUP)
 
 
 class Disk:
@@ -43,6 +47,9 @@ class Disk:
         descriptor = os.open(path, os.O_RDONLY)
         try:
             os.fsync(descriptor)
+        except OSError as error:
+            if error.errno not in _NO_SYNC_OF_FOLDERS:
+                raise
         finally:
             os.close(descriptor)
 

@@ -7,20 +7,26 @@ from collections.abc import Iterable, Mapping
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from ..parallel.replicas.transparent import TransparentModule
+
 # The attribute in which a wrapper has its module, where the attribute shows in names.
 _COMPILED = "_orig_mod"  # torch.compile(module)
 _RECOMPUTED = "_checkpoint_wrapped_module"  # PyTorch's checkpoint_wrapper
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
-    """Return the module inside DDP, `torch.nn.DataParallel` and `torch.compile`."""
-    while True:
+    """Return the module inside DDP, `torch.nn.DataParallel` and `torch.compile`.
+
+    What `anyrig.spread` returns has the names of its module already.
+    """
+    while not isinstance(model, TransparentModule):
         if isinstance(model, (DistributedDataParallel, nn.DataParallel)):
             model = model.module
         elif isinstance(getattr(model, _COMPILED, None), nn.Module):
             model = model._orig_mod  # type: ignore[assignment]
         else:
-            return model
+            break
+    return model
 
 
 def plain_name(name: str) -> str:
