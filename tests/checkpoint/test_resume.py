@@ -41,7 +41,7 @@ class TestPosition:
         epochs = [numbers_of(loader), numbers_of(loader)]
         torch.manual_seed(2)
         other: Any = anyrig.distribute(make_loader())
-        for received in range(11):
+        for received in (0, 1, 4, 5, 7, 10):
             epoch, batch = divmod(received, 5)
             loader.load_state_dict(state)
             iterator = iter(loader)
