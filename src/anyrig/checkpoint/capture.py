@@ -80,8 +80,8 @@ def explain_stateless(name: str) -> str:
     if name != "loader":
         return f". Pass an object with state_dict() and load_state_dict() as {name}"
     return (
-        ", so it has no position to save or load. Iterate over anyrig.distribute(loader) instead, which "
-        "works in one process, too, and pass that"
+        ", so it has no position to save or load. Iterate over anyrig.distribute(loader) instead, "
+        "which works in one process, too, and pass that"
     )
 
 
