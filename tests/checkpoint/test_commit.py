@@ -259,6 +259,30 @@ class TestLeftOvers:
             save(series, "b", keep=1, disk=ReadOnly())
         assert [path.name for path in series.folders()] == ["000002"]
 
+    def test_a_folder_without_permission_is_named(self, tmp_path: Path) -> None:
+        series = Series(tmp_path / "a")
+        save(series, "a")
+
+        class Forbidden(Disk):
+            def make_folder(self, path: Path) -> None:
+                raise PermissionError(13, "Permission denied")
+
+        with pytest.raises(
+            CheckpointError, match=r"cannot be created: Permission denied\. Make the folder writab"
+        ):
+            save(series, "b", disk=Forbidden())
+
+    def test_a_file_system_that_cannot_sync_folders_is_no_error(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def refuse(descriptor: int) -> None:
+            raise OSError(22, "Invalid argument")
+
+        monkeypatch.setattr("anyrig.checkpoint.disk.os.fsync", refuse)
+        Disk().sync_folder(tmp_path)
+        with pytest.raises(CheckpointError, match="Invalid argument"):
+            save(Series(tmp_path), "a")
+
     def test_another_process_with_the_same_number_is_reported(self, tmp_path: Path) -> None:
         series = Series(tmp_path / "a")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -56,7 +57,7 @@ def failures(work: Path, ranks: int) -> dict[str, str]:
     sources = [source(work), spread_source(work)]
     if ranks == 2:  # what three ranks have saved before
         assert failures(work, 3) == {}
-        sources += [work / "3" / "layouts" / f"one by {layout}" for layout in LAYOUTS]
+        sources = [sources[0]] + [work / "3" / "layouts" / f"one by {layout}" for layout in LAYOUTS]
 
     def work_on_rank() -> None:  # sent by value: a rank does not know this folder yet
         import sys
@@ -122,3 +123,32 @@ class TestWayThroughLayouts:
             train_steps(objects, 2)
         for name, value in one["model"].state_dict().items():
             torch.testing.assert_close(other["model"].state_dict()[name].cpu(), value)
+
+
+@pytest.mark.sweep
+@pytest.mark.gpus(4)
+def test_every_sharding_on_four_gpus(work: Path) -> None:
+    (first,) = source(work).glob("000001*")
+    target = work / "four"
+
+    def save_again() -> list[str]:
+        options: list[dict[str, Any]] = [
+            {},
+            {"how": "shard"},
+            {"how": "shard", "sharding": anyrig.Sharding(offload=True)},
+            {"how": "shard", "sharding": anyrig.Sharding(replicas=2)},
+        ]
+        saved = []
+        for each in options:
+            layers = (torch.nn.Linear(4, 5), torch.nn.LayerNorm(5), torch.nn.Linear(5, 7))
+            model = anyrig.spread(torch.nn.Sequential(*layers, torch.nn.Linear(7, 1)), **each)
+            optimizer = torch.optim.AdamW(model.parameters())
+            for _ in range(2):  # before the load, and after
+                model(torch.ones(8, 4)).sum().backward()
+                optimizer.step()
+                anyrig.load(first, model=model, optimizer=optimizer)
+            saved.append(str(anyrig.save(target, model=model, optimizer=optimizer)))
+        return saved
+
+    for path in anyrig.launch(save_again, rig="cuda:0,1,2,3"):
+        assert_same_content(first, Path(path))

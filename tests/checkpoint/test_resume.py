@@ -41,7 +41,7 @@ class TestPosition:
         epochs = [numbers_of(loader), numbers_of(loader)]
         torch.manual_seed(2)
         other: Any = anyrig.distribute(make_loader())
-        for received in range(11):
+        for received in (0, 1, 4, 5, 7, 10):
             epoch, batch = divmod(received, 5)
             loader.load_state_dict(state)
             iterator = iter(loader)
@@ -100,6 +100,15 @@ class TestPosition:
         state = anyrig.distribute(make_loader()).state_dict()  # type: ignore[attr-defined]
         with pytest.raises(CheckpointError, match=message):
             anyrig.distribute(other).load_state_dict(state)
+
+    def test_ranks_with_batches_of_their_own_must_be_as_many(self) -> None:
+        loader: Any = anyrig.distribute(make_loader(), divided=True)
+        state = loader.state_dict()
+        loader.load_state_dict(state)
+        with pytest.raises(CheckpointError, match="saved by 2 ranks with own batches, and is load"):
+            loader.load_state_dict({**state, "divided_ranks": 2})
+        with pytest.raises(CheckpointError, match="saved by a loader of global batches, and is lo"):
+            loader.load_state_dict(anyrig.distribute(make_loader()).state_dict())  # type: ignore[attr-defined]
 
     def test_another_loader_s_state_is_refused(self) -> None:
         loader: Any = anyrig.distribute(make_loader())

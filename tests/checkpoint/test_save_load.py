@@ -12,6 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, load_model
 from torch import Tensor, nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, SequentialLR
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -277,6 +278,7 @@ class TestModelFiles:
         assert load_file(path / "model.safetensors").keys() == model.state_dict().keys()
         other = make_model()
         other[0] = torch.compile(other[0], backend="eager")
+        other[3] = checkpoint_wrapper(other[3])
         its_optimizer = torch.optim.Adam(other.parameters())
         anyrig.load(tmp_path / "a", model=other, optimizer=its_optimizer)
         assert_same([*model.parameters()], [*other.parameters()])
@@ -394,10 +396,15 @@ class TestRefusals:
         ):
             with pytest.raises(CheckpointError, match=f"{path} has no state of this {what}"):
                 anyrig.load(tmp_path / "a", **given)
+        position = anyrig.save(tmp_path / "b", loader=anyrig.distribute(DataLoader([1])))
+        with pytest.raises(CheckpointError, match=r"no load_state_dict\(\), so it has no position"):
+            anyrig.load(position, loader=DataLoader([1]))
+        with pytest.raises(CheckpointError, match=r"load\(epoch=…\) takes an object with load_sta"):
+            anyrig.load(position, epoch=1)
         with pytest.raises(CheckpointError, match="has no checkpoint with a metric"):
             anyrig.load(tmp_path / "a", which="best")
         with pytest.raises(CheckpointError, match="does not exist, so it has no checkpoints"):
-            anyrig.load(tmp_path / "b")
+            anyrig.load(tmp_path / "c")
 
 
 class TestDamage:

@@ -69,17 +69,19 @@ def state_of(name: str, value: Any) -> Any:
     """
     if not callable(getattr(value, "state_dict", None)):
         raise CheckpointError(
-            f"{name} is a {type(value).__name__}, which has no state_dict()" + _remedy(name)
+            f"{name} is a {type(value).__name__}, which has no state_dict()"
+            + explain_stateless(name)
         )
     return value.state_dict()
 
 
-def _remedy(name: str) -> str:
+def explain_stateless(name: str) -> str:
+    """Return what to pass instead of an object without a state."""
     if name != "loader":
         return f". Pass an object with state_dict() and load_state_dict() as {name}"
     return (
-        ", so its position cannot be saved. Iterate over anyrig.distribute(loader) instead, which "
-        "works in one process, too, and save that"
+        ", so it has no position to save or load. Iterate over anyrig.distribute(loader) instead, "
+        "which works in one process, too, and pass that"
     )
 
 

@@ -14,6 +14,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from ..errors import CheckpointDamagedError, CheckpointError
+from ..units import format_count
 from .capture import by_key
 from .manifest import read_manifest
 from .over_ranks import Ranks
@@ -179,7 +180,7 @@ def _random_state(snapshot: Snapshot, ranks: Ranks) -> dict[str, Any] | str:
     saved = len(snapshot.random)
     if saved != ranks.count:
         return (
-            f"random numbers: {saved} ranks have saved theirs, and {ranks.count} load: each rank "
-            "goes on with its own"
+            f"random numbers: saved by {format_count(saved, 'rank')}, loaded by {ranks.count}; "
+            "each rank goes on with its own"
         )
     return decode_values_bytes(base64.b85decode(snapshot.random[ranks.rank]["state"]))

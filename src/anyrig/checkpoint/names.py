@@ -9,7 +9,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ..parallel.replicas.transparent import TransparentModule
 
-# The attribute in which a wrapper has its module, where the attribute shows in names.
+# The attribute in which a wrapper has its module, where the attribute shows in names. Both are
+# private; without them, names would depend on whether a layer is compiled or recomputed.
 _COMPILED = "_orig_mod"  # torch.compile(module)
 _RECOMPUTED = "_checkpoint_wrapped_module"  # PyTorch's checkpoint_wrapper
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..errors import CheckpointError, KeyMismatchError
-from .capture import model_entries, parameter_names
+from .capture import explain_stateless, model_entries, parameter_names
 from .mismatch import find_mismatch
 from .names import names_of_parameters, unwrapped
 from .shards import divided_like, is_sharded
@@ -167,6 +167,7 @@ def _check_other(snapshot: Snapshot, name: str, target: Any, source: object) -> 
     if not callable(getattr(target, "load_state_dict", None)):
         raise CheckpointError(
             f"{name} is a {type(target).__name__}, which has no load_state_dict()"
+            + explain_stateless(name)
         )
 
 
