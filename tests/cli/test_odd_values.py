@@ -127,10 +127,13 @@ POSSIBLE = {
 }
 
 
+# Typer builds its commands anew in each call of the app, which takes longer than all else here.
+COMMANDS = typer.main.get_command(app)
+
 SHARING = ("doctor", "rehearse")
 SHARED = {
     next(part for part in parameter.opts if part.startswith("--"))
-    for parameter in typer.main.get_command(app).commands["run"].params
+    for parameter in COMMANDS.commands["run"].params
     if parameter.param_type_name == "option"
 }
 
@@ -144,14 +147,18 @@ FLAGS_OF_LAUNCH = {
 
 
 def flags() -> Iterator[tuple[list[str], str]]:
-    group = typer.main.get_command(app)
-    commands = {(name,): command for name, command in group.commands.items()}
+    commands = {(name,): command for name, command in COMMANDS.commands.items()}
     virtual = commands.pop(("virtual",)).commands
     commands |= {("virtual", name): command for name, command in virtual.items()}
     for words, command in commands.items():
         for parameter in command.params:
             if parameter.param_type_name == "option" and parameter.opts[0].startswith("--"):
                 yield list(words), parameter.opts[0]
+
+
+@pytest.fixture(autouse=True)
+def _built_commands(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("anyrig.cli.app.app", COMMANDS)
 
 
 def call(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
