@@ -22,6 +22,11 @@ def pytest_runtest_setup() -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Leave the modules and tests themselves out of each garbage collection that a test makes."""
+    """Leave the modules and tests themselves out of each garbage collection that a test makes.
+
+    An optimizer's first step imports PyTorch's compiler, which has more objects than all else.
+    """
+    import torch._dynamo
+
     gc.collect()
     gc.freeze()
