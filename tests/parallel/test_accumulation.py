@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from on_ranks import run_cases
+from on_ranks import World, run_cases
 from test_every_combination import rows_of
 from torch import Tensor, nn
 from torch.nn import functional
@@ -207,15 +207,14 @@ REFUSED = (clipped, zeroed, replaced, two_forwards, twice, of_gradients)
 
 
 @cache
-def failures_in_ranks() -> dict[str, dict[int, str]]:
+def world() -> World:
     cases = [*RANK_CASES, "case_refusals"]
-    found: dict[str, dict[int, str]] = run_cases("test_accumulation", cases, 3)
-    return found
+    return run_cases("test_accumulation", cases, 3)
 
 
 @pytest.mark.parametrize("case", [*RANK_CASES, "case_refusals"])
 def test_ranks(case: str) -> None:
-    assert failures_in_ranks()[case] == {}
+    assert world()[case] == {}
 
 
 @pytest.mark.parametrize("rig", ["cpu", "cuda:0,1,2"])

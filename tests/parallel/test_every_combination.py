@@ -20,7 +20,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from every_kind import KINDS, Kind, mean_of, tensors_of
-from on_ranks import run_cases
+from on_ranks import World, run_cases
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
@@ -196,9 +196,8 @@ globals().update(CASES)
 
 
 @cache
-def failures_in_ranks(ranks: int) -> dict[str, dict[int, str]]:
-    found: dict[str, dict[int, str]] = run_cases("test_every_combination", [*CASES], ranks)
-    return found
+def world(ranks: int) -> World:
+    return run_cases("test_every_combination", [*CASES], ranks)
 
 
 @pytest.mark.parametrize(
@@ -206,7 +205,7 @@ def failures_in_ranks(ranks: int) -> dict[str, dict[int, str]]:
 )
 @pytest.mark.parametrize("name", IN_RANKS)
 def test_ranks(name: str, ranks: int) -> None:
-    assert failures_in_ranks(ranks)[f"case_{name}"] == {}
+    assert world(ranks)[f"case_{name}"] == {}
 
 
 def try_without_data() -> None:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 import group_cases
 import pytest
-from on_ranks import run_cases
-
-from anyrig.errors import LaunchError
+from on_ranks import World, run_cases
 
 NAMES = [name for name in vars(group_cases) if name.startswith("case_")]
 CASES = [name for name in NAMES if "cards" not in name]
@@ -27,17 +24,14 @@ GROUPS: dict[str, tuple[list[str], int, str | None]] = {
 
 
 @cache
-def failures_of(group: str) -> dict[str, Any]:
+def world_of(group: str) -> World:
     names, ranks, virtual = GROUPS[group]
-    try:
-        return run_cases("group_cases", names, ranks, virtual)
-    except LaunchError as error:  # once, and not for each case again
-        return {name: {"at fault": str(error)} for name in names}
+    return run_cases("group_cases", names, ranks, virtual)
 
 
 @pytest.mark.parametrize(
     ("group", "case"), [(group, case) for group, (cases, *_) in GROUPS.items() for case in cases]
 )
 def test_in_a_group(group: str, case: str) -> None:
-    failures = failures_of(group)[case]
+    failures = world_of(group)[case]
     assert not failures, "\n".join(f"rank {rank}: {text}" for rank, text in failures.items())

@@ -14,7 +14,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from every_kind import KINDS, Kind, tensors_of
-from on_ranks import run_cases
+from on_ranks import World, run_cases
 from test_every_combination import IN_RANKS, RIGS, gradients, rows_of
 from torch import Tensor, nn
 from torch.distributed.fsdp import MixedPrecisionPolicy
@@ -170,17 +170,16 @@ OTHERS = ["case_join_computes_without_rows_in_the_same_dtype", "case_a_policy_co
 
 
 @cache
-def failures_in_ranks() -> dict[str, dict[int, str]]:
+def world() -> World:
     cases = [name for name in (*CASES, *OTHERS) if "LSTM" not in name or has_bfloat16_lstm()]
-    found: dict[str, dict[int, str]] = run_cases("test_precision", cases, 3)
-    return found
+    return run_cases("test_precision", cases, 3)
 
 
 @pytest.mark.parametrize("case", [*CASES, *OTHERS])
 def test_ranks(case: str) -> None:
     if "LSTM" in case:
         need_bfloat16_lstm()
-    assert failures_in_ranks()[case] == {}
+    assert world()[case] == {}
 
 
 @pytest.mark.parametrize("word", ["bfloat16", "torch.float16", "half", torch.half])
