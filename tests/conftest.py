@@ -3,6 +3,7 @@
 import gc
 import os
 import signal
+from importlib import import_module
 
 import torch
 
@@ -26,7 +27,6 @@ def pytest_collection_finish() -> None:
 
     An optimizer's first step imports PyTorch's compiler, which has more objects than all else.
     """
-    import torch._dynamo
-
+    import_module("torch._dynamo")
     gc.collect()
     gc.freeze()
