@@ -175,6 +175,7 @@ def _flush_files() -> None:
     """Flush the buffers of all open files, the outermost layer first; close compressed files."""
     # Not isinstance, which runs the code of proxy objects with a `__class__` property. And the C
     # base class, because checking an ABC is slow for hundreds of thousands of objects.
+    gc.unfreeze()  # `gc.get_objects` leaves out what is frozen
     (base,) = io.IOBase.__bases__
     files = [item for item in gc.get_objects() if issubclass(type(item), base)]
     texts = [file for file in files if isinstance(file, io.TextIOWrapper)]
