@@ -51,12 +51,12 @@ WORLDS: dict[str, tuple[str | None, int, list[str]]] = {
 @cache
 def _world(name: str) -> World:
     rig, ranks, cases = WORLDS[name]
-    return run_cases("rank_cases", list(dict.fromkeys(cases)), ranks, rig)
+    return run_cases([f"rank_cases.{case}" for case in dict.fromkeys(cases)], ranks, rig)
 
 
 def failures_of(world: str, case: str) -> dict[int, str]:
     """Return the traceback of each rank on which a case failed. A world starts on first use."""
-    return _world(world)[case]
+    return _world(world)[f"rank_cases.{case}"]
 
 
 class World:
@@ -65,24 +65,22 @@ class World:
     `world[case]` waits for the case. It is the traceback of each rank on which the case failed.
     """
 
-    def __init__(self, file: str, names: list[str], ranks: int, virtual: str | None) -> None:
+    def __init__(self, names: list[str], ranks: int, virtual: str | None) -> None:
         self._names, self._ranks = names, ranks
         self._error: LaunchError | None = None
         self._folder = tempfile.TemporaryDirectory()
         self._report = Path(self._folder.name) / "report"
-        self._launch = threading.Thread(
-            target=self._run, args=(file, names, ranks, virtual), daemon=True
-        )
+        self._launch = threading.Thread(target=self._run, args=(names, ranks, virtual), daemon=True)
         self._launch.start()
 
-    def _run(self, file: str, names: list[str], ranks: int, virtual: str | None) -> None:
+    def _run(self, names: list[str], ranks: int, virtual: str | None) -> None:
         here, report = str(HERE), str(self._report)
 
         def work() -> None:  # sent by value: a rank does not know this folder yet
             sys.path[:0] = [here, str(Path(here).parent)]
             import on_ranks
 
-            on_ranks.run_rank(file, names, virtual, report)
+            on_ranks.run_rank(names, virtual, report)
 
         try:
             anyrig.launch(work, rig="cpu", nproc_per_device=ranks)
@@ -105,19 +103,18 @@ class World:
         return {int(rank): failure for rank, failure in found.get(case, lost).items()}
 
 
-def run_cases(file: str, names: list[str], ranks: int, virtual: str | None = None) -> World:
+def run_cases(names: list[str], ranks: int, virtual: str | None = None) -> World:
     """Start a group of ranks that runs cases.
 
     Args:
-        file: the module that has the cases.
-        names: of the cases, in order.
+        names: of the cases, in order, each as ``"module.case"``.
         ranks: how many.
         virtual: the rig of virtual GPUs that the ranks have; None for the CPU.
     """
-    return World(file, names, ranks, virtual)
+    return World(names, ranks, virtual)
 
 
-def run_rank(file: str, names: list[str], virtual: str | None, report: str) -> None:
+def run_rank(names: list[str], virtual: str | None, report: str) -> None:
     """Run the cases on this rank; rank 0 adds a line to the file `report` for each."""
     if virtual is not None:
         for variable in (
@@ -130,12 +127,15 @@ def run_rank(file: str, names: list[str], virtual: str | None, report: str) -> N
         install(virtual)
     group = join_group(timeout_seconds=TIME_LIMIT_SECONDS)
     assert group is not None
-    module = importlib.import_module(file)
+    cases = {}
     for name in names:
+        file, _, case = name.rpartition(".")
+        cases[name] = getattr(importlib.import_module(file), case)
+    for name, case in cases.items():
         torch.manual_seed(0)
         torch.set_default_dtype(torch.float64)
         started = time.perf_counter()
-        failure = _run_case(getattr(module, name))
+        failure = _run_case(case)
         if os.environ.get("ANYRIG_TEST_TIMES") and group.rank == 0:
             print(f"{time.perf_counter() - started:6.2f} s  {name}", flush=True)
         heard: list[Any] = [None] * group.world_size
