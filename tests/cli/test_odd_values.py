@@ -129,10 +129,13 @@ POSSIBLE = {
 
 # Their errors depend on the checkpoint: tests/cli/test_checkpoint.py tries these values.
 ELSEWHERE = ("--key", "--output")
+# Typer builds its commands anew in each call of the app, which takes longer than all else here.
+COMMANDS = typer.main.get_command(app)
+
 SHARING = ("doctor", "rehearse")
 SHARED = {
     next(part for part in parameter.opts if part.startswith("--"))
-    for parameter in typer.main.get_command(app).commands["run"].params
+    for parameter in COMMANDS.commands["run"].params
     if parameter.param_type_name == "option"
 }
 
@@ -146,8 +149,7 @@ FLAGS_OF_LAUNCH = {
 
 
 def flags() -> Iterator[tuple[list[str], str]]:
-    group = typer.main.get_command(app)
-    commands = {(name,): command for name, command in group.commands.items()}
+    commands = {(name,): command for name, command in COMMANDS.commands.items()}
     for group_name in ("virtual", "checkpoint"):
         inner = commands.pop((group_name,)).commands
         commands |= {(group_name, name): command for name, command in inner.items()}
@@ -157,6 +159,11 @@ def flags() -> Iterator[tuple[list[str], str]]:
                 continue
             if parameter.opts[0].startswith("--"):
                 yield list(words), parameter.opts[0]
+
+
+@pytest.fixture(autouse=True)
+def _built_commands(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("anyrig.cli.app.app", COMMANDS)
 
 
 def call(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:

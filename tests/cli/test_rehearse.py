@@ -71,6 +71,17 @@ def test_arguments_streams_and_exit_code_are_the_scripts(script: Path) -> None:
     assert done.returncode == 7
 
 
+def test_a_file_that_the_script_leaves_open_is_written(script: Path) -> None:
+    left = script.with_name("left.txt")
+    script.write_text(
+        f"import gc\nfile = open({str(left)!r}, 'w')\nloop = [file]\nloop.append(loop)\n"
+        "file.write('kept')\ndel file\ngc.freeze()"
+    )
+    done = anyrig("rehearse", "--rig", "T4", str(script))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert left.read_text() == "kept"
+
+
 def test_a_module(tmp_path: Path) -> None:
     (tmp_path / "tool").mkdir()
     (tmp_path / "tool" / "__main__.py").write_text(

@@ -1,4 +1,6 @@
 import dataclasses
+import subprocess
+import sys
 from pathlib import Path
 
 import psutil
@@ -204,3 +206,11 @@ def test_a_rank_has_the_only_device_there_is(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     rig = Rig.detect()
     assert (rig.kind, rig.reason) == ("cpu", "named by ANYRIG_DEVICE='cpu'")
+
+
+def test_the_cpu_is_named_without_torch_and_without_a_look_at_other_devices() -> None:
+    program = (
+        "import sys, anyrig; anyrig.Rig.parse('cpu'); print({'torch', 'pynvml'} & {*sys.modules})"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout == "set()\n", done.stderr

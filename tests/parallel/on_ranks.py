@@ -6,8 +6,11 @@ A case is a function ``case_…`` of a file beside this one, which every rank ca
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import sys
+import tempfile
+import threading
 import time
 import traceback
 from functools import cache
@@ -35,7 +38,6 @@ from anyrig.processes.group.membership import join_group
 HERE = Path(__file__).parent
 
 
-IN_SHARDS = frozenset((*SHARDED, *IN_REPLICAS))
 # What runs in one group: the rig of virtual GPUs if there is one, the ranks, and the cases.
 WORLDS: dict[str, tuple[str | None, int, list[str]]] = {
     "2 on the CPU": (None, 2, [*LEARNING, *DISTRIBUTED, *SHARDED, *COMPILED]),
@@ -47,44 +49,73 @@ WORLDS: dict[str, tuple[str | None, int, list[str]]] = {
 
 
 @cache
-def _outcome_of(world: str, in_shards: bool) -> dict[str, dict[int, str]]:
-    rig, ranks, cases = WORLDS[world]
-    chosen = [name for name in dict.fromkeys(cases) if (name in IN_SHARDS) is in_shards]
-    return run_cases("rank_cases", chosen, ranks, rig)
+def _world(name: str) -> World:
+    rig, ranks, cases = WORLDS[name]
+    return run_cases([f"rank_cases.{case}" for case in dict.fromkeys(cases)], ranks, rig)
 
 
 def failures_of(world: str, case: str) -> dict[int, str]:
-    """Return the traceback of each rank on which a case failed.
+    """Return the traceback of each rank on which a case failed. A world starts on first use."""
+    return _world(world)[f"rank_cases.{case}"]
 
-    A world runs on first use, without shards for test_distributed.py and with them for
-    test_sharded.py, which may be in two processes.
+
+class World:
+    """A group of ranks that runs cases, and reports each case as soon as all ranks have run it.
+
+    `world[case]` waits for the case. It is the traceback of each rank on which the case failed.
     """
-    return _outcome_of(world, case in IN_SHARDS)[case]
+
+    def __init__(self, names: list[str], ranks: int, virtual: str | None) -> None:
+        self._names, self._ranks = names, ranks
+        self._error: LaunchError | None = None
+        self._folder = tempfile.TemporaryDirectory()
+        self._report = Path(self._folder.name) / "report"
+        self._launch = threading.Thread(target=self._run, args=(names, ranks, virtual), daemon=True)
+        self._launch.start()
+
+    def _run(self, names: list[str], ranks: int, virtual: str | None) -> None:
+        here, report = str(HERE), str(self._report)
+
+        def work() -> None:  # sent by value: a rank does not know this folder yet
+            sys.path[:0] = [here, str(Path(here).parent)]
+            import on_ranks
+
+            on_ranks.run_rank(names, virtual, report)
+
+        try:
+            anyrig.launch(work, rig="cpu", nproc_per_device=ranks)
+        except LaunchError as error:  # the group ended, and with it the cases that it has not run
+            self._error = error
+
+    def __getitem__(self, case: str) -> dict[int, str]:
+        while True:
+            has_ended = not self._launch.is_alive()  # before the report is read
+            text = self._report.read_text() if self._report.exists() else ""
+            lines = text.splitlines()[: text.count("\n")]  # without one that is being written
+            found = dict(zip(self._names, map(json.loads, lines), strict=False))
+            if case in found or has_ended:
+                break
+            time.sleep(0.02)
+        if len(found) == len(self._names):
+            self._launch.join()  # leave no ranks to later tests
+        assert self._error is None or len(found) < len(self._names), self._error
+        lost = dict.fromkeys(range(self._ranks), f"the group ended: {self._error}")
+        return {int(rank): failure for rank, failure in found.get(case, lost).items()}
 
 
-def run_cases(file: str, names: list[str], ranks: int, virtual: str | None = None) -> dict:
-    """Return for each case what went wrong on the ranks where something did.
+def run_cases(names: list[str], ranks: int, virtual: str | None = None) -> World:
+    """Start a group of ranks that runs cases.
 
     Args:
-        file: the module that has the cases.
-        names: of the cases, in order.
+        names: of the cases, in order, each as ``"module.case"``.
         ranks: how many.
         virtual: the rig of virtual GPUs that the ranks have; None for the CPU.
     """
-
-    def work() -> dict[str, dict[int, str]]:  # sent by value: a rank does not know this folder yet
-        sys.path[:0] = [str(HERE), str(HERE.parent)]
-        import on_ranks
-
-        return on_ranks.run_rank(file, names, virtual)
-
-    try:
-        return anyrig.launch(work, rig="cpu", nproc_per_device=ranks)
-    except LaunchError as error:  # the group ended: its caller asks for each case, and starts none
-        return {name: {rank: str(error) for rank in range(ranks)} for name in names}
+    return World(names, ranks, virtual)
 
 
-def run_rank(file: str, names: list[str], virtual: str | None) -> dict[str, dict[int, str]]:
+def run_rank(names: list[str], virtual: str | None, report: str) -> None:
+    """Run the cases on this rank; rank 0 adds a line to the file `report` for each."""
     if virtual is not None:
         for variable in (
             "CUDA_VISIBLE_DEVICES",
@@ -96,20 +127,24 @@ def run_rank(file: str, names: list[str], virtual: str | None) -> dict[str, dict
         install(virtual)
     group = join_group(timeout_seconds=TIME_LIMIT_SECONDS)
     assert group is not None
-    module = importlib.import_module(file)
-    failures: dict[str, dict[int, str]] = {}
+    cases = {}
     for name in names:
+        file, _, case = name.rpartition(".")
+        cases[name] = getattr(importlib.import_module(file), case)
+    for name, case in cases.items():
         torch.manual_seed(0)
         torch.set_default_dtype(torch.float64)
         started = time.perf_counter()
-        failure = _run_case(getattr(module, name))
+        failure = _run_case(case)
         if os.environ.get("ANYRIG_TEST_TIMES") and group.rank == 0:
             print(f"{time.perf_counter() - started:6.2f} s  {name}", flush=True)
         heard: list[Any] = [None] * group.world_size
         dist.all_gather_object(heard, failure)
-        failures[name] = {rank: text for rank, text in enumerate(heard) if text}
+        if group.rank == 0:
+            failures = {rank: text for rank, text in enumerate(heard) if text}
+            with Path(report).open("a") as lines:
+                lines.write(json.dumps(failures) + "\n")
     dist.destroy_process_group()
-    return failures
 
 
 def _run_case(case: Any) -> str:

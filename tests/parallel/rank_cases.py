@@ -1,4 +1,4 @@
-"""What every rank does in the tests of `test_distributed.py` and `test_sharded.py`."""
+"""What every rank does in the tests of `test_distributed.py`."""
 
 from __future__ import annotations
 

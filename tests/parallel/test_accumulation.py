@@ -5,13 +5,11 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
-from on_ranks import run_cases
 from test_every_combination import rows_of
 from torch import Tensor, nn
 from torch.nn import functional
@@ -204,18 +202,6 @@ def of_gradients(model: Any, device: str) -> None:
 
 
 REFUSED = (clipped, zeroed, replaced, two_forwards, twice, of_gradients)
-
-
-@cache
-def failures_in_ranks() -> dict[str, dict[int, str]]:
-    cases = [*RANK_CASES, "case_refusals"]
-    found: dict[str, dict[int, str]] = run_cases("test_accumulation", cases, 3)
-    return found
-
-
-@pytest.mark.parametrize("case", [*RANK_CASES, "case_refusals"])
-def test_ranks(case: str) -> None:
-    assert failures_in_ranks()[case] == {}
 
 
 @pytest.mark.parametrize("rig", ["cpu", "cuda:0,1,2"])

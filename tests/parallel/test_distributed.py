@@ -1,4 +1,7 @@
-"""A model spread over a process group: real processes, over gloo, and NCCL on virtual GPUs."""
+"""A model spread over a process group: real processes, over gloo, and NCCL on virtual GPUs.
+
+The ranks have replicas (DDP), or the parameters are divided among them (FSDP2).
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,15 @@ import psutil
 import pytest
 import torch
 from on_ranks import failures_of
-from rank_cases import COMPILED, DISTRIBUTED, FOUR_ON_GPUS, INPUTS, LEARNING
+from rank_cases import (
+    COMPILED,
+    DISTRIBUTED,
+    FOUR_ON_GPUS,
+    FOUR_ON_THE_CPU,
+    IN_REPLICAS,
+    INPUTS,
+    SHARDED,
+)
 from torch import nn
 
 import anyrig
@@ -20,10 +31,8 @@ from anyrig.parallel.group.states import Packing
 from anyrig.processes.group.board import board_of
 from anyrig.processes.group.membership import carrier_of, current_group, join_group
 
-ON_FOUR = [name for name in LEARNING if name in DISTRIBUTED] + INPUTS
 
-
-@pytest.mark.parametrize("case", DISTRIBUTED)
+@pytest.mark.parametrize("case", [*DISTRIBUTED, *SHARDED])
 @pytest.mark.parametrize("world", ["2 on the CPU", "2 on GPUs"])
 def test_two_ranks(world: str, case: str) -> None:
     assert failures_of(world, case) == {}
@@ -34,12 +43,12 @@ def test_two_ranks_with_a_compiler(case: str) -> None:
     assert failures_of("2 on the CPU", case) == {}
 
 
-@pytest.mark.parametrize("case", ON_FOUR)
+@pytest.mark.parametrize("case", [*FOUR_ON_THE_CPU, *INPUTS, *IN_REPLICAS])
 def test_four_ranks(case: str) -> None:
     assert failures_of("4 on the CPU", case) == {}
 
 
-@pytest.mark.parametrize("case", [name for name in FOUR_ON_GPUS if name in DISTRIBUTED])
+@pytest.mark.parametrize("case", [*FOUR_ON_GPUS, *IN_REPLICAS])
 def test_four_ranks_on_gpus(case: str) -> None:
     assert failures_of("4 on GPUs", case) == {}
 

@@ -20,7 +20,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from every_kind import KINDS, Kind, mean_of, tensors_of
-from on_ranks import run_cases
+from on_ranks import World, run_cases
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
@@ -65,7 +65,6 @@ RIGS = {
     "4 as 1:0:0:2": Devices(4, (1, 0, 0, 2)),
     "A100 and two T4": Devices(3, None, ("A100-80GB", "T4", "T4")),
 }
-RANKS = (2, 3, 4)
 IN_RANKS = [name for name, kind in KINDS.items() if kind.in_ranks]
 
 
@@ -196,17 +195,16 @@ globals().update(CASES)
 
 
 @cache
-def failures_in_ranks(ranks: int) -> dict[str, dict[int, str]]:
-    found: dict[str, dict[int, str]] = run_cases("test_every_combination", [*CASES], ranks)
-    return found
+def world(ranks: int) -> World:
+    return run_cases([f"test_every_combination.{case}" for case in CASES], ranks)
 
 
-@pytest.mark.parametrize(
-    "ranks", [each if each == 3 else pytest.param(each, marks=pytest.mark.sweep) for each in RANKS]
-)
+# With three ranks, test_three_ranks.py runs the cases.
+@pytest.mark.sweep
+@pytest.mark.parametrize("ranks", [2, 4])
 @pytest.mark.parametrize("name", IN_RANKS)
 def test_ranks(name: str, ranks: int) -> None:
-    assert failures_in_ranks(ranks)[f"case_{name}"] == {}
+    assert world(ranks)[f"test_every_combination.case_{name}"] == {}
 
 
 def try_without_data() -> None:

@@ -7,14 +7,13 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 from every_kind import KINDS, Kind, tensors_of
-from on_ranks import run_cases
 from test_every_combination import IN_RANKS, RIGS, gradients, rows_of
 from torch import Tensor, nn
 from torch.distributed.fsdp import MixedPrecisionPolicy
@@ -24,7 +23,6 @@ import anyrig
 from anyrig.errors import BatchError, SpreadError
 from anyrig.parallel.batch.scatter import scatter_samples
 from anyrig.parallel.sharded import Sharding
-from cpu_kernels import has_bfloat16_lstm, need_bfloat16_lstm
 
 pytestmark = pytest.mark.filterwarnings("ignore:PyTorch was compiled without cuDNN")
 
@@ -167,20 +165,6 @@ CASES = {
 }
 globals().update(CASES)
 OTHERS = ["case_join_computes_without_rows_in_the_same_dtype", "case_a_policy_conflicts"]
-
-
-@cache
-def failures_in_ranks() -> dict[str, dict[int, str]]:
-    cases = [name for name in (*CASES, *OTHERS) if "LSTM" not in name or has_bfloat16_lstm()]
-    found: dict[str, dict[int, str]] = run_cases("test_precision", cases, 3)
-    return found
-
-
-@pytest.mark.parametrize("case", [*CASES, *OTHERS])
-def test_ranks(case: str) -> None:
-    if "LSTM" in case:
-        need_bfloat16_lstm()
-    assert failures_in_ranks()[case] == {}
 
 
 @pytest.mark.parametrize("word", ["bfloat16", "torch.float16", "half", torch.half])

@@ -1,4 +1,7 @@
-"""A model whose parameters are divided among ranks: FSDP2 over gloo, and NCCL on virtual GPUs."""
+"""A model whose parameters are divided among ranks: its blocks, and a step on 64 ranks.
+
+The tests over real processes are in test_distributed.py, which starts the ranks for both.
+"""
 
 from __future__ import annotations
 
@@ -6,35 +9,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-from on_ranks import failures_of
-from rank_cases import FOUR_ON_GPUS, FOUR_ON_THE_CPU, IN_REPLICAS, SHARDED
 from torch import nn
 
 from anyrig.parallel.group.blocks import find_blocks
-
-
-@pytest.mark.parametrize("case", SHARDED)
-@pytest.mark.parametrize("world", ["2 on the CPU", "2 on GPUs"])
-def test_two_ranks(world: str, case: str) -> None:
-    assert failures_of(world, case) == {}
-
-
-@pytest.mark.parametrize("case", [name for name in FOUR_ON_THE_CPU if name in SHARDED])
-def test_four_ranks(case: str) -> None:
-    assert failures_of("4 on the CPU", case) == {}
-
-
-@pytest.mark.parametrize("case", [name for name in FOUR_ON_GPUS if name in SHARDED])
-def test_four_ranks_on_gpus(case: str) -> None:
-    assert failures_of("4 on GPUs", case) == {}
-
-
-@pytest.mark.parametrize("case", IN_REPLICAS)
-@pytest.mark.parametrize("world", ["4 on the CPU", "4 on GPUs"])
-def test_four_ranks_in_replicas(world: str, case: str) -> None:
-    assert failures_of(world, case) == {}
-
 
 ON_64_RANKS = """
 import torch, torch.distributed as dist

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import sys
 from typing import Annotated
 
@@ -64,6 +66,8 @@ def _root(
 
 def main() -> None:
     """Run the command line; print an `AnyrigError` as one message and exit with its code."""
+    # After an import of torch, the garbage collection at exit would take half a second.
+    atexit.register(gc.freeze)
     try:
         app()
     except AnyrigError as error:

@@ -103,7 +103,7 @@ def rehearse(
         remedies=remedies,
     )
     if ranks is None:
-        raise typer.Exit(rehearsal.run())
+        raise typer.Exit(_run_here(rehearsal))
     role = {} if flags.role is None else {"ROLE_NAME": flags.role}
     raise typer.Exit(_run_ranks(rehearsal, *ranks, role))
 
@@ -154,6 +154,15 @@ def _plan_ranks(rig: VirtualRig, flags: GroupFlags) -> tuple[Placement, RunOptio
     )
 
 
+def _run_here(rehearsal: Rehearsal) -> int:
+    """Run the program in this process, which ends next; return the exit status."""
+    from ..processes.torch_faults import shorten_exit
+
+    status = rehearsal.run()
+    shorten_exit()
+    return status
+
+
 def _run_ranks(
     rehearsal: Rehearsal, placement: Placement, options: RunOptions, role: dict[str, str]
 ) -> int:
@@ -164,7 +173,7 @@ def _run_ranks(
     if options.is_one_rank:
         variables = single_rank_variables(options.master_port)
         os.environ.update(variables | placement.environment_of(0) | role)
-        return rehearsal.run()
+        return _run_here(rehearsal)
 
     from ..processes.launcher import run_group
     from ..virtual.build import build_extension

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import socket
 import subprocess
@@ -73,9 +72,7 @@ def run(
 
 
 def status_of(result: GroupResult) -> int:
-    """Return the exit status of a group, and print why it failed. Call this before exiting."""
-    # After an import of torch, the garbage collection at exit would take half a second.
-    gc.freeze()
+    """Return the exit status of a group, and print why it failed."""
     if result.failure is not None:
         kind = "error: " if result.signal is None else ""
         sys.stderr.write(f"anyrig: {kind}{result.failure}\n")

@@ -15,6 +15,7 @@ from .device import Device
 from .environment import DEVICE_VARIABLE
 from .inventory import survey, usable, visible
 from .link import Link, find_links
+from .probes import PROBES
 from .rank import LocalRank
 from .text import select_devices
 
@@ -113,7 +114,9 @@ class Rig:
             )
         if text == AUTO:
             return cls.detect()
-        devices = select_devices(text, survey())
+        # The CPU needs no survey of the accelerators, which imports torch: that takes a second.
+        present = tuple(PROBES["cpu"].find()) if text == "cpu" else survey()
+        devices = select_devices(text, present)
         if text == "all":
             devices, order = order_by_strength(devices)
             return cls(devices, f"every working {devices[0].kind} device, {order}")

@@ -103,10 +103,10 @@ def _select_by_uuid(start: str, text: str, present: tuple[Device, ...]) -> Devic
 
 def _current_index(kind: str) -> int | None:
     """Return the current device of a kind, as PyTorch does for a kind without an index."""
-    import torch
-
     if kind == "cpu":
         return None
+    import torch
+
     accelerator = torch.accelerator.current_accelerator(check_available=True)
     if accelerator is None or accelerator.type != kind:
         return 0
