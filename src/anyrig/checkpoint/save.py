@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import operator
 import os
 import platform
@@ -28,7 +27,7 @@ from .series import Series
 from .shards import is_sharded, whole_on_host
 from .snapshot import Snapshot
 from .snapshot_files import contents_of_snapshot
-from .values_file import encode_values
+from .values_file import encode_as_text
 
 
 def save(
@@ -97,7 +96,7 @@ def save(
         modules, others_given, plain = divide_values(model, values)
         snapshot = capture(modules, optimizers, others | others_given)
         snapshot = replace(snapshot, given={**plain, "step": at_step})
-        random = base64.b85encode(encode_values(read_random_state())).decode()
+        random = encode_as_text(read_random_state())
     except Exception as error:
         failed, random = error, ""
     states = ranks.gather(random)
