@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import random
+import signal
+import threading
+import time
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,6 +27,7 @@ from cases_on_ranks import (
 from safetensors.torch import load_file
 
 import anyrig
+from anyrig.errors import LaunchError
 
 HERE = str(Path(__file__).parent)
 LAYOUTS = ["ranks", "shards", "plain DDP", "plain FSDP2"]
@@ -152,3 +158,55 @@ def test_every_sharding_on_four_gpus(work: Path) -> None:
 
     for path in anyrig.launch(save_again, rig="cuda:0,1,2,3"):
         assert_same_content(first, Path(path))
+
+
+def save_on_ranks_until_killed(folder: Path, seconds: float, victim: int) -> int:
+    """Let four ranks save shards in a loop, kill one, and return the last announced step."""
+
+    def save_in_a_loop() -> None:
+        import os
+
+        model = anyrig.spread(torch.nn.Linear(16, 16), how="shard")
+        rank, step = os.environ["RANK"], 0
+        if folder.exists():
+            step = anyrig.load(folder, model=model).step or 0
+        while True:
+            step += 1
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter.fill_(step)
+            anyrig.save(folder, model=model, step=step, keep=2)
+            with folder.with_name(f"announced-{rank}").open("a") as file:
+                file.write(f"{step}\n")
+            if rank == str(victim):
+                folder.with_name("victim").write_text(str(os.getpid()))
+
+    def kill() -> None:
+        file = folder.with_name("victim")
+        deadline = time.monotonic() + 60
+        while not (file.exists() and file.read_text()) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        time.sleep(seconds)
+        os.kill(int(file.read_text()), signal.SIGKILL)
+        file.unlink()
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    with pytest.raises(LaunchError):
+        anyrig.launch(save_in_a_loop, rig="cpu", nproc_per_device=4)
+    killer.join()
+    announced = [path.read_text().split() for path in folder.parent.glob("announced-*")]
+    return max(int(steps[-1]) for steps in announced if steps)
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("kill", range(10))
+def test_a_killed_rank_loses_no_announced_checkpoint(kill: int, tmp_path: Path) -> None:
+    draw = random.Random(kill)
+    for _ in range(2):
+        victim = draw.randrange(4)
+        announced = save_on_ranks_until_killed(tmp_path / "a", draw.uniform(0, 0.2), victim)
+        model = torch.nn.Linear(16, 16)
+        found = anyrig.load(tmp_path / "a", model=model)
+        assert found.step in (announced, announced + 1)
+        assert all((each == found.step).all() for each in model.parameters())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -431,6 +432,35 @@ class TestDamage:
             assert anyrig.load(tmp_path / "a", model=model).step == 1
         with pytest.raises(CheckpointDamagedError, match=rf"{path}/{name} "):
             anyrig.load(path, model=model)
+
+    def test_random_damage_is_found(self, tmp_path: Path) -> None:
+        model = make_model()
+        optimizer = torch.optim.Adam(model.parameters())
+        train(model, optimizer)
+        path = anyrig.save(tmp_path / "a", model=model, optimizer=optimizer, note=[1, {"a": "b"}])
+        draw = random.Random(0)
+        whole = {each.name: each.read_bytes() for each in path.iterdir()}
+        for _ in range(100):
+            name = draw.choice(sorted(whole))
+            data = bytearray(whole[name])
+            place = draw.randrange(len(data))
+            kind = draw.choice(["flip", "cut", "zero", "insert"])
+            if kind == "flip":
+                data[place] ^= 1 << draw.randrange(8)
+            elif kind == "cut":
+                del data[place:]
+            elif kind == "zero":
+                data[place : place + 64] = bytes(len(data[place : place + 64]))
+            else:
+                data.insert(place, draw.randrange(256))
+            (path / name).write_bytes(data)
+            is_whole = bytes(data) == whole[name]
+            with nullcontext() if is_whole else pytest.raises(CheckpointDamagedError, match=name):
+                anyrig.load(path, model=model, optimizer=optimizer)
+            if not is_whole:  # without hashes: an error of ours, or nothing is noticed
+                with suppress(CheckpointError):
+                    anyrig.load(path, model=model, optimizer=optimizer, verify=False)
+            (path / name).write_bytes(whole[name])
 
     def test_all_damaged(self, tmp_path: Path) -> None:
         model, path = self.damage(tmp_path, "values.pt", 5)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -23,8 +22,8 @@ from .random_state import write_random_state
 from .restore import Targets, prepare
 from .series import Checkpoint, Series, is_checkpoint_folder, open_checkpoint
 from .snapshot import Snapshot
-from .snapshot_files import read_snapshot
-from .values_file import decode_values_bytes
+from .snapshot_files import VALUES_NAME, read_snapshot
+from .values_file import decode_text
 
 
 @dataclass(frozen=True)
@@ -136,7 +135,7 @@ def load(
             )
         others |= named_states(scheduler=scheduler, scaler=scaler, loader=loader)
         targets = Targets(modules, by_key("optimizer", optimizer), others)
-        random = _random_state(snapshot, ranks) if random_numbers else None
+        random = _random_state(snapshot, chosen, ranks) if random_numbers else None
         apply = prepare(snapshot, targets, chosen)
     except Exception as error:
         failed = error
@@ -175,7 +174,7 @@ def _choose(folder: Path, which: str, verify: bool) -> Checkpoint:
     return found
 
 
-def _random_state(snapshot: Snapshot, ranks: Ranks) -> dict[str, Any] | str:
+def _random_state(snapshot: Snapshot, folder: Path, ranks: Ranks) -> dict[str, Any] | str:
     """Return the random numbers of this rank, or why there are none."""
     saved = len(snapshot.random)
     if saved != ranks.count:
@@ -183,4 +182,4 @@ def _random_state(snapshot: Snapshot, ranks: Ranks) -> dict[str, Any] | str:
             f"random numbers: saved by {format_count(saved, 'rank')}, loaded by {ranks.count}; "
             "each rank goes on with its own"
         )
-    return decode_values_bytes(base64.b85decode(snapshot.random[ranks.rank]["state"]))
+    return decode_text(snapshot.random[ranks.rank]["state"], folder / VALUES_NAME)

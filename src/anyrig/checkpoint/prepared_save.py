@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import operator
 import platform
 import time
@@ -26,7 +25,7 @@ from .series import Checkpoint, Series
 from .shards import is_sharded, whole_on_host
 from .snapshot import Snapshot
 from .snapshot_files import contents_of_snapshot
-from .values_file import encode_values
+from .values_file import encode_as_text
 
 
 @dataclass
@@ -106,7 +105,7 @@ def prepare_save(
         modules, given, plain = divide_values(state.model, state.values)
         snapshot = capture(modules, optimizers, others | given)
         snapshot = replace(snapshot, given={**plain, "step": at_step})
-        random = base64.b85encode(encode_values(read_random_state())).decode()
+        random = encode_as_text(read_random_state())
     except Exception as error:
         failed, random = error, ""
     states = ranks.gather(random)

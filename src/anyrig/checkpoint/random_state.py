@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from ..errors import CheckpointDamagedError
 from ..processes.group.membership import current_group
 
 
@@ -30,7 +31,21 @@ def read_random_state() -> dict[str, Any]:
 
 
 def write_random_state(state: Mapping[str, Any]) -> str:
-    """Continue the generators from a state; return what is left as it was, in words, or ``""``."""
+    """Continue the generators from a state; return what is left as it was, in words, or ``""``.
+
+    Raises:
+        CheckpointDamagedError: a generator does not take its state.
+    """
+    try:
+        return _write(state)
+    except (KeyError, TypeError, ValueError, OverflowError, RuntimeError) as error:
+        raise CheckpointDamagedError(
+            f"the saved random numbers were altered: {error}. Leave them out with "
+            "load(…, random_numbers=False)"
+        ) from error
+
+
+def _write(state: Mapping[str, Any]) -> str:
     left = []
     random.setstate(_as_tuples(state["python"]))
     torch.set_rng_state(state["torch"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import pickle
 import warnings
@@ -41,33 +42,46 @@ def decode_values(path: Path) -> dict[str, Any]:
         UnsafeFileError: the file would run code.
         CheckpointDamagedError: the file is missing, cut off or altered.
     """
+    return _decode(path, path)
+
+
+def encode_as_text(values: dict[str, Any]) -> str:
+    """Return `encode_values` as text, for ranks to exchange."""
+    return base64.b85encode(encode_values(values)).decode()
+
+
+def decode_text(text: str, path: Path) -> dict[str, Any]:
+    """Return the values that `encode_as_text` has encoded; `path` is the file that has the text.
+
+    Raises:
+        UnsafeFileError: the text would run code.
+        CheckpointDamagedError: the text was altered.
+    """
     try:
-        values = _load(path)
+        data = base64.b85decode(text)
+    except ValueError as error:
+        raise _damaged(path, error) from None
+    return _decode(io.BytesIO(data), path)
+
+
+def _decode(source: Any, path: Path) -> dict[str, Any]:
+    try:
+        values = _load(source)
     except pickle.UnpicklingError as error:
         raise UnsafeFileError(
             f"{path} would run code, and anyrig has not written it: {_first_line(error)}"
         ) from None
-    except (OSError, EOFError, RuntimeError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointDamagedError(
-            f"{path} cannot be read: {_first_line(error)}. Load another checkpoint of the series",
-            path,
-        ) from None
+    except Exception as error:  # PyTorch's reader raises errors of many kinds
+        raise _damaged(path, error) from None
     if not isinstance(values, dict):
         raise CheckpointDamagedError(f"{path} has a {type(values).__name__}, not a dict", path)
     return values
 
 
-def decode_values_bytes(data: bytes) -> dict[str, Any]:
-    """Return what `encode_values` has encoded.
-
-    Raises:
-        UnsafeFileError: the bytes would run code.
-    """
-    try:
-        values: dict[str, Any] = _load(io.BytesIO(data))
-    except pickle.UnpicklingError as error:
-        raise UnsafeFileError(f"saved values would run code: {_first_line(error)}") from None
-    return values
+def _damaged(path: Path, error: Exception) -> CheckpointDamagedError:
+    return CheckpointDamagedError(
+        f"{path} cannot be read: {_first_line(error)}. Load another checkpoint of the series", path
+    )
 
 
 def _encode(values: Any) -> bytes | None:
