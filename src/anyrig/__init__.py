@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from . import transfer as transfer
     from . import units as units
     from .checkpoint.load import load as load
+    from .checkpoint.resume import resume as resume
     from .checkpoint.save import save as save
     from .cli.device_table import show_utilization as show_utilization
     from .devices.arguments import add_device_arguments as add_device_arguments
@@ -70,6 +71,7 @@ _MODULE_OF_NAME = {
     "only_first_rank": ".processes.group.first_rank",
     "prefetch": ".transfer.prefetch",
     "print_once": ".processes.group.print_once",
+    "resume": ".checkpoint.resume",
     "rig_from_arguments": ".devices.arguments",
     "save": ".checkpoint.save",
     "show_utilization": ".cli.device_table",

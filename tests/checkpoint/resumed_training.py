@@ -46,8 +46,7 @@ def train(
         "loader": loader,
     }
     step = 0
-    if folder.exists():
-        found = anyrig.load(folder, **objects)
+    if (found := anyrig.resume(folder, **objects)) is not None:
         assert found.step is not None
         assert found["losses"] == found.step
         step = found.step

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ from resumed_training import train
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import anyrig
-from anyrig.errors import CheckpointError
+from anyrig.errors import CheckpointDamagedError, CheckpointError
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -23,6 +25,60 @@ def test_stops_in_the_middle_and_at_the_ends_of_epochs(workers: int, tmp_path: P
     assert expected.keys() == resumed.keys()
     for name, value in expected.items():
         assert torch.equal(value, resumed[name]), name
+
+
+RESTARTED = """
+import os, sys
+from pathlib import Path
+import torch
+import anyrig
+sys.path.insert(0, sys.argv[1])
+from resumed_training import train
+
+work = Path(sys.argv[2])
+anyrig.Rig.detect()
+if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    train(work / "run", 10, anyrig.spread)
+    anyrig.barrier()
+    os._exit(1 if os.environ["RANK"] == "1" else 0)
+resumed = train(work / "run", None, anyrig.spread)
+expected = train(work / "never", None, anyrig.spread)
+assert all(torch.equal(value, resumed[name]) for name, value in expected.items())
+anyrig.print_once("the same bits")
+"""
+
+
+def test_a_restarted_group_goes_on(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(RESTARTED)
+    here = str(Path(__file__).parent)
+    command = [sys.executable, "-m", "anyrig", "run", "--device", "cpu", "--max-restarts", "1"]
+    done = subprocess.run(
+        [*command, "--nproc-per-device", "2", str(script), here, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("the same bits") == 1
+
+
+def test_a_series_without_checkpoints_begins(tmp_path: Path) -> None:
+    model = torch.nn.Linear(1, 1)
+    assert anyrig.resume(tmp_path / "none", model=model) is None
+    assert anyrig.resume(tmp_path, model=model) is None
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_damaged_checkpoints_are_no_beginning(tmp_path: Path) -> None:
+    model = torch.nn.Linear(1, 1)
+    folder = anyrig.save(tmp_path, model=model)
+    with pytest.raises(CheckpointError, match="single checkpoint"):
+        anyrig.resume(folder, model=model)
+    (folder / "manifest.json").write_text("{}")
+    with pytest.raises(CheckpointDamagedError, match="manifest"):
+        anyrig.resume(tmp_path, model=model)
 
 
 def numbers_of(batches: Any) -> list[list[int]]:

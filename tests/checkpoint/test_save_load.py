@@ -219,10 +219,20 @@ class TestObjects:
 
         drawn = draw()
         random.gauss(0, 1)
-        assert anyrig.load(tmp_path / "a").left == ()
+        assert anyrig.load(tmp_path / "a", random_numbers=True).left == ()
         assert draw() == drawn
-        anyrig.load(tmp_path / "a", random_numbers=False)
+        anyrig.load(tmp_path / "a")
         assert draw() != drawn
+
+    @pytest.mark.parametrize("given", [None, False])
+    def test_random_numbers_go_on_with_an_optimizer(
+        self, given: bool | None, tmp_path: Path
+    ) -> None:
+        optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))])
+        anyrig.save(tmp_path / "a", optimizer=optimizer)
+        drawn = torch.rand(())
+        anyrig.load(tmp_path / "a", optimizer=optimizer, random_numbers=given)
+        assert (torch.rand(()) == drawn) == (given is None)
 
     def test_best_and_kept_checkpoints(self, tmp_path: Path) -> None:
         model = nn.Linear(1, 1, bias=False)

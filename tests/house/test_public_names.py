@@ -11,7 +11,8 @@ import anyrig
 PUBLIC = """
 DataParallel Device ParallelLoss Rig Sharding __version__ add_device_arguments barrier choose
 copy_to_host current_device distribute explain gather_over_ranks launch load mean_over_ranks move
-only_first_rank prefetch print_once rig_from_arguments save show_utilization spread use_device
+only_first_rank prefetch print_once resume rig_from_arguments save show_utilization spread
+use_device
 """.split()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import time
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
@@ -11,6 +10,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from settled import bytes_above
 from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
@@ -113,17 +113,6 @@ def every_allocation(kind: str, stride: int = 1, new: int | None = None, most: i
         if new is None:
             assert bytes_above(before) == 0
     assert number >= min(most, 10)
-
-
-def bytes_above(before: int) -> int:
-    """Return the bytes allocated now, less those before.
-
-    The thread of a collective may hold its tensors for a moment after the rank has stopped waiting.
-    """
-    deadline = time.monotonic() + 5
-    while (above := torch.cuda.memory_allocated() - before) > 0 and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return above
 
 
 def nothing_is_leaked_if_a_step_cannot_be_divided() -> None:

@@ -65,7 +65,7 @@ def load(
     scaler: Any = None,
     loader: Any = None,
     which: str = "latest",
-    random_numbers: bool = True,
+    random_numbers: bool | None = None,
     verify: bool = True,
     timeout_seconds: float | None = None,
     **objects: Any,
@@ -92,8 +92,9 @@ def load(
         loader: its next iteration goes on with the first global batch that was not received.
         which: of a series: ``"latest"``, or ``"best"`` by its metric. A damaged checkpoint is
             skipped, with a warning that names the file.
-        random_numbers: whether to restore the random numbers of Python, NumPy and PyTorch; over
-            ranks they are restored if as many ranks have saved them.
+        random_numbers: whether to restore the random numbers of Python, NumPy and PyTorch; by
+            default only with an `optimizer`, as training goes on then. Over ranks they are restored
+            if as many ranks have saved them.
         verify: whether to compare the content of all files with the hashes that were saved.
         timeout_seconds: how long to wait for other ranks; None for the launcher's ``--timeout``,
             else ten minutes.
@@ -106,6 +107,8 @@ def load(
         OtherRankError: another rank failed in this call.
         RankWaitError: another rank did not come in time.
     """
+    if random_numbers is None:
+        random_numbers = optimizer is not None
     ranks = Ranks("anyrig.load()", timeout_seconds)
     folder = Path(path).absolute()
     failed: BaseException | None = None

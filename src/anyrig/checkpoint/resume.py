@@ -1,0 +1,92 @@
+"""`anyrig.resume`: go on from the latest checkpoint, or begin."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+
+from ..errors import CheckpointError
+from .load import Loaded, load
+from .over_ranks import Ranks
+from .series import Series, is_checkpoint_folder
+
+
+def resume(
+    path: str | os.PathLike[str],
+    *,
+    model: nn.Module | None = None,
+    optimizer: Optimizer | Mapping[str, Optimizer] | Sequence[Optimizer] | None = None,
+    scheduler: Any = None,
+    scaler: Any = None,
+    loader: Any = None,
+    verify: bool = True,
+    timeout_seconds: float | None = None,
+    **objects: Any,
+) -> Loaded | None:
+    """Load the latest checkpoint of a series; return None if the series has none yet.
+
+    ::
+
+        found = anyrig.resume("runs/a", model=model, optimizer=optimizer, loader=loader)
+        step = 0 if found is None else found.step + 1
+
+    With this in a script, ``anyrig run --max-restarts 3 train.py`` goes on after a failure, and a
+    second start of the same command goes on where the first stopped.
+
+    Over ranks, every rank must call this function.
+
+    Args:
+        path: the folder of the series, as given to `anyrig.save`; it need not exist.
+        model: as for `anyrig.load`, and so are the others.
+        optimizer: see `model`.
+        scheduler: see `model`.
+        scaler: see `model`.
+        loader: see `model`.
+        verify: see `model`.
+        timeout_seconds: see `model`.
+        objects: see `model`.
+
+    Raises:
+        CheckpointError: as for `anyrig.load`; also if `path` is a single checkpoint.
+        CheckpointDamagedError: the series has checkpoints, and all are damaged.
+        KeyMismatchError: the tensors are not those of the model or the optimizer.
+        OtherRankError: another rank failed in this call.
+        RankWaitError: another rank did not come in time.
+    """
+    ranks = Ranks("anyrig.resume()", timeout_seconds)
+    folder = Path(path).absolute()
+    failed: BaseException | None = None
+    count = ""
+    if ranks.rank == 0:  # looks for all ranks
+        try:
+            count = str(_count_checkpoints(folder))
+        except Exception as error:
+            failed = error
+    ranks.agree({"path": str(folder)}, failed)
+    if ranks.gather(count)[0] == "0":
+        return None
+    return load(
+        folder,
+        model=model,
+        optimizer=optimizer,
+        scheduler=scheduler,
+        scaler=scaler,
+        loader=loader,
+        verify=verify,
+        timeout_seconds=timeout_seconds,
+        **objects,
+    )
+
+
+def _count_checkpoints(folder: Path) -> int:
+    if is_checkpoint_folder(folder):
+        raise CheckpointError(
+            f"{folder} is a single checkpoint. Give resume() the folder of the series, "
+            f"{folder.parent}, or load this one with anyrig.load"
+        )
+    return len(Series(folder).folders()) if folder.exists() else 0
