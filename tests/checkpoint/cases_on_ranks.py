@@ -20,6 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
 import anyrig
+from anyrig.checkpoint import BackgroundSaver
 from anyrig.checkpoint.snapshot_files import read_snapshot
 from anyrig.errors import (
     CheckpointError,
@@ -198,9 +199,9 @@ def case_random_numbers_of_each_rank_go_on(folder: Path, sources: list[Path]) ->
     torch.manual_seed(dist.get_rank())
     anyrig.save(folder / "random")
     drawn = torch.rand(3)
-    assert anyrig.load(folder / "random").left == ()
+    assert anyrig.load(folder / "random", random_numbers=True).left == ()
     assert torch.equal(torch.rand(3), drawn)
-    (left,) = anyrig.load(sources[0]).left
+    (left,) = anyrig.load(sources[0], random_numbers=True).left
     assert left.startswith("random numbers: saved by 1 rank, loaded by ")
 
 
@@ -215,6 +216,45 @@ def case_resumed_runs_end_with_the_same_bits(folder: Path, sources: list[Path]) 
         assert torch.equal(value, resumed[name]), name
 
 
+def case_saves_in_the_background(folder: Path, sources: list[Path]) -> None:
+    for layout in ("ranks", "shards"):
+        objects = make_objects(layout)
+        train_steps(objects, 2)
+        series = folder / layout
+        expected = anyrig.save(folder / f"{layout} at once", step=1, **objects)
+        saver = BackgroundSaver(series)
+        saver.save(step=1, **objects)
+        train_steps(objects, 1)
+        found = saver.wait()
+        assert found == series / "000001-step-1"
+        assert_same_content(found, expected)
+        anyrig.barrier()
+        if dist.get_rank() == 0:
+            series.rename(folder / "aside")
+            series.write_text("a file is in the way")
+        anyrig.barrier()
+        saver.save(step=2, **objects)
+        with pytest.raises((CheckpointError, OtherRankError), match=r"created: it is a file"):
+            saver.save(step=3, **objects)
+        if dist.get_rank() == 0:
+            series.unlink()
+            (folder / "aside").rename(series)
+        anyrig.barrier()
+        saver.save(step=4, **objects)
+        assert saver.wait() == series / "000002-step-4"
+
+
+def case_ranks_resume_or_begin_together(folder: Path, sources: list[Path]) -> None:
+    model = make_model()
+    assert anyrig.resume(folder / "none", model=model) is None
+    anyrig.save(folder / "some", model=model, step=5)
+    found = anyrig.resume(folder / "some", model=model)
+    assert found is not None
+    assert found.step == 5
+    with pytest.raises((CheckpointError, OtherRankError), match="is a single checkpoint"):
+        anyrig.resume(found.path, model=model)
+
+
 # The last case ends with ranks that disagree about the number of calls.
 CASES: dict[str, Callable[[Path, list[Path]], None]] = {
     case.__name__.removeprefix("case_"): case
@@ -227,6 +267,8 @@ CASES: dict[str, Callable[[Path, list[Path]], None]] = {
         case_a_rank_has_another_model,
         case_random_numbers_of_each_rank_go_on,
         case_resumed_runs_end_with_the_same_bits,
+        case_saves_in_the_background,
+        case_ranks_resume_or_begin_together,
         case_a_rank_does_not_save,
     )
 }
