@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import FrameType, ModuleType
@@ -32,6 +33,11 @@ class Census:
     tensors: tuple[Tensor, ...]
 
     @property
+    def own_models(self) -> tuple[nn.Module, ...]:
+        """The models without the replicas of `anyrig.spread`."""
+        return tuple(model for model in self.models if not is_replica(model))
+
+    @property
     def graph_devices(self) -> frozenset[torch.device]:
         """The devices of tensors that keep a graph for a backward pass."""
         return frozenset(tensor.device for tensor in self.tensors if tensor.grad_fn is not None)
@@ -45,6 +51,14 @@ def take_census() -> Census:
     inner = {id(child) for module in modules for child in module.children()}
     outermost = tuple(module for module in modules if id(module) not in inner)
     return Census(outermost, tuple(found[Optimizer]), tuple(found[Tensor]))
+
+
+def is_replica(module: nn.Module) -> bool:
+    """Return whether a module is a replica, whose parameters are copies.
+
+    Its mapping of parameters is of a class of its own, and to read it may raise an exception.
+    """
+    return type(vars(module).get("_parameters")) not in (dict, OrderedDict)
 
 
 def find_instances(*kinds: type) -> dict[type, list[Any]]:

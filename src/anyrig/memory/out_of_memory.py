@@ -156,6 +156,6 @@ def report_refusal(
         moment,
         reason,
         record.total_bytes,
-        remedies=find_remedies(moment, reason, take_census().models, torch.cuda.device_count()),
+        remedies=find_remedies(moment, reason, take_census().own_models, torch.cuda.device_count()),
         outside_bytes=outside,
     )

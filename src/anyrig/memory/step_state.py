@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor, nn
 
 from ..errors import ValueNeededError
-from .census import find_instances
+from .census import find_instances, is_replica
 from .program_state import keep_random_numbers
 
 
@@ -46,15 +45,8 @@ class StepState:
 
 
 def find_modules() -> list[nn.Module]:
-    """Return the modules of this process that have parameters of their own.
-
-    Replicas of a module, whose parameters are copies, have a mapping of their own kind.
-    """
-    return [
-        module
-        for module in find_instances(nn.Module)[nn.Module]
-        if type(vars(module).get("_parameters")) in (dict, OrderedDict)
-    ]
+    """Return the modules of this process that have parameters of their own, so no replicas."""
+    return [module for module in find_instances(nn.Module)[nn.Module] if not is_replica(module)]
 
 
 def _all_parameters() -> set[nn.Parameter]:

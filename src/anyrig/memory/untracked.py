@@ -86,7 +86,7 @@ def _report(
         reason,
         total,
         freed if freed > _ROUNDING * reserved else 0,
-        find_remedies(moment, reason, take_census().models, torch.cuda.device_count()),
+        find_remedies(moment, reason, take_census().own_models, torch.cuda.device_count()),
         None if total is None else total - free - reserved,
     )
 

@@ -1,4 +1,4 @@
-"""What ranks do in `test_over_ranks.py`: layouts that save and load, and ranks that fail."""
+"""What ranks do in `test_layouts.py`: layouts that save and load, and ranks that fail."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from cases_on_ranks import (
+from cases_on_layouts import (
     BATCH_SIZE,
     CASES,
     SAMPLES,
@@ -69,9 +69,9 @@ def failures(work: Path, ranks: int) -> dict[str, str]:
         import sys
 
         sys.path.insert(0, here)
-        import cases_on_ranks
+        import cases_on_layouts
 
-        cases_on_ranks.run(folder, sources)
+        cases_on_layouts.run(folder, sources)
 
     anyrig.launch(work_on_rank, rig="cpu", nproc_per_device=ranks)
     found: dict[str, str] = {}
