@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import json
 import random
 import socket
@@ -102,6 +103,27 @@ def test_a_node_joins_while_strangers_flood_the_port() -> None:
     assert [node.troubles for node in nodes] == [(), (), ()]
     for node in nodes:
         node.close()
+
+
+@pytest.mark.parametrize("turns", range(5))
+def test_a_connection_that_comes_at_the_end_is_closed(turns: int) -> None:
+    async def end() -> None:
+        hub = newcomers.Newcomers("127.0.0.1", 2)
+        admitting = asyncio.ensure_future(hub.admit(lambda connected, node: asyncio.sleep(0)))
+        await asyncio.sleep(0)  # now it waits for a connection
+        clients = [socket.create_connection(("127.0.0.1", hub.port), 20) for _ in range(3)]
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        admitting.cancel()
+        await asyncio.gather(admitting, return_exceptions=True)
+        await hub.close()
+        for client in clients:
+            with contextlib.suppress(ConnectionError):
+                assert client.recv(1) == b""
+            client.close()
+
+    asyncio.run(end())
+    gc.collect()  # a socket that is not closed warns
 
 
 def test_a_silent_stranger_is_dropped(

@@ -19,6 +19,8 @@ import socket
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
 
 _WELCOME = b"welcome\n"
 _TOKEN_BYTES = 16
@@ -89,6 +91,7 @@ class Newcomers:
         self.token = secrets.token_hex(_TOKEN_BYTES)
         self.waiting: dict[asyncio.Task[None], str] = {}
         self._absent = set(range(1, nodes))  # the nodes that have not connected
+        self._unproven: set[socket.socket] = set()
         self._reported: set[str] = set()
 
     async def admit(self, welcome: Callable[[socket.socket, int], Awaitable[object]]) -> None:
@@ -99,7 +102,7 @@ class Newcomers:
         loop = asyncio.get_running_loop()
         while True:
             try:
-                connected, (host, *_) = await loop.sock_accept(self._listening)
+                connected, (host, *_) = await self._accept()
             except OSError as error:  # the peer has disconnected, or too many files are open
                 self._drop_oldest(f"no file descriptor is free ({error.strerror})")
                 await asyncio.sleep(0.01)
@@ -108,8 +111,34 @@ class Newcomers:
                 self._drop_oldest(f"more than {_MOST_WAITING} connections at a time")
             task = loop.create_task(self._check_greeting(connected, str(host), welcome))
             self.waiting[task] = str(host)
-            task.add_done_callback(lambda task: self.waiting.pop(task, None))
+            self._unproven.add(connected)
+            task.add_done_callback(partial(self._forget, connected))
             await asyncio.sleep(0)  # let other tasks run during a flood
+
+    async def _accept(self) -> tuple[socket.socket, Any]:
+        """Return a connection and its address.
+
+        `asyncio.loop.sock_accept` loses an accepted connection if it is cancelled then.
+        """
+        loop = asyncio.get_running_loop()
+        descriptor = self._listening.fileno()
+        while True:
+            with contextlib.suppress(BlockingIOError):
+                connected, address = self._listening.accept()
+                connected.setblocking(False)
+                return connected, address
+            readable = loop.create_future()
+            loop.add_reader(descriptor, _resolve, readable)
+            try:
+                await readable
+            finally:
+                loop.remove_reader(descriptor)
+
+    def _forget(self, connected: socket.socket, task: asyncio.Task[None]) -> None:
+        self.waiting.pop(task, None)
+        if connected in self._unproven:  # cancelled, perhaps before its first line
+            self._unproven.remove(connected)
+            connected.close()
 
     async def _check_greeting(
         self,
@@ -123,15 +152,11 @@ class Newcomers:
             with contextlib.suppress(OSError):  # a later read raises the error again
                 connected.send(_WELCOME)
         except asyncio.TimeoutError:
-            connected.close()
             self._report(host, f"no greeting within {_GREETING_SECONDS:.0f} s")
         except ConnectionError as error:
-            connected.close()
             self._report(host, str(error))
-        except asyncio.CancelledError:
-            connected.close()
-            raise
         else:
+            self._unproven.remove(connected)  # whom it is welcomed by closes it
             await welcome(connected, node)
 
     def _node_of(self, greeting: bytes) -> int:
@@ -173,6 +198,11 @@ class Newcomers:
             f"anyrig: dropped a connection from {host} to port {self.port} of the launchers: "
             f"{why}. The job continues{more}\n"
         )
+
+
+def _resolve(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
 
 
 async def _read_greeting(connected: socket.socket) -> bytes:
