@@ -2,8 +2,8 @@
 
 A model of 2 GiB on the CPU is saved and loaded by anyrig and by `torch.save` and `torch.load`, in
 turns, on the same disk. anyrig also flushes its files to the disk, and hashes them when it saves
-and when it loads; the rival is measured as it is, and with a flush (fsync). Both write new files:
-to write over an existing file is faster, and loses that file if the process is killed. A save in
+and when it loads; the rival is measured as it is, and with a flush (fsync). Both write a new
+file that replaces the last: to write over it would be faster, and lose it in a crash. A save in
 the background is measured until training goes on. The figures are medians over the turns. Each side
 loads what it has just written, from the page cache.
 """
@@ -31,7 +31,7 @@ import anyrig
 from anyrig.checkpoint import BackgroundSaver
 from workloads.figures import bar_text, write_figures
 
-TURNS = 5
+TURNS = 4
 LAYERS, WIDTH = 32, 4096  # 64 MiB a layer
 MODEL_BYTES = LAYERS * WIDTH * WIDTH * 4
 # At most this fraction of the rival's time, with host memory of the model's size at most.
@@ -90,7 +90,8 @@ def measure(folder: Path) -> int:
     file, series = folder / "model.pt", folder / "series"
 
     def save_by_torch() -> None:
-        torch.save(model.state_dict(), file)
+        torch.save(model.state_dict(), file.with_suffix(".new"))
+        file.with_suffix(".new").replace(file)
 
     def save_flushed() -> None:
         save_by_torch()
@@ -113,8 +114,6 @@ def measure(folder: Path) -> int:
     peaks = dict.fromkeys(actions, 0)
     for turn in range(TURNS + 1):
         for name, action in actions.items():
-            if action in (save_by_torch, save_flushed):
-                file.unlink(missing_ok=True)
             os.sync()  # what the one before has written
             with PeakOfHost() as peak:
                 started = time.perf_counter()
