@@ -1,0 +1,1 @@
+"""One model over several devices by its layers, and the batch in micro-batches."""

@@ -1,0 +1,72 @@
+"""A module as a chain of blocks, which can be cut between any two of them.
+
+::
+
+    arguments ─▶ block 0 ─▶ block 1 ─▶ block 2 ─▶ result
+                    └───── skip ──────────▲
+
+Blocks read and write *values* by name. A value that only the next block reads is the usual case; one
+that a later block reads as well is a skip connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+Values = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Block:
+    """A piece of a module that is never divided.
+
+    Attributes:
+        name: for people: ``"layers.3"``, or the first and last operation.
+        module: computes the written values from the read ones, both in order. Its parameters and
+            buffers are those of the module that was divided, the same objects.
+        reads: the names of values that the block needs.
+        writes: the names of values that the block makes.
+    """
+
+    name: str
+    module: torch.nn.Module
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Chain:
+    """A module as blocks.
+
+    Attributes:
+        blocks: in order of computation.
+        bind: how a call's arguments become values: ``bind(args, kwargs)`` returns the values
+            that blocks may read, by name.
+        build: how the result is made of values: ``build(values)``.
+        result_reads: the names of the values that the result needs.
+    """
+
+    blocks: tuple[Block, ...]
+    bind: Callable[[tuple[Any, ...], Mapping[str, Any]], dict[str, Any]]
+    build: Callable[[Values], Any]
+    result_reads: tuple[str, ...]
+
+    def reads_of(self, first: int, end: int) -> tuple[str, ...]:
+        """Return the values that blocks ``first:end`` need from earlier blocks or arguments."""
+        written: set[str] = set()
+        needed: dict[str, None] = {}
+        for block in self.blocks[first:end]:
+            needed.update(dict.fromkeys(name for name in block.reads if name not in written))
+            written.update(block.writes)
+        return tuple(needed)
+
+    def writes_of(self, first: int, end: int) -> tuple[str, ...]:
+        """Return the values of blocks ``first:end`` that later blocks or the result need."""
+        written = [name for block in self.blocks[first:end] for name in block.writes]
+        later = {name for block in self.blocks[end:] for name in block.reads}
+        later.update(self.result_reads)
+        return tuple(name for name in dict.fromkeys(written) if name in later)

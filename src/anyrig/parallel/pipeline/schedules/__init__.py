@@ -1,0 +1,1 @@
+"""The order in which each device of a pipeline computes, as pure functions."""
