@@ -5,8 +5,8 @@
     arguments ─▶ block 0 ─▶ block 1 ─▶ block 2 ─▶ result
                     └───── skip ──────────▲
 
-Blocks read and write *values* by name. A value that only the next block reads is the usual case; one
-that a later block reads as well is a skip connection.
+Blocks read and write *values* by name. Usually the next block alone reads a value; if a later block
+reads it as well, it is a skip connection.
 """
 
 from __future__ import annotations
