@@ -103,15 +103,15 @@ def serve(connection: socket.socket) -> None:
         importlib.import_module(name)
     gc.collect()
     gc.freeze()  # else a program's first collection copies the memory that it shares
-    for line in connection.makefile():
-        program = os.fork()
-        if program == 0:
-            connection.detach()
-            os.close(int(sys.argv[1]))
-            sys.exit(run_program(*json.loads(line)))
-        connection.sendall(b"%-16d" % program)
-        _, status = os.waitpid(program, 0)
-        connection.sendall(b"%-16d" % os.waitstatus_to_exitcode(status))
+    with connection, connection.makefile() as orders:
+        for line in orders:
+            program = os.fork()
+            if program == 0:
+                os.close(connection.detach())
+                sys.exit(run_program(*json.loads(line)))
+            connection.sendall(b"%-16d" % program)
+            _, status = os.waitpid(program, 0)
+            connection.sendall(b"%-16d" % os.waitstatus_to_exitcode(status))
 
 
 def run_program(
