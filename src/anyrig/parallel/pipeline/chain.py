@@ -26,16 +26,24 @@ class Block:
 
     Attributes:
         name: for people: ``"layers.3"``, or the first and last operation.
-        module: computes the written values from the read ones, both in order. Its parameters and
-            buffers are those of the module that was divided, the same objects.
+        module: takes the read values as positional arguments and returns the written ones: a tuple,
+            or the value itself if there is one. Its parameters and buffers are those of the module
+            that was divided, the same objects.
         reads: the names of values that the block needs.
         writes: the names of values that the block makes.
+        undivided: why a larger block could not be divided, with file and line; else empty.
     """
 
     name: str
     module: torch.nn.Module
     reads: tuple[str, ...]
     writes: tuple[str, ...]
+    undivided: str = ""
+
+    def compute(self, values: Values) -> dict[str, Any]:
+        """Return the written values by name, computed from `values`."""
+        result = self.module(*(values[name] for name in self.reads))
+        return dict(zip(self.writes, (result,) if len(self.writes) == 1 else result, strict=True))
 
 
 @dataclass(frozen=True)
@@ -54,6 +62,13 @@ class Chain:
     bind: Callable[[tuple[Any, ...], Mapping[str, Any]], dict[str, Any]]
     build: Callable[[Values], Any]
     result_reads: tuple[str, ...]
+
+    def compute(self, *args: Any, **kwargs: Any) -> Any:
+        """Return what the module returns, computed block by block."""
+        values = self.bind(args, kwargs)
+        for block in self.blocks:
+            values.update(block.compute(values))
+        return self.build(values)
 
     def reads_of(self, first: int, end: int) -> tuple[str, ...]:
         """Return the values that blocks ``first:end`` need from earlier blocks or arguments."""

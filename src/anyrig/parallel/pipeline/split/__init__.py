@@ -1,0 +1,1 @@
+"""How any module becomes a chain of blocks."""
