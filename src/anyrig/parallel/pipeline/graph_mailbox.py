@@ -7,10 +7,10 @@
     backward   stage ◀─ Leave ◀────────── Enter ◀─ next stage           copies start at Enter
                         adds in the order of the stages
 
-Autograd runs backward passes of all devices concurrently, in one thread each, and of the ready nodes
-of a device the one that was made last. All values that a stage makes of a micro-batch pass one
-`Leave`, so the backward passes of a stage run one after the other, the last micro-batch first, in
-every run: sums of gradients are the same to the bit.
+Autograd runs the backward passes of all devices concurrently, in one thread each. Of the ready
+nodes of a device, the one that was made last runs first. All values that a stage makes of a micro-batch
+pass one `Leave`, so the backward passes of a stage run one after the other, the last micro-batch
+first, in every run: sums of gradients are the same to the bit.
 """
 
 from __future__ import annotations
@@ -38,8 +38,9 @@ class Transit:
 
     def take(self) -> Tensor:
         """Return the tensor on the reader's device, once."""
-        parcel, self._parcel = self._parcel, None
-        return parcel.take()
+        tensor = self._parcel.take()
+        del self._parcel  # the graph keeps this object, and need not keep the tensor
+        return tensor
 
     def take_alias(self) -> Tensor | None:
         """Return what `Leave` returned, once."""

@@ -6,8 +6,8 @@
              owner: gradient of its own use      ◀──── gradient of this use
              then that of stage 3, always in this order
 
-The first stage that uses a tensor owns it: the tensor itself lies on that stage's device, and is what
-the optimizer has.
+The first stage that uses a tensor owns it: the tensor itself lies on the device of that stage, and
+the optimizer updates it there.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@
     current stream of the target   ─F(1,0)────────┴F(1,1)──┴F(1,2)──▶
 
 The target waits only when it takes the tensor, so work that is queued between sending and taking
-is not held up. Each pair of devices has its own streams: an activation that is not ready yet must not
-delay a gradient that arrives from another device.
+is not held up. Each pair of devices has its own streams, so that an activation that is not ready
+yet does not delay a gradient that arrives from another device.
 """
 
 from __future__ import annotations

@@ -76,9 +76,12 @@ class Stage:
         """
         with on_device(self.device):
             if recompute and torch.is_grad_enabled():
-                return recomputed(
-                    lambda given: self._compute(given, replacements), dict(values), self.device
+                written: dict[str, Any] = recomputed(
+                    lambda given: self._compute(dict(given), replacements),
+                    dict(values),
+                    self.device,
                 )
+                return written
             return self._compute(dict(values), replacements)
 
     def forward(
@@ -114,7 +117,8 @@ class Stage:
         outputs = {name: tensors_of(value) for name, value in written.items()}
         if any(tensor.requires_grad for tensors in outputs.values() for tensor in tensors):
             self._graphs[micro_batch] = Graph(inputs, outputs)
-        return detached(written)
+        returned: dict[str, Any] = detached(written)
+        return returned
 
     def backward(
         self, micro_batch: int, gradients: Gradients, parameters: Sequence[Tensor]
