@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 
 
 class Work(Enum):
@@ -14,6 +16,8 @@ class Work(Enum):
     BACKWARD_INPUT = "I"  # the gradients of inputs only
     BACKWARD_WEIGHT = "W"  # the gradients of parameters, after BACKWARD_INPUT
 
+    __hash__ = object.__hash__  # members are unique; Enum's own hash is slow
+
 
 @dataclass(frozen=True, slots=True)
 class Task:
@@ -23,21 +27,24 @@ class Task:
     stage: int
     micro_batch: int
 
+    def __str__(self) -> str:
+        return f"{self.work.value}(stage {self.stage}, micro-batch {self.micro_batch})"
+
 
 @dataclass(frozen=True)
 class Schedule:
     """The tasks of each device, in order.
 
-    A task waits for the tasks whose results it needs, on whichever devices: a forward for that of
-    the stage before, a backward for its own forward and the backward of the stage after.
+    A task waits for its dependencies on whichever devices (`dependencies`). A stage either has
+    BACKWARD tasks, or its backward is split into BACKWARD_INPUT and BACKWARD_WEIGHT tasks.
 
     Attributes:
         name: ``"gpipe"``, ``"1f1b"``, ``"interleaved"``, ``"zero-bubble"``, ``"zero-bubble-v"`` or
             ``"forward"``.
         micro_batches: the number of micro-batches.
-        device_of_stage: the index of each stage's device. With several stages on a device, these
-            are not neighbours.
-        tasks: of each device, in order.
+        device_of_stage: the index of each stage's device. Neighbouring stages may share a device:
+            the two in the middle of ``"zero-bubble-v"``, and all stages on a single device.
+        tasks: the tasks of each device, in order.
     """
 
     name: str
@@ -49,3 +56,43 @@ class Schedule:
     def stages(self) -> int:
         """The number of stages."""
         return len(self.device_of_stage)
+
+    @property
+    def devices(self) -> int:
+        """The number of devices."""
+        return len(self.tasks)
+
+    @cached_property
+    def split_stages(self) -> frozenset[int]:
+        """The stages whose backward is split into BACKWARD_INPUT and BACKWARD_WEIGHT."""
+        return frozenset(
+            task.stage for tasks in self.tasks for task in tasks if task.work is Work.BACKWARD_INPUT
+        )
+
+    def dependencies(self, task: Task) -> tuple[Task, ...]:
+        """Return the tasks whose results `task` needs.
+
+        ======== ==============================================================
+        task     needs
+        ======== ==============================================================
+        F        F of the stage before
+        B, I     F of its own stage; B or I of the stage after
+        W        I of its own stage
+        ======== ==============================================================
+        """
+        stage, micro_batch = task.stage, task.micro_batch
+        if task.work is Work.FORWARD:
+            return () if stage == 0 else (Task(Work.FORWARD, stage - 1, micro_batch),)
+        if task.work is Work.BACKWARD_WEIGHT:
+            return (Task(Work.BACKWARD_INPUT, stage, micro_batch),)
+        forward = Task(Work.FORWARD, stage, micro_batch)
+        if stage == self.stages - 1:
+            return (forward,)
+        split = stage + 1 in self.split_stages
+        work = Work.BACKWARD_INPUT if split else Work.BACKWARD
+        return (forward, Task(work, stage + 1, micro_batch))
+
+
+def list_tasks(work: Work, stage: int, micro_batches: Iterable[int]) -> list[Task]:
+    """Return the same work of one stage on several micro-batches, in order."""
+    return [Task(work, stage, micro_batch) for micro_batch in micro_batches]
