@@ -8,9 +8,9 @@
                         adds in the order of the stages
 
 Autograd runs the backward passes of all devices concurrently, in one thread each. Of the ready
-nodes of a device, the one that was made last runs first. All values that a stage makes of a micro-batch
-pass one `Leave`, so the backward passes of a stage run one after the other, the last micro-batch
-first, in every run: sums of gradients are the same to the bit.
+nodes of a device, the one that was made last runs first. All values that a stage makes of a
+micro-batch pass one `Leave`, so the backward passes of a stage run one after the other, the last
+micro-batch first, in every run: sums of gradients are the same to the bit.
 """
 
 from __future__ import annotations

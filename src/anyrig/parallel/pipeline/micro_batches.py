@@ -109,7 +109,10 @@ def cut_call(
     """
     values, samples = divide((args, dict(kwargs), target), None, split, dim, _name)
     counts = samples or (1,)
-    parts = [MicroBatch(*value, count) for value, count in zip(values, counts, strict=True)]
+    parts = [
+        MicroBatch(args_part, kwargs_part, target_part, count)
+        for (args_part, kwargs_part, target_part), count in zip(values, counts, strict=True)
+    ]
     return parts, samples is not None
 
 
