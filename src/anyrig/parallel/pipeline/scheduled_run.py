@@ -73,8 +73,8 @@ class ScheduledRun:
         ]
         try:
             for task in self.tasks:
-                run = self._forward if task.work is Work.FORWARD else self._backward
-                run(self.stages[task.stage], task.micro_batch)
+                issue = self._forward if task.work is Work.FORWARD else self._backward
+                issue(self.stages[task.stage], task.micro_batch)
         finally:
             for stage in self.stages:
                 stage.forget()

@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from ...errors import SpreadError
 from ...transfer.streams import using
 from ..losses.loss import LossPart, combine_counts, combine_losses
 from .parcel import send
@@ -67,9 +67,13 @@ class _Step(torch.autograd.Function):
         return loss
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> Any:
         gradients = ctx.gradients
+        if torch.is_grad_enabled():
+            raise SpreadError(
+                "this step has computed its gradients already, so create_graph=True has no graph "
+                'of them; use schedule="gpipe", whose backward passes begin with loss.backward()'
+            )
         if gradients is None:
             raise RuntimeError(
                 "the gradients of this step were delivered by an earlier backward pass. Call the "
