@@ -4,24 +4,129 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from torch import nn
+from torch import fx, nn
 
 from ....errors import SpreadError
 from ..chain import Chain
-from .sequential import chain_of_sequential, is_sequential
+from .arguments import Arguments, Call, read_arguments
+from .assemble import assemble
+from .boundaries import SMALL_PART, choose_cuts
+from .operations import read_state
+from .recorder import Recorder, Recording, has_hooks
+from .refusal import explain_failure
+from .split_points import find_named_cuts
+from .together import find_spans
+from .variants import Side, align
+
+_BY_HAND = (
+    'Name the submodules at which a stage begins, split_points=["layers.4", "layers.8"], or place '
+    "the module's parts on devices yourself"
+)
 
 
-def chain_of(module: nn.Module, split_points: Sequence[str] | None = None) -> Chain:
+def chain_of(
+    module: nn.Module,
+    split_points: Sequence[str] | None = None,
+    *,
+    example: Call | None = None,
+) -> Chain:
     """Return `module` as a chain of blocks that computes the same, with the same parameters.
+
+    Nothing is computed, so the module may be on any device, ``"meta"`` included. The chain depends
+    on the module's code and shapes only: each rank gets the same one.
 
     Args:
         module: stays as it is. Its later changes (mode, state, `requires_grad`) take effect.
         split_points: the names of submodules at which a new block begins. None cuts wherever few
             values cross.
+        example: (args, kwargs) of a call. Arguments that are None, flags or texts decide which code
+            runs, so the chain is made for those of the example. None assumes the defaults.
 
     Raises:
         SpreadError: the module cannot be divided; the message names the place in its code.
     """
-    if is_sequential(module) and split_points is None:
-        return chain_of_sequential(module)  # type: ignore[arg-type]
-    raise SpreadError("only an nn.Sequential can be divided so far")
+    if has_hooks(module):
+        raise SpreadError(
+            f"this {type(module).__name__} has hooks, which run around the whole module and cannot "
+            "be divided. Register them on its submodules"
+        )
+    arguments, recordings = _record(module, example)
+    first = recordings[0]
+    if split_points is None:
+        _require_parts(module, first)
+    sides = align(recordings, module.training)
+    cuts = _choose_cuts(module, sides, split_points)
+    return assemble(module, arguments.bind, sides, cuts, SMALL_PART)
+
+
+def _record(module: nn.Module, example: Call | None) -> tuple[Arguments, list[Recording]]:
+    """Return the recordings of the modes on which the operations depend, the current one first."""
+    failure: Exception | None = None
+    for fix_numbers in (False, True):
+        arguments = read_arguments(module, example, fix_numbers)
+        try:
+            recordings = [Recorder(module, module.training).record(arguments.call_with)]
+            if recordings[0].assumed:
+                recordings.append(Recorder(module, not module.training).record(arguments.call_with))
+            return arguments, recordings
+        except SpreadError:
+            raise
+        except Exception as error:
+            failure = failure or error
+    assert failure is not None
+    raise SpreadError(
+        f"{type(module).__name__} cannot be divided into stages: {explain_failure(failure)}. Put "
+        "this code into a submodule of its own, which then is one block, or place the module's "
+        "parts on devices yourself"
+    ) from failure
+
+
+def _require_parts(module: nn.Module, recording: Recording) -> None:
+    """Raise if most of the module is one operation, although it has parts."""
+    total = sum(p.numel() for p in module.parameters())
+    for name, why in recording.undivided.items():
+        held = module.get_submodule(name)
+        parts = [c for c in held.children() if any(True for _ in c.parameters())]
+        if len(parts) > 1 and sum(p.numel() for p in held.parameters()) > total / 2:
+            raise SpreadError(
+                f"{name!r} has most of the parameters of this {type(module).__name__} and cannot "
+                f"be divided into stages: {why}. {_BY_HAND}"
+            )
+
+
+def _choose_cuts(
+    module: nn.Module, sides: Sequence[Side], split_points: Sequence[str] | None
+) -> list[int]:
+    nodes, undivided = sides[0].nodes, sides[0].recording.undivided
+    spans = find_spans(nodes, module)
+    if split_points is not None:
+        cuts = find_named_cuts(module, nodes, split_points, spans, undivided)
+    else:
+        sizes = [_count_elements(node, module) for node in nodes]
+        cuts = choose_cuts(nodes, sizes, [(first, last) for first, last, _ in spans])
+    for side in sides[1:]:
+        for first, last, changing in find_spans(side.nodes, module):
+            low, high = side.homes[max(first, 0)], side.homes[last]
+            broken = [cut for cut in cuts if low < cut <= high]
+            if broken and split_points is not None:
+                raise SpreadError(
+                    "split_points: a value is changed in place across a split point, in "
+                    f"{changing.meta['place']}. Name a submodule after this line"
+                )
+            cuts = [cut for cut in cuts if cut not in broken]
+    return cuts
+
+
+def _count_elements(node: fx.Node, module: nn.Module) -> int:
+    """Return how many elements of parameters a node uses."""
+    count = 0
+    if node.op == "call_module":
+        count += sum(p.numel() for p in module.get_submodule(str(node.target)).parameters())
+    for used in node.all_input_nodes:
+        if used.op == "get_attr" and not str(used.target).startswith("constant "):
+            state = read_state(module, {}, str(used.target))
+            if isinstance(state, nn.Module):
+                count += sum(p.numel() for p in state.parameters())
+            elif isinstance(state, nn.Parameter):
+                count += state.numel()
+    return count

@@ -1,0 +1,106 @@
+"""Blocks from recorded operations and cuts."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from torch import fx, nn
+
+from ..chain import Block, Chain, Values
+from .operations import Operations, Variant, fill, read_state
+from .variants import Side, read_mode
+
+Bind = Callable[[tuple[Any, ...], Mapping[str, Any]], dict[str, Any]]
+
+
+class _Pieces:
+    """The operations of one side by block, and the values that each block reads and writes."""
+
+    def __init__(self, side: Side, cuts: Sequence[int]) -> None:
+        self.side = side
+        self.nodes: list[list[fx.Node]] = [[] for _ in range(len(cuts) + 1)]
+        block_of = {}
+        for node, home in zip(side.nodes, side.homes, strict=True):
+            block = block_of[node] = bisect_right(cuts, home)
+            self.nodes[block].append(node)
+        self.reads: list[dict[str, None]] = [{} for _ in self.nodes]
+        self.writes: list[dict[str, fx.Node]] = [{} for _ in self.nodes]
+        for node, block in block_of.items():
+            for used in node.all_input_nodes:
+                if used.op != "get_attr" and block_of.get(used, -1) != block:
+                    self.reads[block][side.names[used]] = None
+            if any(block_of.get(user, -1) != block for user in node.users):
+                self.writes[block][side.names[node]] = node
+        result = side.recording.output.all_input_nodes
+        self.result_reads = [side.names[node] for node in result if node.op != "get_attr"]
+
+
+def assemble(
+    module: nn.Module, bind: Bind, sides: Sequence[Side], cuts: Sequence[int], shown: float
+) -> Chain:
+    """Return the chain of the blocks between cuts.
+
+    Args:
+        module: the whole.
+        bind: turns arguments into values.
+        sides: the operations in one or two modes.
+        cuts: indices of operations of the first side.
+        shown: from which part of the module's parameters on an operation is reported as undivided.
+    """
+    pieces = [_Pieces(side, cuts) for side in sides]
+    assumed = sorted({name for side in sides for name in side.recording.assumed})
+    total = sum(p.numel() for p in module.parameters())
+
+    def live_mode() -> bool | None:
+        return read_mode(module, assumed)
+
+    blocks = []
+    for b, nodes in enumerate(pieces[0].nodes):
+        reads = tuple(dict.fromkeys(name for each in pieces for name in each.reads[b]))
+        writes = tuple(dict.fromkeys(name for each in pieces for name in each.writes[b]))
+        variants = {
+            each.side.training: Variant(
+                module,
+                each.side.recording.constants,
+                each.nodes[b],
+                reads,
+                [each.writes[b].get(name) for name in writes],
+                each.side.names,
+            )
+            for each in pieces
+        }
+        undivided = {
+            why: None
+            for name, why in sides[0].recording.undivided.items()
+            if any(node.op == "call_module" and node.target == name for node in nodes)
+            and sum(p.numel() for p in module.get_submodule(name).parameters()) > shown * total
+        }
+        operations = Operations(module, variants, live_mode)
+        blocks.append(Block(_name_block(nodes), operations, reads, writes, "; ".join(undivided)))
+    by_mode = {side.training: side for side in sides}
+
+    def build(values: Values) -> Any:
+        side = by_mode[live_mode()]
+
+        def value_of(node: fx.Node) -> Any:
+            if node.op == "get_attr":
+                return read_state(module, side.recording.constants, str(node.target))
+            return values[side.names[node]]
+
+        return fill(side.recording.output.args[0], value_of)
+
+    result_reads = dict.fromkeys(name for each in pieces for name in each.result_reads)
+    return Chain(tuple(blocks), bind, build, tuple(result_reads))
+
+
+def _name_block(nodes: Sequence[fx.Node]) -> str:
+    """Return the submodule that a block is in, or the first and last operation."""
+    if not nodes:
+        return "nothing"
+    paths = [[name for name, _ in node.meta["calls"]] or [node.name] for node in nodes]
+    for depth, name in reversed(list(enumerate(paths[0]))):
+        if all(path[depth : depth + 1] == [name] for path in paths):
+            return str(name)
+    return f"{paths[0][-1]} to {paths[-1][-1]}"

@@ -1,0 +1,411 @@
+"""What a module computes, recorded as a graph of operations without computing it.
+
+Records with `torch.fx`. Differences from `torch.fx.symbolic_trace`, each for exactness:
+
+- A submodule that cannot be traced is one operation, and the reason is kept.
+- Parameters, buffers, `training` and plain tensors are read when the graph runs.
+- Every call of PyTorch is recorded, so that no random number or constant is made while tracing.
+- A forward that changes attributes of its module or draws Python's random numbers is not traced.
+- Regions of `torch.no_grad` and `torch.autocast` are kept per operation.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+from torch.utils import checkpoint
+
+from .boundaries import SMALL_PART
+from .conditions import expected_truth, require_truth
+from .refusal import CannotTraceError, Place, explain_failure, find_caller
+from .stand_ins import IN_PLACE_OPERATORS, Mode, State, Value
+
+# They refuse symbolic sizes before a TorchFunctionMode sees the call.
+_FACTORIES = (
+    *("arange", "zeros", "ones", "full", "empty", "eye", "linspace", "tensor", "as_tensor"),
+    *("rand", "randn", "randint", "randperm", "normal"),
+)
+# Facts of real tensors that tracing may use, because a later change of the module keeps them.
+_FACTS = {"size", "dim", "numel", "__len__", "is_floating_point", "is_complex", "stride"}
+_FACT_PROPERTIES = {"shape", "ndim", "requires_grad", "is_leaf", "layout", "is_sparse", "is_nested"}
+
+
+@dataclass
+class Recording:
+    """The operations of a module's forward.
+
+    Attributes:
+        graph: one node per operation. ``meta["calls"]`` has the submodule calls around the node,
+            outermost first, as (name, number of the call); ``meta["place"]`` the line of code.
+        undivided: why a submodule is a single operation, by name.
+        assumed: the submodules on whose mode the operations depend.
+        constants: tensors that no module holds, by the target of their ``get_attr``.
+    """
+
+    graph: fx.Graph
+    undivided: dict[str, str] = field(default_factory=dict)
+    assumed: set[str] = field(default_factory=set)
+    constants: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def operations(self) -> list[fx.Node]:
+        """The nodes that compute."""
+        return [n for n in self.graph.nodes if n.op not in ("placeholder", "get_attr", "output")]
+
+    @property
+    def output(self) -> fx.Node:
+        """The node that has the module's result as its argument."""
+        last: fx.Node = next(iter(reversed(self.graph.nodes)))
+        return last
+
+
+class Recorder(fx.Tracer):
+    """Records one module in one mode."""
+
+    def __init__(self, module: nn.Module, training: bool) -> None:
+        super().__init__(autowrap_functions=(checkpoint.checkpoint,))
+        self._module, self._training = module, training
+        self._names = {id(m): name for name, m in module.named_modules()}
+        self._tensor_names: dict[int, str] = {}
+        named = [*module.named_buffers(), *module.named_parameters()]
+        self._tensor_names.update({id(tensor): name for name, tensor in named})
+        self._total = sum(p.numel() for p in module.parameters()) or 1
+        self._open: list[tuple[str, int]] = []
+        self._numbers: dict[str, int] = {}
+        self._base_context = _read_context()
+        self.recording = Recording(fx.Graph())
+
+    def record(self, make_arguments: Callable[[Callable[[str], fx.Proxy]], Any]) -> Recording:
+        """Return the recording of the module's forward.
+
+        Args:
+            make_arguments: returns (args, kwargs) of the call; given a function that makes the
+                stand-in of an argument.
+
+        Raises:
+            Exception: anything that the forward raises because its values are not known.
+        """
+        self._make_arguments = make_arguments
+        with torch.enable_grad(), _modes_of(self), _patched(self):
+            self._base_context = _read_context()
+            graph = self.trace(self._module)
+        self.recording.graph = graph
+        return self.recording
+
+    # The methods below override those of fx.Tracer.
+
+    def create_args_for_root(self, root_fn: Any, is_module: bool, concrete_args: Any = None) -> Any:
+        """Return a function that calls the forward, and no arguments for it."""
+
+        def stand_in(name: str) -> fx.Proxy:
+            return self.create_proxy("placeholder", name, (), {})
+
+        args, kwargs = self._make_arguments(stand_in)
+
+        def call_root() -> Any:
+            with _RecordEverything(self):
+                return self._call_forward(
+                    self._module, lambda: self._module.forward(*args, **kwargs)
+                )
+
+        return call_root, []
+
+    def call_module(self, m: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Trace the call of a submodule, or record it as one operation."""
+        name = self._names.get(id(m))
+        if name is None:
+            raise CannotTraceError(
+                f"{type(m).__name__} is called, but is no submodule", find_caller()
+            )
+        number = self._numbers[name] = self._numbers.get(name, -1) + 1
+        self._open.append((name, number))
+        try:
+            if self._is_leaf(m):
+                return self.create_proxy("call_module", name, args, kwargs)
+            last = next(iter(reversed(self.graph.nodes)), None)
+            assumed = set(self.recording.assumed)
+            depth = len(self._open)
+            try:
+                return self._call_forward(m, lambda: forward(*args, **kwargs))
+            except Exception as error:
+                del self._open[depth:]
+                self._forget_after(last)
+                self.recording.assumed = assumed
+                self.recording.undivided[name] = explain_failure(error)
+                return self.create_proxy("call_module", name, args, kwargs)
+        finally:
+            self._open.pop()
+
+    def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: Any) -> Any:
+        """Read parameters and buffers when the graph runs."""
+        if isinstance(attr_val, Tensor):
+            name = self._tensor_names.get(id(attr_val))
+            if name is not None:
+                return State(self.create_node("get_attr", name, (), {}), self, attr_val)
+        return attr_val
+
+    def create_arg(self, a: Any) -> Any:
+        """Return what a node stores for an argument."""
+        if isinstance(a, Tensor):
+            name = self._tensor_names.get(id(a)) or self.tensor_attrs.get(a)
+            if name is None:
+                name = f"constant {len(self.recording.constants)}"
+                self.recording.constants[name] = a
+                self._tensor_names[id(a)] = name
+            return self.create_node("get_attr", name, (), {})
+        if isinstance(a, nn.Module):
+            if id(a) not in self._names:
+                raise CannotTraceError(f"{type(a).__name__} is used, but is no submodule")
+            return self.create_node("get_attr", self._names[id(a)], (), {})
+        if isinstance(a, dict) and type(a) is not dict:
+            return self._create_special_dict(a)
+        return super().create_arg(a)
+
+    def create_node(self, kind: str, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
+        """Add a node, with the place and context in which it was made."""
+        node = super().create_node(kind, target, *args, **kwargs)
+        node.meta["calls"] = tuple(self._open)
+        node.meta["place"] = find_caller()
+        context = _read_context()
+        if context != self._base_context:
+            node.meta["context"] = context
+        return node
+
+    def proxy(self, node: fx.Node) -> Value:
+        """Return the stand-in of a node's value."""
+        return Value(node, self)
+
+    def to_bool(self, obj: fx.Proxy) -> bool:
+        """Record a check, or refuse to branch on a value."""
+        place = find_caller()
+        expected = expected_truth(place)
+        if expected is None:
+            raise CannotTraceError("which code runs depends on a value", place)
+        self.create_proxy("call_function", require_truth, (obj, expected, place), {})
+        return expected
+
+    def iter(self, obj: fx.Proxy) -> Any:
+        """Refuse to iterate."""
+        raise CannotTraceError("a loop runs over a value", find_caller())
+
+    def assume_mode(self, name: str) -> bool:
+        """Return the mode to trace for; a small module that branches on it is not traced."""
+        inner = self._module.get_submodule(self._open[-1][0]) if self._open else self._module
+        share = sum(p.numel() for p in inner.parameters()) / self._total
+        if inner is not self._module and share <= SMALL_PART:
+            raise CannotTraceError("which code runs depends on the mode", find_caller())
+        self.recording.assumed.add(name)
+        return self._training
+
+    # The methods below are new.
+
+    def name_of_tensor(self, tensor: Any) -> str | None:
+        """Return the name of a parameter or buffer."""
+        return self._tensor_names.get(id(tensor))
+
+    def record_call(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Record a call of PyTorch that has no stand-ins among its arguments."""
+        name = getattr(function, "__name__", "")
+        if name == "_set_grad_enabled" and args == (True,) and torch.is_grad_enabled():
+            raise CannotTraceError("gradients are enabled in a part of forward", find_caller())
+        owner = getattr(function, "__self__", None)
+        if name in _FACTS or getattr(owner, "__name__", "") in _FACT_PROPERTIES:
+            return function(*args, **kwargs)
+        if name == "__get__" and owner is not None:
+            tensor = args[0]
+            return self.create_proxy("call_function", getattr, (tensor, owner.__name__), {})
+        flat = pytree.tree_leaves((args, kwargs))
+        if not any(isinstance(each, Tensor) for each in flat) and not _makes_tensor(function):
+            return function(*args, **kwargs)
+        return self.create_proxy("call_function", function, args, kwargs)
+
+    def _is_leaf(self, m: nn.Module) -> bool:
+        kind = type(m)
+        home = getattr(kind.forward, "__module__", "") or ""
+        plain = kind.__call__ is nn.Module.__call__ and "forward" not in vars(m)
+        traceable = kind.forward in _TRACED_OF_TORCH or not home.startswith("torch.")
+        return not (plain and traceable) or has_hooks(m) or "Parametrized" in kind.__name__
+
+    def _call_forward(self, m: nn.Module, forward: Callable[[], Any]) -> Any:
+        """Call a forward, and make sure that tracing has no effects other than the recording."""
+        before, numbers = _copy_attributes(m), _random_state()
+        try:
+            result = forward()
+            changed = _find_change(m, before)
+            if changed is not None:
+                raise CannotTraceError(f"forward changes the attribute {changed!r}", _place_of(m))
+            if _random_state() != numbers:
+                raise CannotTraceError("forward draws random numbers of Python", _place_of(m))
+        finally:
+            _restore_attributes(m, before)
+            _restore_random_state(numbers)
+        return result
+
+    def _forget_after(self, last: fx.Node | None) -> None:
+        for node in reversed(self.graph.nodes):
+            if node is last:
+                return
+            self.graph.erase_node(node)
+
+    def _create_special_dict(self, a: Any) -> fx.Node:
+        if dataclasses.is_dataclass(a):
+            fields = {f.name: getattr(a, f.name) for f in dataclasses.fields(a)}
+            return self.create_proxy("call_function", type(a), (), fields).node
+        return self.create_proxy("call_function", type(a), (list(a.items()),), {}).node
+
+
+class _RecordEverything(TorchFunctionMode):
+    """Sends the calls of PyTorch without stand-ins to a recorder."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        self._recorder = recorder
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if any(isinstance(each, fx.Proxy) for each in pytree.tree_leaves((args, kwargs))):
+            return func(*args, **kwargs)
+        return self._recorder.record_call(func, args, kwargs)
+
+
+# The forwards of PyTorch that only call their children, and are traced.
+_TRACED_OF_TORCH = {nn.Sequential.forward}
+
+
+def has_hooks(m: nn.Module) -> bool:
+    """Return whether calling `m` runs hooks."""
+    return bool(
+        m._forward_hooks or m._forward_pre_hooks or m._backward_hooks or m._backward_pre_hooks
+    )
+
+
+def _makes_tensor(function: Callable[..., Any]) -> bool:
+    return getattr(function, "__name__", "") in _FACTORIES
+
+
+@contextmanager
+def _modes_of(recorder: Recorder) -> Iterator[None]:
+    """Replace ``training`` of all modules by stand-ins."""
+    modules = [(m, name, m.training) for name, m in recorder._module.named_modules()]
+    try:
+        for m, name, _ in modules:
+            m.__dict__["training"] = Mode(recorder, name)
+        yield
+    finally:
+        for m, _, training in modules:
+            m.__dict__["training"] = training
+
+
+@contextmanager
+def _patched(recorder: Recorder) -> Iterator[None]:
+    """Record functions that make tensors of unknown sizes, and allow ``self.buffer += 1``."""
+
+    def patch(function: Callable[..., Any]) -> Callable[..., Any]:
+        def recorded(*args: Any, **kwargs: Any) -> Any:
+            if any(isinstance(each, fx.Proxy) for each in pytree.tree_leaves((args, kwargs))):
+                return recorder.create_proxy("call_function", function, args, kwargs)
+            return function(*args, **kwargs)
+
+        return recorded
+
+    def set_attribute(m: nn.Module, name: str, value: Any) -> None:
+        if not _is_changed_in_place(m, name, value, recorder):
+            set_before(m, name, value)
+
+    saved = {name: getattr(torch, name) for name in _FACTORIES}
+    set_before = nn.Module.__setattr__
+    try:
+        for name, function in saved.items():
+            setattr(torch, name, patch(function))
+        nn.Module.__setattr__ = set_attribute  # type: ignore[method-assign, assignment]
+        yield
+    finally:
+        nn.Module.__setattr__ = set_before  # type: ignore[method-assign]
+        for name, function in saved.items():
+            setattr(torch, name, function)
+
+
+def _is_changed_in_place(m: nn.Module, name: str, value: Any, recorder: Recorder) -> bool:
+    """Return whether `value` is the buffer of this name, after an operator in place."""
+    if not isinstance(value, Value) or name not in m._buffers:
+        return False
+    node = value.node
+    if getattr(node.target, "__name__", "") not in IN_PLACE_OPERATORS:
+        return False
+    read = node.args[0]
+    target = str(read.target) if isinstance(read, fx.Node) and read.op == "get_attr" else None
+    return target is not None and target == recorder.name_of_tensor(m._buffers[name])
+
+
+def _read_context() -> tuple[Any, ...]:
+    autocast = tuple(
+        (kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind))
+        for kind in ("cpu", "cuda")
+    )
+    return torch.is_grad_enabled(), torch.is_inference_mode_enabled(), autocast
+
+
+def _copy_attributes(m: nn.Module) -> dict[str, tuple[Any, Any]]:
+    return {
+        name: (value, type(value)(value) if type(value) in (list, dict, set) else None)
+        for name, value in vars(m).items()
+    }
+
+
+def _find_change(m: nn.Module, before: dict[str, tuple[Any, Any]]) -> str | None:
+    now = vars(m)
+    for name in now.keys() | before.keys():
+        if name not in now or name not in before or now[name] is not before[name][0]:
+            return name
+        value, copied = before[name]
+        if copied is None:
+            continue
+        same = len(value) == len(copied) and all(
+            a is b and (not isinstance(value, dict) or value[a] is copied[b])
+            for a, b in zip(value, copied, strict=True)
+        )
+        if not same:
+            return name
+    return None
+
+
+def _restore_attributes(m: nn.Module, before: dict[str, tuple[Any, Any]]) -> None:
+    for value, copied in before.values():
+        if isinstance(copied, list):
+            value[:] = copied
+        elif copied is not None:
+            value.clear()
+            value.update(copied)
+    vars(m).clear()
+    vars(m).update({name: value for name, (value, _) in before.items()})
+
+
+def _random_state() -> tuple[Any, ...]:
+    """Return the state of Python's and NumPy's random numbers; PyTorch's calls are recorded."""
+    numpy = sys.modules.get("numpy")
+    if numpy is None:
+        return random.getstate(), None
+    kind, keys, *rest = numpy.random.get_state()
+    return random.getstate(), (kind, tuple(keys.tolist()), *rest)
+
+
+def _restore_random_state(state: tuple[Any, ...]) -> None:
+    random.setstate(state[0])
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and state[1] is not None:
+        numpy.random.set_state(state[1])
+
+
+def _place_of(m: nn.Module) -> Place:
+    code = getattr(type(m).forward, "__code__", None)
+    return Place(code.co_filename, code.co_firstlineno) if code else Place("", 0)
