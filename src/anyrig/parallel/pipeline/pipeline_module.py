@@ -35,7 +35,8 @@ from .options import PipelineOptions
 from .plan import PipelinePlan
 from .scheduled_run import ScheduledRun
 from .schedules.schedule import Task
-from .stages import Pipeline, divide_module, forward_order
+from .split.chain_of import chain_of
+from .stages import Pipeline, forward_order, make_stages
 from .step import compute_loss
 
 
@@ -251,4 +252,6 @@ class PipelineModule(TransparentModule):
         sizes = state.pop("_sizes")
         super().__setstate__(state)
         devices = [stage.device for stage in self._plan.stages]
-        self._start(divide_module(self.module, devices, sizes))
+        options = self._options
+        chain = chain_of(self.module, options.split_points, example=options.example)
+        self._start(make_stages(chain, devices, sizes))

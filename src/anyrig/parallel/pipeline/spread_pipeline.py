@@ -39,7 +39,7 @@ def spread_pipeline(
         SpreadError: the module cannot be divided, or the options do not fit.
     """
     name, reason = choose_schedule(options, layout.how, module, loss, layout.precision)
-    chain = chain_of(module)
+    chain = chain_of(module, options.split_points, example=options.example)
     blocks, devices = chain.blocks, layout.devices
     per_device = 2 if name in ("interleaved", "zero-bubble-v") else 1
     if len(blocks) < per_device * len(devices):
