@@ -48,7 +48,7 @@ def doubled(value: Any) -> Any:
     return type(value)(map(doubled, value)) if type(value) in (list, tuple) else value
 
 
-@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+@pytest.mark.parametrize("schedule", ["gpipe", "zero-bubble"])
 @pytest.mark.parametrize("name", sorted(CASES.keys() - OTHERS.keys()))
 def test_every_kind(name: str, schedule: str) -> None:
     torch.manual_seed(0)
@@ -98,7 +98,7 @@ class Tied(nn.Module):
 
 
 @pytest.mark.parametrize("checkpoint", ["never", "always"])
-@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "zero-bubble"])
 def test_tied_weights(schedule: str, checkpoint: str) -> None:
     torch.manual_seed(0)
     module = Tied().double()
