@@ -32,11 +32,11 @@ from .graph_run import run_with_graph
 from .held_tensors import list_held
 from .micro_batches import MicroBatch, MicroBatches, cut_call, split_evenly
 from .options import PipelineOptions
+from .placement import Pipeline, forward_order, make_stages
 from .plan import PipelinePlan
 from .scheduled_run import ScheduledRun
 from .schedules.schedule import Task
 from .split.chain_of import chain_of
-from .stages import Pipeline, forward_order, make_stages
 from .step import compute_loss
 
 

@@ -17,11 +17,11 @@ from .chain import Block
 from .micro_batches import choose_micro_batches
 from .options import PipelineOptions, choose_schedule
 from .pipeline_module import PipelineModule
+from .placement import make_stages, place_module
 from .plan import PipelinePlan, StagePlan
 from .schedules.named import make_schedule
 from .slots import list_slots, tensors_in
 from .split.chain_of import chain_of
-from .stages import make_stages, place_module
 
 
 def spread_pipeline(
