@@ -156,7 +156,7 @@ def test_what_a_call_adds_to_its_module_is_removed() -> None:
         layer.register_buffer("shared", shared)
 
     def change() -> None:
-        with without_trace(module, torch.device("cuda:0")):
+        with without_trace(module, [torch.device("cuda:0")]):
             assert module[0].shared is module[1].shared is not shared
             assert not torch.is_grad_enabled()
             module[0].shared += 1

@@ -289,7 +289,7 @@ class DataParallel(TransparentModule):
     ) -> Any:
         """Return the module's output for the first samples of a batch, without side effects."""
         lead, counts = self._lead, (samples, of - samples)
-        with without_trace(self.module, lead):
+        with without_trace(self.module, [lead]):
             given, _ = scatter_samples((inputs, kwargs), (lead, lead), counts, self._layout.dim)
             return self._run(Meeting([lead]), [self.module], [given], None, [samples])[0]
 

@@ -13,6 +13,7 @@ from ..devices.place import Place
 from ..devices.rig import Rig
 from ..errors import SpreadError
 from ..transfer.move import resolve_device
+from .pipeline.plan import PipelinePlan
 from .precision import explain_precision
 from .replicas.transparent import TransparentModule
 from .shares.shares import Shares, choose_shares
@@ -29,7 +30,9 @@ class Layout:
         devices: the devices in order; the first is the lead, which has the module itself.
         how: ``"replicate"`` (a replica on each device, or on each rank of `group`, and a part of
             the batch for each), ``"shard"`` (the same, with a part of every parameter on each
-            rank), or ``"alone"`` (one device: the module is called unchanged).
+            rank), ``"pipeline"`` (neighbouring layers on each device, and batches in
+            micro-batches), ``"split"`` (the same with the whole batch), or ``"alone"`` (one device:
+            the module is called unchanged).
         reason: why the module was spread this way.
         shares: the part of each batch that each device gets, and why.
         output_device: where outputs are gathered.
@@ -40,6 +43,7 @@ class Layout:
         blocks: the names of the layers that are gathered one at a time, if parameters are sharded.
         precision: the dtype of autocast; None computes in the dtype of the parameters.
         accumulate: whether gradients are of the mean over all samples since `zero_grad()`.
+        pipeline: the stages and their schedule, if layers are divided.
     """
 
     devices: tuple[torch.device, ...]
@@ -53,6 +57,7 @@ class Layout:
     blocks: tuple[str, ...] = ()
     precision: torch.dtype | None = None
     accumulate: bool = False
+    pipeline: PipelinePlan | None = None
 
     @property
     def lead(self) -> torch.device:
@@ -68,6 +73,11 @@ class Layout:
         if self.group is not None:
             return self._describe_group(self.group) + options
         places = ", ".join(map(str, self.devices))
+        if self.pipeline is not None:
+            return (
+                f"{self.how} on {places}: {self.reason}\n{self.pipeline}\n"
+                f"outputs on {self.output_device}, divided along dimension {self.dim}{options}"
+            )
         return (
             f"{self.how} on {places}: {self.reason}\n"
             f"shares: {self.shares}\n"

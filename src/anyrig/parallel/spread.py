@@ -27,9 +27,11 @@ from .replicas.transparent import require_plain_module
 from .shares.shares import Shares
 
 if TYPE_CHECKING:
+    from .pipeline.pipeline_module import PipelineModule
     from .sharded import Sharding
 
-HOW = ("auto", "replicate", "shard")
+HOW = ("auto", "replicate", "shard", "pipeline", "split")
+IN_STAGES = ("pipeline", "split")
 
 
 def spread(
@@ -46,7 +48,12 @@ def spread(
     ddp: Mapping[str, Any] | None = None,
     precision: str | torch.dtype | None = None,
     accumulate: bool = False,
-) -> DataParallel | RankModule:
+    micro_batches: int | str = "auto",
+    schedule: str = "auto",
+    checkpoint: str = "never",
+    split_points: Sequence[str] | None = None,
+    example: tuple[tuple[Any, ...], Mapping[str, Any]] | None = None,
+) -> DataParallel | RankModule | PipelineModule:
     """Return `module` spread over the devices of a rig; call it as you would call the module.
 
     ::
@@ -71,7 +78,10 @@ def spread(
             the rank's device.
         how: ``"replicate"``: the whole module on each device, and a part of each batch; ``"auto"``
             is the same. ``"shard"``: a part of every parameter on each rank of a process group;
-            on a single device the module is called unchanged.
+            on a single device the module is called unchanged. ``"pipeline"``: neighbouring layers
+            on each device of one process, for a module that is too large for one, and batches in
+            micro-batches, so that the devices compute concurrently; see `PipelineModule`.
+            ``"split"``: the same with the whole batch: one device computes at a time.
         shares: how much of a batch each device gets: ``"even"``; ``"speed"``: by published rates,
             corrected by the durations of the first steps and fixed afterwards; ``"memory"``:
             such that all devices are equally full, by the peaks of the first steps; or one number
@@ -94,6 +104,18 @@ def spread(
             their dtype. With float16, scale the loss with a `torch.amp.GradScaler`.
         accumulate: make several backward passes before a step give the gradient of the mean over
             all their samples (or over what `loss` divides by). Do not divide the loss yourself.
+        micro_batches: into how many parts a pipeline cuts each batch; ``"auto"``: four for each
+            device, and one if a layer needs the whole batch, such as batch normalization.
+        schedule: the order in which a pipeline computes: ``"gpipe"``, ``"1f1b"``,
+            ``"interleaved"``, ``"zero-bubble"`` or ``"zero-bubble-v"``. All but gpipe need `loss`.
+            ``"auto"``: 1f1b if possible, else gpipe.
+        checkpoint: whether a pipeline computes activations again in the backward pass instead of
+            keeping them: ``"never"``, for each micro-batch but the last (``"except_last"``), or
+            ``"always"``.
+        split_points: the names of submodules at which a pipeline may begin a new stage; by default
+            all places that few values cross.
+        example: (args, kwargs) of a call, for a pipeline. Arguments that are None, flags or texts
+            decide which code of the module runs; by default they have their defaults.
 
     Raises:
         SpreadError: `how` is unknown; the module cannot be spread, is spread already, or is on
@@ -113,11 +135,23 @@ def spread(
         )
     if sharding is not None and how != "shard":
         raise SpreadError(f'sharding= is for how="shard", but how={how!r} was given')
+    options = (micro_batches, schedule, checkpoint, split_points, example)
+    if how not in IN_STAGES and options != ("auto", "auto", "never", None, None):
+        raise SpreadError(
+            "micro_batches=, schedule=, checkpoint=, split_points= and example= are for "
+            f'how="pipeline", but how={how!r} was given'
+        )
     ddp_options = check_ddp_options(ddp or {})
     if ddp_options and how == "shard":
         raise SpreadError('ddp= is for how="replicate", but how="shard" was given; use sharding=')
     # A call that is refused below must not change the rank's device.
     group = join_group(rig if rig is not None and len(rig) == 1 else None)
+    if group is not None and how in IN_STAGES:
+        raise SpreadError(
+            f"how={how!r} divides a module among the devices of one process, and this process is "
+            f"one of {group.world_size} ranks; start the script once, with python, or use "
+            'how="shard" to divide parameters among ranks'
+        )
     if group is not None:
         group = group if rig is not None else _on_device_of(module, group)
         if rig is not None and len(rig) > 1:
@@ -162,6 +196,17 @@ def spread(
         accumulate=check_accumulate(accumulate, loss, "alone"),
     )
     lead = rig.lead.torch_device
+    if how in IN_STAGES and len(rig) > 1:
+        if shares is not None or sync_batch_norm:
+            raise SpreadError(
+                f"shares= and sync_batch_norm= divide batches among devices, but how={how!r} "
+                "divides layers, and every device computes all samples; leave them out"
+            )
+        from .pipeline.options import PipelineOptions
+        from .pipeline.spread_pipeline import spread_pipeline  # torch.fx takes long to import
+
+        layout = replace(layout, how=how, shares=Shares((1.0,) * len(rig), "all samples on each"))
+        return spread_pipeline(module, layout, loss, PipelineOptions(*options), output_device)
     if sync_batch_norm:
         module = synchronize_batch_norm(module)
     if len(rig) == 1 or _is_on_cpu(module):

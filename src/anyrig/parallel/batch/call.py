@@ -149,8 +149,8 @@ def describe_call(
 
 
 @contextmanager
-def without_trace(module: torch.nn.Module, device: torch.device) -> Iterator[None]:
-    """Call `module`, which lies on `device`, inside this context without side effects.
+def without_trace(module: torch.nn.Module, devices: Sequence[torch.device]) -> Iterator[None]:
+    """Call `module`, which lies on `devices`, inside this context without side effects.
 
     Gradients are disabled, buffers are copies, and attributes and random number generators are
     restored afterwards. Effects of hooks and changes inside objects of the module remain.
@@ -160,7 +160,7 @@ def without_trace(module: torch.nn.Module, device: torch.device) -> Iterator[Non
     copies: dict[int, Tensor] = {}
     python_numbers = random.getstate()
     try:
-        with torch.random.fork_rng([device], device_type=device.type), torch.no_grad():
+        with torch.random.fork_rng(devices, device_type=devices[0].type), torch.no_grad():
             for own, before in buffers:
                 for name, buffer in before.items():
                     if buffer is not None:

@@ -56,29 +56,33 @@ class Divided(NamedTuple):
 
 def divide(
     tree: Any,
-    devices: Sequence[torch.device],
+    devices: Sequence[torch.device] | None,
     split: Callable[[int], Sequence[int]],
     dim: int = 0,
     name: Callable[[Path], str] = format_path,
 ) -> Divided:
-    """Divide a batch as `scatter` does: one walk counts the samples, one for each device cuts.
+    """Divide a batch as `scatter` does: one walk counts the samples, one for each part cuts.
 
-    ``split(total)`` returns each device's samples; ``name(path)`` formats a path for messages.
+    ``split(total)`` returns each part's samples; ``name(path)`` formats a path for messages. If
+    `devices` is None, each part stays on the device of its tensor, and there is one part if nothing
+    can be divided.
     """
     total = count_samples(tree, dim, name)
     samples = None if total is None else tuple(split(total))
+    parts = len(devices if devices is not None else samples or (1,))
     # By id: each leaf and its parts. Keeping the leaf alive keeps its id unique.
     done: dict[int, tuple[Any, Sequence[Any]]] = {}
 
     def cut_once(leaf: Any) -> Sequence[Any]:
         if id(leaf) not in done:
-            done[id(leaf)] = leaf, _cut(leaf, devices, samples, dim)
+            to = devices if devices is not None else [_device_of(leaf)] * parts
+            done[id(leaf)] = leaf, _cut(leaf, to, samples, dim)
         return done[id(leaf)][1]
 
     try:
         values = [
             map_leaves(tree, lambda leaf, _: cut_once(leaf)[i], WHOLE)  # noqa: B023 - called here
-            for i in range(len(devices))
+            for i in range(parts)
         ]
     except MoveError as error:
         if not error.failure:
@@ -101,6 +105,11 @@ def scatter_samples(
         return counts
 
     return divide(value, devices, split, dim).values
+
+
+def _device_of(leaf: Any) -> torch.device:
+    tensor = leaf.data if isinstance(leaf, PackedSequence) else leaf
+    return tensor.device if isinstance(tensor, torch.Tensor) else torch.device("cpu")
 
 
 def _cut(

@@ -1,0 +1,144 @@
+"""How many micro-batches a batch is cut into, and cutting the arguments of a call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
+
+from ...errors import SpreadError
+from ..batch.samples import name_argument
+from ..batch.scatter import divide
+
+# With m micro-batches on n devices, a device computes in m of m + n - 1 turns: in 80 % or more if m
+# is 4 n.
+MICRO_BATCHES_PER_STAGE = 4
+
+_REMEDIES = (
+    "Use micro_batches=1, put these layers in eval(), or replace them with torch.nn.GroupNorm, "
+    "which needs no other samples"
+)
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """The arguments of a call for some of its samples."""
+
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    target: Any
+    samples: int
+
+
+@dataclass(frozen=True)
+class MicroBatches:
+    """How many micro-batches a batch is cut into, and why."""
+
+    number: int
+    reason: str
+    is_given: bool
+
+    def number_for(self, module: nn.Module) -> int:
+        """Return the number for a module in its present mode.
+
+        Raises:
+            SpreadError: the caller asked for several, but a layer needs the whole batch.
+        """
+        layer = find_whole_batch_layer(module)
+        if layer is None or self.number == 1:
+            return self.number
+        if self.is_given:
+            raise SpreadError(
+                f"micro_batches={self.number} was given, but {layer} in training mode takes "
+                f"statistics of its samples, which must be the whole batch. {_REMEDIES}"
+            )
+        return 1
+
+    def describe_for(self, module: nn.Module) -> str:
+        """Return the number for a module, and why, for the user."""
+        layer = find_whole_batch_layer(module)
+        if layer is None or self.number == 1:
+            return f"{self.number}, {self.reason}"
+        return f"1, as {layer} in training mode takes statistics of the whole batch. {_REMEDIES}"
+
+
+def choose_micro_batches(micro_batches: int | str, devices: int, how: str) -> MicroBatches:
+    """Return the number of micro-batches for `devices` devices.
+
+    Raises:
+        SpreadError: `micro_batches` is neither ``"auto"`` nor a number from 1 up.
+    """
+    if how == "split":
+        if micro_batches not in ("auto", 1):
+            raise SpreadError(
+                f'micro_batches={micro_batches!r} was given with how="split", which computes the '
+                'batch as a whole; use how="pipeline"'
+            )
+        return MicroBatches(1, 'as how="split" computes the batch as a whole', True)
+    if micro_batches == "auto":
+        number = MICRO_BATCHES_PER_STAGE * devices
+        reason = (
+            f"{MICRO_BATCHES_PER_STAGE} for each of {devices} devices: each computes in "
+            f"{number} of {number + devices - 1} turns; never more than there are samples"
+        )
+        return MicroBatches(number, reason, False)
+    if not isinstance(micro_batches, int) or isinstance(micro_batches, bool) or micro_batches < 1:
+        raise SpreadError(
+            f'micro_batches={micro_batches!r} is neither "auto" nor a number from 1 up; with '
+            "several devices, use at least twice as many micro-batches as devices"
+        )
+    return MicroBatches(micro_batches, "as given; never more than there are samples", True)
+
+
+def cut_call(
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    target: Any,
+    split: Callable[[int], Sequence[int]],
+    dim: int,
+) -> tuple[list[MicroBatch], bool]:
+    """Cut the arguments of a call into micro-batches; ``split(total)`` returns their samples.
+
+    Tensors stay on their devices; without a graph, the parts are views.
+
+    Returns:
+        The micro-batches, and whether the arguments have samples.
+    """
+    values, samples = divide((args, dict(kwargs), target), None, split, dim, _name)
+    counts = samples or (1,)
+    parts = [
+        MicroBatch(args_part, kwargs_part, target_part, count)
+        for (args_part, kwargs_part, target_part), count in zip(values, counts, strict=True)
+    ]
+    return parts, samples is not None
+
+
+def split_evenly(total: int, number: int) -> tuple[int, ...]:
+    """Return the sizes of at most `number` parts, which differ by one at most; none is empty.
+
+    ::
+
+        10 samples in 4 micro-batches: 3 3 2 2
+    """
+    parts = max(1, min(number, total))
+    size, larger = divmod(total, parts)
+    return (size + 1,) * larger + (size,) * (parts - larger)
+
+
+def find_whole_batch_layer(module: nn.Module) -> str | None:
+    """Return the class of a layer that needs the whole batch in its present mode, or None."""
+    for layer in module.modules():
+        if isinstance(layer, _BatchNorm) and (layer.training or layer.running_mean is None):
+            return type(layer).__name__
+        if isinstance(layer, _NormBase) and layer.training and layer.track_running_stats:
+            return type(layer).__name__
+    return None
+
+
+def _name(path: Sequence[Any]) -> str:
+    if path and path[0][1] == 2:
+        return "the target"
+    return name_argument(tuple(path))

@@ -1,0 +1,91 @@
+"""The options of `spread` for pipelines, and what of them fits the loss and the precision."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from ...errors import SpreadError
+from ..losses.criterions import recognise
+from ..losses.loss import Criterion, reduction_of
+from .schedules.named import SCHEDULE_NAMES
+from .split.arguments import Call
+
+CHECKPOINT = ("never", "except_last", "always")
+_GPIPE = 'use schedule="gpipe", whose backward passes begin with loss.backward()'
+
+
+@dataclass(frozen=True)
+class PipelineOptions:
+    """What a caller of `spread` may choose for a pipeline; see there."""
+
+    micro_batches: int | str = "auto"
+    schedule: str = "auto"
+    checkpoint: str = "never"
+    split_points: Sequence[str] | None = None
+    example: Call | None = None
+
+    def __post_init__(self) -> None:
+        names = ("auto", *sorted(set(SCHEDULE_NAMES) - {"forward"}))
+        for option, value, known in (
+            ("schedule", self.schedule, names),
+            ("checkpoint", self.checkpoint, CHECKPOINT),
+        ):
+            if value not in known:
+                valid = ", ".join(map(repr, known))
+                raise SpreadError(f"{option}={value!r} is unknown; use one of {valid}")
+
+    def recomputes(self, micro_batch: int, micro_batches: int) -> bool:
+        """Return whether a micro-batch computes its activations again in the backward pass."""
+        if self.checkpoint == "except_last":
+            return micro_batch < micro_batches - 1
+        return self.checkpoint == "always"
+
+
+def choose_schedule(
+    options: PipelineOptions,
+    how: str,
+    module: torch.nn.Module,
+    loss: Criterion | None,
+    precision: torch.dtype | None,
+) -> tuple[str, str]:
+    """Return the name of the schedule of training steps, and why.
+
+    Raises:
+        SpreadError: the schedule that was asked for needs something that is missing.
+    """
+    if how == "split":
+        if options.schedule not in ("auto", "gpipe"):
+            raise SpreadError(
+                f'schedule={options.schedule!r} was given with how="split", which has one '
+                'micro-batch; use how="pipeline"'
+            )
+        return "gpipe", "one micro-batch passes forward, and back in loss.backward()"
+    obstacle = _find_obstacle(module, loss, precision)
+    if options.schedule == "auto":
+        if obstacle is None:
+            return "1f1b", "as fast as gpipe, and holds the activations of fewer micro-batches"
+        return "gpipe", f"backward passes wait for loss.backward(), as {obstacle}"
+    if options.schedule != "gpipe" and obstacle is not None:
+        raise SpreadError(
+            f"schedule={options.schedule!r} computes backward passes before loss.backward(), which "
+            f"is impossible, as {obstacle}; {_GPIPE}"
+        )
+    return options.schedule, "as given"
+
+
+def _find_obstacle(
+    module: torch.nn.Module, loss: Criterion | None, precision: torch.dtype | None
+) -> str | None:
+    """Return why backward passes cannot begin before ``loss.backward()``, or None."""
+    if loss is None:
+        return "the model was spread without loss="
+    if reduction_of(loss, recognise(loss)) == "none":
+        return "the loss is not reduced"
+    if isinstance(loss, torch.nn.Module) and any(p.requires_grad for p in loss.parameters()):
+        return "the loss has parameters that learn"
+    if precision is torch.float16 or any(p.dtype is torch.float16 for p in module.parameters()):
+        return "gradients in float16 need the scaled loss"
+    return None

@@ -1,0 +1,257 @@
+"""A module in stages on several devices: what `spread` returns for a pipeline in one process."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from ...transfer.tree import list_leaves
+from ..accumulation import Accumulation
+from ..batch.call import Call, describe_call, without_trace
+from ..batch.divided_dimension import Answer
+from ..batch.outputs import join_outputs
+from ..compiling import refuse_several_devices
+from ..layout import Layout
+from ..losses.loss import (
+    Criterion,
+    LossPart,
+    combine_counts,
+    combine_losses,
+    criterion_on,
+    explain_loss,
+    loss_for_target,
+    loss_part,
+)
+from ..losses.mistakes import explain_call
+from ..replicas.transparent import TransparentModule
+from .graph_run import run_with_graph
+from .held_tensors import list_held
+from .micro_batches import MicroBatch, MicroBatches, cut_call, split_evenly
+from .options import PipelineOptions
+from .placement import Pipeline, forward_order, make_stages
+from .plan import PipelinePlan
+from .scheduled_run import ScheduledRun
+from .schedules.schedule import Task
+from .split.chain_of import chain_of
+from .step import compute_loss
+
+
+class PipelineModule(TransparentModule):
+    """Computes neighbouring layers on one device each, and batches in micro-batches.
+
+    ::
+
+        model = anyrig.spread(Net(), how="pipeline", loss=nn.CrossEntropyLoss())
+        loss = model(x, target=y)   # forward and backward passes of all micro-batches
+        loss.backward()             # delivers the gradients
+
+    Parameters stay the module's own objects, on the devices of their stages. Loss, outputs and
+    gradients are those of the whole batch on one device.
+
+    Args:
+        module: moved in place, part by part.
+        layout: how the module is spread, and why.
+        loss: see `anyrig.spread`.
+        options: see `anyrig.spread`.
+        micro_batches: their number.
+    """
+
+    _fixed_layout: Layout
+    _loss: Criterion | None
+    _options: PipelineOptions
+    _micro_batches: MicroBatches
+    _pipeline: Pipeline
+    _known_dimensions: dict[Hashable, Answer]
+    _orders: dict[tuple[str, int], tuple[Task, ...] | None]
+    _lock: threading.Lock
+    _accumulation: Accumulation | None
+
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        layout: Layout,
+        loss: Criterion | None,
+        options: PipelineOptions,
+        micro_batches: MicroBatches,
+        pipeline: Pipeline,
+    ) -> None:
+        super().__init__(module)
+        explanation = None if loss is None else explain_loss(loss)
+        self.__dict__.update(
+            _fixed_layout=replace(layout, loss=explanation),
+            _loss=loss,
+            _options=options,
+            _micro_batches=micro_batches,
+        )
+        self._start(pipeline)
+
+    def _start(self, pipeline: Pipeline) -> None:
+        self.__dict__.update(
+            _pipeline=pipeline,
+            _known_dimensions={},
+            _orders={},
+            _lock=threading.Lock(),
+            _accumulation=Accumulation(self.module) if self._fixed_layout.accumulate else None,
+        )
+
+    @property
+    def _plan(self) -> PipelinePlan:
+        plan = self._fixed_layout.pipeline
+        assert plan is not None
+        return plan
+
+    @property
+    def _layout(self) -> Layout:
+        # Modes may have changed since: a layer in eval() does not need the whole batch.
+        described = self._micro_batches.describe_for(self.module)
+        return replace(self._fixed_layout, pipeline=replace(self._plan, micro_batches=described))
+
+    def forward(self, *inputs: Any, **kwargs: Any) -> Any:
+        """Compute the micro-batches of a batch, and return the whole batch's output or loss.
+
+        Args:
+            inputs: the module's arguments, with tensors on any device.
+            kwargs: its keyword arguments. If the model was spread with a loss, ``target=`` goes to
+                the loss, and the loss of the whole batch is returned instead of the outputs.
+
+        Returns:
+            The module's output for the whole batch. A floating-point number, such as a loss that
+            the module computes, is treated as a mean over samples.
+
+        Raises:
+            BatchError: the batch cannot be divided, or the outputs of its parts cannot be joined.
+            SpreadError: a parameter is not on the device of its stage; or a layer needs the whole
+                batch, and several micro-batches were asked for.
+            Exception: raised by a stage; a note has its device, micro-batch and arguments.
+        """
+        if torch.compiler.is_compiling():
+            devices = {stage.device for stage in self._pipeline.stages}
+            refuse_several_devices(type(self.module).__name__, len(devices))
+        try:
+            with self._lock, self._fixed_layout.computing():
+                return self._call(inputs, kwargs)
+        except TypeError as error:
+            if self._loss is not None:
+                explain_call(error, self.module, inputs, kwargs)
+            raise
+
+    def _call(self, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        loss, target = None, None
+        if "target" in kwargs:
+            loss = loss_for_target(self.module, self._loss)
+        if loss is not None:
+            kwargs = kwargs.copy()
+            target = kwargs.pop("target")
+        layout, number = self._fixed_layout, self._micro_batches.number_for(self.module)
+        parts, is_divided = cut_call(
+            inputs, kwargs, target, lambda total: split_evenly(total, number), layout.dim
+        )
+        if loss is not None:
+            return self._compute_loss(loss, parts, is_divided)
+        outputs = self._run_with_graph(parts, None)
+        samples = [part.samples for part in parts]
+        call = Call(
+            samples,
+            layout.dim,
+            lambda: describe_call(self.module, inputs, kwargs),
+            lambda count: self._call_once_more(inputs, kwargs, count, sum(samples)),
+            self._known_dimensions,
+        )
+        joined = join_outputs(outputs, layout.output_device, call)
+        return self._note_backward(joined, sum(samples) if is_divided else None, False)
+
+    def _compute_loss(
+        self, loss: Criterion, parts: Sequence[MicroBatch], is_divided: bool
+    ) -> torch.Tensor:
+        layout = self._fixed_layout
+        order = self._order_of(self._plan.schedule.name, len(parts))
+        if order is None or not self._learns(parts):
+            losses: list[LossPart] = self._run_with_graph(parts, loss)
+            whole = combine_losses(losses, layout.output_device, layout.dim)
+        else:
+            run = self._scheduled_run(loss, parts, order)
+            whole, losses = compute_loss(run, layout.output_device, layout.dim)
+        count = combine_counts(losses, layout.output_device) if is_divided else None
+        noted: torch.Tensor = self._note_backward(whole, count, True)
+        return noted
+
+    def _scheduled_run(
+        self, loss: Criterion, parts: Sequence[MicroBatch], order: Sequence[Task]
+    ) -> ScheduledRun:
+        chain, stages = self._pipeline.chain, self._pipeline.stages
+        there = criterion_on(loss, stages[-1].device)
+        return ScheduledRun(
+            chain,
+            stages,
+            order,
+            parts,
+            lambda output, target, samples: loss_part(there, output, target, samples),
+            lambda number: self._options.recomputes(number, len(parts)),
+            list_held(stages),
+            [chain.bind(part.args, part.kwargs) for part in parts],
+        )
+
+    def _run_with_graph(self, parts: Sequence[MicroBatch], loss: Criterion | None) -> list[Any]:
+        stages = self._pipeline.stages
+        there = None if loss is None else criterion_on(loss, stages[-1].device)
+
+        def finish(output: Any, target: Any, samples: int) -> Any:
+            return output if there is None else loss_part(there, output, target, samples)
+
+        return run_with_graph(
+            self._pipeline.chain,
+            stages,
+            forward_order(len(stages), len(parts)),
+            parts,
+            finish,
+            lambda number: self._options.recomputes(number, len(parts)),
+        )
+
+    def _order_of(self, name: str, micro_batches: int) -> tuple[Task, ...] | None:
+        """Return the order of a schedule's tasks; None if autograd finds the order."""
+        if (name, micro_batches) not in self._orders:
+            self._orders[name, micro_batches] = self._pipeline.order_of(name, micro_batches)
+        return self._orders[name, micro_batches]
+
+    def _learns(self, parts: Sequence[MicroBatch]) -> bool:
+        if not torch.is_grad_enabled():
+            return False
+        return any(parameter.requires_grad for parameter in self.module.parameters()) or any(
+            isinstance(leaf, torch.Tensor) and leaf.requires_grad
+            for part in parts
+            for leaf, _ in list_leaves((part.args, dict(part.kwargs)))
+        )
+
+    def _call_once_more(
+        self, inputs: tuple[Any, ...], kwargs: Mapping[str, Any], samples: int, of: int
+    ) -> Any:
+        """Return the module's output for the first samples of a batch, without side effects."""
+        devices = list(dict.fromkeys(stage.device for stage in self._pipeline.stages))
+        with without_trace(self.module, devices):
+            counts = samples, of - samples
+            parts, _ = cut_call(inputs, kwargs, None, lambda _: counts, self._fixed_layout.dim)
+            return self._run_with_graph(parts[:1], None)[0]
+
+    def _note_backward(self, output: Any, count: Any, by_loss: bool) -> Any:
+        if self._accumulation is None:
+            return output
+        return self._accumulation.note(output, count, by_loss)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # `_start` makes these again in the process that unpickles this.
+        made_again = {"_pipeline", "_known_dimensions", "_orders", "_lock", "_accumulation"}
+        state = super().__getstate__()
+        state["_sizes"] = [len(stage.blocks) for stage in self._pipeline.stages]
+        return {name: value for name, value in state.items() if name not in made_again}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        sizes = state.pop("_sizes")
+        super().__setstate__(state)
+        devices = [stage.device for stage in self._plan.stages]
+        options = self._options
+        chain = chain_of(self.module, options.split_points, example=options.example)
+        self._start(make_stages(chain, devices, sizes))

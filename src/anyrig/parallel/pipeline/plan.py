@@ -1,0 +1,65 @@
+"""What was chosen for a pipeline, and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from ...units import format_bytes
+from .schedules.picture import draw
+from .schedules.schedule import Schedule
+from .schedules.timeline import simulate
+
+
+@dataclass(frozen=True)
+class StagePlan:
+    """One stage of a pipeline.
+
+    Attributes:
+        device: where the stage computes.
+        blocks: the names of its blocks, in order.
+        parameter_bytes: the size of its parameters and buffers.
+    """
+
+    device: torch.device
+    blocks: tuple[str, ...]
+    parameter_bytes: int
+
+    def __str__(self) -> str:
+        names = self.blocks[0] if len(self.blocks) == 1 else f"{self.blocks[0]} … {self.blocks[-1]}"
+        count = f"{len(self.blocks)} block{'s' if len(self.blocks) > 1 else ''}"
+        return f"on {self.device}: {names} ({count}, {format_bytes(self.parameter_bytes)})"
+
+
+@dataclass(frozen=True)
+class PipelinePlan:
+    """How a module is divided into stages, and in which order they compute.
+
+    Attributes:
+        stages: in order.
+        balance: how the module was cut into stages.
+        schedule: the order of all tasks of a training step.
+        schedule_reason: why this schedule.
+        micro_batches: their number, and why.
+        checkpoint: which micro-batches keep no activations: ``"never"`` (all keep them),
+            ``"except_last"`` or ``"always"``.
+    """
+
+    stages: tuple[StagePlan, ...]
+    balance: str
+    schedule: Schedule
+    schedule_reason: str
+    micro_batches: str
+    checkpoint: str
+
+    def __str__(self) -> str:
+        lines = [f"stage {index} {stage}" for index, stage in enumerate(self.stages)]
+        lines.append(f"cut {self.balance}")
+        lines.append(f"micro-batches: {self.micro_batches}")
+        lines.append(f"schedule {self.schedule.name}: {self.schedule_reason}")
+        lines += [f"    {line}" for line in draw(simulate(self.schedule)).splitlines()]
+        if self.checkpoint != "never":
+            which = "all" if self.checkpoint == "always" else "all but the last"
+            lines.append(f"checkpoint: {which} micro-batches compute activations again in backward")
+        return "\n".join(lines)

@@ -1,0 +1,47 @@
+"""Computing activations again in the backward pass, with the same random numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils.checkpoint import checkpoint
+
+from ...transfer.tree import map_leaves
+
+
+def recomputed(function: Callable[[Any], Any], given: Any, device: torch.device) -> Any:
+    """Return ``function(given)``, whose activations are computed again in the backward pass.
+
+    Both computations draw the same random numbers from the generators of `device` and the CPU, and
+    get copies of the tensors in `given`, as they may change them in place.
+    """
+    states: list[tuple[torch.Tensor, torch.Tensor | None]] = []
+
+    def compute(value: Any) -> Any:
+        if not states:
+            states.append(_read_generators(device))
+            return function(_copied(value))
+        kinds = [] if device.type == "cpu" else [device]
+        with torch.random.fork_rng(kinds, device_type=device.type if kinds else "cuda"):
+            on_host, on_device = states[0]
+            torch.set_rng_state(on_host)
+            if on_device is not None:
+                torch.get_device_module(device).set_rng_state(on_device, device)
+            return function(_copied(value))
+
+    # PyTorch would restore only the generators of the devices of tensor arguments.
+    return checkpoint(compute, given, use_reentrant=False, preserve_rng_state=False)
+
+
+def _copied(value: Any) -> Any:
+    return map_leaves(
+        value, lambda leaf, _: leaf.clone() if isinstance(leaf, torch.Tensor) else leaf
+    )
+
+
+def _read_generators(device: torch.device) -> tuple[torch.Tensor, torch.Tensor | None]:
+    if device.type == "cpu":
+        return torch.get_rng_state(), None
+    return torch.get_rng_state(), torch.get_device_module(device).get_rng_state(device)

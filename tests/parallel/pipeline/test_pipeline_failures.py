@@ -1,0 +1,157 @@
+"""What a pipeline refuses, and what is left after a failure: nothing."""
+
+from __future__ import annotations
+
+import gc
+import re
+from typing import Any
+
+import pytest
+import torch
+from beside_one_device import TOLERANCE, Beside, batch, perceptron, rig_of
+from torch import Tensor, nn
+
+import anyrig
+from anyrig.errors import BatchError, SpreadError
+from anyrig.parallel.pipeline.pipeline_module import PipelineModule
+
+pytestmark = pytest.mark.gpus(4)
+
+LOSS = nn.CrossEntropyLoss()
+
+
+class Failing(nn.Module):
+    """Fails in the forward or in the backward pass of a chosen call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(6))
+        self.fails: str | None = None
+        self.calls = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        if self.fails == "forward" and self.calls == 3:
+            raise KeyError("no such thing")
+        y = x * self.weight
+        if self.fails == "backward" and y.requires_grad and self.calls == 3:
+            y.register_hook(self.fail)
+        return y
+
+    def fail(self, gradient: Tensor) -> None:
+        raise KeyError("no such gradient")
+
+
+@pytest.mark.parametrize("where", ["forward", "backward"])
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+def test_a_failing_stage_is_named_and_leaves_nothing(schedule: str, where: str) -> None:
+    failing = Failing()
+    module = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 6), failing, nn.Linear(6, 5))
+    pair = Beside(module, 4, LOSS, schedule=schedule, micro_batches=4)
+    x, y = batch(8)
+    pair.model(x, target=y).backward()
+    pair.several.zero_grad()
+    layer: Any = pair.several[2]
+    layer.fails, layer.calls = where, 0
+    used = allocated()
+    parameters = list(pair.several.parameters())
+    with pytest.raises(KeyError) as caught:
+        pair.model(x, target=y).backward()
+    if (schedule, where) != ("gpipe", "backward"):
+        (note,) = caught.value.__notes__
+        given = "backward" if where == "backward" else " (2, 6) float64"
+        assert note.startswith("[anyrig: in stage 2 of 0 to 3 (2) on cuda:2, micro-batch 2 of 0 ")
+        assert given in note
+    assert all(map(lambda a, b: a is b, parameters, pair.several.parameters()))
+    del caught
+    assert allocated() == used
+    layer.fails = None
+    pair.several.zero_grad()
+    assert pair.step(x, y) < TOLERANCE
+
+
+def allocated() -> list[int]:
+    gc.collect()
+    return [torch.cuda.memory_allocated(index) for index in range(4)]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"micro_batches": 0}, "micro_batches=0 is neither"),
+        ({"micro_batches": "many"}, "micro_batches='many' is neither"),
+        ({"schedule": "2f2b"}, "schedule='2f2b' is unknown; use one of 'auto', '1f1b'"),
+        ({"checkpoint": True}, "checkpoint=True is unknown; use one of 'never'"),
+        ({"shares": (1, 2)}, "shares= and sync_batch_norm= divide batches"),
+        ({"how": "split", "micro_batches": 2}, 'use how="pipeline"'),
+        ({"how": "split", "schedule": "1f1b"}, 'use how="pipeline"'),
+        ({"how": "replicate", "schedule": "1f1b"}, 'are for how="pipeline"'),
+    ],
+)
+def test_options_that_do_not_fit(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(SpreadError, match=re.escape(message)):
+        anyrig.spread(perceptron(), rig_of(2), loss=LOSS, **{"how": "pipeline", **options})
+
+
+def test_1f1b_needs_a_loss() -> None:
+    with pytest.raises(SpreadError, match='without loss=; use schedule="gpipe"'):
+        anyrig.spread(perceptron(), rig_of(2), how="pipeline", schedule="1f1b")
+
+
+def test_a_module_with_too_few_blocks() -> None:
+    with pytest.raises(SpreadError, match="1 block that can be"):
+        anyrig.spread(nn.Sequential(nn.Linear(2, 2)), rig_of(2), how="pipeline")
+    model = anyrig.spread(perceptron(3), rig_of(4), how="pipeline")
+    text = str(anyrig.explain(model))
+    assert "1 device of the rig left out, as Sequential has 3 blocks" in text
+    assert model(batch(4)[0].float()).shape == (4, 5)
+
+
+def test_one_device_calls_the_module_unchanged() -> None:
+    for how in ("pipeline", "split"):
+        model = anyrig.spread(perceptron(), rig_of(1), how=how, loss=LOSS)
+        assert not isinstance(model, PipelineModule)
+        assert "alone on cuda:0" in str(anyrig.explain(model))
+
+
+def test_arguments_of_different_sizes() -> None:
+    model: Any = anyrig.spread(perceptron().double(), rig_of(2), how="pipeline", loss=LOSS)
+    with pytest.raises(BatchError, match="8 samples along dimension 0 in argument 0"):
+        model(batch(8)[0], target=batch(5)[1])
+
+
+def test_a_moved_module() -> None:
+    module = perceptron()
+    model = anyrig.spread(module, rig_of(2), how="pipeline")
+    module.to("cuda:0")
+    with pytest.raises(SpreadError, match="is on cuda:0, but stage 1, which uses it, computes on"):
+        model(batch(4)[0].float())
+
+
+def test_a_loss_that_turns_out_not_to_be_reduced() -> None:
+    def loss(output: Tensor, target: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(output, target, reduction="none")
+
+    model: Any = anyrig.spread(perceptron().double(), rig_of(2), how="pipeline", loss=loss)
+    x, y = batch(8)
+    with pytest.raises(SpreadError, match='use schedule="gpipe"'):
+        model(x, target=y)
+
+
+def normalized() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6), nn.Linear(6, 6), nn.Linear(6, 5))
+
+
+def test_batch_normalization_needs_the_whole_batch() -> None:
+    pair = Beside(normalized(), 3, LOSS)
+    assert "micro-batches: 1, as BatchNorm1d in training mode" in str(anyrig.explain(pair.model))
+    assert pair.step(*batch(9)) < TOLERANCE
+    assert pair.compare_states() < TOLERANCE
+    for module in (pair.one, pair.several):
+        module.eval()
+    assert "micro-batches: 12, 4 for each of 3 devices" in str(anyrig.explain(pair.model))
+    assert pair.step(*batch(9)) < TOLERANCE
+
+    pair = Beside(normalized(), 3, LOSS, micro_batches=4)
+    with pytest.raises(SpreadError, match=r"BatchNorm1d in training mode .* micro_batches=1"):
+        pair.model(batch(9)[0], target=batch(9)[1])

@@ -1,0 +1,133 @@
+"""Loss, outputs and gradients of a pipeline are those of one device, to 1e-9 in float64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from beside_one_device import TOLERANCE, Beside, batch, devices_of, difference, perceptron
+from torch import Tensor, nn
+
+pytestmark = pytest.mark.gpus(4)
+
+SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble", "zero-bubble-v")
+
+
+def weighted(output: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """A criterion that returns a sum and a count which depends on the targets."""
+    losses = nn.functional.cross_entropy(output, target, reduction="none")
+    weights = 1.0 + target.double()
+    return (losses * weights).sum(), weights.sum()
+
+
+def mean_of_squares(output: Tensor, target: Tensor) -> Tensor:
+    """A criterion that PyTorch does not know: a mean over samples."""
+    return ((output - target[:, None]) ** 2).mean()
+
+
+LOSSES: dict[str, Any] = {
+    "mean": nn.CrossEntropyLoss(),
+    "sum": nn.CrossEntropyLoss(reduction="sum"),
+    "ignore_index": nn.CrossEntropyLoss(ignore_index=1),
+    "class weights": None,
+    "sum and count": weighted,
+    "unknown mean": mean_of_squares,
+}
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_stages_and_micro_batches(schedule: str) -> None:
+    for devices in (2, 3, 4):
+        for micro_batches, samples in ((1, 5), (2, 5), (3, 8), (4, 4), (8, 9), (32, 33), (8, 3)):
+            pair = Beside(
+                perceptron(),
+                devices,
+                LOSSES["mean"],
+                schedule=schedule,
+                micro_batches=micro_batches,
+            )
+            assert len(devices_of(pair.several)) == devices
+            x, y = batch(samples)
+            assert pair.step(x, y) < TOLERANCE, (devices, micro_batches, samples)
+            assert pair.step(x, y, factor=0.5) < TOLERANCE  # accumulates
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("name", LOSSES)
+def test_losses(schedule: str, name: str) -> None:
+    loss = LOSSES[name]
+    if loss is None:  # its tensor needs a GPU
+        loss = nn.CrossEntropyLoss(torch.arange(1.0, 6.0, dtype=torch.float64, device="cuda:0"))
+    pair = Beside(perceptron(), 3, loss, schedule=schedule, micro_batches=4)
+    assert pair.step(*batch(10)) < TOLERANCE
+
+
+def test_a_loss_that_is_not_reduced() -> None:
+    pair = Beside(perceptron(), 3, nn.CrossEntropyLoss(reduction="none"), micro_batches=4)
+    assert pair.step(*batch(10)) < TOLERANCE
+
+
+def test_outputs_and_a_loss_outside() -> None:
+    for micro_batches in (1, 3, 4):
+        pair = Beside(perceptron(), 4, micro_batches=micro_batches)
+        x, y = batch(7)
+        outputs = pair.one(x.to("cuda:0")), pair.model(x)
+        assert outputs[1].device == torch.device("cuda:3")
+        assert difference(*outputs) < TOLERANCE
+        for output in outputs:
+            nn.functional.cross_entropy(output, y.to(output.device)).backward()
+        assert pair.compare_gradients() < TOLERANCE
+        with torch.no_grad():
+            assert difference(pair.one(x.to("cuda:0")), pair.model(x)) < TOLERANCE
+            assert not pair.model(x).requires_grad
+        pair.model.eval()
+        assert difference(pair.one(x.to("cuda:0")), pair.model(x)) < TOLERANCE
+
+
+def test_no_grad_with_a_target() -> None:
+    pair = Beside(perceptron(), 3, nn.CrossEntropyLoss())
+    x, y = batch(7)
+    with torch.no_grad():
+        loss = pair.model(x, target=y)
+        assert difference(loss, pair.loss(pair.one(x.to("cuda:0")), y.to("cuda:0"))) < TOLERANCE
+    assert not loss.requires_grad
+    assert all(parameter.grad is None for parameter in pair.several.parameters())
+
+
+@pytest.mark.parametrize("checkpoint", ["except_last", "always"])
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_checkpointing(schedule: str, checkpoint: str) -> None:
+    pair = Beside(
+        perceptron(),
+        3,
+        nn.CrossEntropyLoss(),
+        schedule=schedule,
+        micro_batches=4,
+        checkpoint=checkpoint,
+    )
+    assert pair.step(*batch(10)) < TOLERANCE
+
+
+def test_three_steps_of_an_optimizer() -> None:
+    pair = Beside(perceptron(), 4, nn.CrossEntropyLoss())
+    optimizers = [torch.optim.AdamW(m.parameters(), 0.1) for m in (pair.one, pair.several)]
+    for samples in (8, 5, 1):
+        assert pair.step(*batch(samples)) < TOLERANCE
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+    assert pair.compare_states() < TOLERANCE
+
+
+def test_frozen_parameters_and_a_module_without_any_to_learn() -> None:
+    pair = Beside(perceptron(), 3, nn.CrossEntropyLoss(), micro_batches=2)
+    for module in (pair.one, pair.several):
+        for parameter in list(module.parameters())[:6]:
+            parameter.requires_grad_(False)
+    assert pair.step(*batch(5)) < TOLERANCE
+    for module in (pair.one, pair.several):
+        module.requires_grad_(False)
+    x, y = batch(5)
+    assert not pair.model(x, target=y).requires_grad
+    assert pair.step(x, y) < TOLERANCE  # the input's gradient
