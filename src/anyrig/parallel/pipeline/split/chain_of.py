@@ -99,10 +99,10 @@ def _choose_cuts(
 ) -> list[int]:
     nodes, undivided = sides[0].nodes, sides[0].recording.undivided
     spans = find_spans(nodes, module)
+    sizes = [_count_elements(node, module) for node in nodes]
     if split_points is not None:
-        cuts = find_named_cuts(module, nodes, split_points, spans, undivided)
+        cuts = find_named_cuts(module, nodes, split_points, sizes, spans, undivided)
     else:
-        sizes = [_count_elements(node, module) for node in nodes]
         cuts = choose_cuts(nodes, sizes, [(first, last) for first, last, _ in spans])
     for side in sides[1:]:
         for first, last, changing in find_spans(side.nodes, module):
