@@ -246,3 +246,11 @@ def test_tracing_leaves_the_module_and_torch_alone() -> None:
     assert all(m.training is True for m in module.modules())
     assert nn.Module.__setattr__ is before
     assert all(getattr(torch, name) is function for name, function in functions.items())
+
+
+def test_layers_of_pytorchs_encoder_are_blocks_unless_it_may_use_nested_tensors() -> None:
+    chain = chain_of(CASES["TorchTransformer"]()[0])
+    assert len(chain.blocks) >= 6
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    with pytest.raises(SpreadError, match="enable_nested_tensor=False"):
+        chain_of(nn.Sequential(nn.Linear(8, 8), nn.TransformerEncoder(layer, 3)))

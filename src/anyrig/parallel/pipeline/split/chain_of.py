@@ -86,12 +86,17 @@ def _require_parts(module: nn.Module, recording: Recording) -> None:
     total = sum(p.numel() for p in module.parameters())
     for name, why in recording.undivided.items():
         held = module.get_submodule(name)
-        parts = [c for c in held.children() if any(True for _ in c.parameters())]
-        if len(parts) > 1 and sum(p.numel() for p in held.parameters()) > total / 2:
+        if _has_parts(held) and sum(p.numel() for p in held.parameters()) > total / 2:
             raise SpreadError(
                 f"{name!r} has most of the parameters of this {type(module).__name__} and cannot "
                 f"be divided into stages: {why}. {_BY_HAND}"
             )
+
+
+def _has_parts(module: nn.Module) -> bool:
+    """Return whether the parameters of a module are in several submodules."""
+    parts = [child for child in module.children() if any(True for _ in child.parameters())]
+    return len(parts) > 1 or (len(parts) == 1 and _has_parts(parts[0]))
 
 
 def _choose_cuts(

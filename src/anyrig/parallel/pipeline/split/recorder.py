@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
+from torch.nn.modules import transformer
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils import checkpoint
@@ -234,6 +235,12 @@ class Recorder(fx.Tracer):
         home = getattr(kind.forward, "__module__", "") or ""
         plain = kind.__call__ is nn.Module.__call__ and "forward" not in vars(m)
         traceable = kind.forward in _TRACED_OF_TORCH or not home.startswith("torch.")
+        if getattr(m, "use_nested_tensor", False) and kind.forward in _TRACED_OF_TORCH:
+            self.recording.undivided[self._names[id(m)]] = (
+                f"this {kind.__name__} may compute with nested tensors in evaluation mode; make it "
+                "with enable_nested_tensor=False"
+            )
+            return True
         return not (plain and traceable) or has_hooks(m) or "Parametrized" in kind.__name__
 
     def _call_forward(self, m: nn.Module, forward: Callable[[], Any]) -> Any:
@@ -279,7 +286,14 @@ class _RecordEverything(TorchFunctionMode):
 
 
 # The forwards of PyTorch that only call their children, and are traced.
-_TRACED_OF_TORCH = {nn.Sequential.forward}
+_TRACED_OF_TORCH = {
+    nn.Sequential.forward,
+    nn.TransformerEncoder.forward,
+    nn.TransformerDecoder.forward,
+}
+# Private: these two forwards call them with values, so they are recorded as operations. Without
+# them, the forwards are not traced and test_layers_of_pytorchs_encoder_are_blocks fails.
+_HELPERS_OF_TORCH = ("_get_seq_len", "_detect_is_causal_mask")
 
 
 def has_hooks(m: nn.Module) -> bool:
@@ -322,17 +336,19 @@ def _patched(recorder: Recorder) -> Iterator[None]:
         if not _is_changed_in_place(m, name, value, recorder):
             set_before(m, name, value)
 
-    saved = {name: getattr(torch, name) for name in _FACTORIES}
+    places: list[tuple[Any, str]] = [(torch, name) for name in _FACTORIES]
+    places += [(transformer, name) for name in _HELPERS_OF_TORCH if hasattr(transformer, name)]
+    saved = [(home, name, getattr(home, name)) for home, name in places]
     set_before = nn.Module.__setattr__
     try:
-        for name, function in saved.items():
-            setattr(torch, name, patch(function))
+        for home, name, function in saved:
+            setattr(home, name, patch(function))
         nn.Module.__setattr__ = set_attribute  # type: ignore[method-assign, assignment]
         yield
     finally:
         nn.Module.__setattr__ = set_before  # type: ignore[method-assign]
-        for name, function in saved.items():
-            setattr(torch, name, function)
+        for home, name, function in saved:
+            setattr(home, name, function)
 
 
 def _is_changed_in_place(m: nn.Module, name: str, value: Any, recorder: Recorder) -> bool:
