@@ -12,8 +12,6 @@ Records with `torch.fx`. Differences from `torch.fx.symbolic_trace`, each for ex
 from __future__ import annotations
 
 import dataclasses
-import random
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -28,7 +26,15 @@ from torch.utils import checkpoint
 
 from .boundaries import SMALL_PART
 from .conditions import expected_truth, require_truth
-from .refusal import CannotTraceError, Place, explain_failure, find_caller
+from .refusal import CannotTraceError, explain_failure, find_caller
+from .side_effects import (
+    copy_attributes,
+    find_change,
+    place_of,
+    read_random_state,
+    restore_attributes,
+    restore_random_state,
+)
 from .stand_ins import IN_PLACE_OPERATORS, Mode, State, Value
 
 # They refuse symbolic sizes before a TorchFunctionMode sees the call.
@@ -245,17 +251,17 @@ class Recorder(fx.Tracer):
 
     def _call_forward(self, m: nn.Module, forward: Callable[[], Any]) -> Any:
         """Call a forward, and make sure that tracing has no effects other than the recording."""
-        before, numbers = _copy_attributes(m), _random_state()
+        before, numbers = copy_attributes(m), read_random_state()
         try:
             result = forward()
-            changed = _find_change(m, before)
+            changed = find_change(m, before)
             if changed is not None:
-                raise CannotTraceError(f"forward changes the attribute {changed!r}", _place_of(m))
-            if _random_state() != numbers:
-                raise CannotTraceError("forward draws random numbers of Python", _place_of(m))
+                raise CannotTraceError(f"forward changes the attribute {changed!r}", place_of(m))
+            if read_random_state() != numbers:
+                raise CannotTraceError("forward draws random numbers of Python", place_of(m))
         finally:
-            _restore_attributes(m, before)
-            _restore_random_state(numbers)
+            restore_attributes(m, before)
+            restore_random_state(numbers)
         return result
 
     def _forget_after(self, last: fx.Node | None) -> None:
@@ -369,59 +375,3 @@ def _read_context() -> tuple[Any, ...]:
         for kind in ("cpu", "cuda")
     )
     return torch.is_grad_enabled(), torch.is_inference_mode_enabled(), autocast
-
-
-def _copy_attributes(m: nn.Module) -> dict[str, tuple[Any, Any]]:
-    return {
-        name: (value, type(value)(value) if type(value) in (list, dict, set) else None)
-        for name, value in vars(m).items()
-    }
-
-
-def _find_change(m: nn.Module, before: dict[str, tuple[Any, Any]]) -> str | None:
-    now = vars(m)
-    for name in now.keys() | before.keys():
-        if name not in now or name not in before or now[name] is not before[name][0]:
-            return name
-        value, copied = before[name]
-        if copied is None:
-            continue
-        same = len(value) == len(copied) and all(
-            a is b and (not isinstance(value, dict) or value[a] is copied[b])
-            for a, b in zip(value, copied, strict=True)
-        )
-        if not same:
-            return name
-    return None
-
-
-def _restore_attributes(m: nn.Module, before: dict[str, tuple[Any, Any]]) -> None:
-    for value, copied in before.values():
-        if isinstance(copied, list):
-            value[:] = copied
-        elif copied is not None:
-            value.clear()
-            value.update(copied)
-    vars(m).clear()
-    vars(m).update({name: value for name, (value, _) in before.items()})
-
-
-def _random_state() -> tuple[Any, ...]:
-    """Return the state of Python's and NumPy's random numbers; PyTorch's calls are recorded."""
-    numpy = sys.modules.get("numpy")
-    if numpy is None:
-        return random.getstate(), None
-    kind, keys, *rest = numpy.random.get_state()
-    return random.getstate(), (kind, tuple(keys.tolist()), *rest)
-
-
-def _restore_random_state(state: tuple[Any, ...]) -> None:
-    random.setstate(state[0])
-    numpy = sys.modules.get("numpy")
-    if numpy is not None and state[1] is not None:
-        numpy.random.set_state(state[1])
-
-
-def _place_of(m: nn.Module) -> Place:
-    code = getattr(type(m).forward, "__code__", None)
-    return Place(code.co_filename, code.co_firstlineno) if code else Place("", 0)
