@@ -256,3 +256,21 @@ def test_layers_of_pytorchs_encoder_are_blocks_unless_it_may_use_nested_tensors(
     layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
     with pytest.raises(SpreadError, match="enable_nested_tensor=False"):
         chain_of(nn.Sequential(nn.Linear(8, 8), nn.TransformerEncoder(layer, 3)))
+
+
+def test_a_view_that_is_changed_later_keeps_its_tensor_in_one_block() -> None:
+    class ChangedView(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b, self.c = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.a(x)
+            view = x[:, :2]
+            y = self.b(x.exp())
+            view.mul_(2)
+            return self.c(x) + y
+
+    with pytest.raises(SpreadError, match=r"'b', because a value is changed.*view[.]mul_"):
+        chain_of(ChangedView(), ["b"])
+    assert len(chain_of(ChangedView(), ["c"]).blocks) == 2

@@ -95,8 +95,10 @@ def _require_parts(module: nn.Module, recording: Recording) -> None:
 
 def _has_parts(module: nn.Module) -> bool:
     """Return whether the parameters of a module are in several submodules."""
-    parts = [child for child in module.children() if any(True for _ in child.parameters())]
-    return len(parts) > 1 or (len(parts) == 1 and _has_parts(parts[0]))
+    parts = [module]
+    while len(parts) == 1:
+        parts = [c for c in parts[0].children() if any(True for _ in c.parameters())]
+    return len(parts) > 1
 
 
 def _choose_cuts(
