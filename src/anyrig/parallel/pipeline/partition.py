@@ -17,7 +17,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...errors import SpreadError
 from .costs import BlockCost, InFlight, StageDevice, StageLink
 from .stages.exact import Stages, count_steps, find_best
 from .stages.lower_bound import find_lower_bound
