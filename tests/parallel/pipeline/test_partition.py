@@ -35,10 +35,8 @@ def try_everything(
         orders = (itertools.permutations if reorder else itertools.combinations)(
             range(len(devices)), count
         )
-        cuts = [
-            (0, *inner, len(blocks))
-            for inner in itertools.combinations(range(1, len(blocks)), count - 1)
-        ]
+        inside = itertools.combinations(range(1, len(blocks)), count - 1)
+        cuts = [(0, *inner, len(blocks)) for inner in inside]
         for order in orders:
             tables = []
             for place, index in enumerate(order):
@@ -180,3 +178,88 @@ def test_small_instances_are_divided_as_well_as_possible() -> None:
 @pytest.mark.sweep
 def test_more_small_instances_are_divided_as_well_as_possible() -> None:
     assert sum(map(check_instance, range(100, 600))) > 300
+
+
+@pytest.mark.parametrize("reorder", [True, False])
+@pytest.mark.parametrize("in_flight", [one_forward_one_backward(64), all_forwards_first(8)])
+def test_a_thousand_blocks_come_close_to_the_lower_bound(
+    reorder: bool, in_flight: InFlight
+) -> None:
+    chance = random.Random(5)
+    blocks = [
+        BlockCost(
+            chance.uniform(0.5, 2),
+            chance.uniform(1, 4),
+            chance.randint(50, 150) * MB,
+            chance.randint(150, 450) * MB,
+            chance.randint(1, 10) * MB,
+            chance.randint(1, 8) * MB,
+        )
+        for _ in range(1000)
+    ]
+    devices = [
+        StageDevice(f"cuda:{i}", chance.uniform(0.5, 3), chance.randint(12, 80) * 1024 * MB)
+        for i in range(64)
+    ]
+    link = StageLink(20 * 2**30, 1e-5)
+    found = partition(blocks, devices, link, in_flight, reorder=reorder)
+    require_possible(found, blocks, devices, [[link] * 64] * 64, in_flight)
+    assert found.slowest_seconds <= 1.03 * found.lower_seconds
+    # All devices together, if blocks could be cut anywhere: the printed bound is no less.
+    everything = sum(b.seconds for b in blocks) / sum(d.speed for d in devices)
+    assert found.lower_seconds >= everything * (1 - 1e-9)
+
+
+def test_devices_that_only_slow_down_stay_unused() -> None:
+    blocks = [BlockCost(1.0, output_bytes=100)] * 4
+    devices = [StageDevice("fast", 10.0), StageDevice("slow", 0.1), StageDevice("fast too", 10.0)]
+    found = partition(blocks, devices, StageLink(10_000), one_forward_one_backward(8))
+    assert found.devices in ((0, 2), (2, 0))
+    assert found.slowest_seconds == pytest.approx(0.2)
+    assert "2 stages, 1 of 3 devices are unused" in found.reason
+    alone = partition(blocks, devices, StageLink(10.0), one_forward_one_backward(8))
+    assert len(alone.devices) == 1  # a transfer takes 10 s
+
+
+def test_unequal_links_keep_the_order_of_devices() -> None:
+    blocks = [BlockCost(1.0, output_bytes=1)] * 2
+    fast, slow = StageLink(1e9), StageLink(1.0, 0.5)
+    devices = [StageDevice("a"), StageDevice("b")]
+    links = [[fast, slow], [fast, fast]]
+    kept = partition(blocks, devices, links, all_forwards_first(1))
+    assert (kept.devices, kept.slowest_seconds) == ((0, 1), 1.5)
+    free = partition(blocks, devices, links, all_forwards_first(1), reorder=True)
+    assert (free.devices, free.slowest_seconds) == ((1, 0), 1.0)
+
+
+def test_a_block_without_room_is_named() -> None:
+    blocks = [BlockCost(1.0, parameter_bytes=MB), BlockCost(1.0, parameter_bytes=5 * MB)]
+    devices = [StageDevice("cuda:0", memory_bytes=2 * MB), StageDevice("cuda:1", memory_bytes=MB)]
+    with pytest.raises(SpreadError, match=r"block 1 needs 5.*cuda:0.*3.* are missing") as caught:
+        partition(blocks, devices, StageLink(), all_forwards_first(1))
+    assert "recompute activations" in str(caught.value)
+
+
+@pytest.mark.parametrize("reorder", [True, False])
+def test_missing_bytes_and_the_number_of_devices_are_named(reorder: bool) -> None:
+    blocks = [BlockCost(1.0, parameter_bytes=2 * MB)] * 9
+    devices = [StageDevice("cuda:0", 1.0, 5 * MB), StageDevice("cuda:1", 2.0, 3 * MB)]
+    with pytest.raises(
+        SpreadError, match=r"12.00 MiB are missing; 5 devices like cuda:0"
+    ) as caught:
+        partition(blocks, devices, StageLink(), all_forwards_first(1), reorder=reorder)
+    assert "18.00 MiB" in str(caught.value)
+    enough = [StageDevice(str(i), 1.0, 5 * MB) for i in range(5)]
+    assert len(partition(blocks, enough, StageLink(), all_forwards_first(1)).devices) == 5
+    with pytest.raises(SpreadError):
+        partition(blocks, enough[:4], StageLink(), all_forwards_first(1))
+
+
+def test_impossible_numbers_are_refused() -> None:
+    with pytest.raises(ValueError, match="0 blocks and 1 devices"):
+        partition([], [StageDevice("a")], StageLink(), all_forwards_first(1))
+    with pytest.raises(ValueError, match="speed 0"):
+        partition([BlockCost(1.0)], [StageDevice("a", 0)], StageLink(), all_forwards_first(1))
+    device = StageDevice("a", block_seconds=[1.0, 2.0])
+    with pytest.raises(ValueError, match="seconds of 2 blocks"):
+        partition([BlockCost(1.0)], [device], StageLink(), all_forwards_first(1))

@@ -17,6 +17,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ...units import format_count
 from .costs import BlockCost, InFlight, StageDevice, StageLink
 from .stages.exact import Stages, count_steps, find_best
 from .stages.lower_bound import find_lower_bound
@@ -25,7 +26,7 @@ from .stages.problem import Links, Problem
 from .stages.search import search
 
 # About a second.
-_EXACT_STEPS = 2_000_000
+_EXACT_STEPS = 6_000_000
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,8 @@ def partition(
         pairs = {table[a][b] for a in range(count) for b in range(count) if a != b}
         reorder = len(pairs) < 2
     problem = Problem(blocks, devices, table, in_flight, not reorder)
+    if len(problem.kinds) == 1:  # another order is the same division
+        problem.given_order = True
     lower = find_lower_bound(problem)
     found = search(problem, lower)
     seconds, stages, lower = found or (math.inf, Stages(), lower)
@@ -103,8 +106,8 @@ def _require_possible(blocks: Sequence[BlockCost], devices: Sequence[StageDevice
     for device in devices:
         if device.block_seconds is not None and len(device.block_seconds) != len(blocks):
             raise ValueError(
-                f"device {device.name} has seconds of {len(device.block_seconds)} blocks, and there "
-                f"are {len(blocks)} blocks"
+                f"device {device.name} has the seconds of {len(device.block_seconds)} blocks; "
+                f"there are {len(blocks)} blocks"
             )
         if not 0 < device.speed < math.inf:
             raise ValueError(f"device {device.name} has the speed {device.speed}")
@@ -128,4 +131,5 @@ def _describe(problem: Problem, stages: Stages, seconds: float, lower: float, ex
         if exact or seconds <= lower * (1 + 1e-9)
         else f"no division takes less than {lower * 1e3:.4g} ms, {seconds / lower - 1:.1%} less"
     )
-    return f"{len(stages)} stages{others}: {what} takes {seconds * 1e3:.4g} ms per micro-batch; {bound}"
+    shown = f"{seconds * 1e3:.4g} ms per micro-batch"
+    return f"{format_count(len(stages), 'stage')}{others}: {what} takes {shown}; {bound}"

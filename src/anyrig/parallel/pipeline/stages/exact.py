@@ -4,8 +4,8 @@
 
     best[devices used by the last stages, first of them, its first block]
 
-A division of the last blocks over a set of devices is found once, whichever stages come before. What
-those need of it is its first device and block, and the number of its stages.
+A division of the last blocks over a set of devices is found once, whichever stages come before.
+Those depend only on its first device, its first block and the number of its stages.
 """
 
 from __future__ import annotations

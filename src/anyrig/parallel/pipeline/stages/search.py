@@ -6,13 +6,14 @@
                      each stage takes as many blocks as T and its memory allow
 
 The end is the place to begin, because the number of stages after a stage decides how many
-micro-batches it holds. If the order is free, the next device is the one that leaves the least of its
-time unused, compared with what it would leave later, when a stage holds more micro-batches.
+micro-batches it holds. If the order is free, the next device is the one that leaves the least of
+its time unused, compared with what it would leave later, when a stage holds more micro-batches.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from .exact import Stages
 from .problem import Problem
@@ -37,7 +38,8 @@ def search(problem: Problem, lower_seconds: float) -> tuple[float, Stages, float
     best: tuple[float, Stages, float] | None = None
     for patience in (0.0, 0.5, 1.0) if not problem.given_order else (0.0,):
         ceiling = best[0] if best else float("inf")
-        found = _bisect(problem, lower_seconds, ceiling, lambda t: fill(problem, t, held, patience))
+        attempt = partial(fill, problem, held, patience)
+        found = _bisect(problem, lower_seconds, ceiling, attempt)
         if found is not None and (best is None or found[0] < best[0]):
             best = found
         if best is not None and best[0] <= lower_seconds * (1 + _PRECISION):
@@ -100,7 +102,7 @@ def _bisect(
 
 
 def _fill_free_order(
-    problem: Problem, limit: float, held: Sequence[int], patience: float
+    problem: Problem, held: Sequence[int], patience: float, limit: float
 ) -> Stages | None:
     count = len(problem.blocks)
     left, stages, end = set(range(len(problem.devices))), Stages(), count
@@ -150,7 +152,7 @@ def _sendable(
 
 
 def _fill_given_order(
-    problem: Problem, limit: float, held: Sequence[int], patience: float
+    problem: Problem, held: Sequence[int], patience: float, limit: float
 ) -> Stages | None:
     """Return stages in the devices' order. Without slow transfers, none is missed."""
     count, most = len(problem.blocks), len(problem.devices)
