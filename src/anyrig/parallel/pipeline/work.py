@@ -78,11 +78,11 @@ def _size(tensor: Tensor) -> int:
     return tensor.numel() * tensor.element_size()
 
 
-class _CountBytes(TorchDispatchMode):
+class _CountBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts the bytes that operators read and write; views move none."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.total = 0
 
     def __torch_dispatch__(
