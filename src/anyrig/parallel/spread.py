@@ -206,7 +206,9 @@ def spread(
         from .pipeline.spread_pipeline import spread_pipeline  # torch.fx takes long to import
 
         layout = replace(layout, how=how, shares=Shares((1.0,) * len(rig), "all samples on each"))
-        return spread_pipeline(module, layout, loss, PipelineOptions(*options), output_device)
+        return spread_pipeline(
+            module, layout, loss, PipelineOptions(*options), output_device, rig.devices
+        )
     if sync_batch_norm:
         module = synchronize_batch_norm(module)
     if len(rig) == 1 or _is_on_cpu(module):

@@ -38,6 +38,7 @@ from .scheduled_run import ScheduledRun
 from .schedules.schedule import Task
 from .split.chain_of import chain_of
 from .step import compute_loss
+from .written_buffers import BufferWatch
 
 
 class PipelineModule(TransparentModule):
@@ -67,6 +68,8 @@ class PipelineModule(TransparentModule):
     _pipeline: Pipeline
     _known_dimensions: dict[Hashable, Answer]
     _orders: dict[tuple[str, int], tuple[Task, ...] | None]
+    _checked_modes: set[bool]  # modes of the module in which a forward pass writes no buffer
+    _writes: str  # why the whole batch is one micro-batch: the forward pass writes a buffer
     _lock: threading.Lock
     _accumulation: Accumulation | None
 
@@ -94,6 +97,8 @@ class PipelineModule(TransparentModule):
             _pipeline=pipeline,
             _known_dimensions={},
             _orders={},
+            _checked_modes=set(),
+            _writes="",
             _lock=threading.Lock(),
             _accumulation=Accumulation(self.module) if self._fixed_layout.accumulate else None,
         )
@@ -107,7 +112,7 @@ class PipelineModule(TransparentModule):
     @property
     def _layout(self) -> Layout:
         # Modes may have changed since: a layer in eval() does not need the whole batch.
-        described = self._micro_batches.describe_for(self.module)
+        described = self._writes or self._micro_batches.describe_for(self.module)
         return replace(self._fixed_layout, pipeline=replace(self._plan, micro_batches=described))
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
@@ -146,7 +151,33 @@ class PipelineModule(TransparentModule):
         if loss is not None:
             kwargs = kwargs.copy()
             target = kwargs.pop("target")
-        layout, number = self._fixed_layout, self._micro_batches.number_for(self.module)
+        number = self._micro_batches.number_for(self.module)
+        if number == 1 or self._writes or self.module.training in self._checked_modes:
+            return self._call_in_parts(1 if self._writes else number, loss, target, inputs, kwargs)
+        watch = BufferWatch(self.module)
+        try:
+            result = self._call_in_parts(number, loss, target, inputs, kwargs)
+        except Exception:
+            # A buffer that changes between micro-batches may fail their backward passes.
+            if watch.find_written() is None:
+                raise
+        written = watch.find_written()
+        if written is None:
+            self._checked_modes.add(self.module.training)
+            return result
+        watch.restore()
+        self.__dict__["_writes"] = self._micro_batches.refuse_writes(written)
+        return self._call_in_parts(1, loss, target, inputs, kwargs)
+
+    def _call_in_parts(
+        self,
+        number: int,
+        loss: Criterion | None,
+        target: Any,
+        inputs: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        layout = self._fixed_layout
         parts, is_divided = cut_call(
             inputs, kwargs, target, lambda total: split_evenly(total, number), layout.dim
         )
@@ -243,7 +274,15 @@ class PipelineModule(TransparentModule):
 
     def __getstate__(self) -> dict[str, Any]:
         # `_start` makes these again in the process that unpickles this.
-        made_again = {"_pipeline", "_known_dimensions", "_orders", "_lock", "_accumulation"}
+        made_again = {
+            "_pipeline",
+            "_known_dimensions",
+            "_orders",
+            "_checked_modes",
+            "_writes",
+            "_lock",
+            "_accumulation",
+        }
         state = super().__getstate__()
         state["_sizes"] = [len(stage.blocks) for stage in self._pipeline.stages]
         return {name: value for name, value in state.items() if name not in made_again}
