@@ -56,7 +56,7 @@ def test_the_memory_of_the_copies_is_used_again(tmp_path: Path) -> None:
     assert len(addresses[0]) == 8
     saver.save(model=nn.Linear(3, 3))
     saver.wait()
-    assert [tuple(each.shape) for each in saver._copies._buffers] == [(3, 3), (3,)]
+    assert [tuple(each.shape) for each in saver._copies._buffers] == [(3,), (3, 3)]
 
 
 def test_keep_counts_the_saves_in_the_background(tmp_path: Path) -> None:

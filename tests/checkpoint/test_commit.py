@@ -16,9 +16,11 @@ from torch import nn
 
 import anyrig
 from anyrig.checkpoint.commit import commit
+from anyrig.checkpoint.describe import describe
 from anyrig.checkpoint.disk import Disk
 from anyrig.checkpoint.manifest import FileFact, Manifest, read_manifest
 from anyrig.checkpoint.series import Series
+from anyrig.checkpoint.verify import verify_folder
 from anyrig.checkpoint.writer_mark import own_mark
 from anyrig.errors import CheckpointDamagedError, CheckpointError
 
@@ -190,6 +192,25 @@ class TestSeries:
         unhashed = series.latest(hashes=False)
         assert unhashed is not None
         assert unhashed.manifest.number == 2
+
+    def test_a_folder_renamed_to_another_number_is_reported(self, tmp_path: Path) -> None:
+        series = Series(tmp_path / "a")
+        save(series, "a", step=5)
+        newest = save(series, "b", step=6)
+        renamed = (series.folder / "000001-step-5").rename(series.folder / "000009-step-5")
+        damaged: list[CheckpointError] = []
+        found = series.latest(damaged=damaged)
+        assert found is not None
+        assert found.path == newest
+        problem = f"{renamed} was renamed: it is save 1. Rename it to 000001-step-5"
+        assert [str(error) for error in damaged] == [problem]
+        assert [str(finding) for finding in verify_folder(renamed)] == [problem]
+        assert verify_folder(newest) == ()
+        entries = {entry.name: entry for entry in describe(series.folder).checkpoints}
+        assert entries[renamed.name].problem == problem
+        assert entries[newest.name].problem is None
+        elsewhere = renamed.rename(tmp_path / "kept")  # a name without a number is no mistake
+        assert verify_folder(elsewhere) == ()
 
     def test_a_missing_series_is_an_error(self, tmp_path: Path) -> None:
         with pytest.raises(CheckpointError, match="does not exist, so it has no checkpoints"):

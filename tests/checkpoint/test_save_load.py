@@ -270,7 +270,7 @@ class TestModelFiles:
     def test_large_models_have_several_files_and_an_index(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("anyrig.checkpoint.safetensors_file.LARGEST_FILE_BYTES", 100)
+        monkeypatch.setattr("anyrig.checkpoint.tensor_files.LARGEST_FILE_BYTES", 100)
         model, other = make_model(), make_model()
         path = anyrig.save(tmp_path / "a", model=model)
         index = json.loads((path / "model.safetensors.index.json").read_text())
