@@ -20,6 +20,7 @@ import torch.distributed as dist
 from resumed_training import train
 from safetensors.torch import load_file
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -61,6 +62,12 @@ def make_objects(layout: str) -> dict[str, Any]:
         model = anyrig.spread(model)
     elif layout == "shards":
         model = anyrig.spread(model, how="shard")
+    elif layout == "replicas of shards":
+        from torch.distributed.fsdp import fully_shard
+
+        shape = (dist.get_world_size(), 1)  # each rank has all elements, and so a choice of writers
+        mesh = init_device_mesh("cpu", shape, mesh_dim_names=("replicas", "shards"))
+        fully_shard(model, mesh=mesh)
     elif layout == "plain DDP":
         anyrig.barrier()
         model = DistributedDataParallel(model)
@@ -182,6 +189,7 @@ def case_every_way_of_writing_has_the_same_content(folder: Path, sources: list[P
     for layout, sharded in (
         *(("ranks", sharded) for sharded in (None, True)),
         *(("shards", sharded) for sharded in (None, True, False)),
+        *(("replicas of shards", sharded) for sharded in (None, False)),
         ("plain DDP", True),
     ):
         objects = make_objects(layout)
@@ -189,7 +197,7 @@ def case_every_way_of_writing_has_the_same_content(folder: Path, sources: list[P
         anyrig.load(sources[0], **objects)
         path = anyrig.save(folder / f"{layout} {sharded}", step=3, sharded=sharded, **objects)
         names = {each.name for each in path.glob("*.safetensors")}
-        if layout == "shards" and sharded is not False:
+        if "shards" in layout and sharded is not False:
             stems = ("model", "optimizer")
             assert names == {f"{stem}.{each}.safetensors" for stem in stems for each in shards}
         elif sharded:
@@ -245,6 +253,40 @@ def read_by_torch(path: Path, whole: Path) -> None:
     for name, tensor in load_file(whole / "model.safetensors").items():
         sharded: Any = model.state_dict()[name]
         assert torch.equal(sharded.full_tensor(), tensor)
+
+
+def case_tied_weights_in_shards_are_written_once(folder: Path, sources: list[Path]) -> None:
+    def make() -> nn.Sequential:
+        model = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 6, bias=False))
+        model[1].weight = model[0].weight
+        return model
+
+    torch.manual_seed(3)
+    model: Any = anyrig.spread(make(), how="shard")
+    path = anyrig.save(folder / "a", model=model)
+    sizes = sum(each.stat().st_size for each in path.glob("model.shard.*"))
+    assert sizes < 6 * 7 * 4 + 400 * dist.get_world_size()
+    other: Any = anyrig.spread(make(), how="shard")
+    alone = make()
+    for each in (other, alone):
+        with torch.no_grad():
+            for parameter in each.parameters():
+                parameter.zero_()
+        anyrig.load(path, model=each)
+    assert alone[1].weight is alone[0].weight
+    for name, tensor in model.state_dict().items():
+        whole = tensor.full_tensor()
+        assert torch.equal(other.state_dict()[name].full_tensor(), whole)
+        assert torch.equal(alone.state_dict()[name], whole)
+
+
+def case_ranks_with_other_tensors_cannot_save_together(folder: Path, sources: list[Path]) -> None:
+    model = nn.Linear(3, 3 + (dist.get_rank() == 1))
+    with pytest.raises(
+        RankMismatchError, match=r"with tensors '2 \(names, .*rank 1 with '2 \(name"
+    ):
+        anyrig.save(folder / "a", model=model, sharded=True)
+    assert not (folder / "a").exists()
 
 
 def case_what_differs_between_ranks_is_written_by_rank_0(folder: Path, sources: list[Path]) -> None:
@@ -447,6 +489,8 @@ CASES: dict[str, Callable[[Path, list[Path]], None]] = {
         case_rank_0_cannot_write,
         case_the_disk_of_a_rank_is_full,
         case_every_way_of_writing_has_the_same_content,
+        case_tied_weights_in_shards_are_written_once,
+        case_ranks_with_other_tensors_cannot_save_together,
         case_what_differs_between_ranks_is_written_by_rank_0,
         case_each_file_is_hashed_by_one_rank,
         case_a_rank_has_a_value_that_cannot_be_saved,

@@ -143,11 +143,17 @@ def test_a_failure_at_the_end_of_the_process_is_printed(tmp_path: Path) -> None:
 
 
 @pytest.mark.gpus(1)
-def test_copies_from_a_gpu_are_pinned(tmp_path: Path) -> None:
+def test_copies_from_a_gpu_are_pinned_and_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = nn.Linear(64, 64).cuda()
     expected = model.weight.detach().cpu()
+    waited: list[torch.device] = []
+    # A virtual GPU copies at once, so a wait that is missing would show on real GPUs only.
+    monkeypatch.setattr(torch.accelerator, "synchronize", waited.append)
     with BackgroundSaver(tmp_path) as saver:
         saver.save(model=model)
+        assert waited == [model.weight.device]
         with torch.no_grad():
             model.weight.zero_()
         assert all(each.is_pinned() for each in saver._copies._buffers)

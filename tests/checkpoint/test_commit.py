@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 import time
@@ -235,6 +236,21 @@ class TestLeftOvers:
             (folder / "model.safetensors").write_bytes(b"half")
         save(series, "b")
         assert names_in(series) == sorted([running.name, elsewhere.name, "000001", "000002"])
+
+    def test_of_an_earlier_process_with_the_number_of_this_one_are_removed(
+        self, tmp_path: Path
+    ) -> None:
+        series = Series(tmp_path / "a")
+        save(series, "a")
+        folder = series.folder / f".tmp-000002-{own_mark()}-abcdabcd"
+        folder.mkdir()
+        (folder / "model.safetensors").write_bytes(b"half")
+        save(series, "b")
+        assert folder.exists()
+        for path in (folder / "model.safetensors", folder):
+            os.utime(path, (1e9, 1e9))  # before this process has begun
+        save(series, "c")
+        assert names_in(series) == ["000001", "000002", "000003"]
 
     def test_a_failed_save_leaves_none_and_keeps_the_series(self, tmp_path: Path) -> None:
         series = Series(tmp_path / "a")

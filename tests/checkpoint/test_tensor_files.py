@@ -68,6 +68,17 @@ def test_any_region_is_read_from_the_parts(tmp_path: Path) -> None:
             assert found.read_into(cell, (top, left)) == tensor[top, left]
 
 
+def test_parts_that_are_not_needed_are_not_read() -> None:
+    here, elsewhere = Region((0,), (3,)), Region((3,), (2,))
+    unread = torch.empty(2, device="meta")  # which has no elements to copy
+    saved = TensorInParts(
+        torch.Size([5]), torch.float32, [(here, torch.ones(3)), (elsewhere, unread)]
+    )
+    assert saved.read_into(torch.zeros(2), (1,)).tolist() == [1, 1]
+    with pytest.raises(NotImplementedError):
+        saved.read_into(torch.zeros(2), (2,))
+
+
 def test_whole_tensors_and_other_names_are_found_in_files_of_shards(tmp_path: Path) -> None:
     scalar, row = torch.tensor(3.0), torch.arange(4)
     first = {"n": (scalar, []), "a": (row[:3], [0]), "empty": (torch.empty(0, 2), [0, 0])}
