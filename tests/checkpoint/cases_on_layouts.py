@@ -32,8 +32,8 @@ from anyrig.checkpoint.consolidate import consolidate
 from anyrig.checkpoint.convert import convert
 from anyrig.checkpoint.describe import describe
 from anyrig.checkpoint.digest import hash_file
+from anyrig.checkpoint.saved_tensors import read_tensors
 from anyrig.checkpoint.snapshot_files import read_snapshot
-from anyrig.checkpoint.tensor_files import read_tensors
 from anyrig.checkpoint.tensor_in_parts import whole_tensor
 from anyrig.errors import (
     CheckpointDamagedError,

@@ -16,7 +16,7 @@ from ranks_in_threads import ThreadRanks, interleave, run_on_ranks
 from anyrig.checkpoint.manifest import FileFact, Manifest
 from anyrig.checkpoint.parallel_commit import ParallelCommit
 from anyrig.checkpoint.series import Series
-from anyrig.errors import CheckpointError, OtherRankError
+from anyrig.errors import CheckpointError, OtherRankError, RankWaitError
 
 COUNT, SAVES = 3, 3
 
@@ -162,6 +162,20 @@ def test_nodes_without_a_shared_folder_are_refused(
         assert f"rank {COUNT - 1} on " in str(error)
         assert "the nodes do not share this folder. Save to a folder that all nodes" in str(error)
         assert "sharded=False" in str(error)
+    assert [*series.folder.iterdir()] == []
+
+
+class Alone(ThreadRanks):
+    """The other ranks do not come."""
+
+    def _exchange(self, value: Any) -> list[Any]:
+        raise RankWaitError("rank 1 did not take part", [1])
+
+
+def test_a_rank_that_does_not_come_leaves_no_folder(tmp_path: Path) -> None:
+    series = Series(tmp_path / "a")
+    _, errors = run_on_ranks(1, lambda ranks: save(ranks, series, 1), Alone)
+    assert isinstance(errors[0], RankWaitError)
     assert [*series.folder.iterdir()] == []
 
 

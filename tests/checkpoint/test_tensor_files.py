@@ -21,8 +21,10 @@ from anyrig.checkpoint.digest import hash_file
 from anyrig.checkpoint.division import Division
 from anyrig.checkpoint.manifest import FileFact, Manifest
 from anyrig.checkpoint.region import Region, find_bad_region
+from anyrig.checkpoint.saved_tensors import read_tensors
 from anyrig.checkpoint.series import Series
-from anyrig.checkpoint.tensor_files import Writing, contents_of, read_tensors, role_of
+from anyrig.checkpoint.tensor_file_names import role_of
+from anyrig.checkpoint.tensor_files import Writing, contents_of
 from anyrig.checkpoint.tensor_in_parts import TensorInParts, whole_tensor
 from anyrig.errors import CheckpointDamagedError
 

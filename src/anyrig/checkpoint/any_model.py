@@ -8,8 +8,9 @@ from pathlib import Path
 from ..errors import CheckpointDamagedError, CheckpointError
 from .foreign.read import read_foreign
 from .foreign.state import ForeignState, Format, Recognition
+from .saved_tensors import read_tensors
 from .series import Checkpoint, Series, is_checkpoint_folder, open_checkpoint
-from .tensor_files import read_tensors, role_of
+from .tensor_file_names import role_of
 from .tensor_in_parts import whole_tensor
 
 MODEL = "model"

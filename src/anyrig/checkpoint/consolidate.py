@@ -26,7 +26,8 @@ from .safetensors_writer import (
     source_of_tensor,
     write_safetensors,
 )
-from .tensor_files import is_in_shards, read_tensors
+from .saved_tensors import read_tensors
+from .tensor_file_names import is_in_shards
 from .tensor_in_parts import whole_tensor
 
 

@@ -14,8 +14,9 @@ from .foreign.read import read_foreign
 from .manifest import Manifest, read_manifest
 from .safetensors_header import read_header
 from .safetensors_writer import torch_name_of
+from .saved_tensors import read_tensors
 from .series import Series, is_checkpoint_folder, open_checkpoint
-from .tensor_files import is_in_shards, read_tensors, role_of
+from .tensor_file_names import is_in_shards, role_of
 from .verify import find_rename
 
 

@@ -8,11 +8,13 @@
     anything else                  written by rank 0: buffers may differ between the ranks
 
 The ranks do not communicate: each computes the division of all tensors from their sizes, the
-largest first, always to the ranks with the fewest bytes so far. `torch.distributed.checkpoint` has
-a planner for this, which gathers pickled plans of all ranks by collectives. Those do not name a
-rank that is missing, and they cannot run in the thread of a `BackgroundSaver`. Its writer changes
-the disk by itself, so a commit could neither hash what is written nor be replayed. Therefore only
-its protocol for regions (``__create_chunk_list__``) and its file format are used.
+largest first, always to the ranks with the fewest bytes so far.
+
+Of `torch.distributed.checkpoint`, only the file format and the protocol for regions
+(``__create_chunk_list__``) are used. Its planner gathers pickled plans by collectives, whose errors
+do not name a missing rank, and which would mix with those of the training while a `BackgroundSaver`
+writes. Its writer changes the disk by itself: the files could not be hashed as they are written,
+and a test could not replay a crash.
 """
 
 from __future__ import annotations

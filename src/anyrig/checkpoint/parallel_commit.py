@@ -19,6 +19,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -66,14 +67,11 @@ class ParallelCommit:
             except Exception as error:
                 failed = error
         note = f"{socket.gethostname()} {created}"
-        host, _, name = self._ranks.agree({}, failed, note)[0].partition(" ")
-        self._folder = Path(name)
-        failed = None if _becomes_visible(self._folder) else self._explain_invisible(host)
-        if self._ranks.rank == 0:
-            with removed_after_failure(self._folder, self._disk):
-                self._ranks.agree({}, failed)
-        else:
-            self._ranks.agree({}, failed)
+        with removed_after_failure(Path(created), self._disk) if created else nullcontext():
+            host, _, name = self._ranks.agree({}, failed, note)[0].partition(" ")
+            self._folder = Path(name)
+            is_visible = _becomes_visible(self._folder)
+            self._ranks.agree({}, None if is_visible else self._explain_invisible(host))
 
     def write(
         self,

@@ -8,7 +8,6 @@ import platform
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +20,9 @@ from ..parallel.layout import Layout
 from .capture import by_key, capture
 from .commit import Parts, commit
 from .division import Division
+from .gather import Gather
 from .manifest import FileFact, Manifest
-from .over_ranks import Ranks, describe_problem
+from .over_ranks import Ranks
 from .parallel_commit import ParallelCommit
 from .random_state import read_random_state
 from .replicated import replicated_names
@@ -88,46 +88,6 @@ class PreparedSave:
             for parts in self.contents.values():
                 for _ in parts:
                     pass
-
-
-class Gather:
-    """Returns tensors in the host's memory, and remembers a collective that failed.
-
-    After one, the ranks are at different collectives, so none may begin another. A rank that waits
-    in it for the collective's time limit then reports why the other rank has not come.
-
-    Args:
-        ranks: the ranks that save together.
-        to_host: returns a tensor in the host's memory; see `whole_on_host`.
-    """
-
-    def __init__(self, ranks: Ranks, to_host: Callable[[Tensor], Tensor]) -> None:
-        self._ranks, self._to_host = ranks, to_host
-        self._key = f"gather/{ranks.number}"
-        self.failed: Exception | None = None
-
-    def __call__(self, tensor: Tensor) -> Tensor:
-        """Return a tensor in the host's memory.
-
-        Raises:
-            OtherRankError: the collective failed because another rank could not take part.
-        """
-        try:
-            return self._to_host(tensor)
-        except Exception as error:
-            if not is_sharded(tensor):
-                raise
-            others = {
-                rank: problem
-                for rank, problem in self._ranks.look(self._key).items()
-                if rank != self._ranks.rank
-            }
-            self._ranks.post(self._key, describe_problem(error))
-            self.failed = error
-            for rank, problem in others.items():
-                self.failed = self._ranks.failure_of(rank, problem)
-                raise self.failed from error
-            raise
 
 
 @dataclass(frozen=True)
@@ -199,7 +159,7 @@ def prepare_save(
                 snapshot,
                 Writing(
                     ranks.rank,
-                    gather if is_parallel or ranks.rank == 0 else partial(_take_part, gather),
+                    gather if is_parallel or ranks.rank == 0 else gather.take_part,
                     Division(ranks.rank, ranks.count) if is_parallel else None,
                     replicated_names(modules, snapshot) if is_parallel else {},
                 ),
@@ -277,13 +237,6 @@ def _check(
     if number is not None and number < 0:
         raise CheckpointError(f"step is not below 0; got {number}")
     return number, None if metric is None else float(metric)
-
-
-def _take_part(gather: Gather, tensor: Tensor) -> Tensor:
-    """Take part in gathering a tensor that rank 0 writes; return a tensor without elements."""
-    if is_sharded(tensor):
-        gather(tensor)
-    return torch.empty(0)
 
 
 def _all_write(ranks: Ranks, sharded: bool | None, snapshot: Snapshot) -> bool:

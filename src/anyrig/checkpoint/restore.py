@@ -104,16 +104,17 @@ def _prepare_module(
     return apply
 
 
-def _filled(value: Tensor, saved: TensorInParts) -> Tensor:
+def _filled(value: Any, saved: TensorInParts) -> Tensor:
     """Return a saved tensor in the memory of the model's own tensor, which needs no other memory.
 
     Where elements of the model's tensor share memory, return the whole saved tensor.
     """
-    if is_sharded(value) or not any(
-        stride == 0 and size > 1 for stride, size in zip(value.stride(), value.shape, strict=True)
-    ):
-        return read_into(saved, value.detach())
-    return saved.whole()
+    if not isinstance(value, Tensor):
+        return saved.whole()
+    shares = zip(value.stride(), value.shape, strict=True)
+    if not is_sharded(value) and any(stride == 0 and size > 1 for stride, size in shares):
+        return saved.whole()
+    return read_into(saved, value.detach())
 
 
 def _prepare_optimizer(

@@ -6,7 +6,7 @@
     optimizer.safetensors          tensors such as "fc.weight.exp_avg"; optimizer.<key>.… of several
     values.pt                      everything else, read with weights_only=True; by rank 0
 
-`tensor_files.py` has the other names of the first two.
+`tensor_file_names.py` shows the other names of the first two.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from torch import Tensor
 from ..errors import CheckpointDamagedError
 from .commit import Parts
 from .manifest import read_manifest
+from .saved_tensors import read_tensors
 from .snapshot import ModuleState, OptimizerState, Snapshot
-from .tensor_files import Writing, contents_of, read_tensors
+from .tensor_files import Writing, contents_of
 from .tensor_in_parts import SavedTensor
 from .values_file import decode_values, encode_values
 

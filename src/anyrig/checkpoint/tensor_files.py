@@ -1,48 +1,28 @@
-"""The safetensors files of a module or an optimizer: written by one rank or by all, and read.
+"""The safetensors files of a module or an optimizer, written by one rank or by all.
 
-::
-
-    model.safetensors                          one writer
-    model-00001-of-00003.safetensors           large models, or whole tensors divided among ranks,
-    model.safetensors.index.json               with Hugging Face's index
-    model.shard.00001-of-00004.safetensors     tensors in shards: the parts that rank 0 has, each
-                                               under the name of its tensor
-
-A file of shards says where each part begins in its tensor, as the `HuggingFaceStorageWriter` of
-torch.distributed.checkpoint does, whose reader takes these files, too.
+`tensor_file_names.py` shows the files.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import prod
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import torch
 from torch import Tensor
 
-from ..errors import CheckpointDamagedError
 from .division import Division, Part
-from .foreign.safetensors_file import read_safetensors
-from .region import Region, find_bad_region, whole_region
+from .region import whole_region
 from .safetensors_writer import TensorSource, encode_safetensors, in_file_order, lazy_source
-from .strict_json import read_strict_json
-from .tensor_in_parts import SavedTensor, TensorInParts
+from .tensor_file_names import SHARDING_KEY, START_KEY, names_of_shards
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 # Hugging Face's libraries split larger models, too.
 LARGEST_FILE_BYTES = 5 * 10**9
-
-# The names that torch.distributed.checkpoint uses in the headers of safetensors files.
-_SHARDING_KEY, _START_KEY = "DCP_SHARDING_INFO", "saved_offsets"
-_SHARD = ".shard."
-_FILE = re.compile(r"(.+?)(-\d{5}-of-\d{5}|\.shard\.\d{5}-of-\d{5})?\.safetensors")
 
 
 @dataclass(frozen=True)
@@ -94,11 +74,11 @@ def contents_of(
     if len(whole) == len(writers):
         return _whole_files(stem, firsts, aliases, whole, writing)
     parts = division.own_parts(firsts, writers)
-    starts = {name: {_START_KEY: part.region.start} for name, part in parts.items()}
-    metadata = {"format": "pt", _SHARDING_KEY: json.dumps(starts)}
+    starts = {name: {START_KEY: part.region.start} for name, part in parts.items()}
+    metadata = {"format": "pt", SHARDING_KEY: json.dumps(starts)}
     if writing.rank == 0:
         metadata |= aliases
-    (file,) = _names_of_shards(stem, division.count)[writing.rank : writing.rank + 1]
+    (file,) = names_of_shards(stem, division.count)[writing.rank : writing.rank + 1]
     return {file: encode_safetensors(_sources(parts, writing.to_host), metadata)}
 
 
@@ -162,120 +142,3 @@ def _take_part(sources: Iterable[TensorSource]) -> Iterator[Buffer]:
         for _ in each.read():
             pass
     yield from ()
-
-
-def role_of(file: str) -> str | None:
-    """Return what the tensors of a file are: ``"model"``, ``"optimizer"``; None for other files.
-
-    ``model-00001-of-00002.safetensors`` is a part of the model.
-    """
-    match = _FILE.fullmatch(file)
-    return match[1] if match else None
-
-
-def is_in_shards(stem: str, files: Iterable[str]) -> bool:
-    """Return whether tensors lie in files of shards, given the names of a checkpoint's files."""
-    return any(role_of(file) == stem and _SHARD in file for file in files)
-
-
-def read_tensors(folder: Path, stem: str, files: Iterable[str]) -> dict[str, SavedTensor]:
-    """Return the tensors that `contents_of` has written, mapped from their files.
-
-    Args:
-        folder: of the checkpoint.
-        stem: the beginning of the files' names.
-        files: the names of all files of the checkpoint.
-
-    Raises:
-        CheckpointDamagedError: a file is missing or does not have the format.
-    """
-    own = sorted(file for file in files if role_of(file) == stem)
-    if is_in_shards(stem, own):
-        return _join_shards(folder, stem, own)
-    found: dict[str, SavedTensor] = {}
-    for file in own or [f"{stem}.safetensors"]:
-        found |= _read_file(folder / file)[0]
-    return found
-
-
-def _join_shards(folder: Path, stem: str, files: list[str]) -> dict[str, SavedTensor]:
-    expected = _names_of_shards(stem, int(files[0].removesuffix(".safetensors")[-5:]))
-    if files != expected:
-        missing = sorted({*expected} - {*files}) or sorted({*files} - {*expected})
-        path = folder / missing[0]
-        raise CheckpointDamagedError(f"{path} does not fit the {len(files)} files of shards", path)
-    parts: dict[str, list[tuple[Region, Tensor]]] = {}
-    aliases: dict[str, str] = {}
-    for file in files:
-        tensors, metadata = _read_file(folder / file)
-        starts = _read_starts(folder / file, metadata)
-        for name, tensor in tensors.items():
-            if name in starts:
-                region = Region(starts[name], tuple(tensor.shape))
-                parts.setdefault(name, []).append((region, tensor))
-        aliases |= {name: first for name, first in metadata.items() if name not in _OWN_KEYS}
-    found: dict[str, SavedTensor] = {}
-    for name, its in parts.items():
-        found[name] = _join(folder / files[0], name, its)
-    for alias, first in aliases.items():
-        if first in found:
-            found.setdefault(alias, found[first])
-    return found
-
-
-_OWN_KEYS = ("format", _SHARDING_KEY)
-
-
-def _join(path: Path, name: str, parts: list[tuple[Region, Tensor]]) -> SavedTensor:
-    regions = [region for region, _ in parts]
-    stops = [
-        [start + size for start, size in zip(region.start, region.sizes, strict=False)]
-        for region in regions
-    ]
-    is_regular = len({len(stop) for stop in stops}) == 1
-    shape = torch.Size(map(max, *stops, stops[0])) if is_regular else torch.Size()
-    problem = find_bad_region(shape, regions)
-    dtypes = {tensor.dtype for _, tensor in parts}
-    if problem is None and len(dtypes) > 1:
-        problem = f"has parts of {len(dtypes)} element types"
-    if problem is not None:
-        raise CheckpointDamagedError(
-            f"the files of shards beside {path} do not fit each other: {name!r} {problem}. Load "
-            "another checkpoint of the series",
-            path,
-        )
-    if len(parts) == 1:
-        return parts[0][1]
-    return TensorInParts(shape, parts[0][1].dtype, parts)
-
-
-def _read_starts(path: Path, metadata: Mapping[str, str]) -> dict[str, tuple[int, ...]]:
-    try:
-        found: Any = read_strict_json(metadata[_SHARDING_KEY].encode())
-        starts = {str(name): tuple(each[_START_KEY]) for name, each in found.items()}
-        if not all(type(each) is int and each >= 0 for start in starts.values() for each in start):
-            raise ValueError("a start is not a number of elements")
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CheckpointDamagedError(
-            f"{path} does not say where its parts belong: {error!r}", path
-        ) from None
-    return starts
-
-
-def _read_file(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    try:
-        # The library makes tensors on the default device, which the program may have changed.
-        with torch.device("cpu"):
-            return read_safetensors(path)
-    except CheckpointDamagedError as error:
-        raise CheckpointDamagedError(str(error), path) from None
-    except OSError as error:
-        raise CheckpointDamagedError(
-            f"{path} cannot be read as safetensors: {error.strerror or error}", path
-        ) from None
-
-
-def _names_of_shards(stem: str, count: int) -> list[str]:
-    return [
-        f"{stem}{_SHARD}{index:05d}-of-{count:05d}.safetensors" for index in range(1, count + 1)
-    ]
