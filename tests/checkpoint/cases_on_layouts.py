@@ -212,10 +212,11 @@ def case_every_way_of_writing_has_the_same_content(folder: Path, sources: list[P
             again = anyrig.save(folder / f"again {layout} {sharded} {other}", **loaded)
             assert_same_content(path, again)
     (first,) = sources[0].glob("000001*")
-    for path in paths:
+    for path in paths if dist.get_rank() == 0 else ():
         assert_same_content(first, path)
         assert verify_folder(path) == ()
-        check_tools(first, path, folder / f"joined-{dist.get_rank()}")
+        check_tools(first, path, folder / "joined")
+    anyrig.barrier()
     read_by_torch(next(path for path in paths if path.parent.name == "shards None"), first)
 
 

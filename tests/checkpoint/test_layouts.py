@@ -73,7 +73,8 @@ def failures(work: Path, ranks: int) -> dict[str, str]:
 
         cases_on_layouts.run(folder, sources)
 
-    anyrig.launch(work_on_rank, rig="cpu", nproc_per_device=ranks)
+    # A case that fails on some ranks lets the others wait.
+    anyrig.launch(work_on_rank, rig="cpu", nproc_per_device=ranks, timeout_seconds=60)
     found: dict[str, str] = {}
     for rank in range(ranks):
         for case, trace in json.loads((folder / f"failures-{rank}.json").read_text()).items():
