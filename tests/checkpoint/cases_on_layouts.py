@@ -440,17 +440,20 @@ def case_resumed_runs_end_with_the_same_bits(folder: Path, sources: list[Path]) 
 
 
 def case_saves_in_the_background(folder: Path, sources: list[Path]) -> None:
-    for layout in ("ranks", "shards"):
+    for layout, sharded in (("ranks", None), ("ranks", True), ("shards", None)):
         objects = make_objects(layout)
         train_steps(objects, 2)
-        series = folder / layout
-        expected = anyrig.save(folder / f"{layout} at once", step=1, **objects)
-        saver = BackgroundSaver(series)
+        series = folder / f"{layout} {sharded}"
+        expected = anyrig.save(folder / f"{layout} at once", step=1, sharded=sharded, **objects)
+        saver = BackgroundSaver(series, keep=1, sharded=sharded)
         saver.save(step=1, **objects)
         train_steps(objects, 1)
         found = saver.wait()
         assert found == series / "000001-step-1"
         assert_same_content(found, expected)
+        files = {each.name for each in expected.iterdir()}
+        assert {each.name for each in found.iterdir()} == files
+        assert any("-of-0000" in each for each in files) == bool(sharded or layout == "shards")
         anyrig.barrier()
         if dist.get_rank() == 0:
             series.rename(folder / "aside")
@@ -464,6 +467,8 @@ def case_saves_in_the_background(folder: Path, sources: list[Path]) -> None:
         anyrig.barrier()
         saver.save(step=4, **objects)
         assert saver.wait() == series / "000002-step-4"
+        assert [each.name for each in series.iterdir()] == ["000002-step-4"]
+        anyrig.barrier()
 
 
 def save_twice(saver: BackgroundSaver, objects: dict[str, Any]) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import nn
 
 import anyrig
@@ -57,6 +58,16 @@ def test_the_memory_of_the_copies_is_used_again(tmp_path: Path) -> None:
     saver.save(model=nn.Linear(3, 3))
     saver.wait()
     assert [tuple(each.shape) for each in saver._copies._buffers] == [(3,), (3, 3)]
+
+
+def test_a_copy_has_the_element_type_of_its_tensor(tmp_path: Path) -> None:
+    model = nn.Linear(3, 3)
+    saver = BackgroundSaver(tmp_path)
+    saver.save(model=model)
+    saver.save(model=model.double())
+    path = saver.wait()
+    assert path is not None
+    assert load_file(path / "model.safetensors")["weight"].dtype == torch.float64
 
 
 def test_keep_counts_the_saves_in_the_background(tmp_path: Path) -> None:

@@ -120,6 +120,12 @@ class Full(RecordingDisk):
         raise OSError(28, "No space left on device")
 
 
+class Slow(RecordingDisk):
+    def create(self, path: Path) -> BinaryIO:
+        time.sleep(0.2)  # the culprit fails meanwhile, and the folder must stay
+        return super().create(path)
+
+
 @pytest.mark.parametrize("culprit", range(COUNT))
 def test_a_rank_that_fails_is_named_and_leaves_the_series_as_before(
     culprit: int, tmp_path: Path
@@ -128,8 +134,7 @@ def test_a_rank_that_fails_is_named_and_leaves_the_series_as_before(
 
     def work(ranks: ThreadRanks) -> None:
         save(ranks, series, 1)
-        if ranks.rank == culprit:
-            ranks.disk = Full()
+        ranks.disk = Full() if ranks.rank == culprit else Slow()
         save(ranks, series, 2)
 
     _, errors = run_on_ranks(COUNT, work)
