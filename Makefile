@@ -43,7 +43,7 @@ test-operators: $(VENV)/.installed-test
 
 # Every remedy of `anyrig rehearse --remedies`, against the same remedy applied by hand.
 test-remedies: $(VENV)/.installed-test
-	$(BIN)/python tests/rehearsal/remedied_programs.py
+	PYTHONPATH=tests $(BIN)/python tests/rehearsal/remedied_programs.py
 
 check: $(VENV)/.installed-check $(VENV)/.installed-test
 	$(BIN)/ruff check .

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from pathlib import Path
 from anyrig.rehearsal.program import Program
 from anyrig.rehearsal.remedies.rehearsed import Savings, rehearse_remedies
 from anyrig.virtual.rig import VirtualRig
+from forked_programs import run_forked
 
 _TEXT = """
 import sys
@@ -38,6 +38,14 @@ for x, y in DataLoader(samples, batch_size={batch}):
     if sys.argv[1:] == [str(calls)]:
         break
 print(torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved())
+"""
+# As `anyrig rehearse --rig 64GiB --shape-only --assume-values` runs it.
+_MEASURED = """
+import sys
+from anyrig.rehearsal.program import Program
+from anyrig.virtual import install
+install("64GiB", shape_only=True, assume_values=True)
+sys.exit(Program(sys.argv[1], tuple(sys.argv[2:])).run())
 """
 _CALL = "    output = model(x.cuda())\n"
 
@@ -191,15 +199,7 @@ def measure_by_hand(training: Training, remedy: str | None, calls: int, folder: 
     added = {}
     if remedy == "expandable segments":
         added = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
-    command = ["rehearse", "--rig", "64GiB", "--shape-only", "--assume-values", str(path)]
-    ended = subprocess.run(
-        [sys.executable, "-m", "anyrig", *command, str(calls)],
-        env={**os.environ, **added},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    ended = run_forked("-c", _MEASURED, str(path), str(calls), timeout=120, **added)
     assert ended.returncode == 0, ended.stderr
     return [*map(int, ended.stdout.split())]
 
