@@ -53,10 +53,13 @@ def messages(count: int) -> Iterator[bytes]:
     yield from itertools.islice((each.replace(b"\n", b"") for each in in_turn), count)
 
 
-def attack(address: tuple[str, int]) -> None:
-    """Connect 1,000 times and send 10,000 lines; some connections are slow, some reset."""
-    lines = messages(CONNECTIONS * LINES_OF_EACH)
-    for wave in range(0, CONNECTIONS, _AT_ONCE):
+def attack(address: tuple[str, int], connections: int = CONNECTIONS) -> None:
+    """Connect and send 10 lines each time; some connections are slow, some reset.
+
+    With 400 connections or more, every kind of line is sent.
+    """
+    lines = messages(connections * LINES_OF_EACH)
+    for wave in range(0, connections, _AT_ONCE):
         with contextlib.ExitStack() as stack:
             opened = [_connect(address, stack) for _ in range(_AT_ONCE)]
             for number, connection in enumerate(opened, wave):

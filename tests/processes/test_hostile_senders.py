@@ -70,7 +70,7 @@ def test_nodes_stay_connected_through_ten_thousand_messages(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with watching(3) as (nodes, port):
-        attack(port)
+        attack(port, 400)
         before = psutil.Process().memory_info().rss
         attack(port)
         assert psutil.Process().memory_info().rss - before < ALLOWED_BYTES
@@ -274,7 +274,7 @@ def test_reading_a_message_raises_only_its_own_error() -> None:
 
 def test_the_doctor_s_port_survives_strangers() -> None:
     with probe_port() as port:
-        attack(("127.0.0.1", port))
+        attack(("127.0.0.1", port), 400)
         before = psutil.Process().memory_info().rss
         attack(("127.0.0.1", port))
         assert psutil.Process().memory_info().rss - before < ALLOWED_BYTES
@@ -326,7 +326,7 @@ def test_a_job_of_two_launchers_survives_strangers(tmp_path: Path) -> None:
         }
         assert len(ports) == 3, ports
         for host, port in sorted(ports):
-            attack(("127.0.0.1" if host in ("::", "0.0.0.0") else host, port))
+            attack(("127.0.0.1" if host in ("::", "0.0.0.0") else host, port), 400)
         stop.touch()
         group.wait()
         errors = group.errors(0) + group.errors(1)

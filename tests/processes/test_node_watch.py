@@ -43,12 +43,13 @@ KILLED = RankEnd(
 
 
 # The launcher with a shorter limit of silence, for the test of a cut cable.
-SILENCE_SECONDS = 4.0
+SILENCE_SECONDS = 2.0
 ONE_RANK = ["run", "--device", "cpu", "--nproc-per-device", "1"]
 IMPATIENT = f"""
 import sys
 from anyrig.processes import node_watch
 node_watch.SILENCE_SECONDS = {SILENCE_SECONDS}
+node_watch._BEAT_SECONDS = 0.2
 sys.argv = ["anyrig", *sys.argv[1:]]
 from anyrig.cli.app import main
 main()
