@@ -1,4 +1,4 @@
-"""Ranks that are forked from one process, so that the imports, 3 s of CPU, happen once for all.
+"""Ranks that are forked from one process, which has imported torch: its import takes 3 s of CPU.
 
 For tests of what ranks do. How `anyrig.launch` starts, watches and ends ranks is tested in
 ``tests/processes``.
@@ -11,6 +11,7 @@ import importlib
 import json
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -45,6 +46,7 @@ def run_forked(file: str, function: str, arguments: Sequence[Any], ranks: int) -
 
 def main(paths: list[str], file: str, function: str, arguments: list[Any], ranks: int) -> None:
     sys.path[:] = [str(Path(file).parent), *paths]
+    warnings.filterwarnings("default")  # PyTorch warns of much that the cases do
     call = getattr(importlib.import_module(Path(file).stem), function)
     from torch import multiprocessing
 
