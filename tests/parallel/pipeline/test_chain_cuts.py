@@ -266,8 +266,8 @@ def test_a_view_that_is_changed_later_keeps_its_tensor_in_one_block() -> None:
 
         def forward(self, x: Tensor) -> Tensor:
             x = self.a(x)
-            view = x[:, :2]
             y = self.b(x.exp())
+            view = x[:, :2]
             view.mul_(2)
             return self.c(x) + y
 
