@@ -214,3 +214,22 @@ def test_stages_on_unequal_devices_follow_published_rates() -> None:
     assert sum(sizes) == 12
     assert sizes[0] >= 9
     assert "divided by published rates: 2 stages" in str(plan)
+
+
+def test_a_penalty_in_the_loss() -> None:
+    module = perceptron().double()
+
+    def loss(output: Tensor, target: Tensor) -> Tensor:
+        return LOSS(output, target) + module[-1].weight.square().sum()
+
+    x, y = batch(8)
+    model: Any = anyrig.spread(module, rig_of(2), how="pipeline", loss=loss)
+    with pytest.raises(SpreadError, match=r"tensor of shape \(5, 6\) that requires grad"):
+        model(x, target=y)
+    model = anyrig.spread(module, rig_of(2), how="pipeline", loss=loss, schedule="gpipe")
+    model(x, target=y).backward()
+    with_penalty = module[-1].weight.grad.clone()
+    module.zero_grad()
+    LOSS(model(x), y.to("cuda:1")).backward()
+    difference = with_penalty - module[-1].weight.grad - 2 * module[-1].weight.detach()
+    assert float(difference.abs().max()) < TOLERANCE
