@@ -18,6 +18,7 @@ from ..errors import CheckpointError
 from ..parallel.layout import Layout
 from .capture import by_key, capture
 from .commit import Parts, commit
+from .exactness import EXACT, exact_state_of
 from .manifest import FileFact, Manifest
 from .over_ranks import Ranks
 from .random_state import read_random_state
@@ -104,13 +105,15 @@ def prepare_save(
         others = named_states(scheduler=state.scheduler, scaler=state.scaler, loader=state.loader)
         modules, given, plain = divide_values(state.model, state.values)
         snapshot = capture(modules, optimizers, others | given)
-        snapshot = replace(snapshot, given={**plain, "step": at_step})
+        exact = exact_state_of(state.model)
+        states = snapshot.states if exact is None else {**snapshot.states, EXACT: exact.as_state()}
+        snapshot = replace(snapshot, states=states, given={**plain, "step": at_step})
         random = encode_as_text(read_random_state())
     except Exception as error:
         failed, random = error, ""
-    states = ranks.gather(random)
+    randoms = ranks.gather(random)
     if failed is None:
-        snapshot = replace(snapshot, random=[{"state": state} for state in states])
+        snapshot = replace(snapshot, random=[{"state": state} for state in randoms])
         try:
             take = to_host if ranks.rank == 0 else _take_part
             contents = contents_of_snapshot(snapshot, take)

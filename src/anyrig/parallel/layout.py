@@ -40,6 +40,7 @@ class Layout:
         blocks: the names of the layers that are gathered one at a time, if parameters are sharded.
         precision: the dtype of autocast; None computes in the dtype of the parameters.
         accumulate: whether gradients are of the mean over all samples since `zero_grad()`.
+        exact: the number of logical shards, and their price, in words; None without.
     """
 
     devices: tuple[torch.device, ...]
@@ -53,6 +54,7 @@ class Layout:
     blocks: tuple[str, ...] = ()
     precision: torch.dtype | None = None
     accumulate: bool = False
+    exact: str | None = None
 
     @property
     def lead(self) -> torch.device:
@@ -65,6 +67,8 @@ class Layout:
             options += f"\nprecision: {explain_precision(self.precision)}"
         if self.accumulate:
             options += "\naccumulate: gradients of the mean over all samples since zero_grad()"
+        if self.exact is not None:
+            options += f"\nthe same bits on any number of ranks: {self.exact}"
         if self.group is not None:
             return self._describe_group(self.group) + options
         places = ", ".join(map(str, self.devices))

@@ -48,7 +48,7 @@ def draw_alike(sampler: Iterable[Any], seed: int) -> Iterator[Any]:
     for index in itertools.count():
         # Exchanging the states takes 0.1 ms.
         keeps_state = draws_once and index > 0
-        with nullcontext() if keeps_state else _random_state(mix_seed(seed, index)), device:
+        with nullcontext() if keeps_state else random_state(mix_seed(seed, index)), device:
             if iterator is None:
                 iterator = iter(sampler)
             batch = next(iterator, _END)
@@ -69,7 +69,7 @@ def _generators_of(sampler: Any) -> list[torch.Generator]:
 
 
 @contextmanager
-def _random_state(seed: int) -> Iterator[None]:
+def random_state(seed: int) -> Iterator[None]:
     """Seed the shared generators, and restore the program's state at the end."""
     numpy = sys.modules.get("numpy")
     before = torch.get_rng_state(), random.getstate(), numpy and numpy.random.get_state()

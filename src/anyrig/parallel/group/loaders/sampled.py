@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Subset
 from ....errors import RankMismatchError
 from .agreed_order import draw_alike, mix_seed
 from .part import remove_sample
-from .turns import Turns, part_of_rank
+from .turns import Turns
 
 _KEPT_OPTIONS = (
     *("num_workers", "worker_init_fn", "multiprocessing_context", "persistent_workers"),
@@ -100,7 +100,7 @@ class RankBatches:
             if index >= skip_batches:
                 counts = self.turns.divide(index, len(indices))
                 self.drawn.append(counts)
-                yield indices[part_of_rank(counts, self.turns.rank)] or indices[:1]
+                yield self.turns.own(indices, counts) or indices[:1]
 
     def _check(self, first: list[Any]) -> None:
         """Raise RankMismatchError if rank 0 begins with another batch."""
