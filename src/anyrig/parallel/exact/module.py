@@ -93,13 +93,15 @@ class ExactModule(TransparentModule):
         if torch.compiler.is_compiling():
             leave_to_modules()
         require_one_thread(self._layout.lead)
+        call = self._global_loss if "target" in kwargs else self._outputs
         try:
-            if "target" not in kwargs:
-                return self._outputs(inputs, kwargs)
-            return self._global_loss(inputs, kwargs)
+            return call(inputs, kwargs)
         except TypeError as error:
             explain_call(error, self.module, inputs, kwargs)
             raise
+        finally:
+            if self.__dict__["_sums"] is not None:
+                self.__dict__["_sums"].reshard()
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -190,28 +192,31 @@ class ExactModule(TransparentModule):
         samples = count_samples(given, layout.dim, name_argument)
         if samples is None:
             raise BatchError("the call has no tensors with samples, so it cannot be divided")
-        context, total, rank, ranks = self._context, samples, 0, 1
+        context, of_ranks = self._context, [samples]
         if context is not None:
-            rank, ranks = context.group.rank, context.group.world_size
             self.__dict__["_calls"] += 1
             exchange = Exchange(
                 context, self._number, samples, own_loss=True, forward=self.__dict__["_calls"]
             )
             exchange.start(Phase.FORWARD, learns=torch.is_grad_enabled())
             exchange.finish()
-            total = exchange.total_samples
+            of_ranks = exchange.samples_of_ranks
             if shards not in context.logical_shards:
                 raise SpreadError(
                     f"no loader gives this rank logical shards. Iterate over "
                     f"anyrig.distribute(loader, logical_shards={shards})"
                 )
-        sizes = shard_sizes(total, shards)
-        if sum(sizes[rank::ranks]) != samples or not total:
-            raise BatchError(
-                f"rank {rank} was given {samples} of {total} samples, but its logical shards have "
-                f"{sum(sizes[rank::ranks])}. Iterate over anyrig.distribute(loader, "
-                f"logical_shards={shards}), and pass each batch as it is"
-            )
+        sizes = shard_sizes(sum(of_ranks), shards)
+        if not sizes[0]:
+            raise BatchError("the global batch has no samples, so it has no loss")
+        for rank, given_to in enumerate(of_ranks):  # all ranks raise, so none waits for another
+            needed = sum(sizes[rank :: len(of_ranks)])
+            if given_to != needed:
+                raise BatchError(
+                    f"rank {rank} was given {given_to} of {sum(of_ranks)} samples, but its logical "
+                    f"shards have {needed}. Iterate over anyrig.distribute(loader, "
+                    f"logical_shards={shards}), and pass each batch as it is"
+                )
         return sizes
 
     def _compute(self, part: Any, samples: int, sharded: bool) -> tuple[Tensor | None, Any]:

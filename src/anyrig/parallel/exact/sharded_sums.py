@@ -7,24 +7,19 @@ reduce-scatter: the output of a round is the sum over all rounds so far.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
-from torch.distributed.fsdp._fully_shard._fsdp_api import ReduceScatter
 
 from ...errors import SpreadError
 from .sums import add_in_order, exchange_slices
 
 
-class _InOrder(ReduceScatter):
-    """The sums of one block's gradients.
-
-    The base class is private, though `set_custom_reduce_scatter`, which takes its instances, is
-    public. `test_exact_ranks.py` notices a change.
-    """
+class _InOrder:
+    """The sums of one block's gradients; has the methods of FSDP2's `ReduceScatter`."""
 
     def __init__(self) -> None:
         self.total: Tensor | None = None
@@ -59,14 +54,19 @@ class ShardedSums:
 
     def __init__(self, module: nn.Module) -> None:
         self._blocks: list[_InOrder] = []
-        for layer in module.modules():
-            if isinstance(layer, FSDPModule):
-                comm = _InOrder()
-                layer.set_custom_reduce_scatter(comm)
-                # A sum, not a mean: nothing multiplies or divides.
-                layer.set_gradient_divide_factor(1.0)
-                layer.set_force_sum_reduction_for_comms(True)
-                self._blocks.append(comm)
+        self._layers = [layer for layer in module.modules() if isinstance(layer, FSDPModule)]
+        for layer in self._layers:
+            comm = _InOrder()
+            layer.set_custom_reduce_scatter(cast(Any, comm))  # the base class is private
+            # A sum, not a mean: nothing multiplies or divides.
+            layer.set_gradient_divide_factor(1.0)
+            layer.set_force_sum_reduction_for_comms(True)
+            self._blocks.append(comm)
+
+    def reshard(self) -> None:
+        """Free what a forward without gradients has gathered; an optimizer's step changes it."""
+        for layer in self._layers:
+            layer.reshard()
 
     def begin(self, parameters: Sequence[nn.Parameter]) -> None:
         """Begin a step."""

@@ -195,9 +195,14 @@ class Exchange:
         return (self.samples or 0) * self.world_size / total if total else 0.0
 
     @property
+    def samples_of_ranks(self) -> list[int]:
+        """The number of samples of each rank."""
+        return [each.samples for each in self._all()]
+
+    @property
     def total_samples(self) -> int:
         """The number of samples of all ranks."""
-        return sum(each.samples for each in self._all())
+        return sum(self.samples_of_ranks)
 
     @property
     def first_with_samples(self) -> int:

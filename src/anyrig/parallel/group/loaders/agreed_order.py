@@ -71,12 +71,16 @@ def _generators_of(sampler: Any) -> list[torch.Generator]:
 @contextmanager
 def random_state(seed: int) -> Iterator[None]:
     """Seed the shared generators, and restore the program's state at the end."""
+    with same_random_state():
+        seed_generators(seed)
+        yield
+
+
+@contextmanager
+def same_random_state() -> Iterator[None]:
+    """Restore the state of the shared generators at the end."""
     numpy = sys.modules.get("numpy")
     before = torch.get_rng_state(), random.getstate(), numpy and numpy.random.get_state()
-    torch.default_generator.manual_seed(seed)
-    random.seed(seed)
-    if numpy is not None:
-        numpy.random.seed(seed % 2**32)
     try:
         yield
     finally:
@@ -84,3 +88,11 @@ def random_state(seed: int) -> Iterator[None]:
         random.setstate(before[1])
         if numpy is not None:
             numpy.random.set_state(before[2])
+
+
+def seed_generators(seed: int) -> None:
+    """Seed the shared generators of PyTorch on the CPU, of Python and of NumPy."""
+    torch.default_generator.manual_seed(seed)
+    random.seed(seed)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(seed % 2**32)
