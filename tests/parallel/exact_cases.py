@@ -130,6 +130,17 @@ def case_logical_shards_give_the_numbers_of_one_device() -> None:
             assert model(data[0][:3]).shape == (3, CLASSES)
 
 
+def case_logical_shards_are_gathered_in_order() -> None:
+    data = TensorDataset(torch.arange(SAMPLES))
+    loader = make_loader(data)
+    own = torch.cat([batch for (batch,) in loader])
+    assert anyrig.gather_over_ranks(own, loader=loader).tolist() == [*range(SAMPLES)]
+    ahead: Any = anyrig.prefetch(make_loader(data), anyrig.Rig.detect())
+    next(iter(ahead))
+    state = ahead.state_dict()
+    assert (state["received"], state["logical_shards"]) == (1, SHARDS)
+
+
 def case_parameters_that_some_logical_shards_do_not_use() -> None:
     class Sometimes(nn.Module):
         def __init__(self) -> None:

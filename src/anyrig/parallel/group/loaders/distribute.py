@@ -228,10 +228,15 @@ class DistributedLoader:
     @property
     def samples_of_batches(self) -> list[tuple[int, ...]] | None:
         """How many samples each rank had in each global batch of the last iteration; None with
-        ``divided=True``, and with `logical_shards`.
+        ``divided=True``.
         """
         turns = self._division.turns
-        return None if turns.divided or turns.logical_shards else turns.samples_of_batches
+        return None if turns.divided else turns.samples_of_batches
+
+    @property
+    def logical_shards(self) -> int | None:
+        """Into how many logical shards each global batch is divided; None if by shares."""
+        return self._division.turns.logical_shards
 
     def __len__(self) -> int:
         """Return the number of batches.
