@@ -183,6 +183,12 @@ class TestRefused:
         with pytest.raises(BatchError, match=r"return a mean or \(sum, count\)"):
             model(torch.ones(4, 1), target=torch.ones(4, 1))
 
+    def test_samples_in_lists(self) -> None:
+        model = spread(nn.Linear(1, 1))
+        boxes = [{"boxes": torch.ones(4, 1)}, {"boxes": torch.ones(4, 1)}]
+        with pytest.raises(BatchError, match="this call has its samples in lists, or none; pass"):
+            model(torch.ones(4, 1), target=boxes)
+
     def test_another_number_of_threads(self) -> None:
         model = spread(nn.Linear(1, 1))
         torch.set_num_threads(2)

@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ...errors import BatchError, ShardSaveError, SpreadError
-from ...processes.group.membership import Context, current_context, open_carrier
+from ...processes.group.membership import current_context, open_carrier
 from ...transfer.move import Mover
 from ...transfer.tree import list_leaves, map_leaves
 from ..batch.samples import count_samples, find_sample_count, name_argument
@@ -29,7 +29,7 @@ from ..compiling import leave_to_modules
 from ..group.exchange import Exchange, Phase
 from ..group.loaders.agreed_order import mix_seed
 from ..group.weighing import tensors_with_gradients
-from ..group.without_samples import compute_without_samples, first_samples
+from ..group.without_samples import compute_without_samples, count_listed, first_samples
 from ..layout import Layout
 from ..losses.loss import Criterion, LossPart, criterion_on, loss_part
 from ..losses.mistakes import explain_call
@@ -111,10 +111,6 @@ class ExactModule(TransparentModule):
     def refresh(self) -> None:
         """Do nothing: each rank computes with the module itself."""
 
-    @property
-    def _context(self) -> Context | None:
-        return None if self._layout.group is None else current_context()
-
     def _parameters_to_learn(self) -> list[torch.nn.Parameter]:
         known = self.__dict__["_known"] or self.module.parameters()
         return [parameter for parameter in known if parameter.requires_grad]
@@ -190,9 +186,13 @@ class ExactModule(TransparentModule):
         """Return the sizes of all logical shards, after a meeting of the ranks."""
         layout, shards = self._layout, self.exact_state.logical_shards
         samples = count_samples(given, layout.dim, name_argument)
-        if samples is None:
-            raise BatchError("the call has no tensors with samples, so it cannot be divided")
-        context, of_ranks = self._context, [samples]
+        if samples is None or count_listed(given) is not None:
+            raise BatchError(
+                "logical_shards= divides tensors along the dimension of samples, and this call has "
+                "its samples in lists, or none; pass tensors, padded if necessary"
+            )
+        context = None if layout.group is None else current_context()
+        of_ranks = [samples]
         if context is not None:
             self.__dict__["_calls"] += 1
             exchange = Exchange(
