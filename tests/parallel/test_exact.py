@@ -15,7 +15,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils.data import DataLoader, Dataset
 
 import anyrig
-from anyrig.errors import BatchError, SpreadError
+from anyrig.errors import BatchError, MemoryTrackingError, SpreadError
 from anyrig.parallel.exact.logical_shards import (
     check_logical_shards,
     indices_of_rank,
@@ -194,6 +194,11 @@ class TestRefused:
         torch.set_num_threads(2)
         with pytest.raises(SpreadError, match=r"call torch.set_num_threads\(1\)"):
             model(torch.ones(4, 1), target=torch.ones(4, 1))
+
+    def test_steps_in_smaller_parts(self) -> None:
+        model = spread(nn.Linear(1, 1))
+        with pytest.raises(MemoryTrackingError, match="spread with logical_shards="):
+            anyrig.memory.survive(lambda x: model(x, target=x))
 
     def test_tensor_parallelism(self) -> None:
         torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
