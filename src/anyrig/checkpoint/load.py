@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,15 +11,15 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
-from ..errors import CheckpointDamagedError, CheckpointError
+from ..errors import CheckpointError
 from ..units import format_count
 from .capture import by_key
+from .choice import choose
 from .manifest import read_manifest
 from .over_ranks import Ranks
 from .prepared_save import divide_values, named_states
 from .random_state import write_random_state
 from .restore import Targets, prepare
-from .series import Checkpoint, Series, is_checkpoint_folder, open_checkpoint
 from .snapshot import Snapshot
 from .snapshot_files import VALUES_NAME, read_snapshot
 from .values_file import decode_text
@@ -80,7 +79,8 @@ def load(
     Each object stays on its device, and takes the state from any saver: one process, `spread` on
     several devices, DDP or FSDP2. All is checked before anything changes.
 
-    Over ranks, every rank must call this function. Each reads what it needs.
+    Over ranks, every rank must call this function. Each reads what it needs, and verifies a part of
+    the files.
 
     Args:
         path: the folder of a series, or of one checkpoint.
@@ -111,15 +111,8 @@ def load(
         random_numbers = optimizer is not None
     ranks = Ranks("anyrig.load()", timeout_seconds)
     folder = Path(path).absolute()
+    chosen = choose(ranks, folder, which, verify)
     failed: BaseException | None = None
-    found: Checkpoint | None = None
-    if ranks.rank == 0:  # chooses for all ranks
-        try:
-            found = _choose(folder, which, verify)
-        except Exception as error:
-            failed = error
-    ranks.agree({"path": str(folder), "which": which}, failed)
-    chosen = Path(ranks.gather("" if found is None else str(found.path))[0])
     snapshot = Snapshot()
 
     def apply() -> None: ...
@@ -127,9 +120,9 @@ def load(
     metric: float | None = None
     random: dict[str, Any] | str | None = None
     try:
-        manifest = read_manifest(chosen) if found is None else found.manifest
+        manifest = read_manifest(chosen)
         metric = manifest.metric
-        snapshot = read_snapshot(chosen)
+        snapshot = read_snapshot(chosen, manifest.files)
         modules, others, plain = divide_values(model, objects)
         if plain:
             raise CheckpointError(
@@ -153,28 +146,6 @@ def load(
     values = {name: value for name, value in snapshot.given.items() if name != "step"}
     left = (random,) if isinstance(random, str) and random else ()
     return Loaded(chosen, snapshot.given.get("step"), metric, values, left)
-
-
-def _choose(folder: Path, which: str, verify: bool) -> Checkpoint:
-    if which not in ("latest", "best"):
-        raise CheckpointError(f"which is 'latest' or 'best'; got {which!r}")
-    if is_checkpoint_folder(folder):
-        return open_checkpoint(folder, hashes=verify)
-    damaged: list[CheckpointError] = []
-    series = Series(folder)
-    choose: Callable[..., Checkpoint | None] = series.best if which == "best" else series.latest
-    found = choose(hashes=verify, damaged=damaged)
-    if found is None:
-        if damaged:
-            raise CheckpointDamagedError(
-                f"{folder} has no whole checkpoint. {damaged[0]}",
-                getattr(damaged[0], "path", None),
-            )
-        what = "checkpoint with a metric" if which == "best" else "checkpoint"
-        raise CheckpointError(f"{folder} has no {what}")
-    for error in damaged:
-        warnings.warn(f"{error}: loading {found.path} instead", RuntimeWarning, stacklevel=3)
-    return found
 
 
 def _random_state(snapshot: Snapshot, folder: Path, ranks: Ranks) -> dict[str, Any] | str:

@@ -67,8 +67,7 @@ def resume(
             count = str(_count_checkpoints(folder))
         except Exception as error:
             failed = error
-    ranks.agree({"path": str(folder)}, failed)
-    if ranks.gather(count)[0] == "0":
+    if ranks.agree({"path": str(folder)}, failed, count)[0] == "0":
         return None
     return load(
         folder,
