@@ -20,6 +20,10 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as checkpoint
+from exact_cases import (  # noqa: F401 - cases of DISTRIBUTED, too
+    case_logical_shards_give_the_numbers_of_one_device,
+    case_sums_over_logical_shards_have_one_order,
+)
 from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
