@@ -95,7 +95,10 @@ def measure(run: Run) -> dict[str, Any]:
 
     step()
     start, host_start = wait(), clock().host_seconds
+    # Parameters, buffers and the batch; gradients are as large as the parameters.
     resting = [torch.cuda.memory_allocated(index) for index in range(run.devices)]
+    for parameter in module.parameters():
+        resting[parameter.device.index or 0] += parameter.numel() * parameter.element_size()
     for index in range(run.devices):
         torch.cuda.reset_peak_memory_stats(index)
     for _ in range(run.steps):
