@@ -72,7 +72,7 @@ def divide(
 
     def cut_once(leaf: Any) -> Sequence[Any]:
         if id(leaf) not in done:
-            done[id(leaf)] = leaf, _cut(leaf, devices, samples, dim)
+            done[id(leaf)] = leaf, cut_leaf(leaf, devices, samples, dim)
         return done[id(leaf)][1]
 
     try:
@@ -103,7 +103,7 @@ def scatter_samples(
     return divide(value, devices, split, dim).values
 
 
-def _cut(
+def cut_leaf(
     leaf: Any, devices: Sequence[torch.device], samples: tuple[int, ...] | None, dim: int
 ) -> Sequence[Any]:
     """Return the part of a leaf for each device: the leaf itself if it is not divided."""
