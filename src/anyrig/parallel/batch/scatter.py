@@ -76,7 +76,7 @@ def divide(
     def cut_once(leaf: Any) -> Sequence[Any]:
         if id(leaf) not in done:
             to = devices if devices is not None else [_device_of(leaf)] * parts
-            done[id(leaf)] = leaf, _cut(leaf, to, samples, dim)
+            done[id(leaf)] = leaf, cut_leaf(leaf, to, samples, dim)
         return done[id(leaf)][1]
 
     try:
@@ -112,7 +112,7 @@ def _device_of(leaf: Any) -> torch.device:
     return tensor.device if isinstance(tensor, torch.Tensor) else torch.device("cpu")
 
 
-def _cut(
+def cut_leaf(
     leaf: Any, devices: Sequence[torch.device], samples: tuple[int, ...] | None, dim: int
 ) -> Sequence[Any]:
     """Return the part of a leaf for each device: the leaf itself if it is not divided."""

@@ -93,6 +93,21 @@ def loss_part(criterion: Criterion, output: Any, target: Any, samples: int) -> L
     return LossPart(wide * samples, samples, True, returned.dtype, shape)
 
 
+def compute_loss_part(
+    module: Callable[..., Any],
+    criterion: Criterion,
+    device: torch.device,
+    samples: int,
+    /,
+    *inputs: Any,
+    target: Any,
+    **kwargs: Any,
+) -> LossPart:
+    """Call a module on `device` with a part of a batch, and return the loss of its output."""
+    output = module(*inputs, **kwargs)
+    return loss_part(criterion_on(criterion, device), output, target, samples)
+
+
 def combine_losses(parts: Sequence[LossPart], device: Place, dim: int = 0) -> Tensor:
     """Return the batch's loss on `device`; losses without reduction are joined along `dim`."""
     _require_one_length(parts, dim)
