@@ -43,6 +43,8 @@ from anyrig.errors import (
     RankMismatchError,
     RankWaitError,
 )
+from anyrig.processes.group.membership import join_group
+from anyrig.processes.time_limit import TIME_LIMIT_VARIABLE, set_time_limit
 
 SAMPLES, BATCH_SIZE = 43, 6  # 8 batches, the last of one sample
 
@@ -511,16 +513,23 @@ CASES: dict[str, Callable[[Path, list[Path]], None]] = {
 }
 
 
-def run(folder: Path, sources: list[Path]) -> dict[str, str]:
-    """Run all cases on this rank; return the tracebacks of those that failed on any rank."""
+def run(work: str, sources: list[str]) -> None:
+    """Run all cases on this rank, and write the tracebacks of those that failed to a file."""
+    os.environ[TIME_LIMIT_VARIABLE] = "60"  # a case that fails on some ranks lets the others wait
+    set_time_limit()
+    join_group()
+    folder = Path(work)
     failures: dict[str, str] = {}
     for name, case in CASES.items():
         inside = folder / name
         inside.mkdir(exist_ok=True)
+        started = time.perf_counter()
         try:
-            case(inside, sources)
+            case(inside, [Path(source) for source in sources])
         except Exception:
             failures[name] = f"rank {os.environ['RANK']}:\n{traceback.format_exc()}"
+        if os.environ.get("ANYRIG_TEST_TIMES") and dist.get_rank() == 0:
+            print(f"{time.perf_counter() - started:6.2f} s  {name}", flush=True)
     own = json.dumps(failures)
     (folder / f"failures-{os.environ['RANK']}.json").write_text(own)
-    return failures
+    dist.destroy_process_group()

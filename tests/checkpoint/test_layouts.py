@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import cases_on_layouts
 import pytest
 import torch
 from cases_on_layouts import (
@@ -28,8 +29,8 @@ from cases_on_layouts import (
 import anyrig
 from anyrig.checkpoint.any_model import read_any_model
 from anyrig.errors import LaunchError
+from forked_ranks import run_forked
 
-HERE = str(Path(__file__).parent)
 LAYOUTS = ["ranks", "shards", "plain DDP", "plain FSDP2"]
 
 
@@ -58,23 +59,14 @@ def spread_source(work: Path) -> Path:
 
 @cache
 def failures(work: Path, ranks: int) -> dict[str, str]:
-    here, folder = HERE, work / str(ranks)
+    folder = work / str(ranks)
     folder.mkdir()
     sources = [source(work), spread_source(work)]
     if ranks == 2:  # what three ranks have saved before
         assert failures(work, 3) == {}
         sources = [sources[0]] + [work / "3" / "layouts" / f"one by {layout}" for layout in LAYOUTS]
-
-    def work_on_rank() -> None:  # sent by value: a rank does not know this folder yet
-        import sys
-
-        sys.path.insert(0, here)
-        import cases_on_layouts
-
-        cases_on_layouts.run(folder, sources)
-
-    # A case that fails on some ranks lets the others wait.
-    anyrig.launch(work_on_rank, rig="cpu", nproc_per_device=ranks, timeout_seconds=60)
+    arguments = [str(folder), [str(each) for each in sources]]
+    run_forked(cases_on_layouts.__file__, "run", arguments, ranks)
     found: dict[str, str] = {}
     for rank in range(ranks):
         for case, trace in json.loads((folder / f"failures-{rank}.json").read_text()).items():
