@@ -18,11 +18,14 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+_ONE_PROGRAM = threading.Lock()  # the others wait
 
 
 def run_forked(
@@ -44,7 +47,8 @@ def run_forked(
         output, errors = Path(folder, "output"), Path(folder, "errors")
         environment = {**_own_environment(), **variables}
         order = [command, environment, str(cwd or Path.cwd()), str(output), str(errors)]
-        in_time, status = _server().run(order, timeout)
+        with _ONE_PROGRAM:
+            in_time, status = _server().run(order, timeout)
         done = subprocess.CompletedProcess(command, status, output.read_text(), errors.read_text())
     if not in_time:
         raise subprocess.TimeoutExpired(command, timeout, done.stdout, done.stderr)
@@ -57,15 +61,18 @@ class _Server:
 
     process: subprocess.Popen[bytes]
     connection: socket.socket
+    program: int | None = None
 
     def run(self, order: list[Any], timeout: float) -> tuple[bool, int]:
         """Return whether a program ended in time, and its exit status."""
         self.connection.sendall(json.dumps(order).encode() + b"\n")
-        program = int(self._read())
+        self.program = int(self._read())
         in_time = bool(select.select([self.connection], [], [], timeout)[0])
         if not in_time:
-            os.killpg(program, signal.SIGKILL)
-        return in_time, int(self._read())
+            os.killpg(self.program, signal.SIGKILL)
+        status = int(self._read())
+        self.program = None
+        return in_time, status
 
     def _read(self) -> bytes:
         message = self.connection.recv(16)
@@ -73,6 +80,8 @@ class _Server:
         return message
 
     def end(self) -> None:
+        if self.program is not None:  # a thread waits for it
+            os.killpg(self.program, signal.SIGKILL)
         self.connection.close()
         self.process.wait(30)
 

@@ -10,12 +10,13 @@ import gc
 import importlib
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
+
+import forked_programs
 
 
 class RanksError(Exception):
@@ -33,23 +34,17 @@ def run_forked(file: str, function: str, arguments: Sequence[Any], ranks: int) -
 
     Raises:
         RanksError: with the output of the ranks.
+        TimeoutExpired: the ranks took longer than ten minutes.
     """
-    done = subprocess.run(
-        [sys.executable, __file__, json.dumps([sys.path, file, function, [*arguments], ranks])],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
+    order = json.dumps([sys.path, file, function, [*arguments], ranks])
+    done = forked_programs.run_forked(__file__, order, timeout=600)
     if done.returncode:
-        raise RanksError(done.stdout)
+        raise RanksError(done.stdout + done.stderr)
     sys.stdout.write(done.stdout)
 
 
 def main(paths: list[str], file: str, function: str, arguments: list[Any], ranks: int) -> None:
     sys.path[:] = [str(Path(file).parent), *paths]
-    importlib.import_module("torch._dynamo")  # which an optimizer's first step imports
     call = getattr(importlib.import_module(Path(file).stem), function)
     from torch import multiprocessing
 
