@@ -10,6 +10,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from ...devices.place import Places
 from ...errors import BatchError, MoveError
+from ...transfer.beside import copy_in_order
 from ...transfer.tree import Path, format_path, map_leaves
 from ..device_ids import resolve_devices
 from ..shares.shares import Shares, choose_shares
@@ -121,7 +122,7 @@ def cut_leaf(
     if not isinstance(leaf, torch.Tensor):
         return [leaf] * len(devices)
     if samples is None or not has_samples(leaf):
-        return [leaf.to(device, non_blocking=device.type != "cpu") for device in devices]
+        return [copy_in_order(leaf, device) for device in devices]
     if leaf.is_nested:
         return cut_nested(leaf, samples, devices)
     return cut(leaf, samples, devices, dim)
