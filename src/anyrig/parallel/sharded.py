@@ -116,7 +116,7 @@ class ShardedModule(RankModule):
         """Raise SpreadError: a rank that ends early would not update its shard."""
         raise SpreadError(
             "each rank updates its own shard of the parameters, so none can end before the others; "
-            "anyrig.distribute(loader) gives a rank without further data batches without samples"
+            "anyrig.distribute(loader) gives empty batches to a rank that has no further data"
         )
 
     def register_comm_hook(self, state: object, hook: object) -> NoReturn:
