@@ -20,6 +20,10 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as checkpoint
+from exact_cases import (  # noqa: F401 - cases of DISTRIBUTED, too
+    case_logical_shards_give_the_numbers_of_one_device,
+    case_sums_over_logical_shards_have_one_order,
+)
 from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
@@ -216,6 +220,40 @@ def case_weights_that_come_with_the_reduction_are_those_of_the_samples() -> None
     weight = len(x) * pair.ranks / sum(uneven)
     own = next(iter(pair.one.parameters())).grad
     torch.testing.assert_close(seen[0], own * weight, rtol=1e-9, atol=0)
+
+
+class _Rooted(nn.Module):
+    """Has a parameter of its own, which FSDP2 keeps gathered after a forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = perceptron()
+        self.scale = nn.Parameter(torch.tensor([1.0, 2.0, 3.0, 4.0]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.body(x * self.scale.repeat(WIDTH)[:WIDTH])
+
+
+def case_shards_are_gathered_anew_after_a_step() -> None:
+    """A forward without a backward pass comes between the backward pass and the step."""
+    for always in (None, False):
+        sharding = Sharding(reshard_after_forward=always)
+        pair = Pair(_Rooted(), how="shard", sharding=sharding)
+        optimizers = [torch.optim.SGD(each.parameters(), 0.1) for each in (pair.model, pair.one)]
+        rows = [1 + rank for rank in range(pair.ranks)]
+        x = torch.randn(sum(rows), WIDTH, device=pair.device)
+        for grad_mode in (torch.no_grad, torch.enable_grad):
+            pair.one(x).square().mean().backward()
+            (mine,) = pair.mine(rows, x)
+            pair.model(mine).square().mean().backward()
+            with grad_mode():
+                pair.model(mine)
+            for optimizer in optimizers:
+                optimizer.step()
+                optimizer.zero_grad()
+            with torch.no_grad():
+                (expected,) = pair.mine(rows, pair.one(x))
+                torch.testing.assert_close(pair.model(mine), expected, rtol=1e-9, atol=1e-12)
 
 
 def case_a_hook_that_comes_late_gets_weighted_buckets() -> None:
@@ -793,6 +831,7 @@ def case_what_cannot_be_is_refused() -> None:
         ("calls the model with its own samples", {"shares": [1, 2]}, net),
         ('sharding= is for how="shard"', {"sharding": Sharding()}, net),
         ("but how='replicate' was", {"sharding": Sharding(), "how": "replicate"}, net),
+        ("this process is one of . ranks; start the script once", {"how": "pipeline"}, net),
     ]
     if lead.type == "cpu":
         refused.append(("SyncBatchNorm, which computes on GPUs", {"sync_batch_norm": True}, net))
@@ -1343,6 +1382,7 @@ SHARDED = [name for name in LEARNING if "_shard_" in name] + [
     "case_shards_are_explained",
     "case_shards_with_options",
     "case_shards_that_are_loaded_anew_still_learn",
+    "case_shards_are_gathered_anew_after_a_step",
 ]
 INPUTS = ["case_gradients_of_inputs_are_those_of_what_is_returned", "case_models_follow_each_other"]
 # On four ranks.

@@ -38,8 +38,8 @@ class Comparison:
     """How the tensors of two checkpoints differ.
 
     Attributes:
-        only_in_first: names that the second has not.
-        only_in_second: names that the first has not.
+        only_in_first: names missing from the second.
+        only_in_second: names missing from the first.
         other_shapes: both shapes, by name.
         differences: tensors whose elements or element types differ, the largest difference first.
         equal: how many tensors are equal.

@@ -20,6 +20,7 @@ from ..parallel.layout import Layout
 from .capture import by_key, capture
 from .commit import Parts, commit
 from .division import Division
+from .exactness import EXACT, exact_state_of
 from .gather import Gather
 from .manifest import FileFact, Manifest
 from .over_ranks import Ranks
@@ -143,14 +144,16 @@ def prepare_save(
         others = named_states(scheduler=state.scheduler, scaler=state.scaler, loader=state.loader)
         modules, given, plain = divide_values(state.model, state.values)
         snapshot = capture(modules, optimizers, others | given)
-        snapshot = replace(snapshot, given={**plain, "step": at_step})
+        exact = exact_state_of(state.model)
+        states = snapshot.states if exact is None else {**snapshot.states, EXACT: exact.as_state()}
+        snapshot = replace(snapshot, states=states, given={**plain, "step": at_step})
         random = encode_as_text(read_random_state())
     except Exception as error:
         failed, random = error, ""
-    states = ranks.gather(random)
+    randoms = ranks.gather(random)
     gather = Gather(ranks, to_host)
     if failed is None:
-        snapshot = replace(snapshot, random=[{"state": state} for state in states])
+        snapshot = replace(snapshot, random=[{"state": state} for state in randoms])
         try:
             is_parallel = _all_write(ranks, sharded, snapshot)
             facts |= {"step": at_step, "sharded": sharded}

@@ -161,7 +161,8 @@ def link(uuid_a: str, uuid_b: str) -> NvmlLink | None:
 def _walk(opened: Session) -> Iterator[tuple[NvmlCard, _Handle | None]]:
     """Yield every GPU and instance with its handle.
 
-    By index, because `nvmlDeviceGetHandleByUUID` fails for a working GPU if another one is lost.
+    GPUs are opened by index, because `nvmlDeviceGetHandleByUUID` fails for a working GPU if another
+    GPU is lost.
     """
     try:
         count = opened.call("nvmlDeviceGetCount")

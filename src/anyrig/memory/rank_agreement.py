@@ -122,7 +122,7 @@ class Ranks:
     Every rank must create this object at the same point.
 
     Attributes:
-        reports: what stopped the present step, by rank; None while all ranks compute it.
+        reports: what stopped the current step, by rank; None while all ranks compute it.
     """
 
     def __init__(self) -> None:

@@ -65,8 +65,8 @@ class Recording:
 
         Args:
             keeps_history: keep the history of the whole recording.
-            gives_way: let another recording of the same thread end this one, instead of refusing
-                the other one.
+            gives_way: let another recording in the same thread end this one. Otherwise the other
+                recording is refused.
         """
         self._keeps_history = keeps_history
         self._log = OperatorLog()

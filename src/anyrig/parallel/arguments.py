@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from ..transfer.beside import copy_in_order
 from ..transfer.tree import ATOM_TYPES, map_leaves
 
 T = TypeVar("T")
@@ -43,6 +44,4 @@ def move_tensors(tree: T, device: torch.device) -> T:
 
 
 def _move_leaf(leaf: Any, device: torch.device) -> Any:
-    if isinstance(leaf, torch.Tensor):
-        return leaf.to(device, non_blocking=device.type != "cpu")
-    return leaf
+    return copy_in_order(leaf, device) if isinstance(leaf, torch.Tensor) else leaf

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -28,17 +28,40 @@ from .losses.loss import (
     LossPart,
     combine_counts,
     combine_losses,
+    compute_loss_part,
     explain_loss,
     loss_for_target,
 )
 from .losses.mistakes import explain_call
-from .losses.target import call_without_target, compute_loss_part
 from .replicas.meeting import Meeting, is_inside
 from .replicas.replicas import Replicas
 from .replicas.side_by_side import SideBySide
 from .replicas.transparent import TransparentModule, require_plain_module
 from .shares.measure import StepClock
 from .single_samples import explain_single_sample, needs_several_samples
+
+
+@dataclass(eq=False)
+class Run:
+    """The state of one model in one process; a copy of the model has its own.
+
+    Attributes:
+        replicas: the copies of the module on the other devices.
+        side_by_side: calls the replicas.
+        accumulation: accumulates gradients, if the model was spread with `accumulate`.
+        known_dimensions: the dimensions of the outputs that have the samples, from earlier calls.
+        clock: times the devices in the current step, if shares are being measured.
+        lock: is held in a call of the replicas.
+        asked: the options of this thread's next `forward`.
+    """
+
+    replicas: Replicas
+    side_by_side: SideBySide
+    accumulation: Accumulation | None
+    known_dimensions: dict[Hashable, Answer] = field(default_factory=dict)
+    clock: StepClock | None = None
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    asked: threading.local = field(default_factory=threading.local)
 
 
 class DataParallel(TransparentModule):
@@ -73,16 +96,7 @@ class DataParallel(TransparentModule):
 
     _layout: Layout
     _loss: Criterion | None
-    _alone: bool
-    _lead: torch.device
-    _sends_output: bool
-    _replicas: Replicas
-    _side_by_side: SideBySide
-    _known_dimensions: dict[Hashable, Answer]
-    _clock: StepClock | None
-    _lock: threading.Lock
-    _accumulation: Accumulation | None
-    _asked: threading.local  # the options of this thread's next `forward`
+    _run: Run
 
     def __init__(
         self,
@@ -122,17 +136,10 @@ class DataParallel(TransparentModule):
         self._start()
 
     def _start(self) -> None:
-        self.__dict__.update(
-            _alone=len(self._layout.devices) == 1,
-            _lead=self._layout.lead,
-            _sends_output=self._layout.output_device != self._layout.lead,
-            _replicas=Replicas(self.module, self._layout.devices),
-            _side_by_side=SideBySide(self._layout.devices),
-            _known_dimensions={},
-            _clock=None,
-            _lock=threading.Lock(),
-            _asked=threading.local(),
-            _accumulation=Accumulation(self.module) if self._layout.accumulate else None,
+        self.__dict__["_run"] = Run(
+            Replicas(self.module, self._layout.devices),
+            SideBySide(self._layout.devices),
+            Accumulation(self.module) if self._layout.accumulate else None,
         )
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
@@ -153,18 +160,19 @@ class DataParallel(TransparentModule):
                 `torch.compile` and is spread over several devices.
             Exception: raised by a replica; a note has its device and the shapes of its arguments.
         """
-        gathers = self._asked.__dict__.pop("gathers", True)
+        gathers = self._run.asked.__dict__.pop("gathers", True)
+        devices = len(self._layout.devices)
         if torch.compiler.is_compiling():
-            if not self._alone:
-                refuse_several_devices(type(self.module).__name__, len(self._layout.devices))
-            if self._accumulation is not None:
+            if devices > 1:
+                refuse_several_devices(type(self.module).__name__, devices)
+            if self._run.accumulation is not None:
                 leave_to_modules()
             # Not in a try block, within which the compiler gives up at a graph break.
             with self._layout.computing():
                 return self._call_alone(inputs, kwargs, gathers)
         try:
             with self._layout.computing():
-                call = self._call_alone if self._alone else self._call_spread
+                call = self._call_alone if devices == 1 else self._call_spread
                 return call(inputs, kwargs, gathers)
         except TypeError as error:
             if self._loss is not None:
@@ -172,36 +180,39 @@ class DataParallel(TransparentModule):
             raise
 
     def _call_alone(self, inputs: tuple[Any, ...], kwargs: dict[str, Any], gathers: bool) -> Any:
-        inputs, kwargs = move_arguments(inputs, kwargs, self._lead)
-        call = self._call_module if self._accumulation is None else self._call_counted
+        lead, output_device = self._layout.lead, self._layout.output_device
+        inputs, kwargs = move_arguments(inputs, kwargs, lead)
+        call = self._call_module if self._run.accumulation is None else self._call_counted
         output = call(inputs, kwargs)
         if not gathers:
             return [output]
-        return move_tensors(output, self._layout.output_device) if self._sends_output else output
+        return output if output_device == lead else move_tensors(output, output_device)
 
     def _call_module(self, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         loss = self._loss_of(kwargs)
         if loss is None:
             return self.module(*inputs, **kwargs)
-        output, target = call_without_target(self.module, inputs, kwargs)
-        value = loss(output, target)
+        others = kwargs.copy()
+        target = others.pop("target")
+        value = loss(self.module(*inputs, **others), target)
         return value[0] / value[1] if type(value) is tuple else value
 
     def _call_counted(self, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        loss, dim = self._loss_of(kwargs), self._layout.dim
+        loss, lead, dim = self._loss_of(kwargs), self._layout.lead, self._layout.dim
         samples = count_arguments(inputs, kwargs, dim)
         if loss is None:
             return self._note_backward(self.module(*inputs, **kwargs), samples)
-        part = compute_loss_part(self.module, inputs, kwargs, loss, self._lead, samples or 0)
-        whole = combine_losses([part], self._lead, dim)
+        part = compute_loss_part(self.module, loss, lead, samples or 0, *inputs, **kwargs)
+        whole = combine_losses([part], lead, dim)
         return self._note_backward(whole, None if samples is None else [part])
 
-    def _note_backward(self, output: Any, counted: int | Sequence[LossPart] | None) -> Any:
-        if self._accumulation is None:
+    def _note_backward(self, output: Any, counted: int | list[LossPart] | None) -> Any:
+        accumulation = self._run.accumulation
+        if accumulation is None:
             return output
-        by_loss = isinstance(counted, Sequence)
-        count = combine_counts(counted, self._lead) if isinstance(counted, Sequence) else counted
-        return self._accumulation.note(output, count, by_loss)
+        if isinstance(counted, list):
+            return accumulation.note(output, combine_counts(counted, self._layout.lead), True)
+        return accumulation.note(output, counted, False)
 
     def _loss_of(self, kwargs: dict[str, Any]) -> Criterion | None:
         return loss_for_target(self.module, self._loss) if "target" in kwargs else None
@@ -212,11 +223,12 @@ class DataParallel(TransparentModule):
             refuse_with_accumulate(self._layout.accumulate, inner, "spread the outer one alone")
             output = self._call_module(inputs, kwargs)
             return output if gathers else [output]
-        with self._lock:
+        with self._run.lock:
             return self._call_replicas(inputs, kwargs, gathers)
 
     def _call_replicas(self, inputs: tuple[Any, ...], kwargs: dict[str, Any], gathers: bool) -> Any:
-        self._side_by_side.wait()
+        run = self._run
+        run.side_by_side.wait()
         self._learn_shares()
         layout = self._layout
         loss = self._loss_of(kwargs)
@@ -231,21 +243,23 @@ class DataParallel(TransparentModule):
         if clock is not None:
             clock.samples = divided
         meeting = Meeting([layout.devices[i] for i in active])
-        replicas = self._replicas.begin(
-            [i - 1 for i in active if i],
-            meeting,
-            clock.mark if clock else lambda _: None,
-        )
-        modules = [self.module, *replicas] if active[0] == 0 else replicas
+        mark = clock.mark if clock else lambda _: None
+        replicas = run.replicas.begin([i - 1 for i in active if i], meeting, mark)
+        functions: list[Callable[..., Any]] = [*replicas] if active[0] else [self.module, *replicas]
+        if loss is not None:
+            functions = [
+                partial(compute_loss_part, function, loss, device, count)
+                for function, device, count in zip(functions, meeting.devices, samples, strict=True)
+            ]
         try:
-            results = self._run(meeting, modules, [values[i] for i in active], loss, samples)
+            results = run.side_by_side.run(meeting, functions, [values[i] for i in active])
         except ValueError as error:
             explain_single_sample(error)
             raise
         finally:
-            self._replicas.end()
+            run.replicas.end()
         if active[0]:
-            self._replicas.adopt_buffers(active[0] - 1)
+            run.replicas.adopt_buffers(active[0] - 1)
         if loss is not None:
             whole = combine_losses(results, layout.output_device, layout.dim)
             return self._note_backward(whole, results if divided else None)
@@ -256,42 +270,19 @@ class DataParallel(TransparentModule):
             layout.dim,
             lambda: describe_call(self.module, inputs, kwargs),
             lambda count: self._call_lead_once_more(inputs, kwargs, count, sum(samples)),
-            self._known_dimensions,
+            run.known_dimensions,
         )
         joined = join_outputs(results, layout.output_device, call)
         return self._note_backward(joined, None if divided is None else sum(divided))
-
-    def _run(
-        self,
-        meeting: Meeting,
-        modules: Sequence[torch.nn.Module],
-        given: Sequence[Any],
-        loss: Criterion | None,
-        samples: Sequence[int],
-    ) -> list[Any]:
-        """Call a module on each device of the meeting, and return the outputs or their losses.
-
-        `given` has the arguments and keyword arguments of each module, and `samples` how many
-        samples those have.
-        """
-        functions = [
-            partial(module, *args, **named)
-            if loss is None
-            else partial(compute_loss_part, module, args, named, loss, device, count)
-            for module, (args, named), device, count in zip(
-                modules, given, meeting.devices, samples, strict=True
-            )
-        ]
-        return self._side_by_side.run(meeting, functions, given)
 
     def _call_lead_once_more(
         self, inputs: tuple[Any, ...], kwargs: dict[str, Any], samples: int, of: int
     ) -> Any:
         """Return the module's output for the first samples of a batch, without side effects."""
-        lead, counts = self._lead, (samples, of - samples)
+        lead, counts = self._layout.lead, (samples, of - samples)
         with without_trace(self.module, [lead]):
             given, _ = scatter_samples((inputs, kwargs), (lead, lead), counts, self._layout.dim)
-            return self._run(Meeting([lead]), [self.module], [given], None, [samples])[0]
+            return self._run.side_by_side.run(Meeting([lead]), [self.module], [given])[0]
 
     @property
     def device_ids(self) -> list[int | None]:
@@ -320,12 +311,12 @@ class DataParallel(TransparentModule):
                 "model(x, target=y), or pass the outputs and y to anyrig.ParallelLoss"
             )
         refuse_with_accumulate(self._layout.accumulate, "scattered()", "use loss=")
-        self._asked.gathers = False
+        self._run.asked.gathers = False
         try:
             outputs: list[Any] = self(*inputs, **kwargs)
             return outputs
         finally:
-            self._asked.__dict__.clear()  # a forward pre-hook may have raised
+            self._run.asked.__dict__.clear()  # a forward pre-hook may have raised
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -355,7 +346,7 @@ class DataParallel(TransparentModule):
         PyTorch does not record. Changes by backward passes, optimizers, ``load_state_dict`` and
         in-place operations are noticed without it.
         """
-        self._replicas.refresh()
+        self._run.replicas.refresh()
 
     def _split(self, samples: int) -> tuple[int, ...]:
         """Return how many samples each device gets; no single ones for layers that need several."""
@@ -367,7 +358,7 @@ class DataParallel(TransparentModule):
         return counts
 
     def _learn_shares(self) -> None:
-        clock, self._clock = self._clock, None
+        clock, self._run.clock = self._run.clock, None
         step = clock.read() if clock is not None else None
         if step is not None:
             self._layout = replace(self._layout, shares=self._layout.shares.measured(step))
@@ -375,23 +366,13 @@ class DataParallel(TransparentModule):
     def _start_clock(self) -> StepClock | None:
         if self._layout.shares.held or not torch.is_grad_enabled():
             return None
-        self._clock = StepClock(self._layout.devices)
-        self._clock.start()
-        return self._clock
+        clock = self._run.clock = StepClock(self._layout.devices)
+        clock.start()
+        return clock
 
     def __getstate__(self) -> dict[str, Any]:
-        # `_start` makes threads, replicas and streams again in the process that unpickles this.
-        made_again = {
-            "_replicas",
-            "_side_by_side",
-            "_known_dimensions",
-            "_clock",
-            "_lock",
-            "_asked",
-            "_accumulation",
-        }
-        state = super().__getstate__()
-        return {name: value for name, value in state.items() if name not in made_again}
+        # `_start` makes replicas and streams again in the process that unpickles this.
+        return {**super().__getstate__(), "_run": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)

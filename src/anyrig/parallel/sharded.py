@@ -70,6 +70,15 @@ class ShardedModule(RankModule):
 
     module: FSDPModule  # type: ignore[assignment]
 
+    def forward(self, *inputs: Any, **kwargs: Any) -> Any:
+        """Call the module, as `RankModule.forward`; every rank must call this."""
+        # FSDP2 leaves the root's parameters gathered after a forward without a backward pass, and
+        # an optimizer's step changes the shards only: the next forward would use the old values.
+        for _, layer in self.named_modules():
+            if isinstance(layer, FSDPModule) and not torch.compiler.is_compiling():
+                layer.reshard()
+        return super().forward(*inputs, **kwargs)
+
     def _compute(self, *inputs: Any, **kwargs: Any) -> Any:
         return self.module(*inputs, **kwargs)  # type: ignore[operator]
 
@@ -107,7 +116,7 @@ class ShardedModule(RankModule):
         """Raise SpreadError: a rank that ends early would not update its shard."""
         raise SpreadError(
             "each rank updates its own shard of the parameters, so none can end before the others; "
-            "anyrig.distribute(loader) gives a rank without further data batches without samples"
+            "anyrig.distribute(loader) gives empty batches to a rank that has no further data"
         )
 
     def register_comm_hook(self, state: object, hook: object) -> NoReturn:

@@ -16,6 +16,8 @@ from .accumulation import check_accumulate
 from .data_parallel import DataParallel
 from .ddp_options import check_ddp_options
 from .distributed import DistributedModule
+from .exact.module import ExactModule
+from .exact.spread import check_exact_options, spread_exactly
 from .layout import Layout, make_layout
 from .losses.loss import Criterion
 from .losses.mistakes import require_criterion
@@ -53,7 +55,8 @@ def spread(
     checkpoint: str = "never",
     split_points: Sequence[str] | None = None,
     example: tuple[tuple[Any, ...], Mapping[str, Any]] | None = None,
-) -> DataParallel | RankModule | PipelineModule:
+    logical_shards: int | None = None,
+) -> DataParallel | RankModule | PipelineModule | ExactModule:
     """Return `module` spread over the devices of a rig; call it as you would call the module.
 
     ::
@@ -116,6 +119,9 @@ def spread(
             all places that few values cross.
         example: (args, kwargs) of a call, for a pipeline. Arguments that are None, flags or texts
             decide which code of the module runs; by default they have their defaults.
+        logical_shards: compute with the same bits on 1 rank, or on any number that divides this
+            one, such as 12: each global batch is computed in so many parts. Needs `loss`, and
+            ``distribute(loader, logical_shards=…)``. `explain` says what it costs.
 
     Raises:
         SpreadError: `how` is unknown; the module cannot be spread, is spread already, or is on
@@ -142,6 +148,20 @@ def spread(
             f'how="pipeline", but how={how!r} was given'
         )
     ddp_options = check_ddp_options(ddp or {})
+    if logical_shards is not None and how in IN_STAGES:
+        raise SpreadError(
+            f"logical_shards= gives the same bits to replicas and shards, but how={how!r} was "
+            "given; leave one of them out"
+        )
+    if logical_shards is not None:
+        check_exact_options(
+            loss,
+            sync_batch_norm=sync_batch_norm,
+            accumulate=accumulate,
+            ddp=ddp_options,
+            precision=precision,
+            sharding=sharding,
+        )
     if ddp_options and how == "shard":
         raise SpreadError('ddp= is for how="replicate", but how="shard" was given; use sharding=')
     # A call that is refused below must not change the rank's device.
@@ -183,6 +203,8 @@ def spread(
                 "precision= computes under autocast and keeps the dtype of parameters, but "
                 "Sharding(mixed_precision=…) casts the parameters; use one of the two"
             )
+        if logical_shards is not None:
+            return spread_exactly(module, layout, loss, logical_shards, sharding)
         return _over_group(module, layout, group, loss, sync_batch_norm, sharding, ddp_options)
     rig = _with_lead(Rig.detect(), module) if rig is None else rig
     if how == "shard" and len(rig) > 1:
@@ -214,6 +236,8 @@ def spread(
     if len(rig) == 1 or _is_on_cpu(module):
         module.to(lead)
     check_place(module, lead)
+    if logical_shards is not None:
+        return spread_exactly(module, layout, loss, logical_shards)
     return DataParallel.with_layout(module, layout, loss)
 
 

@@ -1,4 +1,4 @@
-"""Copy one tensor to another device on a separate stream; the result may be used at once."""
+"""Copy one tensor to another device, in order or on a separate stream; it may be used at once."""
 
 from __future__ import annotations
 
@@ -6,6 +6,14 @@ import torch
 
 from .pin import is_plain_host_tensor, pinning_helps
 from .streams import copy_stream, using
+
+
+def copy_in_order(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Return `tensor` on `device`, copied on the current streams.
+
+    The host waits only for a copy to the CPU, which could otherwise be read before it is written.
+    """
+    return tensor.to(device, non_blocking=device.type != "cpu")
 
 
 def copy_beside(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:

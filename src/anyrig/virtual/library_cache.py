@@ -112,8 +112,8 @@ def _build(library: Path, build: Callable[[Path], Path]) -> None:
         for file in (built, record):
             file.chmod(file.stat().st_mode & ~_OTHERS_MAY_WRITE)
         _make_private(library.parent)
-        # The hash first: if this process is killed in between, the hash does not match the old
-        # library, and the library is rebuilt.
+        # Replace the hash first: if this process is killed in between, the hash does not match the
+        # old library, and the library is rebuilt.
         record.replace(_record_of(library))
         built.replace(library)
 

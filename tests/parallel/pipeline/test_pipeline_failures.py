@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import re
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -67,6 +68,9 @@ def test_a_failing_stage_is_named_and_leaves_nothing(schedule: str, where: str) 
     assert all(map(lambda a, b: a is b, parameters, pair.several.parameters()))
     del caught
     pair.several.zero_grad()  # a part of the gradients, as on one device
+    deadline = time.monotonic() + 20
+    while allocated() != used and time.monotonic() < deadline:
+        time.sleep(0.01)  # autograd's threads of other devices may still end their work
     assert allocated() == used
     layer.fails = None
     assert pair.step(x, y) < TOLERANCE
@@ -214,3 +218,22 @@ def test_stages_on_unequal_devices_follow_published_rates() -> None:
     assert sum(sizes) == 12
     assert sizes[0] >= 9
     assert "divided by published rates: 2 stages" in str(plan)
+
+
+def test_a_penalty_in_the_loss() -> None:
+    module = perceptron().double()
+
+    def loss(output: Tensor, target: Tensor) -> Tensor:
+        return LOSS(output, target) + module[-1].weight.square().sum()
+
+    x, y = batch(8)
+    model: Any = anyrig.spread(module, rig_of(2), how="pipeline", loss=loss)
+    with pytest.raises(SpreadError, match=r"tensor of shape \(5, 6\) that requires grad"):
+        model(x, target=y)
+    model = anyrig.spread(module, rig_of(2), how="pipeline", loss=loss, schedule="gpipe")
+    model(x, target=y).backward()
+    with_penalty = module[-1].weight.grad.clone()
+    module.zero_grad()
+    LOSS(model(x), y.to("cuda:1")).backward()
+    difference = with_penalty - module[-1].weight.grad - 2 * module[-1].weight.detach()
+    assert float(difference.abs().max()) < TOLERANCE

@@ -58,7 +58,7 @@ class ForeignState:
     unread: Mapping[str, str] = field(default_factory=dict)
 
     def plain_tensors(self) -> dict[str, Tensor]:
-        """Return the tensors under names without what wrappers of the model added.
+        """Return the tensors by name, without the prefixes that wrappers of the model added.
 
         These are ``module.`` and the parts that PyTorch reserves, such as ``_orig_mod``. In a
         Lightning checkpoint, ``model.`` is removed too if every name begins with it.

@@ -1,4 +1,4 @@
-"""Choose the blocks whose recomputation costs the least time within a number of bytes."""
+"""Choose the blocks to recompute: those that cost the least time and keep memory in a budget."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def cut(
     """
     if len(counts) == 1:
         return (copy_beside(tensor, devices[0]),)
-    if not _is_dense(tensor):
+    if not is_dense(tensor):
         along = dim % tensor.dim()  # narrow_copy of a sparse tensor takes no negative dimension
         return tuple(
             torch.narrow_copy(tensor, along, start, count).to(device)
@@ -44,7 +44,7 @@ def join(parts: Sequence[Tensor], device: torch.device, dim: int = 0) -> Tensor:
     """
     if len(parts) == 1:
         return copy_beside(parts[0], device)
-    if not all(map(_is_dense, parts)):
+    if not all(map(is_dense, parts)):
         return torch.cat([part.to(device) for part in parts], dim)
     dtype = reduce(torch.promote_types, (part.dtype for part in parts))
     parts = [part.to(dtype) for part in parts]
@@ -115,11 +115,15 @@ def _starts(counts: Sequence[int]) -> list[int]:
     return list(accumulate(counts, initial=0))[:-1]
 
 
-def _is_dense(tensor: Tensor) -> bool:
+def is_dense(tensor: Tensor) -> bool:
+    """Return whether memory holds all elements of `tensor`: it is not sparse, nested or quantized,
+    and no DTensor, of which each rank holds a part.
+    """
     return (
         tensor.layout is torch.strided
         and not tensor.is_nested
-        and type(tensor).__torch_dispatch__ is torch.Tensor.__torch_dispatch__
+        and not tensor.is_quantized
+        and type(tensor).__torch_dispatch__ is Tensor.__torch_dispatch__
     )
 
 

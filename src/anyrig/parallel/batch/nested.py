@@ -8,6 +8,8 @@ from itertools import accumulate, pairwise
 import torch
 from torch import Tensor
 
+from ...transfer.beside import copy_in_order
+
 
 def cut_nested(
     nested: Tensor, counts: Sequence[int], devices: Sequence[torch.device]
@@ -19,13 +21,12 @@ def cut_nested(
         _nest(parts[start:stop], nested.layout) if stop > start else _make_empty(nested)
         for start, stop in spans
     ]
-    return [part.to(device, non_blocking=True) for part, device in zip(cut, devices, strict=True)]
+    return list(map(copy_in_order, cut, devices))
 
 
 def join_nested(nesteds: Sequence[Tensor], device: torch.device) -> Tensor:
     """Return a nested tensor on `device` with the parts of all nested tensors, in order."""
-    blocking = device.type == "cpu"
-    parts = [p.to(device, non_blocking=not blocking) for n in nesteds for p in n.unbind()]
+    parts = [copy_in_order(part, device) for nested in nesteds for part in nested.unbind()]
     return _nest(parts, nesteds[0].layout) if parts else nesteds[0].to(device)
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ...errors import BatchError
-from ...transfer.beside import copy_beside
+from ...transfer.beside import copy_beside, copy_in_order
 from ...transfer.tree import ATOM_TYPES, Path, format_path
 from .call import Call, list_counts
 from .cut import join
@@ -73,8 +73,7 @@ class _Outputs:
         wide = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
         total = sum(self.call.samples)
         parts = [
-            # The host waits for a copy to the CPU: it could read the memory before it is written.
-            number.to(self.device, wide, non_blocking=self.device.type != "cpu") * (count / total)
+            copy_in_order(number, self.device).to(wide) * (count / total)
             for number, count in zip(numbers, self.call.samples, strict=True)
         ]
         return torch.stack(parts).sum(0).to(dtype)

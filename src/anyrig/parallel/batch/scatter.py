@@ -10,6 +10,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from ...devices.place import Places
 from ...errors import BatchError, MoveError
+from ...transfer.beside import copy_in_order
 from ...transfer.tree import Path, format_path, map_leaves
 from ..device_ids import resolve_devices
 from ..shares.shares import Shares, choose_shares
@@ -76,7 +77,7 @@ def divide(
     def cut_once(leaf: Any) -> Sequence[Any]:
         if id(leaf) not in done:
             to = devices if devices is not None else [_device_of(leaf)] * parts
-            done[id(leaf)] = leaf, _cut(leaf, to, samples, dim)
+            done[id(leaf)] = leaf, cut_leaf(leaf, to, samples, dim)
         return done[id(leaf)][1]
 
     try:
@@ -112,7 +113,7 @@ def _device_of(leaf: Any) -> torch.device:
     return tensor.device if isinstance(tensor, torch.Tensor) else torch.device("cpu")
 
 
-def _cut(
+def cut_leaf(
     leaf: Any, devices: Sequence[torch.device], samples: tuple[int, ...] | None, dim: int
 ) -> Sequence[Any]:
     """Return the part of a leaf for each device: the leaf itself if it is not divided."""
@@ -121,7 +122,7 @@ def _cut(
     if not isinstance(leaf, torch.Tensor):
         return [leaf] * len(devices)
     if samples is None or not has_samples(leaf):
-        return [leaf.to(device, non_blocking=device.type != "cpu") for device in devices]
+        return [copy_in_order(leaf, device) for device in devices]
     if leaf.is_nested:
         return cut_nested(leaf, samples, devices)
     return cut(leaf, samples, devices, dim)

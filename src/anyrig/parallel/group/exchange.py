@@ -201,9 +201,14 @@ class Exchange:
         return self.weight if self.outer_weight is None else self.outer_weight
 
     @property
+    def samples_of_ranks(self) -> list[int]:
+        """The number of samples of each rank."""
+        return [each.samples for each in self._all()]
+
+    @property
     def total_samples(self) -> int:
         """The number of samples of all ranks."""
-        return sum(each.samples for each in self._all())
+        return sum(self.samples_of_ranks)
 
     @property
     def is_uneven(self) -> bool:

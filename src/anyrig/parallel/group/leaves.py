@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
 from ...transfer.containers import children_of, is_container, with_children
@@ -53,15 +52,3 @@ def is_inner(value: Any) -> bool:
 def is_list(value: Any) -> bool:
     """Return whether `value` is a list or a tuple without field names."""
     return isinstance(value, (list, tuple)) and not hasattr(value, "_fields")
-
-
-def is_dense(tensor: Tensor) -> bool:
-    """Return whether memory holds all elements of `tensor`: it is not sparse, nested or quantized,
-    and no DTensor, of which each rank holds a part.
-    """
-    return (
-        tensor.layout is torch.strided
-        and not tensor.is_nested
-        and not tensor.is_quantized
-        and type(tensor).__torch_dispatch__ is Tensor.__torch_dispatch__
-    )

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from ...processes.group.membership import Context
+from ..shares.measure import record_event
 
 
 class StepTime:
@@ -33,11 +34,9 @@ class StepTime:
             return
         if self._device.type == "cpu":
             self._marks.append(time.perf_counter())
-            return
-        event = torch.Event(self._device, enable_timing=True)
-        # In a callback of the backward pass, another device may be the current one.
-        event.record(torch.accelerator.current_stream(self._device))
-        self._marks.append(event)
+        else:
+            # In a callback of the backward pass, another device may be the current one.
+            self._marks.append(record_event(torch.accelerator.current_stream(self._device)))
 
     def stop(self) -> bool:
         """End the time with the work queued so far; return False if it had ended before."""

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from ...devices.place import Place
 from ...errors import BatchError
-from ...transfer.beside import copy_beside
+from ...transfer.beside import copy_beside, copy_in_order
 from ...transfer.location import device_of
 from ...transfer.move import Mover, resolve_device
 from ..batch.divided_dimension import read_shapes
@@ -91,6 +91,21 @@ def loss_part(criterion: Criterion, output: Any, target: Any, samples: int) -> L
     wide = returned.float() if returned.dtype in _HALF else returned
     shape = output.shape if isinstance(output, Tensor) and not output.is_nested else None
     return LossPart(wide * samples, samples, True, returned.dtype, shape)
+
+
+def compute_loss_part(
+    module: Callable[..., Any],
+    criterion: Criterion,
+    device: torch.device,
+    samples: int,
+    /,
+    *inputs: Any,
+    target: Any,
+    **kwargs: Any,
+) -> LossPart:
+    """Call a module on `device` with a part of a batch, and return the loss of its output."""
+    output = module(*inputs, **kwargs)
+    return loss_part(criterion_on(criterion, device), output, target, samples)
 
 
 def combine_losses(parts: Sequence[LossPart], device: Place, dim: int = 0) -> Tensor:
@@ -258,8 +273,7 @@ def _call(function: Criterion, criterion: Criterion, output: Any, target: Any) -
 
 
 def _add(values: Sequence[Tensor], device: torch.device) -> Tensor:
-    # The host waits for a copy to the CPU: it could read the memory before it is written.
-    moved = [value.to(device, non_blocking=device.type != "cpu") for value in values]
+    moved = [copy_in_order(value, device) for value in values]
     if moved[0].dtype in _HALF:
         moved = [value.float() for value in moved]
     return torch.stack(moved).sum() if len(moved) > 1 else moved[0]

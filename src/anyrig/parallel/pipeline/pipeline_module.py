@@ -68,6 +68,7 @@ class PipelineModule(TransparentModule):
     _pipeline: Pipeline
     _known_dimensions: dict[Hashable, Answer]
     _orders: dict[tuple[str, int], tuple[Task, ...] | None]
+    _has_run: bool  # whether a scheduled step has run, and found nothing to refuse
     _checked_modes: set[bool]  # modes of the module in which a forward pass writes no buffer
     _writes: str  # why the whole batch is one micro-batch: the forward pass writes a buffer
     _lock: threading.Lock
@@ -97,6 +98,7 @@ class PipelineModule(TransparentModule):
             _pipeline=pipeline,
             _known_dimensions={},
             _orders={},
+            _has_run=False,
             _checked_modes=set(),
             _writes="",
             _lock=threading.Lock(),
@@ -206,6 +208,7 @@ class PipelineModule(TransparentModule):
         else:
             run = self._scheduled_run(loss, parts, order)
             whole, losses = compute_loss(run, layout.output_device, layout.dim)
+            self.__dict__["_has_run"] = True
         count = combine_counts(losses, layout.output_device) if is_divided else None
         noted: torch.Tensor = self._note_backward(whole, count, True)
         return noted
@@ -224,6 +227,7 @@ class PipelineModule(TransparentModule):
             lambda number: self._options.recomputes(number, len(parts)),
             list_held(stages),
             [chain.bind(part.args, part.kwargs) for part in parts],
+            not self._has_run,
         )
 
     def _run_with_graph(self, parts: Sequence[MicroBatch], loss: Criterion | None) -> list[Any]:
@@ -278,6 +282,7 @@ class PipelineModule(TransparentModule):
             "_pipeline",
             "_known_dimensions",
             "_orders",
+            "_has_run",
             "_checked_modes",
             "_writes",
             "_lock",

@@ -20,16 +20,19 @@ class StagePlan:
         device: where the stage computes.
         blocks: the names of its blocks, in order.
         parameter_bytes: the size of its parameters and buffers.
+        seconds: for a micro-batch, forward and backward, by published rates; None if unknown.
     """
 
     device: torch.device
     blocks: tuple[str, ...]
     parameter_bytes: int
+    seconds: float | None
 
     def __str__(self) -> str:
         names = self.blocks[0] if len(self.blocks) == 1 else f"{self.blocks[0]} … {self.blocks[-1]}"
         count = f"{len(self.blocks)} block{'s' if len(self.blocks) > 1 else ''}"
-        return f"on {self.device}: {names} ({count}, {format_bytes(self.parameter_bytes)})"
+        time = "" if self.seconds is None else f", {1e3 * self.seconds:.3g} ms"
+        return f"on {self.device}: {names} ({count}, {format_bytes(self.parameter_bytes)}{time})"
 
 
 @dataclass(frozen=True)

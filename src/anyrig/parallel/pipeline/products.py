@@ -61,7 +61,7 @@ class Product:
 
     Attributes:
         input: the other operand.
-        bias: what is added; None if nothing is.
+        bias: added to the product; None without a bias.
         use: the use of the weight, and of the bias.
         compute: computes the output from input, weight and bias.
         output_shape: the shape of the call's output if `compute` returns another.

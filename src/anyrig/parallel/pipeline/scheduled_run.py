@@ -42,6 +42,7 @@ class ScheduledRun:
         recomputes: whether the activations of a micro-batch are computed again in the backward.
         held: the parameters and buffers of the stages.
         bound: what `chain.bind` returned for each micro-batch.
+        checks: whether to look for tensors that learn and that no stage knows.
     """
 
     chain: Chain
@@ -52,6 +53,7 @@ class ScheduledRun:
     recomputes: Callable[[int], bool]
     held: Sequence[HeldTensor]
     bound: Sequence[dict[str, Any]]
+    checks: bool
 
     def __post_init__(self) -> None:
         self._mailbox = Mailbox(self.stages)
@@ -115,6 +117,7 @@ class ScheduledRun:
                 self._replacements[stage.index],
                 self.recomputes(number),
                 stage.index in self._split,
+                self.checks and number == 0,
             )
         if stage is not last:
             self._mailbox.post(number, written)

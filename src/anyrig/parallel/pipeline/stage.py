@@ -13,6 +13,7 @@ from torch import Tensor
 from ...transfer.streams import using
 from ...transfer.tree import list_leaves, map_leaves
 from .chain import Block
+from .other_leaves import refuse_other_leaves
 from .recompute import recomputed
 from .slots import Slot, list_slots, replaced
 from .weight_gradients import DeferredWeights, add_to_grad
@@ -100,6 +101,7 @@ class Stage:
         replacements: Replacements = (),
         recompute: bool = False,
         defer: bool = False,
+        check: bool = False,
     ) -> dict[str, Any]:
         """Return the written values of a micro-batch, and keep their graph for `backward`.
 
@@ -113,6 +115,7 @@ class Stage:
                 `backward` adds.
             recompute: keep only `values`, and compute the activations again in `backward`.
             defer: leave gradients of weights for `backward_weights`.
+            check: refuse a graph that leads to other leaves, whose gradients would be lost.
 
         Returns:
             The values without a graph. A tensor requires grad if `backward` needs its gradient.
@@ -127,7 +130,11 @@ class Stage:
                 written = then(written)
         inputs = {name: tensors_of(value) for name, value in values.items()}
         outputs = {name: tensors_of(value) for name, value in written.items()}
-        if any(tensor.requires_grad for tensors in outputs.values() for tensor in tensors):
+        learning = [one for tensors in outputs.values() for one in tensors if one.requires_grad]
+        if learning:
+            if check:
+                read = [one for tensors in inputs.values() for one in tensors]
+                refuse_other_leaves(learning, [*read, *leaves], self.index)
             self._graphs[micro_batch] = Graph(inputs, outputs, deferred)
         returned: dict[str, Any] = detached(written)
         return returned

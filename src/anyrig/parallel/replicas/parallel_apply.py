@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -51,11 +50,7 @@ def parallel_apply(
     if places is None:
         places = [_place(module, one) for module, one in zip(modules, given, strict=True)]
     meeting = Meeting(resolve_devices(places), exchanges=False)
-    functions = [
-        partial(module, *args, **options)
-        for module, (args, options) in zip(modules, given, strict=True)
-    ]
-    return SideBySide(meeting.devices).run(meeting, functions, given)
+    return SideBySide(meeting.devices).run(meeting, modules, given)
 
 
 def _place(module: Any, given: Any) -> torch.device:

@@ -34,17 +34,20 @@ class SideBySide:
                 self._unfinished.pop()
 
     def run(
-        self, meeting: Meeting, functions: Sequence[Callable[[], Any]], given: Sequence[Any]
+        self, meeting: Meeting, functions: Sequence[Callable[..., Any]], given: Sequence[Any]
     ) -> list[Any]:
         """Call one function for each of the meeting's devices, and return the results in order.
 
-        Functions have the caller's thread state. The first failure stops the other functions and is
-        raised, with a note of its device and the shapes in `given`.
+        `given` has the ``(args, kwargs)`` of each function. Functions have the caller's thread
+        state. The first failure stops the other functions and is raised, with a note of its device
+        and the shapes of its arguments.
         """
         state = CallerState(self._rig)
         tasks = [
-            partial(state.call, device, partial(meeting.attend, function))
-            for device, function in zip(meeting.devices, functions, strict=True)
+            partial(state.call, device, partial(meeting.attend, partial(function, *args, **kwargs)))
+            for device, function, (args, kwargs) in zip(
+                meeting.devices, functions, given, strict=True
+            )
         ]
         away = [i for i, device in enumerate(meeting.devices) if device != self._rig[0]]
         results: list[Any] = [None] * len(tasks)

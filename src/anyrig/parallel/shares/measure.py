@@ -55,11 +55,11 @@ class StepClock:
         """Record the start of the step on each device's current stream."""
         for device in self.devices:
             self._memory.append(MemoryMark.of(device))
-            self._started.append(_record(torch.accelerator.current_stream(device)))
+            self._started.append(record_event(torch.accelerator.current_stream(device)))
 
     def mark(self, stream: torch.Stream) -> None:
         """Record that `stream` has queued a part of the backward pass; the last record counts."""
-        self._ended[stream.device] = _record(stream)
+        self._ended[stream.device] = record_event(stream)
 
     def read(self) -> list[StepMeasure] | None:
         """Wait for the devices and return the measures; None without samples or a backward pass."""
@@ -78,7 +78,8 @@ class StepClock:
         return measures
 
 
-def _record(stream: torch.Stream) -> torch.Event:
+def record_event(stream: torch.Stream) -> torch.Event:
+    """Return an event that marks the time when the work queued so far on `stream` has ended."""
     event = torch.Event(stream.device, enable_timing=True)
     event.record(stream)
     return event

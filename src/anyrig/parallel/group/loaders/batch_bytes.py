@@ -13,7 +13,8 @@ from torch.nn.utils.rnn import PackedSequence
 
 from ....errors import ValueNeededError
 from ....transfer.tree import ATOM_TYPES
-from ..leaves import is_dense, leaves_of
+from ...batch.cut import is_dense
+from ..leaves import leaves_of
 
 _ATOMS = (type(None), bool, int, float, str)
 _DTYPES = {str(dtype): dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)}

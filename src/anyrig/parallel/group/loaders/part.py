@@ -9,10 +9,8 @@ from torch.nn.utils.rnn import PackedSequence
 
 from ....errors import BatchError
 from ....transfer.tree import Path, format_path
-from ...batch.nested import cut_nested
-from ...batch.packed import cut_packed
 from ...batch.samples import count_samples as count_tensor_samples
-from ...batch.samples import has_samples
+from ...batch.scatter import cut_leaf
 from ..leaves import GO_IN, is_list, leaves_of, replace_parts
 
 GIVE_EMPTY = (
@@ -93,11 +91,6 @@ def remove_sample(batch: Any) -> Any:
 
 def _cut(leaf: Tensor | PackedSequence, part: slice, count: int) -> Any:
     counts = (part.start, part.stop - part.start, count - part.stop)
-    if isinstance(leaf, PackedSequence):
-        return cut_packed(leaf, counts, [leaf.data.device] * 3)[1]
-    if not has_samples(leaf):
-        return leaf
-    if leaf.is_nested:
-        return cut_nested(leaf, counts, [leaf.device] * 3)[1]
-    samples = leaf.narrow(0, counts[0], counts[1])
-    return samples if counts[1] else samples.clone()
+    samples = cut_leaf(leaf, [leaf.data.device] * 3, counts, 0)[1]
+    # A view of no samples would keep the memory of all of them.
+    return samples.clone() if isinstance(samples, Tensor) and not samples.numel() else samples

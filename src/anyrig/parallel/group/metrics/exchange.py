@@ -27,7 +27,7 @@ from torch import Tensor
 from ....errors import RankMismatchError
 from ....processes.group.board import board_of
 from ....processes.group.membership import Group, carrier_of
-from ..leaves import is_dense
+from ...batch.cut import is_dense
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from ....errors import RankMismatchError
 from ....processes.group.membership import join_group
 from ....transfer.tree import format_path
-from ..leaves import GO_IN, is_dense, leaves_of, replace_parts
+from ...batch.cut import is_dense
+from ..leaves import GO_IN, leaves_of, replace_parts
 from .exchange import Contribution, agree
 
 _CALL = "mean_over_ranks()"

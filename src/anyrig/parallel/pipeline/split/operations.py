@@ -13,7 +13,7 @@ from .part import Part
 
 
 def fill(argument: Any, value_of: Callable[[fx.Node], Any]) -> Any:
-    """Return a recorded argument with values for its nodes, in containers of the plain types."""
+    """Return a recorded argument with its nodes replaced by values, in plain containers."""
     if isinstance(argument, fx.Node):
         return value_of(argument)
     if isinstance(argument, tuple):

@@ -34,7 +34,7 @@ class Gpu:
 
     @property
     def name(self) -> str:
-        """The driver's name of the GPU."""
+        """The driver's name for the GPU."""
         return str(self.read("Name"))
 
     @property
