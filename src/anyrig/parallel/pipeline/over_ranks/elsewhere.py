@@ -1,0 +1,107 @@
+"""A parameter or buffer that another rank of the pipeline has.
+
+It has the shape, dtype, and ``requires_grad`` of the tensor and no memory, so optimizers can be
+made of ``model.parameters()``, whose order and names are those of one device on every rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+
+from ....errors import ShardSaveError, SpreadError
+
+_ATEN = torch.ops.aten
+_SAME = (_ATEN.detach.default, _ATEN.alias.default, _ATEN.clone.default, _ATEN._to_copy.default)
+
+
+class Elsewhere(Tensor):
+    """A tensor without values, in the place of one that another rank has.
+
+    Attributes:
+        name: of the tensor in the module.
+        rank: the rank that has the tensor; the first one if there are several pipelines.
+    """
+
+    name: str
+    rank: int
+
+    @staticmethod
+    def __new__(
+        cls, like: Tensor, name: str, rank: int, device: torch.device, dtype: torch.dtype
+    ) -> Elsewhere:
+        # Private, as PyTorch has no other way to make a tensor without memory on a device;
+        # `test_a_tensor_elsewhere` covers it.
+        made: Elsewhere = Tensor._make_wrapper_subclass(
+            cls, like.shape, dtype=dtype, device=device, requires_grad=False
+        )
+        made.name, made.rank = name, rank
+        return made
+
+    @classmethod
+    def __torch_dispatch__(
+        cls,
+        func: Any,
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Copy the tensor without its values, ignore values that are loaded, and refuse others."""
+        given = args[0] if args else None
+        if isinstance(given, Elsewhere):
+            if func is _ATEN.copy_.default:
+                return given
+            if func in _SAME:
+                options = kwargs or {}
+                device = options.get("device") or given.device
+                return _elsewhere_like(given, device, options.get("dtype") or given.dtype)
+        found = next(leaf for leaf in _flat(args, kwargs) if isinstance(leaf, Elsewhere))
+        raise SpreadError(
+            f"{found.name!r} is on rank {found.rank} of the pipeline, so this rank cannot compute "
+            f"{func.__name__} with it. Compute with it inside the module, or save the whole model "
+            "with anyrig.save(folder, model=model) on every rank"
+        )
+
+    def __repr__(self, *, tensor_contents: object = None) -> str:
+        return f"Elsewhere({self.name!r}, rank={self.rank}, shape={tuple(self.shape)})"
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        copied = _elsewhere_like(self, self.device, self.dtype)
+        made = torch.nn.Parameter(copied, self.requires_grad) if is_parameter(self) else copied
+        memo[id(self)] = made
+        return made
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        """Raise ShardSaveError: one rank would save its stages as the whole model."""
+        raise ShardSaveError(
+            f"{self.name!r} is on rank {self.rank} of the pipeline, so saving the model here would "
+            "lose it. anyrig.save(folder, model=model, optimizer=optimizer) on every rank saves "
+            "the whole"
+        )
+
+
+def put_elsewhere(tensor: Tensor, name: str, rank: int, device: torch.device) -> Tensor:
+    """Return what stands for a parameter or buffer that `rank` has, on a rank with `device`."""
+    made = Elsewhere(tensor, name, rank, device, tensor.dtype)
+    if not isinstance(tensor, torch.nn.Parameter):
+        return made
+    return torch.nn.Parameter(made, tensor.requires_grad)
+
+
+def is_parameter(tensor: Tensor) -> bool:
+    """Return whether a tensor is a parameter."""
+    return isinstance(tensor, torch.nn.Parameter)
+
+
+def _elsewhere_like(given: Elsewhere, device: torch.device, dtype: torch.dtype) -> Elsewhere:
+    return Elsewhere(given, given.name, given.rank, device, dtype)
+
+
+def _flat(args: tuple[Any, ...], kwargs: Mapping[str, Any] | None) -> list[Any]:
+    found: list[Any] = []
+    for value in (*args, *(kwargs or {}).values()):
+        found += value if isinstance(value, (list, tuple)) else [value]
+    return found
