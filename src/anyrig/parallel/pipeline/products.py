@@ -1,0 +1,216 @@
+"""Operators that multiply an input by a weight, and the gradients of their weights.
+
+::
+
+    output = compute(input, weight, bias)      in the forward pass
+    use.gradients(input, output's gradient)    of weight and bias, at any later time
+
+Most of a backward pass's work on parameters is in these products.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+Predicate = Callable[[Any], bool]
+# Computes an output from input, weight and bias.
+Compute = Callable[[Tensor, Tensor, Tensor | None], Tensor]
+
+
+@dataclass(frozen=True)
+class Use:
+    """One use of a weight, and of a bias: how their gradients are computed.
+
+    Attributes:
+        weight: the weight.
+        bias: the bias if its gradient is wanted, otherwise None.
+        weight_gradient: computes the weight's gradient from the input and the output's gradient.
+        bias_dims: the dimensions of the output over which the bias's gradient is a sum.
+    """
+
+    weight: Tensor
+    bias: Tensor | None
+    weight_gradient: Callable[[Tensor, Tensor], Tensor]
+    bias_dims: tuple[int, ...] = (0,)
+
+    def gradients(self, factor: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return the gradients of weight and bias, in their dtypes.
+
+        Args:
+            factor: the input of the product.
+            gradient: the gradient of its output.
+        """
+        with torch.autocast(factor.device.type, enabled=False):
+            of_weight = self.weight_gradient(factor, gradient).to(self.weight.dtype)
+            if self.bias is None:
+                return of_weight, None
+            return of_weight, gradient.sum(self.bias_dims).to(self.bias.dtype)
+
+
+@dataclass(frozen=True)
+class Product:
+    """One call of an operator with a weight.
+
+    Attributes:
+        input: the other operand.
+        bias: what is added; None if nothing is.
+        use: the use of the weight, and of the bias.
+        compute: computes the output from input, weight and bias.
+        output_shape: the shape of the call's output if `compute` returns another.
+    """
+
+    input: Tensor
+    bias: Tensor | None
+    use: Use
+    compute: Compute
+    output_shape: tuple[int, ...] | None = None
+
+
+def read_product(
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    is_wanted: Predicate,
+) -> Product | None:
+    """Return the product that ``function(*args, **kwargs)`` is.
+
+    Args:
+        function: what is called.
+        args: its positional arguments.
+        kwargs: its keyword arguments.
+        is_wanted: whether a value is a tensor whose gradient is wanted.
+
+    Returns:
+        None if the call is no product with a weight that is wanted, or has an uncommon form.
+    """
+    read = _READERS.get(function)
+    return None if read is None else read(is_wanted, *args, **kwargs)
+
+
+def _read_linear(is_wanted: Predicate, input: Any, weight: Any, bias: Any = None) -> Product | None:  # noqa: A002
+    if not (is_wanted(weight) and _is_plain(input) and weight.dim() == 2 <= input.dim()):
+        return None
+    # Of more than two dimensions, PyTorch's output may be a view, which _Catch cannot take over.
+    return Product(
+        input if input.dim() == 2 else input.reshape(-1, input.shape[-1]),
+        bias,
+        Use(
+            weight,
+            bias if is_wanted(bias) else None,
+            lambda rows, gradient: gradient.mT @ rows,
+        ),
+        functional.linear,
+        None if input.dim() == 2 else (*input.shape[:-1], weight.shape[0]),
+    )
+
+
+def _read_matmul(is_wanted: Predicate, left: Any, right: Any, **others: Any) -> Product | None:
+    if others:
+        return None
+    if is_wanted(right) and _is_plain(left):
+        use = Use(right, None, lambda rows, gradient: rows.mT @ gradient)
+        if right.dim() == left.dim() == 2 or (
+            right.dim() == left.dim() == 3 and right.shape[0] == left.shape[0]
+        ):
+            return Product(left, None, use, _times_right)
+        if right.dim() == 2 < left.dim():
+            shape = (*left.shape[:-1], right.shape[1])
+            return Product(left.reshape(-1, left.shape[-1]), None, use, _times_right, shape)
+    elif is_wanted(left) and _is_plain(right) and left.dim() == right.dim() == 2:
+        use = Use(left, None, lambda columns, gradient: gradient @ columns.mT)
+        return Product(right, None, use, _times_left)
+    return None
+
+
+def _read_addmm(
+    is_wanted: Predicate, bias: Any, left: Any, right: Any, **others: Any
+) -> Product | None:
+    if others or not (is_wanted(right) and _is_plain(left) and isinstance(bias, Tensor)):
+        return None
+    if bias.dim() != 1 or bias.shape[0] != right.shape[-1]:
+        return None
+    use = Use(
+        right,
+        bias if is_wanted(bias) else None,
+        lambda rows, gradient: rows.mT @ gradient,
+    )
+    return Product(left, bias, use, _add_product)
+
+
+def _read_convolution(
+    convolve: Callable[..., Tensor], weight_gradient: Callable[..., Tensor]
+) -> Callable[..., Product | None]:
+    def read(
+        is_wanted: Predicate,
+        input: Any,  # noqa: A002
+        weight: Any,
+        bias: Any = None,
+        stride: Any = 1,
+        padding: Any = 0,
+        dilation: Any = 1,
+        groups: int = 1,
+    ) -> Product | None:
+        if not (is_wanted(weight) and _is_plain(input) and input.dim() == weight.dim()):
+            return None
+        if isinstance(padding, str):
+            return None  # "same" pads the two ends differently if the kernel's size is even
+        form = (stride, padding, dilation, groups)
+        use = Use(
+            weight,
+            bias if is_wanted(bias) else None,
+            lambda pixels, gradient: weight_gradient(pixels, weight.shape, gradient, *form),
+            (0, *range(2, input.dim())),
+        )
+        return Product(
+            input, bias, use, lambda pixels, kernel, shift: convolve(pixels, kernel, shift, *form)
+        )
+
+    return read
+
+
+def _times_right(rows: Tensor, weight: Tensor, _: Tensor | None) -> Tensor:
+    return torch.matmul(rows, weight)
+
+
+def _times_left(columns: Tensor, weight: Tensor, _: Tensor | None) -> Tensor:
+    return torch.matmul(weight, columns)
+
+
+def _add_product(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    assert bias is not None
+    return torch.addmm(bias, rows, weight)
+
+
+def _is_plain(value: Any) -> bool:
+    """Return whether a value is an ordinary tensor: of no subclass, dense and real."""
+    return (
+        type(value) in (Tensor, torch.nn.Parameter)
+        and value.layout is torch.strided
+        and not value.is_nested
+        and value.is_floating_point()
+    )
+
+
+# In `Tensor.matmul` and the others below, the tensor itself is the first argument.
+_READERS: Mapping[Callable[..., Any], Callable[..., Product | None]] = MappingProxyType(
+    {
+        functional.linear: _read_linear,
+        torch.matmul: _read_matmul,
+        Tensor.matmul: _read_matmul,  # and the operator @
+        torch.mm: _read_matmul,
+        Tensor.mm: _read_matmul,
+        torch.bmm: _read_matmul,
+        Tensor.bmm: _read_matmul,
+        torch.addmm: _read_addmm,
+        functional.conv1d: _read_convolution(functional.conv1d, torch.nn.grad.conv1d_weight),
+        functional.conv2d: _read_convolution(functional.conv2d, torch.nn.grad.conv2d_weight),
+        functional.conv3d: _read_convolution(functional.conv3d, torch.nn.grad.conv3d_weight),
+    }
+)

@@ -1,0 +1,240 @@
+"""A backward pass in two halves: gradients of inputs now, gradients of weights later.
+
+::
+
+    forward    input ─▶ compute(input, weight without graph) ─▶ _Catch, an identity ─▶ output
+    I          gradient of output ─▶ _Catch ─▶ PyTorch's backward of compute ─▶ gradient of input
+                                       └─ keeps input and gradient of output
+    W          gradients of weight and bias, from what was kept
+
+This is done to the products of `products` only, which have nearly all of the work on parameters.
+PyTorch computes all other gradients within the first half. A parameter may be used in both ways:
+its gradient is the sum.
+
+PyTorch's own pipelining runs autograd a second time, from the nodes at which the paths to inputs
+and to weights part. That has been wrong for nodes of several outputs
+(https://github.com/pytorch/pytorch/issues/170277) and for weights that are used twice
+(https://github.com/pytorch/pytorch/issues/180952).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+from .products import Compute, Product, Use, read_product
+
+# Is given a parameter, and a gradient to add to the parameter's other gradients.
+Sink = Callable[[Tensor, Tensor], None]
+
+
+class DeferredWeights:
+    """The gradients of weights that one forward pass leaves for later.
+
+    ::
+
+        deferred = DeferredWeights(stage.parameters())
+        with deferred.deferring():
+            output = stage(input)
+        with deferred.collecting():
+            torch.autograd.backward(output, gradient)
+        ...
+        deferred.compute(add_to_grad)
+
+    From the backward pass to `compute`, the input of each product and the gradient of its output
+    stay in memory; the rest of the graph is freed as usual. The gradients that enter the backward
+    pass must not be written to meanwhile.
+
+    The backward pass has to reach the parameters: leave out ``inputs=``, or name them there.
+
+    Parameters with hooks are left to PyTorch, so that hooks get whole gradients. So is what the
+    forward pass computes inside of `torch.utils.checkpoint` or of other hooks on saved tensors,
+    since a recomputation must save the same tensors. To defer these too, enter `deferring` inside
+    the function that is computed again.
+    """
+
+    def __init__(self, parameters: Iterable[Tensor]) -> None:
+        """Begin without gradients.
+
+        Args:
+            parameters: the leaves whose gradients may be deferred.
+        """
+        self._parameters = {id(parameter): parameter for parameter in parameters}
+        self._kept: deque[tuple[Use, Tensor, Tensor]] = deque()
+        self._is_collecting = False
+
+    @contextmanager
+    def deferring(self) -> Iterator[None]:
+        """Return the context of the forward pass."""
+        with _ProductMode(self):
+            yield
+
+    @contextmanager
+    def collecting(self) -> Iterator[None]:
+        """Return the context of the backward pass.
+
+        A backward pass outside of it, such as one that is a part of the forward pass, computes the
+        gradients of weights at once. So does a backward pass that creates a graph.
+        """
+        self._is_collecting = True
+        try:
+            yield
+        finally:
+            self._is_collecting = False
+
+    def compute(self, sink: Sink) -> None:
+        """Compute the deferred gradients, and free what was kept for them.
+
+        Args:
+            sink: is called once for each use of a parameter, with the parameter and a gradient in
+                the parameter's dtype.
+        """
+        with torch.no_grad():
+            while self._kept:
+                use, factor, gradient = self._kept.popleft()
+                of_weight, of_bias = use.gradients(factor, gradient)
+                sink(use.weight, of_weight)
+                if use.bias is not None and of_bias is not None:
+                    sink(use.bias, of_bias)
+
+    def is_deferrable(self, value: Any) -> bool:
+        """Return whether a value is a parameter whose gradient can be deferred."""
+        return (
+            id(value) in self._parameters
+            and value.requires_grad
+            # Private, as PyTorch has no other way to ask. None until the first hook.
+            and not value._backward_hooks
+            and not value._post_accumulate_grad_hooks
+        )
+
+    def takes(self, use: Use, factor: Tensor, gradient: Tensor) -> bool:
+        """Keep what a use's gradients need, unless they have to be computed at once."""
+        if not self._is_collecting or torch.is_grad_enabled():
+            return False
+        self._kept.append((use, factor.detach(), gradient.detach()))
+        return True
+
+
+def add_to_grad(parameter: Tensor, gradient: Tensor) -> None:
+    """Add a gradient to ``parameter.grad``; a `Sink`."""
+    parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
+
+
+class _ProductMode(TorchFunctionMode):
+    """Computes products in a way that defers the gradients of their weights."""
+
+    def __init__(self, deferred: DeferredWeights) -> None:
+        super().__init__()
+        self._deferred = deferred
+        self._hooks = _saved_tensor_hooks()
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func is functional.multi_head_attention_forward:
+            with self:
+                return _attention(*args, **kwargs)
+        if self._is_open():
+            product = read_product(func, args, kwargs, self._deferred.is_deferrable)
+            if product is not None:
+                return _compute_product(product, self._deferred)
+        return func(*args, **kwargs)
+
+    def _is_open(self) -> bool:
+        return (
+            torch.is_grad_enabled()
+            and _saved_tensor_hooks() is self._hooks
+            # Private; torch.autograd.Function asks the same. Transforms such as torch.func.grad
+            # have graphs of their own.
+            and not torch._C._are_functorch_transforms_active()
+        )
+
+
+def _saved_tensor_hooks() -> Any:
+    """Return the innermost hooks on saved tensors, such as those of `torch.utils.checkpoint`."""
+    # Private: PyTorch has no public way to ask. torch.compile asks the same.
+    hooks = torch._C._autograd._top_saved_tensors_default_hooks(False)
+    return None if hooks is None else hooks[0]
+
+
+def _attention(*args: Any, **kwargs: Any) -> Any:
+    """Compute `torch.nn.functional.multi_head_attention_forward` so that modes see its products.
+
+    Within a mode, PyTorch's function calls the mode's handler again, forever. The copy of the
+    function asks a `has_torch_function` of its own.
+    """
+    original = functional.multi_head_attention_forward
+    names = {**original.__globals__, "has_torch_function": lambda _: False}
+    copy = FunctionType(original.__code__, names, original.__name__, original.__defaults__)
+    copy.__kwdefaults__ = original.__kwdefaults__
+    return copy(*args, **kwargs)
+
+
+def _compute_product(product: Product, deferred: DeferredWeights) -> Tensor:
+    factor, use = product.input, product.use
+    kind = factor.device.type
+    if torch.is_autocast_enabled(kind) and factor.dtype is not torch.float64:
+        factor = factor.to(torch.get_autocast_dtype(kind))  # what autocast itself would save
+    bias = product.bias if use.bias is None else use.bias.detach()
+    output = product.compute(factor, use.weight.detach(), bias)
+    if output._is_view():
+        output = output.clone()  # _Catch takes the output over, which must not be another's
+    output = _Catch.apply(output, factor, use.weight, product.bias, product.compute, use, deferred)  # type: ignore[no-untyped-call]
+    return output if product.output_shape is None else output.view(product.output_shape)
+
+
+class _Catch(torch.autograd.Function):
+    """The identity; its backward keeps the gradient for the weight's."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        output: Tensor,
+        factor: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        compute: Compute,
+        use: Use,
+        deferred: DeferredWeights,
+    ) -> Tensor:
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(factor, bias)
+        ctx.mark_dirty(output)  # in place, or later changes in place would be forbidden
+        ctx.compute, ctx.use, ctx.deferred = compute, use, deferred
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> Any:
+        (gradient,) = gradients
+        factor, bias = ctx.saved_tensors
+        use = ctx.use
+        others = (None, None, None)
+        if gradient is None:
+            return None, None, None, None, *others
+        if torch.is_grad_enabled():
+            return None, *_differentiable(ctx.compute, factor, use.weight, bias, gradient), *others
+        if ctx.deferred.takes(use, factor, gradient):
+            return gradient, None, None, None, *others
+        return gradient, None, *use.gradients(factor, gradient), *others
+
+
+def _differentiable(
+    compute: Compute, factor: Tensor, weight: Tensor, bias: Tensor | None, gradient: Tensor
+) -> tuple[Tensor | None, ...]:
+    """Return the gradients of input, weight and bias with a graph that leads to all of them."""
+    operands = (factor, weight, bias)
+    wanted = [one for one in operands if one is not None and one.requires_grad]
+    with torch.autocast(factor.device.type, gradient.dtype, gradient.dtype is not weight.dtype):
+        output = compute(factor, weight, bias)
+    found = torch.autograd.grad(output, wanted, gradient, create_graph=True)
+    by_operand = dict(zip(map(id, wanted), found, strict=True))
+    return tuple(by_operand.get(id(one)) for one in operands)

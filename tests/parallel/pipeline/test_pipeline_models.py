@@ -1,0 +1,110 @@
+"""Modules of many kinds in pipelines: skip connections, tied weights, nested values."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from beside_one_device import TOLERANCE, difference, rig_of
+from divided_models import CASES
+from torch import Tensor, nn
+
+import anyrig
+from anyrig.errors import BatchError, SpreadError
+from anyrig.parallel.pipeline.stage import tensors_of
+
+pytestmark = pytest.mark.gpus(4)
+
+
+def total(output: Any, target: Any) -> Tensor:
+    """A loss of all tensors in an output: a sum over samples."""
+    terms = [(one.double() ** 2).sum() for one in tensors_of(output) if one.is_floating_point()]
+    assert terms
+    return torch.stack(terms).sum()
+
+
+total.reduction = "sum"
+
+
+def doubled(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.double() if value.is_floating_point() else value
+    if isinstance(value, dict):
+        return {key: doubled(one) for key, one in value.items()}
+    return type(value)(map(doubled, value)) if type(value) in (list, tuple) else value
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+@pytest.mark.parametrize("name", CASES)
+def test_every_kind(name: str, schedule: str) -> None:
+    torch.manual_seed(0)
+    module, args, kwargs = CASES[name]()
+    module, args, kwargs = module.double().eval(), doubled(args), doubled(kwargs)
+    one = copy.deepcopy(module)
+    try:
+        model = anyrig.spread(
+            module, rig_of(3), how="pipeline", loss=total, schedule=schedule, micro_batches=2
+        )
+    except SpreadError as error:
+        pytest.skip(str(error))
+    expected = one(*args, **kwargs)
+    try:
+        output = model(*args, **kwargs)
+    except BatchError as error:
+        output = None
+        print(name, error)
+    if output is not None:
+        pairs = zip(tensors_of(expected), tensors_of(output), strict=True)
+        assert max(difference(*pair) for pair in pairs) < TOLERANCE
+    losses = total(expected, None), model(*args, target=None, **kwargs)
+    assert difference(*losses) < TOLERANCE
+    if any(parameter.requires_grad for parameter in module.parameters()):
+        for loss in losses:
+            loss.backward()
+    for ours, theirs in zip(module.parameters(), one.parameters(), strict=True):
+        assert difference(theirs.grad, ours.grad) < TOLERANCE
+
+
+class Tied(nn.Module):
+    """Shares its embedding with its head, a layer between two places, and a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(11, 6)
+        self.layers = nn.ModuleList(nn.Linear(6, 6) for _ in range(4))
+        self.again = nn.GRU(6, 6, batch_first=True)
+        self.register_buffer("scale", torch.tensor([0.5]))
+
+    def forward(self, words: Tensor) -> Tensor:
+        x = self.embedding(words)
+        x = self.again(x)[0]
+        for layer in self.layers:
+            x = torch.tanh(layer(x)) * self.scale + x
+        x = self.again(x)[0]
+        return (x @ self.embedding.weight.T).transpose(1, 2)
+
+
+@pytest.mark.parametrize("checkpoint", ["never", "always"])
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+def test_tied_weights(schedule: str, checkpoint: str) -> None:
+    torch.manual_seed(0)
+    module = Tied().double()
+    one = copy.deepcopy(module)
+    loss = nn.CrossEntropyLoss()
+    model = anyrig.spread(
+        module, rig_of(4), how="pipeline", loss=loss, schedule=schedule, checkpoint=checkpoint
+    )
+    optimizers = [torch.optim.SGD(each.parameters(), 0.1) for each in (one, module)]
+    words = torch.randint(11, (6, 5))
+    for _ in range(2):
+        losses = loss(one(words), words), model(words, target=words)
+        assert difference(*losses) < TOLERANCE
+        for each, optimizer in zip(losses, optimizers, strict=True):
+            each.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    assert module.state_dict().keys() == one.state_dict().keys()
+    for ours, theirs in zip(module.parameters(), one.parameters(), strict=True):
+        assert difference(theirs, ours) < TOLERANCE

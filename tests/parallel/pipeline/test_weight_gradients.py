@@ -1,0 +1,388 @@
+"""Backward passes in two halves: the same gradients, and the weights' work in the second half."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import weakref
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+import torch
+from split_modules import CASES
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+from torch.utils.flop_counter import FlopCounterMode
+
+from anyrig.parallel.pipeline.weight_gradients import DeferredWeights, add_to_grad
+
+CLOSE = {"rtol": 1e-12, "atol": 1e-12}
+
+
+def weighted(output: Any) -> Tensor:
+    """Return a number whose gradients differ for every element of the outputs."""
+    outputs = output if isinstance(output, list | tuple) else [output]
+    return torch.stack(
+        [
+            (one * torch.linspace(1, 2, one.numel(), dtype=one.dtype).view_as(one)).sum()
+            for one in outputs
+        ]
+    ).sum()
+
+
+def gradients_of(module: nn.Module, value: Tensor) -> dict[str, Tensor | None]:
+    return {"input": value.grad, **{name: one.grad for name, one in module.named_parameters()}}
+
+
+def made(name: str, has_gradient: bool) -> tuple[nn.Module, Tensor]:
+    case = CASES[name]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        module, value = case.make().double(), case.make_input()
+    if value.is_floating_point():
+        value = value.double().requires_grad_(has_gradient)
+    return module, value
+
+
+def split(module: nn.Module, value: Tensor) -> int:
+    """Compute gradients in two halves, and return the number of deferred uses of weights."""
+    deferred = DeferredWeights(module.parameters())
+    with deferred.deferring():
+        loss = weighted(module(value))
+    with deferred.collecting():
+        loss.backward()
+    count = 0
+
+    def sink(parameter: Tensor, gradient: Tensor) -> None:
+        nonlocal count
+        count += parameter.dim() > 1
+        assert gradient.dtype == parameter.dtype
+        assert gradient.shape == parameter.shape
+        add_to_grad(parameter, gradient)
+
+    deferred.compute(sink)
+    deferred.compute(pytest.fail)  # nothing is left
+    return count
+
+
+@pytest.mark.parametrize("has_gradient", [True, False], ids=["later stage", "first stage"])
+@pytest.mark.parametrize("name", CASES)
+def test_gradients_are_those_of_autograd(name: str, has_gradient: bool) -> None:
+    module, value = made(name, has_gradient)
+    reference, same = (
+        copy.deepcopy(module),
+        value.detach().clone().requires_grad_(value.requires_grad),
+    )
+    weighted(reference(same)).backward()
+    count = split(module, value)
+    found, expected = gradients_of(module, value), gradients_of(reference, same)
+    for key, gradient in expected.items():
+        if gradient is None:
+            assert found[key] is None, key
+        else:
+            torch.testing.assert_close(
+                found[key], gradient, msg=lambda text, key=key: f"{key}: {text}", **CLOSE
+            )
+    if has_gradient:
+        assert count == CASES[name].deferred
+
+
+def flops_of(work: Callable[[], Any]) -> int:
+    with FlopCounterMode(display=False) as counter:
+        work()
+    return counter.get_total_flops()
+
+
+@pytest.mark.parametrize("name", ["linear", "layers", "conv2d", "attention", "encoder", "bmm"])
+def test_the_weights_part_of_the_work_is_done_later(name: str) -> None:
+    module, value = made(name, True)
+    loss = weighted(module(value))
+    whole = flops_of(loss.backward)
+    with torch.no_grad():
+        inputs_only = copy.deepcopy(module).requires_grad_(False)
+    loss = weighted(inputs_only(value.detach().requires_grad_()))
+    of_inputs = flops_of(loss.backward)
+
+    deferred = DeferredWeights(module.parameters())
+    with deferred.deferring():
+        loss = weighted(module(value))
+    with deferred.collecting():
+        first_half = flops_of(loss.backward)
+    second_half = flops_of(lambda: deferred.compute(add_to_grad))
+    assert first_half == of_inputs
+    assert second_half == whole - of_inputs > 0
+
+
+@pytest.mark.parametrize("name", ["layers", "in place", "encoder", "conv1d", "addmm", "unbind"])
+def test_autocast(name: str) -> None:
+    module, value = made(name, True)
+    module, value = module.float(), value.detach().float().requires_grad_()
+    reference, same = copy.deepcopy(module), value.detach().clone().requires_grad_()
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = weighted(reference(same))
+    loss.backward()
+    deferred = DeferredWeights(module.parameters())
+    with torch.autocast("cpu", torch.bfloat16), deferred.deferring():
+        loss = weighted(module(value))
+    with deferred.collecting():
+        loss.backward()
+    dtypes = set()
+
+    def sink(parameter: Tensor, gradient: Tensor) -> None:
+        dtypes.add(gradient.dtype)
+        add_to_grad(parameter, gradient)
+
+    with torch.autocast("cpu", torch.bfloat16):  # changes nothing
+        deferred.compute(sink)
+    assert dtypes == {torch.float32}
+    found = gradients_of(module, value)
+    for key, gradient in gradients_of(reference, same).items():
+        # The same operations on the same bfloat16 values, in another order of summation.
+        torch.testing.assert_close(found[key], gradient, rtol=1e-2, atol=1e-3)
+
+
+def test_a_gradient_of_a_gradient_under_autocast() -> None:
+    module, value = made("gradient in the loss", True)
+    module, value = module.float(), value.detach().float().requires_grad_()
+    reference, same = copy.deepcopy(module), value.detach().clone().requires_grad_()
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = weighted(reference(same))
+    loss.backward()
+    with torch.autocast("cpu", torch.bfloat16):
+        split(module, value)
+    found = gradients_of(module, value)
+    for key, gradient in gradients_of(reference, same).items():
+        torch.testing.assert_close(found[key], gradient, rtol=2e-2, atol=1e-2)
+
+
+def test_several_micro_batches_add_up() -> None:
+    module, _ = made("encoder", True)
+    reference = copy.deepcopy(module)
+    batches = [torch.randn(2, 5, 8, dtype=torch.double) for _ in range(3)]
+    torch.stack([weighted(reference(batch)) for batch in batches]).sum().backward()
+    runs = [DeferredWeights(module.parameters()) for _ in batches]
+    losses = []
+    for run, batch in zip(runs, batches, strict=True):
+        with run.deferring():
+            losses.append(weighted(module(batch)))
+    for run, loss in zip(runs, losses, strict=True):
+        with run.collecting():
+            loss.backward()
+    for run in reversed(runs):
+        run.compute(add_to_grad)
+    for one, other in zip(module.parameters(), reference.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, other.grad, **CLOSE)
+
+
+def test_a_backward_pass_to_named_tensors_reaches_the_parameters() -> None:
+    module, value = made("twice, and once otherwise", True)
+    reference, same = copy.deepcopy(module), value.detach().clone().requires_grad_()
+    weighted(reference(same)).backward()
+    deferred = DeferredWeights(module.parameters())
+    with deferred.deferring():
+        loss = weighted(module(value))
+    named = [value, *module.parameters()]
+    with deferred.collecting():
+        gradients = torch.autograd.grad(loss, named, allow_unused=True)
+    for tensor, gradient in zip(named, gradients, strict=True):
+        tensor.grad = None if gradient is None else gradient.clone()
+    deferred.compute(add_to_grad)
+    for key, gradient in gradients_of(reference, same).items():
+        torch.testing.assert_close(gradients_of(module, value)[key], gradient, **CLOSE)
+
+
+def test_a_backward_pass_elsewhere_computes_at_once() -> None:
+    module, value = made("layers", True)
+    reference, same = copy.deepcopy(module), value.detach().clone().requires_grad_()
+    weighted(reference(same)).backward()
+    deferred = DeferredWeights(module.parameters())
+    with deferred.deferring():
+        weighted(module(value)).backward()
+    deferred.compute(pytest.fail)
+    for key, gradient in gradients_of(reference, same).items():
+        torch.testing.assert_close(gradients_of(module, value)[key], gradient, **CLOSE)
+
+
+def test_a_graph_may_be_used_twice() -> None:
+    module, value = made("layers", True)
+    reference, same = copy.deepcopy(module), value.detach().clone().requires_grad_()
+    (2 * weighted(reference(same))).backward()
+    deferred = DeferredWeights(module.parameters())
+    with deferred.deferring():
+        loss = weighted(module(value))
+    with deferred.collecting():
+        loss.backward(retain_graph=True)
+        loss.backward()
+    deferred.compute(add_to_grad)
+    for key, gradient in gradients_of(reference, same).items():
+        torch.testing.assert_close(gradients_of(module, value)[key], gradient, **CLOSE)
+
+
+def test_hooks_on_parameters_get_whole_gradients() -> None:
+    module = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 3)).double()
+    module[1].weight = module[0].weight
+    seen = {}
+    module[0].weight.register_hook(lambda gradient: gradient * 2)
+    module[2].bias.register_post_accumulate_grad_hook(
+        lambda parameter: seen.update(bias=parameter.grad.clone())
+    )
+    value = torch.randn(5, 4, dtype=torch.double)
+    reference = copy.deepcopy(module)
+    reference[0].weight.register_hook(lambda gradient: gradient * 2)
+    weighted(reference(value)).backward()
+    assert split(module, value) == 1  # the weight of the last layer
+    for one, other in zip(module.parameters(), reference.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, other.grad, **CLOSE)
+    torch.testing.assert_close(seen["bias"], reference[2].bias.grad)
+
+
+def test_backward_hooks_of_modules_get_the_gradients() -> None:
+    module, value = made("layers", True)
+    reference, same = copy.deepcopy(module), value.detach().clone().requires_grad_()
+    seen: list[list[Tensor]] = [[], []]
+    for found, each in zip(seen, (module, reference), strict=True):
+        for part in each:
+            part.register_full_backward_hook(
+                lambda _, to, of, found=found: found.extend([*to, *of])
+            )
+    weighted(reference(same)).backward()
+    assert split(module, value) == 2
+    assert len(seen[0]) == len(seen[1]) == 8
+    for one, other in zip(*seen, strict=True):
+        torch.testing.assert_close(one, other, **CLOSE)
+
+
+def test_a_hook_may_drop_a_gradient() -> None:
+    class Dropped(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, value: Tensor) -> Tensor:
+            return value.clone()
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: Any) -> Any:
+            return None
+
+    module, value = made("linear", True)
+    deferred = DeferredWeights(module.parameters())
+    with deferred.deferring():
+        loss = weighted(Dropped.apply(module(value)))
+    with deferred.collecting():
+        loss.backward()
+    deferred.compute(pytest.fail)
+
+
+@pytest.mark.parametrize("name", ["layers", "encoder", "in place", "twice, one after the other"])
+def test_a_stage_that_is_computed_again_is_deferred_if_deferring_is_inside(name: str) -> None:
+    module, value = made(name, True)
+    reference, same = copy.deepcopy(module), value.detach().clone().requires_grad_()
+    weighted(reference(same)).backward()
+    deferred = DeferredWeights(module.parameters())
+
+    def stage(given: Tensor) -> Tensor:
+        with deferred.deferring():
+            return module(given)
+
+    loss = weighted(checkpoint(stage, value, use_reentrant=False))
+    with deferred.collecting():
+        loss.backward()
+    uses: list[Tensor] = []
+
+    def sink(parameter: Tensor, gradient: Tensor) -> None:
+        uses.append(parameter)
+        add_to_grad(parameter, gradient)
+
+    deferred.compute(sink)
+    assert sum(use.dim() > 1 for use in uses) == CASES[name].deferred
+    for key, gradient in gradients_of(reference, same).items():
+        torch.testing.assert_close(gradients_of(module, value)[key], gradient, **CLOSE)
+
+
+def test_what_stays_in_memory() -> None:
+    module = nn.Sequential(nn.Linear(4, 6), nn.GELU(), nn.Linear(6, 3)).double()
+    values: list[weakref.ref[Tensor]] = []
+    for part in module:
+        part.register_forward_hook(lambda _, __, output: values.append(weakref.ref(output)))
+    deferred = DeferredWeights(module.parameters())
+    gc.disable()
+    try:
+        with deferred.deferring():
+            loss = module(torch.randn(5, 4, dtype=torch.double)).square().sum()
+        with deferred.collecting():
+            loss.backward()
+        loss = loss.detach()
+        storages = {factor.data_ptr() for _, factor, _ in deferred._kept}
+        first, activated, last = (value() for value in values)
+        assert first is None  # only GELU needs it
+        assert last is None
+        assert activated is None  # the tensor of the graph; its memory is the input of a product
+        assert len(storages) == 2
+        kept = [weakref.ref(tensor) for _, *pair in deferred._kept for tensor in pair]
+        deferred.compute(add_to_grad)
+        assert all(tensor() is None for tensor in kept)
+    finally:
+        gc.enable()
+
+
+def test_only_the_given_parameters_are_deferred() -> None:
+    module, value = made("layers", True)
+    deferred = DeferredWeights([module[3].weight])
+    with deferred.deferring():
+        loss = weighted(module(value))
+    with deferred.collecting():
+        loss.backward()
+    assert [module[0].weight.grad is None, module[3].weight.grad is None] == [False, True]
+    assert module[3].bias.grad is not None
+    uses: list[Tensor] = []
+    deferred.compute(lambda parameter, gradient: uses.append(parameter))
+    assert len(uses) == 1
+    assert uses[0] is module[3].weight
+
+
+def test_an_input_that_requires_grad_is_no_weight() -> None:
+    left, right = (torch.randn(3, 3, requires_grad=True) for _ in range(2))
+    deferred = DeferredWeights([])
+    with deferred.deferring(), deferred.collecting():
+        (left @ right).sum().backward()
+    assert left.grad is not None
+    assert right.grad is not None
+
+
+def test_the_messages_of_wrong_shapes_are_pytorchs() -> None:
+    layer = nn.Linear(4, 3)
+    messages = []
+    for context in (nullcontext(), DeferredWeights(layer.parameters()).deferring()):
+        with context, pytest.raises(RuntimeError) as raised:
+            layer(torch.randn(5, 5))
+        messages.append(str(raised.value))
+    assert messages[0] == messages[1]
+
+
+@pytest.mark.gpus(2)
+def test_on_other_devices() -> None:
+    module, value = made("encoder", True)
+    reference, same = copy.deepcopy(module), value.detach().clone().requires_grad_()
+    (reference(same).square().sum() + weighted(reference(same))).backward()
+    for device in ("cuda:0", "cuda:1"):
+        there, given = copy.deepcopy(module).to(device), value.detach().to(device).requires_grad_()
+        deferred = DeferredWeights(there.parameters())
+
+        def stage(given: Tensor, there: Any = there, deferred: Any = deferred) -> Tensor:
+            with deferred.deferring():
+                return there(given)
+
+        again = checkpoint(stage, given, use_reentrant=False)
+        loss = stage(given).square().sum().cpu() + weighted(again.cpu())
+        with deferred.collecting():
+            loss.backward()
+        uses: list[Tensor] = []
+
+        def sink(parameter: Tensor, gradient: Tensor, uses: Any = uses) -> None:
+            uses.append(parameter)
+            add_to_grad(parameter, gradient)
+
+        deferred.compute(sink)
+        assert sum(use.dim() > 1 for use in uses) == 8
+        for key, gradient in gradients_of(reference, same).items():
+            torch.testing.assert_close(gradients_of(there, given)[key].cpu(), gradient, **CLOSE)
