@@ -20,16 +20,19 @@ class StagePlan:
         device: where the stage computes.
         blocks: the names of its blocks, in order.
         parameter_bytes: the size of its parameters and buffers.
+        rank: which rank has the stage, if there are several; of the first of several pipelines.
     """
 
     device: torch.device
     blocks: tuple[str, ...]
     parameter_bytes: int
+    rank: int | None = None
 
     def __str__(self) -> str:
         names = self.blocks[0] if len(self.blocks) == 1 else f"{self.blocks[0]} … {self.blocks[-1]}"
         count = f"{len(self.blocks)} block{'s' if len(self.blocks) > 1 else ''}"
-        return f"on {self.device}: {names} ({count}, {format_bytes(self.parameter_bytes)})"
+        place = self.device if self.rank is None else f"rank {self.rank}"
+        return f"on {place}: {names} ({count}, {format_bytes(self.parameter_bytes)})"
 
 
 @dataclass(frozen=True)

@@ -22,23 +22,23 @@ class Elsewhere(Tensor):
     """A tensor without values, in the place of one that another rank has.
 
     Attributes:
-        name: of the tensor in the module.
-        rank: the rank that has the tensor; the first one if there are several pipelines.
+        label: the name of the tensor in the module.
+        on_rank: the rank that has the tensor; the first one if there are several pipelines.
     """
 
-    name: str
-    rank: int
+    label: str
+    on_rank: int
 
     @staticmethod
     def __new__(
-        cls, like: Tensor, name: str, rank: int, device: torch.device, dtype: torch.dtype
+        cls, like: Tensor, label: str, on_rank: int, device: torch.device, dtype: torch.dtype
     ) -> Elsewhere:
         # Private, as PyTorch has no other way to make a tensor without memory on a device;
         # `test_a_tensor_elsewhere` covers it.
         made: Elsewhere = Tensor._make_wrapper_subclass(
             cls, like.shape, dtype=dtype, device=device, requires_grad=False
         )
-        made.name, made.rank = name, rank
+        made.label, made.on_rank = label, on_rank
         return made
 
     @classmethod
@@ -60,13 +60,13 @@ class Elsewhere(Tensor):
                 return _elsewhere_like(given, device, options.get("dtype") or given.dtype)
         found = next(leaf for leaf in _flat(args, kwargs) if isinstance(leaf, Elsewhere))
         raise SpreadError(
-            f"{found.name!r} is on rank {found.rank} of the pipeline, so this rank cannot compute "
+            f"{found.label!r} is on rank {found.on_rank} of the pipeline, so this rank cannot compute "
             f"{func.__name__} with it. Compute with it inside the module, or save the whole model "
             "with anyrig.save(folder, model=model) on every rank"
         )
 
     def __repr__(self, *, tensor_contents: object = None) -> str:
-        return f"Elsewhere({self.name!r}, rank={self.rank}, shape={tuple(self.shape)})"
+        return f"Elsewhere({self.label!r}, rank={self.on_rank}, shape={tuple(self.shape)})"
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         copied = _elsewhere_like(self, self.device, self.dtype)
@@ -77,7 +77,7 @@ class Elsewhere(Tensor):
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         """Raise ShardSaveError: one rank would save its stages as the whole model."""
         raise ShardSaveError(
-            f"{self.name!r} is on rank {self.rank} of the pipeline, so saving the model here would "
+            f"{self.label!r} is on rank {self.on_rank} of the pipeline, so saving the model here would "
             "lose it. anyrig.save(folder, model=model, optimizer=optimizer) on every rank saves "
             "the whole"
         )
@@ -97,7 +97,7 @@ def is_parameter(tensor: Tensor) -> bool:
 
 
 def _elsewhere_like(given: Elsewhere, device: torch.device, dtype: torch.dtype) -> Elsewhere:
-    return Elsewhere(given, given.name, given.rank, device, dtype)
+    return Elsewhere(given, given.label, given.on_rank, device, dtype)
 
 
 def _flat(args: tuple[Any, ...], kwargs: Mapping[str, Any] | None) -> list[Any]:

@@ -354,7 +354,7 @@ class PipelineRank(TransparentModule):
             held = own.get(name)
             if isinstance(value, Elsewhere) and not isinstance(held, Elsewhere) and held is not None:
                 raise SpreadError(
-                    f"the state dict has no values for {name!r}, which was on rank {value.rank}; "
+                    f"the state dict has no values for {name!r}, which was on rank {value.on_rank}; "
                     "load a checkpoint of anyrig.save(), which has the whole model"
                 )
         if assign:

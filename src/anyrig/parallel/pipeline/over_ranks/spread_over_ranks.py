@@ -26,7 +26,8 @@ from ..plan import PipelinePlan, StagePlan
 from ..schedules.named import make_schedule
 from ..slots import Slot, list_slots, move_in_place, tensors_in
 from ..split.chain_of import chain_of
-from ..spread_pipeline import bytes_of, choose_sizes
+from ..balance import cut_evenly
+from ..spread_pipeline import _bytes_of as bytes_of
 from ..stages import Pipeline, make_stages
 from .elsewhere import put_elsewhere
 from .links import open_links
@@ -69,7 +70,7 @@ def spread_over_ranks(
     micro_batches = choose_micro_batches(options.micro_batches, devices, layout.how)
     schedule = make_schedule(name, devices, micro_batches.number)
     places = schedule.device_of_stage
-    sizes = _agree(module, choose_sizes(chain.blocks, len(places)), group, (name, replicas))
+    sizes = _agree(module, cut_evenly([1 + bytes_of([each]) for each in chain.blocks], len(places)), group, (name, replicas))
     pipeline = make_stages(chain, [layout.lead] * len(places), sizes)
     context = current_context()
     open_carrier(context)
