@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -100,3 +101,231 @@ def case_schedules() -> None:
             for samples in (9, 9, 3, 9):
                 pair.step(*batch(samples))
                 pair.step(*batch(samples), factor=0.5)  # accumulates
+
+
+def weighted(output: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """A criterion that returns a sum and a count which depends on the targets."""
+    losses = nn.functional.cross_entropy(output, target, reduction="none")
+    weights = 1.0 + target.double()
+    return (losses * weights).sum(), weights.sum()
+
+
+def case_losses() -> None:
+    for schedule in ("gpipe", "1f1b"):
+        for loss in (
+            nn.CrossEntropyLoss(reduction="sum"),
+            nn.CrossEntropyLoss(ignore_index=1),
+            nn.CrossEntropyLoss(torch.arange(1.0, 6.0, dtype=torch.float64)),
+            lambda output, target: ((output - target[:, None]) ** 2).mean(),
+        ):
+            pair = Pair(perceptron(), loss, schedule=schedule, micro_batches=4)
+            pair.step(*batch(10))
+    pair = Pair(perceptron(), weighted, micro_batches=4)
+    x, y = batch(10)
+    loss = pair.model(x, target=y)
+    total, count = weighted(pair.one(x), y)
+    close(loss, total / count)
+    loss.backward()
+    (total / count).backward()
+    pair.compare_gradients()
+
+
+def case_a_loss_that_is_not_reduced() -> None:
+    pair = Pair(perceptron(), nn.CrossEntropyLoss(reduction="none"), micro_batches=4)
+    x, y = batch(10)
+    weights = torch.arange(1.0, 11.0)
+    losses = pair.model(x, target=y), pair.loss(pair.one(x), y)
+    close(*losses)
+    for each in losses:
+        (each * weights).sum().backward()
+    pair.compare_gradients()
+    with torch.no_grad():
+        close(pair.model(x, target=y), losses[1])
+
+
+def case_outputs_and_a_loss_outside() -> None:
+    for micro_batches in (1, 3, 4):
+        pair = Pair(perceptron(), micro_batches=micro_batches)
+        x, y = batch(7)
+        given = [x.clone().requires_grad_() for _ in range(2)]
+        outputs = pair.model(given[0]), pair.one(given[1])
+        close(*outputs)
+        for output in outputs:
+            nn.functional.cross_entropy(output, y).backward()
+        pair.compare_gradients()
+        close(given[0].grad, given[1].grad)
+        with torch.no_grad():
+            close(pair.model(x), pair.one(x))
+            assert not pair.model(x).requires_grad
+        pair.model.eval()
+        close(pair.model(x), pair.one(x))
+
+
+def case_two_forwards_and_one_backward() -> None:
+    pair = Pair(perceptron(), nn.CrossEntropyLoss(), schedule="gpipe", micro_batches=2)
+    (x, y), (u, v) = batch(7), batch(6)
+    for model in (pair.model, lambda x, target: pair.loss(pair.one(x), target)):
+        first, second = model(x, target=y), model(u, target=v)
+        (first + 2 * second).backward()
+    pair.compare_gradients()
+
+
+def case_a_second_backward_pass() -> None:
+    x, y = batch(7)
+    pair = Pair(perceptron(), nn.CrossEntropyLoss(), schedule="1f1b")
+    for model in (pair.model, lambda x, target: pair.loss(pair.one(x), target)):
+        loss = model(x, target=y)
+        loss.backward(retain_graph=True)
+        loss.backward()
+    pair.compare_gradients()
+    with pytest.raises(RuntimeError, match="earlier backward pass"):
+        loss = pair.model(x, target=y)
+        loss.backward()
+        loss.backward()
+
+
+def case_gradients_of_arguments() -> None:
+    for schedule in ("gpipe", "1f1b", "interleaved"):
+        pair = Pair(perceptron(8), nn.CrossEntropyLoss(), schedule=schedule, micro_batches=3)
+        x, y = batch(7)
+        before = torch.eye(6).requires_grad_()
+        losses = []
+        for model in (pair.model, lambda x, target: pair.loss(pair.one(x), target)):
+            leaf = before.detach().clone().requires_grad_()
+            loss = model(x @ leaf, target=y)
+            loss.backward()
+            losses.append((loss, leaf.grad))
+        close(losses[0][0], losses[1][0])
+        close(losses[0][1], losses[1][1])
+        pair.compare_gradients()
+
+
+def case_no_grad_with_a_target() -> None:
+    pair = Pair(perceptron(), nn.CrossEntropyLoss())
+    x, y = batch(7)
+    with torch.no_grad():
+        loss = pair.model(x, target=y)
+        close(loss, pair.loss(pair.one(x), y))
+    assert not loss.requires_grad
+    assert all(parameter.grad is None for parameter in pair.own().values())
+
+
+def case_checkpointing() -> None:
+    for schedule in ("gpipe", "1f1b"):
+        for checkpoint in ("except_last", "always"):
+            pair = Pair(
+                perceptron(),
+                nn.CrossEntropyLoss(),
+                schedule=schedule,
+                micro_batches=4,
+                checkpoint=checkpoint,
+            )
+            pair.step(*batch(10))
+
+
+def case_steps_of_optimizers() -> None:
+    for make in (
+        lambda parameters: torch.optim.AdamW(parameters, 0.1),
+        lambda parameters: torch.optim.AdamW(parameters, 0.1, fused=True),
+        lambda parameters: torch.optim.SGD(parameters, 0.1, momentum=0.9),
+    ):
+        pair = Pair(perceptron(), nn.CrossEntropyLoss())
+        optimizers = [make(each.parameters()) for each in (pair.model, pair.one)]
+        for samples in (8, 5, 1):
+            pair.step(*batch(samples))
+            for optimizer in optimizers:
+                optimizer.step()
+                optimizer.zero_grad()
+        pair.compare_states()
+
+
+def case_frozen_parameters() -> None:
+    pair = Pair(perceptron(), nn.CrossEntropyLoss(), micro_batches=2)
+    x, y = batch(5)
+    pair.step(x, y)
+    for module in (pair.model, pair.one):
+        module.zero_grad()
+        for parameter in list(module.parameters())[:6]:
+            parameter.requires_grad_(False)
+    pair.step(x, y)
+    for module in (pair.model, pair.one):
+        module.zero_grad()
+        module.requires_grad_(False)
+    assert not pair.model(x, target=y).requires_grad
+
+
+class Skipping(nn.Module):
+    """Values that later stages read, tied weights, a buffer, and a mask for every layer."""
+
+    def __init__(self, layers: int = 6, width: int = 6) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(9, width)
+        self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(layers))
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, 9, bias=False)
+        self.head.weight = self.embedding.weight
+        self.register_buffer("scale", torch.tensor(2.0))
+
+    def forward(self, tokens: Tensor, mask: Tensor) -> Tensor:
+        first = x = self.embedding(tokens)
+        for layer in self.layers:
+            x = torch.tanh(layer(x)) * mask[..., None] + first
+        return self.head(self.norm(x) * self.scale)
+
+
+def tokens(samples: int, length: int = 4) -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(samples)
+    given = torch.randint(9, (samples, length), generator=generator)
+    mask = torch.rand(samples, length, generator=generator, dtype=torch.float64)
+    return given, mask, torch.randint(9, (samples, length), generator=generator)
+
+
+def mean_of_tokens(output: Tensor, target: Tensor) -> tuple[Tensor, int]:
+    losses = nn.functional.cross_entropy(output.flatten(0, 1), target.flatten(), reduction="sum")
+    return losses, target.numel()
+
+
+def case_skip_connections_and_tied_weights() -> None:
+    for schedule in SCHEDULES:
+        pair = Pair(Skipping(8), mean_of_tokens, schedule=schedule, micro_batches=4)
+        optimizers = [torch.optim.SGD(each.parameters(), 0.1) for each in (pair.model, pair.one)]
+        for samples, length in ((7, 4), (7, 4), (5, 3), (7, 4)):
+            given, mask, target = tokens(samples, length)
+            loss = pair.model(given, mask, target=target)
+            total, count = mean_of_tokens(pair.one(given, mask), target)
+            close(loss, total / count)
+            loss.backward()
+            (total / count).backward()
+            pair.compare_gradients()
+            for optimizer in optimizers:
+                optimizer.step()
+                optimizer.zero_grad()
+        pair.compare_states()
+        with torch.no_grad():
+            given, mask, _ = tokens(6, 5)
+            close(pair.model(given, mask), pair.one(given, mask))
+
+
+def case_split() -> None:
+    pair = Pair(perceptron(), nn.CrossEntropyLoss(), how="split")
+    assert "split over" in str(anyrig.explain(pair.model))
+    pair.step(*batch(7))
+
+
+def case_accumulation() -> None:
+    pair = Pair(perceptron(), nn.CrossEntropyLoss(), accumulate=True)
+    x, y = batch(12)
+    for part in (slice(0, 7), slice(7, 12)):
+        pair.model(x[part], target=y[part]).backward()
+    pair.loss(pair.one(x), y).backward()
+    pair.compare_gradients()
+
+
+def case_batch_norm() -> None:
+    module = nn.Sequential(*perceptron(5), nn.BatchNorm1d(5), nn.Linear(5, 5))
+    pair = Pair(module, nn.CrossEntropyLoss())
+    pair.step(*batch(9))
+    pair.compare_states()
+
+
+WHOLE = [name for name in list(globals()) if name.startswith("case_")]

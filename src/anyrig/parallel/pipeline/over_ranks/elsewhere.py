@@ -54,7 +54,9 @@ class Elsewhere(Tensor):
         if isinstance(given, Elsewhere):
             if func is _ATEN.copy_.default:
                 return given
-            if func in _SAME:
+            # PyTorch takes such a view to find the node that accumulates a parameter's gradient.
+            is_same_view = func is _ATEN.view.default and tuple(args[1]) == tuple(given.shape)
+            if func in _SAME or is_same_view:
                 options = kwargs or {}
                 device = options.get("device") or given.device
                 return _elsewhere_like(given, device, options.get("dtype") or given.dtype)
