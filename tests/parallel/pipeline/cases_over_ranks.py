@@ -38,8 +38,8 @@ class Pair:
         if rows is not None:
             start = sum(rows[: self.row])
             mine = slice(start, start + rows[self.row])
-        loss = self.model(x[mine], target=y[mine])
-        alone = self.loss(self.one(x.to(self.device)), y.to(self.device))
+        loss = self.model(x[mine].cpu(), target=y[mine].cpu())
+        alone = self.loss(self.one(x), y)
         close(loss, alone)
         for each in (loss, alone):
             (each * factor).backward()
@@ -86,7 +86,12 @@ def perceptron(layers: int = 8, width: int = 6, classes: int = 5) -> nn.Sequenti
 def batch(samples: int, width: int = 6, classes: int = 5) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(samples)
     x = torch.randn(samples, width, dtype=torch.float64, generator=generator)
-    return x, torch.randint(classes, (samples,), generator=generator)
+    return on_device(x, torch.randint(classes, (samples,), generator=generator))
+
+
+def on_device(*tensors: Tensor) -> Any:
+    device = anyrig.Rig.detect().lead.torch_device
+    return tuple(tensor.to(device) for tensor in tensors)
 
 
 def case_schedules() -> None:
@@ -115,7 +120,7 @@ def case_losses() -> None:
         for loss in (
             nn.CrossEntropyLoss(reduction="sum"),
             nn.CrossEntropyLoss(ignore_index=1),
-            nn.CrossEntropyLoss(torch.arange(1.0, 6.0, dtype=torch.float64)),
+            nn.CrossEntropyLoss(*on_device(torch.arange(1.0, 6.0))),
             lambda output, target: ((output - target[:, None]) ** 2).mean(),
         ):
             pair = Pair(perceptron(), loss, schedule=schedule, micro_batches=4)
@@ -133,7 +138,7 @@ def case_losses() -> None:
 def case_a_loss_that_is_not_reduced() -> None:
     pair = Pair(perceptron(), nn.CrossEntropyLoss(reduction="none"), micro_batches=4)
     x, y = batch(10)
-    weights = torch.arange(1.0, 11.0)
+    (weights,) = on_device(torch.arange(1.0, 11.0))
     losses = pair.model(x, target=y), pair.loss(pair.one(x), y)
     close(*losses)
     for each in losses:
@@ -188,7 +193,7 @@ def case_gradients_of_arguments() -> None:
     for schedule in ("gpipe", "1f1b", "interleaved"):
         pair = Pair(perceptron(8), nn.CrossEntropyLoss(), schedule=schedule, micro_batches=3)
         x, y = batch(7)
-        before = torch.eye(6).requires_grad_()
+        (before,) = on_device(torch.eye(6))
         losses = []
         for model in (pair.model, lambda x, target: pair.loss(pair.one(x), target)):
             leaf = before.detach().clone().requires_grad_()
@@ -277,7 +282,7 @@ def tokens(samples: int, length: int = 4) -> tuple[Tensor, Tensor, Tensor]:
     generator = torch.Generator().manual_seed(samples)
     given = torch.randint(9, (samples, length), generator=generator)
     mask = torch.rand(samples, length, generator=generator, dtype=torch.float64)
-    return given, mask, torch.randint(9, (samples, length), generator=generator)
+    return on_device(given, mask, torch.randint(9, (samples, length), generator=generator))
 
 
 def mean_of_tokens(output: Tensor, target: Tensor) -> tuple[Tensor, int]:
@@ -329,3 +334,46 @@ def case_batch_norm() -> None:
 
 
 WHOLE = [name for name in list(globals()) if name.startswith("case_")]
+
+
+def case_rows_of_different_size() -> None:
+    for schedule in ("gpipe", "1f1b"):
+        pair = Pair(
+            perceptron(), nn.CrossEntropyLoss(), schedule=schedule, micro_batches=3, replicas=2
+        )
+        assert len(pair.own()) == 8
+        for rows in ([4, 4], [5, 3], [1, 6], [7, 0], [0, 2], [4, 4]):
+            pair.step(*batch(sum(rows)), rows=rows)
+        for module in (pair.model, pair.one):
+            module.zero_grad()
+            module.get_submodule("0").requires_grad_(False)
+        pair.step(*batch(8), rows=[5, 3])
+
+
+def case_rows_and_outputs() -> None:
+    pair = Pair(perceptron(), micro_batches=3, replicas=2)
+    for rows in ([4, 4], [5, 3], [7, 0]):
+        x, y = batch(sum(rows))
+        start = sum(rows[: pair.row])
+        mine = slice(start, start + rows[pair.row])
+        output = pair.model(x[mine])
+        alone = pair.one(x)
+        close(output, alone[mine])
+        nn.functional.cross_entropy(output, y[mine]).backward()
+        nn.functional.cross_entropy(alone, y).backward()
+        pair.compare_gradients()
+
+
+def case_rows_with_skip_connections() -> None:
+    pair = Pair(Skipping(8), mean_of_tokens, micro_batches=4, replicas=2)
+    for rows in ([4, 3], [2, 6]):
+        start = sum(rows[: pair.row])
+        given = tokens(sum(rows))
+        ids, mask, target = (each[start : start + rows[pair.row]] for each in given)
+        pair.model(ids, mask, target=target).backward()
+        total, count = mean_of_tokens(pair.one(*given[:2]), given[2])
+        (total / count).backward()
+        pair.compare_gradients()
+
+
+ROWS = [name for name in list(globals()) if name.startswith("case_rows")]

@@ -229,7 +229,7 @@ def open_links(group: Group, row: Row, name: str, hosts: Any, pairs: Sequence[An
             ranks = row.ranks_of(number)
             for sender, receiver in pairs:
                 made = dist.new_group([ranks[sender], ranks[receiver]], backend=backend)
-                keep_until_exit(made)
-                if number == row.number:
+                if number == row.number and row.place in (sender, receiver):
+                    keep_until_exit(made)
                     opened[sender, receiver] = made
     return Links(group, row, name, hosts, opened)

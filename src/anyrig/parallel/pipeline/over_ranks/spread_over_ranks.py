@@ -215,7 +215,7 @@ def _open_equals(row: Row) -> Any:
     found = None
     for place in range(len(row.ranks)) if row.count > 1 else ():
         made = dist.new_group([row.ranks_of(number)[place] for number in range(row.count)])
-        keep_until_exit(made)
         if place == row.place:
+            keep_until_exit(made)
             found = made
     return found
