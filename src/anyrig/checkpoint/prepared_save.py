@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import operator
 import platform
 import time
@@ -20,6 +21,7 @@ from .capture import by_key, capture
 from .commit import Parts, commit
 from .manifest import FileFact, Manifest
 from .over_ranks import Ranks
+from .pipeline_state import complete_pipelines, describe_pipelines
 from .random_state import read_random_state
 from .series import Checkpoint, Series
 from .shards import is_sharded, whole_on_host
@@ -98,20 +100,24 @@ def prepare_save(
     measured: float | None = None
     snapshot = Snapshot()
     contents: dict[str, Parts] = {}
+    modules: dict[str, nn.Module] = {}
+    described = ""
     try:
         at_step, measured = _check(state.step, state.metric, state.best, keep)
         optimizers = by_key("optimizer", state.optimizer)
         others = named_states(scheduler=state.scheduler, scaler=state.scaler, loader=state.loader)
         modules, given, plain = divide_values(state.model, state.values)
         snapshot = capture(modules, optimizers, others | given)
+        described = describe_pipelines(snapshot)
         snapshot = replace(snapshot, given={**plain, "step": at_step})
         random = encode_as_text(read_random_state())
     except Exception as error:
         failed, random = error, ""
-    states = ranks.gather(random)
+    told = [json.loads(text) for text in ranks.gather(json.dumps([random, described]))]
     if failed is None:
-        snapshot = replace(snapshot, random=[{"state": state} for state in states])
+        snapshot = replace(snapshot, random=[{"state": state} for state, _ in told])
         try:
+            snapshot = complete_pipelines(snapshot, modules, [each[1] for each in told], ranks.rank)
             take = to_host if ranks.rank == 0 else _take_part
             contents = contents_of_snapshot(snapshot, take)
         except Exception as error:

@@ -19,7 +19,7 @@ from ..errors import CheckpointError, KeyMismatchError
 from .capture import explain_stateless, model_entries, parameter_names
 from .mismatch import find_mismatch
 from .names import names_of_parameters, unwrapped
-from .shards import divided_like, is_sharded
+from .shards import divided_like, is_elsewhere, is_sharded
 from .snapshot import ModuleState, OptimizerState, Snapshot
 
 _MOST_NAMED = 10
@@ -93,6 +93,9 @@ def _prepare_module(
     def apply() -> None:
         state = {}
         for name, (own_name, value) in entries.items():
+            if is_elsewhere(value):  # another rank of the pipeline loads it
+                state[own_name] = value
+                continue
             sharded = isinstance(value, Tensor) and is_sharded(value)
             state[own_name] = divided_like(saved[name], value) if sharded else saved[name]
         unwrapped(model).load_state_dict(state)
@@ -131,6 +134,8 @@ def _prepare_optimizer(
     def apply() -> None:
         state: dict[Any, Any] = dict(saved.values.get("", {}))
         for number, (name, parameter) in enumerate(flat):
+            if is_elsewhere(parameter):
+                continue
             parts = {
                 part: _optimizer_tensor(tensor, parameter, optimizer.state.get(parameter, {}), part)
                 for part, tensor in saved.tensors.get(name, {}).items()

@@ -6,10 +6,17 @@ from typing import Any
 
 from torch import Tensor
 
+from ..parallel.pipeline.over_ranks.elsewhere import Elsewhere
+
 
 def is_sharded(tensor: Tensor) -> bool:
     """Return whether a tensor is a `DTensor`, of which this rank has a part."""
     return hasattr(tensor, "full_tensor")
+
+
+def is_elsewhere(value: object) -> bool:
+    """Return whether a value stands for a tensor that another rank of a pipeline has."""
+    return isinstance(value, Elsewhere)
 
 
 def whole_on_host(tensor: Tensor) -> Tensor:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import copy
+import os
+import shutil
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -377,3 +381,41 @@ def case_rows_with_skip_connections() -> None:
 
 
 ROWS = [name for name in list(globals()) if name.startswith("case_rows")]
+
+
+def case_saving_and_loading() -> None:
+    folder = Path(tempfile.gettempdir()) / f"pipeline-{dist.get_world_size()}-{os.getppid()}"
+    for module, loss in ((perceptron, nn.CrossEntropyLoss()), (lambda: Skipping(8), mean_of_tokens)):
+        pair = Pair(module(), loss)
+        optimizers = [torch.optim.AdamW(each.parameters(), 0.1) for each in (pair.model, pair.one)]
+        calls = batch(7) if module is perceptron else tokens(7)
+        for _ in range(2):
+            pair.model(*calls[:-1], target=calls[-1]).backward()
+            found = loss(pair.one(*calls[:-1]), calls[-1])
+            (found[0] / found[1] if isinstance(found, tuple) else found).backward()
+            for optimizer in optimizers:
+                optimizer.step()
+                optimizer.zero_grad()
+        saved = anyrig.save(folder, model=pair.model, optimizer=optimizers[0])
+        alone = Pair(module(), loss).one
+        other = torch.optim.AdamW(alone.parameters(), 0.1)
+        anyrig.load(saved, model=alone, optimizer=other)
+        for (name, ours), theirs in zip(alone.named_parameters(), pair.one.parameters(), strict=True):
+            close(ours, theirs, name)
+            for part, value in optimizers[1].state[theirs].items():
+                close(other.state[ours][part], value, f"{name}.{part}")
+        again = Pair(module(), loss)
+        with torch.no_grad():
+            for parameter in again.own().values():
+                parameter.zero_()
+        third = torch.optim.AdamW(again.model.parameters(), 0.1)
+        anyrig.load(saved, model=again.model, optimizer=third)
+        again.one = pair.one
+        again.compare_states()
+        for name, parameter in again.own().items():
+            theirs = dict(pair.one.named_parameters())[name]
+            for part, value in optimizers[1].state[theirs].items():
+                close(third.state[parameter][part], value, f"{name}.{part}")
+    anyrig.barrier()
+    if dist.get_rank() == 0:
+        shutil.rmtree(folder)

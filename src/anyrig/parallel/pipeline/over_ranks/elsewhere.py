@@ -67,6 +67,10 @@ class Elsewhere(Tensor):
             "with anyrig.save(folder, model=model) on every rank"
         )
 
+    def full_tensor(self) -> NoReturn:
+        """Raise SpreadError; see `whole_state.OnOneRank`, which `anyrig.save` uses."""
+        raise SpreadError(f"{self.label!r} is on rank {self.on_rank} of the pipeline")
+
     def __repr__(self, *, tensor_contents: object = None) -> str:
         return f"Elsewhere({self.label!r}, rank={self.on_rank}, shape={tuple(self.shape)})"
 

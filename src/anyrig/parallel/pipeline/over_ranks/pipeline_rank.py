@@ -50,6 +50,7 @@ from .rank_calls import (
     shapes_of,
 )
 from .rank_step import put_in_graph
+from .row import Row
 
 
 class PipelineRank(TransparentModule):
@@ -114,6 +115,11 @@ class PipelineRank(TransparentModule):
         plan = self._fixed_layout.pipeline
         assert plan is not None
         return plan
+
+    @property
+    def pipeline_row(self) -> Row:
+        """The ranks of this rank's pipeline."""
+        return self._pipeline.links.row
 
     @property
     def _layout(self) -> Layout:
