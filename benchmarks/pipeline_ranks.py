@@ -70,7 +70,11 @@ def measure() -> dict[str, list[float]]:
 
         return step
 
-    steps = {"alone": step_alone, **{name: step_of(model) for name, model in models.items()}}
+    steps = {
+        "alone": step_alone,
+        "alone, both ranks at once": step_alone,
+        **{name: step_of(model) for name, model in models.items()},
+    }
     seconds: dict[str, list[float]] = {name: [] for name in steps}
     for turn in range(TURNS + 1):
         for name, step in steps.items():
