@@ -1,8 +1,8 @@
 """Measure pipelines in one process on the virtual clock, shape-only, against one device.
 
-A step with m micro-batches on n equal devices takes at least (m + n - 1) / (m n) of the time of the
-same micro-batches on one device. The figures are shares of that ideal: of equal layers, since a
-model that cannot be cut into equal stages loses time for another reason.
+A step with m micro-batches on n equal devices takes at least (m + n - 1) / (m n) of the time that
+one device takes for the same micro-batches, unless the schedule fills the gaps. The layers are
+equal and n divides their number, since unequal stages lose time for another reason.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from pathlib import Path
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from rich.console import Console
@@ -19,21 +19,37 @@ from rich.table import Table
 from workloads.figures import bar_text, write_figures
 
 RIG = "8xA100-80GB"
-BENCHMARKS = Path(__file__).parent
-LAYERS, WIDTH, HEADS, TOKENS, SAMPLES = 16, 2048, 16, 1024, 2  # of each micro-batch
-# Devices, micro-batches, schedule, and the least share of the ideal.
-RUNS = (
-    (2, 4, "1f1b", 0.97),
-    (4, 32, "1f1b", 0.92),
-    (8, 32, "1f1b", 0.88),
-    (2, 4, "gpipe", 0.97),
-    (4, 32, "gpipe", 0.92),
-    (8, 32, "gpipe", 0.88),
+LAYERS, WIDTH, HEADS, TOKENS, SAMPLES = 16, 2048, 16, 1024, 2  # samples of each micro-batch
+SHARE_BARS = {(2, 4): 0.97, (4, 32): 0.92, (8, 32): 0.88}
+SPEED_UP_BAR = 3.5  # of zero-bubble with 4 devices and 8 micro-batches, over 10 steps
+PEAK_SLACK = 1.1
+GIB = 2**30
+
+
+@dataclass(frozen=True)
+class Run:
+    """Steps of training on the first devices of the rig; on one device without a pipeline."""
+
+    devices: int
+    micro_batches: int
+    schedule: str = "1f1b"
+    steps: int = 2
+
+
+ROUNDS = (
+    *(
+        Run(devices, micro_batches, schedule)
+        for devices, micro_batches in SHARE_BARS
+        for schedule in ("gpipe", "1f1b")
+    ),
+    Run(4, 8, "1f1b", 10),
+    Run(4, 8, "zero-bubble", 10),
+    Run(4, 8, "zero-bubble-v", 10),
+    Run(4, 8, "interleaved", 10),
 )
-STEPS = 2
 
 
-def measure(devices: int, micro_batches: int, schedule: str) -> dict[str, Any]:
+def measure(run: Run) -> dict[str, Any]:
     """Return the figures of one run. Call once in a new process."""
     from anyrig.virtual import clock, install
 
@@ -47,88 +63,121 @@ def measure(devices: int, micro_batches: int, schedule: str) -> dict[str, Any]:
 
     module = nn.Sequential(*(Layer(WIDTH, HEADS) for _ in range(LAYERS)))
     criterion = nn.MSELoss()
-    one = devices == 1
-    if one:
-        module = module.cuda()
-        model: Any = module
-    else:
-        rig = anyrig.Rig.parse(",".join(f"cuda:{index}" for index in range(devices)))
+    model: Any = module.cuda()
+    if run.devices > 1:
+        rig = anyrig.Rig.parse(",".join(f"cuda:{index}" for index in range(run.devices)))
         model = anyrig.spread(
             module,
             rig,
             how="pipeline",
-            micro_batches=micro_batches,
-            schedule=schedule,
+            micro_batches=run.micro_batches,
+            schedule=run.schedule,
             loss=criterion,
         )
-    x = torch.zeros(micro_batches * SAMPLES, TOKENS, WIDTH, device="cuda:0")
-    y = torch.zeros_like(x, device=f"cuda:{devices - 1}")
+    optimizer = torch.optim.SGD(module.parameters(), 0.01)
+    x = torch.zeros(run.micro_batches * SAMPLES, TOKENS, WIDTH, device="cuda:0")
+    y = torch.zeros_like(x, device=f"cuda:{run.devices - 1}")
 
     def step() -> None:
-        if one:
-            for part, target in zip(x.chunk(micro_batches), y.chunk(micro_batches), strict=True):
-                criterion(model(part), target).backward()
-        else:
+        if run.devices > 1:
             model(x, target=y).backward()
-        for parameter in module.parameters():
-            parameter.grad = None
+        else:
+            parts = x.chunk(run.micro_batches), y.chunk(run.micro_batches)
+            for part, target in zip(*parts, strict=True):
+                (criterion(model(part), target) / run.micro_batches).backward()
+        optimizer.step()
+        optimizer.zero_grad()
 
     def wait() -> float:
-        for index in range(devices):
+        for index in range(run.devices):
             torch.cuda.synchronize(index)
         return clock().done_seconds
 
     step()
-    for index in range(devices):
+    start, host_start = wait(), clock().host_seconds
+    resting = [torch.cuda.memory_allocated(index) for index in range(run.devices)]
+    for index in range(run.devices):
         torch.cuda.reset_peak_memory_stats(index)
-    start = wait()
-    host = clock().host_seconds
-    for _ in range(STEPS):
+    for _ in range(run.steps):
         step()
-    host = clock().host_seconds - host
-    seconds = (wait() - start) / STEPS
-    reading = clock()
+    host_seconds = clock().host_seconds - host_start
+    peaks = [torch.cuda.max_memory_allocated(index) for index in range(run.devices)]
     return {
-        "step_seconds": seconds,
-        "host_seconds": host / STEPS,
-        "peak_bytes": [torch.cuda.max_memory_allocated(index) for index in range(devices)],
-        "busy": [device.compute_seconds / (STEPS + 1) for device in reading.devices[:devices]],
+        "step_seconds": (wait() - start) / run.steps,
+        "host_seconds": host_seconds / run.steps,
+        "peak_bytes": peaks,
+        "activation_bytes": [peak - rest for peak, rest in zip(peaks, resting, strict=True)],
     }
 
 
-def measure_apart(devices: int, micro_batches: int, schedule: str) -> dict[str, Any]:
-    command = [sys.executable, __file__, str(devices), str(micro_batches), schedule]
-    finished = subprocess.run(command, check=True, stdout=subprocess.PIPE, timeout=900)
-    return json.loads(finished.stdout.splitlines()[-1])
+def measure_apart(run: Run) -> dict[str, Any]:
+    command = [sys.executable, __file__, json.dumps(asdict(run))]
+    finished = subprocess.run(command, check=True, stdout=subprocess.PIPE, timeout=1800)
+    return asdict(run) | json.loads(finished.stdout.splitlines()[-1])
 
 
-def main() -> int:
-    if len(sys.argv) == 4:
-        print(json.dumps(measure(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])))
-        return 0
-    rows = []
-    alone: dict[int, float] = {}
-    for devices, micro_batches, schedule, bar in RUNS:
-        if micro_batches not in alone:
-            alone[micro_batches] = measure_apart(1, micro_batches, "none")["step_seconds"]
-        row = measure_apart(devices, micro_batches, schedule)
-        ideal = alone[micro_batches] * (micro_batches + devices - 1) / (micro_batches * devices)
-        row.update(devices=devices, micro_batches=micro_batches, schedule=schedule, bar=bar)
-        row.update(share=ideal / row["step_seconds"], one_device_seconds=alone[micro_batches])
-        row["holds"] = row["share"] >= bar
-        rows.append(row)
-        print(row)
-    table = Table("devices", "micro-batches", "schedule", "step ms", "share of ideal", "bar")
+def judge(rows: list[dict[str, Any]], alone: dict[tuple[int, int], float]) -> None:
+    """Add to each row its speed-up, its share of the ideal, and whether its bars hold."""
+    by_run = {(row["devices"], row["micro_batches"], row["schedule"]): row for row in rows}
+    for row in rows:
+        devices, micro_batches, schedule = key = tuple(
+            row[name] for name in ("devices", "micro_batches", "schedule")
+        )
+        row["speed_up"] = alone[micro_batches, row["steps"]] / row["step_seconds"]
+        ideal = micro_batches * devices / (micro_batches + devices - 1)
+        row["share"] = row["speed_up"] / ideal
+        bars = {}
+        if key[:2] in SHARE_BARS:
+            bar = SHARE_BARS[key[:2]]
+            bars[f"share >= {bar}"] = row["share"] >= bar
+        other = by_run.get((devices, micro_batches, "gpipe"))
+        if schedule == "1f1b" and other is not None:
+            part = min(1.0, devices / micro_batches)
+            most = other["activation_bytes"][0] * part * PEAK_SLACK
+            bars[f"activations <= {most / GIB:.2f} GiB"] = row["activation_bytes"][0] <= most
+        if schedule == "zero-bubble":
+            most = max(by_run[devices, micro_batches, "1f1b"]["peak_bytes"])
+            bars[f"speed-up >= {SPEED_UP_BAR}"] = row["speed_up"] >= SPEED_UP_BAR
+            bars[f"peak <= {most / GIB:.2f} GiB"] = max(row["peak_bytes"]) <= most
+        row["bars"] = bars
+        row["holds"] = all(bars.values())
+
+
+def show(rows: list[dict[str, Any]]) -> Table:
+    table = Table(
+        *("devices", "micro-batches", "schedule", "step ms", "host ms", "speed-up"),
+        *("share of m n / (m + n - 1)", "peak of the devices", "activations, first device", "bars"),
+    )
+    table.title = "a training step on the virtual clock, A100-80GB, float32"
     for row in rows:
         table.add_row(
             str(row["devices"]),
             str(row["micro_batches"]),
             row["schedule"],
-            f"{1e3 * row['step_seconds']:.1f}",
+            f"{1e3 * row['step_seconds']:.0f}",
+            f"{1e3 * row['host_seconds']:.0f}",
+            f"{row['speed_up']:.2f}",
             f"{row['share']:.3f}",
-            bar_text(f">= {row['bar']}", row["holds"]),
+            " ".join(f"{peak / GIB:.1f}" for peak in row["peak_bytes"]) + " GiB",
+            f"{row['activation_bytes'][0] / GIB:.2f} GiB",
+            "\n".join(bar_text(*bar) for bar in row["bars"].items()),
         )
-    Console().print(table)
+    return table
+
+
+def main() -> int:
+    if len(sys.argv) == 2:
+        print(json.dumps(measure(Run(**json.loads(sys.argv[1])))))
+        return 0
+    alone: dict[tuple[int, int], float] = {}
+    rows = []
+    for run in ROUNDS:
+        key = run.micro_batches, run.steps
+        if key not in alone:
+            alone[key] = measure_apart(Run(1, run.micro_batches, steps=run.steps))["step_seconds"]
+        rows.append(measure_apart(run))
+    judge(rows, alone)
+    Console().print(show(rows))
     write_figures("pipeline", rows)
     return 0 if all(row["holds"] for row in rows) else 1
 

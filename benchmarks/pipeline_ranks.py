@@ -102,9 +102,7 @@ def main() -> int:
         share = statistics.median(
             a * ideal / b for a, b in zip(seconds["alone"], turns, strict=True)
         )
-        over_split = statistics.median(
-            a / b for a, b in zip(seconds["split"], turns, strict=True)
-        )
+        over_split = statistics.median(a / b for a, b in zip(seconds["split"], turns, strict=True))
         row = {
             "what": name,
             "median_seconds": medians[name],

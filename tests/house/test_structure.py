@@ -26,6 +26,7 @@ KEPT = {
 ROOMS = ("parallel", "processes")
 # Functions that call themselves, and why they are not `transfer.tree`'s walk.
 OWN_WALKS = {
+    "parallel/pipeline/split/operations.py: fill": "recorded arguments, with slices and nodes",
     "parallel/group/blocks.py: _repeated": "over modules",
     "parallel/group/loaders/batch_bytes.py: _outline": "writes the structure itself, as JSON",
     "parallel/group/loaders/batch_bytes.py: _build": "reads it",

@@ -52,6 +52,8 @@ def spread(
     micro_batches: int | str = "auto",
     schedule: str = "auto",
     checkpoint: str = "never",
+    split_points: Sequence[str] | None = None,
+    example: tuple[tuple[Any, ...], Mapping[str, Any]] | None = None,
     replicas: int = 1,
 ) -> DataParallel | RankModule | PipelineModule | PipelineRank:
     """Return `module` spread over the devices of a rig; call it as you would call the module.
@@ -113,6 +115,10 @@ def spread(
         checkpoint: whether a pipeline computes activations again in the backward pass instead of
             keeping them: ``"never"``, for each micro-batch but the last (``"except_last"``), or
             ``"always"``.
+        split_points: the names of submodules at which a pipeline may begin a new stage; by default
+            all places that few values cross.
+        example: (args, kwargs) of a call, for a pipeline. Arguments that are None, flags or texts
+            decide which code of the module runs; by default they have their defaults.
         replicas: in a process group, the number of pipelines, each of neighbouring ranks, that
             share the global batch. Gradients are of all samples.
 
@@ -134,11 +140,11 @@ def spread(
         )
     if sharding is not None and how != "shard":
         raise SpreadError(f'sharding= is for how="shard", but how={how!r} was given')
-    options = (micro_batches, schedule, checkpoint)
-    if how not in IN_STAGES and options != ("auto", "auto", "never"):
+    options = (micro_batches, schedule, checkpoint, split_points, example)
+    if how not in IN_STAGES and options != ("auto", "auto", "never", None, None):
         raise SpreadError(
-            'micro_batches=, schedule= and checkpoint= are for how="pipeline", but '
-            f"how={how!r} was given"
+            "micro_batches=, schedule=, checkpoint=, split_points= and example= are for "
+            f'how="pipeline", but how={how!r} was given'
         )
     ddp_options = check_ddp_options(ddp or {})
     if ddp_options and how == "shard":
@@ -207,7 +213,9 @@ def spread(
         from .pipeline.spread_pipeline import spread_pipeline  # torch.fx takes long to import
 
         layout = replace(layout, how=how, shares=Shares((1.0,) * len(rig), "all samples on each"))
-        return spread_pipeline(module, layout, loss, PipelineOptions(*options), output_device)
+        return spread_pipeline(
+            module, layout, loss, PipelineOptions(*options), output_device, rig.devices
+        )
     if sync_batch_norm:
         module = synchronize_batch_norm(module)
     if len(rig) == 1 or _is_on_cpu(module):

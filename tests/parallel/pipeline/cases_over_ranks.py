@@ -385,7 +385,10 @@ ROWS = [name for name in list(globals()) if name.startswith("case_rows")]
 
 def case_saving_and_loading() -> None:
     folder = Path(tempfile.gettempdir()) / f"pipeline-{dist.get_world_size()}-{os.getppid()}"
-    for module, loss in ((perceptron, nn.CrossEntropyLoss()), (lambda: Skipping(8), mean_of_tokens)):
+    for module, loss in (
+        (perceptron, nn.CrossEntropyLoss()),
+        (lambda: Skipping(8), mean_of_tokens),
+    ):
         pair = Pair(module(), loss)
         optimizers = [torch.optim.AdamW(each.parameters(), 0.1) for each in (pair.model, pair.one)]
         calls = batch(7) if module is perceptron else tokens(7)
@@ -400,7 +403,9 @@ def case_saving_and_loading() -> None:
         alone = Pair(module(), loss).one
         other = torch.optim.AdamW(alone.parameters(), 0.1)
         anyrig.load(saved, model=alone, optimizer=other)
-        for (name, ours), theirs in zip(alone.named_parameters(), pair.one.parameters(), strict=True):
+        for (name, ours), theirs in zip(
+            alone.named_parameters(), pair.one.parameters(), strict=True
+        ):
             close(ours, theirs, name)
             for part, value in optimizers[1].state[theirs].items():
                 close(other.state[ours][part], value, f"{name}.{part}")

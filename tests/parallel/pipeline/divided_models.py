@@ -545,6 +545,19 @@ class TorchEncoder(nn.Module):
 
 
 @case(sequences)
+class TorchTransformer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        encoder = nn.TransformerEncoderLayer(D, 2, 16, batch_first=True)
+        decoder = nn.TransformerDecoderLayer(D, 2, 16, batch_first=True)
+        self.encoder = nn.TransformerEncoder(encoder, 3, enable_nested_tensor=False)
+        self.decoder = nn.TransformerDecoder(decoder, 3, nn.LayerNorm(D))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.decoder(x, self.encoder(x))
+
+
+@case(sequences)
 class Checkpointed(nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 
 import anyrig
 from anyrig.errors import BatchError, SpreadError
+from anyrig.hardware import spec_of_key
 from anyrig.parallel.pipeline.pipeline_module import PipelineModule
 
 pytestmark = pytest.mark.gpus(4)
@@ -25,7 +27,7 @@ class Failing(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.ones(6))
+        self.weight = nn.Parameter(torch.ones(7, 6))
         self.fails: str | None = None
         self.calls = 0
 
@@ -33,7 +35,7 @@ class Failing(nn.Module):
         self.calls += 1
         if self.fails == "forward" and self.calls == 3:
             raise KeyError("no such thing")
-        y = x * self.weight
+        y = x * self.weight[0]
         if self.fails == "backward" and y.requires_grad and self.calls == 3:
             y.register_hook(self.fail)
         return y
@@ -64,9 +66,9 @@ def test_a_failing_stage_is_named_and_leaves_nothing(schedule: str, where: str) 
         assert given in note
     assert all(map(lambda a, b: a is b, parameters, pair.several.parameters()))
     del caught
+    pair.several.zero_grad()  # a part of the gradients, as on one device
     assert allocated() == used
     layer.fails = None
-    pair.several.zero_grad()
     assert pair.step(x, y) < TOLERANCE
 
 
@@ -155,3 +157,79 @@ def test_batch_normalization_needs_the_whole_batch() -> None:
     pair = Beside(normalized(), 3, LOSS, micro_batches=4)
     with pytest.raises(SpreadError, match=r"BatchNorm1d in training mode .* micro_batches=1"):
         pair.model(batch(9)[0], target=batch(9)[1])
+
+
+class Counting(nn.Module):
+    """Scales by the number of its calls so far, in a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.calls += 1
+        return x * self.calls
+
+
+def test_a_layer_that_writes_a_buffer_needs_the_whole_batch() -> None:
+    module = nn.Sequential(nn.Linear(6, 6), Counting(), nn.Linear(6, 6), nn.Linear(6, 5))
+    pair = Beside(module, 3, LOSS)
+    for _ in range(3):
+        assert pair.step(*batch(9)) < TOLERANCE
+    assert pair.compare_states() < TOLERANCE
+    text = str(anyrig.explain(pair.model))
+    assert "micro-batches: 1, as the forward pass writes the buffer 'calls' of a Counting" in text
+
+    pair = Beside(module, 3, LOSS, micro_batches=2)
+    with pytest.raises(SpreadError, match="writes the buffer 'calls' of a Counting, once for each"):
+        pair.model(batch(9)[0], target=batch(9)[1])
+    assert pair.several.state_dict()["1.calls"] == 0
+    pair.one.eval(), pair.several.eval()
+    assert pair.step(*batch(9)) < TOLERANCE
+
+
+def test_a_module_that_does_not_fit_names_the_missing_bytes() -> None:
+    small = [replace(device, total_bytes=2**20) for device in rig_of(2)]
+    module = perceptron(40, 128)  # 2.5 MiB, and as much for gradients
+    with pytest.raises(SpreadError, match=r"are missing; 6 devices like cuda:0 with 1.00 MiB"):
+        anyrig.spread(module, anyrig.Rig(tuple(small), "test"), how="pipeline", loss=LOSS)
+    assert {str(parameter.device) for parameter in module.parameters()} == {"cpu"}
+
+
+def test_stages_on_unequal_devices_follow_published_rates() -> None:
+    cards = ("A100-80GB", "T4")
+    devices = [
+        replace(device, name=card, spec=spec_of_key(card))
+        for device, card in zip(rig_of(2), cards, strict=True)
+    ]
+    module = perceptron(12, 64)
+    example = ((torch.randn(32, 64),), {})
+    model = anyrig.spread(
+        module, anyrig.Rig(tuple(devices), "test"), how="pipeline", loss=LOSS, example=example
+    )
+    plan = anyrig.explain(model).pipeline
+    assert plan is not None
+    sizes = [len(stage.blocks) for stage in plan.stages]
+    assert sum(sizes) == 12
+    assert sizes[0] >= 9
+    assert "divided by published rates: 2 stages" in str(plan)
+
+
+def test_a_penalty_in_the_loss() -> None:
+    module = perceptron().double()
+
+    def loss(output: Tensor, target: Tensor) -> Tensor:
+        return LOSS(output, target) + module[-1].weight.square().sum()
+
+    x, y = batch(8)
+    model: Any = anyrig.spread(module, rig_of(2), how="pipeline", loss=loss)
+    with pytest.raises(SpreadError, match=r"tensor of shape \(5, 6\) that requires grad"):
+        model(x, target=y)
+    model = anyrig.spread(module, rig_of(2), how="pipeline", loss=loss, schedule="gpipe")
+    model(x, target=y).backward()
+    with_penalty = module[-1].weight.grad.clone()
+    module.zero_grad()
+    LOSS(model(x), y.to("cuda:1")).backward()
+    difference = with_penalty - module[-1].weight.grad - 2 * module[-1].weight.detach()
+    assert float(difference.abs().max()) < TOLERANCE

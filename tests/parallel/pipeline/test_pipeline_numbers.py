@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 pytestmark = pytest.mark.gpus(4)
 
-SCHEDULES = ("gpipe", "1f1b")
+SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble", "zero-bubble-v")
 
 
 def weighted(output: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:

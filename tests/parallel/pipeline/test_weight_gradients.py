@@ -359,6 +359,19 @@ def test_the_messages_of_wrong_shapes_are_pytorchs() -> None:
     assert messages[0] == messages[1]
 
 
+def test_a_compiled_part() -> None:
+    inner = nn.Sequential(nn.Linear(4, 4), nn.GELU(), nn.Linear(4, 4)).double()
+    outer = nn.Linear(4, 3).double()
+    compiled = torch.compile(inner, backend="eager", fullgraph=True)
+    value = torch.randn(5, 4, dtype=torch.double)
+    reference = copy.deepcopy(nn.Sequential(inner, outer))
+    weighted(reference(value)).backward()
+    assert split(nn.Sequential(compiled, outer), value) >= 1  # this backend runs all operators
+    found = [*inner.parameters(), *outer.parameters()]
+    for one, other in zip(found, reference.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, other.grad, **CLOSE)
+
+
 @pytest.mark.gpus(2)
 def test_on_other_devices() -> None:
     module, value = made("encoder", True)

@@ -1,9 +1,97 @@
-"""Cutting a chain of blocks into stages of equal weight."""
+"""Which blocks of a chain go to which device, and why."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import accumulate
+
+import torch
+from torch import nn
+
+from ...devices.device import Device
+from .chain import Block, Chain
+from .costs import (
+    BlockCost,
+    InFlight,
+    StageDevice,
+    StageLink,
+    all_forwards_first,
+    one_forward_one_backward,
+)
+from .partition import partition
+from .slots import list_slots, tensors_in
+from .work import BlockWork
+
+# A product has two products in its backward pass: for its input and for its weight.
+_BACKWARD_PER_FORWARD = 2.0
+
+
+@dataclass(frozen=True)
+class Balance:
+    """The stages of a chain.
+
+    Attributes:
+        devices: the index of each device that has a stage, in the order of their first stages.
+        sizes: the number of blocks of each stage.
+        reason: the choice in words.
+    """
+
+    devices: tuple[int, ...]
+    sizes: tuple[int, ...]
+    reason: str
+
+
+def balance_blocks(
+    chain: Chain,
+    devices: Sequence[Device],
+    stages_per_device: int,
+    schedule: str,
+    micro_batches: int,
+    work: Sequence[BlockWork] | None,
+    dtype: torch.dtype,
+) -> Balance:
+    """Return stages whose slowest is as fast as possible.
+
+    Args:
+        chain: the blocks.
+        devices: in the order of the rig.
+        stages_per_device: with several, all devices count as equal.
+        schedule: decides of how many micro-batches a stage holds activations.
+        micro_batches: their number.
+        work: of each block; None divides by the bytes of parameters.
+        dtype: in which products are computed.
+
+    Raises:
+        SpreadError: the module does not fit the devices' memory.
+    """
+    works = [None] * len(chain.blocks) if work is None else work
+    costs = [_cost_of(*pair) for pair in zip(chain.blocks, works, strict=True)]
+    by_rates = work is not None and all(device.spec for device in devices)
+    if stages_per_device > 1:
+        seconds = [cost.seconds for cost in costs]
+        if work is not None and by_rates:
+            seconds = _block_seconds(work, devices[0], dtype)
+        sizes = cut_evenly(seconds, stages_per_device * len(devices))
+        return Balance(tuple(range(len(devices))), sizes, _reason(by_rates))
+    speeds = _speeds_of(devices)
+    offers = [
+        StageDevice(
+            str(device.torch_device),
+            speeds[i],
+            device.total_bytes,
+            _block_seconds(work, device, dtype) if by_rates and work is not None else None,
+        )
+        for i, device in enumerate(devices)
+    ]
+    link = _slowest_link(devices) if by_rates else StageLink()
+    held: InFlight = all_forwards_first(micro_batches)
+    if schedule != "gpipe":
+        held = one_forward_one_backward(micro_batches)
+    found = partition(costs, offers, link, held, reorder=False)
+    sizes = tuple(end - first for first, end in found.ranges)
+    reason = _reason(by_rates)
+    return Balance(found.devices, sizes, f"{reason}: {found.reason}" if by_rates else reason)
 
 
 def cut_evenly(weights: Sequence[float], stages: int) -> tuple[int, ...]:
@@ -13,9 +101,9 @@ def cut_evenly(weights: Sequence[float], stages: int) -> tuple[int, ...]:
     """
     sums = [0.0, *accumulate(weights)]
     blocks = len(weights)
-    # best[k][i]: the heaviest of k stages that have the first i blocks; cuts[k][i]: the last cut.
+    # By number of stages, then by number of blocks: the heaviest stage, and where the last begins.
     best = [[0.0] + [float("inf")] * blocks]
-    cuts: list[list[int]] = [[0] * (blocks + 1)]
+    cuts: list[list[int]] = []
     for _ in range(stages):
         row, places = [float("inf")] * (blocks + 1), [0] * (blocks + 1)
         for end in range(1, blocks + 1):
@@ -26,7 +114,79 @@ def cut_evenly(weights: Sequence[float], stages: int) -> tuple[int, ...]:
         best.append(row)
         cuts.append(places)
     sizes, end = [], blocks
-    for places in reversed(cuts[1:]):
+    for places in reversed(cuts):
         sizes.append(end - places[end])
         end = places[end]
     return tuple(reversed(sizes))
+
+
+def bytes_of(blocks: Sequence[Block], learning: bool = False) -> int:
+    """Return the bytes of the blocks' parameters and buffers, or only of those that learn."""
+    slots = list_slots(block.module for block in blocks)
+    tensors = {id(tensor): tensor for _, tensor in tensors_in(slots)}
+    return sum(
+        tensor.numel() * tensor.element_size()
+        for tensor in tensors.values()
+        if tensor.requires_grad or not learning
+    )
+
+
+def dtype_of(module: nn.Module, precision: torch.dtype | None) -> torch.dtype:
+    """Return the dtype in which most of a module computes."""
+    floating = (p.dtype for p in module.parameters() if p.is_floating_point())
+    return precision or next(floating, torch.float32)
+
+
+def _cost_of(block: Block, work: BlockWork | None) -> BlockCost:
+    size = bytes_of([block])
+    return BlockCost(
+        # Without work, the bytes of parameters stand for seconds. A block without any counts, too.
+        forward_seconds=float(size + 1) if work is None else 0.0,
+        parameter_bytes=size,
+        # Gradients. The state of the optimizer is not known yet.
+        training_bytes=bytes_of([block], learning=True) if block.module.training else 0,
+        activation_bytes=0 if work is None else work.activation_bytes,
+        output_bytes=0 if work is None else work.output_bytes,
+    )
+
+
+def _block_seconds(work: Sequence[BlockWork], device: Device, dtype: torch.dtype) -> list[float]:
+    spec = device.spec
+    if spec is None:
+        return [0.0] * len(work)
+    name = str(dtype).removeprefix("torch.")
+    rate = spec.flops_per_second.get(name, spec.flops_per_second.get("float32", spec.strength))
+    return [
+        (1 + _BACKWARD_PER_FORWARD)
+        * max(one.forward_flops / rate, one.forward_bytes / spec.memory_bytes_per_second)
+        for one in work
+    ]
+
+
+def _speeds_of(devices: Sequence[Device]) -> list[float]:
+    specs = [device.spec for device in devices]
+    known = [spec.strength for spec in specs if spec is not None]
+    if len(known) < len(devices):
+        return [1.0] * len(devices)
+    return [strength / max(known) for strength in known]
+
+
+def _slowest_link(devices: Sequence[Device]) -> StageLink:
+    specs = [device.spec for device in devices if device.spec is not None]
+    kinds = {spec.key for spec in specs}
+    rates = [
+        spec.link_bytes_per_second
+        if len(kinds) == 1 and spec.link_bytes_per_second is not None
+        else spec.pcie_bytes_per_second
+        for spec in specs
+    ]
+    return StageLink(min(rates))
+
+
+def _reason(by_rates: bool) -> str:
+    if by_rates:
+        return "by published rates"
+    return (
+        "by the bytes of parameters; example=((x,), {}), the arguments of a call, cuts by "
+        "published rates"
+    )

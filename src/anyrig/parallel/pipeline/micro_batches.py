@@ -57,6 +57,20 @@ class MicroBatches:
             )
         return 1
 
+    def refuse_writes(self, written: str) -> str:
+        """Return why a batch is one micro-batch, if a forward pass writes a buffer.
+
+        Raises:
+            SpreadError: the caller asked for several.
+        """
+        if self.is_given:
+            raise SpreadError(
+                f"micro_batches={self.number} was given, but the forward pass writes {written}, "
+                "once for each micro-batch instead of once for each batch. Use micro_batches=1, or "
+                "put this layer in eval(), if it writes nothing there"
+            )
+        return f"1, as the forward pass writes {written}, once for each micro-batch"
+
     def describe_for(self, module: nn.Module) -> str:
         """Return the number for a module, and why, for the user."""
         layer = find_whole_batch_layer(module)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -10,6 +11,7 @@ from ...errors import SpreadError
 from ..losses.criterions import recognise
 from ..losses.loss import Criterion, reduction_of
 from .schedules.named import SCHEDULE_NAMES
+from .split.arguments import Call
 
 CHECKPOINT = ("never", "except_last", "always")
 _GPIPE = 'use schedule="gpipe", whose backward passes begin with loss.backward()'
@@ -22,6 +24,8 @@ class PipelineOptions:
     micro_batches: int | str = "auto"
     schedule: str = "auto"
     checkpoint: str = "never"
+    split_points: Sequence[str] | None = None
+    example: Call | None = None
 
     def __post_init__(self) -> None:
         names = ("auto", *sorted(set(SCHEDULE_NAMES) - {"forward"}))

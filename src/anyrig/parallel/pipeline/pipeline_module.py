@@ -32,11 +32,13 @@ from .graph_run import run_with_graph
 from .held_tensors import list_held
 from .micro_batches import MicroBatch, MicroBatches, cut_call, split_evenly
 from .options import PipelineOptions
+from .placement import Pipeline, forward_order, make_stages
 from .plan import PipelinePlan
 from .scheduled_run import ScheduledRun
 from .schedules.schedule import Task
-from .stages import Pipeline, divide_module, forward_order
+from .split.chain_of import chain_of
 from .step import compute_loss
+from .written_buffers import BufferWatch
 
 
 class PipelineModule(TransparentModule):
@@ -66,6 +68,9 @@ class PipelineModule(TransparentModule):
     _pipeline: Pipeline
     _known_dimensions: dict[Hashable, Answer]
     _orders: dict[tuple[str, int], tuple[Task, ...] | None]
+    _has_run: bool  # whether a scheduled step has run, and found nothing to refuse
+    _checked_modes: set[bool]  # modes of the module in which a forward pass writes no buffer
+    _writes: str  # why the whole batch is one micro-batch: the forward pass writes a buffer
     _lock: threading.Lock
     _accumulation: Accumulation | None
 
@@ -93,6 +98,9 @@ class PipelineModule(TransparentModule):
             _pipeline=pipeline,
             _known_dimensions={},
             _orders={},
+            _has_run=False,
+            _checked_modes=set(),
+            _writes="",
             _lock=threading.Lock(),
             _accumulation=Accumulation(self.module) if self._fixed_layout.accumulate else None,
         )
@@ -106,7 +114,7 @@ class PipelineModule(TransparentModule):
     @property
     def _layout(self) -> Layout:
         # Modes may have changed since: a layer in eval() does not need the whole batch.
-        described = self._micro_batches.describe_for(self.module)
+        described = self._writes or self._micro_batches.describe_for(self.module)
         return replace(self._fixed_layout, pipeline=replace(self._plan, micro_batches=described))
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
@@ -145,7 +153,33 @@ class PipelineModule(TransparentModule):
         if loss is not None:
             kwargs = kwargs.copy()
             target = kwargs.pop("target")
-        layout, number = self._fixed_layout, self._micro_batches.number_for(self.module)
+        number = self._micro_batches.number_for(self.module)
+        if number == 1 or self._writes or self.module.training in self._checked_modes:
+            return self._call_in_parts(1 if self._writes else number, loss, target, inputs, kwargs)
+        watch = BufferWatch(self.module)
+        try:
+            result = self._call_in_parts(number, loss, target, inputs, kwargs)
+        except Exception:
+            # A buffer that changes between micro-batches may fail their backward passes.
+            if watch.find_written() is None:
+                raise
+        written = watch.find_written()
+        if written is None:
+            self._checked_modes.add(self.module.training)
+            return result
+        watch.restore()
+        self.__dict__["_writes"] = self._micro_batches.refuse_writes(written)
+        return self._call_in_parts(1, loss, target, inputs, kwargs)
+
+    def _call_in_parts(
+        self,
+        number: int,
+        loss: Criterion | None,
+        target: Any,
+        inputs: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        layout = self._fixed_layout
         parts, is_divided = cut_call(
             inputs, kwargs, target, lambda total: split_evenly(total, number), layout.dim
         )
@@ -174,6 +208,7 @@ class PipelineModule(TransparentModule):
         else:
             run = self._scheduled_run(loss, parts, order)
             whole, losses = compute_loss(run, layout.output_device, layout.dim)
+            self.__dict__["_has_run"] = True
         count = combine_counts(losses, layout.output_device) if is_divided else None
         noted: torch.Tensor = self._note_backward(whole, count, True)
         return noted
@@ -192,6 +227,7 @@ class PipelineModule(TransparentModule):
             lambda number: self._options.recomputes(number, len(parts)),
             list_held(stages),
             [chain.bind(part.args, part.kwargs) for part in parts],
+            not self._has_run,
         )
 
     def _run_with_graph(self, parts: Sequence[MicroBatch], loss: Criterion | None) -> list[Any]:
@@ -242,7 +278,16 @@ class PipelineModule(TransparentModule):
 
     def __getstate__(self) -> dict[str, Any]:
         # `_start` makes these again in the process that unpickles this.
-        made_again = {"_pipeline", "_known_dimensions", "_orders", "_lock", "_accumulation"}
+        made_again = {
+            "_pipeline",
+            "_known_dimensions",
+            "_orders",
+            "_has_run",
+            "_checked_modes",
+            "_writes",
+            "_lock",
+            "_accumulation",
+        }
         state = super().__getstate__()
         state["_sizes"] = [len(stage.blocks) for stage in self._pipeline.stages]
         return {name: value for name, value in state.items() if name not in made_again}
@@ -251,4 +296,6 @@ class PipelineModule(TransparentModule):
         sizes = state.pop("_sizes")
         super().__setstate__(state)
         devices = [stage.device for stage in self._plan.stages]
-        self._start(divide_module(self.module, devices, sizes))
+        options = self._options
+        chain = chain_of(self.module, options.split_points, example=options.example)
+        self._start(make_stages(chain, devices, sizes))

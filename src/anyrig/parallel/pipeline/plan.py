@@ -58,7 +58,7 @@ class PipelinePlan:
 
     def __str__(self) -> str:
         lines = [f"stage {index} {stage}" for index, stage in enumerate(self.stages)]
-        lines.append(f"cut {self.balance}")
+        lines.append(f"divided {self.balance}")
         lines.append(f"micro-batches: {self.micro_batches}")
         lines.append(f"schedule {self.schedule.name}: {self.schedule_reason}")
         lines += [f"    {line}" for line in draw(simulate(self.schedule)).splitlines()]

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional
+from torch.nn.grad import conv1d_weight, conv2d_weight, conv3d_weight
 
 Predicate = Callable[[Any], bool]
 # Computes an output from input, weight and bias.
@@ -209,8 +210,8 @@ _READERS: Mapping[Callable[..., Any], Callable[..., Product | None]] = MappingPr
         torch.bmm: _read_matmul,
         Tensor.bmm: _read_matmul,
         torch.addmm: _read_addmm,
-        functional.conv1d: _read_convolution(functional.conv1d, torch.nn.grad.conv1d_weight),
-        functional.conv2d: _read_convolution(functional.conv2d, torch.nn.grad.conv2d_weight),
-        functional.conv3d: _read_convolution(functional.conv3d, torch.nn.grad.conv3d_weight),
+        functional.conv1d: _read_convolution(functional.conv1d, conv1d_weight),
+        functional.conv2d: _read_convolution(functional.conv2d, conv2d_weight),
+        functional.conv3d: _read_convolution(functional.conv3d, conv3d_weight),
     }
 )

@@ -23,7 +23,7 @@ from .mailbox import Mailbox
 from .micro_batches import MicroBatch
 from .parcel import send_all
 from .schedules.schedule import Task, Work
-from .stage import Gradients, Replacements, Stage, detached, tensors_of
+from .stage import Gradients, Replacements, Stage, detached, leaves_of, tensors_of
 
 _LOSS = "loss"
 
@@ -42,6 +42,7 @@ class ScheduledRun:
         recomputes: whether the activations of a micro-batch are computed again in the backward.
         held: the parameters and buffers of the stages.
         bound: what `chain.bind` returned for each micro-batch.
+        checks: whether to look for tensors that learn and that no stage knows.
     """
 
     chain: Chain
@@ -52,6 +53,7 @@ class ScheduledRun:
     recomputes: Callable[[int], bool]
     held: Sequence[HeldTensor]
     bound: Sequence[dict[str, Any]]
+    checks: bool
 
     def __post_init__(self) -> None:
         self._mailbox = Mailbox(self.stages)
@@ -59,6 +61,7 @@ class ScheduledRun:
         self._targets: dict[int, Any] = {}
         self._replacements: list[Replacements] = []
         self._leaves: list[list[Tensor]] = []  # of each stage, for its parameters
+        self._split: set[int] = set()  # the stages that defer gradients of weights
 
     def run(self) -> dict[Tensor, Tensor]:
         """Compute the losses, and return the gradients of their sum by tensor that requires grad.
@@ -67,14 +70,17 @@ class ScheduledRun:
         """
         replacements, leaves = lend_leaves(self.held, self.stages)
         self._replacements = list(replacements)
-        self._leaves = [
-            list(dict.fromkeys(tensor for _, tensor in pairs if tensor.requires_grad))
-            for pairs in replacements
-        ]
+        self._leaves = [leaves_of(pairs) for pairs in replacements]
+        self._split = {task.stage for task in self.tasks if task.work is Work.BACKWARD_INPUT}
+        issue_work = {
+            Work.FORWARD: self._forward,
+            Work.BACKWARD: self._backward,
+            Work.BACKWARD_INPUT: self._backward,
+            Work.BACKWARD_WEIGHT: self._backward_weights,
+        }
         try:
             for task in self.tasks:
-                issue = self._forward if task.work is Work.FORWARD else self._backward
-                issue(self.stages[task.stage], task.micro_batch)
+                issue_work[task.work](self.stages[task.stage], task.micro_batch)
         finally:
             for stage in self.stages:
                 stage.forget()
@@ -110,6 +116,8 @@ class ScheduledRun:
                 (lambda made: self._compute_loss(number, made)) if stage is last else None,
                 self._replacements[stage.index],
                 self.recomputes(number),
+                stage.index in self._split,
+                self.checks and number == 0,
             )
         if stage is not last:
             self._mailbox.post(number, written)
@@ -122,6 +130,10 @@ class ScheduledRun:
         with explain_failure(stage, self.stages, number, len(self.micro_batches), None):
             returned = stage.backward(number, gradients, self._leaves[stage.index])
         self._mailbox.post_gradients(stage, number, returned)
+
+    def _backward_weights(self, stage: Stage, number: int) -> None:
+        with explain_failure(stage, self.stages, number, len(self.micro_batches), None):
+            stage.backward_weights(number)
 
     def _compute_loss(self, number: int, made: dict[str, Any]) -> dict[str, Any]:
         target = take_all(self._targets.pop(number))

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
 
+from ...devices.device import Device
 from ...devices.place import Place
 from ...errors import SpreadError
 from ...transfer.move import resolve_device
 from ...units import format_count
 from ..layout import Layout
 from ..losses.loss import Criterion
-from .balance import cut_evenly
-from .chain import Block
-from .micro_batches import choose_micro_batches
+from .balance import balance_blocks, bytes_of, dtype_of
+from .chain import Chain
+from .micro_batches import choose_micro_batches, cut_call, split_evenly
 from .options import PipelineOptions, choose_schedule
 from .pipeline_module import PipelineModule
+from .placement import make_stages, place_module
 from .plan import PipelinePlan, StagePlan
 from .schedules.named import make_schedule
-from .slots import list_slots, tensors_in
 from .split.chain_of import chain_of
-from .stages import make_stages, place_module
+from .work import BlockWork, count_work
 
 
 def spread_pipeline(
@@ -30,6 +32,7 @@ def spread_pipeline(
     loss: Criterion | None,
     options: PipelineOptions,
     output_device: Place | None,
+    rig: Sequence[Device],
 ) -> PipelineModule:
     """Return a module in stages on the devices of `layout`; move its parts there.
 
@@ -39,7 +42,7 @@ def spread_pipeline(
         SpreadError: the module cannot be divided, or the options do not fit.
     """
     name, reason = choose_schedule(options, layout.how, module, loss, layout.precision)
-    chain = chain_of(module)
+    chain = chain_of(module, options.split_points, example=options.example)
     blocks, devices = chain.blocks, layout.devices
     per_device = 2 if name in ("interleaved", "zero-bubble-v") else 1
     if len(blocks) < per_device * len(devices):
@@ -51,17 +54,27 @@ def spread_pipeline(
             )
         devices = devices[: len(blocks) // per_device]
     micro_batches = choose_micro_batches(options.micro_batches, len(devices), layout.how)
+    work, obstacle = count_work_of_example(chain, options, micro_batches.number, layout.dim)
+    balance = balance_blocks(
+        chain,
+        rig[: len(devices)],
+        per_device,
+        name,
+        micro_batches.number,
+        work,
+        dtype_of(module, layout.precision),
+    )
+    devices = tuple(devices[index] for index in balance.devices)
     schedule = make_schedule(name, len(devices), micro_batches.number)
     places = [devices[index] for index in schedule.device_of_stage]
-    sizes = cut_evenly([1 + _bytes_of([block]) for block in blocks], len(places))
-    pipeline = make_stages(chain, places, sizes)
+    pipeline = make_stages(chain, places, balance.sizes)
     place_module(module, pipeline.stages)
     plan = PipelinePlan(
         stages=tuple(
-            StagePlan(stage.device, tuple(b.name for b in stage.blocks), _bytes_of(stage.blocks))
+            StagePlan(stage.device, tuple(b.name for b in stage.blocks), bytes_of(stage.blocks))
             for stage in pipeline.stages
         ),
-        balance="such that the stage with the most bytes of parameters has the fewest",
+        balance=balance.reason + obstacle,
         schedule=schedule,
         schedule_reason=reason,
         micro_batches="",
@@ -69,11 +82,14 @@ def spread_pipeline(
     )
     unused = len(layout.devices) - len(devices)
     if unused:
-        layout = replace(
-            layout,
-            reason=f"{layout.reason}; {format_count(unused, 'device')} of the rig left out, as "
-            f"{type(module).__name__} has {format_count(len(blocks), 'block')}",
+        name_of_module = type(module).__name__
+        why = (
+            f"{name_of_module} has {format_count(len(blocks), 'block')}"
+            if len(blocks) < per_device * len(layout.devices)
+            else "the slowest stage would take as long with more"
         )
+        left_out = f"{format_count(unused, 'device')} of the rig left out, as {why}"
+        layout = replace(layout, reason=f"{layout.reason}; {left_out}")
     layout = replace(
         layout,
         devices=devices,
@@ -83,7 +99,19 @@ def spread_pipeline(
     return PipelineModule(module, layout, loss, options, micro_batches, pipeline)
 
 
-def _bytes_of(blocks: tuple[Block, ...] | list[Block]) -> int:
-    slots = list_slots(block.module for block in blocks)
-    tensors = {id(tensor): tensor for _, tensor in tensors_in(slots)}
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+def count_work_of_example(
+    chain: Chain, options: PipelineOptions, micro_batches: int, dim: int
+) -> tuple[list[BlockWork] | None, str]:
+    """Return the work of each block for a micro-batch of the example, and why it is unknown."""
+    if options.example is None:
+        return None, ""
+    args, kwargs = options.example
+    parts, _ = cut_call(args, kwargs, None, lambda total: split_evenly(total, micro_batches), dim)
+    try:
+        return count_work(chain, parts[0].args, parts[0].kwargs), ""
+    except Exception as error:  # the module's own code
+        first_line = f"{error}".partition("\n")[0]
+        return None, (
+            f". The example could not be counted without computing it ({type(error).__name__}: "
+            f"{first_line})"
+        )

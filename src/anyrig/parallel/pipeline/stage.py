@@ -13,8 +13,10 @@ from torch import Tensor
 from ...transfer.streams import using
 from ...transfer.tree import list_leaves, map_leaves
 from .chain import Block
+from .other_leaves import refuse_other_leaves
 from .recompute import recomputed
 from .slots import Slot, list_slots, replaced
+from .weight_gradients import DeferredWeights, add_to_grad
 
 # For each value that a stage reads or writes, one gradient for each tensor in the value.
 Gradients = dict[str, list[Tensor | None]]
@@ -27,6 +29,7 @@ class Graph:
 
     inputs: Mapping[str, list[Tensor]]
     outputs: Mapping[str, list[Tensor]]
+    deferred: DeferredWeights | None
 
 
 class Stage:
@@ -63,9 +66,14 @@ class Stage:
         self.slots = list_slots(block.module for block in blocks)
         self._last_uses = _last_uses(blocks, writes)
         self._graphs: dict[int, Graph] = {}
+        self._deferred: dict[int, DeferredWeights] = {}
 
     def compute(
-        self, values: Mapping[str, Any], replacements: Replacements = (), recompute: bool = False
+        self,
+        values: Mapping[str, Any],
+        replacements: Replacements = (),
+        recompute: bool = False,
+        deferred: DeferredWeights | None = None,
     ) -> dict[str, Any]:
         """Return the written values, as a part of the caller's graph.
 
@@ -73,16 +81,17 @@ class Stage:
             values: the values that the stage reads, on its device.
             replacements: other tensors for places of the modules.
             recompute: keep only `values`, and compute the activations again in the backward pass.
+            deferred: leaves the gradients of weights for later.
         """
         with on_device(self.device):
             if recompute and torch.is_grad_enabled():
                 written: dict[str, Any] = recomputed(
-                    lambda given: self._compute(dict(given), replacements),
+                    lambda given: self._compute(dict(given), replacements, deferred),
                     dict(values),
                     self.device,
                 )
                 return written
-            return self._compute(dict(values), replacements)
+            return self._compute(dict(values), replacements, deferred)
 
     def forward(
         self,
@@ -91,6 +100,8 @@ class Stage:
         then: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
         replacements: Replacements = (),
         recompute: bool = False,
+        defer: bool = False,
+        check: bool = False,
     ) -> dict[str, Any]:
         """Return the written values of a micro-batch, and keep their graph for `backward`.
 
@@ -103,20 +114,28 @@ class Stage:
             replacements: other tensors for places of the modules: leaves, in whose ``.grad``
                 `backward` adds.
             recompute: keep only `values`, and compute the activations again in `backward`.
+            defer: leave gradients of weights for `backward_weights`.
+            check: refuse a graph that leads to other leaves, whose gradients would be lost.
 
         Returns:
             The values without a graph. A tensor requires grad if `backward` needs its gradient.
         """
+        leaves = leaves_of(replacements)
+        deferred = DeferredWeights(leaves) if defer else None
         with torch.enable_grad():
             # A leaf that requires grad may not be changed in place, but its alias may.
             opened = map_leaves(dict(values), lambda leaf, _: _open(leaf))
-            written = self.compute(opened, replacements, recompute)
+            written = self.compute(opened, replacements, recompute, deferred)
             if then is not None:
                 written = then(written)
         inputs = {name: tensors_of(value) for name, value in values.items()}
         outputs = {name: tensors_of(value) for name, value in written.items()}
-        if any(tensor.requires_grad for tensors in outputs.values() for tensor in tensors):
-            self._graphs[micro_batch] = Graph(inputs, outputs)
+        learning = [one for tensors in outputs.values() for one in tensors if one.requires_grad]
+        if learning:
+            if check:
+                read = [one for tensors in inputs.values() for one in tensors]
+                refuse_other_leaves(learning, [*read, *leaves], self.index)
+            self._graphs[micro_batch] = Graph(inputs, outputs, deferred)
         returned: dict[str, Any] = detached(written)
         return returned
 
@@ -140,16 +159,31 @@ class Stage:
         inputs = [one for tensors in graph.inputs.values() for one in tensors if one.requires_grad]
         if pairs and (inputs or parameters):
             outputs, given = zip(*pairs, strict=True)
-            with on_device(self.device):
+            deferred = graph.deferred
+            collecting = nullcontext() if deferred is None else deferred.collecting()
+            with on_device(self.device), collecting:
                 torch.autograd.backward(outputs, given, inputs=[*inputs, *parameters])
+            if deferred is not None:
+                self._deferred[micro_batch] = deferred
         return {name: [one.grad for one in tensors] for name, tensors in graph.inputs.items()}
 
-    def forget(self) -> None:
-        """Drop the graphs of all micro-batches, after a failure."""
-        self._graphs.clear()
+    def backward_weights(self, micro_batch: int) -> None:
+        """Compute the gradients that `forward` was told to defer, after `backward`."""
+        deferred = self._deferred.pop(micro_batch, None)
+        if deferred is not None:
+            with on_device(self.device):
+                deferred.compute(add_to_grad)
 
-    def _compute(self, known: dict[str, Any], replacements: Replacements) -> dict[str, Any]:
-        with replaced(replacements):
+    def forget(self) -> None:
+        """Drop what is kept of all micro-batches, after a failure."""
+        self._graphs.clear()
+        self._deferred.clear()
+
+    def _compute(
+        self, known: dict[str, Any], replacements: Replacements, deferred: DeferredWeights | None
+    ) -> dict[str, Any]:
+        deferring = nullcontext() if deferred is None else deferred.deferring()
+        with replaced(replacements), deferring:
             for block, unused in zip(self.blocks, self._last_uses, strict=True):
                 known.update(block.compute(known))
                 for name in unused:
@@ -162,6 +196,11 @@ def on_device(device: torch.device) -> Any:
     if device.type in ("cpu", "meta"):
         return nullcontext()
     return using(torch.accelerator.current_stream(device))
+
+
+def leaves_of(replacements: Replacements) -> list[Tensor]:
+    """Return the replacing tensors that collect gradients, each once."""
+    return list(dict.fromkeys(tensor for _, tensor in replacements if tensor.requires_grad))
 
 
 def tensors_of(value: Any) -> list[Tensor]:

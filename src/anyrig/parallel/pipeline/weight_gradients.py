@@ -140,6 +140,8 @@ class _ProductMode(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
+        if torch.compiler.is_compiling():
+            return func(*args, **kwargs)  # a compiled part has a backward pass of its own
         if func is functional.multi_head_attention_forward:
             with self:
                 return _attention(*args, **kwargs)
@@ -188,8 +190,10 @@ def _compute_product(product: Product, deferred: DeferredWeights) -> Tensor:
     output = product.compute(factor, use.weight.detach(), bias)
     if output._is_view():
         output = output.clone()  # _Catch takes the output over, which must not be another's
-    output = _Catch.apply(output, factor, use.weight, product.bias, product.compute, use, deferred)  # type: ignore[no-untyped-call]
-    return output if product.output_shape is None else output.view(product.output_shape)
+    caught: Tensor = _Catch.apply(  # type: ignore[no-untyped-call]
+        output, factor, use.weight, product.bias, product.compute, use, deferred
+    )
+    return caught if product.output_shape is None else caught.view(product.output_shape)
 
 
 class _Catch(torch.autograd.Function):

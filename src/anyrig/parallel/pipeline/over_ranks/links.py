@@ -168,7 +168,9 @@ class Links:
         for place, rank in enumerate(self.row.ranks):
             if place != self.row.place:
                 with suppress(RuntimeError):
-                    dist.irecv(torch.empty(1, device="cpu"), rank, self.hosts, _CLOSING_TAG).wait(_CLOSING)
+                    dist.irecv(torch.empty(1, device="cpu"), rank, self.hosts, _CLOSING_TAG).wait(
+                        _CLOSING
+                    )
 
     @property
     def _failure_key(self) -> str:

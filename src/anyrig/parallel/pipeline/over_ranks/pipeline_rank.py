@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ....errors import RankMismatchError, ShardSaveError, SpreadError
 from ....processes.group.caller_place import place_of_caller
+from ....processes.time_limit import limit_or_default
 from ....transfer.move import Mover
 from ....transfer.tree import map_leaves
 from ...accumulation import Accumulation, refuse_with_accumulate
@@ -38,6 +39,7 @@ from ..schedules.named import make_schedule
 from ..schedules.schedule import Schedule, Task, Work
 from ..schedules.timeline import issue_order
 from ..stage import tensors_of
+from ..written_buffers import BufferWatch
 from .elsewhere import Elsewhere
 from .rank_calls import (
     RankCall,
@@ -87,6 +89,8 @@ class PipelineRank(TransparentModule):
     _known_dimensions: dict[Hashable, Answer]
     _schedules: dict[tuple[str, int], Schedule | None]
     _accumulation: Accumulation | None
+    _checked_modes: set[bool]  # modes of the module in which a forward pass writes no buffer
+    _writes: str  # why the whole batch is one micro-batch: the forward pass writes a buffer
 
     def __init__(
         self,
@@ -107,6 +111,8 @@ class PipelineRank(TransparentModule):
             _pipeline=pipeline,
             _known_dimensions={},
             _schedules={},
+            _checked_modes=set(),
+            _writes="",
             _accumulation=Accumulation(module) if layout.accumulate else None,
         )
 
@@ -124,7 +130,7 @@ class PipelineRank(TransparentModule):
     @property
     def _layout(self) -> Layout:
         # Modes may have changed since: a layer in eval() does not need the whole batch.
-        described = self._micro_batches.describe_for(self.module)
+        described = self._writes or self._micro_batches.describe_for(self.module)
         return replace(self._fixed_layout, pipeline=replace(self._plan, micro_batches=described))
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
@@ -165,8 +171,37 @@ class PipelineRank(TransparentModule):
         if loss is not None:
             kwargs = kwargs.copy()
             target = kwargs.pop("target")
-        layout, number = self._fixed_layout, self._micro_batches.number_for(self.module)
         inputs, kwargs, target = self._bring((inputs, kwargs, target))
+        number = self._micro_batches.number_for(self.module)
+        if number == 1 or self._writes or self.module.training in self._checked_modes:
+            return self._call_in_parts(1 if self._writes else number, loss, target, inputs, kwargs)
+        watch = BufferWatch(self.module)
+        result = self._call_in_parts(number, loss, target, inputs, kwargs)
+        written = self._find_written(watch)
+        if written is None:
+            self._checked_modes.add(self.module.training)
+            return result
+        watch.restore()
+        self.__dict__["_writes"] = self._micro_batches.refuse_writes(written)
+        return self._call_in_parts(1, loss, target, inputs, kwargs)
+
+    def _find_written(self, watch: BufferWatch) -> str | None:
+        """Return in words a buffer that the forward pass has written on any rank, or None."""
+        board = self._pipeline.links.board
+        own = (watch.find_written() or "").encode()
+        what = "the first call of a model in stages"
+        found = board.exchange("buffers", own, limit_or_default(None), what)
+        return next((text.decode() for text in found if text), None)
+
+    def _call_in_parts(
+        self,
+        number: int,
+        loss: Criterion | None,
+        target: Any,
+        inputs: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        layout = self._fixed_layout
         parts, is_divided = cut_call(
             inputs, kwargs, target, lambda total: split_evenly(total, number), layout.dim
         )
@@ -194,6 +229,7 @@ class PipelineRank(TransparentModule):
         )
         with self._failing():
             output = self._compute(call)
+        pipeline.has_run = True
         if self._accumulation is None or not torch.is_grad_enabled():
             return output
         count = total if loss is None else call.divisor
@@ -358,7 +394,11 @@ class PipelineRank(TransparentModule):
         own = self.module.state_dict()
         for name, value in state_dict.items():
             held = own.get(name)
-            if isinstance(value, Elsewhere) and not isinstance(held, Elsewhere) and held is not None:
+            if (
+                isinstance(value, Elsewhere)
+                and not isinstance(held, Elsewhere)
+                and held is not None
+            ):
                 raise SpreadError(
                     f"the state dict has no values for {name!r}, which was on rank {value.on_rank}; "
                     "load a checkpoint of anyrig.save(), which has the whole model"

@@ -51,6 +51,7 @@ class RankPipeline:
         stages: of the pipeline.
         equals: the process group of the ranks with the same stages; None if there are no others.
         forwards: the number of calls.
+        has_run: whether a call has run, and found nothing to refuse.
         failed: whether a call has failed; then later ones could receive what is left of it.
         known: by the shapes of arguments.
     """
@@ -61,6 +62,7 @@ class RankPipeline:
     stages: RankStages
     equals: Any
     forwards: int = 0
+    has_run: bool = False
     failed: bool = False
     known: dict[int, Known] = field(default_factory=dict)
 
@@ -151,6 +153,7 @@ class RankCall:
             self.recomputes,
             len(self.micro_batches),
             learns,
+            not self.pipeline.has_run,
         )
 
     def _finish(self, number: int, made: dict[str, Any]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,10 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from ..failure import explain_failure
+from ..placement import Pipeline
 from ..schedules.schedule import Task, Work
 from ..slots import Slot, tensors_in
 from ..stage import Gradients, Stage, detached
-from ..stages import Pipeline
 from .elsewhere import Elsewhere
 from .message import ARGUMENTS, Message, Subject, Traffic
 from .office import Office
@@ -86,6 +87,7 @@ class RankRun:
         recomputes: whether the activations of a micro-batch are computed again in the backward.
         micro_batches: their number.
         learns: whether backward passes may follow.
+        checks: whether to look for tensors that learn and belong to no stage.
     """
 
     def __init__(
@@ -96,11 +98,11 @@ class RankRun:
         recomputes: Callable[[int], bool],
         micro_batches: int,
         learns: bool,
+        checks: bool,
     ) -> None:
         self._facts, self._traffic = stages, stages.traffic
         self._bound, self._finish, self._recomputes = bound, finish, recomputes
-        self._micro_batches, self._learns = micro_batches, learns
-        self.learns = learns
+        self._micro_batches, self.learns, self._checks = micro_batches, learns, checks
         # Copies, which have the graphs of this call only.
         self._stages = {stage.index: _without_graphs(stage) for stage in stages.own}
         self._last = len(stages.pipeline.stages) - 1
@@ -108,6 +110,7 @@ class RankRun:
         self._leaves: dict[int, list[Tensor]] = {i: [] for i in self._stages}
         self._leaf_of: dict[int, tuple[Tensor, Tensor]] = {}  # by id: this rank's tensor, its leaf
         self._lent: dict[tuple[int, int], Tensor] = {}  # by shared tensor and stage: its leaf
+        self._split: set[int] = set()  # the stages that defer gradients of weights
         self.results: dict[int, dict[str, Any]] = {}
 
     def borrow(self, office: Office) -> None:
@@ -116,17 +119,21 @@ class RankRun:
         shared = {id(each.tensor) for each in self._facts.shared}
         for index, stage in self._stages.items():
             for slot, tensor in tensors_in(stage.slots):
-                if self._learns and tensor.requires_grad and id(tensor) not in shared:
+                if self.learns and tensor.requires_grad and id(tensor) not in shared:
                     _, leaf = self._leaf_of.setdefault(id(tensor), (tensor, _leaf(tensor, tensor)))
                     self._replace(index, [slot], leaf)
 
     def run(self, office: Office, tasks: Sequence[Task], seeds: Seeds) -> None:
         """Compute tasks; ``seeds(micro_batch)`` are the gradients of the last stage's results."""
+        self._split |= {task.stage for task in tasks if task.work is Work.BACKWARD_INPUT}
         for task in tasks:
             stage = self._stages[task.stage]
             if task.work is Work.FORWARD:
                 self._forward(office, stage, task.micro_batch)
-            elif task.work is not Work.BACKWARD_WEIGHT:
+            elif task.work is Work.BACKWARD_WEIGHT:
+                with self._explained(stage, task.micro_batch, None):
+                    stage.backward_weights(task.micro_batch)
+            else:
                 self._backward(office, stage, task.micro_batch, seeds)
 
     def collect(self, office: Office) -> dict[Tensor, Tensor]:
@@ -170,9 +177,9 @@ class RankRun:
                 copy_ = tensor
                 if stage != owner:
                     (copy_,) = office.receive(Message(Subject.LENT, owner, stage, number))
-                if self._learns and tensor.requires_grad:
+                if self.learns and tensor.requires_grad:
                     copy_ = self._lent[number, stage] = _leaf(copy_, tensor)
-                self._replace(stage, slots, copy_.detach() if not self._learns else copy_)
+                self._replace(stage, slots, copy_.detach() if not self.learns else copy_)
 
     def _replace(self, stage: int, slots: Sequence[Slot], tensor: Tensor) -> None:
         self._replacements[stage] += [(slot, tensor) for slot in slots]
@@ -186,16 +193,21 @@ class RankRun:
         for maker, _ in self._traffic.makers(stage.index):
             values.update(office.receive(Message(Subject.VALUES, maker, stage.index, number)))
         values = {name: values[name] for name in stage.reads}
-        stages = self._facts.pipeline.stages
         is_last = stage.index == self._last
-        with explain_failure(stage, stages, number, self._micro_batches, values):
-            written = stage.forward(
-                number,
-                values,
-                (lambda made: self._finish(number, made)) if is_last else None,
-                self._replacements[stage.index],
-                self._recomputes(number),
-            ) if self._learns else self._evaluate(stage, number, values)
+        with self._explained(stage, number, values):
+            written = (
+                stage.forward(
+                    number,
+                    values,
+                    (lambda made: self._finish(number, made)) if is_last else None,
+                    self._replacements[stage.index],
+                    self._recomputes(number),
+                    stage.index in self._split,
+                    self._checks and number == 0,
+                )
+                if self.learns
+                else self._evaluate(stage, number, values)
+            )
         if is_last:
             self.results[number] = written
         else:
@@ -209,12 +221,17 @@ class RankRun:
     def _backward(self, office: Office, stage: Stage, number: int, seeds: Seeds) -> None:
         is_last = stage.index == self._last
         gradients = seeds(number) if is_last else self._gradients(office, stage.index, number)
-        stages = self._facts.pipeline.stages
-        with explain_failure(stage, stages, number, self._micro_batches, None):
+        with self._explained(stage, number, None):
             returned = stage.backward(number, gradients, self._leaves[stage.index])
         for maker, names in self._traffic.makers(stage.index):
             given = {name: returned.get(name, []) for name in names}
             office.send(Message(Subject.GRADIENTS, maker, stage.index, number), given)
+
+    def _explained(
+        self, stage: Stage, number: int, values: Mapping[str, Any] | None
+    ) -> AbstractContextManager[None]:
+        stages = self._facts.pipeline.stages
+        return explain_failure(stage, stages, number, self._micro_batches, values)
 
     def _post(self, office: Office, maker: int, number: int, values: Mapping[str, Any]) -> None:
         for reader, names in self._traffic.readers(maker):
@@ -249,5 +266,5 @@ def _leaf(value: Tensor, like: Tensor) -> Tensor:
 
 def _without_graphs(stage: Stage) -> Stage:
     copied = copy.copy(stage)
-    copied._graphs = {}
+    copied._graphs, copied._deferred = {}, {}
     return copied

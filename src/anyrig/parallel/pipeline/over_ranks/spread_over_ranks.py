@@ -12,6 +12,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from ....devices.as_json import read_device, write_device
+from ....devices.device import Device
+from ....devices.rig import Rig
 from ....errors import RankMismatchError, SpreadError
 from ....processes.group.board import board_of
 from ....processes.group.membership import Group, current_context, open_carrier
@@ -20,15 +23,17 @@ from ....processes.torch_faults import keep_until_exit
 from ....units import format_count
 from ...layout import Layout
 from ...losses.loss import Criterion
+from ..balance import Balance, balance_blocks, bytes_of, cut_evenly, dtype_of
+from ..chain import Chain
 from ..micro_batches import choose_micro_batches
 from ..options import PipelineOptions, choose_schedule
+from ..placement import Pipeline, make_stages
 from ..plan import PipelinePlan, StagePlan
 from ..schedules.named import make_schedule
+from ..schedules.schedule import Schedule
 from ..slots import Slot, list_slots, move_in_place, tensors_in
 from ..split.chain_of import chain_of
-from ..balance import cut_evenly
-from ..spread_pipeline import _bytes_of as bytes_of
-from ..stages import Pipeline, make_stages
+from ..spread_pipeline import count_work_of_example
 from .elsewhere import put_elsewhere
 from .links import open_links
 from .message import Traffic, find_links
@@ -58,7 +63,7 @@ def spread_over_ranks(
     row = find_row(group.rank, group.world_size, replicas)
     devices = len(row.ranks)
     name, reason = choose_schedule(options, layout.how, module, loss, layout.precision)
-    chain = chain_of(module)
+    chain = chain_of(module, options.split_points, example=options.example)
     per_device = 2 if name in ("interleaved", "zero-bubble-v") else 1
     if len(chain.blocks) < per_device * devices:
         raise SpreadError(
@@ -70,7 +75,8 @@ def spread_over_ranks(
     micro_batches = choose_micro_batches(options.micro_batches, devices, layout.how)
     schedule = make_schedule(name, devices, micro_batches.number)
     places = schedule.device_of_stage
-    sizes = _agree(module, cut_evenly([1 + bytes_of([each]) for each in chain.blocks], len(places)), group, (name, replicas))
+    balance = _balance(module, chain, options, schedule, layout, group, row)
+    sizes = _agree(module, balance.sizes, group, (name, replicas))
     pipeline = make_stages(chain, [layout.lead] * len(places), sizes)
     context = current_context()
     open_carrier(context)
@@ -90,7 +96,7 @@ def spread_over_ranks(
             )
             for stage in pipeline.stages
         ),
-        balance="such that the stage with the most bytes of parameters has the fewest",
+        balance=balance.reason,
         schedule=schedule,
         schedule_reason=reason,
         micro_batches="",
@@ -107,9 +113,44 @@ def spread_over_ranks(
             reason=f"{layout.reason}; {row.count} pipelines of {devices} ranks each, of which this "
             f"rank is in pipeline {row.number}",
         )
-    return PipelineRank(
-        module, replace(layout, pipeline=plan), loss, options, micro_batches, state
+    return PipelineRank(module, replace(layout, pipeline=plan), loss, options, micro_batches, state)
+
+
+def _balance(
+    module: torch.nn.Module,
+    chain: Chain,
+    options: PipelineOptions,
+    schedule: Schedule,
+    layout: Layout,
+    group: Group,
+    row: Row,
+) -> Balance:
+    """Return the stages' sizes, for the devices of the first pipeline, in the order of the ranks."""
+    board = board_of(group)
+    own = write_device(_device_of(layout.lead))
+    texts = board.exchange("devices", own, limit_or_default(None), "spread()")
+    devices = [read_device(texts[rank]) for rank in row.ranks_of(0)]
+    places, number = schedule.device_of_stage, schedule.micro_batches
+    work, obstacle = count_work_of_example(chain, options, number, layout.dim)
+    balance = balance_blocks(
+        chain,
+        devices,
+        len(places) // len(devices),
+        schedule.name,
+        number,
+        work,
+        dtype_of(module, layout.precision),
     )
+    if balance.devices == tuple(range(len(devices))):
+        return replace(balance, reason=balance.reason + obstacle)
+    sizes = cut_evenly([1 + bytes_of([block]) for block in chain.blocks], len(places))
+    return Balance(tuple(range(len(devices))), sizes, "by bytes, as every rank gets a stage")
+
+
+def _device_of(device: torch.device) -> Device:
+    """Return the facts of this rank's device."""
+    rig = Rig.detect()
+    return next((each for each in rig if each.torch_device == device), rig.lead)
 
 
 def place_on_ranks(

@@ -103,4 +103,7 @@ def _name_block(nodes: Sequence[fx.Node]) -> str:
     for depth, name in reversed(list(enumerate(paths[0]))):
         if all(path[depth : depth + 1] == [name] for path in paths):
             return str(name)
-    return f"{paths[0][-1]} to {paths[-1][-1]}"
+    depth = next(
+        (i for i, (a, b) in enumerate(zip(paths[0], paths[-1], strict=False)) if a != b), -1
+    )
+    return f"{paths[0][depth]} to {paths[-1][depth]}"

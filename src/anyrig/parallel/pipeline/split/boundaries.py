@@ -7,7 +7,8 @@
                       cut                 cut                cut
 
 A cut stays out of small submodules, and of places with more crossing values than at two places
-around, such as the inside of a residual branch. Operations without parameters join a neighbour.
+around, such as the inside of a residual branch. Operations without parameters, or with
+few as a norm, join a neighbour.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from torch import fx
 SMALL_PART = 1 / 16
 # Between two places of fewer crossing values that are at most this part apart, nothing is cut.
 _NEAR_PART = 1 / 4
+# A block uses at least this part of the parameters.
+_LEAST_PART = 1 / 512
 # Such values are sizes and devices, which cost nothing to send.
 _SMALL_VALUES = {"size", "dim", "numel", "shape", "device", "dtype", "ndim", "ndimension"}
 
@@ -111,14 +114,15 @@ def _inside_bumps(cuts: Sequence[int], counts: Sequence[int], before: Sequence[f
 
 
 def _join_empty(cuts: Sequence[int], sizes: Sequence[int], counts: Sequence[int]) -> list[int]:
-    """Remove cuts until each block uses parameters."""
+    """Remove cuts until each block uses enough parameters."""
     sums = list(accumulate(sizes, initial=0))
+    least = max(1, int(sums[-1] * _LEAST_PART))
     kept: list[int] = []
     for cut in cuts:
-        if sums[cut] > sums[kept[-1] if kept else 0]:
+        if sums[cut] - sums[kept[-1] if kept else 0] >= least:
             kept.append(cut)
         elif kept and counts[cut] <= counts[kept[-1]]:
             kept[-1] = cut
-    if kept and sums[-1] == sums[kept[-1]]:
+    if kept and sums[-1] - sums[kept[-1]] < least:
         kept.pop()
     return kept

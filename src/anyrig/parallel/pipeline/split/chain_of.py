@@ -86,12 +86,19 @@ def _require_parts(module: nn.Module, recording: Recording) -> None:
     total = sum(p.numel() for p in module.parameters())
     for name, why in recording.undivided.items():
         held = module.get_submodule(name)
-        parts = [c for c in held.children() if any(True for _ in c.parameters())]
-        if len(parts) > 1 and sum(p.numel() for p in held.parameters()) > total / 2:
+        if _has_parts(held) and sum(p.numel() for p in held.parameters()) > total / 2:
             raise SpreadError(
                 f"{name!r} has most of the parameters of this {type(module).__name__} and cannot "
                 f"be divided into stages: {why}. {_BY_HAND}"
             )
+
+
+def _has_parts(module: nn.Module) -> bool:
+    """Return whether the parameters of a module are in several submodules."""
+    parts = [module]
+    while len(parts) == 1:
+        parts = [c for c in parts[0].children() if any(True for _ in c.parameters())]
+    return len(parts) > 1
 
 
 def _choose_cuts(
@@ -99,10 +106,10 @@ def _choose_cuts(
 ) -> list[int]:
     nodes, undivided = sides[0].nodes, sides[0].recording.undivided
     spans = find_spans(nodes, module)
+    sizes = [_count_elements(node, module) for node in nodes]
     if split_points is not None:
-        cuts = find_named_cuts(module, nodes, split_points, spans, undivided)
+        cuts = find_named_cuts(module, nodes, split_points, sizes, spans, undivided)
     else:
-        sizes = [_count_elements(node, module) for node in nodes]
         cuts = choose_cuts(nodes, sizes, [(first, last) for first, last, _ in spans])
     for side in sides[1:]:
         for first, last, changing in find_spans(side.nodes, module):

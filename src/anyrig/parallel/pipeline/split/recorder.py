@@ -12,8 +12,6 @@ Records with `torch.fx`. Differences from `torch.fx.symbolic_trace`, each for ex
 from __future__ import annotations
 
 import dataclasses
-import random
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,13 +19,22 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
+from torch.nn.modules import transformer
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils import checkpoint
 
 from .boundaries import SMALL_PART
 from .conditions import expected_truth, require_truth
-from .refusal import CannotTraceError, Place, explain_failure, find_caller
+from .refusal import CannotTraceError, explain_failure, find_caller
+from .side_effects import (
+    copy_attributes,
+    find_change,
+    place_of,
+    read_random_state,
+    restore_attributes,
+    restore_random_state,
+)
 from .stand_ins import IN_PLACE_OPERATORS, Mode, State, Value
 
 # They refuse symbolic sizes before a TorchFunctionMode sees the call.
@@ -234,21 +241,27 @@ class Recorder(fx.Tracer):
         home = getattr(kind.forward, "__module__", "") or ""
         plain = kind.__call__ is nn.Module.__call__ and "forward" not in vars(m)
         traceable = kind.forward in _TRACED_OF_TORCH or not home.startswith("torch.")
+        if getattr(m, "use_nested_tensor", False) and kind.forward in _TRACED_OF_TORCH:
+            self.recording.undivided[self._names[id(m)]] = (
+                f"this {kind.__name__} may compute with nested tensors in evaluation mode; make it "
+                "with enable_nested_tensor=False"
+            )
+            return True
         return not (plain and traceable) or has_hooks(m) or "Parametrized" in kind.__name__
 
     def _call_forward(self, m: nn.Module, forward: Callable[[], Any]) -> Any:
         """Call a forward, and make sure that tracing has no effects other than the recording."""
-        before, numbers = _copy_attributes(m), _random_state()
+        before, numbers = copy_attributes(m), read_random_state()
         try:
             result = forward()
-            changed = _find_change(m, before)
+            changed = find_change(m, before)
             if changed is not None:
-                raise CannotTraceError(f"forward changes the attribute {changed!r}", _place_of(m))
-            if _random_state() != numbers:
-                raise CannotTraceError("forward draws random numbers of Python", _place_of(m))
+                raise CannotTraceError(f"forward changes the attribute {changed!r}", place_of(m))
+            if read_random_state() != numbers:
+                raise CannotTraceError("forward draws random numbers of Python", place_of(m))
         finally:
-            _restore_attributes(m, before)
-            _restore_random_state(numbers)
+            restore_attributes(m, before)
+            restore_random_state(numbers)
         return result
 
     def _forget_after(self, last: fx.Node | None) -> None:
@@ -279,7 +292,14 @@ class _RecordEverything(TorchFunctionMode):
 
 
 # The forwards of PyTorch that only call their children, and are traced.
-_TRACED_OF_TORCH = {nn.Sequential.forward}
+_TRACED_OF_TORCH = {
+    nn.Sequential.forward,
+    nn.TransformerEncoder.forward,
+    nn.TransformerDecoder.forward,
+}
+# Private: these two forwards call them with values, so they are recorded as operations. Without
+# them, the forwards are not traced and test_layers_of_pytorchs_encoder_are_blocks fails.
+_HELPERS_OF_TORCH = ("_get_seq_len", "_detect_is_causal_mask")
 
 
 def has_hooks(m: nn.Module) -> bool:
@@ -322,17 +342,19 @@ def _patched(recorder: Recorder) -> Iterator[None]:
         if not _is_changed_in_place(m, name, value, recorder):
             set_before(m, name, value)
 
-    saved = {name: getattr(torch, name) for name in _FACTORIES}
+    places: list[tuple[Any, str]] = [(torch, name) for name in _FACTORIES]
+    places += [(transformer, name) for name in _HELPERS_OF_TORCH if hasattr(transformer, name)]
+    saved = [(home, name, getattr(home, name)) for home, name in places]
     set_before = nn.Module.__setattr__
     try:
-        for name, function in saved.items():
-            setattr(torch, name, patch(function))
+        for home, name, function in saved:
+            setattr(home, name, patch(function))
         nn.Module.__setattr__ = set_attribute  # type: ignore[method-assign, assignment]
         yield
     finally:
         nn.Module.__setattr__ = set_before  # type: ignore[method-assign]
-        for name, function in saved.items():
-            setattr(torch, name, function)
+        for home, name, function in saved:
+            setattr(home, name, function)
 
 
 def _is_changed_in_place(m: nn.Module, name: str, value: Any, recorder: Recorder) -> bool:
@@ -353,59 +375,3 @@ def _read_context() -> tuple[Any, ...]:
         for kind in ("cpu", "cuda")
     )
     return torch.is_grad_enabled(), torch.is_inference_mode_enabled(), autocast
-
-
-def _copy_attributes(m: nn.Module) -> dict[str, tuple[Any, Any]]:
-    return {
-        name: (value, type(value)(value) if type(value) in (list, dict, set) else None)
-        for name, value in vars(m).items()
-    }
-
-
-def _find_change(m: nn.Module, before: dict[str, tuple[Any, Any]]) -> str | None:
-    now = vars(m)
-    for name in now.keys() | before.keys():
-        if name not in now or name not in before or now[name] is not before[name][0]:
-            return name
-        value, copied = before[name]
-        if copied is None:
-            continue
-        same = len(value) == len(copied) and all(
-            a is b and (not isinstance(value, dict) or value[a] is copied[b])
-            for a, b in zip(value, copied, strict=True)
-        )
-        if not same:
-            return name
-    return None
-
-
-def _restore_attributes(m: nn.Module, before: dict[str, tuple[Any, Any]]) -> None:
-    for value, copied in before.values():
-        if isinstance(copied, list):
-            value[:] = copied
-        elif copied is not None:
-            value.clear()
-            value.update(copied)
-    vars(m).clear()
-    vars(m).update({name: value for name, (value, _) in before.items()})
-
-
-def _random_state() -> tuple[Any, ...]:
-    """Return the state of Python's and NumPy's random numbers; PyTorch's calls are recorded."""
-    numpy = sys.modules.get("numpy")
-    if numpy is None:
-        return random.getstate(), None
-    kind, keys, *rest = numpy.random.get_state()
-    return random.getstate(), (kind, tuple(keys.tolist()), *rest)
-
-
-def _restore_random_state(state: tuple[Any, ...]) -> None:
-    random.setstate(state[0])
-    numpy = sys.modules.get("numpy")
-    if numpy is not None and state[1] is not None:
-        numpy.random.set_state(state[1])
-
-
-def _place_of(m: nn.Module) -> Place:
-    code = getattr(type(m).forward, "__code__", None)
-    return Place(code.co_filename, code.co_firstlineno) if code else Place("", 0)

@@ -14,10 +14,19 @@ def find_named_cuts(
     module: nn.Module,
     nodes: Sequence[fx.Node],
     names: Sequence[str],
+    sizes: Sequence[int],
     spans: Sequence[tuple[int, int, fx.Node]],
     undivided: Mapping[str, str],
 ) -> list[int]:
     """Return the index of the first operation of each named submodule.
+
+    Args:
+        module: the whole.
+        nodes: its operations in order.
+        names: of submodules.
+        sizes: how many elements of parameters each node uses.
+        spans: (first, last, changing node) of nodes that must stay together.
+        undivided: why a submodule is a single operation, by name.
 
     Raises:
         SpreadError: a name is no submodule, or no stage can begin at this submodule.
@@ -31,7 +40,13 @@ def find_named_cuts(
                 f"split_points: {type(module).__name__} has no submodule {name!r}; "
                 f"the nearest names are {', '.join(map(repr, near))}"
             )
-        cuts.add(_find_cut(nodes, name, spans, undivided))
+        cut = _find_cut(nodes, name, spans, undivided)
+        if not any(sizes[:cut]):
+            raise SpreadError(
+                f"split_points: no stage can begin at {name!r}, because the module begins with it; "
+                "name the later stages only"
+            )
+        cuts.add(cut)
     return sorted(cuts)
 
 
@@ -48,8 +63,6 @@ def _find_cut(
     for cut, node in enumerate(nodes):
         if not any(called == name or called.startswith(f"{name}.") for called, _ in _calls(node)):
             continue
-        if cut == 0:
-            raise SpreadError(f"{start} the module begins with it; name the later stages only")
         for first, last, changing in spans:
             if first < cut <= last:
                 raise SpreadError(

@@ -18,7 +18,7 @@ from .in_place_code import function_changes_arguments, module_changes_arguments
 from .stand_ins import IN_PLACE_OPERATORS
 
 # Results of these may be, or share memory with, their first argument.
-_VIEWS = set(
+_VIEWS = frozenset(
     "view view_as reshape transpose t permute flatten unflatten squeeze unsqueeze expand "
     "expand_as chunk split tensor_split unbind getitem __getitem__ getattr narrow select "
     "contiguous to float half double type type_as detach movedim moveaxis swapaxes swapdims "

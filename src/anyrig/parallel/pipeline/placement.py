@@ -16,7 +16,6 @@ from .schedules.named import make_schedule
 from .schedules.schedule import Task
 from .schedules.timeline import issue_order
 from .slots import list_slots, move_in_place, tensors_in
-from .split.chain_of import chain_of
 from .stage import Stage
 
 
@@ -49,19 +48,11 @@ class Pipeline:
             return None
 
 
-def divide_module(
-    module: nn.Module, devices: Sequence[torch.device], sizes: Sequence[int]
-) -> Pipeline:
-    """Return the stages of a module; stage i has ``sizes[i]`` blocks, on ``devices[i]``.
+def make_stages(chain: Chain, devices: Sequence[torch.device], sizes: Sequence[int]) -> Pipeline:
+    """Return the stages of a chain; stage i has ``sizes[i]`` blocks, on ``devices[i]``.
 
     Nothing is moved; see `place_module`.
     """
-    chain = chain_of(module)
-    return make_stages(chain, devices, sizes)
-
-
-def make_stages(chain: Chain, devices: Sequence[torch.device], sizes: Sequence[int]) -> Pipeline:
-    """Return a chain with stage i of ``sizes[i]`` blocks on ``devices[i]``."""
     stages = []
     spans = list(pairwise(accumulate(sizes, initial=0)))
     for index, ((first, end), device) in enumerate(zip(spans, devices, strict=True)):

@@ -1,0 +1,1 @@
+"""How blocks are divided over unequal devices: the search behind `partition`."""

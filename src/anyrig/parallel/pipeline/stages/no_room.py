@@ -1,0 +1,68 @@
+"""What to say if the blocks do not fit the devices."""
+
+from __future__ import annotations
+
+from ....errors import SpreadError
+from ....units import format_bytes
+from .problem import Problem
+
+_MOST_DEVICES = 1024
+
+
+def explain_no_room(problem: Problem) -> SpreadError:
+    """Return the error for blocks that fit no division over the devices.
+
+    It names the missing bytes, and how many devices like the largest would do.
+    """
+    largest = max(range(len(problem.devices)), key=lambda d: problem.memory[d])
+    room, count = problem.memory[largest], len(problem.blocks)
+    fewest = min(problem.in_flight(n - 1, n) for n in range(1, len(problem.devices) + 1))
+    for block in range(count):
+        size = problem.stage_bytes(block, block + 1, fewest)
+        if size > room:
+            return SpreadError(
+                f"block {block} needs {format_bytes(size)}, and the largest device, "
+                f"{problem.devices[largest].name}, has room for {format_bytes(int(room))}: "
+                f"{format_bytes(size - int(room))} are missing. A block cannot be divided further; "
+                "use smaller micro-batches, recompute activations, or a larger device"
+            )
+    needed = problem.stage_bytes(0, count, fewest)
+    offered = int(sum(problem.memory))
+    missing = max(needed - offered, _count_left_over(problem))
+    number = _count_devices(problem, largest)
+    device = problem.devices[largest].name
+    remedy = (
+        f"{number} devices like {device} with {format_bytes(int(room))} would do"
+        if number
+        else f"no number of devices like {device} would do, because earlier stages hold more "
+        "micro-batches; use smaller or fewer micro-batches, or recompute activations"
+    )
+    return SpreadError(
+        f"the blocks need {format_bytes(needed)} or more, and do not fit the "
+        f"{len(problem.devices)} devices with {format_bytes(offered)}: {format_bytes(missing)} are "
+        f"missing; {remedy}"
+    )
+
+
+def _count_left_over(problem: Problem) -> int:
+    """Return the bytes of the blocks that remain when each device takes what it can."""
+    end = len(problem.blocks)
+    order = list(range(len(problem.devices)))
+    if not problem.given_order:
+        order.sort(key=lambda d: -problem.memory[d])
+    for after, device in enumerate(reversed(order)):
+        held = problem.in_flight(len(order) - 1 - after, len(order))
+        end = problem.earliest_start(device, end, held, float("inf"))
+    return problem.stage_bytes(0, end, problem.in_flight(0, len(order)))
+
+
+def _count_devices(problem: Problem, device: int) -> int | None:
+    """Return the smallest number of equal devices that has room; None if none has."""
+    for number in range(1, min(len(problem.blocks), _MOST_DEVICES) + 1):
+        left = len(problem.blocks)
+        for after in range(number):
+            held = problem.in_flight(number - 1 - after, number)
+            left = problem.earliest_start(device, left, held, float("inf"))
+        if left == 0:
+            return number
+    return None
