@@ -67,9 +67,10 @@ def _complete_module(state: ModuleState, model: nn.Module) -> ModuleState:
     first = row.ranks_of(0)
     made: dict[int, OnOneRank] = {}  # tied tensors remain one object
     for tensor in state.tensors.values():
-        is_elsewhere = isinstance(tensor, Elsewhere)
-        place = tensor.on_rank % len(first) if is_elsewhere else row.place
-        held = None if is_elsewhere else tensor
+        place: int = row.place
+        held: Tensor | None = tensor
+        if isinstance(tensor, Elsewhere):
+            place, held = tensor.on_rank % len(first), None
         made[id(tensor)] = OnOneRank(tensor.shape, tensor.dtype, first[place], held)
     return replace(state, tensors={name: made[id(t)] for name, t in state.tensors.items()})
 

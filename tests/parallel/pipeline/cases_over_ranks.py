@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import io
 import os
 import shutil
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +15,11 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import anyrig
 from anyrig.parallel.pipeline.over_ranks.elsewhere import Elsewhere
+from anyrig.processes.group.membership import current_context
 
 TOLERANCE = 1e-9
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble", "zero-bubble-v")
@@ -49,6 +53,10 @@ class Pair:
             (each * factor).backward()
         self.compare_gradients()
 
+    def alone(self, x: Tensor, target: Tensor) -> Tensor:
+        """Return the loss on one device."""
+        return self.loss(self.one(x), target)
+
     def own(self) -> dict[str, Tensor]:
         """Return the parameters that this rank has."""
         named = self.model.named_parameters()
@@ -72,7 +80,7 @@ def close(one: Tensor | None, other: Tensor | None, what: str = "") -> None:
     assert (one is None) == (other is None), f"{what}: one of two gradients is missing"
     if one is None or other is None:
         return
-    assert one.shape == other.shape and one.dtype == other.dtype, what
+    assert (one.shape, one.dtype) == (other.shape, other.dtype), what
     one, other = one.detach().cpu(), other.detach().cpu()
     scale = max(1.0, float(other.abs().max()) if other.numel() else 0.0)
     error = float((one - other).abs().max()) / scale if one.numel() else 0.0
@@ -99,15 +107,23 @@ def on_device(*tensors: Tensor) -> Any:
 
 
 def case_schedules() -> None:
+    try_schedules((1, 4))
+
+
+def case_schedules_of_more_micro_batches() -> None:
+    try_schedules((2, 3, 8, 16))
+
+
+def try_schedules(numbers: Sequence[int]) -> None:
     for schedule in SCHEDULES:
-        for micro_batches in (1, 3, 8):
+        for micro_batches in numbers:
             pair = Pair(
                 perceptron(16),
                 nn.CrossEntropyLoss(),
                 schedule=schedule,
                 micro_batches=micro_batches,
             )
-            for samples in (9, 9, 3, 9):
+            for samples in (9, 9, 3):
                 pair.step(*batch(samples))
                 pair.step(*batch(samples), factor=0.5)  # accumulates
 
@@ -173,7 +189,7 @@ def case_outputs_and_a_loss_outside() -> None:
 def case_two_forwards_and_one_backward() -> None:
     pair = Pair(perceptron(), nn.CrossEntropyLoss(), schedule="gpipe", micro_batches=2)
     (x, y), (u, v) = batch(7), batch(6)
-    for model in (pair.model, lambda x, target: pair.loss(pair.one(x), target)):
+    for model in (pair.model, pair.alone):
         first, second = model(x, target=y), model(u, target=v)
         (first + 2 * second).backward()
     pair.compare_gradients()
@@ -182,14 +198,14 @@ def case_two_forwards_and_one_backward() -> None:
 def case_a_second_backward_pass() -> None:
     x, y = batch(7)
     pair = Pair(perceptron(), nn.CrossEntropyLoss(), schedule="1f1b")
-    for model in (pair.model, lambda x, target: pair.loss(pair.one(x), target)):
+    for model in (pair.model, pair.alone):
         loss = model(x, target=y)
         loss.backward(retain_graph=True)
         loss.backward()
     pair.compare_gradients()
+    loss = pair.model(x, target=y)
+    loss.backward()
     with pytest.raises(RuntimeError, match="earlier backward pass"):
-        loss = pair.model(x, target=y)
-        loss.backward()
         loss.backward()
 
 
@@ -199,7 +215,7 @@ def case_gradients_of_arguments() -> None:
         x, y = batch(7)
         (before,) = on_device(torch.eye(6))
         losses = []
-        for model in (pair.model, lambda x, target: pair.loss(pair.one(x), target)):
+        for model in (pair.model, pair.alone):
             leaf = before.detach().clone().requires_grad_()
             loss = model(x @ leaf, target=y)
             loss.backward()
@@ -337,9 +353,6 @@ def case_batch_norm() -> None:
     pair.compare_states()
 
 
-WHOLE = [name for name in list(globals()) if name.startswith("case_")]
-
-
 def case_rows_of_different_size() -> None:
     for schedule in ("gpipe", "1f1b"):
         pair = Pair(
@@ -378,9 +391,6 @@ def case_rows_with_skip_connections() -> None:
         total, count = mean_of_tokens(pair.one(*given[:2]), given[2])
         (total / count).backward()
         pair.compare_gradients()
-
-
-ROWS = [name for name in list(globals()) if name.startswith("case_rows")]
 
 
 def case_saving_and_loading() -> None:
@@ -424,3 +434,182 @@ def case_saving_and_loading() -> None:
     anyrig.barrier()
     if dist.get_rank() == 0:
         shutil.rmtree(folder)
+
+
+def case_rows_of_a_distributed_loader() -> None:
+    """The ranks of a pipeline have the same samples; two pipelines have every sample once."""
+    x, y = (tensor.cpu() for tensor in batch(23))
+    data = DataLoader(TensorDataset(x, y, torch.arange(23)), batch_size=6, shuffle=True)
+    ranks = dist.get_world_size()
+    for replicas in (1, 2) if ranks == 4 else (1,):
+        pair = Pair(perceptron(), nn.CrossEntropyLoss(), replicas=replicas)
+        loader = anyrig.distribute(data, seed=3)
+        alone: list[list[int]] = []
+        for u, v, numbers in loader:
+            of_ranks: list[Any] = [None] * ranks
+            dist.all_gather_object(of_ranks, numbers.tolist())
+            size = ranks // replicas
+            rows = [of_ranks[number * size] for number in range(replicas)]
+            assert of_ranks == [row for row in rows for _ in range(size)]
+            whole = [number for row in rows for number in row]
+            alone.append(whole)
+            pair.model.zero_grad(), pair.one.zero_grad()
+            pair.model(u, target=v).backward()
+            pair.alone(*on_device(x[whole], y[whole])).backward()
+            pair.compare_gradients()
+        assert sorted(number for each in alone for number in each) == list(range(23))
+        current_context().counts["loader"] = 0  # as in another program
+
+
+class Failing(nn.Module):
+    """Raises for negative inputs, or in the backward pass for large ones."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if bool((x < -100).any()):
+            raise ValueError("a negative input")
+        return Fail.apply(x) if bool((x > 100).any()) else x.clone()
+
+
+class Fail(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        raise ValueError("a large input")
+
+
+class Shifted(nn.Linear):
+    """A layer that passes inputs on as they are."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * 0 + x
+
+
+def failing(layer: int) -> nn.Sequential:
+    """Layers that pass inputs on, of which one may fail."""
+    layers: list[nn.Module] = [Shifted(6, 6) for _ in range(8)]
+    layers[layer] = nn.Sequential(Failing(), Shifted(6, 6))
+    return nn.Sequential(*layers)
+
+
+def error_of(call: Any) -> str:
+    """Return the error that a call raises, with its class and notes."""
+    with pytest.raises(Exception) as caught:  # noqa: PT011 - the caller looks at it
+        call()
+    notes = getattr(caught.value, "__notes__", [])
+    return "\n".join([f"{type(caught.value).__name__}: {caught.value}", *notes])
+
+
+def case_failing_stages() -> None:
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    for layer, bad in ((7, -1e3), (0, -1e3), (7, 1e3), (0, 1e3)):
+        for schedule in ("1f1b", "gpipe"):
+            model: Any = anyrig.spread(
+                failing(layer).double(),
+                how="pipeline",
+                loss=nn.MSELoss(),
+                micro_batches=4,
+                schedule=schedule,
+            )
+            x = torch.zeros(8, 6, dtype=torch.float64, requires_grad=True)
+            model(x, target=torch.zeros(8, 6)).backward()
+            given = x.detach().clone()
+            given[5] = bad  # in micro-batch 2
+            given.requires_grad_()
+            found = error_of(lambda: model(given, target=torch.zeros(8, 6)).backward())  # noqa: B023
+            culprit = 0 if layer == 0 else ranks - 1
+            what = "a negative input" if bad < 0 else "a large input"
+            assert what in found, found
+            assert f"on rank {culprit}" in found, found
+            assert "micro-batch 2 of 0 to 3" in found, found
+            assert f"in stage {0 if layer == 0 else ranks - 1} of 0 to {ranks - 1}" in found
+            assert found.startswith("ValueError" if rank == culprit else "OtherRankError"), found
+            assert ("which was given" in found) is (bad < 0)
+            assert "has failed" in error_of(lambda: model(x, target=torch.zeros(8, 6)))  # noqa: B023
+            anyrig.barrier()
+
+
+def case_ranks_that_call_differently() -> None:
+    pair = Pair(perceptron(), nn.CrossEntropyLoss())
+    x, y = batch(8)
+    with torch.set_grad_enabled(dist.get_rank() > 0):
+        found = error_of(lambda: pair.model(x, target=y))
+    assert found.startswith("RankMismatchError"), found
+    assert "without gradients" in found
+    found = error_of(lambda: pair.model(x[: 5 + dist.get_rank()], target=y[: 5 + dist.get_rank()]))
+    assert found.startswith("RankMismatchError"), found
+    assert "distribute(loader)" in found
+    found = error_of(lambda: pair.model(x[:, : 5 + min(1, dist.get_rank())], target=y))
+    assert found.startswith("RankMismatchError"), found
+    pair.step(x, y)  # nothing was sent
+
+
+class Masking(nn.Module):
+    """Returns as many rows as its input has positive ones."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x[x[:, 0] > 0]
+
+
+def case_shapes_that_depend_on_values() -> None:
+    layers = [nn.Linear(6, 6) for _ in range(4 * dist.get_world_size())]
+    net = nn.Sequential(Masking(), *layers).double()
+    model: Any = anyrig.spread(net, how="pipeline", loss=lambda output, _: output.sum())
+    x = torch.ones(8, 6, dtype=torch.float64)
+    model(x, target=x)
+    x[3] = -1
+    found = error_of(lambda: model(x, target=x))
+    if dist.get_rank() == 0:
+        assert "SpreadError" in found, found
+    assert "changed although the arguments have the same shapes" in found or dist.get_rank() > 1
+
+
+def case_refusals() -> None:
+    ranks = dist.get_world_size()
+    found = error_of(lambda: anyrig.spread(perceptron(ranks - 1), how="pipeline"))
+    assert found.startswith("SpreadError"), found
+    assert "that can be on different ranks" in found
+    assert "does not divide" in error_of(
+        lambda: anyrig.spread(perceptron(), how="pipeline", replicas=ranks)
+    )
+    width = 6 + dist.get_rank()
+    found = error_of(lambda: anyrig.spread(perceptron(width=width), how="pipeline"))
+    assert found.startswith("RankMismatchError"), found
+    pair = Pair(perceptron(), nn.CrossEntropyLoss())
+    elsewhere = next(p for p in pair.model.parameters() if isinstance(p, Elsewhere))
+    assert f"on rank {elsewhere.on_rank}" in error_of(lambda: elsewhere.square())
+    for kept in (pair.model, pair.model.state_dict(), elsewhere):
+        assert error_of(lambda: torch.save(kept, io.BytesIO())).startswith("ShardSave")  # noqa: B023
+    assert error_of(lambda: copy.deepcopy(pair.model)).startswith("SpreadError")
+    state = pair.one.state_dict()
+    pair.model.load_state_dict(state)
+    pair.model.load_state_dict(pair.model.state_dict())
+    pair.compare_states()
+    with pytest.raises(RuntimeError):  # it has no memory
+        elsewhere.untyped_storage().data_ptr()
+    assert elsewhere.device == pair.device
+
+
+CASES = [name for name in list(globals()) if name.startswith("case_")]
+ROWS = [name for name in CASES if name.startswith("case_rows")]
+MANY = ["case_schedules_of_more_micro_batches"]
+WHOLE = [name for name in CASES if name not in {*ROWS, *MANY}]
+ON_FOUR = [
+    *ROWS,
+    "case_skip_connections_and_tied_weights",
+    "case_gradients_of_arguments",
+    "case_ranks_that_call_differently",
+    "case_steps_of_optimizers",
+]
+# What depends on the device: transfers by NCCL, copies to the device, streams.
+ON_GPUS = [
+    "case_losses",
+    "case_outputs_and_a_loss_outside",
+    "case_gradients_of_arguments",
+    "case_checkpointing",
+    "case_steps_of_optimizers",
+    "case_skip_connections_and_tied_weights",
+    "case_saving_and_loading",
+]

@@ -49,7 +49,6 @@ class Context:
     counts: Counter[str] = field(default_factory=Counter)
     board: Any = None  # see `board_of`
     carrier: Any = None  # see `open_carrier`
-    hosts: Any = None  # a gloo group for transfers between the ranks of a pipeline
     ranks_per_batch: int | None = None  # ranks that need the same batch; set by a pipeline
     balances: dict[str | None, Any] = field(default_factory=dict)  # by sharing policy
     balance: Any = None  # the balance of the loader that yielded the last batch

@@ -61,7 +61,7 @@ class SampledDivision:
         self._batches.seed = mix_seed(self.seed, epoch)
         self._batches.skip_batches = skip_batches
         self._batches.drawn.clear()
-        self._generator.manual_seed(mix_seed(self.seed, epoch, self.turns.rank))
+        self._generator.manual_seed(mix_seed(self.seed, epoch, self.turns.part))
         with torch.device("cpu"):  # the generator's; the program may have set another default
             return self._yield_batches(iter(self._loader))
 
@@ -69,7 +69,7 @@ class SampledDivision:
         for batch in batches:
             counts = self._batches.drawn.popleft()
             self.turns.use(counts)
-            if counts[self.turns.rank] or not any(counts):
+            if counts[self.turns.part] or not any(counts):
                 yield batch
             else:
                 yield remove_sample(batch) if self._empty is None else self._empty()
@@ -100,7 +100,7 @@ class RankBatches:
             if index >= skip_batches:
                 counts = self.turns.divide(index, len(indices))
                 self.drawn.append(counts)
-                yield indices[part_of_rank(counts, self.turns.rank)] or indices[:1]
+                yield indices[part_of_rank(counts, self.turns.part)] or indices[:1]
 
     def _check(self, first: list[Any]) -> None:
         """Raise RankMismatchError if rank 0 begins with another batch."""

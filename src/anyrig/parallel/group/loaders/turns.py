@@ -51,6 +51,9 @@ class Turns:
     divided: bool = False  # whether each rank's loader yields that rank's own batches
     longest: int | None = None  # the length of the longest loader; None if one has no length
     timeout_seconds: float = 600.0
+    # The number of this rank's part of a global batch; the ranks of one pipeline have the same
+    # part. None: that of the rank.
+    shared_part: int | None = None
     # How many samples each rank had in each batch of this iteration.
     samples_of_batches: list[tuple[int, ...]] = field(default_factory=list, init=False)
     _progress: Progress = field(default=Progress(), init=False)
@@ -59,6 +62,11 @@ class Turns:
     def ranks(self) -> int:
         """The number of ranks."""
         return 1 if self.board is None else self.board.group.world_size
+
+    @property
+    def part(self) -> int:
+        """The number of this rank's part of a global batch."""
+        return self.rank if self.shared_part is None else self.shared_part
 
     @property
     def shares(self) -> Shares | None:

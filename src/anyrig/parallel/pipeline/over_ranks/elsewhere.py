@@ -33,6 +33,7 @@ class Elsewhere(Tensor):
     def __new__(
         cls, like: Tensor, label: str, on_rank: int, device: torch.device, dtype: torch.dtype
     ) -> Elsewhere:
+        """Return a tensor like `like`, without values."""
         # Private, as PyTorch has no other way to make a tensor without memory on a device;
         # `test_a_tensor_elsewhere` covers it.
         made: Elsewhere = Tensor._make_wrapper_subclass(
@@ -42,7 +43,7 @@ class Elsewhere(Tensor):
         return made
 
     @classmethod
-    def __torch_dispatch__(
+    def __torch_dispatch__(  # type: ignore[override]
         cls,
         func: Any,
         types: Sequence[type],
@@ -62,16 +63,16 @@ class Elsewhere(Tensor):
                 return _elsewhere_like(given, device, options.get("dtype") or given.dtype)
         found = next(leaf for leaf in _flat(args, kwargs) if isinstance(leaf, Elsewhere))
         raise SpreadError(
-            f"{found.label!r} is on rank {found.on_rank} of the pipeline, so this rank cannot compute "
-            f"{func.__name__} with it. Compute with it inside the module, or save the whole model "
-            "with anyrig.save(folder, model=model) on every rank"
+            f"{found.label!r} is on rank {found.on_rank} of the pipeline, so this rank cannot "
+            f"compute {func.__name__} with it. Compute with it inside the module, or save "
+            "the whole model with anyrig.save(folder, model=model) on every rank"
         )
 
     def full_tensor(self) -> NoReturn:
         """Raise SpreadError; see `whole_state.OnOneRank`, which `anyrig.save` uses."""
         raise SpreadError(f"{self.label!r} is on rank {self.on_rank} of the pipeline")
 
-    def __repr__(self, *, tensor_contents: object = None) -> str:
+    def __repr__(self, **_: object) -> str:  # type: ignore[override]
         return f"Elsewhere({self.label!r}, rank={self.on_rank}, shape={tuple(self.shape)})"
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
@@ -83,9 +84,9 @@ class Elsewhere(Tensor):
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         """Raise ShardSaveError: one rank would save its stages as the whole model."""
         raise ShardSaveError(
-            f"{self.label!r} is on rank {self.on_rank} of the pipeline, so saving the model here would "
-            "lose it. anyrig.save(folder, model=model, optimizer=optimizer) on every rank saves "
-            "the whole"
+            f"{self.label!r} is on rank {self.on_rank} of the pipeline, so saving the model here "
+            "would lose it. anyrig.save(folder, model=model, optimizer=optimizer) on every rank "
+            "saves the whole"
         )
 
 

@@ -33,8 +33,9 @@ from ....processes.waits import waits_for_ranks
 from .contents import Contents, Form
 from .row import Row
 
-# No call has this tag: see `Links.fail`.
-_CLOSING_TAG = 2**30
+# Tags begin again after so many passes.
+MOST_PASSES = 2**30
+_CLOSING_TAG = MOST_PASSES  # see `Links.fail`
 _CLOSING = timedelta(milliseconds=1)
 
 
@@ -73,6 +74,7 @@ class Links:
         name: of the model, unique in the group.
         hosts: a gloo group of all ranks.
         pairs: the process group of each sending and receiving device; empty on the CPU.
+        equals: the process group of the ranks with the same stages; None if there are no others.
     """
 
     group: Group
@@ -80,6 +82,7 @@ class Links:
     name: str
     hosts: Any
     pairs: dict[tuple[int, int], Any]
+    equals: Any = None
     _sent: list[_Sent] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -147,6 +150,24 @@ class Links:
             size = int(buffer[0]) if dtype is torch.int64 else 0
         return bytes(parts[1].tolist()).decode()
 
+    @waits_for_ranks
+    def add_up(self, tensor: Tensor, group: Any = None) -> None:
+        """Add up a tensor over the ranks of `group`, in place; by default over all ranks.
+
+        Raises:
+            OtherRankError: another rank has failed.
+            RankWaitError: another rank did not come in time, or has ended.
+        """
+        if self.pairs:
+            dist.all_reduce(tensor, group=group)
+            return
+        here = tensor.cpu()
+        with self._explained(None, "a sum over ranks"):
+            work: Any = dist.all_reduce(here, group=group or self.hosts, async_op=True)
+            work.wait(self._limit)
+        if here is not tensor:
+            tensor.copy_(here)
+
     def finish_sending(self) -> None:
         """Wait until other ranks have received what was sent through the hosts."""
         for sent in self._sent:
@@ -165,12 +186,13 @@ class Links:
         self._sent.clear()
         # A wait that times out closes gloo's connection, which ends the waits of the other side.
         # gloo's groups have no other way to end before all ranks have called `destroy`.
-        for place, rank in enumerate(self.row.ranks):
-            if place != self.row.place:
-                with suppress(RuntimeError):
-                    dist.irecv(torch.empty(1, device="cpu"), rank, self.hosts, _CLOSING_TAG).wait(
-                        _CLOSING
-                    )
+        for group in (self.hosts, *([] if self.pairs or self.equals is None else [self.equals])):
+            for rank in dist.get_process_group_ranks(group):
+                if rank != self.group.rank:
+                    buffer = torch.empty(1, device="cpu")
+                    with suppress(RuntimeError):
+                        work: Any = dist.irecv(buffer, rank, group, _CLOSING_TAG)
+                        work.wait(_CLOSING)
 
     @property
     def _failure_key(self) -> str:
@@ -185,12 +207,12 @@ class Links:
         self._sent.append(_Sent(tensor, work, receiver, group is self.hosts))
 
     @waits_for_ranks
-    def _wait(self, work: Any, place: int, what: str) -> None:
+    def _wait(self, work: Any, place: int | None, what: str) -> None:
         with self._explained(place, what):
             work.wait(self._limit)
 
     @contextmanager
-    def _explained(self, place: int, what: str) -> Iterator[None]:
+    def _explained(self, place: int | None, what: str) -> Iterator[None]:
         started = time.monotonic()
         try:
             yield
@@ -198,23 +220,29 @@ class Links:
             seconds = time.monotonic() - started
             raise self._explain(error, place, what, seconds) from error
 
-    def _explain(self, error: RuntimeError, place: int, what: str, seconds: float) -> Exception:
+    def _explain(
+        self, error: RuntimeError, place: int | None, what: str, seconds: float
+    ) -> Exception:
+        others = [rank for rank in range(self.group.world_size) if rank != self.group.rank]
+        ranks = others if place is None else [self._rank(place)]
+        named = "other ranks" if place is None else f"rank {ranks[0]}"
         failure = self.board.look([self._failure_key])[0]
         if failure is not None:
             return OtherRankError(
-                f"rank {self.group.rank} waited for rank {self._rank(place)} at {what}, and "
-                f"{failure.decode()}"
+                f"rank {self.group.rank} waited for {named} at {what}, and {failure.decode()}"
             )
         if "timed out" in str(error).lower():
-            return self.board.late([self._rank(place)], round(seconds), what, place_of_caller())
+            return self.board.late(ranks, round(seconds), what, place_of_caller())
         return RankWaitError(
-            f"rank {self.group.rank} waited for rank {self._rank(place)} at {what}, and the "
-            f"connection ended ({error}). See the output of that rank",
-            [self._rank(place)],
+            f"rank {self.group.rank} waited for {named} at {what}, and the connection ended "
+            f"({error}). See the output of {named}",
+            ranks,
         )
 
 
-def open_links(group: Group, row: Row, name: str, hosts: Any, pairs: Sequence[Any]) -> Links:
+def open_links(
+    group: Group, row: Row, name: str, hosts: Any, pairs: Sequence[Any], equals: Any
+) -> Links:
     """Return the links between the ranks of a pipeline; every rank must call this.
 
     Args:
@@ -223,6 +251,7 @@ def open_links(group: Group, row: Row, name: str, hosts: Any, pairs: Sequence[An
         name: of the model, unique in the group.
         hosts: a gloo group of all ranks.
         pairs: the devices that send and receive.
+        equals: the process group of the ranks with the same stages.
     """
     backend = carrier_of(dist.get_backend_config(), group.device)
     opened: dict[tuple[int, int], Any] = {}
@@ -234,4 +263,4 @@ def open_links(group: Group, row: Row, name: str, hosts: Any, pairs: Sequence[An
                 if number == row.number and row.place in (sender, receiver):
                     keep_until_exit(made)
                     opened[sender, receiver] = made
-    return Links(group, row, name, hosts, opened)
+    return Links(group, row, name, hosts, opened, equals)

@@ -377,7 +377,7 @@ class PipelineRank(TransparentModule):
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Do nothing: adding up gradients over several calls gives the same sums. See `RankModule`."""
+        """Do nothing: gradients are added up in any case. See `RankModule.no_sync`."""
         refuse_with_accumulate(self._fixed_layout.accumulate, "no_sync()")
         yield
 
@@ -400,8 +400,8 @@ class PipelineRank(TransparentModule):
                 and held is not None
             ):
                 raise SpreadError(
-                    f"the state dict has no values for {name!r}, which was on rank {value.on_rank}; "
-                    "load a checkpoint of anyrig.save(), which has the whole model"
+                    f"the state dict has no values for {name!r}, which was on rank "
+                    f"{value.on_rank}; load a checkpoint of anyrig.save(), which is whole"
                 )
         if assign:
             raise SpreadError(

@@ -19,7 +19,7 @@ from ..micro_batches import MicroBatch
 from ..schedules.schedule import Task, Work
 from ..stage import Gradients, tensors_of
 from .contents import forms_of, make_value, read_value
-from .links import Links
+from .links import MOST_PASSES, Links
 from .message import Message
 from .office import Office
 from .rank_run import RankRun, RankStages
@@ -49,8 +49,8 @@ class RankPipeline:
         number: of the model; ranks spread their models in the same order.
         links: with the other ranks of this pipeline.
         stages: of the pipeline.
-        equals: the process group of the ranks with the same stages; None if there are no others.
         forwards: the number of calls.
+        passes: the number of forward and backward passes, and of values that were shared.
         has_run: whether a call has run, and found nothing to refuse.
         failed: whether a call has failed; then later ones could receive what is left of it.
         known: by the shapes of arguments.
@@ -60,8 +60,8 @@ class RankPipeline:
     number: int
     links: Links
     stages: RankStages
-    equals: Any
     forwards: int = 0
+    passes: int = 0
     has_run: bool = False
     failed: bool = False
     known: dict[int, Known] = field(default_factory=dict)
@@ -74,8 +74,8 @@ class RankPipeline:
 
     def next_tag(self) -> int:
         """Return the tag of the next pass, which is the same on every rank of the pipeline."""
-        self.context.counts["pipeline"] += 1
-        return self.context.counts["pipeline"] % 2**30
+        self.passes += 1
+        return self.passes % MOST_PASSES
 
     def office(self, tasks: Sequence[Sequence[Task]], lends: bool, known: Known) -> Office:
         """Return the office for the tasks of all devices."""
@@ -176,7 +176,7 @@ class RankCall:
     def whole_loss(self, run: RankRun | None) -> WholeLoss:
         """Return the loss of the global batch; every rank must call this."""
         parts = [] if run is None else self.parts(run)
-        whole = add_losses(parts, self.device, self.known.loss)
+        whole = add_losses(parts, self.device, self.known.loss, self.pipeline.links)
         self.divisor = whole.divisor if whole.kind.reduced else None
         return whole
 
@@ -197,10 +197,11 @@ class RankCall:
         """Return the gradients of parameters and arguments, times a factor, over all pipelines."""
         gradients = [found.get(parameter) for parameter in self.parameters]
         gradients = [_times(each, factor) for each in gradients]
-        if self.pipeline.equals is not None:
-            gradients = add_over_rows(self.parameters, gradients, self.pipeline.equals)
+        links = self.pipeline.links
+        if links.equals is not None:
+            gradients = add_over_rows(self.parameters, gradients, links)
         if self.watches_overflow:
-            _spread_overflow(gradients, self.device)
+            _spread_overflow(gradients, self.device, links)
         return [*gradients, *arguments]
 
     def argument_gradients(self, run: RankRun, office: Office) -> list[Tensor | None]:
@@ -219,10 +220,10 @@ class RankCall:
                     if gradient is not None:
                         before = found.get(tensor)
                         found[tensor] = gradient if before is None else before + gradient
-        gradients = [found.get(tensor) for tensor in self.arguments]
+        returned = [found.get(tensor) for tensor in self.arguments]
         return [
             None if gradient is None else gradient.to(tensor.device)
-            for tensor, gradient in zip(self.arguments, gradients, strict=True)
+            for tensor, gradient in zip(self.arguments, returned, strict=True)
         ]
 
 
@@ -239,6 +240,7 @@ class StepAhead(RankStep):
         self._arguments: list[Tensor | None] = []
 
     def forward(self) -> tuple[list[Tensor], list[bool]]:
+        """Run the schedule; return the loss of the global batch."""
         call, run = self._call, None
         if not call.is_empty:
             run = call.run(learns=True)
@@ -263,11 +265,12 @@ class StepAhead(RankStep):
         return {_RESULT: [torch.ones_like(run.results[number][_RESULT])]}
 
     def backward(self, upstream: Sequence[Tensor | None], keeps: bool) -> list[Tensor | None]:
+        """Return the gradients, times that of the loss."""
         call = self._call
         (given,) = upstream
         if given is None:
             return [None] * (len(call.parameters) + len(call.arguments))
-        if call.pipeline.equals is not None or call.watches_overflow:
+        if call.pipeline.links.equals is not None or call.watches_overflow:
             call.exchange.meet(Phase.BACKWARD)
         factor = (given.float() if given.dtype in _HALF else given) / self._divisor
         arguments = [_times(each, factor) for each in self._arguments]
@@ -290,6 +293,7 @@ class StepLater(RankStep):
         self.tree: Any = None  # the structure of the results
 
     def forward(self) -> tuple[list[Tensor], list[bool]]:
+        """Run the forward passes; return the loss, or the tensors of the outputs."""
         call = self._call
         run = None
         if not (call.is_empty and call.loss_of is not None):
@@ -316,6 +320,7 @@ class StepLater(RankStep):
         return [each.detach() for each in self._joined], depend
 
     def backward(self, upstream: Sequence[Tensor | None], keeps: bool) -> list[Tensor | None]:
+        """Run the backward passes; return the gradients."""
         call, run = self._call, self._run
         if keeps:
             raise SpreadError(
@@ -408,18 +413,19 @@ def _times(gradient: Tensor | None, factor: Any) -> Tensor | None:
         return gradient
     if isinstance(factor, Tensor) and gradient.dtype is not factor.dtype:
         factor = factor.to(torch.float64 if gradient.dtype is torch.float64 else torch.float32)
-    return (gradient * factor).to(gradient.dtype)
+    product: Tensor = (gradient * factor).to(gradient.dtype)
+    return product
 
 
-def _spread_overflow(gradients: Sequence[Tensor | None], device: torch.device) -> None:
+def _spread_overflow(
+    gradients: Sequence[Tensor | None], device: torch.device, links: Links
+) -> None:
     """Make every rank see a gradient that is not finite, so that all scalers skip the step."""
-    import torch.distributed as dist
-
     present = [each for each in gradients if each is not None]
     sums = [torch.stack([each.float().abs().sum() for each in present]).sum()] if present else []
     has = torch.zeros((), device=device)
     if sums:
         has += (~sums[0].isfinite()).float()
-    dist.all_reduce(has)
+    links.add_up(has)
     for each in present[:1]:
         each.view(-1)[:1] += torch.where(has > 0, torch.inf, 0.0).to(each.dtype)

@@ -9,20 +9,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
+
+from .links import Links
 
 # A message of this size takes much longer than its latency.
 _MESSAGE_BYTES = 64 * 2**20
 
 
 def add_over_rows(
-    parameters: Sequence[Tensor], gradients: Sequence[Tensor | None], group: Any
+    parameters: Sequence[Tensor], gradients: Sequence[Tensor | None], links: Links
 ) -> list[Tensor | None]:
-    """Return the sums of gradients over the ranks of `group`, which have the same parameters.
+    """Return the sums of gradients over the ranks with the same parameters.
 
     A gradient is None if it is None on every rank.
     """
@@ -30,7 +30,7 @@ def add_over_rows(
     if device is None:
         return []
     has = torch.tensor([float(each is not None) for each in gradients], device=device)
-    dist.all_reduce(has, group=group)
+    links.add_up(has, links.equals)
     needed = has.tolist()
     sums: list[Tensor | None] = [None] * len(parameters)
     for numbers in _messages(parameters, needed):
@@ -40,8 +40,8 @@ def add_over_rows(
             for number, each in zip(numbers, given, strict=True)
         ]
         message = torch.cat([each.reshape(-1) for each in dense])
-        dist.all_reduce(message, group=group)
-        parts = message.split([each.numel() for each in dense])
+        links.add_up(message, links.equals)
+        parts = torch.split(message, [each.numel() for each in dense])
         for number, part in zip(numbers, parts, strict=True):
             sums[number] = part.view_as(parameters[number])
     return sums

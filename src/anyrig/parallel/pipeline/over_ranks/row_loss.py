@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from ....errors import BatchError
 from ...losses.loss import LossPart, combine_counts
+from .links import Links
 
 _DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
@@ -44,7 +44,7 @@ class WholeLoss:
 
 
 def add_losses(
-    parts: Sequence[LossPart], device: torch.device, known: dict[str, LossKind]
+    parts: Sequence[LossPart], device: torch.device, known: dict[str, LossKind], links: Links
 ) -> WholeLoss:
     """Return the loss of the global batch; every rank of the group must call this.
 
@@ -53,6 +53,7 @@ def add_losses(
         device: of this rank.
         known: the kind of loss of earlier calls like this one; so that no later call has to read
             it from a GPU. This call adds its own.
+        links: with the other ranks.
 
     Raises:
         BatchError: the loss was reduced for some micro-batches only.
@@ -71,7 +72,7 @@ def add_losses(
             if count is not None:
                 totals[1], totals[2] = count, 1.0
         totals[3:] = torch.tensor([float(not first.reduced), _DTYPES.index(first.dtype), 1.0])
-    dist.all_reduce(totals)
+    links.add_up(totals)
     if "loss" not in known or device.type == "cpu":
         ranks = max(1.0, float(totals[5]))
         dtype = _DTYPES[round(float(totals[4]) / ranks)]

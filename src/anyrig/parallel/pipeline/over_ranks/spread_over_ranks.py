@@ -79,13 +79,20 @@ def spread_over_ranks(
     sizes = _agree(module, balance.sizes, group, (name, replicas))
     pipeline = make_stages(chain, [layout.lead] * len(places), sizes)
     context = current_context()
+    if context.counts["loader"] and context.ranks_per_batch != devices:
+        raise SpreadError(
+            "a loader was distributed before this model was spread, so that each rank has samples "
+            "of its own; the ranks of a pipeline need the same. Call anyrig.distribute(loader) "
+            "after anyrig.spread()"
+        )
+    context.ranks_per_batch = devices
     open_carrier(context)
     context.counts["models"] += 1
     shared = _find_shared(pipeline)
     traffic = Traffic(
         places, find_links(pipeline.stages), tuple(tuple(each.places) for each in shared)
     )
-    hosts = _open_hosts(context)
+    hosts = _open_hosts()
     plan = PipelinePlan(
         stages=tuple(
             StagePlan(
@@ -104,9 +111,9 @@ def spread_over_ranks(
     )
     place_on_ranks(module, pipeline, places, row, hosts, layout.lead)
     number = context.counts["models"]
-    links = open_links(group, row, f"pipeline/{number}", hosts, traffic.pairs())
+    links = open_links(group, row, f"pipeline/{number}", hosts, traffic.pairs(), _open_equals(row))
     stages = RankStages(pipeline, row.place, traffic, tuple(shared))
-    state = RankPipeline(context, number, links, stages, _open_equals(row))
+    state = RankPipeline(context, number, links, stages)
     if row.count > 1:
         layout = replace(
             layout,
@@ -125,7 +132,7 @@ def _balance(
     group: Group,
     row: Row,
 ) -> Balance:
-    """Return the stages' sizes, for the devices of the first pipeline, in the order of the ranks."""
+    """Return the stages' sizes, for the devices of the first pipeline, in their order."""
     board = board_of(group)
     own = write_device(_device_of(layout.lead))
     texts = board.exchange("devices", own, limit_or_default(None), "spread()")
@@ -243,12 +250,11 @@ def _agree(
     return tuple(of_ranks[0][0])
 
 
-def _open_hosts(context: Any) -> Any:
-    """Return a gloo group for transfers of this library alone; models share it."""
-    if context.hosts is None:
-        context.hosts = dist.new_group(backend="gloo")
-        keep_until_exit(context.hosts)
-    return context.hosts
+def _open_hosts() -> Any:
+    """Return a gloo group for the transfers of one model: see `Links.fail`."""
+    hosts = dist.new_group(backend="gloo")
+    keep_until_exit(hosts)
+    return hosts
 
 
 def _open_equals(row: Row) -> Any:

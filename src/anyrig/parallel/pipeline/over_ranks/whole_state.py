@@ -16,6 +16,7 @@ from torch import Tensor
 from ....processes.group.membership import current_context
 
 _WRITER = 0
+_TAG = 2**30 - 1  # the program may send with others
 
 
 class OnOneRank(Tensor):
@@ -35,22 +36,25 @@ class OnOneRank(Tensor):
     def __new__(
         cls, shape: Sequence[int], dtype: torch.dtype, source: int, held: Tensor | None
     ) -> OnOneRank:
+        """Return what stands for `held`, which `source` has."""
         # Private, as for `Elsewhere`.
         made: OnOneRank = Tensor._make_wrapper_subclass(cls, tuple(shape), dtype=dtype)
         made.source, made.held = source, held
         return made
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         """Refuse every operator."""
         raise NotImplementedError(f"{func} of a tensor that is being saved")
 
-    def __repr__(self, *, tensor_contents: object = None) -> str:
+    def __repr__(self, **_: object) -> str:  # type: ignore[override]
         return f"OnOneRank({self.source}, shape={tuple(self.shape)})"
 
     def full_tensor(self) -> Tensor:
         """Return the tensor on rank 0; a tensor without elements on other ranks."""
-        rank, hosts = dist.get_rank(), current_context().hosts
+        rank, hosts = dist.get_rank(), current_context().carrier  # None: the default group
         nothing = torch.empty(0, dtype=self.dtype, device="cpu")
         if self.source == _WRITER:
             return nothing if self.held is None or rank != _WRITER else self.held.detach()
@@ -58,9 +62,9 @@ class OnOneRank(Tensor):
             return torch.empty(self.shape, dtype=self.dtype, device="cpu")
         if rank == self.source:
             assert self.held is not None
-            dist.send(self.held.detach().cpu().contiguous(), _WRITER, hosts)
+            dist.send(self.held.detach().cpu().contiguous(), _WRITER, hosts, _TAG)
         elif rank == _WRITER:
             whole = torch.empty(self.shape, dtype=self.dtype, device="cpu")
-            dist.recv(whole, self.source, hosts)
+            dist.recv(whole, self.source, hosts, _TAG)
             return whole
         return nothing
