@@ -10,8 +10,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from on_ranks import World, run_cases  # noqa: E402
-from pipeline.cases_over_ranks import CASES, MANY, ON_FOUR, ON_GPUS, ROWS, WHOLE  # noqa: E402
+from on_ranks import World, run_cases
+from pipeline.cases_over_ranks import CASES, MANY, ON_FOUR, ON_GPUS, ROWS, WHOLE
 
 # The rig of virtual GPUs if there is one, the ranks, and the cases.
 WORLDS: dict[str, tuple[str | None, int, list[str]]] = {
@@ -38,7 +38,6 @@ def test_on_the_cpu(name: str, case: str) -> None:
     assert world(name)[f"pipeline.cases_over_ranks.{case}"] == {}
 
 
-@pytest.mark.gpus(2)
 @pytest.mark.parametrize("case", ON_GPUS)
 def test_on_gpus(case: str) -> None:
     assert world("2 on GPUs")[f"pipeline.cases_over_ranks.{case}"] == {}
