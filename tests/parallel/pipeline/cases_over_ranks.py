@@ -18,7 +18,9 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import anyrig
+from anyrig.errors import SpreadError
 from anyrig.parallel.pipeline.over_ranks.elsewhere import Elsewhere
+from anyrig.parallel.pipeline.over_ranks.rank_calls import spread_overflow
 from anyrig.processes.group.membership import current_context
 
 TOLERANCE = 1e-9
@@ -461,6 +463,39 @@ def case_rows_of_a_distributed_loader() -> None:
         current_context().counts["loader"] = 0  # as in another program
 
 
+def case_clipping_and_scaling() -> None:
+    pair = Pair(perceptron(), nn.CrossEntropyLoss())
+    optimizers = [torch.optim.SGD(each.parameters(), 0.1) for each in (pair.model, pair.one)]
+    scalers = [torch.amp.GradScaler(pair.device.type) for _ in range(2)]
+    x, y = batch(8)
+    for norm_type in (2.0, float("inf")):
+        for loss, scaler in zip((pair.model(x, target=y), pair.alone(x, y)), scalers, strict=True):
+            scaler.scale(loss).backward()
+        with pytest.raises(SpreadError, match=r"clip gradients with model\.clip_grad_norm_"):
+            torch.nn.utils.clip_grad_norm_(pair.model.parameters(), 1.0)
+        for optimizer, scaler in zip(optimizers, scalers, strict=True):
+            scaler.unscale_(optimizer)
+        expected = torch.nn.utils.clip_grad_norm_(pair.one.parameters(), 0.01, norm_type)
+        close(pair.model.clip_grad_norm_(0.01, norm_type), expected)
+        pair.compare_gradients()
+        for optimizer, scaler in zip(optimizers, scalers, strict=True):
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad(set_to_none=False)
+    pair.compare_states()
+
+
+def case_a_gradient_that_overflows() -> None:
+    pair = Pair(perceptron())
+    links = pair.model._pipeline.links
+    for overflows in (False, True):
+        (gradient,) = on_device(torch.ones(2, 2))
+        if overflows and pair.rank == 0:
+            gradient[1, 1] = torch.inf
+        spread_overflow([None, gradient], pair.device, links)
+        assert bool(gradient.isfinite().all()) is not overflows
+
+
 class Failing(nn.Module):
     """Raises for negative inputs, or in the backward pass for large ones."""
 
@@ -598,18 +633,17 @@ MANY = ["case_schedules_of_more_micro_batches"]
 WHOLE = [name for name in CASES if name not in {*ROWS, *MANY}]
 ON_FOUR = [
     *ROWS,
-    "case_skip_connections_and_tied_weights",
     "case_gradients_of_arguments",
+    "case_clipping_and_scaling",
     "case_ranks_that_call_differently",
-    "case_steps_of_optimizers",
+    "case_shapes_that_depend_on_values",
 ]
 # What depends on the device: transfers by NCCL, copies to the device, streams.
 ON_GPUS = [
-    "case_losses",
     "case_outputs_and_a_loss_outside",
     "case_gradients_of_arguments",
     "case_checkpointing",
-    "case_steps_of_optimizers",
+    "case_clipping_and_scaling",
     "case_skip_connections_and_tied_weights",
     "case_saving_and_loading",
 ]

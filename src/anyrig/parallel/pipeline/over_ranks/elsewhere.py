@@ -15,6 +15,10 @@ from torch import Tensor
 from ....errors import ShardSaveError, SpreadError
 
 _ATEN = torch.ops.aten
+# Operations in place whose result nobody reads on this rank.
+_IGNORED = (_ATEN.copy_.default, _ATEN.zero_.default, _ATEN.detach_.default)
+# Operations on lists, in place, of which other tensors need their part.
+_ON_LISTS = ("_foreach_zero_", "_foreach_mul_", "_amp_foreach_non_finite_check_and_unscale_")
 _SAME = (_ATEN.detach.default, _ATEN.alias.default, _ATEN.clone.default, _ATEN._to_copy.default)
 
 
@@ -53,7 +57,7 @@ class Elsewhere(Tensor):
         """Copy the tensor without its values, ignore values that are loaded, and refuse others."""
         given = args[0] if args else None
         if isinstance(given, Elsewhere):
-            if func is _ATEN.copy_.default:
+            if func in _IGNORED:
                 return given
             # PyTorch takes such a view to find the node that accumulates a parameter's gradient.
             is_same_view = func is _ATEN.view.default and tuple(args[1]) == tuple(given.shape)
@@ -61,11 +65,14 @@ class Elsewhere(Tensor):
                 options = kwargs or {}
                 device = options.get("device") or given.device
                 return _elsewhere_like(given, device, options.get("dtype") or given.dtype)
+        if func.overloadpacket.__name__ in _ON_LISTS:
+            return _on_others(func, args, kwargs or {})
         found = next(leaf for leaf in _flat(args, kwargs) if isinstance(leaf, Elsewhere))
         raise SpreadError(
             f"{found.label!r} is on rank {found.on_rank} of the pipeline, so this rank cannot "
-            f"compute {func.__name__} with it. Compute with it inside the module, or save "
-            "the whole model with anyrig.save(folder, model=model) on every rank"
+            f"compute {func.__name__} with it. Compute with it inside the module; clip "
+            "gradients with model.clip_grad_norm_(…); save the whole model with "
+            "anyrig.save(folder, model=model) on every rank"
         )
 
     def full_tensor(self) -> NoReturn:
@@ -105,6 +112,21 @@ def is_parameter(tensor: Tensor) -> bool:
 
 def _elsewhere_like(given: Elsewhere, device: torch.device, dtype: torch.dtype) -> Elsewhere:
     return Elsewhere(given, given.label, given.on_rank, device, dtype)
+
+
+def _on_others(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """Call a function of lists with the tensors that this rank has."""
+    kept = [not isinstance(each, Elsewhere) for each in args[0]]
+    if not any(kept):
+        return None
+    size = len(kept)
+    rest = [
+        [part for part, keep in zip(each, kept, strict=True) if keep]
+        if isinstance(each, (list, tuple)) and len(each) == size
+        else each
+        for each in args
+    ]
+    return func(*rest, **kwargs)
 
 
 def _flat(args: tuple[Any, ...], kwargs: Mapping[str, Any] | None) -> list[Any]:

@@ -41,6 +41,7 @@ from ..schedules.timeline import issue_order
 from ..stage import tensors_of
 from ..written_buffers import BufferWatch
 from .elsewhere import Elsewhere
+from .elsewhere_gradients import norm_over_ranks
 from .rank_calls import (
     RankCall,
     RankPipeline,
@@ -224,6 +225,7 @@ class PipelineRank(TransparentModule):
             layout.lead,
             layout.dim,
             [tensor for tensor in pipeline.stages.tensors() if tensor.requires_grad],
+            [each for each in self.module.parameters() if isinstance(each, Elsewhere)],
             _learning(bound),
             self._has_half(),
         )
@@ -374,6 +376,21 @@ class PipelineRank(TransparentModule):
             self._pipeline.failed = True
             self._pipeline.links.fail(error)
             raise
+
+    def clip_grad_norm_(
+        self, max_norm: float, norm_type: float = 2.0, error_if_nonfinite: bool = False
+    ) -> Tensor:
+        """Clip the norm of the gradients of all ranks, and return it; every rank must call this.
+
+        As `torch.nn.utils.clip_grad_norm_` on one device, which refuses these parameters.
+        """
+        own = [each for each in self._pipeline.stages.tensors() if each.grad is not None]
+        given = [each.grad for each in own if each.grad is not None]
+        total = norm_over_ranks(given, norm_type, self._pipeline.links)
+        if error_if_nonfinite and not total.isfinite():
+            raise RuntimeError(f"the norm of order {norm_type} of the gradients is {float(total)}")
+        torch.nn.utils.clip_grads_with_norm_(own, max_norm, total)
+        return total
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:

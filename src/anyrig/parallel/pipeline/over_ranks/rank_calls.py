@@ -13,12 +13,14 @@ from torch import Tensor
 from ....errors import SpreadError
 from ....processes.group.membership import Context
 from ....transfer.tree import walk_leaves
+from ...backward_callback import queue_callback
 from ...group.exchange import Exchange, Phase
 from ...losses.loss import LossPart, combine_losses
 from ..micro_batches import MicroBatch
 from ..schedules.schedule import Task, Work
 from ..stage import Gradients, tensors_of
 from .contents import forms_of, make_value, read_value
+from .elsewhere_gradients import mark_gradients
 from .links import MOST_PASSES, Links
 from .message import Message
 from .office import Office
@@ -117,6 +119,7 @@ class RankCall:
         device: of this rank.
         dim: of the samples.
         parameters: what this rank learns.
+        elsewhere: the parameters of other ranks that learn.
         arguments: the tensors of `bound` that need gradients.
         watches_overflow: whether a gradient that overflows on one rank must be seen on all.
     """
@@ -133,6 +136,7 @@ class RankCall:
     device: torch.device
     dim: int
     parameters: Sequence[Tensor]
+    elsewhere: Sequence[Tensor]
     arguments: Sequence[Tensor]
     watches_overflow: bool
 
@@ -200,8 +204,9 @@ class RankCall:
         links = self.pipeline.links
         if links.equals is not None:
             gradients = add_over_rows(self.parameters, gradients, links)
+        queue_callback(lambda: mark_gradients(self.elsewhere, self.parameters))
         if self.watches_overflow:
-            _spread_overflow(gradients, self.device, links)
+            spread_overflow(gradients, self.device, links)
         return [*gradients, *arguments]
 
     def argument_gradients(self, run: RankRun, office: Office) -> list[Tensor | None]:
@@ -417,9 +422,7 @@ def _times(gradient: Tensor | None, factor: Any) -> Tensor | None:
     return product
 
 
-def _spread_overflow(
-    gradients: Sequence[Tensor | None], device: torch.device, links: Links
-) -> None:
+def spread_overflow(gradients: Sequence[Tensor | None], device: torch.device, links: Links) -> None:
     """Make every rank see a gradient that is not finite, so that all scalers skip the step."""
     present = [each for each in gradients if each is not None]
     sums = [torch.stack([each.float().abs().sum() for each in present]).sum()] if present else []

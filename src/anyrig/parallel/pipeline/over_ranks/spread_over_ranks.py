@@ -35,6 +35,7 @@ from ..slots import Slot, list_slots, move_in_place, tensors_in
 from ..split.chain_of import chain_of
 from ..spread_pipeline import count_work_of_example
 from .elsewhere import put_elsewhere
+from .elsewhere_gradients import drop_before_steps
 from .links import open_links
 from .message import Traffic, find_links
 from .pipeline_rank import PipelineRank
@@ -88,6 +89,9 @@ def spread_over_ranks(
     context.ranks_per_batch = devices
     open_carrier(context)
     context.counts["models"] += 1
+    if not context.counts["pipelines"]:
+        drop_before_steps()
+    context.counts["pipelines"] += 1
     shared = _find_shared(pipeline)
     traffic = Traffic(
         places, find_links(pipeline.stages), tuple(tuple(each.places) for each in shared)
