@@ -56,4 +56,5 @@ def norm_over_ranks(gradients: Sequence[Tensor], norm_type: float, links: Links)
     # Ranks may have gradients of different dtypes.
     norms = norms.double()
     links.add_up(norms)
-    return torch.linalg.vector_norm(norms[list(row.ranks)], norm_type)
+    norm: Tensor = torch.linalg.vector_norm(norms[list(row.ranks)], norm_type)
+    return norm

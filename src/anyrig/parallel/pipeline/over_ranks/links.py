@@ -3,11 +3,11 @@
 ::
 
     CPU     gloo: a connection for each pair of ranks, in both directions at once
-    GPUs    NCCL: a process group for each pair and direction, as one group's transfers are
-            sequential, and a receive that was posted early would hold up the sends
+    GPUs    NCCL: a process group for each pair of stages and direction, as one group's transfers
+            are sequential, and a receive that was posted early would hold up the sends
 
-Texts go through the hosts. Each call has a tag of its own, so what is left of a call that failed is
-never received by a later one.
+Texts, and what no stage reads, such as outputs, go through the hosts. Each pass has a tag of its
+own, so that nothing is received by a later pass.
 """
 
 from __future__ import annotations
@@ -47,11 +47,13 @@ class Arriving:
         buffers: where the tensors arrive.
         works: one for each.
         sender: the number of the sending device.
+        through_hosts: whether the tensors arrive on the CPU.
     """
 
     buffers: list[Tensor]
     works: list[Any]
     sender: int
+    through_hosts: bool
 
 
 @dataclass
@@ -87,8 +89,6 @@ class Links:
 
     def __post_init__(self) -> None:
         self._device = self.group.device
-        # gloo sends tensors of the CPU only.
-        self._through_host = not self.pairs and self._device.type != "cpu"
         self._limit = timedelta(seconds=limit_or_default(None))
 
     @property
@@ -102,17 +102,21 @@ class Links:
             text = torch.frombuffer(bytearray(contents.text.encode()), dtype=torch.uint8)
             for part in (torch.tensor([len(text)]), text):
                 self._send(part, receiver, tag, self.hosts)
-        data = self.pairs.get((self.row.place, receiver), self.hosts)
+        pair = self.pairs.get((self.row.place, receiver))
         for tensor in contents.tensors:
             if tensor.numel():
                 sent = tensor.detach().resolve_conj().resolve_neg().contiguous()
-                self._send(sent.cpu() if self._through_host else sent, receiver, tag, data)
+                if pair is None:  # gloo sends tensors of the CPU only
+                    self._send(sent.cpu(), receiver, tag, self.hosts)
+                else:
+                    self._send(sent, receiver, tag, pair)
 
     def post(self, forms: Sequence[Form], sender: int, tag: int) -> Arriving:
         """Start to receive tensors; see `take`."""
-        where = torch.device("cpu") if self._through_host else self._device
-        data = self.pairs.get((sender, self.row.place), self.hosts)
-        arriving = Arriving([], [], sender)
+        pair = self.pairs.get((sender, self.row.place))
+        where = torch.device("cpu") if pair is None else self._device
+        data = self.hosts if pair is None else pair
+        arriving = Arriving([], [], sender, pair is None)
         for form in forms:
             buffer = torch.empty(form.shape, dtype=form.dtype, device=where)
             arriving.buffers.append(buffer)
@@ -129,13 +133,11 @@ class Links:
             RankWaitError: the sender did not send in time, or has ended.
         """
         for work in arriving.works:
-            if self.pairs:
+            if not arriving.through_hosts:
                 work.wait()  # the current stream waits, and the host does not
             else:
                 self._wait(work, arriving.sender, what)
-        if self._through_host:
-            return [buffer.to(self._device) for buffer in arriving.buffers]
-        return arriving.buffers
+        return [buffer.to(self._device) for buffer in arriving.buffers]
 
     def receive_text(self, sender: int, tag: int, what: str) -> str:
         """Return the text that a rank sends; raise as `take`."""
