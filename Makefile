@@ -11,18 +11,21 @@ BIN    := $(VENV)/bin
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
+# Python compiles the modules that a program imports, and keeps them: compiling all that is installed
+# would take half a minute.
+export PYTHONDONTWRITEBYTECODE =
+
 # One stamp a set of extras, so that nothing is installed twice.
 $(VENV)/.installed-%: pyproject.toml constraints.txt | $(BIN)/python
-	$(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt --editable '.[$*]'
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-compile --constraint constraints.txt --editable '.[$*]'
 	@touch $@
 
 demo: $(VENV)/.installed-examples
 	$(BIN)/anyrig devices
 	$(BIN)/anyrig run examples/digits.py
 
-# The tests start hundreds of processes, so compiled modules are kept, and the virtual GPUs are built
-# first. Two files of tests at a time, in their order: the last ones take the longest.
-test: export PYTHONDONTWRITEBYTECODE =
+# The virtual GPUs are built first. Two files of tests at a time, in their order: the last ones take
+# the longest.
 test: $(VENV)/.installed-test
 	$(BIN)/anyrig virtual build
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder

@@ -16,6 +16,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # processes that share a pipe would mix.
 os.environ.pop("PYTHONUNBUFFERED", None)
 
+# `make test` has a process for each core: more threads would wait for each other. Not in the
+# environment, which programs of tests would inherit.
+torch.set_num_threads(1)
+
 
 def pytest_runtest_setup() -> None:
     """Give each test the same numbers, whichever tests ran before it in its process."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
+import re
 import resource
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +18,25 @@ import pytest
 import torch
 import torch.distributed as dist
 from resumed_training import train
+from safetensors.torch import load_file
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
 import anyrig
-from anyrig.checkpoint import BackgroundSaver
+from anyrig.checkpoint import BackgroundSaver, read_manifest, verify_folder
+from anyrig.checkpoint.any_model import read_any_model
+from anyrig.checkpoint.compare import compare
+from anyrig.checkpoint.consolidate import consolidate
+from anyrig.checkpoint.convert import convert
+from anyrig.checkpoint.describe import describe
+from anyrig.checkpoint.digest import hash_file
+from anyrig.checkpoint.saved_tensors import read_tensors
 from anyrig.checkpoint.snapshot_files import read_snapshot
+from anyrig.checkpoint.tensor_in_parts import whole_tensor
 from anyrig.errors import (
+    CheckpointDamagedError,
     CheckpointError,
     KeyMismatchError,
     OtherRankError,
@@ -48,6 +62,12 @@ def make_objects(layout: str) -> dict[str, Any]:
         model = anyrig.spread(model)
     elif layout == "shards":
         model = anyrig.spread(model, how="shard")
+    elif layout == "replicas of shards":
+        from torch.distributed.fsdp import fully_shard
+
+        shape = (dist.get_world_size(), 1)  # each rank has all elements, and so a choice of writers
+        mesh = init_device_mesh("cpu", shape, mesh_dim_names=("replicas", "shards"))
+        fully_shard(model, mesh=mesh)
     elif layout == "plain DDP":
         anyrig.barrier()
         model = DistributedDataParallel(model)
@@ -83,9 +103,11 @@ def content_of(folder: Path) -> dict[str, Any]:
     """Return all tensors of a checkpoint, and the options of its optimizer."""
     snapshot = read_snapshot(folder)
     state = snapshot.optimizers[""]
-    tensors: dict[str, Any] = dict(snapshot.model or {})
+    tensors: dict[str, Any] = {
+        name: whole_tensor(tensor) for name, tensor in (snapshot.model or {}).items()
+    }
     for name, parts in state.tensors.items():
-        tensors |= {f"{name}.{part}": tensor for part, tensor in parts.items()}
+        tensors |= {f"{name}.{part}": whole_tensor(each) for part, each in parts.items()}
     return tensors | {"groups": state.groups}
 
 
@@ -139,19 +161,220 @@ def case_rank_0_cannot_write(folder: Path, sources: list[Path]) -> None:
         anyrig.save(folder / f"after {layout}", **objects)
 
 
-def case_the_disk_of_rank_0_is_full(folder: Path, sources: list[Path]) -> None:
+def case_the_disk_of_a_rank_is_full(folder: Path, sources: list[Path]) -> None:
+    last = dist.get_world_size() - 1
+    for culprit, sharded in ((0, False), (0, None), (last, None)):
+        objects, series = make_objects("shards"), folder / f"{culprit} {sharded}"
+        anyrig.save(series, step=1, sharded=sharded, **objects)
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        if dist.get_rank() == culprit:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (200, limits[1]))
+        file = "model" if sharded is False else f"model.shard.0000{culprit + 1}-of-0000{last + 1}"
+        try:
+            with pytest.raises((CheckpointError, OtherRankError)) as caught:
+                anyrig.save(series, step=2, sharded=sharded, **objects)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        assert f"/{file}.safetensors cannot be written: File too large" in str(caught.value)
+        if dist.get_rank() != culprit:
+            assert str(caught.value).startswith(f"rank {culprit} failed in anyrig.save(): Checkp")
+        assert [path.name for path in series.iterdir()] == ["000001-step-1"]
+        assert anyrig.load(series, **objects).step == 1
+
+
+def case_every_way_of_writing_has_the_same_content(folder: Path, sources: list[Path]) -> None:
+    count = dist.get_world_size()
+    shards = {f"shard.{index:05d}-of-{count:05d}" for index in range(1, count + 1)}
+    paths: list[Path] = []
+    for layout, sharded in (
+        *(("ranks", sharded) for sharded in (None, True)),
+        *(("shards", sharded) for sharded in (None, True, False)),
+        *(("replicas of shards", sharded) for sharded in (None, False)),
+        ("plain DDP", True),
+    ):
+        objects = make_objects(layout)
+        train_steps(objects, 1)
+        anyrig.load(sources[0], **objects)
+        path = anyrig.save(folder / f"{layout} {sharded}", step=3, sharded=sharded, **objects)
+        names = {each.name for each in path.glob("*.safetensors")}
+        if "shards" in layout and sharded is not False:
+            stems = ("model", "optimizer")
+            assert names == {f"{stem}.{each}.safetensors" for stem in stems for each in shards}
+        elif sharded:
+            assert {"model-00001-of-0000" + f"{count}.safetensors"} < names
+            assert len(names) == 2 * count
+        else:
+            assert names == {"model.safetensors", "optimizer.safetensors"}
+        paths.append(path)
+        for other in ("ranks", "shards"):  # each reads what it needs, from any of them
+            loaded = make_objects(other)
+            anyrig.load(path, **loaded)
+            again = anyrig.save(folder / f"again {layout} {sharded} {other}", **loaded)
+            assert_same_content(path, again)
+    (first,) = sources[0].glob("000001*")
+    for path in paths if dist.get_rank() == 0 else ():
+        assert_same_content(first, path)
+        assert verify_folder(path) == ()
+        check_tools(first, path, folder / "joined")
+    anyrig.barrier()
+    read_by_torch(next(path for path in paths if path.parent.name == "shards None"), first)
+
+
+def check_tools(whole: Path, path: Path, scratch: Path) -> None:
+    """Show, convert, consolidate and compare a checkpoint as the commands do."""
+    expected = read_any_model(whole, whole=True).tensors
+    assert compare(expected, read_any_model(path, whole=True).tensors).is_equal
+    shapes = {each.name: each.shape for each in describe(path).tensors}
+    assert shapes == {each.name: each.shape for each in describe(whole).tensors}
+    assert len(describe(path).tensors) == len(shapes)
+    scratch.mkdir(exist_ok=True)
+    targets = [scratch / "converted.safetensors"]
+    convert(path, targets[0], overwrite=True)
+    if len([*path.glob("model*.safetensors")]) > 1:
+        targets.append(scratch / "joined.safetensors")
+        consolidate(path, targets[1], overwrite=True)
+    for target in targets:
+        found = load_file(target)
+        assert {name: expected[name].shape for name in found} == {
+            name: tensor.shape for name, tensor in found.items()
+        }
+        assert compare({name: expected[name] for name in found}, found).is_equal
+
+
+def read_by_torch(path: Path, whole: Path) -> None:
+    """Let torch.distributed.checkpoint read the files of shards."""
+    from torch.distributed.checkpoint import HuggingFaceStorageReader, load
+    from torch.distributed.fsdp import fully_shard
+
+    model = make_model()
+    for each in model.parameters():
+        each.data.zero_()
+    fully_shard(model)
+    load(model.state_dict(), storage_reader=HuggingFaceStorageReader(str(path)))
+    for name, tensor in load_file(whole / "model.safetensors").items():
+        sharded: Any = model.state_dict()[name]
+        assert torch.equal(sharded.full_tensor(), tensor)
+
+
+def case_tied_weights_in_shards_are_written_once(folder: Path, sources: list[Path]) -> None:
+    def make() -> nn.Sequential:
+        model = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 6, bias=False))
+        model[1].weight = model[0].weight
+        return model
+
+    torch.manual_seed(3)
+    model: Any = anyrig.spread(make(), how="shard")
+    path = anyrig.save(folder / "a", model=model)
+    sizes = sum(each.stat().st_size for each in path.glob("model.shard.*"))
+    assert sizes < 6 * 7 * 4 + 400 * dist.get_world_size()
+    other: Any = anyrig.spread(make(), how="shard")
+    alone = make()
+    for each in (other, alone):
+        with torch.no_grad():
+            for parameter in each.parameters():
+                parameter.zero_()
+        anyrig.load(path, model=each)
+    assert alone[1].weight is alone[0].weight
+    for name, tensor in model.state_dict().items():
+        whole = tensor.full_tensor()
+        assert torch.equal(other.state_dict()[name].full_tensor(), whole)
+        assert torch.equal(alone.state_dict()[name], whole)
+
+
+def case_ranks_with_other_tensors_cannot_save_together(folder: Path, sources: list[Path]) -> None:
+    model = nn.Linear(3, 3 + (dist.get_rank() == 1))
+    with pytest.raises(
+        RankMismatchError, match=r"with tensors '2 \(names, .*rank 1 with '2 \(name"
+    ):
+        anyrig.save(folder / "a", model=model, sharded=True)
+    assert not (folder / "a").exists()
+
+
+def case_what_differs_between_ranks_is_written_by_rank_0(folder: Path, sources: list[Path]) -> None:
+    rank = dist.get_rank()
+    layers = [nn.Linear(6, 6), nn.BatchNorm1d(6), nn.Linear(6, 6)]
+    for layout in ("DDP", "alone", "shards"):
+        torch.manual_seed(5)
+        net: Any = nn.Sequential(*(copy.deepcopy(each) for each in layers))
+        if layout == "DDP":
+            net = DistributedDataParallel(net)
+        elif layout == "shards":
+            net = anyrig.spread(net, how="shard")
+        own = nn.Linear(40, 3)  # nothing keeps it equal on the ranks
+        with torch.no_grad():
+            for each in own.parameters():
+                each.fill_(rank)
+            for name, each in net.named_buffers():
+                each.fill_(rank + name.endswith("num_batches_tracked"))
+            if layout == "alone":
+                for each in net.parameters():
+                    each.fill_(rank)
+        path = anyrig.save(folder / layout, model=net, own=own, sharded=True)
+        found = {name: whole_tensor(each) for name, each in read_model(path, "model").items()}
+        assert all((each == 0).all() for each in read_model(path, "own").values())
+        assert found.pop("1.num_batches_tracked") == 1
+        for name in ("1.running_mean", "1.running_var"):
+            assert (found.pop(name) == 0).all()
+        for name, tensor in found.items():
+            expected = dict(net.named_parameters()).get(name)
+            if layout == "alone":
+                assert (tensor == 0).all(), name
+            elif layout == "shards":
+                sharded: Any = expected
+                assert torch.equal(tensor, sharded.full_tensor())
+        if layout == "DDP":
+            parameters = {f"module.{name}": each for name, each in found.items()}
+            assert all(torch.equal(each, parameters[name]) for name, each in net.named_parameters())
+            assert len([*path.glob("model-*")]) == dist.get_world_size()
+
+
+def read_model(path: Path, stem: str) -> dict[str, Any]:
+    return read_tensors(path, stem, [each.name for each in path.iterdir()])
+
+
+def case_each_file_is_hashed_by_one_rank(folder: Path, sources: list[Path]) -> None:
     objects = make_objects("shards")
-    anyrig.save(folder / "full", step=1, **objects)
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    if dist.get_rank() == 0:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (200, limits[1]))
-    try:
-        with pytest.raises((CheckpointError, OtherRankError), match=r"model.safetensors cannot be"):
-            anyrig.save(folder / "full", step=2, **objects)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert [path.name for path in (folder / "full").iterdir()] == ["000001-step-1"]
-    assert anyrig.load(folder / "full", **objects).step == 1
+    train_steps(objects, 1)
+    older = anyrig.save(folder / "a", step=1, **objects)
+    path = anyrig.save(folder / "a", step=2, **objects)
+    hashed: list[str] = []
+
+    def note(file: Path) -> str:
+        hashed.append(file.name)
+        return hash_file(file)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("anyrig.checkpoint.verify.hash_file", note)
+        anyrig.load(folder / "a", **objects)
+        of_ranks: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(of_ranks, hashed)
+        every = [name for names in of_ranks for name in names]
+        assert sorted(every) == sorted(read_manifest(path).files)
+        hashed.clear()
+        anyrig.load(folder / "a", verify=False, **objects)
+        assert hashed == []
+    for file in sorted(read_manifest(path).files):
+        content = (path / file).read_bytes()
+        anyrig.barrier()
+        if dist.get_rank() == 0:
+            middle = len(content) // 2
+            changed = bytes([content[middle] ^ 1])
+            (path / file).write_bytes(content[:middle] + changed + content[middle + 1 :])
+        anyrig.barrier()
+        told = (
+            pytest.warns(RuntimeWarning, match=rf"{re.escape(str(path / file))} was altered")
+            if dist.get_rank() == 0
+            else nullcontext()
+        )
+        with told:
+            assert anyrig.load(folder / "a", **objects).path == older
+        with pytest.raises((CheckpointDamagedError, OtherRankError), match=re.escape(file)):
+            anyrig.load(path, **objects)
+        anyrig.barrier()
+        if dist.get_rank() == 0:
+            (path / file).write_bytes(content)
+        anyrig.barrier()
+    assert anyrig.load(folder / "a", **objects).step == 2
 
 
 def case_a_rank_has_a_value_that_cannot_be_saved(folder: Path, sources: list[Path]) -> None:
@@ -217,31 +440,40 @@ def case_resumed_runs_end_with_the_same_bits(folder: Path, sources: list[Path]) 
 
 
 def case_saves_in_the_background(folder: Path, sources: list[Path]) -> None:
-    for layout in ("ranks", "shards"):
+    for layout, sharded in (("ranks", None), ("ranks", True), ("shards", None)):
         objects = make_objects(layout)
         train_steps(objects, 2)
-        series = folder / layout
-        expected = anyrig.save(folder / f"{layout} at once", step=1, **objects)
-        saver = BackgroundSaver(series)
+        series = folder / f"{layout} {sharded}"
+        expected = anyrig.save(folder / f"{layout} at once", step=1, sharded=sharded, **objects)
+        saver = BackgroundSaver(series, keep=1, sharded=sharded)
         saver.save(step=1, **objects)
         train_steps(objects, 1)
         found = saver.wait()
         assert found == series / "000001-step-1"
         assert_same_content(found, expected)
+        files = {each.name for each in expected.iterdir()}
+        assert {each.name for each in found.iterdir()} == files
+        assert any("-of-0000" in each for each in files) == bool(sharded or layout == "shards")
         anyrig.barrier()
         if dist.get_rank() == 0:
             series.rename(folder / "aside")
             series.write_text("a file is in the way")
         anyrig.barrier()
-        saver.save(step=2, **objects)
         with pytest.raises((CheckpointError, OtherRankError), match=r"created: it is a file"):
-            saver.save(step=3, **objects)
+            save_twice(saver, objects)
         if dist.get_rank() == 0:
             series.unlink()
             (folder / "aside").rename(series)
         anyrig.barrier()
         saver.save(step=4, **objects)
         assert saver.wait() == series / "000002-step-4"
+        assert [each.name for each in series.iterdir()] == ["000002-step-4"]
+        anyrig.barrier()
+
+
+def save_twice(saver: BackgroundSaver, objects: dict[str, Any]) -> None:
+    saver.save(step=2, **objects)  # if all ranks write, the first call raises
+    saver.save(step=3, **objects)
 
 
 def case_ranks_resume_or_begin_together(folder: Path, sources: list[Path]) -> None:
@@ -261,7 +493,12 @@ CASES: dict[str, Callable[[Path, list[Path]], None]] = {
     for case in (
         case_layouts,
         case_rank_0_cannot_write,
-        case_the_disk_of_rank_0_is_full,
+        case_the_disk_of_a_rank_is_full,
+        case_every_way_of_writing_has_the_same_content,
+        case_tied_weights_in_shards_are_written_once,
+        case_ranks_with_other_tensors_cannot_save_together,
+        case_what_differs_between_ranks_is_written_by_rank_0,
+        case_each_file_is_hashed_by_one_rank,
         case_a_rank_has_a_value_that_cannot_be_saved,
         case_ranks_save_to_different_paths,
         case_a_rank_has_another_model,

@@ -1,6 +1,7 @@
 """Starts processes that save in a loop, kills each at a random moment, and checks what is left.
 
-``python killed_saves.py FOLDER KILLS`` prints, for each kill, the announced step and the one found.
+``python killed_saves.py FOLDER KILLS SEED`` prints, for each kill, the announced step and the step
+found.
 """
 
 from __future__ import annotations
@@ -56,14 +57,14 @@ def kill_one(folder: Path, seconds: float) -> str:
     return lines
 
 
-def main(folder: Path, kills: int) -> None:
+def main(folder: Path, kills: int, seed: int) -> None:
     torch.set_num_threads(1)
     # The processes inherit what this imports.
     model = nn.Linear(1, 1)
     optimizer = torch.optim.SGD(model.parameters())
     anyrig.save(folder.with_name("warm"), model=model, optimizer=optimizer)
     anyrig.load(folder.with_name("warm"), model=model, optimizer=optimizer)
-    draw = random.Random(0)
+    draw = random.Random(seed)
     for _ in range(kills):
         lines = kill_one(folder, draw.uniform(0, 0.05))
         model = nn.Linear(64, 64)
@@ -74,4 +75,4 @@ def main(folder: Path, kills: int) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]))
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))

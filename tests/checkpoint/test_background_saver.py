@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import nn
 
 import anyrig
@@ -56,7 +57,17 @@ def test_the_memory_of_the_copies_is_used_again(tmp_path: Path) -> None:
     assert len(addresses[0]) == 8
     saver.save(model=nn.Linear(3, 3))
     saver.wait()
-    assert [tuple(each.shape) for each in saver._copies._buffers] == [(3, 3), (3,)]
+    assert [tuple(each.shape) for each in saver._copies._buffers] == [(3,), (3, 3)]
+
+
+def test_a_copy_has_the_element_type_of_its_tensor(tmp_path: Path) -> None:
+    model = nn.Linear(3, 3)
+    saver = BackgroundSaver(tmp_path)
+    saver.save(model=model)
+    saver.save(model=model.double())
+    path = saver.wait()
+    assert path is not None
+    assert load_file(path / "model.safetensors")["weight"].dtype == torch.float64
 
 
 def test_keep_counts_the_saves_in_the_background(tmp_path: Path) -> None:
@@ -143,11 +154,17 @@ def test_a_failure_at_the_end_of_the_process_is_printed(tmp_path: Path) -> None:
 
 
 @pytest.mark.gpus(1)
-def test_copies_from_a_gpu_are_pinned(tmp_path: Path) -> None:
+def test_copies_from_a_gpu_are_pinned_and_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = nn.Linear(64, 64).cuda()
     expected = model.weight.detach().cpu()
+    waited: list[torch.device] = []
+    # A virtual GPU copies at once, so a wait that is missing would show on real GPUs only.
+    monkeypatch.setattr(torch.accelerator, "synchronize", waited.append)
     with BackgroundSaver(tmp_path) as saver:
         saver.save(model=model)
+        assert waited == [model.weight.device]
         with torch.no_grad():
             model.weight.zero_()
         assert all(each.is_pinned() for each in saver._copies._buffers)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 import time
@@ -16,9 +17,11 @@ from torch import nn
 
 import anyrig
 from anyrig.checkpoint.commit import commit
+from anyrig.checkpoint.describe import describe
 from anyrig.checkpoint.disk import Disk
 from anyrig.checkpoint.manifest import FileFact, Manifest, read_manifest
 from anyrig.checkpoint.series import Series
+from anyrig.checkpoint.verify import verify_folder
 from anyrig.checkpoint.writer_mark import own_mark
 from anyrig.errors import CheckpointDamagedError, CheckpointError
 
@@ -191,6 +194,25 @@ class TestSeries:
         assert unhashed is not None
         assert unhashed.manifest.number == 2
 
+    def test_a_folder_renamed_to_another_number_is_reported(self, tmp_path: Path) -> None:
+        series = Series(tmp_path / "a")
+        save(series, "a", step=5)
+        newest = save(series, "b", step=6)
+        renamed = (series.folder / "000001-step-5").rename(series.folder / "000009-step-5")
+        damaged: list[CheckpointError] = []
+        found = series.latest(damaged=damaged)
+        assert found is not None
+        assert found.path == newest
+        problem = f"{renamed} was renamed: it is save 1. Rename it to 000001-step-5"
+        assert [str(error) for error in damaged] == [problem]
+        assert [str(finding) for finding in verify_folder(renamed)] == [problem]
+        assert verify_folder(newest) == ()
+        entries = {entry.name: entry for entry in describe(series.folder).checkpoints}
+        assert entries[renamed.name].problem == problem
+        assert entries[newest.name].problem is None
+        elsewhere = renamed.rename(tmp_path / "kept")  # a name without a number is no mistake
+        assert verify_folder(elsewhere) == ()
+
     def test_a_missing_series_is_an_error(self, tmp_path: Path) -> None:
         with pytest.raises(CheckpointError, match="does not exist, so it has no checkpoints"):
             Series(tmp_path / "nothing").latest()
@@ -214,6 +236,21 @@ class TestLeftOvers:
             (folder / "model.safetensors").write_bytes(b"half")
         save(series, "b")
         assert names_in(series) == sorted([running.name, elsewhere.name, "000001", "000002"])
+
+    def test_of_an_earlier_process_with_the_number_of_this_one_are_removed(
+        self, tmp_path: Path
+    ) -> None:
+        series = Series(tmp_path / "a")
+        save(series, "a")
+        folder = series.folder / f".tmp-000002-{own_mark()}-abcdabcd"
+        folder.mkdir()
+        (folder / "model.safetensors").write_bytes(b"half")
+        save(series, "b")
+        assert folder.exists()
+        for path in (folder / "model.safetensors", folder):
+            os.utime(path, (1e9, 1e9))  # before this process has begun
+        save(series, "c")
+        assert names_in(series) == ["000001", "000002", "000003"]
 
     def test_a_failed_save_leaves_none_and_keeps_the_series(self, tmp_path: Path) -> None:
         series = Series(tmp_path / "a")

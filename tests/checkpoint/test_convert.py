@@ -22,7 +22,7 @@ from foreign_files import (
 from safetensors.torch import load_file, save_file, save_model
 
 import anyrig
-from anyrig.checkpoint import safetensors_file
+from anyrig.checkpoint import tensor_files
 from anyrig.checkpoint.any_model import read_any_model
 from anyrig.checkpoint.atomic_file import open_atomically
 from anyrig.checkpoint.compare import compare
@@ -241,7 +241,7 @@ def test_shards_of_anyrig_are_joined_compared_and_converted(
     model(torch.ones(1, 4)).sum().backward()
     optimizer.step()
     whole = anyrig.save(tmp_path / "whole", model=model, optimizer=optimizer, step=1)
-    monkeypatch.setattr(safetensors_file, "LARGEST_FILE_BYTES", 100)
+    monkeypatch.setattr(tensor_files, "LARGEST_FILE_BYTES", 100)
     parts = anyrig.save(tmp_path / "parts", model=model, optimizer=optimizer, step=1)
     assert len([*parts.glob("model-*.safetensors")]) == 2
     one, other = (read_any_model(path, whole=True).tensors for path in (whole, tmp_path / "parts"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -17,19 +18,42 @@ from torch import nn
 import anyrig
 from anyrig.errors import CheckpointError
 
-KILLS = 30
 
-
-def test_kills_at_random_moments_lose_no_announced_checkpoint(tmp_path: Path) -> None:
-    script = str(Path(__file__).parent / "killed_saves.py")
-    command = [sys.executable, "-W", "error", script, str(tmp_path / "a"), str(KILLS)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+def run_kills(script: str, folder: Path, kills: int, seed: int) -> list[list[int]]:
+    path = str(Path(__file__).parent / script)
+    command = [sys.executable, "-W", "error", path, str(folder), str(kills), str(seed)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30 + 3 * kills)
     assert done.returncode == 0, done.stderr
     rows = [[int(word) for word in line.split()] for line in done.stdout.splitlines()]
-    assert len(rows) == KILLS
-    assert all(found in (announced, announced + 1) for announced, found, _ in rows)
+    assert len(rows) == kills
+    assert all(found in (announced, announced + 1) for *_, announced, found, _ in rows)
+    assert all(left <= 2 for *_, left in rows)  # later saves remove what was left
+    return rows
+
+
+@pytest.mark.parametrize("kills", [30, pytest.param(200, marks=pytest.mark.sweep)])
+def test_kills_at_random_moments_lose_no_announced_checkpoint(kills: int, tmp_path: Path) -> None:
+    rows = run_kills("killed_saves.py", tmp_path / "a", kills, 0)
     assert any(left for _, _, left in rows)  # some kills hit a running save
-    assert all(left <= 2 for _, _, left in rows)  # and later saves removed what was left
+
+
+@pytest.mark.parametrize("kills", [10, pytest.param(200, marks=pytest.mark.sweep)])
+def test_kills_of_ranks_lose_no_announced_checkpoint(kills: int, tmp_path: Path) -> None:
+    """Of four ranks one or all are killed, while rank 0 writes, all write, or threads do."""
+    rows = run_kills("killed_ranks.py", tmp_path / "a", kills, 0)
+    assert {1, 4} == {killed for killed, *_ in rows}
+    assert any(left for *_, left in rows)
+
+
+def test_a_gather_that_fails_ends_with_the_name_of_the_rank(tmp_path: Path) -> None:
+    script = str(Path(__file__).parent / "failed_gather.py")
+    command = [sys.executable, script, str(tmp_path / "a")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    own, other = done.stdout.splitlines()
+    assert re.match(r"0 s, RuntimeError: .*(memory|alloc)", own), own
+    assert re.match(r"[2-5] s, OtherRankError: rank 0 failed in anyrig.save\(\): Runtime", other)
+    assert [path.name for path in (tmp_path / "a").iterdir()] == ["000001-step-1"]
 
 
 @contextmanager

@@ -368,7 +368,7 @@ def nest_below_value(metadata: Any) -> None:
         (
             lambda m: setattr(one_tensor(m), "size", torch.Size([2**40, 3])),
             CheckpointDamagedError,
-            "is not covered by its 1 chunks",
+            "is not covered by its 1 parts",
         ),
         (
             lambda m: setattr(one_tensor(m).properties, "dtype", torch.float64),
@@ -378,14 +378,14 @@ def nest_below_value(metadata: Any) -> None:
         (
             lambda m: one_tensor(m).chunks.append(one_tensor(m).chunks[0]),
             CheckpointDamagedError,
-            "is not covered by its 2 chunks",
+            "is not covered by its 2 parts",
         ),
         (
             lambda m: setattr(one_tensor(m).chunks[0], "offsets", torch.Size([3, 0])),
             CheckpointDamagedError,
-            r"has a chunk of \(4, 3\) at \(3, 0\)",
+            r"has a part of \(4, 3\) at \(3, 0\)",
         ),
-        (overlap, CheckpointDamagedError, r"chunks at \(0, 0\) and \(1, 0\) that overlap"),
+        (overlap, CheckpointDamagedError, r"parts at \(0, 0\) and \(1, 0\) that overlap"),
         (drop_stored, CheckpointDamagedError, "does not say where 'model.0.weight' at"),
         (nest_below_value, CheckpointDamagedError, "below a value that is not nested"),
         (

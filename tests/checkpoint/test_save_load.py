@@ -96,6 +96,14 @@ class TestObjects:
         anyrig.load(tmp_path / "a", model=model, optimizer=optimizer)
         assert not optimizer.state
 
+    def test_optimizer_state_that_belongs_to_no_parameter_goes_on(self, tmp_path: Path) -> None:
+        model = make_model()
+        optimizer, other = (torch.optim.SGD(model.parameters()) for _ in range(2))
+        optimizer.state["searches"] = {"count": 7}
+        anyrig.save(tmp_path / "a", optimizer=optimizer)
+        anyrig.load(tmp_path / "a", optimizer=other)
+        assert other.state["searches"] == {"count": 7}
+
     def test_groups_are_matched_by_name(self, tmp_path: Path) -> None:
         model, other = make_model(), make_model()
 
@@ -270,7 +278,7 @@ class TestModelFiles:
     def test_large_models_have_several_files_and_an_index(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("anyrig.checkpoint.safetensors_file.LARGEST_FILE_BYTES", 100)
+        monkeypatch.setattr("anyrig.checkpoint.tensor_files.LARGEST_FILE_BYTES", 100)
         model, other = make_model(), make_model()
         path = anyrig.save(tmp_path / "a", model=model)
         index = json.loads((path / "model.safetensors.index.json").read_text())

@@ -1,11 +1,11 @@
 """What the documentation shows runs: every Python block of a page, one after the other."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from forked_programs import run_forked
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
@@ -20,8 +20,7 @@ def test_blocks_run(page: Path, tmp_path: Path) -> None:
         return
     script = tmp_path / "blocks.py"
     script.write_text("\n".join(blocks))
-    command = [sys.executable, "-W", "error", str(script)]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    run = run_forked(str(script), timeout=120, cwd=tmp_path)
     assert run.returncode == 0, f"{page.name}:\n{run.stderr}"
 
 

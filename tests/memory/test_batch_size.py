@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import random
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,20 +16,15 @@ from torch.utils.data import DataLoader, RandomSampler, TensorDataset
 import anyrig
 from anyrig.errors import LaunchError, MemoryTrackingError
 from anyrig.memory import fit_batch_size
+from forked_programs import run_forked
 
 MIB = 2**20
 
 
 @pytest.mark.parametrize("model", ["perceptron", "convolutional", "transformer"])
 def test_the_batch_is_near_the_largest_one(model: str) -> None:
-    ended = subprocess.run(
-        [sys.executable, "-c", f"import fitted_models; fitted_models.compare({model!r})"],
-        cwd=Path(__file__).parent,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    program = f"import fitted_models; fitted_models.compare({model!r})"
+    ended = run_forked("-c", program, cwd=Path(__file__).parent)
     assert ended.returncode == 0, ended.stderr
     on_16, on_40, on_80 = [tuple(map(int, line.split())) for line in ended.stdout.splitlines()]
     for samples, found, probes, largest in (on_16, on_40, on_80):

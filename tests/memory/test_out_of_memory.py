@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ from torch import Tensor, nn
 
 from anyrig.errors import MemoryTrackingError
 from anyrig.memory import Cause, Kind, OutOfMemoryReport, explain_oom, recording, track
+from forked_programs import run_forked
 
 HERE = Path(__file__).parent
 # A part of the first line for each program of `failing_programs`.
@@ -46,13 +45,7 @@ REMEDIES = {
 
 @pytest.fixture(scope="module")
 def reports() -> dict[str, str]:
-    run = subprocess.run(
-        [sys.executable, str(HERE / "run_failing_programs.py")],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    run = run_forked(str(HERE / "run_failing_programs.py"))
     assert run.returncode == 0, run.stderr
     found: dict[str, str] = json.loads(run.stdout.splitlines()[-1])
     return found

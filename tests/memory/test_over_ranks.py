@@ -8,13 +8,11 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import cases_on_ranks
 import pytest
 from cases_on_ranks import CASES, RANKS
 
-import anyrig
-from anyrig.errors import LaunchError
-
-HERE = str(Path(__file__).parent)
+from forked_ranks import RanksError, run_forked
 
 
 class Group:
@@ -22,24 +20,14 @@ class Group:
 
     def __init__(self, folder: Path) -> None:
         self._files = [folder / str(rank) for rank in range(RANKS)]
-        self._error: LaunchError | None = None
+        self._error: RanksError | None = None
         self._launch = threading.Thread(target=self._run, args=(str(folder),), daemon=True)
         self._launch.start()
 
     def _run(self, folder: str) -> None:
-        here = HERE
-
-        def work() -> None:  # sent by value: a rank does not know this folder yet
-            import sys
-
-            sys.path.insert(0, here)
-            import cases_on_ranks
-
-            cases_on_ranks.run(folder)
-
         try:
-            anyrig.launch(work, rig="cpu", nproc_per_device=RANKS)
-        except LaunchError as error:
+            run_forked(cases_on_ranks.__file__, "run", (folder,), RANKS)
+        except RanksError as error:
             self._error = error
 
     def failures_of(self, case: str) -> list[str]:

@@ -7,8 +7,6 @@ import gc
 import json
 import random
 import re
-import subprocess
-import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -23,20 +21,15 @@ from torch import Tensor, nn
 import anyrig
 from anyrig.errors import LaunchError, MemoryTrackingError
 from anyrig.memory import RecomputePlan, checkpoint_blocks, recompute_blocks
+from forked_programs import run_forked
 
 MIB = 2**20
 GIB = 2**30
 
 
 def test_twenty_budgets_against_every_choice() -> None:
-    ended = subprocess.run(
-        [sys.executable, "-c", "import recomputed_models; recomputed_models.compare()"],
-        cwd=Path(__file__).parent,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    program = "import recomputed_models; recomputed_models.compare()"
+    ended = run_forked("-c", program, cwd=Path(__file__).parent)
     assert ended.returncode == 0, ended.stderr
     lines = [json.loads(line) for line in ended.stdout.splitlines()]
     assert len(lines) == 2
@@ -423,13 +416,7 @@ def test_the_program_of_the_documentation(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(f"{programs[0]}\n{program}\nprint(len(plan.blocks))")
     # A process of its own: memory that other tests hold would count against the budget.
-    ended = subprocess.run(
-        [sys.executable, "-m", "anyrig", "rehearse", "--rig", "A100-40GB", str(script)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    ended = run_forked("-m", "anyrig", "rehearse", "--rig", "A100-40GB", str(script))
     assert ended.returncode == 0, ended.stderr
     assert "of 6 blocks: the least time within 24.00 MiB" in ended.stdout
     assert 0 < int(ended.stdout.splitlines()[-1]) < 6

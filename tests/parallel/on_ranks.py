@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib
 import json
 import os
-import sys
 import tempfile
 import threading
 import time
@@ -31,12 +30,8 @@ from rank_cases import (
     TIME_LIMIT_SECONDS,
 )
 
-import anyrig
-from anyrig.errors import LaunchError
 from anyrig.processes.group.membership import join_group
-
-HERE = Path(__file__).parent
-
+from forked_ranks import RanksError, run_forked
 
 # What runs in one group: the rig of virtual GPUs if there is one, the ranks, and the cases.
 WORLDS: dict[str, tuple[str | None, int, list[str]]] = {
@@ -67,24 +62,16 @@ class World:
 
     def __init__(self, names: list[str], ranks: int, virtual: str | None) -> None:
         self._names, self._ranks = names, ranks
-        self._error: LaunchError | None = None
+        self._error: RanksError | None = None
         self._folder = tempfile.TemporaryDirectory()
         self._report = Path(self._folder.name) / "report"
         self._launch = threading.Thread(target=self._run, args=(names, ranks, virtual), daemon=True)
         self._launch.start()
 
     def _run(self, names: list[str], ranks: int, virtual: str | None) -> None:
-        here, report = str(HERE), str(self._report)
-
-        def work() -> None:  # sent by value: a rank does not know this folder yet
-            sys.path[:0] = [here, str(Path(here).parent)]
-            import on_ranks
-
-            on_ranks.run_rank(names, virtual, report)
-
         try:
-            anyrig.launch(work, rig="cpu", nproc_per_device=ranks)
-        except LaunchError as error:  # the group ended, and with it the cases that it has not run
+            run_forked(__file__, "run_rank", (names, virtual, str(self._report)), ranks)
+        except RanksError as error:  # the group ended, and with it the cases that it has not run
             self._error = error
 
     def __getitem__(self, case: str) -> dict[int, str]:

@@ -20,6 +20,10 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as checkpoint
+from exact_cases import (  # noqa: F401 - cases of DISTRIBUTED, too
+    case_logical_shards_give_the_numbers_of_one_device,
+    case_sums_over_logical_shards_have_one_order,
+)
 from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
@@ -152,6 +156,98 @@ def case_terms_of_parameters_have_no_weight() -> None:
     loss(pair.one, x).backward()
     loss(pair.model, *pair.mine(rows, x)).backward()
     pair.assert_same("gradients")
+
+
+def _learn_with_late_weights(pair: Pair) -> None:
+    """Take a step with uneven samples, after which weights come with the reduction, on the CPU."""
+    rows = [1 + rank for rank in range(pair.ranks)]
+    pair.model(*pair.mine(rows, torch.randn(sum(rows), WIDTH))).square().mean().backward()
+    pair.model.zero_grad()
+    late = pair.model._run.late_weights
+    assert (late is not None) == (pair.device.type == "cpu")
+
+
+def case_weights_that_come_with_the_reduction_are_those_of_the_samples() -> None:
+    """Terms of parameters, kept gradients, several forwards, hooks, ranks without samples."""
+    pair = Pair(perceptron(), ddp={"bucket_cap_mb": 1e-4})
+    _learn_with_late_weights(pair)
+    uneven = [1 + 3 * rank for rank in range(pair.ranks)]
+    other = [2 * pair.ranks - rank for rank in range(pair.ranks)]
+    empty = [0] + [2 + rank for rank in range(pair.ranks - 1)]
+
+    def loss(model: nn.Module, x: Tensor) -> Tensor:
+        return model(x).square().mean()
+
+    def term(model: nn.Module, x: Tensor) -> Tensor:
+        return loss(model, x) + 0.1 * sum(p.square().sum() for p in model.parameters())
+
+    def compare(steps: list[tuple[Any, list[list[int]]]]) -> None:
+        """Make a backward pass for each of `steps`, from one forward for each list of rows."""
+        for function, rows_of_forwards in steps:
+            batches = [torch.randn(sum(rows), WIDTH) for rows in rows_of_forwards]
+            batches = [each.to(pair.device) for each in batches]
+            sum(function(pair.one, x) for x in batches).backward()
+            mine = [pair.mine(r, x)[0] for r, x in zip(rows_of_forwards, batches, strict=True)]
+            sum(function(pair.model, x) for x in mine).backward()
+        pair.assert_same("gradients")
+        pair.model.zero_grad()
+        pair.one.zero_grad()
+
+    compare([(loss, [uneven])])
+    compare([(term, [uneven])])
+    compare([(loss, [uneven]), (loss, [other]), (term, [empty])])  # gradients are kept
+    compare([(loss, [uneven, other])])  # two forwards, one backward pass
+    compare([(loss, [uneven, empty])])
+    compare([(loss, [empty, uneven])])
+    compare([(loss, [empty])])
+    with pair.model.no_sync():
+        x = torch.randn(sum(other), WIDTH, device=pair.device)
+        loss(pair.one, x).backward()
+        loss(pair.model, *pair.mine(other, x)).backward()
+    compare([(loss, [uneven])])
+    # The input's gradient is that of this rank's own loss.
+    x = torch.randn(uneven[pair.rank], WIDTH, device=pair.device, requires_grad=True)
+    alone = x.detach().clone().requires_grad_()
+    loss(pair.model, x).backward()
+    loss(pair.one, alone).backward()
+    torch.testing.assert_close(x.grad, alone.grad, rtol=1e-9, atol=0)
+    # A parameter's hook sees the gradient with its weight, as in the first step.
+    pair.model.zero_grad()
+    seen: list[Tensor] = []
+    first = next(iter(pair.model.parameters()))
+    first.register_hook(lambda gradient: seen.append(gradient.clone()))
+    loss(pair.model, x.detach()).backward()
+    weight = len(x) * pair.ranks / sum(uneven)
+    own = next(iter(pair.one.parameters())).grad
+    torch.testing.assert_close(seen[0], own * weight, rtol=1e-9, atol=0)
+
+
+def case_a_hook_that_comes_late_gets_weighted_buckets() -> None:
+    pair = Pair(perceptron(), ddp={"bucket_cap_mb": 1e-4})
+    _learn_with_late_weights(pair)
+    seen: list[int] = []
+    pair.model.register_comm_hook(seen, mean_over_the_ranks)
+    for rows in ([1 + 3 * rank for rank in range(pair.ranks)], [2] * pair.ranks):
+        x = torch.randn(sum(rows), WIDTH, device=pair.device)
+        pair.one.zero_grad()
+        pair.model.zero_grad()
+        pair.one(x).square().mean().backward()
+        pair.model(*pair.mine(rows, x)).square().mean().backward()
+        pair.assert_same("gradients")
+    assert sum(seen) == 2 * len(list(pair.one.parameters()))
+    with pytest.raises(RuntimeError, match="only be called once"):
+        pair.model.register_comm_hook(seen, mean_over_the_ranks)
+
+
+def case_ranks_with_late_weights_that_differ_raise() -> None:
+    """As ranks do that wait before the backward pass: before DDP's collectives could mix."""
+    pairs = [Pair(perceptron()) for _ in range(2)]
+    for pair in pairs:
+        _learn_with_late_weights(pair)
+    model = pairs[pairs[0].rank % 2].model
+    output = model(torch.ones(1 + pairs[0].rank, WIDTH, device=pairs[0].device))
+    with pytest.raises(RankMismatchError, match="came to the backward pass"):
+        output.sum().backward()
 
 
 def case_parameters_without_a_gradient_are_named() -> None:
@@ -701,6 +797,7 @@ def case_what_cannot_be_is_refused() -> None:
         ("calls the model with its own samples", {"shares": [1, 2]}, net),
         ('sharding= is for how="shard"', {"sharding": Sharding()}, net),
         ("but how='replicate' was", {"sharding": Sharding(), "how": "replicate"}, net),
+        ("this process is one of . ranks; start the script once", {"how": "pipeline"}, net),
     ]
     if lead.type == "cpu":
         refused.append(("SyncBatchNorm, which computes on GPUs", {"sync_batch_norm": True}, net))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gc
 import random
-import subprocess
-import sys
 import weakref
 from collections.abc import Iterator
 from typing import Any
@@ -38,6 +36,7 @@ from anyrig.parallel.group.loaders.turns import Progress, Turns, part_of_rank, s
 from anyrig.parallel.group.metrics.gather import order_of_batches, order_samples
 from anyrig.parallel.shares.shares import Shares
 from anyrig.processes.group.membership import Group
+from forked_programs import run_forked
 
 weights = st.lists(st.floats(0, 1e6), min_size=1, max_size=9).filter(any)
 
@@ -445,7 +444,5 @@ def test_batches_without_values_are_told_apart_by_their_shapes() -> None:
         found = [fingerprint(torch.full((n,), float(n), device="cuda")) for n in (2, 2, 3)]
         assert found[0] == found[1] != found[2]
     """
-    finished = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False
-    )
+    finished = run_forked("-c", program)
     assert finished.returncode == 0, finished.stderr

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -23,6 +21,7 @@ import anyrig
 from anyrig.errors import BatchError, SpreadError
 from anyrig.parallel.batch.scatter import scatter_samples
 from anyrig.parallel.sharded import Sharding
+from forked_programs import run_forked
 
 pytestmark = pytest.mark.filterwarnings("ignore:PyTorch was compiled without cuDNN")
 
@@ -202,9 +201,7 @@ except SpreadError as error:
     print(error)
 print(anyrig.spread(torch.nn.Linear(4, 3), precision="float16")(torch.randn(4, 4)).dtype)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False
-    )
+    done = run_forked("-c", program)
     assert done.returncode == 0, done.stderr
     assert "cuda:1 does not: its hardware has no bfloat16" in done.stdout
     assert 'Use precision="float16"' in done.stdout

@@ -5,13 +5,12 @@ The tests over real processes are in test_distributed.py, which starts the ranks
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 from torch import nn
 
 from anyrig.parallel.group.blocks import find_blocks
+from forked_programs import run_forked
 
 ON_64_RANKS = """
 import torch, torch.distributed as dist
@@ -33,13 +32,7 @@ def test_a_step_on_64_ranks_in_one_process(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(ON_64_RANKS)
     rehearse = ["rehearse", "--rig", "A100-80GB", "--shape-only", str(script)]
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-m", "anyrig", *rehearse],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    done = run_forked("-m", "anyrig", *rehearse)
     assert done.stdout == f"4 {4 * 4096 * 4097 * 4 // 64}\n", done.stderr
 
 

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import copy
-import os
 import pickle
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -14,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import anyrig
+from forked_programs import run_forked
 
 # All of them: virtual GPUs must be there before PyTorch's first backward, which the CPU's is too.
 pytestmark = pytest.mark.gpus(1)
@@ -156,14 +154,7 @@ for given in ({"device_ids": [0, 1]}, {"device_ids": ["cuda:1"], "output_device"
 
 
 def test_a_machine_without_gpus_calls_the_module_as_stock_does() -> None:
-    kept = {name: value for name, value in os.environ.items() if name != "ANYRIG_REHEARSAL"}
-    finished = subprocess.run(
-        [sys.executable, "-c", WITHOUT_GPUS],
-        env={**kept, "CUDA_VISIBLE_DEVICES": ""},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    finished = run_forked("-c", WITHOUT_GPUS, CUDA_VISIBLE_DEVICES="")
     assert finished.returncode == 0, finished.stderr
     *warned, by_default, on_the_cpu = finished.stdout.splitlines()
     for line, ids in zip(warned, ("[0, 1]", "['cuda:1']", "[device("), strict=True):

@@ -1,9 +1,10 @@
-"""Cases of four files over gloo, in one group of three real processes, which start once for all."""
+"""Cases of five files over gloo, in one group of three real processes, which start once for all."""
 
 from __future__ import annotations
 
 from functools import cache
 
+import exact_cases
 import group_cases
 import pytest
 import test_accumulation
@@ -17,6 +18,7 @@ CASES = [
     *(f"test_every_combination.{case}" for case in test_every_combination.CASES),
     *(f"test_accumulation.{case}" for case in (*test_accumulation.RANK_CASES, "case_refusals")),
     *(f"test_precision.{case}" for case in (*test_precision.CASES, *test_precision.OTHERS)),
+    *(f"exact_cases.{case}" for case in exact_cases.EXACT),
     *(
         f"group_cases.{case}"
         for case in vars(group_cases)

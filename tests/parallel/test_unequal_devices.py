@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
+
+from forked_programs import run_forked
 
 PROGRAM = """
     import anyrig.virtual
@@ -39,14 +38,7 @@ PROGRAM = """
 def test_every_run_is_the_same_and_no_device_has_a_single_sample() -> None:
     found = set()
     for _ in range(2):
-        finished = subprocess.run(
-            [sys.executable, "-c", textwrap.dedent(PROGRAM)],
-            env={**os.environ, "PYTHONPATH": str(Path(__file__).parent), "OMP_NUM_THREADS": "1"},
-            capture_output=True,
-            text=True,
-            timeout=180,
-            check=False,
-        )
+        finished = run_forked("-c", textwrap.dedent(PROGRAM), cwd=Path(__file__).parent)
         assert finished.returncode == 0, finished.stdout + finished.stderr
         found.add(finished.stdout)
     (output,) = found

@@ -12,6 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from anyrig.virtual.build import build_extension
+from anyrig.virtual.driver.library import build_library
+
 # From Python 3.12 on, a fork of a process with threads warns.
 WARNINGS = ["-W", "error", "-W", "ignore:This process:DeprecationWarning"]
 ANYRIG = [sys.executable, *WARNINGS, "-m", "anyrig"]
@@ -22,7 +25,8 @@ PROGRAMS = Path(__file__).parent / "programs"
 @pytest.fixture(scope="module", autouse=True)
 def _built() -> None:
     """Build ahead, so that no test meets the message of the first build."""
-    subprocess.run([*ANYRIG, "virtual", "build"], check=True, timeout=600)
+    build_extension()
+    build_library()
 
 
 @pytest.fixture

@@ -119,9 +119,12 @@ def test_what_cannot_be_rehearsed_is_named(text: str, words: str, tmp_path: Path
 def test_what_a_backward_pass_calls_is_no_call_of_the_model(tmp_path: Path) -> None:
     without_steps = BLOCKS.replace("    optimizer.step()\n", "")
     assert without_steps != BLOCKS
-    savings = rehearse(without_steps, tmp_path, "recomputation")
+    # The variables of a remedy are set in its trial only.
+    checked = f"import os\nassert 'PYTORCH_CUDA_ALLOC_CONF' not in os.environ\n{without_steps}"
+    savings = rehearse(checked, tmp_path, "expandable segments", "recomputation")
     assert savings.calls == 6
     assert [each.remedy for each in savings.of_remedies] == ["recomputation"]
+    assert "ends with AssertionError" in savings.left_out["expandable segments"]
 
 
 def test_a_program_may_end_itself(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ import gc
 import importlib
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -59,24 +58,19 @@ def run_cases(
     ``mode="shape-only"`` runs in shape-only mode; ``mode="left"`` does not destroy the groups.
     Other settings are environment variables; ``ANYRIG_TEST_GPU`` is the kind of GPU.
     """
+    from forked_programs import run_forked  # a rank does not have its folder on the path
+
     mode = settings.pop("mode", "")
-    process = subprocess.Popen(
-        [
-            *(sys.executable, "-W", "error", __file__),
-            *(",".join(files), str(size), str(folder), mode, imports),
-        ],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", **settings},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
     try:
-        output, _ = process.communicate(timeout=seconds)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        output, _ = process.communicate()
-        output += f"\nnot done after {seconds:.0f} s"
+        ended = run_forked(
+            *(__file__, ",".join(files), str(size), str(folder), mode, imports),
+            timeout=seconds,
+            MASTER_ADDR="127.0.0.1",
+            **settings,
+        )
+        output = ended.stdout + ended.stderr
+    except subprocess.TimeoutExpired as late:
+        output = f"{late.stdout}{late.stderr}\n{late}"
     outcome = Outcome(output=output)
     for path in sorted(folder.glob("rank-*.jsonl")):
         for line in path.read_text().splitlines():

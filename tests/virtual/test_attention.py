@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import functools
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from forked_programs import run_forked
 
 CALLS = Path(__file__).parent / "attention_calls.py"
 
@@ -25,15 +24,7 @@ RIG_OF_GPU = {"A100": RIGS[0], "T4": RIGS[0], "RTX-4090": RIGS[0], "H100": RIGS[
 
 @functools.cache
 def outcomes(rig: str, shape_only: bool) -> dict[str, Any]:
-    command = [sys.executable, str(CALLS), rig, *(["--shape-only"] if shape_only else [])]
-    finished = subprocess.run(
-        command,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    finished = run_forked(str(CALLS), rig, *(["--shape-only"] if shape_only else []))
     assert finished.returncode == 0, finished.stderr[-4000:]
     results: dict[str, Any] = json.loads(finished.stdout)
     return results

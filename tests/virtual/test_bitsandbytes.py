@@ -83,7 +83,7 @@ def with_stand_in(folder: Path, order: str, *options: str, numbers: str = "") ->
     program.write_text(USE + numbers)
     path = os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
     command = ["-m", "anyrig", "rehearse", "--rig", "2x1GiB", *options, str(program), order]
-    return output_of(*command, PYTHONPATH=path).splitlines()
+    return output_of(*command, fresh=True, PYTHONPATH=path).splitlines()
 
 
 @pytest.mark.parametrize("order", ["torch first", "torch last"])

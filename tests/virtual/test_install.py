@@ -224,7 +224,7 @@ def test_programs_end_well() -> None:
         """
     )
     for _ in range(3):
-        finished = run("-c", program)
+        finished = run("-c", program, fresh=True)
         assert (finished.returncode, finished.stdout, finished.stderr) == (0, "", "")
 
 

@@ -11,7 +11,6 @@ ENABLED = {"TORCH_CUDNN_SDPA_NESTED_TENSOR_ENABLED": "1"}
 
 @pytest.mark.parametrize("arguments", [(PROGRAM,), ("--shape-only", PROGRAM, "shapes")])
 def test_sequences_of_several_lengths(arguments: tuple[str, ...]) -> None:
-    finished = run(
-        "-W", "ignore", "-m", "anyrig", "rehearse", "--rig", "1xH100-SXM", *arguments, **ENABLED
-    )
+    rehearse = ("-m", "anyrig", "rehearse", "--rig", "1xH100-SXM")
+    finished = run("-W", "ignore", *rehearse, *arguments, fresh=True, **ENABLED)
     assert finished.stdout == "attended\n", finished.stdout + finished.stderr

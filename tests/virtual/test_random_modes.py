@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
+
+from forked_programs import run_forked
 
 PROGRAM = Path(__file__).parent / "programs" / "random_draws.py"
 
 
 def run(*arguments: str) -> dict[str, list[int]]:
-    finished = subprocess.run(
-        [sys.executable, str(PROGRAM), *arguments],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    finished = run_forked(str(PROGRAM), *arguments)
     assert finished.returncode == 0, finished.stderr
     seen: dict[str, list[int]] = json.loads(finished.stdout)
     return seen

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
-from on_a_rig import PROGRAMS, output_of
+from on_a_rig import PROGRAMS, output_of, run
 
 PROGRAM = """
 import torch
@@ -49,13 +46,7 @@ def test_what_is_refused(shape_only: bool) -> None:
     install = (
         f"import anyrig.virtual\nanyrig.virtual.install('1xH100-SXM', shape_only={shape_only})\n"
     )
-    finished = subprocess.run(
-        [sys.executable, "-c", install + PROGRAM],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    finished = run("-c", install + PROGRAM)
     assert finished.returncode == 0, finished.stdout + finished.stderr
 
 

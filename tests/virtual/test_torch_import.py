@@ -44,3 +44,9 @@ def test_torch_has_its_own_loader_afterwards() -> None:
 
 def test_it_happens_at_once_when_torch_is_there() -> None:
     run(f"import torch; {WATCH}print('after')", expected="imported True\nafter\n")
+
+
+def test_no_collection_delays_the_import() -> None:
+    count = "import gc; runs = []; gc.callbacks.append(lambda *run: runs.append(run))"
+    source = f"{WATCH}{count}\nimport torch; print(len(runs) < 10, gc.isenabled())"
+    run(source, expected="imported True\nTrue True\n")

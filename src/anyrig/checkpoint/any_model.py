@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import re
 import warnings
 from pathlib import Path
 
 from ..errors import CheckpointDamagedError, CheckpointError
 from .foreign.read import read_foreign
-from .foreign.safetensors_file import read_safetensors
 from .foreign.state import ForeignState, Format, Recognition
+from .saved_tensors import read_tensors
 from .series import Checkpoint, Series, is_checkpoint_folder, open_checkpoint
+from .tensor_file_names import role_of
+from .tensor_in_parts import whole_tensor
 
 MODEL = "model"
-_TENSOR_FILE = re.compile(r"(.+?)(-\d{5}-of-\d{5})?\.safetensors")
 
 
 def is_series(path: Path) -> bool:
@@ -65,18 +65,9 @@ def read_any_model(path: Path, *, key: str | None = None, whole: bool = False) -
             "Choose one of these: key=…, or --key on the command line"
         )
     tensors = {
-        name if role == wanted else f"{role}/{name}": tensor
-        for file, role in roles.items()
+        name if role == wanted else f"{role}/{name}": whole_tensor(tensor)
+        for role in sorted({*roles.values()})
         if whole or role == wanted
-        for name, tensor in read_safetensors(checkpoint.path / file)[0].items()
+        for name, tensor in read_tensors(checkpoint.path, role, roles).items()
     }
     return ForeignState(checkpoint.path, recognition, tensors)
-
-
-def role_of(file: str) -> str | None:
-    """Return what the tensors of a file are: ``"model"``, ``"optimizer"``; None for other files.
-
-    ``model-00001-of-00002.safetensors`` is a part of the model.
-    """
-    match = _TENSOR_FILE.fullmatch(file)
-    return match[1] if match else None

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from ..errors import CheckpointError
+from ..processes.time_limit import limit_or_default
 from .over_ranks import Ranks
 from .prepared_save import PreparedSave, State, prepare_save
 from .shards import whole_on_device
@@ -39,7 +40,8 @@ class BackgroundSaver:
                 if step % 1000 == 0:
                     saver.save(model=model, optimizer=optimizer, loader=loader, step=step)
 
-    `save` returns when the state is copied to the host's memory, and a thread of rank 0 writes it.
+    `save` returns when the state is copied to the host's memory, and a thread writes it: on rank 0,
+    or on every rank if all write (see `sharded` of `anyrig.save`).
     The memory of the copy is kept for the next save. A save waits for the one before. If a save has
     failed, the next call of a method raises its error, on every rank; the series then has the
     checkpoints before it. The end of the block, and the end of the process, wait for the last save.
@@ -49,6 +51,7 @@ class BackgroundSaver:
     Args:
         path: the folder of the series; it is created if necessary.
         keep: as for `anyrig.save`.
+        sharded: as for `anyrig.save`.
         timeout_seconds: how long to wait for other ranks and for a save to end; None for the
             launcher's ``--timeout``, else ten minutes.
     """
@@ -58,10 +61,11 @@ class BackgroundSaver:
         path: str | os.PathLike[str],
         *,
         keep: int | None = None,
+        sharded: bool | None = None,
         timeout_seconds: float | None = None,
     ) -> None:
         self._path = Path(path).absolute()
-        self._keep = keep
+        self._keep, self._sharded = keep, sharded
         self._given_seconds = timeout_seconds
         self._copies = _HostCopies()
         self._writing: _Writing | None = None
@@ -89,25 +93,28 @@ class BackgroundSaver:
         self.wait()
         ranks = Ranks(_SAVE, self._given_seconds)
         state = State(model, optimizer, scheduler, scaler, loader, step, metric, best, values)
-        prepared = prepare_save(ranks, self._path, self._keep, state, self._copies.copy)
+        prepared = prepare_save(
+            ranks, self._path, self._keep, state, self._copies.copy, self._sharded
+        )
         failed: BaseException | None = None
         self._copies.begin()
         try:
-            # On every rank: the copies of tensors in shards are collectives.
+            # On every rank: the copies of tensors in shards may be collectives.
             prepared.contents = {name: [*parts] for name, parts in prepared.contents.items()}
             self._copies.finish()
         except Exception as error:
             failed = error
             prepared.read_to_the_end()
         ranks.agree({}, failed)
-        self._writing = _Writing(prepared if ranks.rank == 0 else None)
+        prepared.begin()
+        self._writing = _Writing(prepared)
 
     def wait(self) -> Path | None:
         """Wait for the last save, and return its checkpoint's folder; None if there was none.
 
         Raises:
             CheckpointError: the save has failed, or has not ended in time.
-            OtherRankError: the save has failed on rank 0.
+            OtherRankError: the save has failed on another rank.
             RankWaitError: another rank did not come in time.
         """
         if self._writing is None:
@@ -117,8 +124,7 @@ class BackgroundSaver:
         failed = writing.wait(ranks.timeout_seconds)
         if not writing.is_running:
             self._writing = None
-        ranks.agree({}, failed)
-        return Path(ranks.gather(writing.folder)[0])
+        return Path(ranks.agree({}, failed, writing.folder)[0])
 
     def __enter__(self) -> BackgroundSaver:
         return self
@@ -132,19 +138,19 @@ class BackgroundSaver:
         if error is None:
             self.wait()
         elif self._writing is not None:  # the other ranks may not come; the error is theirs, too
-            failed = self._writing.wait(Ranks(_SAVE, self._given_seconds).timeout_seconds)
+            failed = self._writing.wait(limit_or_default(self._given_seconds))
             if failed is not None and hasattr(error, "add_note"):
                 error.add_note(f"The last checkpoint was not saved: {failed}")
 
 
 class _Writing:
-    """The thread that writes one checkpoint; on ranks other than 0 nothing is written."""
+    """The thread that writes one checkpoint, or this rank's part of it."""
 
-    def __init__(self, prepared: PreparedSave | None) -> None:
+    def __init__(self, prepared: PreparedSave) -> None:
         self.folder = ""
         self._failed: BaseException | None = None
         self._thread: threading.Thread | None = None
-        if prepared is not None:
+        if prepared.ranks.rank == 0 or prepared.parallel is not None:
             # Not a daemon: the end of the process waits for it.
             self._thread = threading.Thread(
                 target=self._write, args=(prepared,), name="anyrig-save", daemon=False
@@ -170,7 +176,7 @@ class _Writing:
 
     def _write(self, prepared: PreparedSave) -> None:
         try:
-            self.folder = str(prepared.write().path)
+            self.folder = prepared.write()
         except BaseException as error:
             self._failed = error
 

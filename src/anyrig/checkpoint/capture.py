@@ -15,9 +15,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..errors import CheckpointError
-from .names import names_of_parameters, names_of_ties, plain_name, unwrapped
-from .safetensors_file import fits_safetensors
+from .names import names_of_parameters, names_of_ties, unwrapped
+from .safetensors_writer import fits_safetensors
 from .snapshot import ModuleState, OptimizerState, Snapshot
+from .wrapper_prefix import remove_wrappers
 
 
 def capture(
@@ -100,7 +101,7 @@ def model_entries(model: nn.Module) -> dict[str, tuple[str, Any]]:
         )
     entries: dict[str, tuple[str, Any]] = {}
     for name, value in inner.state_dict().items():
-        plain = plain_name(name)
+        plain = remove_wrappers(name)
         if plain in entries:
             raise CheckpointError(f"the model has two tensors that are named {plain!r}")
         entries[plain] = name, value

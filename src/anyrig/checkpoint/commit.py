@@ -26,8 +26,9 @@ from typing import TYPE_CHECKING
 from ..errors import CheckpointError
 from .digest import PIECE_BYTES, ContentHash
 from .disk import Disk
+from .folder_name import folder_name
 from .manifest import MANIFEST_NAME, FileFact, Manifest, encode_manifest
-from .series import TEMPORARY_PREFIX, Checkpoint, Series, folder_name
+from .series import TEMPORARY_PREFIX, Checkpoint, Series
 from .writer_mark import is_abandoned, own_mark
 
 if TYPE_CHECKING:
@@ -61,10 +62,9 @@ def commit(
             before.
     """
     disk = disk or Disk()
-    begin_series(series, disk)
-    remove_abandoned(series, disk)
-    with temporary_folder(series, series.next_number(), disk) as folder:
-        files = {name: write_file(folder / name, parts, disk) for name, parts in contents.items()}
+    folder = begin(series, disk)
+    with removed_after_failure(folder, disk):
+        files = write_files(folder, contents, disk)
         checkpoint = publish(series, folder, describe, files, disk)
     remove_surplus(series, keep, disk)
     return checkpoint
@@ -91,18 +91,31 @@ def begin_series(series: Series, disk: Disk) -> None:
             raise NotADirectoryError(errno.ENOTDIR, "it is a file")
 
 
-@contextmanager
-def temporary_folder(series: Series, number: int, disk: Disk) -> Iterator[Path]:
-    """Create a folder that no reader takes for a checkpoint; remove the folder after an error."""
-    folder = series.folder / f"{TEMPORARY_PREFIX}{number:06d}-{own_mark()}-{secrets.token_hex(4)}"
+def begin(series: Series, disk: Disk) -> Path:
+    """Create the series if necessary, and a folder that no reader takes for a checkpoint."""
+    begin_series(series, disk)
+    remove_abandoned(series, disk)
+    name = f"{TEMPORARY_PREFIX}{series.next_number():06d}-{own_mark()}-{secrets.token_hex(4)}"
+    folder = series.folder / name
     with explaining(folder, "created"):
         disk.make_folder(folder)
+    return folder
+
+
+@contextmanager
+def removed_after_failure(folder: Path, disk: Disk) -> Iterator[None]:
+    """Remove a temporary folder if the block raises."""
     try:
-        yield folder
+        yield
     except BaseException:
         with suppress(OSError):
             _remove_files(folder, disk)
         raise
+
+
+def write_files(folder: Path, contents: Mapping[str, Parts], disk: Disk) -> dict[str, FileFact]:
+    """Write files into a temporary folder, and return when their contents are on the disk."""
+    return {name: write_file(folder / name, parts, disk) for name, parts in contents.items()}
 
 
 def write_file(path: Path, parts: Parts, disk: Disk) -> FileFact:

@@ -1,7 +1,7 @@
 """Join a model in several files into one safetensors file, tensor by tensor.
 
-Of safetensors shards the bytes are copied, so memory holds a buffer. Of a folder of
-torch.distributed.checkpoint, memory holds one tensor. Shards that ``torch.save`` wrote are mapped.
+Of whole tensors in safetensors files the bytes are copied, so memory holds a buffer. Of tensors in
+shards, memory holds one. Files that ``torch.save`` wrote are mapped.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from ..errors import CheckpointError
-from .any_model import open_any
+from .any_model import MODEL, open_any
 from .atomic_file import open_atomically
 from .foreign.distributed import find_model_names, read_folder_metadata, read_stored_tensor
 from .foreign.hugging_face import find_model_file, read_model_file
@@ -26,6 +26,9 @@ from .safetensors_writer import (
     source_of_tensor,
     write_safetensors,
 )
+from .saved_tensors import read_tensors
+from .tensor_file_names import is_in_shards
+from .tensor_in_parts import whole_tensor
 
 
 @dataclass(frozen=True)
@@ -59,8 +62,15 @@ def consolidate(folder: Path, target: Path, *, overwrite: bool = False) -> Conso
         raise CheckpointError(f"{target} ends with {target.suffix!r}; name it *.safetensors")
     checkpoint = open_any(folder)
     folder = folder if checkpoint is None else checkpoint.path
-    recognition = recognise(folder)
-    sources = _list_sources(folder, recognition)
+    if checkpoint is not None and is_in_shards(MODEL, checkpoint.manifest.files):
+        recognition = Recognition(Format.ANYRIG, f"{folder.name} has a manifest")
+        sources = [
+            lazy_source(name, each.dtype, tuple(each.shape), partial(whole_tensor, each))
+            for name, each in read_tensors(folder, MODEL, checkpoint.manifest.files).items()
+        ]
+    else:
+        recognition = recognise(folder)
+        sources = _list_sources(folder, recognition)
     with open_atomically(target, overwrite=overwrite) as file:
         size_bytes = write_safetensors(file, sources, {"format": "pt"})
     return Consolidated(recognition, len(sources), size_bytes)

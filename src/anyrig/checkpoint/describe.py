@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..errors import CheckpointError
 from .any_model import is_series
+from .folder_name import number_in
 from .foreign.read import read_foreign
-from .manifest import read_manifest
+from .manifest import Manifest, read_manifest
 from .safetensors_header import read_header
 from .safetensors_writer import torch_name_of
-from .series import Series, is_checkpoint_folder, number_of, open_checkpoint
+from .saved_tensors import read_tensors
+from .series import Series, is_checkpoint_folder, open_checkpoint
+from .tensor_file_names import is_in_shards, role_of
+from .verify import find_rename
 
 
 @dataclass(frozen=True)
@@ -115,8 +119,11 @@ def describe(path: Path, key: str | None = None) -> CheckpointDescription | Seri
 def _describe_checkpoint(path: Path) -> CheckpointDescription:
     manifest = open_checkpoint(path, hashes=False).manifest
     tensors: list[TensorFact] = []
-    for file in sorted(manifest.files):
-        if file.endswith(".safetensors"):
+    for role in sorted({*map(role_of, manifest.files)} - {None}, key=str):
+        if is_in_shards(str(role), manifest.files):
+            tensors += _facts_of_shards(path, str(role), manifest)
+            continue
+        for file in sorted(each for each in manifest.files if role_of(each) == role):
             header = read_header(path / file)
             for name, stored in header.all_names().items():
                 each = header.tensors[stored]
@@ -135,6 +142,14 @@ def _describe_checkpoint(path: Path) -> CheckpointDescription:
     )
 
 
+def _facts_of_shards(path: Path, role: str, manifest: Manifest) -> Iterator[TensorFact]:
+    """Yield the whole tensors that files of shards hold together."""
+    files = f"{role}.shard.*.safetensors"
+    for name, tensor in read_tensors(path, role, manifest.files).items():
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        yield TensorFact(name, tuple(tensor.shape), dtype, files)
+
+
 def _describe_series(path: Path) -> SeriesDescription:
     series = Series(path)
     latest, best = series.latest(hashes=False), series.best(hashes=False)
@@ -150,15 +165,17 @@ def _describe_entry(folder: Path) -> SeriesEntry:
     try:
         manifest = read_manifest(folder)
     except CheckpointError as error:
-        return SeriesEntry(folder.name, number_of(folder), problem=str(error))
-    problem = None
+        return SeriesEntry(folder.name, number_in(folder.name), problem=str(error))
+    problem: str | None = None
     try:
         open_checkpoint(folder, hashes=False)
+        renamed = find_rename(folder, manifest)
+        problem = None if renamed is None else str(renamed)
     except CheckpointError as error:
         problem = str(error)
     return SeriesEntry(
         folder.name,
-        manifest.number,
+        number_in(folder.name),
         manifest.step,
         _finite(manifest.metric),
         manifest.bytes,

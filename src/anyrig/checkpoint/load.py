@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,15 +11,16 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
-from ..errors import CheckpointDamagedError, CheckpointError
+from ..errors import CheckpointError
 from ..units import format_count
 from .capture import by_key
+from .choice import choose
+from .exactness import go_on_exactly, require_same_training
 from .manifest import read_manifest
 from .over_ranks import Ranks
 from .prepared_save import divide_values, named_states
 from .random_state import write_random_state
 from .restore import Targets, prepare
-from .series import Checkpoint, Series, is_checkpoint_folder, open_checkpoint
 from .snapshot import Snapshot
 from .snapshot_files import VALUES_NAME, read_snapshot
 from .values_file import decode_text
@@ -66,6 +66,7 @@ def load(
     loader: Any = None,
     which: str = "latest",
     random_numbers: bool | None = None,
+    exact: bool = False,
     verify: bool = True,
     timeout_seconds: float | None = None,
     **objects: Any,
@@ -80,7 +81,8 @@ def load(
     Each object stays on its device, and takes the state from any saver: one process, `spread` on
     several devices, DDP or FSDP2. All is checked before anything changes.
 
-    Over ranks, every rank must call this function. Each reads what it needs.
+    Over ranks, every rank must call this function. Each reads what it needs, and verifies a part of
+    the files.
 
     Args:
         path: the folder of a series, or of one checkpoint.
@@ -95,6 +97,8 @@ def load(
         random_numbers: whether to restore the random numbers of Python, NumPy and PyTorch; by
             default only with an `optimizer`, as training goes on then. Over ranks they are restored
             if as many ranks have saved them.
+        exact: require that the training goes on with the same bits on this number of ranks, and
+            raise CheckpointError with the reason if it does not. See docs/checkpoints.md.
         verify: whether to compare the content of all files with the hashes that were saved.
         timeout_seconds: how long to wait for other ranks; None for the launcher's ``--timeout``,
             else ten minutes.
@@ -108,37 +112,28 @@ def load(
         RankWaitError: another rank did not come in time.
     """
     if random_numbers is None:
-        random_numbers = optimizer is not None
+        random_numbers = exact or optimizer is not None
     ranks = Ranks("anyrig.load()", timeout_seconds)
     folder = Path(path).absolute()
+    chosen = choose(ranks, folder, which, verify)
     failed: BaseException | None = None
-    found: Checkpoint | None = None
-    if ranks.rank == 0:  # chooses for all ranks
-        try:
-            found = _choose(folder, which, verify)
-        except Exception as error:
-            failed = error
-    ranks.agree({"path": str(folder), "which": which}, failed)
-    chosen = Path(ranks.gather("" if found is None else str(found.path))[0])
     snapshot = Snapshot()
 
     def apply() -> None: ...
 
     metric: float | None = None
     random: dict[str, Any] | str | None = None
+    differing = ""
     try:
-        manifest = read_manifest(chosen) if found is None else found.manifest
+        manifest = read_manifest(chosen)
         metric = manifest.metric
-        snapshot = read_snapshot(chosen)
-        modules, others, plain = divide_values(model, objects)
-        if plain:
-            raise CheckpointError(
-                f"load({next(iter(plain))}=…) takes an object with load_state_dict(); plain values "
-                'are in what load returns, as found["name"]'
-            )
-        others |= named_states(scheduler=scheduler, scaler=scaler, loader=loader)
-        targets = Targets(modules, by_key("optimizer", optimizer), others)
-        random = _random_state(snapshot, chosen, ranks) if random_numbers else None
+        snapshot = read_snapshot(chosen, manifest.files)
+        named = named_states(scheduler=scheduler, scaler=scaler, loader=loader)
+        targets = targets_of(model, optimizer, objects, named)
+        if exact:
+            random, differing = require_same_training(targets, snapshot, chosen)
+        elif random_numbers:
+            random = _random_state(snapshot, chosen, ranks)
         apply = prepare(snapshot, targets, chosen)
     except Exception as error:
         failed = error
@@ -147,34 +142,27 @@ def load(
         apply()
         if isinstance(random, dict):
             random = write_random_state(random)
+        if random_numbers:
+            go_on_exactly(model, snapshot)
     except Exception as error:
         failed = error
     ranks.agree({}, failed)
     values = {name: value for name, value in snapshot.given.items() if name != "step"}
-    left = (random,) if isinstance(random, str) and random else ()
+    left = tuple(text for text in (random, differing) if isinstance(text, str) and text)
     return Loaded(chosen, snapshot.given.get("step"), metric, values, left)
 
 
-def _choose(folder: Path, which: str, verify: bool) -> Checkpoint:
-    if which not in ("latest", "best"):
-        raise CheckpointError(f"which is 'latest' or 'best'; got {which!r}")
-    if is_checkpoint_folder(folder):
-        return open_checkpoint(folder, hashes=verify)
-    damaged: list[CheckpointError] = []
-    series = Series(folder)
-    choose: Callable[..., Checkpoint | None] = series.best if which == "best" else series.latest
-    found = choose(hashes=verify, damaged=damaged)
-    if found is None:
-        if damaged:
-            raise CheckpointDamagedError(
-                f"{folder} has no whole checkpoint. {damaged[0]}",
-                getattr(damaged[0], "path", None),
-            )
-        what = "checkpoint with a metric" if which == "best" else "checkpoint"
-        raise CheckpointError(f"{folder} has no {what}")
-    for error in damaged:
-        warnings.warn(f"{error}: loading {found.path} instead", RuntimeWarning, stacklevel=3)
-    return found
+def targets_of(
+    model: nn.Module | None, optimizer: Any, objects: Mapping[str, Any], named: Mapping[str, Any]
+) -> Targets:
+    """Return what is loaded into; `named` has the scheduler, the scaler and the loader."""
+    modules, others, plain = divide_values(model, objects)
+    if plain:
+        raise CheckpointError(
+            f"load({next(iter(plain))}=…) takes an object with load_state_dict(); plain values "
+            'are in what load returns, as found["name"]'
+        )
+    return Targets(modules, by_key("optimizer", optimizer), {**others, **named})
 
 
 def _random_state(snapshot: Snapshot, folder: Path, ranks: Ranks) -> dict[str, Any] | str:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ..parallel.replicas.transparent import TransparentModule
+from .wrapper_prefix import remove_wrappers
 
-# The attribute in which a wrapper has its module, where the attribute shows in names. Both are
-# private; without them, names would depend on whether a layer is compiled or recomputed.
-_COMPILED = "_orig_mod"  # torch.compile(module)
-_RECOMPUTED = "_checkpoint_wrapped_module"  # PyTorch's checkpoint_wrapper
+# The attribute in which torch.compile keeps the module. The name is private; without it, names
+# would depend on whether a model is compiled.
+_COMPILED = "_orig_mod"
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
@@ -20,20 +20,21 @@ def unwrapped(model: nn.Module) -> nn.Module:
 
     What `anyrig.spread` returns has the names of its module already.
     """
+    *_, innermost = unwrapping(model)
+    return innermost
+
+
+def unwrapping(model: nn.Module) -> Iterator[nn.Module]:
+    """Yield a model, and the module inside each of its wrappers, the innermost last."""
+    yield model
     while not isinstance(model, TransparentModule):
         if isinstance(model, (DistributedDataParallel, nn.DataParallel)):
             model = model.module
         elif isinstance(getattr(model, _COMPILED, None), nn.Module):
             model = model._orig_mod  # type: ignore[assignment]
         else:
-            break
-    return model
-
-
-def plain_name(name: str) -> str:
-    """Return a name without the parts that wrappers inside the model add."""
-    parts = name.split(".")
-    return ".".join(part for part in parts if part not in (_COMPILED, _RECOMPUTED))
+            return
+        yield model
 
 
 def names_of_parameters(modules: Mapping[str, nn.Module]) -> dict[int, str]:
@@ -45,7 +46,7 @@ def names_of_parameters(modules: Mapping[str, nn.Module]) -> dict[int, str]:
     for key, module in modules.items():
         prefix = "" if key == "model" else f"{key}/"
         for name, parameter in unwrapped(module).named_parameters():
-            names.setdefault(id(parameter), prefix + plain_name(name))
+            names.setdefault(id(parameter), prefix + remove_wrappers(name))
     return names
 
 
@@ -62,7 +63,7 @@ def names_of_ties(model: nn.Module) -> dict[str, str]:
         *inner.named_buffers(remove_duplicate=False),
     ]
     for name, tensor in named:
-        known = first.setdefault(id(tensor), plain_name(name))
-        if known != plain_name(name):
-            ties[plain_name(name)] = known
+        known = first.setdefault(id(tensor), remove_wrappers(name))
+        if known != remove_wrappers(name):
+            ties[remove_wrappers(name)] = known
     return ties

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from ..errors import OtherRankError, RankMismatchError
+from ..errors import OtherRankError, RankMismatchError, RankWaitError
 from ..processes.group.board import Board, board_of
+from ..processes.group.caller_place import place_of_caller
 from ..processes.group.membership import join_group
 from ..processes.time_limit import limit_or_default
 
@@ -17,6 +18,7 @@ class Ranks:
     Attributes:
         rank: of this process.
         count: of ranks.
+        number: of this object; the same on every rank, as all make theirs in the same order.
         timeout_seconds: how long this rank waits for others.
 
     Args:
@@ -28,15 +30,23 @@ class Ranks:
         group = join_group()
         self._what = what
         self._board: Board | None = None if group is None else board_of(group)
+        self.number = 0 if self._board is None else self._board.number("checkpoint call")
+        self._place = place_of_caller()
         self.timeout_seconds = limit_or_default(timeout_seconds)
         self.rank, self.count = (0, 1) if group is None else (group.rank, group.world_size)
 
-    def agree(self, facts: dict[str, Any], error: BaseException | None) -> None:
+    def agree(
+        self, facts: dict[str, Any], error: BaseException | None, text: str = ""
+    ) -> list[str]:
         """Wait until every rank has come here; raise on every rank if one of them has an error.
 
         Args:
             facts: must be the same on every rank, such as the path.
             error: what this rank has run into.
+            text: what the other ranks get to know.
+
+        Returns:
+            The texts of all ranks, in order of ranks.
 
         Raises:
             BaseException: `error`, on the rank that has one.
@@ -44,13 +54,20 @@ class Ranks:
             RankMismatchError: the ranks have different facts.
             RankWaitError: a rank did not come in time; the message names the rank.
         """
-        problem = None if error is None else f"{type(error).__name__}: {error}"
-        of_ranks = self._exchange({"facts": facts, "problem": problem})
+        own: dict[str, Any] = {"facts": facts, "problem": describe_problem(error), "text": text}
+        # Some errors follow from that of another rank, which is the one to report.
+        own["follows"] = isinstance(error, (OtherRankError, RankWaitError))
+        try:
+            of_ranks = self._exchange(own)
+        except (RankWaitError, RankMismatchError):
+            if error is not None:
+                raise error from None
+            raise
         if error is not None:
             raise error
-        for rank, other in enumerate(of_ranks):
-            if other["problem"] is not None:
-                raise OtherRankError(f"rank {rank} failed in {self._what}: {other['problem']}")
+        failed = [(rank, other) for rank, other in enumerate(of_ranks) if other["problem"]]
+        for rank, other in sorted(failed, key=lambda each: bool(each[1]["follows"])):
+            raise self.failure_of(rank, other["problem"])
         for rank, other in enumerate(of_ranks):
             for name, value in other["facts"].items():
                 expected = of_ranks[0]["facts"].get(name)
@@ -59,11 +76,40 @@ class Ranks:
                         f"rank 0 calls {self._what} with {name} {expected!r}, rank {rank} with "
                         f"{value!r}; pass the same on every rank"
                     )
+        return [other["text"] for other in of_ranks]
 
     def gather(self, text: str) -> list[str]:
         """Return the texts of all ranks, in order of ranks."""
         texts: list[str] = self._exchange(text)
         return texts
+
+    def failure_of(self, rank: int, problem: str) -> OtherRankError:
+        """Return the error for the problem of another rank."""
+        return OtherRankError(f"rank {rank} failed in {self._what}: {problem}")
+
+    def post(self, key: str, value: Any) -> None:
+        """Write a value for `collect` on another rank. Any thread may call this."""
+        assert self._board is not None
+        self._board.post(f"checkpoint/{key}/{self.rank}", json.dumps(value).encode())
+
+    def collect(self, key: str, rank: int) -> Any:
+        """Return the value that another rank posts, and remove it. Any thread may call this.
+
+        Raises:
+            RankWaitError: the rank did not post in time; the message names the rank.
+        """
+        assert self._board is not None
+        posted = self._board.collect(
+            f"checkpoint/{key}/{rank}", 1, self.timeout_seconds, self._what, rank, self._place
+        )
+        return json.loads(posted)
+
+    def look(self, key: str) -> dict[int, Any]:
+        """Return what each rank has posted so far, by rank, and leave it there."""
+        if self._board is None:
+            return {}
+        found = self._board.look([f"checkpoint/{key}/{rank}" for rank in range(self.count)])
+        return {rank: json.loads(each) for rank, each in enumerate(found) if each is not None}
 
     def _exchange(self, value: Any) -> list[Any]:
         if self._board is None:
@@ -72,3 +118,8 @@ class Ranks:
             "checkpoint", json.dumps(value).encode(), self.timeout_seconds, self._what
         )
         return [json.loads(text) for text in texts]
+
+
+def describe_problem(error: BaseException | None) -> str | None:
+    """Return an error in words, for other ranks; None without an error."""
+    return None if error is None else f"{type(error).__name__}: {error}"

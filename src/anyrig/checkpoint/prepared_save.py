@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+<<<<<<< HEAD
 import json
+=======
+import hashlib
+>>>>>>> pipe
 import operator
 import platform
 import time
@@ -19,14 +23,23 @@ from ..errors import CheckpointError
 from ..parallel.layout import Layout
 from .capture import by_key, capture
 from .commit import Parts, commit
+from .division import Division
+from .exactness import EXACT, exact_state_of
+from .gather import Gather
 from .manifest import FileFact, Manifest
 from .over_ranks import Ranks
+<<<<<<< HEAD
 from .pipeline_state import complete_pipelines, describe_pipelines
+=======
+from .parallel_commit import ParallelCommit
+>>>>>>> pipe
 from .random_state import read_random_state
-from .series import Checkpoint, Series
-from .shards import is_sharded, whole_on_host
+from .replicated import replicated_names
+from .series import Series
+from .shards import has_one_region, is_sharded
 from .snapshot import Snapshot
-from .snapshot_files import contents_of_snapshot
+from .snapshot_files import captured_tensors, contents_of_snapshot, read_snapshot
+from .tensor_files import Writing
 from .values_file import encode_as_text
 
 
@@ -35,31 +48,55 @@ class PreparedSave:
     """A save of which every rank knows that it can be written.
 
     Attributes:
+        ranks: the ranks that save together.
         series: gets the checkpoint.
-        contents: of each file, by name. Parts are read once, in order, and on every rank: to read
-            a tensor in shards is a collective.
+        contents: of each file that this rank writes, by name. Parts are read once and in order. If
+            rank 0 writes everything, to read a tensor in shards is a collective, and the other
+            ranks read parts without content.
         manifest: of the checkpoint; its number and its files are known when it is written.
         keep: as for `save`.
+        gather: how this rank reads tensors.
+        parallel: the commit, if every rank writes.
     """
 
+    ranks: Ranks
     series: Series
     contents: dict[str, Parts]
     manifest: Manifest
     keep: int | None
+    gather: Gather
+    parallel: ParallelCommit | None
 
-    def write(self) -> Checkpoint:
-        """Commit the checkpoint. On rank 0 only."""
+    def begin(self) -> None:
+        """Begin the commit. Every rank must call this, in its main thread."""
+        if self.parallel is not None:
+            self.parallel.begin()
+
+    def write(self) -> str:
+        """Write what this rank has to write; on rank 0, return the checkpoint's folder."""
 
         def describe(number: int, files: dict[str, FileFact]) -> Manifest:
             return replace(self.manifest, number=number, files=files)
 
-        return commit(self.series, self.contents, describe, keep=self.keep)
+        checkpoint = None
+        if self.parallel is not None:
+            checkpoint = self.parallel.write(self.contents, describe, read_snapshot, self.keep)
+        elif self.ranks.rank == 0:
+            checkpoint = commit(self.series, self.contents, describe, keep=self.keep)
+        return "" if checkpoint is None else str(checkpoint.path)
 
     def read_to_the_end(self) -> None:
-        """Read what has not been read of the contents, which takes part in the collectives."""
-        for parts in self.contents.values():
-            for _ in parts:
-                pass
+        """Read what has not been read of the contents, which takes part in the collectives.
+
+        Raises:
+            Exception: this rank or another one cannot gather a tensor.
+        """
+        if self.gather.failed is not None:
+            raise self.gather.failed
+        if self.parallel is None:
+            for parts in self.contents.values():
+                for _ in parts:
+                    pass
 
 
 @dataclass(frozen=True)
@@ -78,7 +115,12 @@ class State:
 
 
 def prepare_save(
-    ranks: Ranks, path: Path, keep: int | None, state: State, to_host: Callable[[Tensor], Tensor]
+    ranks: Ranks,
+    path: Path,
+    keep: int | None,
+    state: State,
+    to_host: Callable[[Tensor], Tensor],
+    sharded: bool | None,
 ) -> PreparedSave:
     """Check a state on all ranks, and return what is to be written.
 
@@ -87,7 +129,8 @@ def prepare_save(
         path: the folder of the series.
         keep: as for `anyrig.save`.
         state: what is saved.
-        to_host: on rank 0, returns a whole tensor in the host's memory.
+        to_host: returns a whole tensor, or the part that this rank writes, in the host's memory.
+        sharded: as for `anyrig.save`.
 
     Raises:
         CheckpointError: a value or an object cannot be saved.
@@ -100,14 +143,21 @@ def prepare_save(
     measured: float | None = None
     snapshot = Snapshot()
     contents: dict[str, Parts] = {}
+<<<<<<< HEAD
     modules: dict[str, nn.Module] = {}
     described = ""
+=======
+    facts: dict[str, Any] = {"path": str(series.folder)}
+    modules: dict[str, nn.Module] = {}
+    is_parallel = False
+>>>>>>> pipe
     try:
         at_step, measured = _check(state.step, state.metric, state.best, keep)
         optimizers = by_key("optimizer", state.optimizer)
         others = named_states(scheduler=state.scheduler, scaler=state.scaler, loader=state.loader)
         modules, given, plain = divide_values(state.model, state.values)
         snapshot = capture(modules, optimizers, others | given)
+<<<<<<< HEAD
         described = describe_pipelines(snapshot)
         snapshot = replace(snapshot, given={**plain, "step": at_step})
         random = encode_as_text(read_random_state())
@@ -120,9 +170,35 @@ def prepare_save(
             snapshot = complete_pipelines(snapshot, modules, [each[1] for each in told], ranks.rank)
             take = to_host if ranks.rank == 0 else _take_part
             contents = contents_of_snapshot(snapshot, take)
+=======
+        exact = exact_state_of(state.model)
+        states = snapshot.states if exact is None else {**snapshot.states, EXACT: exact.as_state()}
+        snapshot = replace(snapshot, states=states, given={**plain, "step": at_step})
+        random = encode_as_text(read_random_state())
+    except Exception as error:
+        failed, random = error, ""
+    randoms = ranks.gather(random)
+    gather = Gather(ranks, to_host)
+    if failed is None:
+        snapshot = replace(snapshot, random=[{"state": state} for state in randoms])
+        try:
+            is_parallel = _all_write(ranks, sharded, snapshot)
+            facts |= {"step": at_step, "sharded": sharded}
+            facts |= _describe_tensors(snapshot, is_parallel)
+            contents = contents_of_snapshot(
+                snapshot,
+                Writing(
+                    ranks.rank,
+                    gather if is_parallel or ranks.rank == 0 else gather.take_part,
+                    Division(ranks.rank, ranks.count) if is_parallel else None,
+                    replicated_names(modules, snapshot) if is_parallel else {},
+                ),
+            )
+>>>>>>> pipe
         except Exception as error:
             failed = error
-    ranks.agree({"path": str(series.folder), "step": at_step, "shards": _sharded(snapshot)}, failed)
+    ranks.agree(facts, failed)
+    parallel = ParallelCommit(ranks, series) if is_parallel else None
 
     manifest = Manifest(
         number=1,  # until it is written
@@ -139,7 +215,7 @@ def prepare_save(
         },
         files={},
     )
-    return PreparedSave(series, contents, manifest, keep)
+    return PreparedSave(ranks, series, contents, manifest, keep, gather, parallel)
 
 
 def named_states(**given: Any) -> dict[str, Any]:
@@ -194,19 +270,37 @@ def _check(
     return number, None if metric is None else float(metric)
 
 
-def _take_part(tensor: Tensor) -> Tensor:
-    """Take part in gathering a tensor that rank 0 writes; return a tensor without elements."""
-    if is_sharded(tensor):
-        whole_on_host(tensor)
-    return torch.empty(0)
+def _all_write(ranks: Ranks, sharded: bool | None, snapshot: Snapshot) -> bool:
+    """Return whether every rank writes a part of the checkpoint, or rank 0 all of it."""
+    if ranks.count == 1 or sharded is False:
+        return False
+    in_shards = {
+        f"{stem}: {name}": tensor
+        for stem, tensors in captured_tensors(snapshot).items()
+        for name, tensor in tensors.items()
+        if is_sharded(tensor)
+    }
+    odd = [name for name, tensor in in_shards.items() if not has_one_region(tensor)]
+    if sharded and odd:
+        raise CheckpointError(
+            f"sharded=True writes one region of a tensor from each rank, and {odd[0]} is divided "
+            "into more, as by FSDP2 on top of tensor parallelism. Leave sharded out: rank 0 then "
+            "gathers and writes the tensors"
+        )
+    return bool(sharded) or (bool(in_shards) and not odd)
 
 
-def _sharded(snapshot: Snapshot) -> int:
-    """Return how many tensors are in shards, which all ranks gather together."""
-    tensors = [each for module in snapshot.modules.values() for each in module.tensors.values()]
-    for state in snapshot.optimizers.values():
-        tensors += [tensor for parts in state.tensors.values() for tensor in parts.values()]
-    return sum(map(is_sharded, tensors))
+def _describe_tensors(snapshot: Snapshot, is_parallel: bool) -> dict[str, Any]:
+    """Return what must be equal on all ranks: shards are gathered, and parts divided, together."""
+    named = [
+        (stem, name, str(tensor.dtype), tuple(tensor.shape), is_sharded(tensor))
+        for stem, tensors in captured_tensors(snapshot).items()
+        for name, tensor in tensors.items()
+    ]
+    if not is_parallel:
+        return {"shards": sum(each[-1] for each in named)}
+    digest = hashlib.sha256(repr(named).encode()).hexdigest()[:8]
+    return {"tensors": f"{len(named)} (names, types and shapes have the hash {digest})"}
 
 
 def _describe_layout(model: nn.Module | None, ranks: int) -> str:

@@ -19,8 +19,13 @@ from ..errors import CheckpointError, KeyMismatchError
 from .capture import explain_stateless, model_entries, parameter_names
 from .mismatch import find_mismatch
 from .names import names_of_parameters, unwrapped
+<<<<<<< HEAD
 from .shards import divided_like, is_elsewhere, is_sharded
+=======
+from .shards import divided_like, is_sharded, read_into
+>>>>>>> pipe
 from .snapshot import ModuleState, OptimizerState, Snapshot
+from .tensor_in_parts import SavedTensor, TensorInParts, whole_tensor
 
 _MOST_NAMED = 10
 
@@ -97,10 +102,26 @@ def _prepare_module(
                 state[own_name] = value
                 continue
             sharded = isinstance(value, Tensor) and is_sharded(value)
-            state[own_name] = divided_like(saved[name], value) if sharded else saved[name]
+            if isinstance(saved[name], TensorInParts):
+                state[own_name] = _filled(value, saved[name])
+            else:
+                state[own_name] = divided_like(saved[name], value) if sharded else saved[name]
         unwrapped(model).load_state_dict(state)
 
     return apply
+
+
+def _filled(value: Any, saved: TensorInParts) -> Tensor:
+    """Return a saved tensor in the memory of the model's own tensor, which needs no other memory.
+
+    Where elements of the model's tensor share memory, return the whole saved tensor.
+    """
+    if not isinstance(value, Tensor):
+        return saved.whole()
+    shares = zip(value.stride(), value.shape, strict=True)
+    if not is_sharded(value) and any(stride == 0 and size > 1 for stride, size in shares):
+        return saved.whole()
+    return read_into(saved, value.detach())
 
 
 def _prepare_optimizer(
@@ -154,16 +175,18 @@ def _prepare_optimizer(
 
 
 def _optimizer_tensor(
-    saved: Tensor, parameter: Tensor, existing: Mapping[str, Any], part: str
+    saved: SavedTensor, parameter: Tensor, existing: Mapping[str, Any], part: str
 ) -> Tensor:
     """Return a saved tensor where the optimizer has its other tensors, never mapped from a file."""
     own = existing.get(part)
     if isinstance(own, Tensor) and own.shape == saved.shape and own.dtype == saved.dtype:
+        if isinstance(saved, TensorInParts):
+            return read_into(saved, own)
         return own.copy_(divided_like(saved, own))
-    if saved.shape == parameter.shape and saved.dim():
+    if saved.shape == parameter.shape and saved.shape:
         divided = divided_like(saved, parameter)
-        return divided.clone() if not divided.is_cuda else divided
-    return saved.clone()
+        return divided.clone() if isinstance(saved, Tensor) and not divided.is_cuda else divided
+    return whole_tensor(saved).clone()
 
 
 def _check_other(snapshot: Snapshot, name: str, target: Any, source: object) -> None:
@@ -197,12 +220,13 @@ def _restore_others(snapshot: Snapshot, others: Mapping[str, Any], source: objec
 
 def _mismatch_table(saved: Mapping[str, Any], own: Mapping[str, Any]) -> str:
     """Return the names and shapes that differ, on lines of their own; empty if none differ."""
-    shapes = [
-        {name: tuple(each.shape) if isinstance(each, Tensor) else () for name, each in side.items()}
-        for side in (own, saved)
-    ]
+    shapes = [{name: _shape_of(each) or () for name, each in side.items()} for side in (own, saved)]
     mismatch = find_mismatch(*shapes)
     return "" if mismatch is None else f"\n{mismatch}"
+
+
+def _shape_of(value: Any) -> tuple[int, ...] | None:
+    return tuple(value.shape) if isinstance(value, (Tensor, TensorInParts)) else None
 
 
 def _require_same_keys(
@@ -225,9 +249,8 @@ def _require_same_shapes(
     wrong = [
         f"{name} in the shape {list(saved[name].shape)} instead of {list(value.shape)}"
         for name, value in own.items()
-        if isinstance(value, Tensor)
-        and isinstance(saved[name], Tensor)
-        and saved[name].shape != value.shape
+        if None not in (_shape_of(value), _shape_of(saved[name]))
+        and _shape_of(saved[name]) != _shape_of(value)
     ]
     if wrong:
         more = f", and {len(wrong) - _MOST_NAMED} more" if len(wrong) > _MOST_NAMED else ""

@@ -11,8 +11,10 @@ from torch import nn
 from torch.optim import Optimizer
 
 from ..errors import CheckpointError
-from .load import Loaded, load
+from .exactness import require_exact
+from .load import Loaded, load, targets_of
 from .over_ranks import Ranks
+from .prepared_save import named_states
 from .series import Series, is_checkpoint_folder
 
 
@@ -24,6 +26,7 @@ def resume(
     scheduler: Any = None,
     scaler: Any = None,
     loader: Any = None,
+    exact: bool = False,
     verify: bool = True,
     timeout_seconds: float | None = None,
     **objects: Any,
@@ -47,6 +50,8 @@ def resume(
         scheduler: see `model`.
         scaler: see `model`.
         loader: see `model`.
+        exact: go on with the same bits on another number of ranks; or raise CheckpointError with
+            the reason, also if there is no checkpoint yet.
         verify: see `model`.
         timeout_seconds: see `model`.
         objects: see `model`.
@@ -62,13 +67,15 @@ def resume(
     folder = Path(path).absolute()
     failed: BaseException | None = None
     count = ""
-    if ranks.rank == 0:  # looks for all ranks
-        try:
+    try:
+        if exact:
+            named = named_states(scheduler=scheduler, scaler=scaler, loader=loader)
+            require_exact(targets_of(model, optimizer, objects, named))
+        if ranks.rank == 0:  # looks for all ranks
             count = str(_count_checkpoints(folder))
-        except Exception as error:
-            failed = error
-    ranks.agree({"path": str(folder)}, failed)
-    if ranks.gather(count)[0] == "0":
+    except Exception as error:
+        failed = error
+    if ranks.agree({"path": str(folder)}, failed, count)[0] == "0":
         return None
     return load(
         folder,
@@ -77,6 +84,7 @@ def resume(
         scheduler=scheduler,
         scaler=scaler,
         loader=loader,
+        exact=exact,
         verify=verify,
         timeout_seconds=timeout_seconds,
         **objects,

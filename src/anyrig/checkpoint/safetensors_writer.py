@@ -1,6 +1,13 @@
-"""Write a safetensors file tensor by tensor: the header first, which needs only the shapes.
+"""Write safetensors files tensor by tensor: the header first, which needs only the shapes.
 
-Memory holds one tensor at a time, or none where the bytes are copied from another file.
+::
+
+    ┌───────────────┬──────────────────────────────────────────────────┬──────────────┐
+    │ 8 bytes: size │ JSON: {"a": {"dtype", "shape", "data_offsets"}} │ bytes of a … │
+    └───────────────┴──────────────────────────────────────────────────┴──────────────┘
+
+`safetensors.torch.save_file` copies all tensors before it writes. Here, memory holds one tensor at
+a time, or a buffer where the bytes are copied from another file.
 """
 
 from __future__ import annotations
@@ -8,11 +15,10 @@ from __future__ import annotations
 import ctypes
 import json
 import math
-import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import torch
 from torch import Tensor
@@ -20,6 +26,9 @@ from torch import Tensor
 from ..errors import CheckpointError
 from .foreign.file_part import open_part
 from .safetensors_header import DTYPE_BITS, LENGTH_BYTES, TensorRange
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 _COPY_BYTES = 1 << 20
 _NAMES = {
@@ -38,6 +47,8 @@ _NAMES = {
     "F8_E8M0": "float8_e8m0fnu",
 }  # fmt: skip
 _TEXTS = {torch_name: text for text, torch_name in _NAMES.items()}
+# Element types that not every version of the safetensors library reads.
+_RARE = {"U16", "U32", "U64", "F8_E4M3FNUZ", "F8_E5M2FNUZ", "F8_E8M0"}
 
 
 @dataclass(frozen=True)
@@ -48,17 +59,17 @@ class TensorSource:
         name: its name.
         dtype: the element type, in the words of safetensors.
         shape: its shape.
-        write: writes its bytes to a file.
+        read: returns its bytes, in parts.
     """
 
     name: str
     dtype: str
     shape: tuple[int, ...]
-    write: Callable[[BinaryIO], None]
+    read: Callable[[], Iterable[Buffer]]
 
     @property
     def bytes(self) -> int:
-        """How many bytes `write` must write."""
+        """How many bytes `read` must return."""
         return math.prod(self.shape) * DTYPE_BITS[self.dtype] // 8
 
 
@@ -76,35 +87,33 @@ def lazy_source(
     name: str, dtype: torch.dtype, shape: tuple[int, ...], read: Callable[[], Tensor]
 ) -> TensorSource:
     """Return the source of a tensor that is read when it is written."""
-    return TensorSource(
-        name, dtype_text(name, dtype), shape, lambda file: _write_tensor(file, name, read())
-    )
+    return TensorSource(name, dtype_text(name, dtype), shape, lambda: _bytes_of(name, read()))
 
 
 def source_of_range(name: str, path: Path, each: TensorRange) -> TensorSource:
     """Return the source of a tensor whose bytes are copied from another safetensors file."""
 
-    def copy(file: BinaryIO) -> None:
+    def copy() -> Iterator[Buffer]:
         with open_part(path, each.start, each.stop - each.start) as part:
-            shutil.copyfileobj(part, file, _COPY_BYTES)
+            while data := part.read(_COPY_BYTES):
+                yield data
 
     return TensorSource(name, each.dtype, each.shape, copy)
 
 
-def write_safetensors(
-    file: BinaryIO, sources: Iterable[TensorSource], metadata: Mapping[str, str]
-) -> int:
-    """Write a safetensors file, and return its size in bytes.
+def encode_safetensors(
+    sources: Iterable[TensorSource], metadata: Mapping[str, str]
+) -> Iterator[Buffer]:
+    """Yield the content of a safetensors file in parts.
 
     Args:
-        file: where to write, from its current position on.
         sources: the tensors; those with large elements are written first, so that all are aligned.
         metadata: texts for the header.
 
     Raises:
         CheckpointError: two tensors have one name, or a tensor is not as large as its shape.
     """
-    ordered = sorted(sources, key=lambda each: (-DTYPE_BITS[each.dtype], each.name))
+    ordered = in_file_order(sources)
     entries: dict[str, object] = {"__metadata__": dict(metadata)}
     position = 0
     for each in ordered:
@@ -118,16 +127,41 @@ def write_safetensors(
     except UnicodeEncodeError as error:
         raise CheckpointError(f"A tensor's name is not valid Unicode: {error}") from None
     header += b" " * (-len(header) % 8)
-    file.write(len(header).to_bytes(LENGTH_BYTES, "little") + header)
+    yield len(header).to_bytes(LENGTH_BYTES, "little") + header
     for each in ordered:
-        start = file.tell()
-        each.write(file)
-        if file.tell() - start != each.bytes:
+        count = 0
+        for part in each.read():
+            count += memoryview(part).nbytes
+            yield part
+        if count != each.bytes:
             raise CheckpointError(
-                f"{each.name!r} needs {each.bytes} bytes, but {file.tell() - start} were written; "
-                "the source was changed meanwhile"
+                f"{each.name!r} needs {each.bytes} bytes, but {count} were written; the source was "
+                "changed meanwhile"
             )
-    return LENGTH_BYTES + len(header) + position
+
+
+def in_file_order(sources: Iterable[TensorSource]) -> list[TensorSource]:
+    """Return tensors in the order in which `encode_safetensors` reads them."""
+    return sorted(sources, key=lambda each: (-DTYPE_BITS[each.dtype], each.name))
+
+
+def write_safetensors(
+    file: BinaryIO, sources: Iterable[TensorSource], metadata: Mapping[str, str]
+) -> int:
+    """Write a safetensors file, and return its size in bytes; see `encode_safetensors`."""
+    size_bytes = 0
+    for part in encode_safetensors(sources, metadata):
+        file.write(part)
+        size_bytes += memoryview(part).nbytes
+    return size_bytes
+
+
+def fits_safetensors(value: Any) -> bool:
+    """Return whether a value is a tensor that every reader of safetensors can read."""
+    if not isinstance(value, Tensor) or value.layout is not torch.strided:
+        return False
+    text = _TEXTS.get(str(value.dtype).removeprefix("torch."))
+    return text is not None and text not in _RARE
 
 
 def dtype_text(name: str, dtype: torch.dtype) -> str:
@@ -150,13 +184,15 @@ def torch_name_of(dtype: str) -> str:
     return _NAMES.get(dtype, dtype)
 
 
-def _write_tensor(file: BinaryIO, name: str, tensor: Tensor) -> None:
+def _bytes_of(name: str, tensor: Tensor) -> list[memoryview]:
+    """Return the memory of a tensor on the host; NumPy, which could do that, may be missing."""
     _check_plain(name, tensor)
     whole = tensor.detach().contiguous()
-    if whole.numel():
-        # Not numpy(): NumPy has no bfloat16, and PyTorch runs without NumPy.
-        count = whole.numel() * whole.element_size()
-        file.write(memoryview((ctypes.c_char * count).from_address(whole.data_ptr())).cast("B"))
+    if not whole.numel():
+        return []
+    buffer = (ctypes.c_char * (whole.numel() * whole.element_size())).from_address(whole.data_ptr())
+    buffer.owner = whole  # type: ignore[attr-defined]  # which lives as long as the view
+    return [memoryview(buffer).cast("B")]
 
 
 def _check_plain(name: str, tensor: Tensor) -> None:

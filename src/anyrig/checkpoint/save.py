@@ -10,6 +10,7 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
+from ..errors import RankWaitError
 from .over_ranks import Ranks
 from .prepared_save import State, prepare_save
 from .shards import whole_on_host
@@ -27,6 +28,7 @@ def save(
     metric: float | None = None,
     best: str | None = None,
     keep: int | None = None,
+    sharded: bool | None = None,
     timeout_seconds: float | None = None,
     **values: Any,
 ) -> Path:
@@ -40,7 +42,8 @@ def save(
     the series has the whole new checkpoint or is as before. The random numbers of Python, NumPy and
     PyTorch are saved, too.
 
-    Over ranks, every rank must call this function. Rank 0 writes, and the others wait.
+    Over ranks, every rank must call this function. If the model is in shards, every rank writes
+    its own to a folder that all nodes share; otherwise rank 0 writes, and the others wait.
 
     Args:
         path: the folder of the series; it is created if necessary.
@@ -56,6 +59,9 @@ def save(
         best: whether the best metric is the ``"max"`` or the ``"min"``.
         keep: keep the newest `keep` checkpoints of the series and the best one, and remove the
             others; None keeps all.
+        sharded: over ranks, whether every rank writes a part of the checkpoint. None does so for a
+            model in shards. True also divides the parameters of a model under DDP. With False,
+            rank 0 gathers shards one tensor at a time.
         timeout_seconds: how long to wait for other ranks; None for the launcher's ``--timeout``,
             else ten minutes.
         values: what else to save: another module, another object with ``state_dict()``, or numbers,
@@ -69,14 +75,15 @@ def save(
     """
     ranks = Ranks("anyrig.save()", timeout_seconds)
     state = State(model, optimizer, scheduler, scaler, loader, step, metric, best, values)
-    prepared = prepare_save(ranks, Path(path), keep, state, whole_on_host)
+    prepared = prepare_save(ranks, Path(path), keep, state, whole_on_host, sharded)
+    prepared.begin()
     folder, failed = "", None
     try:
-        if ranks.rank == 0:
-            folder = str(prepared.write().path)
+        folder = prepared.write()
+    except RankWaitError:  # another rank has not written; none may wait for it again
+        raise
     except Exception as error:
         failed = error
     # Every rank takes part in the collectives of all tensors, even if rank 0 cannot write.
     prepared.read_to_the_end()
-    ranks.agree({}, failed)
-    return Path(ranks.gather(folder)[0])
+    return Path(ranks.agree({}, failed, folder)[0])

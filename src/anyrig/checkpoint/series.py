@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import CheckpointDamagedError, CheckpointError
+from .folder_name import is_folder_name, number_in
 from .manifest import MANIFEST_NAME, Manifest, read_manifest
-from .verify import require_whole
+from .verify import find_rename, require_whole
 
 TEMPORARY_PREFIX = ".tmp-"
-_NAME = re.compile(r"(\d{6,})(?:-step-(\d+))?")
 
 
 @dataclass(frozen=True)
@@ -51,7 +50,7 @@ class Series:
             CheckpointError: the folder of the series is missing or cannot be read.
         """
         try:
-            found = [path for path in self.folder.iterdir() if _NAME.fullmatch(path.name)]
+            found = [path for path in self.folder.iterdir() if is_folder_name(path.name)]
         except FileNotFoundError:
             raise CheckpointError(
                 f"{self.folder} does not exist, so it has no checkpoints. Is the path right?"
@@ -60,7 +59,7 @@ class Series:
             raise CheckpointError(
                 f"{self.folder} cannot be read: {error.strerror or error}"
             ) from error
-        return sorted(found, key=lambda path: (number_of(path), path.name), reverse=True)
+        return sorted(found, key=lambda path: (number_in(path.name), path.name), reverse=True)
 
     def checkpoints(self, damaged: list[CheckpointError] | None = None) -> Iterator[Checkpoint]:
         """Yield the checkpoints whose files have the sizes that were saved, the newest first.
@@ -70,7 +69,11 @@ class Series:
         """
         for folder in self.folders():
             try:
-                yield open_checkpoint(folder, hashes=False)
+                found = open_checkpoint(folder, hashes=False)
+                # By its name, an older state would count as the latest one.
+                if (renamed := find_rename(folder, found.manifest)) is not None:
+                    raise CheckpointDamagedError(str(renamed), folder)
+                yield found
             except CheckpointError as error:
                 if damaged is not None:
                     damaged.append(error)
@@ -84,27 +87,36 @@ class Series:
             hashes: whether to compare the hashes of its files too, not only their sizes.
             damaged: gets an error for each newer folder that is no whole checkpoint.
         """
-        return _first_whole(self.checkpoints(damaged), hashes, damaged)
+        return _first_whole(self.candidates("latest", damaged), hashes, damaged)
 
     def best(
         self, *, hashes: bool = True, damaged: list[CheckpointError] | None = None
     ) -> Checkpoint | None:
-        """Return the whole checkpoint with the best metric, or None if none has a metric.
+        """Return the whole checkpoint with the best metric, or None if none has a metric."""
+        return _first_whole(self.candidates("best", damaged), hashes, damaged)
 
-        The newest checkpoint with a metric decides whether a high or a low metric is good. Of equal
-        ones the newest is the best.
+    def candidates(
+        self, which: str, damaged: list[CheckpointError] | None = None
+    ) -> Iterator[Checkpoint]:
+        """Yield checkpoints as in `checkpoints`, the one to choose first.
+
+        Args:
+            which: ``"latest"``, or ``"best"``: only those with a metric. The newest one decides
+                whether a high or a low metric is good. Of equal ones the newest is the best.
+            damaged: gets an error for each folder that is no whole checkpoint.
         """
+        if which == "latest":
+            yield from self.checkpoints(damaged)
+            return
         measured = [each for each in self.checkpoints(damaged) if _metric(each) is not None]
-        if not measured:
-            return None
-        sign = -1 if measured[0].manifest.best == "min" else 1
+        sign = -1 if measured and measured[0].manifest.best == "min" else 1
         measured.sort(key=lambda each: sign * (_metric(each) or 0.0), reverse=True)  # stable
-        return _first_whole(iter(measured), hashes, damaged)
+        yield from measured
 
     def next_number(self) -> int:
         """Return a number above those of all checkpoints, whole or not."""
         folders = self.folders() if self.folder.exists() else []
-        return number_of(folders[0]) + 1 if folders else 1
+        return number_in(folders[0].name) + 1 if folders else 1
 
     def surplus(self, keep: int) -> list[Path]:
         """Return the whole checkpoints behind the newest `keep`, the oldest first.
@@ -136,19 +148,7 @@ def is_checkpoint_folder(folder: Path) -> bool:
     """
     if (folder / MANIFEST_NAME).exists():
         return True
-    is_named = _NAME.fullmatch(folder.name) is not None
-    return is_named and folder.is_dir() and not any(Series(folder).folders())
-
-
-def folder_name(number: int, step: int | None) -> str:
-    """Return the name of a checkpoint's folder: ``000007-step-1200``."""
-    return f"{number:06d}" if step is None else f"{number:06d}-step-{step}"
-
-
-def number_of(folder: Path) -> int:
-    """Return the number in a checkpoint's name; 0 if it has none."""
-    match = _NAME.fullmatch(folder.name)
-    return int(match[1]) if match else 0
+    return is_folder_name(folder.name) and folder.is_dir() and not any(Series(folder).folders())
 
 
 def _metric(checkpoint: Checkpoint) -> float | None:

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
+<<<<<<< HEAD
 from ..parallel.pipeline.over_ranks.elsewhere import Elsewhere
+=======
+from .region import Region, whole_region
+from .tensor_in_parts import SavedTensor, TensorInParts
+>>>>>>> pipe
 
 
 def is_sharded(tensor: Tensor) -> bool:
@@ -14,9 +20,33 @@ def is_sharded(tensor: Tensor) -> bool:
     return hasattr(tensor, "full_tensor")
 
 
+<<<<<<< HEAD
 def is_elsewhere(value: object) -> bool:
     """Return whether a value stands for a tensor that another rank of a pipeline has."""
     return isinstance(value, Elsewhere)
+=======
+def has_one_region(tensor: Any) -> bool:
+    """Return whether the part of each rank is one region of the whole tensor.
+
+    The shards of FSDP2 on top of tensor parallelism along the same dimension are not.
+    """
+    from torch.distributed.tensor import Replicate, Shard
+
+    return all(type(each) in (Replicate, Shard) for each in tensor.placements)
+
+
+def region_of(tensor: Any) -> Region:
+    """Return which elements of a whole tensor this rank has; `has_one_region` must be true."""
+    # The protocol of torch.distributed.checkpoint. `DTensor` has no public method for this.
+    (chunk,) = tensor.__create_chunk_list__()
+    return Region(tuple(chunk.offsets), tuple(chunk.sizes))
+
+
+def local_part(tensor: Any) -> Tensor:
+    """Return this rank's part of a tensor in shards, in the same memory."""
+    part: Tensor = tensor.to_local().detach()
+    return part
+>>>>>>> pipe
 
 
 def whole_on_host(tensor: Tensor) -> Tensor:
@@ -36,32 +66,44 @@ def whole_on_device(tensor: Tensor) -> Tensor:
     return tensor.detach().resolve_conj().resolve_neg()
 
 
-def divided_like(whole: Tensor, target: Tensor) -> Tensor:
-    """Return `whole` as `target` is: on its device, and in shards if it is.
+def divided_like(saved: SavedTensor, target: Tensor) -> Tensor:
+    """Return a saved tensor as `target` is: on its device, and in shards if it is.
 
-    The ranks do not communicate: each has the whole tensor, perhaps mapped from a file, and copies
-    its part.
+    The ranks do not communicate: each reads its own part. The result may be the saved tensor.
     """
     if not is_sharded(target):
-        return whole.to(target.device)
-    from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+        if isinstance(saved, Tensor):
+            return saved.to(target.device)
+        return read_into(saved, torch.empty(saved.shape, dtype=saved.dtype, device=target.device))
+    from torch.distributed.tensor import DTensor, distribute_tensor
 
     sharded: Any = target
     mesh, placements = sharded.device_mesh, sharded.placements
     device = sharded.to_local().device
-    divided = [dim for dim, each in enumerate(placements) if not each.is_replicate()]
-    if len(divided) != 1 or type(placements[divided[0]]) is not Shard:
+    if not has_one_region(sharded):
+        whole = saved.whole() if isinstance(saved, TensorInParts) else saved
         return distribute_tensor(whole.to(device), mesh, placements, src_data_rank=None)
-    (mesh_dim,) = divided
-    dim = placements[mesh_dim].dim
-    parts = whole.chunk(mesh.size(mesh_dim), dim)  # as a `DTensor` is divided
-    index = mesh.get_local_rank(mesh_dim)
-    own = parts[index] if index < len(parts) else whole.narrow(dim, 0, 0)
+    region = region_of(sharded)
+    if isinstance(saved, Tensor):
+        own = saved[region.slices_in(whole_region(saved.shape))].to(device)
+    else:
+        own = torch.empty(region.sizes, dtype=saved.dtype, device=device)
+        saved.read_into(own, region.start)
     return DTensor.from_local(
-        own.to(device),
+        own,
         mesh,
         placements,
         run_check=False,
-        shape=whole.shape,
-        stride=whole.stride(),
+        shape=target.shape,
+        stride=target.stride(),
     )
+
+
+def read_into(saved: TensorInParts, target: Tensor) -> Tensor:
+    """Copy a saved tensor into the memory of `target`, which may be in shards; return `target`."""
+    if not is_sharded(target):
+        return saved.read_into(target, whole_region(saved.shape).start)
+    if has_one_region(target):
+        saved.read_into(local_part(target), region_of(target).start)
+        return target
+    return target.copy_(divided_like(saved, target))

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from torch import Tensor
+from .tensor_in_parts import SavedTensor
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class ModuleState:
             tensors that safetensors cannot hold.
     """
 
-    tensors: Mapping[str, Tensor]
+    tensors: Mapping[str, SavedTensor]
     values: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -34,7 +34,7 @@ class OptimizerState:
             names.
     """
 
-    tensors: Mapping[str, Mapping[str, Tensor]]
+    tensors: Mapping[str, Mapping[str, SavedTensor]]
     values: Mapping[str, Mapping[str, Any]]
     groups: Sequence[Mapping[str, Any]]
 
@@ -48,7 +48,7 @@ class Snapshot:
         objects ── capture ──▶ Snapshot ── write_snapshot ──▶ files
         objects ◀── restore ── Snapshot ◀── read_snapshot ─── files
 
-    Tensors are anywhere: on a device, in shards (``DTensor``), or mapped from a file.
+    Tensors are anywhere: on a device, in shards (``DTensor``), or mapped from files.
 
     Attributes:
         modules: by the keyword of `save`; the model has the key ``"model"``.
@@ -65,7 +65,7 @@ class Snapshot:
     given: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def model(self) -> Mapping[str, Tensor] | None:
+    def model(self) -> Mapping[str, SavedTensor] | None:
         """The tensors of the model; None if no model was saved."""
         found = self.modules.get("model")
         return None if found is None else found.tensors

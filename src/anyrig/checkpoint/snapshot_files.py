@@ -4,12 +4,14 @@
 
     model.safetensors              parameters and buffers, by name; <keyword>.… of other modules
     optimizer.safetensors          tensors such as "fc.weight.exp_avg"; optimizer.<key>.… of several
-    values.pt                      everything else, read with weights_only=True
+    values.pt                      everything else, read with weights_only=True; by rank 0
+
+`tensor_file_names.py` shows the other names of the first two.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,28 +19,27 @@ from torch import Tensor
 
 from ..errors import CheckpointDamagedError
 from .commit import Parts
-from .safetensors_file import contents_of, read_tensors
+from .manifest import read_manifest
+from .saved_tensors import read_tensors
 from .snapshot import ModuleState, OptimizerState, Snapshot
+from .tensor_files import Writing, contents_of
+from .tensor_in_parts import SavedTensor
 from .values_file import decode_values, encode_values
 
 VALUES_NAME = "values.pt"
 
 
-def contents_of_snapshot(
-    snapshot: Snapshot, to_host: Callable[[Tensor], Tensor]
-) -> dict[str, Parts]:
+def contents_of_snapshot(snapshot: Snapshot, writing: Writing) -> dict[str, Parts]:
     """Return the files of a snapshot: their names, and their contents in parts.
 
-    Read the contents in order: `to_host` returns whole tensors, and may be a collective.
+    Read the contents in order: `writing.to_host` may be a collective.
 
     Raises:
         CheckpointError: a value would need code to be read.
     """
     contents: dict[str, Parts] = {}
-    for name, module in snapshot.modules.items():
-        contents |= contents_of(name, module.tensors, to_host)
-    for key, state in snapshot.optimizers.items():
-        contents |= contents_of(_stem(key), _flat_tensors(state), to_host)
+    for stem, tensors in captured_tensors(snapshot).items():
+        contents |= contents_of(stem, tensors, writing)
     values = {
         "modules": {name: dict(module.values) for name, module in snapshot.modules.items()},
         "optimizers": {
@@ -53,26 +54,44 @@ def contents_of_snapshot(
         "random": [dict(each) for each in snapshot.random],
         "given": dict(snapshot.given),
     }
-    return contents | {VALUES_NAME: [encode_values(values)]}
+    encoded = encode_values(values)  # on every rank, so that each notices what cannot be saved
+    return contents | ({VALUES_NAME: [encoded]} if writing.rank == 0 else {})
 
 
-def read_snapshot(folder: Path) -> Snapshot:
+def captured_tensors(snapshot: Snapshot) -> dict[str, dict[str, Tensor]]:
+    """Return the tensors of a captured snapshot, by name, for each stem of the files' names."""
+    named = {name: module.tensors for name, module in snapshot.modules.items()}
+    named |= {
+        stem_of_optimizer(key): _flat_tensors(state) for key, state in snapshot.optimizers.items()
+    }
+    return {
+        stem: {name: each for name, each in tensors.items() if isinstance(each, Tensor)}
+        for stem, tensors in named.items()
+    }
+
+
+def read_snapshot(folder: Path, files: Iterable[str] | None = None) -> Snapshot:
     """Return the snapshot in a checkpoint's folder; tensors are mapped from its files.
+
+    Args:
+        folder: of the checkpoint.
+        files: the names of its files; None for those in its manifest.
 
     Raises:
         CheckpointDamagedError: a file is missing, cut off or altered.
         UnsafeFileError: a file would run code.
     """
     path = folder / VALUES_NAME
+    names = [*(read_manifest(folder).files if files is None else files)]
     values = decode_values(path)
     try:
         return Snapshot(
             modules={
-                name: ModuleState(read_tensors(folder, name), content)
+                name: ModuleState(read_tensors(folder, name, names), content)
                 for name, content in values["modules"].items()
             },
             optimizers={
-                key: _read_optimizer(folder, key, content)
+                key: _read_optimizer(folder, key, names, content)
                 for key, content in values["optimizers"].items()
             },
             states=values["states"],
@@ -85,8 +104,10 @@ def read_snapshot(folder: Path) -> Snapshot:
         ) from None
 
 
-def _read_optimizer(folder: Path, key: str, content: Mapping[str, Any]) -> OptimizerState:
-    flat = read_tensors(folder, _stem(key))
+def _read_optimizer(
+    folder: Path, key: str, files: list[str], content: Mapping[str, Any]
+) -> OptimizerState:
+    flat = read_tensors(folder, stem_of_optimizer(key), files)
     tensors = {
         name: {part: flat[f"{name}.{part}"] for part in parts}
         for name, parts in content["tensors"].items()
@@ -94,7 +115,7 @@ def _read_optimizer(folder: Path, key: str, content: Mapping[str, Any]) -> Optim
     return OptimizerState(tensors, content["values"], content["groups"])
 
 
-def _flat_tensors(state: OptimizerState) -> dict[str, Tensor]:
+def _flat_tensors(state: OptimizerState) -> dict[str, SavedTensor]:
     return {
         f"{name}.{part}": tensor
         for name, parts in state.tensors.items()
@@ -102,5 +123,6 @@ def _flat_tensors(state: OptimizerState) -> dict[str, Tensor]:
     }
 
 
-def _stem(key: str) -> str:
+def stem_of_optimizer(key: str) -> str:
+    """Return the beginning of the names of an optimizer's files."""
     return f"optimizer.{key}" if key else "optimizer"

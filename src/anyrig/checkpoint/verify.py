@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import stat
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import CheckpointDamagedError
+from ..errors import CheckpointDamagedError, CheckpointError
 from .digest import hash_file
+from .folder_name import folder_name, number_in
 from .manifest import MANIFEST_NAME, FileFact, Manifest, read_manifest
 
 
@@ -41,7 +43,8 @@ def verify_folder(folder: Path, *, hashes: bool = True) -> tuple[Finding, ...]:
         manifest = read_manifest(folder)
     except CheckpointDamagedError as error:
         return (Finding(folder / MANIFEST_NAME, str(error)),)
-    return verify_files(folder, manifest, hashes=hashes)
+    renamed = find_rename(folder, manifest)
+    return (*verify_files(folder, manifest, hashes=hashes), *((renamed,) if renamed else ()))
 
 
 def verify_files(folder: Path, manifest: Manifest, *, hashes: bool = True) -> tuple[Finding, ...]:
@@ -53,9 +56,43 @@ def verify_files(folder: Path, manifest: Manifest, *, hashes: bool = True) -> tu
     return tuple(Finding(path, problem) for path, problem in problems if problem is not None)
 
 
-def require_whole(folder: Path, manifest: Manifest, *, hashes: bool = True) -> None:
-    """Raise CheckpointDamagedError if a file differs from the manifest; the message names it."""
-    for name, fact in manifest.files.items():
+def find_rename(folder: Path, manifest: Manifest) -> Finding | None:
+    """Return what is wrong if a folder has the name of another save of its series."""
+    number = number_in(folder.name)
+    if number in (0, manifest.number):
+        return None
+    name = folder_name(manifest.number, manifest.step)
+    return Finding(folder, f"was renamed: it is save {manifest.number}. Rename it to {name}")
+
+
+def require_sizes(folder: Path, files: Mapping[str, FileFact], writer: str) -> None:
+    """Raise if this process does not see files as their writer has written them.
+
+    Raises:
+        CheckpointError: a file is missing or has another size; the message names the writer.
+    """
+    for name, fact in files.items():
+        problem = _problem_of(folder / name, fact, hashes=False)
+        if problem is not None:
+            raise CheckpointError(
+                f"{folder / name} {problem}: {writer} has written it. Save to a folder that all "
+                "nodes share"
+            )
+
+
+def require_whole(
+    folder: Path, manifest: Manifest, *, hashes: bool = True, names: Iterable[str] | None = None
+) -> None:
+    """Raise CheckpointDamagedError if a file differs from the manifest; the message names it.
+
+    Args:
+        folder: of one checkpoint.
+        manifest: its manifest.
+        hashes: whether to read the files and compare their hashes, or only their sizes.
+        names: the files to look at; None for all.
+    """
+    for name in manifest.files if names is None else names:
+        fact = manifest.files[name]
         problem = _problem_of(folder / name, fact, hashes)
         if problem is not None:
             raise CheckpointDamagedError(

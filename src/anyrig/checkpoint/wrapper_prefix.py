@@ -13,7 +13,8 @@ WRAPPERS = {
     "_checkpoint_wrapped_module": "checkpoint_wrapper",
     "model": "a module that holds the model, such as a LightningModule",
 }
-# PyTorch reserves these names, so they can be removed wherever they stand in a name.
+# PyTorch reserves these names, so they can be removed wherever they stand in a name. They are
+# private; without them, names would depend on whether a layer is compiled or recomputed.
 _RESERVED = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 
 

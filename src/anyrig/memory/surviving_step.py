@@ -115,7 +115,13 @@ class SurvivingStep:
         self._modules = [weakref.ref(module) for module in find_modules()]
         for module in self._known_modules():
             # Duck-typed, as rooms above this one spread modules.
-            if getattr(vars(module).get("_layout"), "accumulate", False):
+            layout = vars(module).get("_layout")
+            if getattr(layout, "exact", None) is not None:
+                raise MemoryTrackingError(
+                    "a model is spread with logical_shards=, and its bits would depend on when "
+                    "memory runs out; leave out survive(), and take more logical shards"
+                )
+            if getattr(layout, "accumulate", False):
                 raise MemoryTrackingError(
                     "a model is spread with accumulate=True, which weights each backward pass, and "
                     "survive() weights its parts, too; leave out accumulate=True"

@@ -17,6 +17,7 @@ from .accumulation import refuse_with_accumulate
 from .backward_callback import queue_callback
 from .group.exchange import Exchange, Phase
 from .group.fixed_parameters import FixedParameters, Freezing
+from .group.late_weights import LateWeights, is_ready_for_late_weight
 from .group.states import broadcast_states
 from .group.unused import explain_unfinished
 from .group.weighing import tensors_with_gradients
@@ -130,9 +131,42 @@ class DistributedModule(RankModule):
         def end() -> None:
             if _rebuild_buckets(ddp):
                 run.is_armed = False
+            if run.late_weights is not None:
+                run.late_weights.end()
 
         # Twice, as DDP queues the end of its reduction during the backward pass.
         queue_callback(lambda: queue_callback(end))
+
+    def _weigh_late(self, run: Run, exchange: Exchange, meet: Callable[[], None]) -> bool:
+        if run.joining or run.engine is None or self._device.type != "cpu":
+            return False
+        if self._options.get("find_unused_parameters") or self._options.get("static_graph"):
+            return False  # DDP then handles gradients without their hooks
+        late = run.late_weights
+        if late is None:
+            exchange.finish()
+            if exchange.is_uneven and exchange.reduces and not run.has_hook:
+                # At the end, since DDP divides by the number of ranks where it has no hook.
+                queue_callback(lambda: queue_callback(self._begin_late_weights))
+            return False
+        weight = late.weight_in_this_pass()
+        if weight is not None:  # of an earlier forward
+            exchange.finish()
+            exchange.outer_weight = exchange.weight / weight
+            return False
+        # A rank without samples must give zeros, even if a mean over none made its gradients NaN.
+        if not (exchange.samples and exchange.own_reduces and run.is_armed):
+            return False
+        if not all(map(is_ready_for_late_weight, self.module.parameters())):
+            return False
+        late.begin(exchange, meet)
+        queue_callback(late.meet)
+        return True
+
+    def _begin_late_weights(self) -> None:
+        run = self._run
+        if run is not None and run.engine is not None and run.late_weights is None:
+            run.late_weights = LateWeights(run.engine)
 
     def _arm_again(self, ddp: DistributedDataParallel) -> None:
         """Make DDP reduce a backward pass for which no forward has prepared it.
@@ -172,13 +206,20 @@ class DistributedModule(RankModule):
             SpreadError: no parameter of the module requires a gradient.
             RuntimeError: a hook is registered already.
         """
-        ddp = (self._run or self._start()).engine
+        run = self._run or self._start()
+        ddp = run.engine
         if ddp is None:
             raise SpreadError(
                 f"no parameter of this {type(self.module).__name__} requires a gradient, so a hook "
                 "has nothing to reduce"
             )
-        ddp.register_comm_hook(state, hook)
+        if run.has_hook:
+            raise RuntimeError("register_comm_hook can only be called once for a model")
+        if run.late_weights is None:
+            ddp.register_comm_hook(state, hook)
+        else:
+            run.late_weights.hook = hook, state
+        run.has_hook = True
 
     @contextmanager
     def join(self) -> Iterator[None]:

@@ -44,6 +44,7 @@ class Layout:
         precision: the dtype of autocast; None computes in the dtype of the parameters.
         accumulate: whether gradients are of the mean over all samples since `zero_grad()`.
         pipeline: the stages and their schedule, if layers are divided.
+        exact: the number of logical shards, and their price, in words; None without.
     """
 
     devices: tuple[torch.device, ...]
@@ -58,6 +59,7 @@ class Layout:
     precision: torch.dtype | None = None
     accumulate: bool = False
     pipeline: PipelinePlan | None = None
+    exact: str | None = None
 
     @property
     def lead(self) -> torch.device:
@@ -70,6 +72,8 @@ class Layout:
             options += f"\nprecision: {explain_precision(self.precision)}"
         if self.accumulate:
             options += "\naccumulate: gradients of the mean over all samples since zero_grad()"
+        if self.exact is not None:
+            options += f"\nthe same bits on any number of ranks: {self.exact}"
         if self.group is not None:
             return self._describe_group(self.group) + options
         places = ", ".join(map(str, self.devices))

@@ -26,6 +26,7 @@ from .batch.samples import find_sample_count
 from .compiling import leave_to_modules
 from .group.exchange import Exchange, Phase
 from .group.fixed_parameters import FixedParameters
+from .group.late_weights import LateWeights
 from .group.states import Broadcast, Buffers
 from .group.step_time import Pace
 from .group.weighing import put_weight_on, take_weight_off
@@ -58,6 +59,8 @@ class Run:
         arriving: the broadcast of buffers that has not finished.
         sent_in: the backward pass in which that broadcast began.
         accumulation: accumulates gradients, if the model was spread with `accumulate`.
+        has_hook: whether the caller has registered a communication hook.
+        late_weights: weights the engine's buckets, once ranks had different numbers of samples.
     """
 
     context: Context
@@ -75,6 +78,8 @@ class Run:
     arriving: Broadcast | None = None
     sent_in: int = -1
     accumulation: Accumulation | None = None
+    late_weights: LateWeights | None = None
+    has_hook: bool = False
 
 
 class RankModule(TransparentModule):
@@ -160,6 +165,10 @@ class RankModule(TransparentModule):
     def _begin_backward(self, reduces: bool) -> None:
         """Prepare the engine for the backward pass that begins."""
 
+    def _weigh_late(self, run: Run, exchange: Exchange, meet: Callable[[], None]) -> bool:
+        """Return whether the engine calls ``meet()`` later, and weights gradients then."""
+        return False
+
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """Call the module with this rank's samples, and return its outputs for them.
 
@@ -234,12 +243,21 @@ class RankModule(TransparentModule):
         def begin() -> None:
             if not joining:  # a rank that has left the loop does not meet here
                 exchange.is_armed = run.is_armed
-                exchange.meet(Phase.BACKWARD)
-            self._begin_backward(exchange.reduces)
+                exchange.start(Phase.BACKWARD)
+
+            def meet() -> None:
+                exchange.finish()
+                if moves_buffers:
+                    self._send_buffers(run, exchange)
+
+            is_late = loss is None and accumulate is None and self._weigh_late(run, exchange, meet)
+            if not is_late:
+                exchange.finish()
+            self._begin_backward(is_late or exchange.reduces)
             if accumulate is not None:
                 accumulate(exchange.total_samples if loss is None else exchange.divisor)
-            if moves_buffers:
-                self._send_buffers(run, exchange)
+            if not is_late:
+                meet()
             if (time := exchange.time) is not None:
                 queue_callback(lambda: run.pace.stop(time))
 

@@ -16,6 +16,8 @@ from .accumulation import check_accumulate
 from .data_parallel import DataParallel
 from .ddp_options import check_ddp_options
 from .distributed import DistributedModule
+from .exact.module import ExactModule
+from .exact.spread import check_exact_options, spread_exactly
 from .layout import Layout, make_layout
 from .losses.loss import Criterion
 from .losses.mistakes import require_criterion
@@ -54,8 +56,13 @@ def spread(
     checkpoint: str = "never",
     split_points: Sequence[str] | None = None,
     example: tuple[tuple[Any, ...], Mapping[str, Any]] | None = None,
+<<<<<<< HEAD
     replicas: int = 1,
 ) -> DataParallel | RankModule | PipelineModule | PipelineRank:
+=======
+    logical_shards: int | None = None,
+) -> DataParallel | RankModule | PipelineModule | ExactModule:
+>>>>>>> pipe
     """Return `module` spread over the devices of a rig; call it as you would call the module.
 
     ::
@@ -119,8 +126,14 @@ def spread(
             all places that few values cross.
         example: (args, kwargs) of a call, for a pipeline. Arguments that are None, flags or texts
             decide which code of the module runs; by default they have their defaults.
+<<<<<<< HEAD
         replicas: in a process group, the number of pipelines, each of neighbouring ranks, that
             share the global batch. Gradients are of all samples.
+=======
+        logical_shards: compute with the same bits on 1 rank, or on any number that divides this
+            one, such as 12: each global batch is computed in so many parts. Needs `loss`, and
+            ``distribute(loader, logical_shards=…)``. `explain` says what it costs.
+>>>>>>> pipe
 
     Raises:
         SpreadError: `how` is unknown; the module cannot be spread, is spread already, or is on
@@ -147,6 +160,20 @@ def spread(
             f'how="pipeline", but how={how!r} was given'
         )
     ddp_options = check_ddp_options(ddp or {})
+    if logical_shards is not None and how in IN_STAGES:
+        raise SpreadError(
+            f"logical_shards= gives the same bits to replicas and shards, but how={how!r} was "
+            "given; leave one of them out"
+        )
+    if logical_shards is not None:
+        check_exact_options(
+            loss,
+            sync_batch_norm=sync_batch_norm,
+            accumulate=accumulate,
+            ddp=ddp_options,
+            precision=precision,
+            sharding=sharding,
+        )
     if ddp_options and how == "shard":
         raise SpreadError('ddp= is for how="replicate", but how="shard" was given; use sharding=')
     # A call that is refused below must not change the rank's device.
@@ -190,6 +217,8 @@ def spread(
                 "precision= computes under autocast and keeps the dtype of parameters, but "
                 "Sharding(mixed_precision=…) casts the parameters; use one of the two"
             )
+        if logical_shards is not None:
+            return spread_exactly(module, layout, loss, logical_shards, sharding)
         return _over_group(module, layout, group, loss, sync_batch_norm, sharding, ddp_options)
     rig = _with_lead(Rig.detect(), module) if rig is None else rig
     if how == "shard" and len(rig) > 1:
@@ -221,6 +250,8 @@ def spread(
     if len(rig) == 1 or _is_on_cpu(module):
         module.to(lead)
     check_place(module, lead)
+    if logical_shards is not None:
+        return spread_exactly(module, layout, loss, logical_shards)
     return DataParallel.with_layout(module, layout, loss)
 
 

@@ -207,3 +207,20 @@ def test_copies_of_a_pipeline(copied: Any) -> None:
     pair.model = copied(pair.model)
     pair.several = pair.model.module
     assert pair.step(*batch(9)) < TOLERANCE
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_on_streams_of_the_caller(schedule: str) -> None:
+    pair = pair_with(schedule)
+    x, y = batch(9)
+    expected = pair.loss(pair.one(x.to("cuda:0")), y.to("cuda:0"))
+    expected.backward()
+    streams = [torch.cuda.Stream(index) for index in range(3)]
+    torch.cuda.synchronize(0)
+    with torch.cuda.stream(streams[0]), torch.cuda.stream(streams[1]):
+        loss = pair.model(x, target=y)
+        loss.backward()
+    for stream in streams:
+        stream.synchronize()
+    assert difference(expected, loss) < TOLERANCE
+    assert pair.compare_gradients() < TOLERANCE

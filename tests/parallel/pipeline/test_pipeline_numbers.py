@@ -131,3 +131,20 @@ def test_frozen_parameters_and_a_module_without_any_to_learn() -> None:
     x, y = batch(5)
     assert not pair.model(x, target=y).requires_grad
     assert pair.step(x, y) < TOLERANCE  # the input's gradient
+
+
+def test_a_parameter_that_takes_no_part() -> None:
+    class Unused(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = perceptron()
+            self.other = nn.Linear(3, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.layers(x)
+
+    pair = Beside(Unused(), 3, nn.CrossEntropyLoss())
+    assert pair.step(*batch(9)) < TOLERANCE
+    pair.several.layers.requires_grad_(False)
+    x, y = batch(9)
+    assert not pair.model(x, target=y).requires_grad

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from ...errors import CheckpointDamagedError
+from ..region import Region, find_bad_region
 from .contents import divide_contents
 from .file_part import open_part
 from .inside import find_inside
@@ -67,7 +68,7 @@ def read_stored_tensor(folder: Path, metadata: FolderMetadata, name: str) -> Ten
 
 def _join_chunks(folder: Path, metadata: FolderMetadata, name: str, stored: StoredTensor) -> Tensor:
     """Return one tensor, put together from its chunks."""
-    problem = _find_bad_chunk(stored)
+    problem = find_bad_region(stored.shape, [Region(*chunk) for chunk in stored.chunks])
     if problem is not None:
         raise CheckpointDamagedError(f"{folder} is damaged: {name!r} {problem}")
     _check_stored_bytes(folder, metadata, name, stored)
@@ -95,33 +96,6 @@ def _join_chunks(folder: Path, metadata: FolderMetadata, name: str, stored: Stor
         )
         whole[region] = chunk.detach()
     return torch.empty(stored.shape, dtype=stored.dtype) if whole is None else whole
-
-
-def _find_bad_chunk(stored: StoredTensor) -> str | None:
-    """Return why the chunks do not cover the tensor exactly once, or None."""
-    for offsets, sizes in stored.chunks:
-        if not len(offsets) == len(sizes) == len(stored.shape) or any(
-            start + size > length
-            for start, size, length in zip(offsets, sizes, stored.shape, strict=True)
-        ):
-            return f"of shape {stored.shape} has a chunk of {sizes} at {offsets}"
-    if sum(math.prod(sizes) for _, sizes in stored.chunks) != math.prod(stored.shape):
-        return f"of shape {stored.shape} is not covered by its {len(stored.chunks)} chunks"
-    # Chunks that fill the tensor and do not overlap cover it. Sorted by their first dimension,
-    # those that can overlap are neighbours in nearly every layout.
-    chunks = sorted(chunk for chunk in stored.chunks if 0 not in chunk[1])
-    for number, (offsets, sizes) in enumerate(chunks):
-        for other, other_sizes in chunks[number + 1 :]:
-            if other and other[0] >= offsets[0] + sizes[0]:
-                break
-            if all(
-                start < other_start + other_size and other_start < start + size
-                for start, size, other_start, other_size in zip(
-                    offsets, sizes, other, other_sizes, strict=True
-                )
-            ):
-                return f"of shape {stored.shape} has chunks at {offsets} and {other} that overlap"
-    return None
 
 
 def _check_stored_bytes(

@@ -90,6 +90,7 @@ class Exchange:
     has_mixed_input: bool = False
     divisor: Tensor | None = None  # what the global loss was divided by, once it was computed
     leads_to_global_loss: bool = False  # whether the global loss was computed from the outputs
+    outer_weight: float | None = None  # of the outputs' gradients, where buckets are weighted
     _number: int = 0
     _own: _Announcement = _NOTHING
     _numbers: Tensor | None = None
@@ -195,9 +196,24 @@ class Exchange:
         return (self.samples or 0) * self.world_size / total if total else 0.0
 
     @property
+    def weight_of_outputs(self) -> float:
+        """The factor on the gradients that enter the module; see `LateWeights`."""
+        return self.weight if self.outer_weight is None else self.outer_weight
+
+    @property
+    def samples_of_ranks(self) -> list[int]:
+        """The number of samples of each rank."""
+        return [each.samples for each in self._all()]
+
+    @property
     def total_samples(self) -> int:
         """The number of samples of all ranks."""
-        return sum(each.samples for each in self._all())
+        return sum(self.samples_of_ranks)
+
+    @property
+    def is_uneven(self) -> bool:
+        """Whether the ranks have different numbers of samples."""
+        return len({each.samples for each in self._all()}) > 1
 
     @property
     def samples_of_ranks(self) -> list[int]:

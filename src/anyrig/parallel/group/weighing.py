@@ -48,7 +48,7 @@ class _PutOn(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> Any:
         ctx.begin()
-        weight = ctx.exchange.weight
+        weight = ctx.exchange.weight_of_outputs
         if weight == 1.0:
             return (None, None, *gradients)
         return (None, None, *[None if g is None else _multiply(g, weight) for g in gradients])
@@ -69,7 +69,7 @@ class _TakeOff(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> Any:
         exchange = ctx.exchange
         is_of_global_loss = exchange.leads_to_global_loss and not ctx.follows
-        weight = exchange.world_size if is_of_global_loss else exchange.weight
+        weight = exchange.world_size if is_of_global_loss else exchange.weight_of_outputs
         return None, None, gradient / weight if weight not in (0.0, 1.0) else gradient
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import accumulate
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
 
 import torch
 from torch import nn
 
 from ...devices.device import Device
+from ...errors import SpreadError
 from .chain import Block, Chain
 from .costs import (
     BlockCost,
@@ -19,12 +20,18 @@ from .costs import (
     all_forwards_first,
     one_forward_one_backward,
 )
-from .partition import partition
+from .partition import Partition, partition
 from .slots import list_slots, tensors_in
 from .work import BlockWork
 
 # A product has two products in its backward pass: for its input and for its weight.
 _BACKWARD_PER_FORWARD = 2.0
+
+BY_RATES = "by published rates"
+BY_BYTES = (
+    "by the bytes of parameters; example=((x,), {}), the arguments of a call, divides by published "
+    "rates"
+)
 
 
 @dataclass(frozen=True)
@@ -34,11 +41,13 @@ class Balance:
     Attributes:
         devices: the index of each device that has a stage, in the order of their first stages.
         sizes: the number of blocks of each stage.
+        seconds: of each stage for a micro-batch, forward and backward; None if unknown.
         reason: the choice in words.
     """
 
     devices: tuple[int, ...]
     sizes: tuple[int, ...]
+    seconds: tuple[float, ...] | None
     reason: str
 
 
@@ -63,35 +72,56 @@ def balance_blocks(
         dtype: in which products are computed.
 
     Raises:
-        SpreadError: the module does not fit the devices' memory.
+        SpreadError: parameters and gradients do not fit the devices' memory.
     """
     works = [None] * len(chain.blocks) if work is None else work
     costs = [_cost_of(*pair) for pair in zip(chain.blocks, works, strict=True)]
-    by_rates = work is not None and all(device.spec for device in devices)
+    rates: list[list[float]] = []  # the seconds of each block on each device
+    if work is not None and all(device.spec for device in devices):
+        rates = [_block_seconds(work, device, dtype) for device in devices]
     if stages_per_device > 1:
-        seconds = [cost.seconds for cost in costs]
-        if work is not None and by_rates:
-            seconds = _block_seconds(work, devices[0], dtype)
+        seconds = rates[0] if rates else [cost.seconds for cost in costs]
         sizes = cut_evenly(seconds, stages_per_device * len(devices))
-        return Balance(tuple(range(len(devices))), sizes, _reason(by_rates))
-    speeds = _speeds_of(devices)
+        times = tuple(map(sum, _cut(rates[0], sizes))) if rates else None
+        return Balance(tuple(range(len(devices))), sizes, times, BY_RATES if rates else BY_BYTES)
     offers = [
         StageDevice(
-            str(device.torch_device),
-            speeds[i],
-            device.total_bytes,
-            _block_seconds(work, device, dtype) if by_rates and work is not None else None,
+            str(device.torch_device), speed, device.total_bytes, rates[i] if rates else None
         )
-        for i, device in enumerate(devices)
+        for i, (device, speed) in enumerate(zip(devices, _speeds_of(devices), strict=True))
     ]
-    link = _slowest_link(devices) if by_rates else StageLink()
     held: InFlight = all_forwards_first(micro_batches)
     if schedule != "gpipe":
         held = one_forward_one_backward(micro_batches)
-    found = partition(costs, offers, link, held, reorder=False)
+    found, note = _divide(costs, offers, _slowest_link(devices) if rates else StageLink(), held)
     sizes = tuple(end - first for first, end in found.ranges)
-    reason = _reason(by_rates)
-    return Balance(found.devices, sizes, f"{reason}: {found.reason}" if by_rates else reason)
+    if not rates:
+        return Balance(found.devices, sizes, None, BY_BYTES + note)
+    times = tuple(
+        sum(rates[device][first:end])
+        for device, (first, end) in zip(found.devices, found.ranges, strict=True)
+    )
+    return Balance(found.devices, sizes, times, f"{BY_RATES}: {found.reason}{note}")
+
+
+def _divide(
+    costs: Sequence[BlockCost], offers: Sequence[StageDevice], link: StageLink, held: InFlight
+) -> tuple[Partition, str]:
+    """Return the division, and what is to be said of memory.
+
+    Only parameters and gradients that do not fit are refused: activations are counted without the
+    device's own kernels, which may save less.
+    """
+    try:
+        return partition(costs, offers, link, held, reorder=False), ""
+    except SpreadError as error:
+        without = [replace(cost, activation_bytes=0) for cost in costs]
+        found = partition(without, offers, link, held, reorder=False)
+        return found, f". Activations may not fit: {error}"
+
+
+def _cut(values: Sequence[float], sizes: Sequence[int]) -> list[Sequence[float]]:
+    return [values[first:end] for first, end in pairwise(accumulate(sizes, initial=0))]
 
 
 def cut_evenly(weights: Sequence[float], stages: int) -> tuple[int, ...]:
@@ -181,12 +211,3 @@ def _slowest_link(devices: Sequence[Device]) -> StageLink:
         for spec in specs
     ]
     return StageLink(min(rates))
-
-
-def _reason(by_rates: bool) -> str:
-    if by_rates:
-        return "by published rates"
-    return (
-        "by the bytes of parameters; example=((x,), {}), the arguments of a call, cuts by "
-        "published rates"
-    )

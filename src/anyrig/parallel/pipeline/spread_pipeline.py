@@ -54,7 +54,13 @@ def spread_pipeline(
             )
         devices = devices[: len(blocks) // per_device]
     micro_batches = choose_micro_batches(options.micro_batches, len(devices), layout.how)
+<<<<<<< HEAD
     work, obstacle = count_work_of_example(chain, options, micro_batches.number, layout.dim)
+=======
+    work, obstacle = _count_work(chain, options, micro_batches.number, layout.dim)
+    if work is not None and options.checkpoint != "never":
+        work = [replace(one, activation_bytes=0) for one in work]
+>>>>>>> pipe
     balance = balance_blocks(
         chain,
         rig[: len(devices)],
@@ -71,7 +77,12 @@ def spread_pipeline(
     place_module(module, pipeline.stages)
     plan = PipelinePlan(
         stages=tuple(
-            StagePlan(stage.device, tuple(b.name for b in stage.blocks), bytes_of(stage.blocks))
+            StagePlan(
+                stage.device,
+                tuple(block.name for block in stage.blocks),
+                bytes_of(stage.blocks),
+                None if balance.seconds is None else balance.seconds[stage.index],
+            )
             for stage in pipeline.stages
         ),
         balance=balance.reason + obstacle,

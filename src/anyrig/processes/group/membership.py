@@ -53,6 +53,8 @@ class Context:
     balances: dict[str | None, Any] = field(default_factory=dict)  # by sharing policy
     balance: Any = None  # the balance of the loader that yielded the last batch
     first_blocks: list[str] = field(default_factory=list)  # the keys of open blocks
+    # Into how many logical shards loaders divide global batches.
+    logical_shards: set[int] = field(default_factory=set)
 
     @property
     def measuring(self) -> Any:

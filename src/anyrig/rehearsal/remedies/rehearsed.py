@@ -2,31 +2,21 @@
 
 from __future__ import annotations
 
-import json
-import operator
-import subprocess
 import sys
-import tempfile
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
-from pathlib import Path
+from dataclasses import replace
 
 from ...errors import RemedyError
 from ...virtual.rig import VirtualRig
 from ..program import Program
-from . import trial
 from .savings import Saving, Savings
-from .trial import Order, Outcome
+from .trial import Outcome
+from .trials import MEMORY_FACTOR, Trials
 
-# Enough for what a program needs that has run out of memory early in a step.
-_MEMORY_FACTOR = 16
 # A smaller saving is not reported.
 _LEAST_FRACTION = 0.01
 # An error with which a trial ends is shown up to here.
 _MOST_LETTERS = 100
-# A trial may take this many times as long as the first one, and at least so many seconds.
-_MOST_TIMES, _LEAST_SECONDS = 10, 120
 
 
 def rehearse_remedies(
@@ -50,9 +40,13 @@ def rehearse_remedies(
     Raises:
         RemedyError: without data the program does not run out of memory, or fails otherwise.
     """
+    with Trials(program, rig, environment) as trials:
+        return _rehearse(trials, rig, names)
+
+
+def _rehearse(trials: Trials, rig: VirtualRig, names: Sequence[str] | None) -> Savings:
     from .remedy import REMEDIES
 
-    trials = _Trials(program, rig, environment)
     point = trials.run(None, memory_factor=1)
     if not point.out_of_memory:
         why = "it runs to its end" if point.error is None else f"it ends with {point.error}"
@@ -63,7 +57,7 @@ def rehearse_remedies(
     before = trials.run(None)
     if before.error is not None:
         raise RemedyError(
-            f"no remedy could be rehearsed: with {_MEMORY_FACTOR} times the memory, the program "
+            f"no remedy could be rehearsed: with {MEMORY_FACTOR} times the memory, the program "
             f"ends with {before.error}"
         )
     totals = [device.memory_bytes for device in rig.devices if device.node == 0]
@@ -138,80 +132,3 @@ def compare_outcomes(name: str, before: Outcome, after: Outcome, index: int) -> 
         None if remedy.changes_work or not before.seconds else after.seconds / before.seconds,
         bool(remedy.environment),
     )
-
-
-class _Trials:
-    """Trials of one program, each in a process of its own."""
-
-    def __init__(self, program: Program, rig: VirtualRig, environment: Mapping[str, str]) -> None:
-        self._program = program
-        self._rig = rig
-        self._environment = environment
-        self._limit_seconds: float | None = None
-        self.most_calls: int | None = None
-        self.most_steps: int | None = None
-
-    def run(self, remedy: str | None, memory_factor: int = _MEMORY_FACTOR) -> Outcome:
-        """Run the program with a remedy, up to the point that the attributes give.
-
-        Raises:
-            RemedyError: the process ended without an outcome, or took too long.
-        """
-        with tempfile.TemporaryDirectory(prefix="anyrig-remedy-") as folder:
-            path = Path(folder) / "outcome.json"
-            order = Order(
-                asdict(self._program),
-                str(self._rig),
-                memory_factor,
-                remedy,
-                self.most_calls,
-                self.most_steps,
-                str(path),
-            )
-            started = time.monotonic()
-            self._start(order)
-            if self._limit_seconds is None:
-                seconds = time.monotonic() - started
-                self._limit_seconds = max(_MOST_TIMES * seconds, _LEAST_SECONDS)
-            if not path.exists():
-                raise RemedyError(
-                    f"a trial with the remedy {remedy!r} ended without a result; the program may "
-                    "end its process itself, as os._exit does"
-                )
-            return Outcome.read(path)
-
-    def fits(self, remedy: str, after: Outcome, usable_bytes: Sequence[int]) -> bool:
-        """Return whether the program with a remedy fits in the memory of the rig.
-
-        Args:
-            remedy: the remedy.
-            after: the outcome with it on GPUs with more memory.
-            usable_bytes: what each GPU of the rig has for tensors.
-        """
-        if all(map(operator.le, after.reserved_bytes, usable_bytes)):
-            return True
-        if any(map(operator.gt, after.allocated_bytes, usable_bytes)):
-            return False
-        # With less memory, the allocator releases what it has cached before it gives up.
-        return self.run(remedy, memory_factor=1).error is None
-
-    def _start(self, order: Order) -> None:
-        from .remedy import REMEDIES
-
-        added = {} if order.remedy is None else REMEDIES[order.remedy].environment
-        try:
-            subprocess.run(
-                [sys.executable, "-m", trial.__name__],
-                input=json.dumps(asdict(order)),
-                env={**self._environment, **added},
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                text=True,
-                timeout=self._limit_seconds,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            raise RemedyError(
-                f"a trial with the remedy {order.remedy!r} took longer than "
-                f"{self._limit_seconds:.0f} s; the first trial took a tenth of this at most"
-            ) from None

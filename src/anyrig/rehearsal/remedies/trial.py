@@ -1,16 +1,20 @@
 """A run of a program with a remedy, without data and on GPUs with more memory.
 
-``python -m anyrig.rehearsal.remedies.trial`` reads an `Order` in JSON from its standard input, runs
-the program up to a point, and writes an `Outcome` in JSON to the order's file.
+``python -m anyrig.rehearsal.remedies.trial`` reads lines from its standard input, each an `Order`
+in JSON. For each, it forks a process that runs the program up to a point and writes an `Outcome` in
+JSON to the order's file. It answers with a line that has the process's id, and with an empty line
+when the process has ended.
 """
 
 from __future__ import annotations
 
 import gc
 import json
+import os
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +35,7 @@ class Order:
         rig: the text of the rig.
         memory_factor: by what number the memory of the rig's GPUs is multiplied.
         remedy: a key of `REMEDIES`; None for the unchanged program.
+        environment: the environment variables to add.
         most_calls: end before the next call of an outermost module; None for no limit.
         most_steps: end after this step of an optimizer; None for no limit.
         file: where the outcome is written.
@@ -40,6 +45,7 @@ class Order:
     rig: str
     memory_factor: int
     remedy: str | None
+    environment: Mapping[str, str]
     most_calls: int | None
     most_steps: int | None
     file: str
@@ -81,8 +87,25 @@ class Outcome:
 
 
 def main() -> None:
-    """Run the trial that standard input orders."""
-    order = Order(**json.load(sys.stdin))
+    """Fork a trial for each order."""
+    import_module("torch._dynamo")  # which an optimizer's first step imports
+    gc.collect()
+    gc.freeze()  # else the first collection of a trial copies the memory that the processes share
+    for line in sys.stdin:
+        child = os.fork()
+        if child == 0:
+            for stream in (0, 1):  # the program neither reads orders nor answers them
+                os.dup2(os.open(os.devnull, os.O_RDWR), stream)
+            run_trial(Order(**json.loads(line)))
+            return
+        os.write(1, f"{child}\n".encode())
+        os.waitpid(child, 0)
+        os.write(1, b"\n")
+
+
+def run_trial(order: Order) -> None:
+    """Run a trial in this process."""
+    os.environ.update(order.environment)
     trial = _Trial(order)
     when_torch_is_imported(trial.begin)
     Program(**{**order.program, "arguments": tuple(order.program["arguments"])}).run(trial.note)

@@ -48,7 +48,7 @@ def draw_alike(sampler: Iterable[Any], seed: int) -> Iterator[Any]:
     for index in itertools.count():
         # Exchanging the states takes 0.1 ms.
         keeps_state = draws_once and index > 0
-        with nullcontext() if keeps_state else _random_state(mix_seed(seed, index)), device:
+        with nullcontext() if keeps_state else random_state(mix_seed(seed, index)), device:
             if iterator is None:
                 iterator = iter(sampler)
             batch = next(iterator, _END)
@@ -69,14 +69,18 @@ def _generators_of(sampler: Any) -> list[torch.Generator]:
 
 
 @contextmanager
-def _random_state(seed: int) -> Iterator[None]:
+def random_state(seed: int) -> Iterator[None]:
     """Seed the shared generators, and restore the program's state at the end."""
+    with same_random_state():
+        seed_generators(seed)
+        yield
+
+
+@contextmanager
+def same_random_state() -> Iterator[None]:
+    """Restore the state of the shared generators at the end."""
     numpy = sys.modules.get("numpy")
     before = torch.get_rng_state(), random.getstate(), numpy and numpy.random.get_state()
-    torch.default_generator.manual_seed(seed)
-    random.seed(seed)
-    if numpy is not None:
-        numpy.random.seed(seed % 2**32)
     try:
         yield
     finally:
@@ -84,3 +88,11 @@ def _random_state(seed: int) -> Iterator[None]:
         random.setstate(before[1])
         if numpy is not None:
             numpy.random.set_state(before[2])
+
+
+def seed_generators(seed: int) -> None:
+    """Seed the shared generators of PyTorch on the CPU, of Python and of NumPy."""
+    torch.default_generator.manual_seed(seed)
+    random.seed(seed)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(seed % 2**32)

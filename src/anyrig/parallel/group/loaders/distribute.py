@@ -20,6 +20,7 @@ from ....errors import BatchError, RankMismatchError
 from ....processes.group.board import Board, board_of
 from ....processes.group.membership import current_context, join_group
 from ....transfer.prefetch import PrefetchedLoader
+from ...exact.logical_shards import check_logical_shards
 from ...shares.shares import Shares
 from ..balance import balance_of_pipelines, choose_balance
 from .position import Iteration, Position, position_from_state
@@ -45,6 +46,7 @@ def distribute(
     seed: int | None = None,
     empty: Callable[[], Any] | None = None,
     timeout_seconds: float = 600.0,
+    logical_shards: int | None = None,
 ) -> LoaderT:
     """Return a loader that yields this rank's part of every batch of `loader`.
 
@@ -81,10 +83,13 @@ def distribute(
         seed: of the order; by default the seed of the loader's generator or of PyTorch on rank 0.
         empty: returns a batch without samples, if a batch with a sample does not show what that is.
         timeout_seconds: how long to wait for the other ranks.
+        logical_shards: for a model that was spread with as many. Every rank gets as many samples,
+            though not neighbouring ones.
 
     Raises:
         BatchError: `loader` is not iterable, or would be divided twice: it was distributed before
-            or has a `DistributedSampler`.
+            or has a `DistributedSampler`; or it has no indices to divide into logical shards.
+        SpreadError: the ranks cannot have equally many logical shards.
         SharesError: there are not as many shares as ranks, or the policy is unknown.
         RankMismatchError: the ranks distribute different kinds of loaders, or (while iterating)
             loaders that yield different batches.
@@ -96,6 +101,17 @@ def distribute(
     board = None if group is None else board_of(group)
     rank, ranks = (0, 1) if group is None else (group.rank, group.world_size)
     global_batches = None if divided else global_batches_of(loader)
+    if logical_shards is not None:
+        check_logical_shards(logical_shards, ranks)
+        if global_batches is None or shares not in (None, "even"):
+            raise BatchError(
+                "logical_shards= divides every global batch alike on every device, by the indices "
+                "of its samples: pass a DataLoader over a dataset with indices, without shares= "
+                "and divided="
+            )
+        shares, singles = "even", True
+        if group is not None:
+            current_context().logical_shards.add(logical_shards)
     balance = None
     sharers = None if group is None else current_context().ranks_per_batch
     if group is not None and not divided:
@@ -122,7 +138,11 @@ def distribute(
         divided=bool(divided),
         longest=None if -1 in lengths else max(lengths),
         timeout_seconds=timeout_seconds,
+<<<<<<< HEAD
         shared_part=None if sharers is None else rank // sharers,
+=======
+        logical_shards=logical_shards,
+>>>>>>> pipe
     )
     division: Division
     if global_batches is not None:
@@ -202,6 +222,7 @@ class DistributedLoader:
             batch_size=next((size for size in sizes if isinstance(size, int)), None),
             batches=None if turns.divided else _length_of(self._loader),
             divided_ranks=turns.ranks if turns.divided else None,
+            logical_shards=turns.logical_shards,
         )
 
     @property
@@ -221,6 +242,11 @@ class DistributedLoader:
         """
         turns = self._division.turns
         return None if turns.divided else turns.samples_of_batches
+
+    @property
+    def logical_shards(self) -> int | None:
+        """Into how many logical shards each global batch is divided; None if by shares."""
+        return self._division.turns.logical_shards
 
     def __len__(self) -> int:
         """Return the number of batches.

@@ -43,6 +43,7 @@ class Position:
         batch_size: samples in a global batch; None if the loader does not say.
         batches: global batches in an epoch; None if the loader does not say.
         divided_ranks: the number of ranks, if each has batches of its own (``divided=True``).
+        logical_shards: into which each global batch is divided; None if by shares.
     """
 
     epoch: int
@@ -51,6 +52,7 @@ class Position:
     batch_size: int | None
     batches: int | None
     divided_ranks: int | None
+    logical_shards: int | None = None
 
     def as_state(self) -> dict[str, int | None]:
         """Return the position as plain values."""

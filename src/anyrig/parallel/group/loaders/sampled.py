@@ -11,9 +11,10 @@ import torch
 from torch.utils.data import DataLoader, Subset
 
 from ....errors import RankMismatchError
+from ...exact.seeded_samples import SeededSamples, with_seeds
 from .agreed_order import draw_alike, mix_seed
 from .part import remove_sample
-from .turns import Turns, part_of_rank
+from .turns import Turns
 
 _KEPT_OPTIONS = (
     *("num_workers", "worker_init_fn", "multiprocessing_context", "persistent_workers"),
@@ -45,8 +46,10 @@ class SampledDivision:
         self._generator = torch.Generator("cpu")
         collates = loader.batch_sampler is not None
         # in_order is left True: parts of one global batch must come in the same step.
+        seeded = turns.logical_shards is not None and collates
+        self._batches.seeded = seeded
         self._loader = DataLoader(
-            loader.dataset,
+            SeededSamples(loader.dataset) if seeded else loader.dataset,
             batch_size=1 if collates else None,  # 1 is the default, which a batch sampler needs
             sampler=None if collates else self._batches,
             batch_sampler=self._batches if collates else None,
@@ -88,6 +91,7 @@ class RankBatches:
     dataset: Any = None
     seed: int = 0
     skip_batches: int = 0
+    seeded: bool = False  # whether each index comes with a seed, for `SeededSamples`
     # How many samples each rank has in the batches drawn but not yet yielded.
     drawn: deque[tuple[int, ...]] = field(default_factory=deque)
 
@@ -100,7 +104,13 @@ class RankBatches:
             if index >= skip_batches:
                 counts = self.turns.divide(index, len(indices))
                 self.drawn.append(counts)
+<<<<<<< HEAD
                 yield indices[part_of_rank(counts, self.turns.part)] or indices[:1]
+=======
+                if self.seeded:
+                    indices = with_seeds(indices, self.seed, index)
+                yield self.turns.own(indices, counts) or indices[:1]
+>>>>>>> pipe
 
     def _check(self, first: list[Any]) -> None:
         """Raise RankMismatchError if rank 0 begins with another batch."""

@@ -11,11 +11,13 @@ batches asks nothing. A rank that has none asks before each step, while the othe
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ....processes.group.board import Board
 from ....processes.group.caller_place import place_of_caller
+from ...exact.logical_shards import indices_of_rank
 from ...shares.shares import Shares
 from ..balance import Balance
 
@@ -51,9 +53,13 @@ class Turns:
     divided: bool = False  # whether each rank's loader yields that rank's own batches
     longest: int | None = None  # the length of the longest loader; None if one has no length
     timeout_seconds: float = 600.0
+<<<<<<< HEAD
     # The number of this rank's part of a global batch; the ranks of one pipeline have the same
     # part. None: that of the rank.
     shared_part: int | None = None
+=======
+    logical_shards: int | None = None  # into which each global batch is divided
+>>>>>>> pipe
     # How many samples each rank had in each batch of this iteration.
     samples_of_batches: list[tuple[int, ...]] = field(default_factory=list, init=False)
     _progress: Progress = field(default=Progress(), init=False)
@@ -92,6 +98,13 @@ class Turns:
             return (count,)
         shares = self.balance.draw((self.name, self._progress.iteration, index))
         return split_samples(shares, count, self.singles)
+
+    def own(self, samples: Sequence[Any], counts: tuple[int, ...]) -> list[Any]:
+        """Return this rank's samples of a global batch, of which each rank has `counts`."""
+        if self.logical_shards is None:
+            return list(samples[part_of_rank(counts, self.rank)])
+        shards = self.logical_shards
+        return [samples[i] for i in indices_of_rank(len(samples), shards, self.rank, self.ranks)]
 
     def use(self, counts: tuple[int, ...]) -> None:
         """Note that the loader yields a batch of which each rank has `counts` samples."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from ....processes.group.membership import join_group
 from ....transfer.containers import Part, children_of, with_children
 from ....transfer.tree import Path, format_path
 from ...batch.gather import gather
+from ...exact.logical_shards import order_of_ranks
 from ..leaves import is_inner, leaves_of
 from .exchange import exchange
 
@@ -150,7 +152,7 @@ def order_samples(loader: Any, counts: Sequence[int]) -> Tensor:
     """
     batches = getattr(loader, "samples_of_batches", None)
     if batches is not None:
-        return order_of_batches(batches, counts)
+        return order_of_batches(batches, counts, getattr(loader, "logical_shards", None))
     sampler = getattr(loader, "sampler", None)
     if not isinstance(sampler, DistributedSampler):
         raise TypeError(
@@ -167,7 +169,9 @@ def order_samples(loader: Any, counts: Sequence[int]) -> Tensor:
     return order[: len(sampler.dataset)]  # type: ignore[arg-type]
 
 
-def order_of_batches(batches: Sequence[Sequence[int]], counts: Sequence[int]) -> Tensor:
+def order_of_batches(
+    batches: Sequence[Sequence[int]], counts: Sequence[int], logical_shards: int | None = None
+) -> Tensor:
     """Return the order by how many samples of each global batch each rank had."""
     table = torch.tensor([list(batch) for batch in batches], dtype=torch.int64, device="cpu")
     table = table.view(len(batches), len(counts))
@@ -180,6 +184,10 @@ def order_of_batches(batches: Sequence[Sequence[int]], counts: Sequence[int]) ->
             f"{table.sum(0).tolist()}; gather what was computed from every batch since the loop "
             "began, one entry for each sample"
         )
+    if logical_shards is not None:
+        sizes = map(sum, batches[:used])
+        in_order = [order_of_ranks(size, logical_shards, len(counts)) for size in sizes]
+        return _order_of(torch.tensor([*chain.from_iterable(in_order)], device="cpu"))
     ranks = torch.arange(len(counts), device="cpu").repeat(used)
     return _order_of(ranks.repeat_interleave(table.flatten()))
 

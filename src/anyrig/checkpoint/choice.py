@@ -1,0 +1,122 @@
+"""Choosing the checkpoint that is loaded, on all ranks together.
+
+::
+
+    rank 0 names a checkpoint of the right sizes ──▶ each rank hashes a part of its files
+              ▲                                                       │
+              └──── damaged: name the next one ◀──── a rank finds ────┘──── whole: load it
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+from ..errors import CheckpointDamagedError, CheckpointError
+from .manifest import MANIFEST_NAME, FileFact, read_manifest
+from .over_ranks import Ranks
+from .series import Checkpoint, Series, is_checkpoint_folder, open_checkpoint
+from .verify import require_whole
+
+
+def choose(ranks: Ranks, folder: Path, which: str, verify: bool) -> Path:
+    """Return the folder of the checkpoint to load; the same on every rank.
+
+    Args:
+        ranks: the ranks that load together.
+        folder: of a series, or of one checkpoint.
+        which: of a series: ``"latest"`` or ``"best"``. Damaged ones are skipped with a warning.
+        verify: whether to compare the hashes of files, or only their sizes.
+
+    Raises:
+        CheckpointError: there is no checkpoint.
+        CheckpointDamagedError: the checkpoint, or each one of the series, is damaged.
+        OtherRankError: another rank cannot choose or see the checkpoint.
+        RankWaitError: another rank did not come in time.
+    """
+    damaged: list[CheckpointError] = []
+    candidates = _candidates(folder, which, damaged)
+    while True:
+        failed: BaseException | None = None
+        found = ""
+        if ranks.rank == 0:
+            try:
+                found = str(_next(candidates, folder, which, damaged).path)
+            except Exception as error:
+                failed = error
+        chosen = Path(ranks.agree({"path": str(folder), "which": which}, failed, found)[0])
+        damage = _find_damage(ranks, chosen) if verify else None
+        if damage is None:
+            break
+        damaged.append(damage)
+    for each in damaged if ranks.rank == 0 else ():
+        warnings.warn(f"{each}: loading {chosen} instead", RuntimeWarning, stacklevel=3)
+    return chosen
+
+
+def _candidates(folder: Path, which: str, damaged: list[CheckpointError]) -> Iterator[Checkpoint]:
+    if which not in ("latest", "best"):
+        raise CheckpointError(f"which is 'latest' or 'best'; got {which!r}")
+    if is_checkpoint_folder(folder):
+        yield open_checkpoint(folder, hashes=False)
+    else:
+        yield from Series(folder).candidates(which, damaged)
+
+
+def _next(
+    candidates: Iterator[Checkpoint], folder: Path, which: str, damaged: list[CheckpointError]
+) -> Checkpoint:
+    found = next(candidates, None)
+    if found is not None:
+        return found
+    if is_checkpoint_folder(folder):
+        raise damaged[0]
+    if damaged:
+        raise CheckpointDamagedError(
+            f"{folder} has no whole checkpoint. {damaged[0]}", getattr(damaged[0], "path", None)
+        )
+    what = "checkpoint with a metric" if which == "best" else "checkpoint"
+    raise CheckpointError(f"{folder} has no {what}")
+
+
+def _find_damage(ranks: Ranks, folder: Path) -> CheckpointDamagedError | None:
+    """Return what is wrong with the content of a file, or None; the same on every rank."""
+    failed: BaseException | None = None
+    mark = ""
+    try:
+        found = (folder / MANIFEST_NAME).stat()
+        mark = f"{found.st_ino} {found.st_mtime_ns}"
+    except OSError as error:
+        failed = CheckpointError(
+            f"{folder}, which rank 0 has chosen, cannot be read: {error.strerror or error}. Load "
+            "from a folder that all nodes share"
+        )
+    marks = ranks.agree({}, failed, mark)
+    # Nodes with a copy of their own verify their copy.
+    sharers = [rank for rank, each in enumerate(marks) if each == mark]
+    damage = ["", ""]
+    try:
+        manifest = read_manifest(folder)
+        names = divide_files(manifest.files, len(sharers))[sharers.index(ranks.rank)]
+        require_whole(folder, manifest, names=names)
+    except CheckpointDamagedError as error:
+        damage = [str(error), str(error.path)]
+    except Exception as error:
+        failed = error
+    for text in ranks.agree({}, failed, json.dumps(damage)):
+        message, path = json.loads(text)
+        if message:
+            return CheckpointDamagedError(message, Path(path))
+    return None
+
+
+def divide_files(files: dict[str, FileFact], count: int) -> list[list[str]]:
+    """Return the names of files in `count` parts of about as many bytes, each in its old order."""
+    part_of: dict[str, int] = {}
+    sizes = [0] * count
+    for name, fact in sorted(files.items(), key=lambda item: (-item[1].bytes, item[0])):
+        part_of[name] = sizes.index(min(sizes))
+        sizes[part_of[name]] += fact.bytes
+    return [[name for name in files if part_of[name] == part] for part in range(count)]

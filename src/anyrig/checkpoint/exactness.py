@@ -1,0 +1,137 @@
+"""The option `exact=` of `load` and `resume`: the same bits on another number of ranks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..errors import CheckpointError
+from ..parallel.exact.state import ExactState, is_state
+from .names import unwrapped
+from .restore import Targets
+from .snapshot import Snapshot
+from .snapshot_files import VALUES_NAME
+from .values_file import decode_text
+
+# Among the states of a snapshot. No keyword of `save` has a hyphen.
+EXACT = "exact-state"
+_WHY = "exact=True: "
+
+
+def exact_state_of(model: nn.Module | None) -> ExactState | None:
+    """Return the state of a model that was spread with `logical_shards`; None for others."""
+    found = None if model is None else vars(unwrapped(model)).get("exact_state")
+    return found if isinstance(found, ExactState) else None
+
+
+def require_exact(given: Targets) -> ExactState:
+    """Return the state of the model, after a check that its training has the same bits anywhere.
+
+    Raises:
+        CheckpointError: it has not, and the message says why.
+    """
+    model = given.modules.get("model")
+    state = exact_state_of(model)
+    if model is None or state is None:
+        parts = [name for name, p in model.named_parameters() if _is_divided(p)] if model else []
+        why = (
+            f"the parameter {parts[0]} is divided among the ranks (tensor parallelism or shards), "
+            "and sums over the parts depend on the number of ranks"
+            if parts
+            else "the model adds up gradients in an order that depends on the number of ranks"
+        )
+        raise CheckpointError(
+            f"{_WHY}{why}. Train with anyrig.spread(module, loss=criterion, logical_shards=12) and "
+            "anyrig.distribute(loader, logical_shards=12)"
+        )
+    loader: Any = given.others.get("loader")
+    position = loader.state_dict() if hasattr(loader, "state_dict") else {}
+    if position.get("logical_shards") != state.logical_shards:
+        raise CheckpointError(
+            f"{_WHY}the loader must divide batches into {state.logical_shards} logical shards, and "
+            "keep its position. Pass loader=anyrig.distribute(loader, "
+            f"logical_shards={state.logical_shards})"
+        )
+    if not given.optimizers:
+        raise CheckpointError(f"{_WHY}pass the optimizer, too; it has a state")
+    for optimizer in given.optimizers.values():
+        for group in optimizer.param_groups:
+            if group.get("fused") and any(p.device.type == "cpu" for p in group["params"]):
+                raise CheckpointError(
+                    f"{_WHY}the fused {type(optimizer).__name__} rounds the last elements of each "
+                    "shard in another way on the CPU; use fused=False"
+                )
+    return state
+
+
+def require_same_training(
+    given: Targets, snapshot: Snapshot, folder: Path
+) -> tuple[dict[str, Any], str]:
+    """Return the random numbers for every rank, and in words which of them are not exact.
+
+    Raises:
+        CheckpointError: the objects or the checkpoint are not of a training with the same bits
+            anywhere, or the checkpoint is of another training, or has more objects.
+    """
+    state = require_exact(given)
+    saved = snapshot.states.get(EXACT)
+    if not is_state(saved):
+        raise CheckpointError(
+            f"{_WHY}{folder} was not saved by a training with logical shards, so the order of its "
+            "sums depended on its ranks. Load it without exact=True"
+        )
+    state.require_same(saved)
+    saved_loader = snapshot.states.get("loader", {}).get("logical_shards")
+    if saved_loader != state.logical_shards:
+        raise CheckpointError(
+            f"{_WHY}{folder} was saved with a loader that did not divide batches into logical "
+            "shards. Load it without exact=True"
+        )
+    pairs = (
+        (snapshot.modules, given.modules),
+        (snapshot.optimizers, given.optimizers),
+        (snapshot.states, {**given.others, EXACT: None}),
+    )
+    for kept, passed in pairs:
+        for name in sorted(kept.keys() - passed.keys()):
+            what = name or "optimizer"
+            raise CheckpointError(f"{_WHY}{folder} has a state of {what}; pass {what}, too")
+    return _common_numbers(snapshot, folder)
+
+
+def go_on_exactly(model: nn.Module | None, snapshot: Snapshot) -> None:
+    """Continue with the random numbers within the model, if the checkpoint has them."""
+    state, saved = exact_state_of(model), snapshot.states.get(EXACT)
+    if state is not None and is_state(saved):
+        state.go_on(saved)
+
+
+def _common_numbers(snapshot: Snapshot, folder: Path) -> tuple[dict[str, Any], str]:
+    of_ranks = [decode_text(each["state"], folder / VALUES_NAME) for each in snapshot.random]
+    first: dict[str, Any] = of_ranks[0]
+    for rank, other in enumerate(of_ranks):
+        theirs = [other["torch"], *other["devices"][:1]]
+        ours = [first["torch"], *first["devices"][:1]]
+        if not all(map(torch.equal, theirs, ours)):
+            raise CheckpointError(
+                f"{_WHY}when {folder} was saved, rank {rank} had other random numbers than rank 0, "
+                "outside the model, so what it goes on to draw depends on the ranks. Seed all "
+                "ranks alike, and draw within the model, or alike on every rank"
+            )
+    names = {"python": "Python", "numpy": "NumPy"}
+    differing = [
+        name for key, name in names.items() if any(o.get(key) != first.get(key) for o in of_ranks)
+    ]
+    if not differing:
+        return first, ""
+    return first, (
+        f"random numbers of {' and '.join(differing)}: the ranks had different ones, so the script "
+        "did not seed them alike; all ranks go on with those of rank 0"
+    )
+
+
+def _is_divided(parameter: nn.Parameter) -> bool:
+    return hasattr(parameter, "to_local")  # a DTensor

@@ -1,0 +1,1 @@
+"""Training whose bits do not depend on the number of ranks."""

@@ -1,0 +1,138 @@
+"""Trials of one program, each in a process that is forked from one that has imported torch.
+
+The imports take seconds, and a trial of a small program takes a tenth of a second.
+"""
+
+from __future__ import annotations
+
+import json
+import operator
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from types import TracebackType
+
+from ...errors import RemedyError
+from ...virtual.rig import VirtualRig
+from ..program import Program
+from . import trial
+from .trial import Order, Outcome
+
+# By how much the memory of the rig is multiplied: enough for what a program needs that has run out
+# of memory early in a step.
+MEMORY_FACTOR = 16
+# A trial may take this many times as long as the first one, and at least so many seconds.
+_MOST_TIMES, _LEAST_SECONDS = 10, 120
+
+
+class Trials:
+    """Trials of one program. Use as a context manager, which ends the process that forks them.
+
+    Attributes:
+        most_calls: end trials before the next call of an outermost module; None for no limit.
+        most_steps: end trials after this step of an optimizer; None for no limit.
+    """
+
+    def __init__(self, program: Program, rig: VirtualRig, environment: Mapping[str, str]) -> None:
+        """Start the process, with the environment variables that the program started with."""
+        self._program = program
+        self._rig = rig
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", trial.__name__],
+            env=dict(environment),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            bufsize=0,
+        )
+        self._limit_seconds: float | None = None
+        self.most_calls: int | None = None
+        self.most_steps: int | None = None
+
+    def __enter__(self) -> Trials:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._process.kill()  # which forks only; the last trial has ended
+        self._process.communicate()
+
+    def run(self, remedy: str | None, memory_factor: int = MEMORY_FACTOR) -> Outcome:
+        """Run the program with a remedy, up to the point that the attributes give.
+
+        Raises:
+            RemedyError: the process ended without an outcome, or took too long.
+        """
+        from .remedy import REMEDIES
+
+        with tempfile.TemporaryDirectory(prefix="anyrig-remedy-") as folder:
+            path = Path(folder) / "outcome.json"
+            order = Order(
+                asdict(self._program),
+                str(self._rig),
+                memory_factor,
+                remedy,
+                {} if remedy is None else REMEDIES[remedy].environment,
+                self.most_calls,
+                self.most_steps,
+                str(path),
+            )
+            started = time.monotonic()
+            self._await(order)
+            if self._limit_seconds is None:
+                seconds = time.monotonic() - started
+                self._limit_seconds = max(_MOST_TIMES * seconds, _LEAST_SECONDS)
+            if not path.exists():
+                raise RemedyError(
+                    f"a trial with the remedy {remedy!r} ended without a result; the program may "
+                    "end its process itself, as os._exit does"
+                )
+            return Outcome.read(path)
+
+    def fits(self, remedy: str, after: Outcome, usable_bytes: Sequence[int]) -> bool:
+        """Return whether the program with a remedy fits in the memory of the rig.
+
+        Args:
+            remedy: the remedy.
+            after: the outcome with it on GPUs with more memory.
+            usable_bytes: what each GPU of the rig has for tensors.
+        """
+        if all(map(operator.le, after.reserved_bytes, usable_bytes)):
+            return True
+        if any(map(operator.gt, after.allocated_bytes, usable_bytes)):
+            return False
+        # With less memory, the allocator releases what it has cached before it gives up.
+        return self.run(remedy, memory_factor=1).error is None
+
+    def _await(self, order: Order) -> None:
+        """Run a trial to its end, within the limit."""
+        orders, answers = self._process.stdin, self._process.stdout
+        assert orders is not None
+        assert answers is not None
+        try:
+            orders.write(json.dumps(asdict(order)).encode() + b"\n")
+            child = int(answers.readline())
+        except (OSError, ValueError):
+            raise RemedyError(
+                "no trial can be started: the process that imports torch for the trials has ended"
+            ) from None
+        in_time = bool(select.select([answers], [], [], self._limit_seconds)[0])
+        if not in_time:
+            os.kill(child, signal.SIGKILL)
+        answers.readline()
+        if not in_time:
+            raise RemedyError(
+                f"a trial with the remedy {order.remedy!r} took longer than "
+                f"{self._limit_seconds:.0f} s; the first trial took a tenth of this at most"
+            )

@@ -1,0 +1,146 @@
+"""Python programs that are forked from one process, which has imported torch and its compiler.
+
+A program starts in a tenth of a second instead of two seconds, and otherwise runs as with
+``python -W error``. Not for tests of how programs start, import torch or end: a forked program
+finds torch imported, and the garbage collections of its exit leave out the objects of torch.
+"""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import importlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+
+def run_forked(
+    *command: str, timeout: float = 300, cwd: Path | None = None, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """Run a program, and return how it ended and what it printed.
+
+    Args:
+        command: what stands after ``python``: ``-c`` and a source, ``-m`` and the name of a module,
+            or the path of a script; and arguments.
+        timeout: after how many seconds the program and its children are killed.
+        cwd: the folder in which the program runs; None for this process's.
+        variables: environment variables, in addition to this process's and ``OMP_NUM_THREADS=1``.
+
+    Raises:
+        TimeoutExpired: the program took longer; the output is in the exception.
+    """
+    with tempfile.TemporaryDirectory(prefix="forked-") as folder:
+        output, errors = Path(folder, "output"), Path(folder, "errors")
+        environment = {**_own_environment(), **variables}
+        order = [command, environment, str(cwd or Path.cwd()), str(output), str(errors)]
+        in_time, status = _server().run(order, timeout)
+        done = subprocess.CompletedProcess(command, status, output.read_text(), errors.read_text())
+    if not in_time:
+        raise subprocess.TimeoutExpired(command, timeout, done.stdout, done.stderr)
+    return done
+
+
+@dataclass
+class _Server:
+    """The process that forks programs, one at a time."""
+
+    process: subprocess.Popen[bytes]
+    connection: socket.socket
+
+    def run(self, order: list[Any], timeout: float) -> tuple[bool, int]:
+        """Return whether a program ended in time, and its exit status."""
+        self.connection.sendall(json.dumps(order).encode() + b"\n")
+        program = int(self._read())
+        in_time = bool(select.select([self.connection], [], [], timeout)[0])
+        if not in_time:
+            os.killpg(program, signal.SIGKILL)
+        return in_time, int(self._read())
+
+    def _read(self) -> bytes:
+        message = self.connection.recv(16)
+        assert message, "the process that forks programs has ended"
+        return message
+
+    def end(self) -> None:
+        self.connection.close()
+        self.process.wait(30)
+
+
+def _own_environment() -> dict[str, str]:
+    # This process may have a virtual rig, which its children would inherit.
+    own = {name: value for name, value in os.environ.items() if name != "ANYRIG_REHEARSAL"}
+    return {**own, "OMP_NUM_THREADS": "1"}
+
+
+@cache
+def _server() -> _Server:
+    own, other = socket.socketpair()
+    with other:
+        process = subprocess.Popen(
+            [sys.executable, "-W", "error", __file__, str(other.fileno())],
+            env=_own_environment(),
+            pass_fds=[other.fileno()],
+        )
+    server = _Server(process, own)
+    atexit.register(server.end)
+    return server
+
+
+def serve(connection: socket.socket) -> None:
+    """Fork a program for each order, until the connection ends."""
+    for name in ("torch._dynamo", "torch.distributed", "anyrig.rehearsal.program"):
+        importlib.import_module(name)
+    gc.collect()
+    gc.freeze()  # else a program's first collection copies the memory that it shares
+    with connection, connection.makefile() as orders:
+        for line in orders:
+            program = os.fork()
+            if program == 0:
+                os.close(connection.detach())
+                sys.exit(run_program(*json.loads(line)))
+            connection.sendall(b"%-16d" % program)
+            _, status = os.waitpid(program, 0)
+            connection.sendall(b"%-16d" % os.waitstatus_to_exitcode(status))
+
+
+def run_program(
+    command: list[str], environment: dict[str, str], cwd: str, output: str, errors: str
+) -> int:
+    """Run a program in this process; return its exit status."""
+    import torch.distributed as dist
+
+    from anyrig.rehearsal.program import Program
+
+    os.setsid()
+    for file, number in ((os.devnull, 0), (output, 1), (errors, 2)):
+        flags = os.O_RDONLY if number == 0 else os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        os.dup2(os.open(file, flags, 0o600), number)
+    for name in os.environ.keys() - environment.keys():
+        del os.environ[name]
+    os.environ.update(environment)
+    os.chdir(cwd)
+    dist.set_debug_level_from_env()
+    del sys.modules["__main__"]
+    if command[0] == "-m":
+        return Program(command[1], tuple(command[2:]), is_module=True).run()
+    if command[0] != "-c":
+        return Program(command[0], tuple(command[1:])).run()
+    sys.argv, sys.path[0] = ["-c", *command[2:]], ""
+    main = sys.modules["__main__"] = ModuleType("__main__")
+    exec(compile(command[1], "<string>", "exec", dont_inherit=True), main.__dict__)
+    return 0
+
+
+if __name__ == "__main__":
+    serve(socket.socket(fileno=int(sys.argv[1])))
