@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-<<<<<<< HEAD
-import json
-=======
 import hashlib
->>>>>>> pipe
+import json
 import operator
 import platform
 import time
@@ -28,11 +25,8 @@ from .exactness import EXACT, exact_state_of
 from .gather import Gather
 from .manifest import FileFact, Manifest
 from .over_ranks import Ranks
-<<<<<<< HEAD
-from .pipeline_state import complete_pipelines, describe_pipelines
-=======
 from .parallel_commit import ParallelCommit
->>>>>>> pipe
+from .pipeline_state import complete_pipelines, describe_pipelines
 from .random_state import read_random_state
 from .replicated import replicated_names
 from .series import Series
@@ -143,45 +137,29 @@ def prepare_save(
     measured: float | None = None
     snapshot = Snapshot()
     contents: dict[str, Parts] = {}
-<<<<<<< HEAD
-    modules: dict[str, nn.Module] = {}
-    described = ""
-=======
     facts: dict[str, Any] = {"path": str(series.folder)}
     modules: dict[str, nn.Module] = {}
+    described = ""
     is_parallel = False
->>>>>>> pipe
     try:
         at_step, measured = _check(state.step, state.metric, state.best, keep)
         optimizers = by_key("optimizer", state.optimizer)
         others = named_states(scheduler=state.scheduler, scaler=state.scaler, loader=state.loader)
         modules, given, plain = divide_values(state.model, state.values)
         snapshot = capture(modules, optimizers, others | given)
-<<<<<<< HEAD
         described = describe_pipelines(snapshot)
-        snapshot = replace(snapshot, given={**plain, "step": at_step})
-        random = encode_as_text(read_random_state())
-    except Exception as error:
-        failed, random = error, ""
-    told = [json.loads(text) for text in ranks.gather(json.dumps([random, described]))]
-    if failed is None:
-        snapshot = replace(snapshot, random=[{"state": state} for state, _ in told])
-        try:
-            snapshot = complete_pipelines(snapshot, modules, [each[1] for each in told], ranks.rank)
-            take = to_host if ranks.rank == 0 else _take_part
-            contents = contents_of_snapshot(snapshot, take)
-=======
         exact = exact_state_of(state.model)
         states = snapshot.states if exact is None else {**snapshot.states, EXACT: exact.as_state()}
         snapshot = replace(snapshot, states=states, given={**plain, "step": at_step})
         random = encode_as_text(read_random_state())
     except Exception as error:
         failed, random = error, ""
-    randoms = ranks.gather(random)
+    told = [json.loads(text) for text in ranks.gather(json.dumps([random, described]))]
     gather = Gather(ranks, to_host)
     if failed is None:
-        snapshot = replace(snapshot, random=[{"state": state} for state in randoms])
+        snapshot = replace(snapshot, random=[{"state": random} for random, _ in told])
         try:
+            snapshot = complete_pipelines(snapshot, modules, [each[1] for each in told], ranks.rank)
             is_parallel = _all_write(ranks, sharded, snapshot)
             facts |= {"step": at_step, "sharded": sharded}
             facts |= _describe_tensors(snapshot, is_parallel)
@@ -194,7 +172,6 @@ def prepare_save(
                     replicated_names(modules, snapshot) if is_parallel else {},
                 ),
             )
->>>>>>> pipe
         except Exception as error:
             failed = error
     ranks.agree(facts, failed)

@@ -19,11 +19,7 @@ from ..errors import CheckpointError, KeyMismatchError
 from .capture import explain_stateless, model_entries, parameter_names
 from .mismatch import find_mismatch
 from .names import names_of_parameters, unwrapped
-<<<<<<< HEAD
-from .shards import divided_like, is_elsewhere, is_sharded
-=======
-from .shards import divided_like, is_sharded, read_into
->>>>>>> pipe
+from .shards import divided_like, is_elsewhere, is_sharded, read_into
 from .snapshot import ModuleState, OptimizerState, Snapshot
 from .tensor_in_parts import SavedTensor, TensorInParts, whole_tensor
 

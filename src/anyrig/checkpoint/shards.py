@@ -7,12 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-<<<<<<< HEAD
 from ..parallel.pipeline.over_ranks.elsewhere import Elsewhere
-=======
 from .region import Region, whole_region
 from .tensor_in_parts import SavedTensor, TensorInParts
->>>>>>> pipe
 
 
 def is_sharded(tensor: Tensor) -> bool:
@@ -20,11 +17,11 @@ def is_sharded(tensor: Tensor) -> bool:
     return hasattr(tensor, "full_tensor")
 
 
-<<<<<<< HEAD
 def is_elsewhere(value: object) -> bool:
     """Return whether a value stands for a tensor that another rank of a pipeline has."""
     return isinstance(value, Elsewhere)
-=======
+
+
 def has_one_region(tensor: Any) -> bool:
     """Return whether the part of each rank is one region of the whole tensor.
 
@@ -46,7 +43,6 @@ def local_part(tensor: Any) -> Tensor:
     """Return this rank's part of a tensor in shards, in the same memory."""
     part: Tensor = tensor.to_local().detach()
     return part
->>>>>>> pipe
 
 
 def whole_on_host(tensor: Tensor) -> Tensor:

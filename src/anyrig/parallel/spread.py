@@ -56,13 +56,9 @@ def spread(
     checkpoint: str = "never",
     split_points: Sequence[str] | None = None,
     example: tuple[tuple[Any, ...], Mapping[str, Any]] | None = None,
-<<<<<<< HEAD
     replicas: int = 1,
-) -> DataParallel | RankModule | PipelineModule | PipelineRank:
-=======
     logical_shards: int | None = None,
-) -> DataParallel | RankModule | PipelineModule | ExactModule:
->>>>>>> pipe
+) -> DataParallel | RankModule | PipelineModule | PipelineRank | ExactModule:
     """Return `module` spread over the devices of a rig; call it as you would call the module.
 
     ::
@@ -126,14 +122,11 @@ def spread(
             all places that few values cross.
         example: (args, kwargs) of a call, for a pipeline. Arguments that are None, flags or texts
             decide which code of the module runs; by default they have their defaults.
-<<<<<<< HEAD
         replicas: in a process group, the number of pipelines, each of neighbouring ranks, that
             share the global batch. Gradients are of all samples.
-=======
         logical_shards: compute with the same bits on 1 rank, or on any number that divides this
             one, such as 12: each global batch is computed in so many parts. Needs `loss`, and
             ``distribute(loader, logical_shards=…)``. `explain` says what it costs.
->>>>>>> pipe
 
     Raises:
         SpreadError: `how` is unknown; the module cannot be spread, is spread already, or is on

@@ -20,32 +20,22 @@ class StagePlan:
         device: where the stage computes.
         blocks: the names of its blocks, in order.
         parameter_bytes: the size of its parameters and buffers.
-<<<<<<< HEAD
-        rank: which rank has the stage, if there are several; of the first of several pipelines.
-=======
         seconds: for a micro-batch, forward and backward, by published rates; None if unknown.
->>>>>>> pipe
+        rank: which rank has the stage, if there are several; of the first of several pipelines.
     """
 
     device: torch.device
     blocks: tuple[str, ...]
     parameter_bytes: int
-<<<<<<< HEAD
-    rank: int | None = None
-=======
     seconds: float | None
->>>>>>> pipe
+    rank: int | None = None
 
     def __str__(self) -> str:
         names = self.blocks[0] if len(self.blocks) == 1 else f"{self.blocks[0]} … {self.blocks[-1]}"
         count = f"{len(self.blocks)} block{'s' if len(self.blocks) > 1 else ''}"
-<<<<<<< HEAD
-        place = self.device if self.rank is None else f"rank {self.rank}"
-        return f"on {place}: {names} ({count}, {format_bytes(self.parameter_bytes)})"
-=======
         time = "" if self.seconds is None else f", {1e3 * self.seconds:.3g} ms"
-        return f"on {self.device}: {names} ({count}, {format_bytes(self.parameter_bytes)}{time})"
->>>>>>> pipe
+        place = self.device if self.rank is None else f"rank {self.rank}"
+        return f"on {place}: {names} ({count}, {format_bytes(self.parameter_bytes)}{time})"
 
 
 @dataclass(frozen=True)

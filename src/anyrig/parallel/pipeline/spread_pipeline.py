@@ -54,13 +54,9 @@ def spread_pipeline(
             )
         devices = devices[: len(blocks) // per_device]
     micro_batches = choose_micro_batches(options.micro_batches, len(devices), layout.how)
-<<<<<<< HEAD
     work, obstacle = count_work_of_example(chain, options, micro_batches.number, layout.dim)
-=======
-    work, obstacle = _count_work(chain, options, micro_batches.number, layout.dim)
     if work is not None and options.checkpoint != "never":
         work = [replace(one, activation_bytes=0) for one in work]
->>>>>>> pipe
     balance = balance_blocks(
         chain,
         rig[: len(devices)],

@@ -138,11 +138,8 @@ def distribute(
         divided=bool(divided),
         longest=None if -1 in lengths else max(lengths),
         timeout_seconds=timeout_seconds,
-<<<<<<< HEAD
         shared_part=None if sharers is None else rank // sharers,
-=======
         logical_shards=logical_shards,
->>>>>>> pipe
     )
     division: Division
     if global_batches is not None:

@@ -104,13 +104,9 @@ class RankBatches:
             if index >= skip_batches:
                 counts = self.turns.divide(index, len(indices))
                 self.drawn.append(counts)
-<<<<<<< HEAD
-                yield indices[part_of_rank(counts, self.turns.part)] or indices[:1]
-=======
                 if self.seeded:
                     indices = with_seeds(indices, self.seed, index)
                 yield self.turns.own(indices, counts) or indices[:1]
->>>>>>> pipe
 
     def _check(self, first: list[Any]) -> None:
         """Raise RankMismatchError if rank 0 begins with another batch."""

@@ -53,13 +53,10 @@ class Turns:
     divided: bool = False  # whether each rank's loader yields that rank's own batches
     longest: int | None = None  # the length of the longest loader; None if one has no length
     timeout_seconds: float = 600.0
-<<<<<<< HEAD
     # The number of this rank's part of a global batch; the ranks of one pipeline have the same
     # part. None: that of the rank.
     shared_part: int | None = None
-=======
     logical_shards: int | None = None  # into which each global batch is divided
->>>>>>> pipe
     # How many samples each rank had in each batch of this iteration.
     samples_of_batches: list[tuple[int, ...]] = field(default_factory=list, init=False)
     _progress: Progress = field(default=Progress(), init=False)
@@ -102,7 +99,7 @@ class Turns:
     def own(self, samples: Sequence[Any], counts: tuple[int, ...]) -> list[Any]:
         """Return this rank's samples of a global batch, of which each rank has `counts`."""
         if self.logical_shards is None:
-            return list(samples[part_of_rank(counts, self.rank)])
+            return list(samples[part_of_rank(counts, self.part)])
         shards = self.logical_shards
         return [samples[i] for i in indices_of_rank(len(samples), shards, self.rank, self.ranks)]
 

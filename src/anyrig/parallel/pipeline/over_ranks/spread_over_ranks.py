@@ -103,6 +103,7 @@ def spread_over_ranks(
                 stage.device,
                 tuple(block.name for block in stage.blocks),
                 bytes_of(stage.blocks),
+                None if balance.seconds is None else balance.seconds[stage.index],
                 row.ranks[places[stage.index]],
             )
             for stage in pipeline.stages
@@ -155,7 +156,7 @@ def _balance(
     if balance.devices == tuple(range(len(devices))):
         return replace(balance, reason=balance.reason + obstacle)
     sizes = cut_evenly([1 + bytes_of([block]) for block in chain.blocks], len(places))
-    return Balance(tuple(range(len(devices))), sizes, "by bytes, as every rank gets a stage")
+    return Balance(tuple(range(len(devices))), sizes, None, "by bytes: every rank has a stage")
 
 
 def _device_of(device: torch.device) -> Device:
