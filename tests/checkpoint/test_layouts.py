@@ -30,7 +30,7 @@ from anyrig.checkpoint.any_model import read_any_model
 from anyrig.errors import LaunchError
 
 HERE = str(Path(__file__).parent)
-LAYOUTS = ["ranks", "shards", "plain DDP", "plain FSDP2"]
+LAYOUTS = ["ranks", "shards", "plain DDP", "plain FSDP2", "pipeline"]
 
 
 @pytest.fixture(scope="module")

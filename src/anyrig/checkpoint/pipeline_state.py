@@ -68,7 +68,7 @@ def _complete_module(state: ModuleState, model: nn.Module) -> ModuleState:
     made: dict[int, OnOneRank] = {}  # tied tensors remain one object
     for tensor in state.tensors.values():
         place: int = row.place
-        held: Tensor | None = tensor
+        held: Any = tensor
         if isinstance(tensor, Elsewhere):
             place, held = tensor.on_rank % len(first), None
         made[id(tensor)] = OnOneRank(tensor.shape, tensor.dtype, first[place], held)
@@ -99,6 +99,7 @@ def _complete_optimizer(
 ) -> OptimizerState:
     tensors: dict[str, dict[str, Tensor]] = {}
     values: dict[str, dict[str, Any]] = {}
+    own: Any = state.tensors
     for source, described in enumerate(of_ranks):
         for name, parts in described["tensors"].items():
             if name in tensors:  # another pipeline has it, too
@@ -108,7 +109,7 @@ def _complete_optimizer(
                     shape,
                     getattr(torch, dtype),
                     source,
-                    state.tensors[name][part] if source == rank else None,
+                    own[name][part] if source == rank else None,
                 )
                 for part, (shape, dtype) in parts.items()
             }

@@ -216,11 +216,6 @@ class Exchange:
         return len({each.samples for each in self._all()}) > 1
 
     @property
-    def samples_of_ranks(self) -> list[int]:
-        """The number of samples of each rank."""
-        return [each.samples for each in self._all()]
-
-    @property
     def first_with_samples(self) -> int:
         """The first rank that has samples; 0 if none has."""
         return next((rank for rank, each in enumerate(self._all()) if each.samples), 0)
