@@ -188,6 +188,19 @@ def case_outputs_and_a_loss_outside() -> None:
         close(pair.model(x), pair.one(x))
 
 
+def case_outputs_of_one_number() -> None:
+    """Whether one number of each micro-batch has a sample, only another call tells."""
+    x, _ = batch(6)
+    for last in (nn.Linear(5, 1), nn.Sequential(nn.Linear(5, 1), nn.Flatten(0))):
+        pair = Pair(nn.Sequential(*perceptron(7), last), micro_batches=6)
+        for _ in range(2):
+            outputs = pair.model(x), pair.one(x)
+            close(*outputs)
+            for output in outputs:
+                output.square().sum().backward()
+            pair.compare_gradients()
+
+
 def case_two_forwards_and_one_backward() -> None:
     pair = Pair(perceptron(), nn.CrossEntropyLoss(), schedule="gpipe", micro_batches=2)
     (x, y), (u, v) = batch(7), batch(6)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any, NoReturn
@@ -16,7 +16,7 @@ from ....processes.time_limit import limit_or_default
 from ....transfer.move import Mover
 from ....transfer.tree import map_leaves
 from ...accumulation import Accumulation, refuse_with_accumulate
-from ...batch.call import Call, describe_call
+from ...batch.call import Call, describe_call, without_trace
 from ...batch.divided_dimension import Answer
 from ...batch.outputs import join_outputs
 from ...compiling import leave_to_modules
@@ -43,6 +43,7 @@ from ..written_buffers import BufferWatch
 from .elsewhere import Elsewhere
 from .elsewhere_gradients import norm_over_ranks
 from .rank_calls import (
+    Known,
     RankCall,
     RankPipeline,
     StepAhead,
@@ -220,7 +221,10 @@ class PipelineRank(TransparentModule):
             bound,
             samples / total if total else 0.0,
             self._loss_of(loss),
-            lambda outputs: self._join(outputs, parts, inputs, kwargs),
+            lambda outputs, once_more: self._join(outputs, parts, inputs, kwargs, once_more),
+            lambda count: self._cut(inputs, kwargs, count, samples),
+            self._tasks_of("forward", 1),
+            lambda: without_trace(self.module, [layout.lead]),
             lambda micro_batch: self._options.recomputes(micro_batch, len(parts)),
             layout.lead,
             layout.dim,
@@ -322,13 +326,8 @@ class PipelineRank(TransparentModule):
         parts: Sequence[MicroBatch],
         inputs: tuple[Any, ...],
         kwargs: Mapping[str, Any],
+        once_more: Callable[[int], Any],
     ) -> Any:
-        def once_more(samples: int) -> NoReturn:
-            raise SpreadError(
-                "a pipeline over ranks does not compute some samples again to find out; use "
-                "another number of micro_batches"
-            )
-
         call = Call(
             [part.samples for part in parts],
             self._fixed_layout.dim,
@@ -337,6 +336,15 @@ class PipelineRank(TransparentModule):
             self._known_dimensions,
         )
         return join_outputs(outputs, self._fixed_layout.output_device, call)
+
+    def _cut(
+        self, inputs: tuple[Any, ...], kwargs: Mapping[str, Any], samples: int, of: int
+    ) -> tuple[tuple[Any, ...], Mapping[str, Any], Known]:
+        """Return the arguments for the first samples, and what is known of such calls."""
+        counts = samples, of - samples
+        parts, _ = cut_call(inputs, kwargs, None, lambda _: counts, self._fixed_layout.dim)
+        key = fingerprint("preview", shapes_of((parts[0].args, dict(parts[0].kwargs))))
+        return parts[0].args, parts[0].kwargs, self._pipeline.known_for(key)
 
     def _tasks_of(self, name: str, micro_batches: int) -> list[list[Task]]:
         """Return the tasks of each device, of a schedule that has no order of its own for them."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -29,7 +30,7 @@ from .rank_step import RankStep
 from .row_gradients import add_over_rows
 from .row_loss import LossKind, WholeLoss, add_losses
 
-_RESULT = "result"
+_RESULT, _PREVIEW = "result", "preview"
 _HALF = (torch.float16, torch.bfloat16)
 _MOST_KNOWN = 256
 
@@ -114,7 +115,11 @@ class RankCall:
         bound: the values of the arguments.
         weight: the part of the global batch's samples that this pipeline has.
         loss_of: computes the loss of a micro-batch; None without a loss.
-        join: joins the outputs of the micro-batches.
+        join: joins the outputs of the micro-batches, and may call a function that returns the
+            outputs for some first samples of the batch.
+        cut: returns the arguments for some first samples, and what is known of such calls.
+        preview_tasks: of a forward pass of one micro-batch, by device.
+        without_trace: returns a context in which the module leaves no trace.
         recomputes: see `RankRun`.
         device: of this rank.
         dim: of the samples.
@@ -131,7 +136,10 @@ class RankCall:
     bound: Sequence[dict[str, Any]]
     weight: float
     loss_of: Callable[[Any, Any, int], LossPart] | None
-    join: Callable[[list[Any]], Any]
+    join: Callable[[list[Any], Callable[[int], Any]], Any]
+    cut: Callable[[int], tuple[tuple[Any, ...], Mapping[str, Any], Known]]
+    preview_tasks: Sequence[Sequence[Task]]
+    without_trace: Callable[[], AbstractContextManager[None]]
     recomputes: Callable[[int], bool]
     device: torch.device
     dim: int
@@ -186,14 +194,42 @@ class RankCall:
 
     def results_of(self, run: RankRun, device: int) -> Any:
         """Return on every rank what the rank of the last stage computed; there with a graph."""
-        joined = None
+        share, what = self.pipeline.share, "the output of the model"
         if self.is_last:
             with torch.set_grad_enabled(run.learns):
                 if self.loss_of is None:
-                    joined = self.join([run.results[n][_RESULT] for n in sorted(run.results)])
+                    joined = self.join(
+                        [run.results[n][_RESULT] for n in sorted(run.results)],
+                        lambda samples: self.preview(share({_PREVIEW: samples}, device, what)),
+                    )
                 else:
                     joined = combine_losses(self.parts(run), self.device, self.dim)
-        return self.pipeline.share(joined, device, "the output of the model")
+            return share({_RESULT: joined}, device, what)[_RESULT]
+        # The rank of the last stage may first need the outputs for some samples, to join them.
+        while _RESULT not in (shared := share(None, device, what)):
+            self.preview(shared)
+        return shared[_RESULT]
+
+    def preview(self, shared: dict[str, Any]) -> Any:
+        """Return the outputs for the first samples, on the rank of the last stage."""
+        args, kwargs, known = self.cut(shared[_PREVIEW])
+        pipeline = self.pipeline
+        chain = pipeline.stages.pipeline.chain
+        run = RankRun(
+            pipeline.stages,
+            [chain.bind(args, kwargs)],
+            lambda number, made: {_RESULT: chain.build(made)},
+            lambda number: False,
+            1,
+            learns=False,
+            checks=False,
+        )
+        office = pipeline.office(self.preview_tasks, True, known)
+        with self.without_trace():
+            run.borrow(office)
+            run.run(office, self.preview_tasks[pipeline.stages.device], _no_seeds)
+        pipeline.links.finish_sending()
+        return run.results[0][_RESULT] if run.results else None
 
     def deliver(
         self, found: dict[Tensor, Tensor], arguments: Sequence[Tensor | None], factor: Any
