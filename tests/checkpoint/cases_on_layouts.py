@@ -43,7 +43,7 @@ from anyrig.errors import (
     RankMismatchError,
     RankWaitError,
 )
-from anyrig.processes.group.membership import join_group
+from anyrig.processes.group.membership import current_context, join_group
 from anyrig.processes.time_limit import TIME_LIMIT_VARIABLE, set_time_limit
 
 SAMPLES, BATCH_SIZE = 43, 6  # 8 batches, the last of one sample
@@ -64,6 +64,10 @@ def make_objects(layout: str) -> dict[str, Any]:
         model = anyrig.spread(model)
     elif layout == "shards":
         model = anyrig.spread(model, how="shard")
+    elif layout == "pipeline":
+        current_context().counts["loader"] = 0
+        model = anyrig.spread(model, how="pipeline")
+        current_context().ranks_per_batch = None  # each rank takes samples, as in other layouts
     elif layout == "replicas of shards":
         from torch.distributed.fsdp import fully_shard
 
@@ -141,7 +145,7 @@ def move_on(layout: str, source: Path, target: Path) -> None:
 
 
 def case_layouts(folder: Path, sources: list[Path]) -> None:
-    layouts = ["ranks", "shards", "plain DDP", "plain FSDP2"]
+    layouts = ["ranks", "shards", "plain DDP", "plain FSDP2", "pipeline"]
     for source in sources:
         for layout in layouts:
             move_on(layout, source, folder / f"{source.name} by {layout}")

@@ -31,7 +31,7 @@ from anyrig.checkpoint.any_model import read_any_model
 from anyrig.errors import LaunchError
 from forked_ranks import run_forked
 
-LAYOUTS = ["ranks", "shards", "plain DDP", "plain FSDP2"]
+LAYOUTS = ["ranks", "shards", "plain DDP", "plain FSDP2", "pipeline"]
 
 
 @pytest.fixture(scope="module")

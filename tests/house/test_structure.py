@@ -31,6 +31,8 @@ OWN_WALKS = {
     "parallel/group/loaders/batch_bytes.py: _outline": "writes the structure itself, as JSON",
     "parallel/group/loaders/batch_bytes.py: _build": "reads it",
     "parallel/group/leaves.py: replace_parts": "a list of samples is cut before its entries are",
+    "parallel/pipeline/over_ranks/contents.py: write": "writes the structure itself, as JSON",
+    "parallel/pipeline/over_ranks/contents.py: read": "reads it",
     "parallel/losses/loss.py: _name": "over functools.partial",
     "parallel/replicas/mirror.py: translate": "over attributes of modules",
     "processes/checked_json.py: _read": "over the annotations of dataclasses",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import operator
 import platform
 import time
@@ -25,6 +26,7 @@ from .gather import Gather
 from .manifest import FileFact, Manifest
 from .over_ranks import Ranks
 from .parallel_commit import ParallelCommit
+from .pipeline_state import complete_pipelines, describe_pipelines
 from .random_state import read_random_state
 from .replicated import replicated_names
 from .series import Series
@@ -137,6 +139,7 @@ def prepare_save(
     contents: dict[str, Parts] = {}
     facts: dict[str, Any] = {"path": str(series.folder)}
     modules: dict[str, nn.Module] = {}
+    described = ""
     is_parallel = False
     try:
         at_step, measured = _check(state.step, state.metric, state.best, keep)
@@ -144,17 +147,19 @@ def prepare_save(
         others = named_states(scheduler=state.scheduler, scaler=state.scaler, loader=state.loader)
         modules, given, plain = divide_values(state.model, state.values)
         snapshot = capture(modules, optimizers, others | given)
+        described = describe_pipelines(snapshot)
         exact = exact_state_of(state.model)
         states = snapshot.states if exact is None else {**snapshot.states, EXACT: exact.as_state()}
         snapshot = replace(snapshot, states=states, given={**plain, "step": at_step})
         random = encode_as_text(read_random_state())
     except Exception as error:
         failed, random = error, ""
-    randoms = ranks.gather(random)
+    told = [json.loads(text) for text in ranks.gather(json.dumps([random, described]))]
     gather = Gather(ranks, to_host)
     if failed is None:
-        snapshot = replace(snapshot, random=[{"state": state} for state in randoms])
+        snapshot = replace(snapshot, random=[{"state": random} for random, _ in told])
         try:
+            snapshot = complete_pipelines(snapshot, modules, [each[1] for each in told], ranks.rank)
             is_parallel = _all_write(ranks, sharded, snapshot)
             facts |= {"step": at_step, "sharded": sharded}
             facts |= _describe_tensors(snapshot, is_parallel)

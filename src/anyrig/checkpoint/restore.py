@@ -19,7 +19,7 @@ from ..errors import CheckpointError, KeyMismatchError
 from .capture import explain_stateless, model_entries, parameter_names
 from .mismatch import find_mismatch
 from .names import names_of_parameters, unwrapped
-from .shards import divided_like, is_sharded, read_into
+from .shards import divided_like, is_elsewhere, is_sharded, read_into
 from .snapshot import ModuleState, OptimizerState, Snapshot
 from .tensor_in_parts import SavedTensor, TensorInParts, whole_tensor
 
@@ -94,6 +94,9 @@ def _prepare_module(
     def apply() -> None:
         state = {}
         for name, (own_name, value) in entries.items():
+            if is_elsewhere(value):  # another rank of the pipeline loads it
+                state[own_name] = value
+                continue
             sharded = isinstance(value, Tensor) and is_sharded(value)
             if isinstance(saved[name], TensorInParts):
                 state[own_name] = _filled(value, saved[name])
@@ -148,6 +151,8 @@ def _prepare_optimizer(
     def apply() -> None:
         state: dict[Any, Any] = dict(saved.values.get("", {}))
         for number, (name, parameter) in enumerate(flat):
+            if is_elsewhere(parameter):
+                continue
             parts = {
                 part: _optimizer_tensor(tensor, parameter, optimizer.state.get(parameter, {}), part)
                 for part, tensor in saved.tensors.get(name, {}).items()

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..parallel.pipeline.over_ranks.elsewhere import Elsewhere
 from .region import Region, whole_region
 from .tensor_in_parts import SavedTensor, TensorInParts
 
@@ -14,6 +15,11 @@ from .tensor_in_parts import SavedTensor, TensorInParts
 def is_sharded(tensor: Tensor) -> bool:
     """Return whether a tensor is a `DTensor`, of which this rank has a part."""
     return hasattr(tensor, "full_tensor")
+
+
+def is_elsewhere(value: object) -> bool:
+    """Return whether a value stands for a tensor that another rank of a pipeline has."""
+    return isinstance(value, Elsewhere)
 
 
 def has_one_region(tensor: Any) -> bool:

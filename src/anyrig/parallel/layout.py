@@ -100,7 +100,9 @@ class Layout:
             f"{self.how} over {group.world_size} ranks, this one on {self.lead}: {self.reason}\n"
             f"rank {group.rank}, collectives by {group.backend}: {group.reason}\n"
             f"shares: {self.shares.reason}"
-        ) + (f"\nblocks: {blocks}" if self.how == "shard" else "")
+            + (f"\nblocks: {blocks}" if self.how == "shard" else "")
+            + ("" if self.pipeline is None else f"\n{self.pipeline}")
+        )
 
 
 def make_layout(

@@ -29,6 +29,7 @@ from .replicas.transparent import require_plain_module
 from .shares.shares import Shares
 
 if TYPE_CHECKING:
+    from .pipeline.over_ranks.pipeline_rank import PipelineRank
     from .pipeline.pipeline_module import PipelineModule
     from .sharded import Sharding
 
@@ -55,8 +56,9 @@ def spread(
     checkpoint: str = "never",
     split_points: Sequence[str] | None = None,
     example: tuple[tuple[Any, ...], Mapping[str, Any]] | None = None,
+    replicas: int = 1,
     logical_shards: int | None = None,
-) -> DataParallel | RankModule | PipelineModule | ExactModule:
+) -> DataParallel | RankModule | PipelineModule | PipelineRank | ExactModule:
     """Return `module` spread over the devices of a rig; call it as you would call the module.
 
     ::
@@ -82,8 +84,9 @@ def spread(
         how: ``"replicate"``: the whole module on each device, and a part of each batch; ``"auto"``
             is the same. ``"shard"``: a part of every parameter on each rank of a process group;
             on a single device the module is called unchanged. ``"pipeline"``: neighbouring layers
-            on each device of one process, for a module that is too large for one, and batches in
-            micro-batches, so that the devices compute concurrently; see `PipelineModule`.
+            on each device or rank, for a module that is too large for one, and batches in
+            micro-batches, so that the devices compute concurrently; see `PipelineModule`, and
+            `PipelineRank` in a process group.
             ``"split"``: the same with the whole batch: one device computes at a time.
         shares: how much of a batch each device gets: ``"even"``; ``"speed"``: by published rates,
             corrected by the durations of the first steps and fixed afterwards; ``"memory"``:
@@ -119,6 +122,8 @@ def spread(
             all places that few values cross.
         example: (args, kwargs) of a call, for a pipeline. Arguments that are None, flags or texts
             decide which code of the module runs; by default they have their defaults.
+        replicas: in a process group, the number of pipelines, each of neighbouring ranks, that
+            share the global batch. Gradients are of all samples.
         logical_shards: compute with the same bits on 1 rank, or on any number that divides this
             one, such as 12: each global batch is computed in so many parts. Needs `loss`, and
             ``distribute(loader, logical_shards=…)``. `explain` says what it costs.
@@ -166,11 +171,11 @@ def spread(
         raise SpreadError('ddp= is for how="replicate", but how="shard" was given; use sharding=')
     # A call that is refused below must not change the rank's device.
     group = join_group(rig if rig is not None and len(rig) == 1 else None)
-    if group is not None and how in IN_STAGES:
+    if replicas != 1 and (group is None or how not in IN_STAGES):
         raise SpreadError(
-            f"how={how!r} divides a module among the devices of one process, and this process is "
-            f"one of {group.world_size} ranks; start the script once, with python, or use "
-            'how="shard" to divide parameters among ranks'
+            f"replicas={replicas!r} is the number of pipelines in a process group, with "
+            f'how="pipeline"; this call has how={how!r}'
+            + ("" if group is not None else " and runs in one process, which has one pipeline")
         )
     if group is not None:
         group = group if rig is not None else _on_device_of(module, group)
@@ -187,7 +192,7 @@ def spread(
             )
         layout = Layout(
             devices=(group.device,),
-            how="shard" if how == "shard" else "replicate",
+            how=how if how in ("shard", *IN_STAGES) else "replicate",
             reason="this process is one rank of a group",
             shares=Shares(
                 (1.0,), "each rank's own samples, and gradients weighted by their number"
@@ -198,6 +203,8 @@ def spread(
             precision=read_precision(precision, (group.device,)),
             accumulate=check_accumulate(accumulate, loss, how),
         )
+        if how in IN_STAGES:
+            return _over_stages(module, layout, group, loss, sync_batch_norm, options, replicas)
         if sharding is not None and sharding.mixed_precision and precision is not None:
             raise SpreadError(
                 "precision= computes under autocast and keeps the dtype of parameters, but "
@@ -271,6 +278,29 @@ def _over_group(
         module.to(group.device)
     check_place(module, group.device)
     return DistributedModule(module, layout, loss, ddp_options)
+
+
+def _over_stages(
+    module: torch.nn.Module,
+    layout: Layout,
+    group: Group,
+    loss: Criterion | None,
+    sync_batch_norm: bool,
+    options: tuple[Any, ...],
+    replicas: int,
+) -> PipelineRank:
+    if sync_batch_norm:
+        raise SpreadError(
+            "sync_batch_norm= takes statistics of batches that are divided among devices, but "
+            f"how={layout.how!r} divides layers, and every rank computes all samples; leave it out"
+        )
+    from .pipeline.options import PipelineOptions
+    from .pipeline.over_ranks.spread_over_ranks import spread_over_ranks
+
+    layout = replace(
+        layout, shares=Shares((1.0,), "each rank of a pipeline is called with the same samples")
+    )
+    return spread_over_ranks(module, layout, group, loss, PipelineOptions(*options), replicas)
 
 
 def _on_device_of(module: torch.nn.Module, group: Group) -> Group:

@@ -159,8 +159,11 @@ def without_trace(module: torch.nn.Module, devices: Sequence[torch.device]) -> I
     buffers = [(each._buffers, dict(each._buffers)) for each in module.modules()]
     copies: dict[int, Tensor] = {}
     python_numbers = random.getstate()
+    # The generator of the CPU is restored in any case.
+    forked = [device for device in devices if device.type != "cpu"]
+    kind = forked[0].type if forked else "cuda"
     try:
-        with torch.random.fork_rng(devices, device_type=devices[0].type), torch.no_grad():
+        with torch.random.fork_rng(forked, device_type=kind), torch.no_grad():
             for own, before in buffers:
                 for name, buffer in before.items():
                     if buffer is not None:

@@ -19,7 +19,7 @@ from typing import Any
 
 from ...devices.as_json import read_device, write_device
 from ...devices.rig import Rig
-from ...errors import RankMismatchError
+from ...errors import RankMismatchError, SharesError
 from ...processes.group.board import board_of
 from ...processes.group.membership import Group, current_context
 from ..shares.measure import MemoryMark
@@ -139,6 +139,22 @@ class Balance:
 def _describe(position: Sequence[Any]) -> str:
     name, iteration, index = position
     return f"global batch {index} of iteration {iteration} over distributed {name}"
+
+
+def balance_of_pipelines(
+    wanted: str | Sequence[float] | Shares | None, group: Group, pipelines: int
+) -> Balance:
+    """Return the balance of a loader of which each of several pipelines gets a part.
+
+    Raises:
+        SharesError: there are not as many shares as pipelines, or they would be measured.
+    """
+    if isinstance(wanted, str) and wanted != "even":
+        raise SharesError(
+            f"shares={wanted!r} measures ranks, but each of {pipelines} pipelines gets a part of a "
+            "batch; pass one number for each pipeline, or leave shares out for equal parts"
+        )
+    return Balance(group, choose_shares(wanted or "even", [None] * pipelines))
 
 
 def choose_balance(

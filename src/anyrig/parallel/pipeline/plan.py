@@ -21,18 +21,21 @@ class StagePlan:
         blocks: the names of its blocks, in order.
         parameter_bytes: the size of its parameters and buffers.
         seconds: for a micro-batch, forward and backward, by published rates; None if unknown.
+        rank: which rank has the stage, if there are several; of the first of several pipelines.
     """
 
     device: torch.device
     blocks: tuple[str, ...]
     parameter_bytes: int
     seconds: float | None
+    rank: int | None = None
 
     def __str__(self) -> str:
         names = self.blocks[0] if len(self.blocks) == 1 else f"{self.blocks[0]} … {self.blocks[-1]}"
         count = f"{len(self.blocks)} block{'s' if len(self.blocks) > 1 else ''}"
         time = "" if self.seconds is None else f", {1e3 * self.seconds:.3g} ms"
-        return f"on {self.device}: {names} ({count}, {format_bytes(self.parameter_bytes)}{time})"
+        place = self.device if self.rank is None else f"rank {self.rank}"
+        return f"on {place}: {names} ({count}, {format_bytes(self.parameter_bytes)}{time})"
 
 
 @dataclass(frozen=True)

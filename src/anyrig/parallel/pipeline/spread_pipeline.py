@@ -54,7 +54,7 @@ def spread_pipeline(
             )
         devices = devices[: len(blocks) // per_device]
     micro_batches = choose_micro_batches(options.micro_batches, len(devices), layout.how)
-    work, obstacle = _count_work(chain, options, micro_batches.number, layout.dim)
+    work, obstacle = count_work_of_example(chain, options, micro_batches.number, layout.dim)
     if work is not None and options.checkpoint != "never":
         work = [replace(one, activation_bytes=0) for one in work]
     balance = balance_blocks(
@@ -106,7 +106,7 @@ def spread_pipeline(
     return PipelineModule(module, layout, loss, options, micro_batches, pipeline)
 
 
-def _count_work(
+def count_work_of_example(
     chain: Chain, options: PipelineOptions, micro_batches: int, dim: int
 ) -> tuple[list[BlockWork] | None, str]:
     """Return the work of each block for a micro-batch of the example, and why it is unknown."""

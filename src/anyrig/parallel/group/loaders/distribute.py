@@ -22,7 +22,7 @@ from ....processes.group.membership import current_context, join_group
 from ....transfer.prefetch import PrefetchedLoader
 from ...exact.logical_shards import check_logical_shards
 from ...shares.shares import Shares
-from ..balance import choose_balance
+from ..balance import balance_of_pipelines, choose_balance
 from .position import Iteration, Position, position_from_state
 from .sampled import SampledDivision
 from .streamed import StreamedDivision
@@ -57,9 +57,10 @@ def distribute(
         for x, y in loader:                                          # this rank's samples of it
 
     A batch of `loader` is a *global batch*. Each rank has some of its samples; together the ranks
-    have every sample once. All ranks have equally many batches: where a global batch is too small,
-    some ranks get an empty batch of the same structure. Alone, a rank gets whole batches, in the
-    same order as in a group.
+    have every sample once. The ranks of one pipeline, if a model was spread with
+    ``how="pipeline"`` before, have the same samples. All ranks have equally many batches: where a
+    global batch is too small, some ranks get an empty batch of the same structure. Alone, a rank
+    gets whole batches, in the same order as in a group.
 
     A `DataLoader` over a dataset with indices is rebuilt, so that each rank loads its own samples
     only. Any other loader must yield the same batches on every rank, or with ``divided=True`` that
@@ -112,14 +113,19 @@ def distribute(
         if group is not None:
             current_context().logical_shards.add(logical_shards)
     balance = None
+    sharers = None if group is None else current_context().ranks_per_batch
     if group is not None and not divided:
         _refuse_divided(loader)
-        balance = choose_balance(shares, group, rig)
+        balance = (
+            choose_balance(shares, group, rig)
+            if sharers is None
+            else balance_of_pipelines(shares, group, group.world_size // sharers)
+        )
     facts = _Facts(
         kind=_DIVIDED if divided else _STREAMED if global_batches is None else _SAMPLED,
         seed=_seed_of(loader, seed),
         length=_length_of(loader),
-        singles=allows_singles(loader, ranks) if singles is None else singles,
+        singles=allows_singles(loader, ranks // (sharers or 1)) if singles is None else singles,
     )
     of_ranks = [facts] if board is None else _exchange(board, facts, timeout_seconds)
     lengths = [-1 if each.length is None else each.length for each in of_ranks]
@@ -132,6 +138,7 @@ def distribute(
         divided=bool(divided),
         longest=None if -1 in lengths else max(lengths),
         timeout_seconds=timeout_seconds,
+        shared_part=None if sharers is None else rank // sharers,
         logical_shards=logical_shards,
     )
     division: Division

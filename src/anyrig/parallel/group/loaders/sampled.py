@@ -64,7 +64,7 @@ class SampledDivision:
         self._batches.seed = mix_seed(self.seed, epoch)
         self._batches.skip_batches = skip_batches
         self._batches.drawn.clear()
-        self._generator.manual_seed(mix_seed(self.seed, epoch, self.turns.rank))
+        self._generator.manual_seed(mix_seed(self.seed, epoch, self.turns.part))
         with torch.device("cpu"):  # the generator's; the program may have set another default
             return self._yield_batches(iter(self._loader))
 
@@ -72,7 +72,7 @@ class SampledDivision:
         for batch in batches:
             counts = self._batches.drawn.popleft()
             self.turns.use(counts)
-            if counts[self.turns.rank] or not any(counts):
+            if counts[self.turns.part] or not any(counts):
                 yield batch
             else:
                 yield remove_sample(batch) if self._empty is None else self._empty()

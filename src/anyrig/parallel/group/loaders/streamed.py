@@ -60,7 +60,7 @@ class StreamedDivision:
                 count = count_samples(batch)
                 counts = turns.divide(index, count)
                 turns.use(counts)
-                yield part_of(batch, part_of_rank(counts, turns.rank), count)
+                yield part_of(batch, part_of_rank(counts, turns.part), count)
             index += 1
         turns.note(ended=True)
         while turns.other_rank_has(index - start):

@@ -53,6 +53,9 @@ class Turns:
     divided: bool = False  # whether each rank's loader yields that rank's own batches
     longest: int | None = None  # the length of the longest loader; None if one has no length
     timeout_seconds: float = 600.0
+    # The number of this rank's part of a global batch; the ranks of one pipeline have the same
+    # part. None: that of the rank.
+    shared_part: int | None = None
     logical_shards: int | None = None  # into which each global batch is divided
     # How many samples each rank had in each batch of this iteration.
     samples_of_batches: list[tuple[int, ...]] = field(default_factory=list, init=False)
@@ -62,6 +65,11 @@ class Turns:
     def ranks(self) -> int:
         """The number of ranks."""
         return 1 if self.board is None else self.board.group.world_size
+
+    @property
+    def part(self) -> int:
+        """The number of this rank's part of a global batch."""
+        return self.rank if self.shared_part is None else self.shared_part
 
     @property
     def shares(self) -> Shares | None:
@@ -91,7 +99,7 @@ class Turns:
     def own(self, samples: Sequence[Any], counts: tuple[int, ...]) -> list[Any]:
         """Return this rank's samples of a global batch, of which each rank has `counts`."""
         if self.logical_shards is None:
-            return list(samples[part_of_rank(counts, self.rank)])
+            return list(samples[part_of_rank(counts, self.part)])
         shards = self.logical_shards
         return [samples[i] for i in indices_of_rank(len(samples), shards, self.rank, self.ranks)]
 

@@ -1,0 +1,111 @@
+"""A value as a text and tensors, which another rank makes the value of again.
+
+The text is JSON, so that a rank runs no code of another one. It says where the tensors are, and of
+which shape, dtype and need of a gradient.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ....errors import SpreadError
+
+_ATOMS = (bool, int, float, str, type(None))
+_LISTS = {"list": list, "tuple": tuple, "Size": torch.Size}
+_DICTS = {"dict": dict, "OrderedDict": OrderedDict}
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What is sent of a value.
+
+    Attributes:
+        text: equal for values whose tensors alone differ.
+        tensors: each once.
+    """
+
+    text: str
+    tensors: Sequence[Tensor]
+
+
+@dataclass(frozen=True)
+class Form:
+    """What a receiver must know of one tensor."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    requires_grad: bool
+
+
+def read_value(value: Any, what: str) -> Contents:
+    """Return what is sent of a value, which is `what`, for errors.
+
+    Raises:
+        SpreadError: the value has something else than tensors, numbers and texts in dicts, lists
+            and tuples; or tensors that are not strided.
+    """
+    tensors: dict[int, tuple[int, Tensor]] = {}
+
+    def write(part: Any) -> Any:
+        if isinstance(part, Tensor):
+            if part.layout is not torch.strided or part.is_nested:
+                kind = "nested" if part.is_nested else str(part.layout)
+                raise SpreadError(
+                    f"{what} has a tensor that is {kind}, which cannot be sent to another rank; "
+                    "cut the module elsewhere, or use one process, which can"
+                )
+            return {"tensor": tensors.setdefault(id(part), (len(tensors), part))[0]}
+        kind = type(part).__name__
+        if type(part) in _ATOMS:
+            return part
+        if _LISTS.get(kind) is type(part):
+            return {kind: [write(each) for each in part]}
+        if _DICTS.get(kind) is type(part) and all(type(key) in _ATOMS for key in part):
+            return {kind: [[key, write(each)] for key, each in part.items()]}
+        raise SpreadError(
+            f"{what} has a {type(part).__name__}, which cannot be sent to another rank; pass "
+            "tensors, numbers and texts, in dicts, lists and tuples, or use one process"
+        )
+
+    tree = write(value)
+    found = [tensor for _, tensor in tensors.values()]
+    forms = [
+        (list(each.shape), str(each.dtype).removeprefix("torch."), each.requires_grad)
+        for each in found
+    ]
+    return Contents(json.dumps([tree, forms]), found)
+
+
+def forms_of(text: str) -> list[Form]:
+    """Return the forms of the tensors of a text."""
+    return [
+        Form(tuple(shape), getattr(torch, dtype), requires_grad)
+        for shape, dtype, requires_grad in json.loads(text)[1]
+    ]
+
+
+def make_value(text: str, tensors: Sequence[Tensor]) -> Any:
+    """Return the value of a text with tensors, which become leaves if they need gradients."""
+    tree, forms = json.loads(text)
+    leaves = [
+        tensor.requires_grad_(needed) for tensor, (_, _, needed) in zip(tensors, forms, strict=True)
+    ]
+
+    def read(part: Any) -> Any:
+        if not isinstance(part, dict):
+            return part
+        ((kind, content),) = part.items()
+        if kind == "tensor":
+            return leaves[content]
+        if kind in _LISTS:
+            return _LISTS[kind]([read(each) for each in content])
+        return _DICTS[kind]((key, read(each)) for key, each in content)
+
+    return read(tree)

@@ -1,0 +1,268 @@
+"""Sending tensors between the ranks of one pipeline.
+
+::
+
+    CPU     gloo: a connection for each pair of ranks, in both directions at once
+    GPUs    NCCL: a process group for each pair of stages and direction, as one group's transfers
+            are sequential, and a receive that was posted early would hold up the sends
+
+Texts, and what no stage reads, such as outputs, go through the hosts. Each pass has a tag of its
+own, so that nothing is received by a later pass.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ....errors import OtherRankError, RankWaitError
+from ....processes.group.board import Board, board_of
+from ....processes.group.caller_place import place_of_caller
+from ....processes.group.membership import Group, carrier_of
+from ....processes.time_limit import limit_or_default
+from ....processes.torch_faults import keep_until_exit
+from ....processes.waits import waits_for_ranks
+from .contents import Contents, Form
+from .row import Row
+
+# Tags begin again after so many passes.
+MOST_PASSES = 2**30
+_CLOSING_TAG = MOST_PASSES  # see `Links.fail`
+_CLOSING = timedelta(milliseconds=1)
+
+
+@dataclass
+class Arriving:
+    """Tensors that are being received from the device `sender`.
+
+    Attributes:
+        buffers: where the tensors arrive.
+        works: one for each.
+        sender: the number of the sending device.
+        through_hosts: whether the tensors arrive on the CPU.
+    """
+
+    buffers: list[Tensor]
+    works: list[Any]
+    sender: int
+    through_hosts: bool
+
+
+@dataclass
+class _Sent:
+    """A tensor that is being sent, and must stay in memory until it has left."""
+
+    tensor: Tensor
+    work: Any
+    receiver: int
+    through_host: bool
+
+
+@dataclass(eq=False)
+class Links:
+    """The links of this rank with the other ranks of its pipeline.
+
+    Attributes:
+        group: of all ranks.
+        row: the ranks of this pipeline.
+        name: of the model, unique in the group.
+        hosts: a gloo group of all ranks.
+        pairs: the process group of each sending and receiving device; empty on the CPU.
+        equals: the process group of the ranks with the same stages; None if there are no others.
+    """
+
+    group: Group
+    row: Row
+    name: str
+    hosts: Any
+    pairs: dict[tuple[int, int], Any]
+    equals: Any = None
+    _sent: list[_Sent] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._device = self.group.device
+        self._limit = timedelta(seconds=limit_or_default(None))
+
+    @property
+    def board(self) -> Board:
+        """The board of all ranks."""
+        return board_of(self.group)
+
+    def send(self, contents: Contents, receiver: int, tag: int, with_text: bool) -> None:
+        """Start to send tensors, and the text before them if `with_text`."""
+        if with_text:
+            text = torch.frombuffer(bytearray(contents.text.encode()), dtype=torch.uint8)
+            for part in (torch.tensor([len(text)]), text):
+                self._send(part, receiver, tag, self.hosts)
+        pair = self.pairs.get((self.row.place, receiver))
+        for tensor in contents.tensors:
+            if tensor.numel():
+                sent = tensor.detach().resolve_conj().resolve_neg().contiguous()
+                if pair is None:  # gloo sends tensors of the CPU only
+                    self._send(sent.cpu(), receiver, tag, self.hosts)
+                else:
+                    self._send(sent, receiver, tag, pair)
+
+    def post(self, forms: Sequence[Form], sender: int, tag: int) -> Arriving:
+        """Start to receive tensors; see `take`."""
+        pair = self.pairs.get((sender, self.row.place))
+        where = torch.device("cpu") if pair is None else self._device
+        data = self.hosts if pair is None else pair
+        arriving = Arriving([], [], sender, pair is None)
+        for form in forms:
+            buffer = torch.empty(form.shape, dtype=form.dtype, device=where)
+            arriving.buffers.append(buffer)
+            if buffer.numel():
+                with self._explained(sender, "a transfer between stages"):
+                    arriving.works.append(dist.irecv(buffer, self._rank(sender), data, tag))
+        return arriving
+
+    def take(self, arriving: Arriving, what: str) -> list[Tensor]:
+        """Return tensors when they have arrived.
+
+        Raises:
+            OtherRankError: the sender, or the rank for which it waits, has failed.
+            RankWaitError: the sender did not send in time, or has ended.
+        """
+        for work in arriving.works:
+            if not arriving.through_hosts:
+                work.wait()  # the current stream waits, and the host does not
+            else:
+                self._wait(work, arriving.sender, what)
+        return [buffer.to(self._device) for buffer in arriving.buffers]
+
+    def receive_text(self, sender: int, tag: int, what: str) -> str:
+        """Return the text that a rank sends; raise as `take`."""
+        parts = []
+        size = 1
+        for dtype in (torch.int64, torch.uint8):
+            buffer = torch.empty(size, dtype=dtype, device="cpu")
+            with self._explained(sender, what):
+                work = dist.irecv(buffer, self._rank(sender), self.hosts, tag)
+            self._wait(work, sender, what)
+            parts.append(buffer)
+            size = int(buffer[0]) if dtype is torch.int64 else 0
+        return bytes(parts[1].tolist()).decode()
+
+    @waits_for_ranks
+    def add_up(self, tensor: Tensor, group: Any = None) -> None:
+        """Add up a tensor over the ranks of `group`, in place; by default over all ranks.
+
+        Raises:
+            OtherRankError: another rank has failed.
+            RankWaitError: another rank did not come in time, or has ended.
+        """
+        if self.pairs:
+            dist.all_reduce(tensor, group=group)
+            return
+        here = tensor.cpu()
+        with self._explained(None, "a sum over ranks"):
+            work: Any = dist.all_reduce(here, group=group or self.hosts, async_op=True)
+            work.wait(self._limit)
+        if here is not tensor:
+            tensor.copy_(here)
+
+    def finish_sending(self) -> None:
+        """Wait until other ranks have received what was sent through the hosts."""
+        for sent in self._sent:
+            if sent.through_host:
+                self._wait(sent.work, sent.receiver, "the end of a call of a model in stages")
+        self._sent = [
+            sent for sent in self._sent if not (sent.through_host or sent.work.is_completed())
+        ]
+
+    def fail(self, error: BaseException) -> None:
+        """Report an error to the other ranks, and end their waits for this rank."""
+        if not isinstance(error, (OtherRankError, RankWaitError)):
+            notes = getattr(error, "__notes__", [])
+            text = "\n".join([f"{type(error).__name__}: {error}", *notes])
+            self.board.post(self._failure_key, f"rank {self.group.rank} failed: {text}".encode())
+        self._sent.clear()
+        # A wait that times out closes gloo's connection, which ends the waits of the other side.
+        # gloo's groups have no other way to end before all ranks have called `destroy`.
+        for group in (self.hosts, *([] if self.pairs or self.equals is None else [self.equals])):
+            for rank in dist.get_process_group_ranks(group):
+                if rank != self.group.rank:
+                    buffer = torch.empty(1, device="cpu")
+                    with suppress(RuntimeError):
+                        work: Any = dist.irecv(buffer, rank, group, _CLOSING_TAG)
+                        work.wait(_CLOSING)
+
+    @property
+    def _failure_key(self) -> str:
+        return f"{self.name}/failure"
+
+    def _rank(self, place: int) -> int:
+        return self.row.ranks[place]
+
+    def _send(self, tensor: Tensor, receiver: int, tag: int, group: Any) -> None:
+        with self._explained(receiver, "a transfer between stages"):
+            work = dist.isend(tensor, self._rank(receiver), group, tag)
+        self._sent.append(_Sent(tensor, work, receiver, group is self.hosts))
+
+    @waits_for_ranks
+    def _wait(self, work: Any, place: int | None, what: str) -> None:
+        with self._explained(place, what):
+            work.wait(self._limit)
+
+    @contextmanager
+    def _explained(self, place: int | None, what: str) -> Iterator[None]:
+        started = time.monotonic()
+        try:
+            yield
+        except RuntimeError as error:
+            seconds = time.monotonic() - started
+            raise self._explain(error, place, what, seconds) from error
+
+    def _explain(
+        self, error: RuntimeError, place: int | None, what: str, seconds: float
+    ) -> Exception:
+        others = [rank for rank in range(self.group.world_size) if rank != self.group.rank]
+        ranks = others if place is None else [self._rank(place)]
+        named = "other ranks" if place is None else f"rank {ranks[0]}"
+        failure = self.board.look([self._failure_key])[0]
+        if failure is not None:
+            return OtherRankError(
+                f"rank {self.group.rank} waited for {named} at {what}, and {failure.decode()}"
+            )
+        if "timed out" in str(error).lower():
+            return self.board.late(ranks, round(seconds), what, place_of_caller())
+        return RankWaitError(
+            f"rank {self.group.rank} waited for {named} at {what}, and the connection ended "
+            f"({error}). See the output of {named}",
+            ranks,
+        )
+
+
+def open_links(
+    group: Group, row: Row, name: str, hosts: Any, pairs: Sequence[Any], equals: Any
+) -> Links:
+    """Return the links between the ranks of a pipeline; every rank must call this.
+
+    Args:
+        group: of all ranks.
+        row: the ranks of this pipeline.
+        name: of the model, unique in the group.
+        hosts: a gloo group of all ranks.
+        pairs: the devices that send and receive.
+        equals: the process group of the ranks with the same stages.
+    """
+    backend = carrier_of(dist.get_backend_config(), group.device)
+    opened: dict[tuple[int, int], Any] = {}
+    if group.device.type != "cpu" and backend != "gloo":
+        for number in range(row.count):
+            ranks = row.ranks_of(number)
+            for sender, receiver in pairs:
+                made = dist.new_group([ranks[sender], ranks[receiver]], backend=backend)
+                if number == row.number and row.place in (sender, receiver):
+                    keep_until_exit(made)
+                    opened[sender, receiver] = made
+    return Links(group, row, name, hosts, opened, equals)

@@ -1,0 +1,462 @@
+"""A module in stages on the ranks of a group: what `spread(how="pipeline")` returns in a rank."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+
+from ....errors import RankMismatchError, ShardSaveError, SpreadError
+from ....processes.group.caller_place import place_of_caller
+from ....processes.time_limit import limit_or_default
+from ....transfer.move import Mover
+from ....transfer.tree import map_leaves
+from ...accumulation import Accumulation, refuse_with_accumulate
+from ...batch.call import Call, describe_call, without_trace
+from ...batch.divided_dimension import Answer
+from ...batch.outputs import join_outputs
+from ...compiling import leave_to_modules
+from ...group.exchange import Exchange, Phase
+from ...layout import Layout
+from ...losses.loss import (
+    Criterion,
+    criterion_on,
+    explain_loss,
+    loss_for_target,
+    loss_part,
+)
+from ...losses.mistakes import explain_call
+from ...replicas.failure import add_note
+from ...replicas.transparent import TransparentModule
+from ..micro_batches import MicroBatch, MicroBatches, cut_call, split_evenly
+from ..options import PipelineOptions
+from ..plan import PipelinePlan
+from ..schedules.named import make_schedule
+from ..schedules.schedule import Schedule, Task, Work
+from ..schedules.timeline import issue_order
+from ..stage import tensors_of
+from ..written_buffers import BufferWatch
+from .elsewhere import Elsewhere
+from .elsewhere_gradients import norm_over_ranks
+from .rank_calls import (
+    Known,
+    RankCall,
+    RankPipeline,
+    StepAhead,
+    StepLater,
+    evaluate,
+    fingerprint,
+    only,
+    shapes_of,
+)
+from .rank_step import put_in_graph
+from .row import Row
+
+
+class PipelineRank(TransparentModule):
+    """Computes neighbouring layers on each rank of a group, and batches in micro-batches.
+
+    ::
+
+        model = anyrig.spread(Net(), how="pipeline", loss=nn.CrossEntropyLoss())
+        loader = anyrig.distribute(loader)      # the same batch on each rank of a pipeline
+        for x, y in loader:
+            loss = model(x, target=y)           # the loss of the global batch on every rank
+            loss.backward()
+            optimizer.step(); optimizer.zero_grad()
+
+    Every rank calls the model with the same batch: the rank of the first stage uses the arguments,
+    that of the last stage the target. All get the loss, or the outputs, which are sent to all.
+    Parameters of other ranks' stages are replaced by tensors without values (`Elsewhere`), so names
+    and order are those of one device.
+
+    Args:
+        module: of which other ranks' parameters have been replaced.
+        layout: how the module is spread, and why.
+        loss: see `anyrig.spread`.
+        options: see `anyrig.spread`.
+        micro_batches: their number.
+        pipeline: the state in the group.
+    """
+
+    _fixed_layout: Layout
+    _loss: Criterion | None
+    _options: PipelineOptions
+    _micro_batches: MicroBatches
+    _pipeline: RankPipeline
+    _known_dimensions: dict[Hashable, Answer]
+    _schedules: dict[tuple[str, int], Schedule | None]
+    _accumulation: Accumulation | None
+    _checked_modes: set[bool]  # modes of the module in which a forward pass writes no buffer
+    _writes: str  # why the whole batch is one micro-batch: the forward pass writes a buffer
+
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        layout: Layout,
+        loss: Criterion | None,
+        options: PipelineOptions,
+        micro_batches: MicroBatches,
+        pipeline: RankPipeline,
+    ) -> None:
+        super().__init__(module)
+        explanation = None if loss is None else explain_loss(loss)
+        self.__dict__.update(
+            _fixed_layout=replace(layout, loss=explanation),
+            _loss=loss,
+            _options=options,
+            _micro_batches=micro_batches,
+            _pipeline=pipeline,
+            _known_dimensions={},
+            _schedules={},
+            _checked_modes=set(),
+            _writes="",
+            _accumulation=Accumulation(module) if layout.accumulate else None,
+        )
+
+    @property
+    def _plan(self) -> PipelinePlan:
+        plan = self._fixed_layout.pipeline
+        assert plan is not None
+        return plan
+
+    @property
+    def pipeline_row(self) -> Row:
+        """The ranks of this rank's pipeline."""
+        return self._pipeline.links.row
+
+    @property
+    def _layout(self) -> Layout:
+        # Modes may have changed since: a layer in eval() does not need the whole batch.
+        described = self._writes or self._micro_batches.describe_for(self.module)
+        return replace(self._fixed_layout, pipeline=replace(self._plan, micro_batches=described))
+
+    def forward(self, *inputs: Any, **kwargs: Any) -> Any:
+        """Compute the micro-batches of a batch; return the loss, or the outputs, on every rank.
+
+        Args:
+            inputs: the module's arguments, the same on every rank of a pipeline.
+            kwargs: its keyword arguments. If the model was spread with a loss, ``target=`` goes to
+                the loss, and the loss of the global batch is returned instead of the outputs.
+
+        Raises:
+            BatchError: the batch cannot be divided, or the outputs of its parts cannot be joined.
+            RankMismatchError: ranks call the model in different ways, or with arguments of
+                different shapes.
+            OtherRankError: a stage has failed on another rank.
+            RankWaitError: another rank did not come in time, or has ended.
+            Exception: raised by a stage; a note has its rank, micro-batch and arguments.
+        """
+        if torch.compiler.is_compiling():
+            leave_to_modules()
+        if self._pipeline.failed:
+            raise SpreadError(
+                "a call of this model has failed, and other ranks may still send what belongs to "
+                "it; start the ranks again, for example with anyrig run --max-restarts"
+            )
+        try:
+            with self._fixed_layout.computing():
+                return self._call(inputs, kwargs)
+        except TypeError as error:
+            if self._loss is not None:
+                explain_call(error, self.module, inputs, kwargs)
+            raise
+
+    def _call(self, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        loss, target = None, None
+        if "target" in kwargs:
+            loss = loss_for_target(self.module, self._loss)
+        if loss is not None:
+            kwargs = kwargs.copy()
+            target = kwargs.pop("target")
+        inputs, kwargs, target = self._bring((inputs, kwargs, target))
+        number = self._micro_batches.number_for(self.module)
+        if number == 1 or self._writes or self.module.training in self._checked_modes:
+            return self._call_in_parts(1 if self._writes else number, loss, target, inputs, kwargs)
+        watch = BufferWatch(self.module)
+        result = self._call_in_parts(number, loss, target, inputs, kwargs)
+        written = self._find_written(watch)
+        if written is None:
+            self._checked_modes.add(self.module.training)
+            return result
+        watch.restore()
+        self.__dict__["_writes"] = self._micro_batches.refuse_writes(written)
+        return self._call_in_parts(1, loss, target, inputs, kwargs)
+
+    def _find_written(self, watch: BufferWatch) -> str | None:
+        """Return in words a buffer that the forward pass has written on any rank, or None."""
+        board = self._pipeline.links.board
+        own = (watch.find_written() or "").encode()
+        what = "the first call of a model in stages"
+        found = board.exchange("buffers", own, limit_or_default(None), what)
+        return next((text.decode() for text in found if text), None)
+
+    def _call_in_parts(
+        self,
+        number: int,
+        loss: Criterion | None,
+        target: Any,
+        inputs: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        layout = self._fixed_layout
+        parts, is_divided = cut_call(
+            inputs, kwargs, target, lambda total: split_evenly(total, number), layout.dim
+        )
+        samples = sum(part.samples for part in parts)
+        pipeline = self._pipeline
+        key = self._key(parts, loss is not None)
+        exchange = self._meet(samples, key, loss is not None)
+        total = exchange.total_samples / len(pipeline.links.row.ranks)
+        bound = [pipeline.stages.pipeline.chain.bind(part.args, part.kwargs) for part in parts]
+        call = RankCall(
+            pipeline,
+            exchange,
+            pipeline.known_for(key),
+            parts,
+            bound,
+            samples / total if total else 0.0,
+            self._loss_of(loss),
+            lambda outputs, once_more: self._join(outputs, parts, inputs, kwargs, once_more),
+            lambda count: self._cut(inputs, kwargs, count, samples),
+            self._tasks_of("forward", 1),
+            lambda: without_trace(self.module, [layout.lead]),
+            lambda micro_batch: self._options.recomputes(micro_batch, len(parts)),
+            layout.lead,
+            layout.dim,
+            [tensor for tensor in pipeline.stages.tensors() if tensor.requires_grad],
+            [each for each in self.module.parameters() if isinstance(each, Elsewhere)],
+            _learning(bound),
+            self._has_half(),
+        )
+        with self._failing():
+            output = self._compute(call)
+        pipeline.has_run = True
+        if self._accumulation is None or not torch.is_grad_enabled():
+            return output
+        count = total if loss is None else call.divisor
+        return self._accumulation.note(output, count if is_divided else None, loss is not None)
+
+    def _compute(self, call: RankCall) -> Any:
+        count = len(call.micro_batches)
+        if not self._learns(call):
+            return evaluate(call, self._tasks_of("forward", count))
+        learning = [*call.parameters, *call.arguments]
+        schedule = self._schedule_of(self._plan.schedule.name, count)
+        if call.loss_of is not None and schedule is not None:
+            ahead = StepAhead(call, schedule.tasks)
+            return put_in_graph(ahead, learning, self._failing)[0]
+        tasks = self._tasks_of("gpipe", count)
+        later = StepLater(call, only(Work.FORWARD, tasks), only(Work.BACKWARD, tasks))
+        results = put_in_graph(later, learning, self._failing)
+        of_node = dict(zip(map(id, tensors_of(later.tree)), results, strict=True))
+        return map_leaves(later.tree, lambda leaf, _: of_node.get(id(leaf), leaf))
+
+    def _learns(self, call: RankCall) -> bool:
+        if not torch.is_grad_enabled():
+            return False
+        return bool(call.arguments) or any(p.requires_grad for p in self.module.parameters())
+
+    def _meet(self, samples: int, key: int, with_loss: bool) -> Exchange:
+        """Announce the call to all ranks, and wait for their announcements.
+
+        Raises:
+            RankMismatchError: another rank calls in another way, or with other shapes.
+        """
+        pipeline = self._pipeline
+        pipeline.forwards += 1
+        exchange = Exchange(
+            pipeline.context,
+            pipeline.number,
+            samples,
+            own_loss=with_loss,
+            forward=pipeline.forwards,
+        )
+        facts = torch.tensor([float(key), 0.0, 0.0], dtype=torch.float64, device="cpu")
+        exchange.start(Phase.FORWARD, torch.is_grad_enabled(), facts)
+        exchange.finish()
+        assert exchange.loss_numbers is not None
+        keys, counts = exchange.loss_numbers[:, 0].tolist(), exchange.samples_of_ranks
+        here = pipeline.links.row.ranks[pipeline.links.row.place]
+        for rank in pipeline.links.row.ranks:
+            if (keys[rank], counts[rank]) != (keys[here], counts[here]):
+                raise RankMismatchError(
+                    f"rank {here} calls the pipeline with {counts[here]} samples, and rank {rank} "
+                    f"with {counts[rank]} samples, at {place_of_caller()}; or their arguments, "
+                    "modes or frozen parameters differ otherwise. All ranks of one pipeline need "
+                    "the same batch: iterate over anyrig.distribute(loader), and let all ranks "
+                    "run the same program"
+                )
+        return exchange
+
+    def _key(self, parts: Sequence[MicroBatch], with_loss: bool) -> int:
+        """Return a number that tells whether messages will be like those of an earlier call."""
+        lead = self._fixed_layout.lead.type
+        return fingerprint(
+            [shapes_of((part.args, dict(part.kwargs))) for part in parts],
+            with_loss,
+            torch.is_grad_enabled(),
+            torch.is_autocast_enabled(lead) and torch.get_autocast_dtype(lead),
+            [layer.training for layer in self.module.modules()],
+            [parameter.requires_grad for parameter in self.module.parameters()],
+        )
+
+    def _bring(self, given: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
+        """Return arguments and target, on the device where this rank's stages need them."""
+        inputs, kwargs, target = given
+        mover = Mover(self._fixed_layout.lead, non_blocking=True)
+        places, here = self._pipeline.stages.traffic.device_of_stage, self._pipeline.stages.device
+        if here == places[0]:
+            inputs, kwargs = mover.map((inputs, kwargs))
+        return inputs, kwargs, mover.map(target) if here == places[-1] else target
+
+    def _loss_of(self, loss: Criterion | None) -> Any:
+        if loss is None:
+            return None
+        there = criterion_on(loss, self._fixed_layout.lead)
+        return lambda output, target, samples: loss_part(there, output, target, samples)
+
+    def _join(
+        self,
+        outputs: list[Any],
+        parts: Sequence[MicroBatch],
+        inputs: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        once_more: Callable[[int], Any],
+    ) -> Any:
+        call = Call(
+            [part.samples for part in parts],
+            self._fixed_layout.dim,
+            lambda: describe_call(self.module, inputs, kwargs),
+            once_more,
+            self._known_dimensions,
+        )
+        return join_outputs(outputs, self._fixed_layout.output_device, call)
+
+    def _cut(
+        self, inputs: tuple[Any, ...], kwargs: Mapping[str, Any], samples: int, of: int
+    ) -> tuple[tuple[Any, ...], Mapping[str, Any], Known]:
+        """Return the arguments for the first samples, and what is known of such calls."""
+        counts = samples, of - samples
+        parts, _ = cut_call(inputs, kwargs, None, lambda _: counts, self._fixed_layout.dim)
+        key = fingerprint("preview", shapes_of((parts[0].args, dict(parts[0].kwargs))))
+        return parts[0].args, parts[0].kwargs, self._pipeline.known_for(key)
+
+    def _tasks_of(self, name: str, micro_batches: int) -> list[list[Task]]:
+        """Return the tasks of each device, of a schedule that has no order of its own for them."""
+        places = self._pipeline.stages.traffic.device_of_stage
+        tasks: list[list[Task]] = [[] for _ in self._pipeline.links.row.ranks]
+        for task in issue_order(make_schedule(name, len(places), micro_batches)):
+            tasks[places[task.stage]].append(task)
+        return tasks
+
+    def _schedule_of(self, name: str, micro_batches: int) -> Schedule | None:
+        """Return the schedule of training steps; None if backward passes are later."""
+        key = name, micro_batches
+        if key not in self._schedules:
+            self._schedules[key] = None
+            devices = len(self._pipeline.links.row.ranks)
+            stages = len(self._pipeline.stages.pipeline.stages)
+            if name != "gpipe":
+                with suppress(SpreadError):  # the schedule may not allow so few micro-batches
+                    made = make_schedule(name, devices, micro_batches, stages // devices)
+                    self._schedules[key] = made
+        return self._schedules[key]
+
+    def _has_half(self) -> bool:
+        half = torch.float16
+        return self._fixed_layout.precision is half or any(
+            parameter.dtype is half for parameter in self.module.parameters()
+        )
+
+    @contextmanager
+    def _failing(self) -> Iterator[None]:
+        """Report an error of this rank to the other ranks, which wait for it."""
+        try:
+            yield
+        except Exception as error:
+            row = self._pipeline.links.row
+            add_note(error, f"on rank {row.ranks[row.place]} of a pipeline over ranks")
+            self._pipeline.failed = True
+            self._pipeline.links.fail(error)
+            raise
+
+    def clip_grad_norm_(
+        self, max_norm: float, norm_type: float = 2.0, error_if_nonfinite: bool = False
+    ) -> Tensor:
+        """Clip the norm of the gradients of all ranks, and return it; every rank must call this.
+
+        As `torch.nn.utils.clip_grad_norm_` on one device, which refuses these parameters.
+        """
+        own = [each for each in self._pipeline.stages.tensors() if each.grad is not None]
+        given = [each.grad for each in own if each.grad is not None]
+        total = norm_over_ranks(given, norm_type, self._pipeline.links)
+        if error_if_nonfinite and not total.isfinite():
+            raise RuntimeError(f"the norm of order {norm_type} of the gradients is {float(total)}")
+        torch.nn.utils.clip_grads_with_norm_(own, max_norm, total)
+        return total
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Do nothing: gradients are added up in any case. See `RankModule.no_sync`."""
+        refuse_with_accumulate(self._fixed_layout.accumulate, "no_sync()")
+        yield
+
+    def refresh(self) -> None:
+        """Do nothing: each rank computes with the module itself. See `DataParallel.refresh`."""
+
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
+    ) -> Any:
+        """Load the tensors of this rank's stages from the state dict of the whole module.
+
+        The state dict of another rank's stages has no values for this rank, and is refused.
+        """
+        own = self.module.state_dict()
+        for name, value in state_dict.items():
+            held = own.get(name)
+            if (
+                isinstance(value, Elsewhere)
+                and not isinstance(held, Elsewhere)
+                and held is not None
+            ):
+                raise SpreadError(
+                    f"the state dict has no values for {name!r}, which was on rank "
+                    f"{value.on_rank}; load a checkpoint of anyrig.save(), which is whole"
+                )
+        if assign:
+            raise SpreadError(
+                "assign=True would put the tensors of all stages on this rank; leave it out"
+            )
+        return super().load_state_dict(state_dict, strict)
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        """Raise ShardSaveError: one rank would save only its stages."""
+        raise ShardSaveError(
+            "this rank has some stages of the model only; anyrig.save(folder, model=model, "
+            "optimizer=optimizer) on every rank saves the whole"
+        )
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> NoReturn:
+        """Raise SpreadError: a copy would have no links with the other ranks."""
+        raise SpreadError(
+            "a model in stages on several ranks cannot be copied; copy the module, then spread each"
+        )
+
+
+def _learning(bound: Sequence[Mapping[str, Any]]) -> list[Tensor]:
+    """Return the tensors in the values of the arguments that need gradients, each once."""
+    if not torch.is_grad_enabled():
+        return []
+    found = {
+        id(tensor): tensor
+        for values in bound
+        for value in values.values()
+        for tensor in tensors_of(value)
+        if tensor.requires_grad
+    }
+    return list(found.values())

@@ -1,0 +1,470 @@
+"""The calls of a pipeline over ranks: with all backward passes at once, later, or without any."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ....errors import SpreadError
+from ....processes.group.membership import Context
+from ....transfer.tree import walk_leaves
+from ...backward_callback import queue_callback
+from ...group.exchange import Exchange, Phase
+from ...losses.loss import LossPart, combine_losses
+from ..micro_batches import MicroBatch
+from ..schedules.schedule import Task, Work
+from ..stage import Gradients, tensors_of
+from .contents import forms_of, make_value, read_value
+from .elsewhere_gradients import mark_gradients
+from .links import MOST_PASSES, Links
+from .message import Message
+from .office import Office
+from .rank_run import RankRun, RankStages
+from .rank_step import RankStep
+from .row_gradients import add_over_rows
+from .row_loss import LossKind, WholeLoss, add_losses
+
+_RESULT, _PREVIEW = "result", "preview"
+_HALF = (torch.float16, torch.bfloat16)
+_MOST_KNOWN = 256
+
+
+@dataclass
+class Known:
+    """What earlier calls with arguments of the same shapes have told this rank."""
+
+    messages: dict[Message, str] = field(default_factory=dict)
+    loss: dict[str, LossKind] = field(default_factory=dict)
+
+
+@dataclass(eq=False)
+class RankPipeline:
+    """The state of one model in a pipeline over ranks.
+
+    Attributes:
+        context: the state of the process group.
+        number: of the model; ranks spread their models in the same order.
+        links: with the other ranks of this pipeline.
+        stages: of the pipeline.
+        forwards: the number of calls.
+        passes: the number of forward and backward passes, and of values that were shared.
+        has_run: whether a call has run, and found nothing to refuse.
+        failed: whether a call has failed; then later ones could receive what is left of it.
+        known: by the shapes of arguments.
+    """
+
+    context: Context
+    number: int
+    links: Links
+    stages: RankStages
+    forwards: int = 0
+    passes: int = 0
+    has_run: bool = False
+    failed: bool = False
+    known: dict[int, Known] = field(default_factory=dict)
+
+    def known_for(self, key: int) -> Known:
+        """Return what is known about calls with a key."""
+        if key not in self.known and len(self.known) >= _MOST_KNOWN:
+            self.known.clear()
+        return self.known.setdefault(key, Known())
+
+    def next_tag(self) -> int:
+        """Return the tag of the next pass, which is the same on every rank of the pipeline."""
+        self.passes += 1
+        return self.passes % MOST_PASSES
+
+    def office(self, tasks: Sequence[Sequence[Task]], lends: bool, known: Known) -> Office:
+        """Return the office for the tasks of all devices."""
+        traffic = self.stages.traffic
+        orders = {
+            device: traffic.order(device, its_tasks, lends)
+            for device, its_tasks in enumerate(tasks)
+        }
+        return Office(self.links, traffic, orders, known.messages, self.next_tag())
+
+    def share(self, value: Any, source: int, what: str) -> Any:
+        """Return the value that the rank of device `source` has, on every rank of the pipeline."""
+        tag, links = self.next_tag(), self.links
+        if links.row.place == source:
+            contents = read_value(value, what)
+            for place in range(len(links.row.ranks)):
+                if place != source:
+                    links.send(contents, place, tag, with_text=True)
+            links.finish_sending()
+            return value
+        text = links.receive_text(source, tag, what)
+        return make_value(text, links.take(links.post(forms_of(text), source, tag), what))
+
+
+@dataclass
+class RankCall:
+    """One call on this rank.
+
+    Attributes:
+        pipeline: the model.
+        exchange: of the ranks' announcements.
+        known: what earlier calls like this one have told.
+        micro_batches: the arguments.
+        bound: the values of the arguments.
+        weight: the part of the global batch's samples that this pipeline has.
+        loss_of: computes the loss of a micro-batch; None without a loss.
+        join: joins the outputs of the micro-batches, and may call a function that returns the
+            outputs for some first samples of the batch.
+        cut: returns the arguments for some first samples, and what is known of such calls.
+        preview_tasks: of a forward pass of one micro-batch, by device.
+        without_trace: returns a context in which the module leaves no trace.
+        recomputes: see `RankRun`.
+        device: of this rank.
+        dim: of the samples.
+        parameters: what this rank learns.
+        elsewhere: the parameters of other ranks that learn.
+        arguments: the tensors of `bound` that need gradients.
+        watches_overflow: whether a gradient that overflows on one rank must be seen on all.
+    """
+
+    pipeline: RankPipeline
+    exchange: Exchange
+    known: Known
+    micro_batches: Sequence[MicroBatch]
+    bound: Sequence[dict[str, Any]]
+    weight: float
+    loss_of: Callable[[Any, Any, int], LossPart] | None
+    join: Callable[[list[Any], Callable[[int], Any]], Any]
+    cut: Callable[[int], tuple[tuple[Any, ...], Mapping[str, Any], Known]]
+    preview_tasks: Sequence[Sequence[Task]]
+    without_trace: Callable[[], AbstractContextManager[None]]
+    recomputes: Callable[[int], bool]
+    device: torch.device
+    dim: int
+    parameters: Sequence[Tensor]
+    elsewhere: Sequence[Tensor]
+    arguments: Sequence[Tensor]
+    watches_overflow: bool
+
+    def __post_init__(self) -> None:
+        self._parts: dict[int, LossPart] = {}
+        row = self.pipeline.links.row
+        self.is_last = row.place == self.pipeline.stages.traffic.device_of_stage[-1]
+        self.divisor: Tensor | None = None  # of the loss, once it was computed
+        # Without samples there is no loss, and the gradients of outputs count for nothing.
+        self.is_empty = not any(part.samples for part in self.micro_batches)
+
+    def run(self, learns: bool) -> RankRun:
+        """Return the tasks' runner."""
+        return RankRun(
+            self.pipeline.stages,
+            self.bound,
+            self._finish,
+            self.recomputes,
+            len(self.micro_batches),
+            learns,
+            not self.pipeline.has_run,
+        )
+
+    def _finish(self, number: int, made: dict[str, Any]) -> dict[str, Any]:
+        output = self.pipeline.stages.pipeline.chain.build(made)
+        if self.loss_of is None:
+            return {_RESULT: output}
+        given = self.micro_batches[number]
+        part = self.loss_of(output, given.target, given.samples)
+        count = part.count.detach() if isinstance(part.count, Tensor) else part.count
+        self._parts[number] = replace(part, value=part.value.detach(), count=count)
+        return {_RESULT: part.value}
+
+    def parts(self, run: RankRun) -> list[LossPart]:
+        """Return the losses on the rank of the last stage, as leaves; else an empty list."""
+        return [
+            replace(part, value=run.results[number][_RESULT])
+            for number, part in sorted(self._parts.items())
+        ]
+
+    def whole_loss(self, run: RankRun | None) -> WholeLoss:
+        """Return the loss of the global batch; every rank must call this."""
+        parts = [] if run is None else self.parts(run)
+        whole = add_losses(parts, self.device, self.known.loss, self.pipeline.links)
+        self.divisor = whole.divisor if whole.kind.reduced else None
+        return whole
+
+    def results_of(self, run: RankRun, device: int) -> Any:
+        """Return on every rank what the rank of the last stage computed; there with a graph."""
+        share, what = self.pipeline.share, "the output of the model"
+        if self.is_last:
+            with torch.set_grad_enabled(run.learns):
+                if self.loss_of is None:
+                    joined = self.join(
+                        [run.results[n][_RESULT] for n in sorted(run.results)],
+                        lambda samples: self.preview(share({_PREVIEW: samples}, device, what)),
+                    )
+                else:
+                    joined = combine_losses(self.parts(run), self.device, self.dim)
+            return share({_RESULT: joined}, device, what)[_RESULT]
+        # The rank of the last stage may first need the outputs for some samples, to join them.
+        while _RESULT not in (shared := share(None, device, what)):
+            self.preview(shared)
+        return shared[_RESULT]
+
+    def preview(self, shared: dict[str, Any]) -> Any:
+        """Return the outputs for the first samples, on the rank of the last stage."""
+        args, kwargs, known = self.cut(shared[_PREVIEW])
+        pipeline = self.pipeline
+        chain = pipeline.stages.pipeline.chain
+        run = RankRun(
+            pipeline.stages,
+            [chain.bind(args, kwargs)],
+            lambda number, made: {_RESULT: chain.build(made)},
+            lambda number: False,
+            1,
+            learns=False,
+            checks=False,
+        )
+        office = pipeline.office(self.preview_tasks, True, known)
+        with self.without_trace():
+            run.borrow(office)
+            run.run(office, self.preview_tasks[pipeline.stages.device], _no_seeds)
+        pipeline.links.finish_sending()
+        return run.results[0][_RESULT] if run.results else None
+
+    def deliver(
+        self, found: dict[Tensor, Tensor], arguments: Sequence[Tensor | None], factor: Any
+    ) -> list[Tensor | None]:
+        """Return the gradients of parameters and arguments, times a factor, over all pipelines."""
+        gradients = [found.get(parameter) for parameter in self.parameters]
+        gradients = [_times(each, factor) for each in gradients]
+        links = self.pipeline.links
+        if links.equals is not None:
+            gradients = add_over_rows(self.parameters, gradients, links)
+        queue_callback(lambda: mark_gradients(self.elsewhere, self.parameters))
+        if self.watches_overflow:
+            spread_overflow(gradients, self.device, links)
+        return [*gradients, *arguments]
+
+    def argument_gradients(self, run: RankRun, office: Office) -> list[Tensor | None]:
+        """Return the gradients of the arguments, which the rank of the first stage has."""
+        if not self.arguments:
+            return []
+        given: list[Gradients] = []
+        if self.pipeline.links.row.place == self.pipeline.stages.traffic.device_of_stage[0]:
+            given = run.argument_gradients(office)
+        what = "the gradients of arguments"
+        given = self.pipeline.share(given, self.pipeline.stages.traffic.device_of_stage[0], what)
+        found: dict[Tensor, Tensor] = {}
+        for bound, gradients in zip(self.bound, given, strict=True):
+            for name, value in bound.items():
+                for tensor, gradient in zip(tensors_of(value), gradients[name], strict=False):
+                    if gradient is not None:
+                        before = found.get(tensor)
+                        found[tensor] = gradient if before is None else before + gradient
+        returned = [found.get(tensor) for tensor in self.arguments]
+        return [
+            None if gradient is None else gradient.to(tensor.device)
+            for tensor, gradient in zip(self.arguments, returned, strict=True)
+        ]
+
+
+class StepAhead(RankStep):
+    """All tasks of a schedule in the call; `backward` delivers the gradients.
+
+    The gradients are those of the sum of the losses, since what a mean divides by is known only
+    when all targets have been counted.
+    """
+
+    def __init__(self, call: RankCall, tasks: Sequence[Sequence[Task]]) -> None:
+        self._call, self._tasks = call, tasks
+        self._found: dict[Tensor, Tensor] = {}
+        self._arguments: list[Tensor | None] = []
+
+    def forward(self) -> tuple[list[Tensor], list[bool]]:
+        """Run the schedule; return the loss of the global batch."""
+        call, run = self._call, None
+        if not call.is_empty:
+            run = call.run(learns=True)
+            office = call.pipeline.office(self._tasks, True, call.known)
+            run.borrow(office)
+            run.run(office, self._tasks[call.pipeline.stages.device], lambda n: self._ones(run, n))
+            self._found = run.collect(office)
+            self._arguments = call.argument_gradients(run, office)
+            call.pipeline.links.finish_sending()
+        whole = call.whole_loss(run)
+        if not whole.kind.reduced:
+            raise SpreadError(
+                "the loss returned a value for each sample, whose gradients depend on what is "
+                'computed from them; use schedule="gpipe", whose backward passes begin with '
+                "loss.backward()"
+            )
+        self._divisor = whole.divisor
+        return [whole.value], [True]
+
+    def _ones(self, run: RankRun | None, number: int) -> Gradients:
+        assert run is not None
+        return {_RESULT: [torch.ones_like(run.results[number][_RESULT])]}
+
+    def backward(self, upstream: Sequence[Tensor | None], keeps: bool) -> list[Tensor | None]:
+        """Return the gradients, times that of the loss."""
+        call = self._call
+        (given,) = upstream
+        if given is None:
+            return [None] * (len(call.parameters) + len(call.arguments))
+        if call.pipeline.links.equals is not None or call.watches_overflow:
+            call.exchange.meet(Phase.BACKWARD)
+        factor = (given.float() if given.dtype in _HALF else given) / self._divisor
+        arguments = [_times(each, factor) for each in self._arguments]
+        return call.deliver(self._found, arguments, factor)
+
+
+class StepLater(RankStep):
+    """Forward tasks in the call; `backward` runs the backward tasks."""
+
+    def __init__(
+        self,
+        call: RankCall,
+        forwards: Sequence[Sequence[Task]],
+        backwards: Sequence[Sequence[Task]],
+    ) -> None:
+        self._call, self._forwards, self._backwards = call, forwards, backwards
+        self._run: RankRun | None = None
+        self._divisor: Tensor | None = None  # of a reduced loss
+        self._joined: list[Tensor] = []  # the results, on the rank of the last stage
+        self.tree: Any = None  # the structure of the results
+
+    def forward(self) -> tuple[list[Tensor], list[bool]]:
+        """Run the forward passes; return the loss, or the tensors of the outputs."""
+        call = self._call
+        run = None
+        if not (call.is_empty and call.loss_of is not None):
+            run = self._run = call.run(learns=True)
+            office = call.pipeline.office(self._forwards, True, call.known)
+            run.borrow(office)
+            run.run(office, self._forwards[call.pipeline.stages.device], _no_seeds)
+            call.pipeline.links.finish_sending()
+        if call.loss_of is not None:
+            whole = call.whole_loss(run)
+            if whole.kind.reduced:
+                self._divisor, self.tree = whole.divisor, whole.value
+                return [whole.value], [True]
+            if run is None:
+                raise SpreadError(
+                    "this pipeline has no samples of the global batch, so the losses of its "
+                    "samples are unknown; give every pipeline a sample, or reduce the loss"
+                )
+        assert run is not None
+        last = call.pipeline.stages.traffic.device_of_stage[-1]
+        self.tree = call.results_of(run, last)
+        self._joined = tensors_of(self.tree)
+        depend = [each.requires_grad for each in self._joined]
+        return [each.detach() for each in self._joined], depend
+
+    def backward(self, upstream: Sequence[Tensor | None], keeps: bool) -> list[Tensor | None]:
+        """Run the backward passes; return the gradients."""
+        call, run = self._call, self._run
+        if keeps:
+            raise SpreadError(
+                "retain_graph=True would run the backward passes of all stages again, which a "
+                "pipeline over ranks cannot; call the model again"
+            )
+        call.exchange.meet(Phase.BACKWARD)
+        found: dict[Tensor, Tensor] = {}
+        arguments: list[Tensor | None] = [None] * len(call.arguments)
+        if run is not None and not call.is_empty:
+            seeds = self._seeds(upstream) if call.is_last else _no_seeds
+            office = call.pipeline.office(self._backwards, False, call.known)
+            run.run(office, self._backwards[call.pipeline.stages.device], seeds)
+            found = run.collect(office)
+            arguments = call.argument_gradients(run, office)
+            call.pipeline.links.finish_sending()
+        self._run = None
+        return call.deliver(found, arguments, 1.0 if self._divisor is not None else call.weight)
+
+    def _seeds(self, upstream: Sequence[Tensor | None]) -> Callable[[int], Gradients]:
+        run = self._run
+        assert run is not None
+        values = {number: tensors_of(each[_RESULT]) for number, each in run.results.items()}
+        if self._divisor is not None:
+            (given,) = upstream
+            assert given is not None
+            gradient = given.to(self._divisor.dtype) / self._divisor
+            return lambda number: {_RESULT: [gradient.to(values[number][0].dtype)]}
+        leaves = {id(t): t for each in values.values() for t in each if t.requires_grad}
+        pairs = [
+            (joined, gradient)
+            for joined, gradient in zip(self._joined, upstream, strict=True)
+            if gradient is not None and joined.requires_grad
+        ]
+        computed: Sequence[Tensor | None] = [None] * len(leaves)
+        if pairs:
+            joined, given_ = zip(*pairs, strict=True)
+            with torch.enable_grad():
+                computed = torch.autograd.grad(
+                    joined, [*leaves.values()], given_, allow_unused=True
+                )
+        gradient_of = dict(zip(leaves, computed, strict=True))
+        return lambda number: {_RESULT: [gradient_of.get(id(t)) for t in values[number]]}
+
+
+def evaluate(call: RankCall, forwards: Sequence[Sequence[Task]]) -> Any:
+    """Return the loss or the outputs of a call that does not learn."""
+    run = None
+    if not (call.is_empty and call.loss_of is not None):
+        run = call.run(learns=False)
+        office = call.pipeline.office(forwards, True, call.known)
+        run.borrow(office)
+        run.run(office, forwards[call.pipeline.stages.device], _no_seeds)
+        call.pipeline.links.finish_sending()
+    if call.loss_of is not None:
+        whole = call.whole_loss(run)
+        if whole.kind.reduced:
+            return whole.value
+    assert run is not None
+    return call.results_of(run, call.pipeline.stages.traffic.device_of_stage[-1])
+
+
+def fingerprint(*facts: Any) -> int:
+    """Return a number that is equal on every rank for the same facts, and exact in float64."""
+    return zlib.crc32(repr(facts).encode())
+
+
+def shapes_of(value: Any) -> list[Any]:
+    """Return the shapes of tensors, and everything else, in the arguments of a call."""
+    found: list[Any] = []
+    for _, leaf in walk_leaves(value):
+        if isinstance(leaf, Tensor):
+            found.append((tuple(leaf.shape), str(leaf.dtype), leaf.requires_grad))
+        else:
+            found.append(leaf if isinstance(leaf, (bool, int, float, str)) else type(leaf).__name__)
+    return found
+
+
+def only(work: Work, tasks: Sequence[Sequence[Task]]) -> list[list[Task]]:
+    """Return the tasks of one kind of work, by device."""
+    return [[task for task in its_tasks if task.work is work] for its_tasks in tasks]
+
+
+def _no_seeds(number: int) -> Gradients:
+    return {}
+
+
+def _times(gradient: Tensor | None, factor: Any) -> Tensor | None:
+    if gradient is None or (isinstance(factor, float) and factor == 1.0):
+        return gradient
+    if isinstance(factor, Tensor) and gradient.dtype is not factor.dtype:
+        factor = factor.to(torch.float64 if gradient.dtype is torch.float64 else torch.float32)
+    product: Tensor = (gradient * factor).to(gradient.dtype)
+    return product
+
+
+def spread_overflow(gradients: Sequence[Tensor | None], device: torch.device, links: Links) -> None:
+    """Make every rank see a gradient that is not finite, so that all scalers skip the step."""
+    present = [each for each in gradients if each is not None]
+    sums = [torch.stack([each.float().abs().sum() for each in present]).sum()] if present else []
+    has = torch.zeros((), device=device)
+    if sums:
+        has += (~sums[0].isfinite()).float()
+    links.add_up(has)
+    for each in present[:1]:
+        each.view(-1)[:1] += torch.where(has > 0, torch.inf, 0.0).to(each.dtype)

@@ -1,0 +1,81 @@
+"""The loss of a global batch, on every rank, from the losses on the ranks of the last stages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ....errors import BatchError
+from ...losses.loss import LossPart, combine_counts
+from .links import Links
+
+_DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+
+
+@dataclass(frozen=True)
+class LossKind:
+    """What ranks without the last stage must know of a loss.
+
+    Attributes:
+        reduced: whether the loss is one number, and not one for each sample.
+        dtype: of the loss.
+    """
+
+    reduced: bool
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True)
+class WholeLoss:
+    """The loss of a global batch.
+
+    Attributes:
+        value: the same on every rank; no number if the loss is not reduced.
+        divisor: what the sum of the losses was divided by.
+        kind: of the loss.
+    """
+
+    value: Tensor
+    divisor: Tensor
+    kind: LossKind
+
+
+def add_losses(
+    parts: Sequence[LossPart], device: torch.device, known: dict[str, LossKind], links: Links
+) -> WholeLoss:
+    """Return the loss of the global batch; every rank of the group must call this.
+
+    Args:
+        parts: the losses of the micro-batches on a rank with the last stage; else empty.
+        device: of this rank.
+        known: the kind of loss of earlier calls like this one; so that no later call has to read
+            it from a GPU. This call adds its own.
+        links: with the other ranks.
+
+    Raises:
+        BatchError: the loss was reduced for some micro-batches only.
+    """
+    totals = torch.zeros(6, dtype=torch.float64, device=device)
+    if parts:
+        first = parts[0]
+        if len({(part.reduced, part.count is None) for part in parts}) != 1:
+            raise BatchError(
+                "the loss was reduced in different ways for different micro-batches; return the "
+                "same kind of value for every part of a batch"
+            )
+        if first.reduced:
+            totals[0] = torch.stack([part.value.detach().double() for part in parts]).sum()
+            count = combine_counts(parts, device)
+            if count is not None:
+                totals[1], totals[2] = count, 1.0
+        totals[3:] = torch.tensor([float(not first.reduced), _DTYPES.index(first.dtype), 1.0])
+    links.add_up(totals)
+    if "loss" not in known or device.type == "cpu":
+        ranks = max(1.0, float(totals[5]))
+        dtype = _DTYPES[round(float(totals[4]) / ranks)]
+        known["loss"] = LossKind(float(totals[3]) == 0.0, dtype)
+    divisor = torch.where(totals[2] > 0, totals[1], 1.0)
+    return WholeLoss((totals[0] / divisor).to(known["loss"].dtype), divisor, known["loss"])

@@ -1,0 +1,273 @@
+"""Dividing a module into stages over the ranks of a process group."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ....devices.as_json import read_device, write_device
+from ....devices.device import Device
+from ....devices.rig import Rig
+from ....errors import RankMismatchError, SpreadError
+from ....processes.group.board import board_of
+from ....processes.group.membership import Group, current_context, open_carrier
+from ....processes.time_limit import limit_or_default
+from ....processes.torch_faults import keep_until_exit
+from ....units import format_count
+from ...layout import Layout
+from ...losses.loss import Criterion
+from ..balance import Balance, balance_blocks, bytes_of, cut_evenly, dtype_of
+from ..chain import Chain
+from ..micro_batches import choose_micro_batches
+from ..options import PipelineOptions, choose_schedule
+from ..placement import Pipeline, make_stages
+from ..plan import PipelinePlan, StagePlan
+from ..schedules.named import make_schedule
+from ..schedules.schedule import Schedule
+from ..slots import Slot, list_slots, move_in_place, tensors_in
+from ..split.chain_of import chain_of
+from ..spread_pipeline import count_work_of_example
+from .elsewhere import put_elsewhere
+from .elsewhere_gradients import drop_before_steps
+from .links import open_links
+from .message import Traffic, find_links
+from .pipeline_rank import PipelineRank
+from .rank_calls import RankPipeline
+from .rank_run import RankStages, SharedTensor
+from .row import Row, find_row
+
+
+def spread_over_ranks(
+    module: torch.nn.Module,
+    layout: Layout,
+    group: Group,
+    loss: Criterion | None,
+    options: PipelineOptions,
+    replicas: int,
+) -> PipelineRank:
+    """Return a module in stages on the ranks of `group`; every rank must call this.
+
+    Rank 0's parameters and buffers are sent to the ranks that have them from then on; those of
+    other ranks' stages are replaced.
+
+    Raises:
+        SpreadError: the module cannot be divided, or the options do not fit.
+        RankMismatchError: the ranks have different modules or options.
+    """
+    row = find_row(group.rank, group.world_size, replicas)
+    devices = len(row.ranks)
+    name, reason = choose_schedule(options, layout.how, module, loss, layout.precision)
+    chain = chain_of(module, options.split_points, example=options.example)
+    per_device = 2 if name in ("interleaved", "zero-bubble-v") else 1
+    if len(chain.blocks) < per_device * devices:
+        raise SpreadError(
+            f"{type(module).__name__} has {format_count(len(chain.blocks), 'block')} that can be "
+            f"on different ranks, and schedule={name!r} on {devices} ranks needs "
+            f"{per_device * devices}; use fewer ranks, replicas= for several pipelines, or divide "
+            "the module into more layers"
+        )
+    micro_batches = choose_micro_batches(options.micro_batches, devices, layout.how)
+    schedule = make_schedule(name, devices, micro_batches.number)
+    places = schedule.device_of_stage
+    balance = _balance(module, chain, options, schedule, layout, group, row)
+    sizes = _agree(module, balance.sizes, group, (name, replicas))
+    pipeline = make_stages(chain, [layout.lead] * len(places), sizes)
+    context = current_context()
+    if context.counts["loader"] and context.ranks_per_batch != devices:
+        raise SpreadError(
+            "a loader was distributed before this model was spread, so that each rank has samples "
+            "of its own; the ranks of a pipeline need the same. Call anyrig.distribute(loader) "
+            "after anyrig.spread()"
+        )
+    context.ranks_per_batch = devices
+    open_carrier(context)
+    context.counts["models"] += 1
+    if not context.counts["pipelines"]:
+        drop_before_steps()
+    context.counts["pipelines"] += 1
+    shared = _find_shared(pipeline)
+    traffic = Traffic(
+        places, find_links(pipeline.stages), tuple(tuple(each.places) for each in shared)
+    )
+    hosts = _open_hosts()
+    plan = PipelinePlan(
+        stages=tuple(
+            StagePlan(
+                stage.device,
+                tuple(block.name for block in stage.blocks),
+                bytes_of(stage.blocks),
+                None if balance.seconds is None else balance.seconds[stage.index],
+                row.ranks[places[stage.index]],
+            )
+            for stage in pipeline.stages
+        ),
+        balance=balance.reason,
+        schedule=schedule,
+        schedule_reason=reason,
+        micro_batches="",
+        checkpoint=options.checkpoint,
+    )
+    place_on_ranks(module, pipeline, places, row, hosts, layout.lead)
+    number = context.counts["models"]
+    links = open_links(group, row, f"pipeline/{number}", hosts, traffic.pairs(), _open_equals(row))
+    stages = RankStages(pipeline, row.place, traffic, tuple(shared))
+    state = RankPipeline(context, number, links, stages)
+    if row.count > 1:
+        layout = replace(
+            layout,
+            reason=f"{layout.reason}; {row.count} pipelines of {devices} ranks each, of which this "
+            f"rank is in pipeline {row.number}",
+        )
+    return PipelineRank(module, replace(layout, pipeline=plan), loss, options, micro_batches, state)
+
+
+def _balance(
+    module: torch.nn.Module,
+    chain: Chain,
+    options: PipelineOptions,
+    schedule: Schedule,
+    layout: Layout,
+    group: Group,
+    row: Row,
+) -> Balance:
+    """Return the stages' sizes, for the devices of the first pipeline, in their order."""
+    board = board_of(group)
+    own = write_device(_device_of(layout.lead))
+    texts = board.exchange("devices", own, limit_or_default(None), "spread()")
+    devices = [read_device(texts[rank]) for rank in row.ranks_of(0)]
+    places, number = schedule.device_of_stage, schedule.micro_batches
+    work, obstacle = count_work_of_example(chain, options, number, layout.dim)
+    balance = balance_blocks(
+        chain,
+        devices,
+        len(places) // len(devices),
+        schedule.name,
+        number,
+        work,
+        dtype_of(module, layout.precision),
+    )
+    if balance.devices == tuple(range(len(devices))):
+        return replace(balance, reason=balance.reason + obstacle)
+    sizes = cut_evenly([1 + bytes_of([block]) for block in chain.blocks], len(places))
+    return Balance(tuple(range(len(devices))), sizes, None, "by bytes: every rank has a stage")
+
+
+def _device_of(device: torch.device) -> Device:
+    """Return the facts of this rank's device."""
+    rig = Rig.detect()
+    return next((each for each in rig if each.torch_device == device), rig.lead)
+
+
+def place_on_ranks(
+    module: torch.nn.Module,
+    pipeline: Pipeline,
+    places: Sequence[int],
+    row: Row,
+    hosts: Any,
+    device: torch.device,
+) -> None:
+    """Give each rank the tensors of its stages, with rank 0's values, and replace the others.
+
+    A tensor belongs to the first stage that uses it; what no stage uses, to the first rank.
+    """
+    names = {
+        id(tensor): name
+        for named in (module.named_parameters, module.named_buffers)
+        for name, tensor in named(remove_duplicate=False)
+    }
+    slots_of: dict[int, list[Slot]] = {}
+    owners: dict[int, tuple[Tensor, int]] = {}
+    for stage in (*pipeline.stages, None):
+        slots = list_slots([module]) if stage is None else stage.slots
+        owner = 0 if stage is None else places[stage.index]
+        for slot, tensor in tensors_in(slots):
+            owners.setdefault(id(tensor), (tensor, owner))
+            slots_of.setdefault(id(tensor), []).append(slot)
+    rank = row.ranks[row.place]
+    mine: list[Slot] = []
+    for key, (tensor, owner) in owners.items():
+        receivers = [row.ranks_of(number)[owner] for number in range(row.count)]
+        _send_from_first(tensor, rank, receivers, hosts)
+        if owner == row.place:
+            mine += slots_of[key]
+            continue
+        stand_in = put_elsewhere(tensor, names.get(key, "a tensor"), row.ranks[owner], device)
+        for slot in slots_of[key]:
+            slot.put(stand_in)
+    move_in_place(mine, device)
+
+
+def _send_from_first(tensor: Tensor, rank: int, receivers: Sequence[int], hosts: Any) -> None:
+    if not tensor.numel():
+        return
+    with torch.no_grad():
+        for receiver in receivers:
+            if receiver == 0:
+                continue
+            if rank == 0:
+                dist.send(tensor.detach().cpu().contiguous(), receiver, hosts)
+            elif rank == receiver:
+                buffer = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
+                dist.recv(buffer, 0, hosts)
+                tensor.copy_(buffer)
+
+
+def _find_shared(pipeline: Pipeline) -> list[SharedTensor]:
+    """Return the tensors that several stages use, in the order of first use."""
+    places: dict[int, dict[int, list[Slot]]] = {}
+    for stage in pipeline.stages:
+        for slot, tensor in tensors_in(stage.slots):
+            places.setdefault(id(tensor), {}).setdefault(stage.index, []).append(slot)
+    return [SharedTensor(its) for its in places.values() if len(its) > 1]
+
+
+def _agree(
+    module: torch.nn.Module, sizes: Sequence[int], group: Group, options: tuple[Any, ...]
+) -> tuple[int, ...]:
+    """Return rank 0's numbers of blocks of each stage.
+
+    Raises:
+        RankMismatchError: another rank has another module or other options.
+    """
+    described = [
+        (name, tuple(tensor.shape), str(tensor.dtype))
+        for name, tensor in (*module.named_parameters(), *module.named_buffers())
+    ]
+    facts = [type(module).__name__, zlib.crc32(repr(described).encode()), *options]
+    board = board_of(group)
+    own = json.dumps([list(sizes), facts]).encode()
+    texts = board.exchange("stages", own, limit_or_default(None), "spread()")
+    of_ranks = [json.loads(text) for text in texts]
+    for rank, (its_sizes, its_facts) in enumerate(of_ranks):
+        if its_facts != of_ranks[0][1] or len(its_sizes) != len(of_ranks[0][0]):
+            raise RankMismatchError(
+                f"rank 0 spreads a {of_ranks[0][1][0]} with {of_ranks[0][1][2:]}, and rank {rank} "
+                f"a {its_facts[0]} with {its_facts[2:]}, or their parameters differ in names, "
+                "shapes or dtypes. Spread the same module in the same way on every rank"
+            )
+    return tuple(of_ranks[0][0])
+
+
+def _open_hosts() -> Any:
+    """Return a gloo group for the transfers of one model: see `Links.fail`."""
+    hosts = dist.new_group(backend="gloo")
+    keep_until_exit(hosts)
+    return hosts
+
+
+def _open_equals(row: Row) -> Any:
+    """Return the process group of the ranks with the same stages; None for a single pipeline."""
+    found = None
+    for place in range(len(row.ranks)) if row.count > 1 else ():
+        made = dist.new_group([row.ranks_of(number)[place] for number in range(row.count)])
+        if place == row.place:
+            keep_until_exit(made)
+            found = made
+    return found

@@ -1,0 +1,659 @@
+"""What every rank does in the tests of `test_pipeline_over_ranks.py`."""
+
+from __future__ import annotations
+
+import copy
+import io
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import anyrig
+from anyrig.errors import SpreadError
+from anyrig.parallel.pipeline.over_ranks.elsewhere import Elsewhere
+from anyrig.parallel.pipeline.over_ranks.rank_calls import spread_overflow
+from anyrig.processes.group.membership import current_context
+
+TOLERANCE = 1e-9
+SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble", "zero-bubble-v")
+
+
+class Pair:
+    """A module in a pipeline over the ranks, and the same alone on each rank."""
+
+    def __init__(self, module: nn.Module, loss: Any = None, **options: Any) -> None:
+        self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
+        self.device = anyrig.Rig.detect().lead.torch_device
+        self.module, self.loss = module.double(), loss
+        self.one = copy.deepcopy(module).to(self.device)
+        if self.rank:  # whose parameters do not count
+            with torch.no_grad():
+                for parameter in self.module.parameters():
+                    parameter.zero_()
+        self.model: Any = anyrig.spread(self.module, loss=loss, **{"how": "pipeline", **options})
+        self.row = self.rank * options.get("replicas", 1) // self.ranks
+
+    def step(self, x: Tensor, y: Tensor, factor: float = 1.0, rows: Any = None) -> None:
+        """Train both on a global batch; compare losses and gradients."""
+        mine = slice(None)
+        if rows is not None:
+            start = sum(rows[: self.row])
+            mine = slice(start, start + rows[self.row])
+        loss = self.model(x[mine].cpu(), target=y[mine].cpu())
+        alone = self.loss(self.one(x), y)
+        close(loss, alone)
+        for each in (loss, alone):
+            (each * factor).backward()
+        self.compare_gradients()
+
+    def alone(self, x: Tensor, target: Tensor) -> Tensor:
+        """Return the loss on one device."""
+        return self.loss(self.one(x), target)
+
+    def own(self) -> dict[str, Tensor]:
+        """Return the parameters that this rank has."""
+        named = self.model.named_parameters()
+        return {name: each for name, each in named if not isinstance(each, Elsewhere)}
+
+    def compare_gradients(self) -> None:
+        alone = dict(self.one.named_parameters())
+        assert list(alone) == [name for name, _ in self.model.named_parameters()]
+        for name, parameter in self.own().items():
+            close(parameter.grad, alone[name].grad, name)
+
+    def compare_states(self) -> None:
+        ours, theirs = self.model.state_dict(), self.one.state_dict()
+        assert list(ours) == list(theirs)
+        for name, value in ours.items():
+            if not isinstance(value, Elsewhere):
+                close(value, theirs[name], name)
+
+
+def close(one: Tensor | None, other: Tensor | None, what: str = "") -> None:
+    assert (one is None) == (other is None), f"{what}: one of two gradients is missing"
+    if one is None or other is None:
+        return
+    assert (one.shape, one.dtype) == (other.shape, other.dtype), what
+    one, other = one.detach().cpu(), other.detach().cpu()
+    scale = max(1.0, float(other.abs().max()) if other.numel() else 0.0)
+    error = float((one - other).abs().max()) / scale if one.numel() else 0.0
+    assert error < TOLERANCE, f"{what} is off by {error:.1e}"
+
+
+def perceptron(layers: int = 8, width: int = 6, classes: int = 5) -> nn.Sequential:
+    """Layers with an activation in place at every boundary."""
+    steps: list[nn.Module] = []
+    for _ in range(layers - 1):
+        steps += [nn.Linear(width, width), nn.ReLU(inplace=True)]
+    return nn.Sequential(*steps, nn.Linear(width, classes))
+
+
+def batch(samples: int, width: int = 6, classes: int = 5) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(samples)
+    x = torch.randn(samples, width, dtype=torch.float64, generator=generator)
+    return on_device(x, torch.randint(classes, (samples,), generator=generator))
+
+
+def on_device(*tensors: Tensor) -> Any:
+    device = anyrig.Rig.detect().lead.torch_device
+    return tuple(tensor.to(device) for tensor in tensors)
+
+
+def case_schedules() -> None:
+    try_schedules((1, 4))
+
+
+def case_schedules_of_more_micro_batches() -> None:
+    try_schedules((2, 3, 8, 16))
+
+
+def try_schedules(numbers: Sequence[int]) -> None:
+    for schedule in SCHEDULES:
+        for micro_batches in numbers:
+            pair = Pair(
+                perceptron(16),
+                nn.CrossEntropyLoss(),
+                schedule=schedule,
+                micro_batches=micro_batches,
+            )
+            for samples in (9, 9, 3):
+                pair.step(*batch(samples), factor=0.5)  # accumulates
+
+
+def weighted(output: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """A criterion that returns a sum and a count which depends on the targets."""
+    losses = nn.functional.cross_entropy(output, target, reduction="none")
+    weights = 1.0 + target.double()
+    return (losses * weights).sum(), weights.sum()
+
+
+def case_losses() -> None:
+    for schedule in ("gpipe", "1f1b"):
+        for loss in (
+            nn.CrossEntropyLoss(reduction="sum"),
+            nn.CrossEntropyLoss(ignore_index=1),
+            nn.CrossEntropyLoss(*on_device(torch.arange(1.0, 6.0))),
+            lambda output, target: ((output - target[:, None]) ** 2).mean(),
+        ):
+            pair = Pair(perceptron(), loss, schedule=schedule, micro_batches=4)
+            pair.step(*batch(10))
+    pair = Pair(perceptron(), weighted, micro_batches=4)
+    x, y = batch(10)
+    loss = pair.model(x, target=y)
+    total, count = weighted(pair.one(x), y)
+    close(loss, total / count)
+    loss.backward()
+    (total / count).backward()
+    pair.compare_gradients()
+
+
+def case_a_loss_that_is_not_reduced() -> None:
+    pair = Pair(perceptron(), nn.CrossEntropyLoss(reduction="none"), micro_batches=4)
+    x, y = batch(10)
+    (weights,) = on_device(torch.arange(1.0, 11.0))
+    losses = pair.model(x, target=y), pair.loss(pair.one(x), y)
+    close(*losses)
+    for each in losses:
+        (each * weights).sum().backward()
+    pair.compare_gradients()
+    with torch.no_grad():
+        close(pair.model(x, target=y), losses[1])
+
+
+def case_outputs_and_a_loss_outside() -> None:
+    for micro_batches in (1, 3, 4):
+        pair = Pair(perceptron(), micro_batches=micro_batches)
+        x, y = batch(7)
+        given = [x.clone().requires_grad_() for _ in range(2)]
+        outputs = pair.model(given[0]), pair.one(given[1])
+        close(*outputs)
+        for output in outputs:
+            nn.functional.cross_entropy(output, y).backward()
+        pair.compare_gradients()
+        close(given[0].grad, given[1].grad)
+        with torch.no_grad():
+            close(pair.model(x), pair.one(x))
+            assert not pair.model(x).requires_grad
+        pair.model.eval()
+        close(pair.model(x), pair.one(x))
+
+
+def case_outputs_of_one_number() -> None:
+    """Whether one number of each micro-batch has a sample, only another call tells."""
+    x, _ = batch(6)
+    for last in (nn.Linear(5, 1), nn.Sequential(nn.Linear(5, 1), nn.Flatten(0))):
+        pair = Pair(nn.Sequential(*perceptron(7), last), micro_batches=6)
+        for _ in range(2):
+            outputs = pair.model(x), pair.one(x)
+            close(*outputs)
+            for output in outputs:
+                output.square().sum().backward()
+            pair.compare_gradients()
+
+
+def case_two_forwards_and_one_backward() -> None:
+    pair = Pair(perceptron(), nn.CrossEntropyLoss(), schedule="gpipe", micro_batches=2)
+    (x, y), (u, v) = batch(7), batch(6)
+    for model in (pair.model, pair.alone):
+        first, second = model(x, target=y), model(u, target=v)
+        (first + 2 * second).backward()
+    pair.compare_gradients()
+
+
+def case_a_second_backward_pass() -> None:
+    x, y = batch(7)
+    pair = Pair(perceptron(), nn.CrossEntropyLoss(), schedule="1f1b")
+    for model in (pair.model, pair.alone):
+        loss = model(x, target=y)
+        loss.backward(retain_graph=True)
+        loss.backward()
+    pair.compare_gradients()
+    loss = pair.model(x, target=y)
+    loss.backward()
+    with pytest.raises(RuntimeError, match="earlier backward pass"):
+        loss.backward()
+
+
+def case_gradients_of_arguments() -> None:
+    for schedule in ("gpipe", "1f1b", "interleaved"):
+        pair = Pair(perceptron(8), nn.CrossEntropyLoss(), schedule=schedule, micro_batches=3)
+        x, y = batch(7)
+        (before,) = on_device(torch.eye(6))
+        losses = []
+        for model in (pair.model, pair.alone):
+            leaf = before.detach().clone().requires_grad_()
+            loss = model(x @ leaf, target=y)
+            loss.backward()
+            losses.append((loss, leaf.grad))
+        close(losses[0][0], losses[1][0])
+        close(losses[0][1], losses[1][1])
+        pair.compare_gradients()
+
+
+def case_no_grad_with_a_target() -> None:
+    pair = Pair(perceptron(), nn.CrossEntropyLoss())
+    x, y = batch(7)
+    with torch.no_grad():
+        loss = pair.model(x, target=y)
+        close(loss, pair.loss(pair.one(x), y))
+    assert not loss.requires_grad
+    assert all(parameter.grad is None for parameter in pair.own().values())
+
+
+def case_checkpointing() -> None:
+    for schedule in ("gpipe", "1f1b"):
+        for checkpoint in ("except_last", "always"):
+            pair = Pair(
+                perceptron(),
+                nn.CrossEntropyLoss(),
+                schedule=schedule,
+                micro_batches=4,
+                checkpoint=checkpoint,
+            )
+            pair.step(*batch(10))
+
+
+def case_steps_of_optimizers() -> None:
+    for make in (
+        lambda parameters: torch.optim.AdamW(parameters, 0.1),
+        lambda parameters: torch.optim.AdamW(parameters, 0.1, fused=True),
+        lambda parameters: torch.optim.SGD(parameters, 0.1, momentum=0.9),
+    ):
+        pair = Pair(perceptron(), nn.CrossEntropyLoss())
+        optimizers = [make(each.parameters()) for each in (pair.model, pair.one)]
+        for samples in (8, 5, 1):
+            pair.step(*batch(samples))
+            for optimizer in optimizers:
+                optimizer.step()
+                optimizer.zero_grad()
+        pair.compare_states()
+
+
+def case_frozen_parameters() -> None:
+    pair = Pair(perceptron(), nn.CrossEntropyLoss(), micro_batches=2)
+    x, y = batch(5)
+    pair.step(x, y)
+    for module in (pair.model, pair.one):
+        module.zero_grad()
+        for parameter in list(module.parameters())[:6]:
+            parameter.requires_grad_(False)
+    pair.step(x, y)
+    for module in (pair.model, pair.one):
+        module.zero_grad()
+        module.requires_grad_(False)
+    assert not pair.model(x, target=y).requires_grad
+
+
+class Skipping(nn.Module):
+    """Values that later stages read, tied weights, a buffer, and a mask for every layer."""
+
+    def __init__(self, layers: int = 6, width: int = 6) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(9, width)
+        self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(layers))
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, 9, bias=False)
+        self.head.weight = self.embedding.weight
+        self.register_buffer("scale", torch.tensor(2.0))
+
+    def forward(self, tokens: Tensor, mask: Tensor) -> Tensor:
+        first = x = self.embedding(tokens)
+        for layer in self.layers:
+            x = torch.tanh(layer(x)) * mask[..., None] + first
+        return self.head(self.norm(x) * self.scale)
+
+
+def tokens(samples: int, length: int = 4) -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(samples)
+    given = torch.randint(9, (samples, length), generator=generator)
+    mask = torch.rand(samples, length, generator=generator, dtype=torch.float64)
+    return on_device(given, mask, torch.randint(9, (samples, length), generator=generator))
+
+
+def mean_of_tokens(output: Tensor, target: Tensor) -> tuple[Tensor, int]:
+    losses = nn.functional.cross_entropy(output.flatten(0, 1), target.flatten(), reduction="sum")
+    return losses, target.numel()
+
+
+def case_skip_connections_and_tied_weights() -> None:
+    for schedule in SCHEDULES:
+        pair = Pair(Skipping(8), mean_of_tokens, schedule=schedule, micro_batches=4)
+        optimizers = [torch.optim.SGD(each.parameters(), 0.1) for each in (pair.model, pair.one)]
+        for samples, length in ((7, 4), (7, 4), (5, 3), (7, 4)):
+            given, mask, target = tokens(samples, length)
+            loss = pair.model(given, mask, target=target)
+            total, count = mean_of_tokens(pair.one(given, mask), target)
+            close(loss, total / count)
+            loss.backward()
+            (total / count).backward()
+            pair.compare_gradients()
+            for optimizer in optimizers:
+                optimizer.step()
+                optimizer.zero_grad()
+        pair.compare_states()
+        with torch.no_grad():
+            given, mask, _ = tokens(6, 5)
+            close(pair.model(given, mask), pair.one(given, mask))
+
+
+def case_split() -> None:
+    pair = Pair(perceptron(), nn.CrossEntropyLoss(), how="split")
+    assert "split over" in str(anyrig.explain(pair.model))
+    pair.step(*batch(7))
+
+
+def case_accumulation() -> None:
+    pair = Pair(perceptron(), nn.CrossEntropyLoss(), accumulate=True)
+    x, y = batch(12)
+    for part in (slice(0, 7), slice(7, 12)):
+        pair.model(x[part], target=y[part]).backward()
+    pair.loss(pair.one(x), y).backward()
+    pair.compare_gradients()
+
+
+def case_batch_norm() -> None:
+    module = nn.Sequential(*perceptron(5), nn.BatchNorm1d(5), nn.Linear(5, 5))
+    pair = Pair(module, nn.CrossEntropyLoss())
+    pair.step(*batch(9))
+    pair.compare_states()
+
+
+def case_rows_of_different_size() -> None:
+    for schedule in ("gpipe", "1f1b"):
+        pair = Pair(
+            perceptron(), nn.CrossEntropyLoss(), schedule=schedule, micro_batches=3, replicas=2
+        )
+        assert len(pair.own()) == 8
+        for rows in ([4, 4], [5, 3], [1, 6], [7, 0], [0, 2], [4, 4]):
+            pair.step(*batch(sum(rows)), rows=rows)
+        for module in (pair.model, pair.one):
+            module.zero_grad()
+            module.get_submodule("0").requires_grad_(False)
+        pair.step(*batch(8), rows=[5, 3])
+
+
+def case_rows_and_outputs() -> None:
+    pair = Pair(perceptron(), micro_batches=3, replicas=2)
+    for rows in ([4, 4], [5, 3], [7, 0]):
+        x, y = batch(sum(rows))
+        start = sum(rows[: pair.row])
+        mine = slice(start, start + rows[pair.row])
+        output = pair.model(x[mine])
+        alone = pair.one(x)
+        close(output, alone[mine])
+        nn.functional.cross_entropy(output, y[mine]).backward()
+        nn.functional.cross_entropy(alone, y).backward()
+        pair.compare_gradients()
+
+
+def case_rows_with_skip_connections() -> None:
+    pair = Pair(Skipping(8), mean_of_tokens, micro_batches=4, replicas=2)
+    for rows in ([4, 3], [2, 6]):
+        start = sum(rows[: pair.row])
+        given = tokens(sum(rows))
+        ids, mask, target = (each[start : start + rows[pair.row]] for each in given)
+        pair.model(ids, mask, target=target).backward()
+        total, count = mean_of_tokens(pair.one(*given[:2]), given[2])
+        (total / count).backward()
+        pair.compare_gradients()
+
+
+def case_saving_and_loading() -> None:
+    folder = Path(tempfile.gettempdir()) / f"pipeline-{dist.get_world_size()}-{os.getppid()}"
+    for module, loss in (
+        (perceptron, nn.CrossEntropyLoss()),
+        (lambda: Skipping(8), mean_of_tokens),
+    ):
+        pair = Pair(module(), loss)
+        optimizers = [torch.optim.AdamW(each.parameters(), 0.1) for each in (pair.model, pair.one)]
+        calls = batch(7) if module is perceptron else tokens(7)
+        for _ in range(2):
+            pair.model(*calls[:-1], target=calls[-1]).backward()
+            found = loss(pair.one(*calls[:-1]), calls[-1])
+            (found[0] / found[1] if isinstance(found, tuple) else found).backward()
+            for optimizer in optimizers:
+                optimizer.step()
+                optimizer.zero_grad()
+        saved = anyrig.save(folder, model=pair.model, optimizer=optimizers[0])
+        alone = Pair(module(), loss).one
+        other = torch.optim.AdamW(alone.parameters(), 0.1)
+        anyrig.load(saved, model=alone, optimizer=other)
+        for (name, ours), theirs in zip(
+            alone.named_parameters(), pair.one.parameters(), strict=True
+        ):
+            close(ours, theirs, name)
+            for part, value in optimizers[1].state[theirs].items():
+                close(other.state[ours][part], value, f"{name}.{part}")
+        again = Pair(module(), loss)
+        with torch.no_grad():
+            for parameter in again.own().values():
+                parameter.zero_()
+        third = torch.optim.AdamW(again.model.parameters(), 0.1)
+        anyrig.load(saved, model=again.model, optimizer=third)
+        again.one = pair.one
+        again.compare_states()
+        for name, parameter in again.own().items():
+            theirs = dict(pair.one.named_parameters())[name]
+            for part, value in optimizers[1].state[theirs].items():
+                close(third.state[parameter][part], value, f"{name}.{part}")
+    anyrig.barrier()
+    if dist.get_rank() == 0:
+        shutil.rmtree(folder)
+
+
+def case_rows_of_a_distributed_loader() -> None:
+    """The ranks of a pipeline have the same samples; two pipelines have every sample once."""
+    x, y = (tensor.cpu() for tensor in batch(23))
+    data = DataLoader(TensorDataset(x, y, torch.arange(23)), batch_size=6, shuffle=True)
+    ranks = dist.get_world_size()
+    for replicas in (1, 2) if ranks == 4 else (1,):
+        pair = Pair(perceptron(), nn.CrossEntropyLoss(), replicas=replicas)
+        loader = anyrig.distribute(data, seed=3)
+        alone: list[list[int]] = []
+        for u, v, numbers in loader:
+            of_ranks: list[Any] = [None] * ranks
+            dist.all_gather_object(of_ranks, numbers.tolist())
+            size = ranks // replicas
+            rows = [of_ranks[number * size] for number in range(replicas)]
+            assert of_ranks == [row for row in rows for _ in range(size)]
+            whole = [number for row in rows for number in row]
+            alone.append(whole)
+            pair.model.zero_grad(), pair.one.zero_grad()
+            pair.model(u, target=v).backward()
+            pair.alone(*on_device(x[whole], y[whole])).backward()
+            pair.compare_gradients()
+        assert sorted(number for each in alone for number in each) == list(range(23))
+        current_context().counts["loader"] = 0  # as in another program
+
+
+def case_clipping_and_scaling() -> None:
+    pair = Pair(perceptron(), nn.CrossEntropyLoss())
+    optimizers = [torch.optim.SGD(each.parameters(), 0.1) for each in (pair.model, pair.one)]
+    scalers = [torch.amp.GradScaler(pair.device.type) for _ in range(2)]
+    x, y = batch(8)
+    for norm_type in (2.0, float("inf")):
+        for loss, scaler in zip((pair.model(x, target=y), pair.alone(x, y)), scalers, strict=True):
+            scaler.scale(loss).backward()
+        with pytest.raises(SpreadError, match=r"clip gradients with model\.clip_grad_norm_"):
+            torch.nn.utils.clip_grad_norm_(pair.model.parameters(), 1.0)
+        for optimizer, scaler in zip(optimizers, scalers, strict=True):
+            scaler.unscale_(optimizer)
+        expected = torch.nn.utils.clip_grad_norm_(pair.one.parameters(), 0.01, norm_type)
+        close(pair.model.clip_grad_norm_(0.01, norm_type), expected)
+        pair.compare_gradients()
+        for optimizer, scaler in zip(optimizers, scalers, strict=True):
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad(set_to_none=False)
+    pair.compare_states()
+
+
+def case_a_gradient_that_overflows() -> None:
+    pair = Pair(perceptron())
+    links = pair.model._pipeline.links
+    for overflows in (False, True):
+        (gradient,) = on_device(torch.ones(2, 2))
+        if overflows and pair.rank == 0:
+            gradient[1, 1] = torch.inf
+        spread_overflow([None, gradient], pair.device, links)
+        assert bool(gradient.isfinite().all()) is not overflows
+
+
+class Failing(nn.Module):
+    """Raises for negative inputs, or in the backward pass for large ones."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if bool((x < -100).any()):
+            raise ValueError("a negative input")
+        return Fail.apply(x) if bool((x > 100).any()) else x.clone()
+
+
+class Fail(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        raise ValueError("a large input")
+
+
+class Shifted(nn.Linear):
+    """A layer that passes inputs on as they are."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * 0 + x
+
+
+def failing(layer: int) -> nn.Sequential:
+    """Layers that pass inputs on, of which one may fail."""
+    layers: list[nn.Module] = [Shifted(6, 6) for _ in range(8)]
+    layers[layer] = nn.Sequential(Failing(), Shifted(6, 6))
+    return nn.Sequential(*layers)
+
+
+def error_of(call: Any) -> str:
+    """Return the error that a call raises, with its class and notes."""
+    with pytest.raises(Exception) as caught:  # noqa: PT011 - the caller looks at it
+        call()
+    notes = getattr(caught.value, "__notes__", [])
+    return "\n".join([f"{type(caught.value).__name__}: {caught.value}", *notes])
+
+
+def case_failing_stages() -> None:
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    for layer, bad in ((7, -1e3), (0, -1e3), (7, 1e3), (0, 1e3)):
+        for schedule in ("1f1b", "gpipe"):
+            model: Any = anyrig.spread(
+                failing(layer).double(),
+                how="pipeline",
+                loss=nn.MSELoss(),
+                micro_batches=4,
+                schedule=schedule,
+            )
+            x = torch.zeros(8, 6, dtype=torch.float64, requires_grad=True)
+            model(x, target=torch.zeros(8, 6)).backward()
+            given = x.detach().clone()
+            given[5] = bad  # in micro-batch 2
+            given.requires_grad_()
+            found = error_of(lambda: model(given, target=torch.zeros(8, 6)).backward())  # noqa: B023
+            culprit = 0 if layer == 0 else ranks - 1
+            what = "a negative input" if bad < 0 else "a large input"
+            assert what in found, found
+            assert f"on rank {culprit}" in found, found
+            assert "micro-batch 2 of 0 to 3" in found, found
+            assert f"in stage {0 if layer == 0 else ranks - 1} of 0 to {ranks - 1}" in found
+            assert found.startswith("ValueError" if rank == culprit else "OtherRankError"), found
+            assert ("which was given" in found) is (bad < 0)
+            assert "has failed" in error_of(lambda: model(x, target=torch.zeros(8, 6)))  # noqa: B023
+            anyrig.barrier()
+
+
+def case_ranks_that_call_differently() -> None:
+    pair = Pair(perceptron(), nn.CrossEntropyLoss())
+    x, y = batch(8)
+    with torch.set_grad_enabled(dist.get_rank() > 0):
+        found = error_of(lambda: pair.model(x, target=y))
+    assert found.startswith("RankMismatchError"), found
+    assert "without gradients" in found
+    found = error_of(lambda: pair.model(x[: 5 + dist.get_rank()], target=y[: 5 + dist.get_rank()]))
+    assert found.startswith("RankMismatchError"), found
+    assert "distribute(loader)" in found
+    found = error_of(lambda: pair.model(x[:, : 5 + min(1, dist.get_rank())], target=y))
+    assert found.startswith("RankMismatchError"), found
+    pair.step(x, y)  # nothing was sent
+
+
+class Masking(nn.Module):
+    """Returns as many rows as its input has positive ones."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x[x[:, 0] > 0]
+
+
+def case_shapes_that_depend_on_values() -> None:
+    layers = [nn.Linear(6, 6) for _ in range(4 * dist.get_world_size())]
+    net = nn.Sequential(Masking(), *layers).double()
+    model: Any = anyrig.spread(net, how="pipeline", loss=lambda output, _: output.sum())
+    x = torch.ones(8, 6, dtype=torch.float64)
+    model(x, target=x)
+    x[3] = -1
+    found = error_of(lambda: model(x, target=x))
+    if dist.get_rank() == 0:
+        assert "SpreadError" in found, found
+    assert "changed although the arguments have the same shapes" in found or dist.get_rank() > 1
+
+
+def case_refusals() -> None:
+    ranks = dist.get_world_size()
+    found = error_of(lambda: anyrig.spread(perceptron(ranks - 1), how="pipeline"))
+    assert found.startswith("SpreadError"), found
+    assert "that can be on different ranks" in found
+    assert "does not divide" in error_of(
+        lambda: anyrig.spread(perceptron(), how="pipeline", replicas=ranks)
+    )
+    width = 6 + dist.get_rank()
+    found = error_of(lambda: anyrig.spread(perceptron(width=width), how="pipeline"))
+    assert found.startswith("RankMismatchError"), found
+    pair = Pair(perceptron(), nn.CrossEntropyLoss())
+    elsewhere = next(p for p in pair.model.parameters() if isinstance(p, Elsewhere))
+    assert f"on rank {elsewhere.on_rank}" in error_of(lambda: elsewhere.square())
+    for kept in (pair.model, pair.model.state_dict(), elsewhere):
+        assert error_of(lambda: torch.save(kept, io.BytesIO())).startswith("ShardSave")  # noqa: B023
+    assert error_of(lambda: copy.deepcopy(pair.model)).startswith("SpreadError")
+    state = pair.one.state_dict()
+    pair.model.load_state_dict(state)
+    pair.model.load_state_dict(pair.model.state_dict())
+    pair.compare_states()
+    with pytest.raises(RuntimeError):  # it has no memory
+        elsewhere.untyped_storage().data_ptr()
+    assert elsewhere.device == pair.device
+
+
+CASES = [name for name in list(globals()) if name.startswith("case_")]
+ROWS = [name for name in CASES if name.startswith("case_rows")]
+MANY = ["case_schedules_of_more_micro_batches"]
+WHOLE = [name for name in CASES if name not in {*ROWS, *MANY}]
+ON_FOUR = [
+    *ROWS,
+    "case_gradients_of_arguments",
+    "case_clipping_and_scaling",
+    "case_ranks_that_call_differently",
+    "case_shapes_that_depend_on_values",
+]
+# What depends on the device: transfers by NCCL, copies to the device, streams.
+ON_GPUS = [
+    "case_outputs_and_a_loss_outside",
+    "case_checkpointing",
+    "case_clipping_and_scaling",
+    "case_skip_connections_and_tied_weights",
+]
