@@ -39,7 +39,8 @@ LOSSES: dict[str, Any] = {
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_stages_and_micro_batches(schedule: str) -> None:
     for devices in (2, 3, 4):
-        for micro_batches, samples in ((1, 5), (2, 5), (3, 8), (4, 4), (8, 9), (32, 33), (8, 3)):
+        many = [(32, 33)] if devices == 4 else []
+        for micro_batches, samples in ((1, 5), (2, 5), (3, 8), (4, 4), (8, 9), (8, 3), *many):
             pair = Beside(
                 perceptron(),
                 devices,
