@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+import gc
 import io
 import os
 import shutil
 import tempfile
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -473,6 +475,18 @@ def case_rows_of_a_distributed_loader() -> None:
             pair.compare_gradients()
         assert sorted(number for each in alone for number in each) == list(range(23))
         current_context().counts["loader"] = 0  # as in another program
+
+
+def case_memory_of_other_stages() -> None:
+    net = perceptron()
+    parameters = [weakref.ref(parameter) for parameter in net.parameters()]
+    model: Any = anyrig.spread(net, how="pipeline", loss=nn.CrossEntropyLoss())
+    x, y = batch(8)
+    model(x, target=y).backward()
+    gc.collect()
+    alive = sum(each() is not None for each in parameters)
+    own = sum(not isinstance(each, Elsewhere) for each in model.parameters())
+    assert alive == own < len(parameters)
 
 
 def case_clipping_and_scaling() -> None:
