@@ -1,140 +1,111 @@
-"""Measure pipelines in one process on the virtual clock, shape-only, against one device.
+"""Measure pipelines on the virtual clock, shape-only, against one device and against two rivals.
 
 A step with m micro-batches on n equal devices takes at least (m + n - 1) / (m n) of the time that
 one device takes for the same micro-batches, unless the schedule fills the gaps. The layers are
 equal and n divides their number, since unequal stages lose time for another reason.
+
+The rivals compute the same layers and micro-batches on the same devices: torchgpipe
+(``pip install torchgpipe``; one process, compared with GPipe) and torch.distributed.pipelining (a
+rank for each device, with its schedule of the same name). All take the mean loss. By default, both
+anyrig and torch.distributed.pipelining scale the gradients at the end of a step. With the latter,
+the caller can divide each loss instead; one run measures this, without a bar.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import subprocess
 import sys
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from dataclasses import asdict, replace
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 from workloads.figures import bar_text, write_figures
+from workloads.pipelined_training import RIG, PipelineRun
 
-RIG = "8xA100-80GB"
-LAYERS, WIDTH, HEADS, TOKENS, SAMPLES = 16, 2048, 16, 1024, 2  # samples of each micro-batch
 SHARE_BARS = {(2, 4): 0.97, (4, 32): 0.92, (8, 32): 0.88}
 SPEED_UP_BAR = 3.5  # of zero-bubble with 4 devices and 8 micro-batches, over 10 steps
 PEAK_SLACK = 1.1
 GIB = 2**30
 
-
-@dataclass(frozen=True)
-class Run:
-    """Steps of training on the first devices of the rig; on one device without a pipeline."""
-
-    devices: int
-    micro_batches: int
-    schedule: str = "1f1b"
-    steps: int = 2
-
-
-ROUNDS = (
+RUNS = (
     *(
-        Run(devices, micro_batches, schedule)
+        PipelineRun("anyrig", devices, micro_batches, schedule)
         for devices, micro_batches in SHARE_BARS
         for schedule in ("gpipe", "1f1b")
     ),
-    Run(4, 8, "1f1b", 10),
-    Run(4, 8, "zero-bubble", 10),
-    Run(4, 8, "zero-bubble-v", 10),
-    Run(4, 8, "interleaved", 10),
+    PipelineRun("anyrig", 4, 8, "1f1b", 10),
+    PipelineRun("anyrig", 4, 8, "zero-bubble", 10),
+    PipelineRun("anyrig", 4, 8, "zero-bubble-v", 10),
+    PipelineRun("anyrig", 4, 8, "interleaved", 10),
 )
 
 
-def measure(run: Run) -> dict[str, Any]:
+def rivals_of(run: PipelineRun) -> Iterator[PipelineRun]:
+    if run.schedule == "gpipe":
+        yield replace(run, engine="torchgpipe")
+    yield replace(run, engine="pipelining")
+    if run.schedule == "1f1b" and run.steps > 2:
+        yield replace(run, engine="pipelining, parts")
+
+
+def measure(run: PipelineRun) -> dict[str, Any]:
     """Return the figures of one run. Call once in a new process."""
-    from anyrig.virtual import clock, install
+    from anyrig.virtual import install
 
     install(RIG, shape_only=True)
+    if run.engine.startswith("pipelining"):
+        from workloads.ranked_pipeline import measure_over_ranks
 
-    import torch
-    from torch import nn
+        return measure_over_ranks(run)
+    from workloads.pipelined_training import measure_in_one_process
 
-    import anyrig
-    from workloads.language_model import Layer
-
-    module = nn.Sequential(*(Layer(WIDTH, HEADS) for _ in range(LAYERS)))
-    criterion = nn.MSELoss()
-    model: Any = module.cuda()
-    if run.devices > 1:
-        rig = anyrig.Rig.parse(",".join(f"cuda:{index}" for index in range(run.devices)))
-        model = anyrig.spread(
-            module,
-            rig,
-            how="pipeline",
-            micro_batches=run.micro_batches,
-            schedule=run.schedule,
-            loss=criterion,
-        )
-    optimizer = torch.optim.SGD(module.parameters(), 0.01)
-    x = torch.zeros(run.micro_batches * SAMPLES, TOKENS, WIDTH, device="cuda:0")
-    y = torch.zeros_like(x, device=f"cuda:{run.devices - 1}")
-
-    def step() -> None:
-        if run.devices > 1:
-            model(x, target=y).backward()
-        else:
-            parts = x.chunk(run.micro_batches), y.chunk(run.micro_batches)
-            for part, target in zip(*parts, strict=True):
-                (criterion(model(part), target) / run.micro_batches).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-    def wait() -> float:
-        for index in range(run.devices):
-            torch.cuda.synchronize(index)
-        return clock().done_seconds
-
-    step()
-    start, host_start = wait(), clock().host_seconds
-    resting = [torch.cuda.memory_allocated(index) for index in range(run.devices)]
-    gradients = [0] * run.devices
-    for parameter in module.parameters():
-        gradients[parameter.device.index or 0] += parameter.numel() * parameter.element_size()
-    for index in range(run.devices):
-        torch.cuda.reset_peak_memory_stats(index)
-    for _ in range(run.steps):
-        step()
-    host_seconds = clock().host_seconds - host_start
-    peaks = [torch.cuda.max_memory_allocated(index) for index in range(run.devices)]
-    return {
-        "step_seconds": (wait() - start) / run.steps,
-        "host_seconds": host_seconds / run.steps,
-        "peak_bytes": peaks,
-        "resting_bytes": resting,  # parameters and the batch
-        "gradient_bytes": gradients,
-    }
+    return measure_in_one_process(run)
 
 
-def measure_apart(run: Run) -> dict[str, Any]:
+def measure_apart(run: PipelineRun) -> dict[str, Any]:
+    if run.engine == "torchgpipe" and importlib.util.find_spec("torchgpipe") is None:
+        return asdict(run) | {"not_measured": "not installed: pip install torchgpipe"}
     command = [sys.executable, __file__, json.dumps(asdict(run))]
     finished = subprocess.run(command, check=True, stdout=subprocess.PIPE, timeout=1800)
     return asdict(run) | json.loads(finished.stdout.splitlines()[-1])
 
 
+def key_of(row: dict[str, Any]) -> tuple[Any, ...]:
+    return tuple(row[name] for name in ("devices", "micro_batches", "schedule", "steps"))
+
+
 def judge(rows: list[dict[str, Any]], alone: dict[tuple[int, int], float]) -> None:
-    """Add to each row its speed-up, its share of the ideal, and whether its bars hold."""
-    by_run = {(row["devices"], row["micro_batches"], row["schedule"]): row for row in rows}
+    """Add to each row its speed-up, its share of the ideal, and whether its bars hold.
+
+    Rows of rivals get anyrig's step time and first peak over theirs.
+    """
+    ours = {key_of(row): row for row in rows if row["engine"] == "anyrig"}
     for row in rows:
-        devices, micro_batches, schedule = key = tuple(
-            row[name] for name in ("devices", "micro_batches", "schedule")
-        )
-        row["speed_up"] = alone[micro_batches, row["steps"]] / row["step_seconds"]
+        devices, micro_batches, schedule, steps = key_of(row)
+        bars: dict[str, bool | None] = {}
+        row["bars"] = bars
+        if "not_measured" in row:
+            bars["slower than anyrig"] = None
+            continue
+        row["speed_up"] = alone[micro_batches, steps] / row["step_seconds"]
         ideal = micro_batches * devices / (micro_batches + devices - 1)
         row["share"] = row["speed_up"] / ideal
-        bars = {}
-        if key[:2] in SHARE_BARS:
-            bar = SHARE_BARS[key[:2]]
+        if row["engine"] != "anyrig":
+            mine = ours[key_of(row)]
+            row["anyrig_time_ratio"] = mine["step_seconds"] / row["step_seconds"]
+            row["anyrig_first_peak_ratio"] = mine["peak_bytes"][0] / row["peak_bytes"][0]
+            if row["engine"] != "pipelining, parts":
+                bars["slower than anyrig"] = row["anyrig_time_ratio"] < 1
+            continue
+        if (devices, micro_batches) in SHARE_BARS:
+            bar = SHARE_BARS[devices, micro_batches]
             bars[f"share >= {bar}"] = row["share"] >= bar
-        other = by_run.get((devices, micro_batches, "gpipe"))
+        other = ours.get((devices, micro_batches, "gpipe", steps))
         if schedule == "1f1b" and other is not None:
             # GPipe's peak comes before the first gradients, 1F1B's when all are there.
             activations = other["peak_bytes"][0] - other["resting_bytes"][0]
@@ -142,11 +113,11 @@ def judge(rows: list[dict[str, Any]], alone: dict[tuple[int, int], float]) -> No
             most += activations * min(1.0, devices / micro_batches) * PEAK_SLACK
             bars[f"first peak <= {most / GIB:.1f} GiB"] = row["peak_bytes"][0] <= most
         if schedule == "zero-bubble":
-            most = max(by_run[devices, micro_batches, "1f1b"]["peak_bytes"])
+            most = max(ours[devices, micro_batches, "1f1b", steps]["peak_bytes"])
             bars[f"speed-up >= {SPEED_UP_BAR}"] = row["speed_up"] >= SPEED_UP_BAR
             bars[f"peak <= {most / GIB:.2f} GiB"] = max(row["peak_bytes"]) <= most
-        row["bars"] = bars
-        row["holds"] = all(bars.values())
+    for row in rows:
+        row["holds"] = all(holds is not False for holds in row["bars"].values())
 
 
 def show(rows: list[dict[str, Any]]) -> Table:
@@ -160,29 +131,51 @@ def show(rows: list[dict[str, Any]]) -> Table:
             str(row["devices"]),
             str(row["micro_batches"]),
             row["schedule"],
-            f"{1e3 * row['step_seconds']:.0f}",
+            f"{1e3 * row['step_seconds']:.1f}",
             f"{1e3 * row['host_seconds']:.0f}",
             f"{row['speed_up']:.2f}",
             f"{row['share']:.3f}",
             f"{row['peak_bytes'][0] / GIB:.1f} {row['peak_bytes'][-1] / GIB:.1f}",
-            "\n".join(bar_text(*bar) for bar in row["bars"].items()),
+            bars_text(row),
         )
     return table
 
 
+def show_rivals(rows: list[dict[str, Any]]) -> Table:
+    table = Table("n", "m", "schedule", "rival", "step ms", "time", "first peak", "bars")
+    table.title = "the rivals; anyrig's time and first peak divided by theirs"
+    for row in rows:
+        figures = [row.get("not_measured", ""), "", ""]
+        if "not_measured" not in row:
+            figures = [
+                f"{1e3 * row['step_seconds']:.1f}",
+                f"{row['anyrig_time_ratio']:.5f}",
+                f"{row['anyrig_first_peak_ratio']:.3f}",
+            ]
+        names = str(row["devices"]), str(row["micro_batches"]), row["schedule"], row["engine"]
+        table.add_row(*names, *figures, bars_text(row))
+    return table
+
+
+def bars_text(row: dict[str, Any]) -> str:
+    return "\n".join(bar_text(*bar) for bar in row["bars"].items())
+
+
 def main() -> int:
     if len(sys.argv) == 2:
-        print(json.dumps(measure(Run(**json.loads(sys.argv[1])))))
+        print(json.dumps(measure(PipelineRun(**json.loads(sys.argv[1])))))
         return 0
     alone: dict[tuple[int, int], float] = {}
     rows = []
-    for run in ROUNDS:
+    for run in RUNS:
         key = run.micro_batches, run.steps
         if key not in alone:
-            alone[key] = measure_apart(Run(1, run.micro_batches, steps=run.steps))["step_seconds"]
-        rows.append(measure_apart(run))
+            bare = PipelineRun("bare", 1, run.micro_batches, steps=run.steps)
+            alone[key] = measure_apart(bare)["step_seconds"]
+        rows += [measure_apart(each) for each in (run, *rivals_of(run))]
     judge(rows, alone)
-    Console().print(show(rows))
+    Console().print(show([row for row in rows if row["engine"] == "anyrig"]))
+    Console().print(show_rivals([row for row in rows if row["engine"] != "anyrig"]))
     write_figures("pipeline", rows)
     return 0 if all(row["holds"] for row in rows) else 1
 

@@ -226,6 +226,17 @@ class Gpt(nn.Module):
 
 
 @case(words)
+class GptWithProduct(Gpt):
+    """The tied head as a product; ``weight.T`` is recorded as `getattr`, a built-in function."""
+
+    def forward(self, tokens: Tensor, targets: Tensor | None = None) -> Any:
+        x = self.words(tokens) + self.places.weight
+        for layer in self.layers["h"]:
+            x = layer(x)
+        return self.norm(x) @ self.words.weight.T
+
+
+@case(words)
 def long_gpt() -> nn.Module:
     return Gpt(20)
 

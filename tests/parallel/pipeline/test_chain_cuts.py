@@ -8,11 +8,19 @@ from typing import Any
 
 import pytest
 import torch
-from divided_models import CASES, ControlFlowInParts, Gpt, InPlace, SharedBatchNorm, UNet, long_gpt
+from divided_models import (
+    CASES,
+    ControlFlowInParts,
+    Gpt,
+    GptWithProduct,
+    InPlace,
+    SharedBatchNorm,
+    UNet,
+    long_gpt,
+)
 from torch import Tensor, nn
 
 from anyrig.errors import SpreadError
-from anyrig.parallel.pipeline.shared import shared_parameters
 from anyrig.parallel.pipeline.split.chain_of import chain_of
 
 
@@ -63,13 +71,28 @@ def test_blocks_keep_the_names_of_the_state() -> None:
     assert all(state[name] is expected[name] for name in expected)
 
 
-def test_tied_weights_are_reported() -> None:
-    module = Gpt()
-    chain = chain_of(module)
-    (shared,) = shared_parameters(chain, [3])
-    assert shared.parameter is module.words.weight
-    assert (shared.name, shared.stages) == ("words.weight", (0, 1))
-    assert shared_parameters(chain, []) == []
+def test_tied_weights_as_a_product_do_not_join_the_layers() -> None:
+    chain = chain_of(GptWithProduct())
+    assert len(chain.blocks) >= 8
+    uses = ["words.weight" in dict(b.module.named_parameters()) for b in chain.blocks]
+    assert uses == [True, *[False] * (len(uses) - 2), True]
+
+
+class ChangedTranspose(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.a(x)
+        y = self.b(x.exp())
+        x.T.mul_(2)
+        return self.c(x) + y
+
+
+def test_a_transpose_that_is_changed_keeps_its_tensor_in_one_block() -> None:
+    with pytest.raises(SpreadError, match=r"'b', because a value is changed.*x[.]T[.]mul_"):
+        chain_of(ChangedTranspose(), ["b"])
 
 
 def test_later_changes_of_the_module_take_effect() -> None:

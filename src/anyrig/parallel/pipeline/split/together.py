@@ -129,7 +129,8 @@ def _is_of_torch(target: Any) -> bool:
     if isinstance(target, str):
         return True  # a method
     home = getattr(target, "__module__", None) or ""
-    return home in ("", "_operator", "math", "torch") or home.startswith("torch.")
+    # `builtins`: `x.T` is recorded as `getattr`. No recorded built-in changes its arguments.
+    return home in ("", "_operator", "builtins", "math", "torch") or home.startswith("torch.")
 
 
 def _changes_inputs(held: nn.Module) -> bool:
