@@ -171,9 +171,15 @@ class TestRefused:
                 self.calls += 1
                 return super().forward(x)
 
+        class Replacing(Counting):
+            def forward(self, x: Tensor) -> Tensor:
+                self.calls = self.calls + 1
+                return nn.Linear.forward(self, x)
+
         x = torch.ones(4, 1)
-        with pytest.raises(SpreadError, match="the forward changes the buffer 'calls'"):
-            spread(Counting())(x, target=x)
+        for kind in (Counting, Replacing):
+            with pytest.raises(SpreadError, match="the forward changes the buffer 'calls'"):
+                spread(kind())(x, target=x)
 
     def test_sparse_gradients_and_unreduced_losses(self) -> None:
         x = torch.arange(4)

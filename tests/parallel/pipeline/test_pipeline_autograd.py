@@ -69,6 +69,26 @@ def test_a_second_backward_pass(schedule: str) -> None:
     assert pair.compare_gradients() < TOLERANCE
 
 
+class Scaled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = perceptron()
+
+    def forward(self, x: Tensor, scale: Tensor) -> Tensor:
+        return self.layers(x * scale)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_the_gradient_of_an_argument_that_all_micro_batches_get(schedule: str) -> None:
+    pair = Beside(Scaled(), 3, nn.CrossEntropyLoss(), schedule=schedule, micro_batches=4)
+    x, y = batch(9)
+    scales = [torch.tensor(1.5, dtype=torch.float64, requires_grad=True) for _ in range(2)]
+    pair.loss(pair.one(x.to("cuda:0"), scales[0].to("cuda:0")), y.to("cuda:0")).backward()
+    pair.model(x, scales[1], target=y).backward()
+    assert difference(scales[0].grad, scales[1].grad) < TOLERANCE
+    assert pair.compare_gradients() < TOLERANCE
+
+
 def test_a_graph_of_gradients() -> None:
     pair = pair_with("gpipe")
     x = batch(9)[0].tanh()
@@ -160,11 +180,18 @@ def test_precision_is_that_of_autocast(schedule: str) -> None:
         assert torch.equal(ours.grad.cpu(), theirs.grad.cpu())
 
 
+class HostNoise(nn.Module):
+    """Draws random numbers on the CPU, wherever its input is."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * torch.rand(6, dtype=x.dtype).to(x.device)
+
+
 def with_dropout() -> nn.Sequential:
     torch.manual_seed(0)
     steps: list[nn.Module] = []
     for _ in range(6):
-        steps += [nn.Linear(6, 6), nn.Dropout(0.5)]
+        steps += [nn.Linear(6, 6), nn.Dropout(0.5), HostNoise()]
     return nn.Sequential(*steps, nn.Linear(6, 5)).double()
 
 

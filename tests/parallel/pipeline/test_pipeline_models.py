@@ -119,3 +119,30 @@ def test_tied_weights(schedule: str, checkpoint: str) -> None:
     assert module.state_dict().keys() == one.state_dict().keys()
     for ours, theirs in zip(module.parameters(), one.parameters(), strict=True):
         assert difference(theirs, ours) < TOLERANCE
+
+
+class UsedThrice(nn.Module):
+    """Has a parameter whose gradients in three stages are 1, 1e8 and -1e8."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c = (nn.Linear(1, 1, bias=False) for _ in range(3))
+        self.shift = nn.Parameter(torch.zeros(1))
+        for layer in (self.a, self.b, self.c):
+            nn.init.ones_(layer.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.a(x) + self.shift
+        x = self.b(x) + self.shift * 1e8
+        return self.c(x) - self.shift * 1e8
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "zero-bubble"])
+def test_gradients_of_a_shared_parameter_are_added_in_the_order_of_stages(schedule: str) -> None:
+    module = UsedThrice()
+    model = anyrig.spread(
+        module, rig_of(3), how="pipeline", loss=total, schedule=schedule, split_points=["b", "c"]
+    )
+    model(torch.full((1, 1), 0.5), target=None).backward()
+    assert module.shift.grad is not None
+    assert module.shift.grad.item() == 0.0  # 1 + 1e8 is 1e8 in float32
