@@ -169,6 +169,11 @@ def test_batch_normalization_without_running_statistics_always_needs_the_whole_b
     pair = Beside(module, 3, LOSS)
     pair.one.eval(), pair.several.eval()
     assert pair.step(*batch(9)) < TOLERANCE
+    text = str(anyrig.explain(pair.model))
+    assert "micro-batches: 1, as BatchNorm1d without running statistics takes" in text
+    pair = Beside(module.eval(), 3, LOSS, micro_batches=4)
+    with pytest.raises(SpreadError, match="BatchNorm1d without running statistics takes"):
+        pair.model(batch(9)[0], target=batch(9)[1])
 
 
 class Counting(nn.Module):
