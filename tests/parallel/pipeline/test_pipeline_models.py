@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import time
 from typing import Any
 
 import pytest
@@ -119,6 +120,27 @@ def test_tied_weights(schedule: str, checkpoint: str) -> None:
     assert module.state_dict().keys() == one.state_dict().keys()
     for ours, theirs in zip(module.parameters(), one.parameters(), strict=True):
         assert difference(theirs, ours) < TOLERANCE
+
+
+def test_stages_that_compute_again_at_once_have_their_own_copies() -> None:
+    module = Tied().double()
+    one = copy.deepcopy(module)
+    for layer in module.layers:  # autograd's threads of other devices go on meanwhile
+        layer.register_forward_pre_hook(lambda *_: time.sleep(0.003))
+    before = module.state_dict(keep_vars=True)
+    loss = nn.CrossEntropyLoss()
+    model = anyrig.spread(
+        module, rig_of(4), how="pipeline", loss=loss, schedule="gpipe", checkpoint="always"
+    )
+    words = torch.randint(11, (6, 5))
+    losses = loss(one(words), words), model(words, target=words)
+    for each in losses:
+        each.backward()
+    assert difference(*losses) < TOLERANCE
+    for ours, theirs in zip(module.parameters(), one.parameters(), strict=True):
+        assert difference(theirs.grad, ours.grad) < TOLERANCE
+    for name, tensor in module.state_dict(keep_vars=True).items():
+        assert tensor is before[name], name
 
 
 class UsedThrice(nn.Module):
